@@ -1,0 +1,42 @@
+# The README's two commands are `make demo` and `make test`. Each makes .venv when it is missing.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+DEMO_DATA ?= demo-data
+JOBS ?= auto
+
+.PHONY: demo test sweep check peers bench clean
+
+demo: $(READY)
+	$(BIN)/python -m examples.demo --data $(DEMO_DATA)
+
+test: $(READY)
+	$(BIN)/python -m pytest -n $(JOBS) -m "not slow"
+
+sweep: $(READY)
+	HYPOTHESIS_PROFILE=sweep $(BIN)/python -m pytest -n $(JOBS) --timeout 3600
+
+check: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+# Megatron-Energon in an environment of its own: for the tests and benchmarks that run both.
+peers: .venv-energon/.ready
+
+bench: $(READY) peers
+	$(BIN)/python -m benchmarks.loading --energon .venv-energon/bin/python
+
+$(READY): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -q -c constraints.txt -e ".[demo,test,dev]"
+	touch $@
+
+.venv-energon/.ready: constraints-energon.txt
+	test -x .venv-energon/bin/python || $(PYTHON) -m venv .venv-energon
+	.venv-energon/bin/python -m pip install -q -c constraints-energon.txt megatron-energon
+	touch $@
+
+clean:
+	rm -rf $(VENV) .venv-energon $(DEMO_DATA) .pytest_cache .mypy_cache .ruff_cache

@@ -1,0 +1,190 @@
+"""Every exception energize raises on purpose.
+
+    EnergizeError
+    ├── ConfigError                 a parameter is wrong; raised where it is given
+    (ValueError) │   ├── WeightError             weights are missing, negative, NaN, all zero │
+    ├── MetadatasetError        a YAML metadataset: file, line and path in the document │   └──
+    NotIndexedError         random access was asked of a streaming dataset         (TypeError) ├──
+    DatasetError                something on disk is not a usable dataset │   ├──
+    DatasetNotFoundError    the path does not exist
+    (FileNotFoundError) │   ├── NotPreparedError        the folder has no .nv-meta │   ├──
+    SplitError              the split is unknown │   ├── EmptyDatasetError       there is no sample
+    to read │   ├── ShardError              a shard is damaged, or disagrees with its index │   ├──
+    UntrustedCodeError      a data folder asks for code that was not trusted by name │   └──
+    PrepareError            a folder cannot be prepared ├── SampleError                 one sample:
+    source, shard and key are in the message │   ├── DataError               the bytes of a sample
+    are bad; counted, substituted │   │   └── DecodeError         a part cannot be decoded │   ├──
+    EncoderError            the user's function raised │   └── SubstitutionError       no substitute
+    could be found for an item ├── FailureBudgetError          more samples failed than were allowed
+    ├── StateError                  a saved state cannot be used │   └── StateMismatchError      it
+    belongs to another dataset; the differences are named └── LoaderError                 delivery
+    broke
+        └── WorkerDiedError         a worker process was killed
+
+`SkipSample` is not an error: a user's function raises it to leave a sample out.
+
+Every class can be rebuilt from its message alone, so that it survives the way from a worker
+process to the trainer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+__all__ = [
+    "ConfigError",
+    "DataError",
+    "DatasetError",
+    "DatasetNotFoundError",
+    "DecodeError",
+    "EmptyDatasetError",
+    "EncoderError",
+    "EnergizeError",
+    "FailureBudgetError",
+    "LoaderError",
+    "MetadatasetError",
+    "NotIndexedError",
+    "NotPreparedError",
+    "PrepareError",
+    "SampleError",
+    "ShardError",
+    "SkipSample",
+    "SplitError",
+    "StateError",
+    "StateMismatchError",
+    "SubstitutionError",
+    "UntrustedCodeError",
+    "WeightError",
+    "WorkerDiedError",
+    "nearest",
+]
+
+
+class EnergizeError(Exception):
+    """Base of all errors that energize raises on purpose."""
+
+
+class ConfigError(EnergizeError, ValueError):
+    """A parameter has a value that cannot be used."""
+
+
+class WeightError(ConfigError):
+    """Weights are missing, negative, not finite, all zero, or not one per dataset."""
+
+
+class MetadatasetError(ConfigError):
+    """A YAML metadataset is wrong; the message names the file, the line and the path in it."""
+
+
+class NotIndexedError(ConfigError, TypeError):
+    """Random access or a length was asked of a dataset that can only be read as a stream."""
+
+
+class DatasetError(EnergizeError):
+    """Something on disk is not a dataset that can be read."""
+
+
+class DatasetNotFoundError(DatasetError, FileNotFoundError):
+    """The path of a dataset does not exist."""
+
+
+class NotPreparedError(DatasetError):
+    """The folder exists, but has no index; `energize prepare` makes one."""
+
+
+class SplitError(DatasetError):
+    """The asked split part is not among those of the dataset."""
+
+
+class EmptyDatasetError(DatasetError):
+    """There is no sample to read."""
+
+
+class ShardError(DatasetError):
+    """A shard is truncated, compressed, or disagrees with its index."""
+
+
+class UntrustedCodeError(DatasetError):
+    """A data folder names code to run that the user did not trust by name."""
+
+
+class PrepareError(DatasetError):
+    """A folder of shards cannot be prepared."""
+
+
+class SampleError(EnergizeError):
+    """Something is wrong with one sample."""
+
+
+class DataError(SampleError):
+    """The bytes of a sample are bad.
+
+    It is counted against the failure budget and a substitute takes the sample's place. Raise it
+    in an encoder to have a sample of yours treated the same way.
+    """
+
+
+class DecodeError(DataError):
+    """A part of a sample cannot be decoded."""
+
+
+class EncoderError(SampleError):
+    """A function of the user raised; `__cause__` is what it raised."""
+
+
+class SubstitutionError(SampleError):
+    """An item and all its substitutes were skipped or failed."""
+
+
+class FailureBudgetError(EnergizeError):
+    """More samples failed than the failure budget allows."""
+
+
+class StateError(EnergizeError, ValueError):
+    """A saved state cannot be used."""
+
+
+class StateMismatchError(StateError):
+    """A saved state belongs to another dataset; the message lists the differences by name."""
+
+
+class LoaderError(EnergizeError, RuntimeError):
+    """Delivery of batches broke."""
+
+
+class WorkerDiedError(LoaderError):
+    """A worker process ended without saying why, killed by the system for example."""
+
+
+class SkipSample(Exception):  # noqa: N818 - not an error, and the name users know
+    """Raised by a user's function to leave a sample out.
+
+    In an indexed dataset a substitute from the same source takes its place, so that batches stay
+    full; a streaming dataset goes on with the next sample.
+
+    >>> def encode_sample(sample):
+    ...     if not sample.caption:
+    ...         raise SkipSample
+    ...     return sample
+    """
+
+
+def nearest(word: str, known: Sequence[str]) -> str:
+    """A hint `; did you mean 'x'?` naming the known word most like `word`, or nothing."""
+    best = min(known, key=lambda other: _edits(word.lower(), other.lower()), default=None)
+    if best is None or _edits(word.lower(), best.lower()) > max(2, len(word) // 2):
+        return ""
+    return f"; did you mean {best!r}?"
+
+
+def _edits(a: str, b: str) -> int:
+    """The Levenshtein distance of two short words."""
+    row = list(range(len(b) + 1))
+    for i, char_a in enumerate(a, 1):
+        diagonal, row[0] = row[0], i
+        for j, char_b in enumerate(b, 1):
+            diagonal, row[j] = (
+                row[j],
+                min(row[j] + 1, row[j - 1] + 1, diagonal + (char_a != char_b)),
+            )
+    return row[-1]
