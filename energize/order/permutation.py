@@ -1,0 +1,90 @@
+"""Random permutations of `range(n)` that are evaluated at single points, without a table."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+
+from energize.rng import derive, hash_positions, mix64
+
+__all__ = ["Permutation"]
+
+Int64Array = npt.NDArray[np.int64]
+
+_TABLE_LIMIT = 512
+"""Up to this size a permutation is sorted outright: small Feistel networks are visibly uneven."""
+
+_ROUNDS = 6
+
+
+class Permutation:
+    """A family of random permutations of `range(size)`, one per tweak (an epoch, a window).
+
+    `permutation(index, tweak)` is elementwise, for arrays of equal shape; memory does not grow with
+    `size`. Small domains sort keyed hashes; large ones use a Feistel network on the mixed-radix
+    digits (left, right) with left < a, right < b and a * b only just above `size`, walking the few
+    values outside back in.
+
+    Source: Black, Rogaway, "Ciphers with arbitrary finite domains", CT-RSA 2002.
+
+    >>> import numpy as np
+    >>> p = Permutation(10**9, key=1)
+    >>> at = np.arange(5)
+    >>> len(set(p(at, np.zeros(5, dtype=np.int64)).tolist()))
+    5
+    """
+
+    def __init__(self, size: int, key: int) -> None:
+        self.size = size
+        self.key = key
+        self._a = math.isqrt(max(size - 1, 0)) + 1
+        self._b = -(-size // self._a) if size else 1
+        self._round_keys = [np.uint64(derive(key, r) & (2**64 - 1)) for r in range(_ROUNDS)]
+
+    def __call__(self, index: Int64Array, tweak: Int64Array) -> Int64Array:
+        if self.size <= _TABLE_LIMIT:
+            return self._by_table(index, tweak)
+        return self._by_network(index, tweak, inverse=False)
+
+    def inverse(self, image: Int64Array, tweak: Int64Array) -> Int64Array:
+        """The indices whose images are `image`."""
+        if self.size <= _TABLE_LIMIT:
+            tweaks, row = np.unique(tweak, return_inverse=True)
+            return np.argsort(self._tables(tweaks), axis=1)[row, image]
+        return self._by_network(image, tweak, inverse=True)
+
+    def _by_table(self, index: Int64Array, tweak: Int64Array) -> Int64Array:
+        tweaks, row = np.unique(tweak, return_inverse=True)
+        return self._tables(tweaks)[row, index]
+
+    def _tables(self, tweaks: Int64Array) -> Int64Array:
+        cells = tweaks[:, None] * np.int64(self.size) + np.arange(self.size, dtype=np.int64)
+        return np.argsort(hash_positions(self.key, cells), axis=1, kind="stable")
+
+    def _by_network(self, values: Int64Array, tweak: Int64Array, *, inverse: bool) -> Int64Array:
+        tweaked = mix64(tweak.astype(np.uint64) + np.uint64(self.key & (2**64 - 1)))
+        out = self._pass(values, tweaked, inverse=inverse)
+        outside = np.flatnonzero(out >= self.size)
+        while outside.size:
+            out[outside] = self._pass(out[outside], tweaked[outside], inverse=inverse)
+            outside = outside[out[outside] >= self.size]
+        return out
+
+    def _pass(
+        self, values: Int64Array, tweaked: npt.NDArray[np.uint64], *, inverse: bool
+    ) -> Int64Array:
+        """One run through the network over the domain a * b; the halves change in turn."""
+        left, right = np.divmod(values, self._b)
+        order = reversed(range(_ROUNDS)) if inverse else range(_ROUNDS)
+        sign = -1 if inverse else 1
+        for r in order:
+            keyed = tweaked ^ self._round_keys[r]
+            if r % 2:
+                move = mix64(left.astype(np.uint64) + keyed) % np.uint64(self._b)
+                right = (right + sign * move.astype(np.int64)) % self._b
+            else:
+                move = mix64(right.astype(np.uint64) + keyed) % np.uint64(self._a)
+                left = (left + sign * move.astype(np.int64)) % self._a
+        return left * self._b + right

@@ -1,0 +1,70 @@
+"""The order in which a finite source is visited, epoch after epoch."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from energize.order.permutation import Permutation
+from energize.rng import derive
+
+__all__ = ["ShuffleOrder"]
+
+Int64Array = npt.NDArray[np.int64]
+
+
+class ShuffleOrder:
+    """Which sample is visited at a position: every epoch a new permutation of `range(size)`.
+
+    Without `run_length` and `window` it is a full permutation. With them it trades randomness for
+    locality, like a loader that opens shards at random and keeps a shuffle buffer: runs of
+    `run_length` neighbouring samples are put in random order, then samples are shuffled within
+    windows of `window` positions. Any position costs the same, and nothing is buffered.
+
+    >>> import numpy as np
+    >>> order = ShuffleOrder(6, key=7)
+    >>> sorted(order.locate(np.arange(6)).tolist()) == list(range(6))
+    True
+    """
+
+    def __init__(
+        self, size: int, key: int, run_length: int | None = None, window: int | None = None
+    ) -> None:
+        self.size = size
+        self._run = size if run_length is None else min(run_length, size)
+        self._window = 1 if window is None else min(max(window, 1), size)
+        self._full = run_length is None and window is None
+        runs = -(-size // self._run) if size else 0
+        self._last_run = size - (runs - 1) * self._run
+        tail = size % self._window
+        self._within = Permutation(self._window, derive(key, "window"))
+        self._within_tail = Permutation(tail, derive(key, "tail window"))
+        self._runs = Permutation(runs, derive(key, "runs"))
+        self._all = Permutation(size, derive(key, "all"))
+
+    def locate(self, positions: Int64Array) -> Int64Array:
+        """The sample, 0 <= sample < size, visited at each position; epochs follow one another."""
+        epoch, at = np.divmod(positions, self.size)
+        if self._full:
+            return self._all(at, epoch)
+        if self._window > 1:
+            at = self._in_window(at, epoch)
+        return self._in_runs(at, epoch)
+
+    def _in_window(self, at: Int64Array, epoch: Int64Array) -> Int64Array:
+        number, offset = np.divmod(at, self._window)
+        full = self.size // self._window
+        tweak = epoch * (full + 1) + number
+        out = at.copy()
+        whole = number < full
+        out[whole] = self._within(offset[whole], tweak[whole])
+        out[~whole] = self._within_tail(offset[~whole], tweak[~whole])
+        return number * self._window + out
+
+    def _in_runs(self, at: Int64Array, epoch: Int64Array) -> Int64Array:
+        """Runs in random order. The last one may be short: behind its place all slots move up."""
+        last = np.full_like(at, self._runs.size - 1)
+        short_at = self._runs.inverse(last, epoch) * self._run
+        behind = at >= short_at + self._last_run
+        slot, offset = np.divmod(at + behind * (self._run - self._last_run), self._run)
+        return self._runs(slot, epoch) * self._run + offset

@@ -1,0 +1,98 @@
+"""What every source of samples is."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from functools import cached_property
+from typing import Any, Self, TypeVar
+
+import numpy as np
+
+from energize.dataset import IndexedDataset, Int64Array
+from energize.errors import EmptyDatasetError
+from energize.fetching import Attempt, Failed
+from energize.refs import Refs
+from energize.rng import derive, hash_positions
+
+__all__ = ["Source"]
+
+T_co = TypeVar("T_co", covariant=True)
+
+
+class Source(IndexedDataset[T_co]):
+    """A leaf: `count` samples with random access, in the order in which they are stored.
+
+    Position k is sample k mod count. A later attempt is answered with another sample of the same
+    source, drawn by (key, position, attempt).
+
+    Subclasses give `count`, `read`, `identity` and `name`, and pass `seed` and `occurrence` to
+    `_freeze` with their parameters.
+    """
+
+    seed: int
+    occurrence: int
+
+    @property
+    @abstractmethod
+    def count(self) -> int:
+        """How many samples there are."""
+
+    @abstractmethod
+    def read(self, indices: Int64Array) -> list[T_co | Failed]:
+        """The samples at `indices`, 0 <= index < count; a sample with bad bytes as `Failed`."""
+
+    @property
+    @abstractmethod
+    def identity(self) -> str:
+        """What tells this source from others, wherever it is mounted; orders are keyed by it."""
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """What people call it in reports."""
+
+    @property
+    def run_length(self) -> int | None:
+        """How many neighbouring samples are cheap to read together; None when it makes no odds."""
+        return None
+
+    def where(self, position: int, attempt: int = 0) -> str:
+        """Where sample `position` is, for messages."""
+        index = int(self._samples(np.array([position], dtype=np.int64), attempt)[0])
+        return f"{self.name}, sample {index}"
+
+    @cached_property
+    def size(self) -> int:
+        return self.count
+
+    @property
+    def read_ahead(self) -> int:
+        return 64
+
+    @cached_property
+    def key(self) -> int:
+        return derive("source", self.identity, self.seed, self.occurrence)
+
+    @cached_property
+    def sources(self) -> tuple[Source[Any], ...]:
+        return (self,)
+
+    def reseeded(self, seed: int) -> Self:
+        return self._replace(seed=seed)
+
+    def distinguished(self, occurrence: int) -> Self:
+        return self._replace(occurrence=derive(self.occurrence, occurrence) % 2**62)
+
+    def fetch(self, positions: Int64Array, attempt: Attempt) -> list[T_co | Failed]:
+        return self.read(self._samples(positions, attempt.number))
+
+    def refs(self, positions: Int64Array, attempt: int = 0) -> Refs:
+        return Refs.of_source(self._samples(positions, attempt), positions // self.count)
+
+    def _samples(self, positions: Int64Array, attempt: int) -> Int64Array:
+        if self.count == 0:
+            raise EmptyDatasetError(f"{self.name} has no samples to read")
+        if attempt == 0:
+            return positions % self.count
+        drawn = hash_positions(derive(self.key, "substitute"), positions, salt=attempt)
+        return (drawn % np.uint64(self.count)).astype(np.int64)

@@ -1,0 +1,54 @@
+"""Batches mixed from several datasets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+from energize.dataset import Dataset
+from energize.order.schemes import Scheme
+from energize.topology import WorkerConfig
+from energize.wrappers.batch import BatchDataset
+from energize.wrappers.blend import BlendDataset
+
+__all__ = ["MixBatchDataset"]
+
+T_in = TypeVar("T_in")
+T_batch_co = TypeVar("T_batch_co", covariant=True)
+
+
+class MixBatchDataset(BatchDataset[T_batch_co]):
+    """Batches whose samples are drawn one by one from several datasets, without end.
+
+    Each batch is `batch_mix_fn` of a list of `batch_size` items, drawn from a `BlendDataset` of the
+    pairs. Datasets usually give batches of one sample, which functions like
+    `homogeneous_concat_mix` put together; inner batches of k samples give batches of `batch_size *
+    k`. By default the list itself is the batch.
+
+    Raises what `BlendDataset` and `BatchDataset` raise.
+
+    >>> from energize import ListSource
+    >>> mix = MixBatchDataset(
+    ...     (ListSource("a"), 6), (ListSource("b"), 4), batch_size=1000, batch_mix_fn="".join
+    ... )
+    >>> mix[0].count("a")
+    600
+    """
+
+    def __init__(
+        self,
+        *pairs: tuple[Dataset[T_in], float] | Iterable[tuple[Dataset[T_in], float]],
+        batch_size: int,
+        batch_mix_fn: Callable[[list[T_in]], T_batch_co] | None = None,
+        scheme: str | Scheme = "block",
+        worker_config: WorkerConfig | None = None,
+    ) -> None:
+        mix_fn: Callable[[list[T_in]], Any] = same if batch_mix_fn is None else batch_mix_fn
+        super().__init__(
+            BlendDataset(*pairs, scheme=scheme, worker_config=worker_config), batch_size, mix_fn
+        )
+
+
+def same(items: list[T_in]) -> list[T_in]:
+    """The items as they are."""
+    return items

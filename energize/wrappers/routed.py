@@ -1,0 +1,68 @@
+"""The datasets that decide order: each is a route from positions to positions of its inputs."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from functools import cached_property
+from itertools import accumulate
+from typing import Any, TypeVar, cast
+
+import numpy as np
+
+from energize.dataset import IndexedDataset, Int64Array
+from energize.fetching import Attempt, Failed
+from energize.refs import Refs
+
+__all__ = ["RoutedDataset", "indexed_inputs"]
+
+T_co = TypeVar("T_co", covariant=True)
+
+
+def indexed_inputs(dataset: IndexedDataset[Any]) -> tuple[IndexedDataset[Any], ...]:
+    """The inputs of an indexed dataset, which are indexed too."""
+    return cast("tuple[IndexedDataset[Any], ...]", dataset.inputs)
+
+
+class RoutedDataset(IndexedDataset[T_co]):
+    """Items pass through unchanged; `route` says which item of which input comes at a position."""
+
+    @abstractmethod
+    def route(self, positions: Int64Array) -> tuple[Int64Array, Int64Array]:
+        """For each position the number of an input and a position in it; a pure function."""
+
+    def fetch(self, positions: Int64Array, attempt: Attempt) -> list[T_co | Failed]:
+        inputs = indexed_inputs(self)
+        which, inner = self.route(positions)
+        if len(inputs) == 1:
+            return inputs[0].fetch(inner, attempt)
+        items: list[Any] = [None] * len(positions)
+        for number, rows in _by_input(which):
+            fetched = inputs[number].fetch(inner[rows], attempt)
+            for row, item in zip(rows.tolist(), fetched, strict=True):
+                items[row] = item
+        return items
+
+    def refs(self, positions: Int64Array, attempt: int = 0) -> Refs:
+        inputs = indexed_inputs(self)
+        which, inner = self.route(positions)
+        if len(inputs) == 1:
+            return inputs[0].refs(inner, attempt)
+        return Refs.merged(
+            [
+                (inputs[number].refs(inner[rows], attempt), rows, self._sources_before[number])
+                for number, rows in _by_input(which)
+            ]
+        )
+
+    @cached_property
+    def _sources_before(self) -> list[int]:
+        """How many sources stand before those of each input."""
+        counts = [len(each.sources) for each in self.inputs]
+        return list(accumulate(counts, initial=0))
+
+
+def _by_input(which: Int64Array) -> list[tuple[int, Int64Array]]:
+    """The rows that go to each input that gets any."""
+    order = np.argsort(which, kind="stable")
+    numbers, starts = np.unique(which[order], return_index=True)
+    return list(zip(numbers.tolist(), np.split(order, starts[1:]), strict=True))

@@ -1,0 +1,84 @@
+"""Visiting a finite dataset in random order."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TypeVar
+
+import numpy as np
+
+from energize.dataset import INFINITE, Dataset, Int64Array
+from energize.errors import ConfigError
+from energize.order.shuffle import ShuffleOrder
+from energize.topology import WorkerConfig
+from energize.wrappers.checks import checked_count
+from energize.wrappers.routed import RoutedDataset, indexed_inputs
+
+__all__ = ["ShuffleDataset"]
+
+T_co = TypeVar("T_co", covariant=True)
+
+
+class ShuffleDataset(RoutedDataset[T_co]):
+    """Every epoch of a finite indexed dataset in a random order of its own, without a buffer.
+
+    Each epoch visits every item exactly once. The order is keyed by the seed and the sources, so
+    two datasets of equal size are visited in different orders.
+
+    `max_samples_per_sequence` and `shuffle_buffer_size` keep reading local, as in loaders that read
+    shards in sequence: runs of at most the former many neighbours are put in random order, then
+    items are shuffled within windows of the latter. Both unset: a full permutation. With only the
+    buffer size set, runs are as long as the source's shards.
+
+    Raises `ConfigError` for numbers below 1 and for an input that never ends.
+
+    >>> from energize import ListSource
+    >>> letters = ShuffleDataset(ListSource("abcd"))
+    >>> sorted(letters)
+    ['a', 'b', 'c', 'd']
+    """
+
+    shuffle_buffer_size: int | None
+    max_samples_per_sequence: int | None
+
+    def __init__(
+        self,
+        dataset: Dataset[T_co],
+        *,
+        shuffle_buffer_size: int | None = None,
+        max_samples_per_sequence: int | None = None,
+        worker_config: WorkerConfig | None = None,
+    ) -> None:
+        for name, value in (
+            ("shuffle_buffer_size", shuffle_buffer_size),
+            ("max_samples_per_sequence", max_samples_per_sequence),
+        ):
+            if value is not None:
+                checked_count(value, name, "ShuffleDataset")
+        self._freeze(
+            inputs=[dataset],
+            worker_config=worker_config,
+            shuffle_buffer_size=shuffle_buffer_size,
+            max_samples_per_sequence=max_samples_per_sequence,
+        )
+        if dataset.indexed and self.size == INFINITE:
+            raise ConfigError(
+                "ShuffleDataset: the input never ends, and an endless dataset cannot be permuted; "
+                "shuffle its finite parts before they are repeated or blended"
+            )
+
+    @cached_property
+    def size(self) -> int:
+        return indexed_inputs(self)[0].size
+
+    @cached_property
+    def _order(self) -> ShuffleOrder:
+        run = self.max_samples_per_sequence
+        if run is None and self.shuffle_buffer_size is not None:
+            lengths = [each.run_length or self.size for each in self.sources]
+            run = max(1, min(lengths))
+        return ShuffleOrder(self.size, self.key, run, self.shuffle_buffer_size)
+
+    def route(self, positions: Int64Array) -> tuple[Int64Array, Int64Array]:
+        epoch = positions // self.size
+        return np.zeros_like(positions), epoch * self.size + self._order.locate(positions)

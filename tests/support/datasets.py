@@ -1,0 +1,136 @@
+"""One small example of every indexed dataset, and of streams, for the laws."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import torch
+
+from energize import (
+    BatchDataset,
+    BlendDataset,
+    ConcatDataset,
+    Dataset,
+    EpochizeDataset,
+    FilterDataset,
+    LimitDataset,
+    ListSource,
+    LogSampleDataset,
+    MapDataset,
+    MixBatchDataset,
+    RepeatDataset,
+    SequenceSource,
+    ShuffleDataset,
+    SkipSample,
+)
+from energize.errors import DataError
+
+
+def numbers(count: int, start: int = 0, name: str = "numbers") -> ListSource:
+    return ListSource(range(start, start + count), name=f"{name}{start}")
+
+
+def shuffled(count: int, start: int = 0, **options) -> ShuffleDataset:
+    return ShuffleDataset(numbers(count, start), **options)
+
+
+def noisy(item: int) -> tuple[int, float, float, float]:
+    """An augmentation that draws from every global generator."""
+    return item, random.random(), float(np.random.rand()), float(torch.rand(()))
+
+
+def skip_thirds(item: int) -> int:
+    if item % 3 == 0:
+        raise SkipSample
+    if item % 7 == 0:
+        raise DataError(f"{item} is damaged")
+    return item
+
+
+def skip_batches(items: list[int]) -> list[int]:
+    if sum(items) % 4 == 0:
+        raise SkipSample
+    return items
+
+
+def is_even(item: int) -> bool:
+    return item % 2 == 0
+
+
+INDEXED: dict[str, Dataset] = {
+    "list": numbers(13),
+    "one sample": numbers(1),
+    "sequence": SequenceSource(torch.arange(9), name="tensor"),
+    "shuffle": shuffled(13),
+    "shuffle runs": shuffled(23, max_samples_per_sequence=5),
+    "shuffle window": shuffled(23, shuffle_buffer_size=4, max_samples_per_sequence=5),
+    "map": MapDataset(shuffled(11), noisy),
+    "map skips": MapDataset(shuffled(20), skip_thirds),
+    "batch": BatchDataset(shuffled(11), 3, list),
+    "batch drop last": BatchDataset(shuffled(11), 3, list, drop_last=True),
+    "batch of repeat": BatchDataset(RepeatDataset(shuffled(7)), 3, list),
+    "batch of skipping map": BatchDataset(MapDataset(shuffled(20), skip_thirds), 4, list),
+    "skipping batches": BatchDataset(shuffled(20), 3, skip_batches),
+    "batch of batches": BatchDataset(BatchDataset(shuffled(17), 2, list), 3, list),
+    "repeat 2.5": RepeatDataset(shuffled(6), 2.5),
+    "repeat 0.5": RepeatDataset(shuffled(9), 0.5),
+    "repeat for ever": RepeatDataset(shuffled(6)),
+    "limit": LimitDataset(shuffled(9), 4),
+    "limit endless": LimitDataset(RepeatDataset(shuffled(9)), 14),
+    "epochize": EpochizeDataset(shuffled(9), 4),
+    "epochize longer": EpochizeDataset(shuffled(5), 13),
+    "epochs counted": EpochizeDataset(shuffled(5), num_epochs=3),
+    "concat": ConcatDataset(shuffled(5), shuffled(1, 100), shuffled(7, 200)),
+    "concat, endless last": ConcatDataset(shuffled(5), RepeatDataset(shuffled(4, 100))),
+    "blend": BlendDataset((shuffled(5), 0.7), (shuffled(3, 100), 0.3)),
+    "blend of batches": BlendDataset(
+        (BatchDataset(shuffled(10), 4, list), 0.6), (BatchDataset(shuffled(9, 100), 3, list), 0.4)
+    ),
+    "blend of blends": BlendDataset(
+        (BlendDataset((shuffled(5), 1), (shuffled(6, 100), 2)), 2), (shuffled(4, 200), 1)
+    ),
+    "blend, same twice": BlendDataset(
+        (MapDataset(shuffled(8), noisy), 1), (MapDataset(shuffled(8), skip_thirds), 1)
+    ),
+    "blend, weight 0": BlendDataset((shuffled(5), 1), (shuffled(5, 100), 0)),
+    "mix batch": MixBatchDataset((shuffled(8), 6), (shuffled(8, 100), 4), batch_size=5),
+    "log": LogSampleDataset(shuffled(5), "test", get_keys_fn=str),
+    "tower": EpochizeDataset(
+        BlendDataset(
+            (BatchDataset(MapDataset(RepeatDataset(shuffled(9), 1.5), noisy), 2, list), 1),
+            (BatchDataset(LimitDataset(shuffled(9, 100), 5), 2, list), 2),
+        ),
+        7,
+    ),
+}
+
+STREAMING: dict[str, Dataset] = {
+    "filter": FilterDataset(shuffled(20), is_even),
+    "map of filter": MapDataset(FilterDataset(shuffled(20), is_even), noisy),
+    "skipping map of filter": MapDataset(FilterDataset(shuffled(30), is_even), skip_thirds),
+    "batch of filter": BatchDataset(FilterDataset(shuffled(20), is_even), 3, list),
+    "batch of filter, drop last": BatchDataset(
+        FilterDataset(shuffled(20), is_even), 3, list, drop_last=True
+    ),
+    "repeat of filter": RepeatDataset(FilterDataset(shuffled(20), is_even)),
+    "limit of filter": LimitDataset(FilterDataset(shuffled(20), is_even), 4),
+    "epochize of filter": EpochizeDataset(FilterDataset(shuffled(20), is_even), 4),
+    "concat of filter": ConcatDataset(FilterDataset(shuffled(20), is_even), shuffled(3, 100)),
+    "blend of filter": BlendDataset(
+        (FilterDataset(shuffled(20), is_even), 1), (shuffled(5, 100), 2)
+    ),
+    "mix batch of filter": MixBatchDataset(
+        (FilterDataset(shuffled(20), is_even), 1), (shuffled(5, 100), 2), batch_size=3
+    ),
+    "filter of blend": FilterDataset(INDEXED["blend"], is_even),
+}
+
+
+def tower() -> Dataset:
+    """The tallest example, made anew: for other processes."""
+    return INDEXED["tower"]
+
+
+def streaming_blend() -> Dataset:
+    return STREAMING["blend of filter"]

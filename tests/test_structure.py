@@ -1,0 +1,109 @@
+"""The layers, and the size of files and functions."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parent.parent / "energize"
+FILES = sorted(PACKAGE.rglob("*.py"))
+
+LAYERS = [
+    {"errors", "rng"},
+    {"refs", "topology", "fetching", "describing"},
+    {"cursor"},
+    {"dataset"},
+    {"order", "samples", "storage"},
+    {"prepare", "sources"},
+    {"wrappers", "task_encoder"},
+    {"metadataset"},
+    {"compat", "cli", "testing"},
+]
+"""Lowest first: a part may import parts of its own layer and of those above it in this list."""
+
+ANYWHERE = {"testing"}
+BESIDE = {"loader": 3}
+"""The loader knows the protocol only: layers up to this one."""
+
+
+def part(path: Path) -> str:
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def level(name: str) -> int:
+    return next((i for i, layer in enumerate(LAYERS) if name in layer), len(LAYERS))
+
+
+def imported_parts(path: Path) -> set[str]:
+    """Parts of energize that a file imports when it runs, not only for the type checker."""
+    parts: set[str] = set()
+
+    def visit(nodes):
+        for node in nodes:
+            if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
+                continue
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("energize"):
+                names = (node.module or "").split(".")[1:2]
+                parts.update(names or [alias.name for alias in node.names])
+            if isinstance(node, ast.Import):
+                parts.update(
+                    alias.name.split(".")[1]
+                    for alias in node.names
+                    if alias.name.startswith("energize.")
+                )
+            visit(ast.iter_child_nodes(node))
+
+    visit(ast.iter_child_nodes(ast.parse(path.read_text())))
+    return parts
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_imports_point_one_way(path):
+    own = part(path)
+    if own == "__init__":
+        return
+    for name in imported_parts(path) - {own}:
+        if own in BESIDE:
+            assert level(name) <= BESIDE[own], f"{own} imports {name}"
+        elif name in BESIDE:
+            assert level(own) >= level("metadataset"), f"{own} imports {name}"
+        else:
+            assert level(name) <= level(own), f"{own} imports {name}, which is above it"
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_files_and_functions_stay_small(path):
+    text = path.read_text()
+    assert text.count("\n") <= 400
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            assert node.end_lineno - node.lineno < 60, f"{node.name} is too long"
+
+
+def test_order_knows_no_torch_and_no_files():
+    for path in (PACKAGE / "order").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                assert not {alias.name.split(".")[0] for alias in node.names} & {
+                    "torch",
+                    "os",
+                    "pathlib",
+                }
+            if isinstance(node, ast.ImportFrom):
+                assert (node.module or "").split(".")[0] not in {"torch", "os", "pathlib"}
+
+
+def test_every_import_is_at_the_top():
+    for path in FILES:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef):
+                inner = [n for n in ast.walk(node) if isinstance(n, ast.Import | ast.ImportFrom)]
+                assert not inner, f"{path.relative_to(PACKAGE)}: {node.name} imports"
+
+
+def test_no_assert_guards_user_input():
+    for path in FILES:
+        tree = ast.parse(path.read_text())
+        assert not [n for n in ast.walk(tree) if isinstance(n, ast.Assert)], path
