@@ -1,0 +1,114 @@
+"""Field maps: which part of a raw sample each field of a sample type is read from.
+
+A description names parts in the order of preference, "jpg,png", each with keys into its JSON where
+there are any, "json[caption][en]".
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from energize.errors import ConfigError, DataError, nearest
+from energize.samples.crude import CrudeSample
+from energize.samples.sample import METADATA
+from energize.samples.structure import required_fields, type_fields
+
+__all__ = ["PartAccess", "check_field_map", "default_field_map", "parse_field"]
+
+_ACCESS = re.compile(r"\s*(?P<part>[^\[\],]*[^\[\],\s])(?P<keys>(?:\[[^\[\]]+\])*)\s*")
+_KEY = re.compile(r"\[([^\[\]]+)\]")
+
+_IMAGE = ("jpg", "jpeg", "png", "webp", "bmp", "gif", "tif", "tiff", "ppm")
+_USUAL_PARTS = {
+    "image": _IMAGE,
+    "text": ("txt", "text"),
+    "caption": ("txt", "text"),
+    "label": ("cls", "cls2"),
+    "context": ("json[question]",),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class PartAccess:
+    """A part of a raw sample, and the keys that lead to a value in it when it is JSON."""
+
+    part: str
+    keys: tuple[str, ...] = ()
+
+    def within(self, value: Any) -> Any:
+        """What the keys lead to in `value`, the content of the part; `DataError` when nothing."""
+        for depth, key in enumerate(self.keys):
+            try:
+                value = value[int(key)] if isinstance(value, list) else value[key]
+            except (LookupError, TypeError, ValueError):
+                reached = PartAccess(self.part, self.keys[:depth])
+                raise DataError(f"{self} leads nowhere: {reached} is {_shape(value)}") from None
+        return value
+
+    def __str__(self) -> str:
+        return self.part + "".join(f"[{key}]" for key in self.keys)
+
+
+def parse_field(text: str) -> tuple[PartAccess, ...]:
+    """The parts that a description names, most preferred first; `ConfigError` when it is malformed.
+
+    >>> [str(each) for each in parse_field("jpg, meta.json[urls][0]")]
+    ['jpg', 'meta.json[urls][0]']
+    """
+    options: list[PartAccess] = []
+    position = 0
+    while position <= len(text):
+        match = _ACCESS.match(text, position)
+        if match is None or text[match.end() : match.end() + 1] not in ("", ","):
+            raise ConfigError(
+                f"{text!r} does not say which part a field is read from: expected parts such as "
+                "'jpg,png', with keys in brackets for JSON, 'json[caption][en]'"
+            )
+        options.append(PartAccess(match["part"], tuple(_KEY.findall(match["keys"]))))
+        position = match.end() + 1
+    return tuple(options)
+
+
+def check_field_map(sample_type: type, field_map: Mapping[str, str]) -> None:
+    """Raises `ConfigError` unless the map is for fields of `sample_type`, all that are needed, and
+    its descriptions can be parsed.
+    """
+    if issubclass(sample_type, CrudeSample):
+        raise ConfigError(f"{sample_type.__name__} has no fields, so it takes no field_map")
+    known = [name for name in type_fields(sample_type) if name not in METADATA]
+    for name, text in field_map.items():
+        if name not in known:
+            raise ConfigError(
+                f"field_map names the field {name!r}, which {sample_type.__name__} does not have; "
+                f"it has {', '.join(known) or 'none'}{nearest(name, known)}"
+            )
+        parse_field(text)
+    required = required_fields(sample_type)
+    missing = [name for name in known if name in required and name not in field_map]
+    if missing:
+        raise ConfigError(
+            f"field_map does not say where {', '.join(missing)} of {sample_type.__name__} come from"
+        )
+
+
+def default_field_map(sample_type: type) -> dict[str, str]:
+    """The field map of a dataset that has none: for each field, the parts it usually comes from.
+
+    After these come the field's name as a key of a `json` part, and as a part.
+    """
+    return {
+        name: ",".join((*_USUAL_PARTS.get(name, ()), f"json[{name}]", name))
+        for name in type_fields(sample_type)
+        if name not in METADATA
+    }
+
+
+def _shape(value: Any) -> str:
+    if isinstance(value, dict):
+        return "an object with the keys " + (", ".join(map(repr, list(value)[:20])) or "(none)")
+    if isinstance(value, list):
+        return f"a list of {len(value)}"
+    return f"a {type(value).__name__}"

@@ -1,0 +1,18 @@
+"""Samples of text and images in turn."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from energize.samples.sample import Sample
+
+__all__ = ["InterleavedSample"]
+
+
+@dataclass(kw_only=True, slots=True)
+class InterleavedSample(Sample):
+    """Texts and images in the order in which they are read; an image is a tensor, a text a str."""
+
+    sequence: list[torch.Tensor | str]

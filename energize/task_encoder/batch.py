@@ -1,0 +1,56 @@
+"""The base of batch types."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+from energize.samples.pinning import pin_memory
+from energize.samples.sample import METADATA, RestoreKey
+from energize.samples.source_info import SourceInfo
+from energize.task_encoder.batching import filled_from
+
+__all__ = ["Batch", "pin_memory"]
+
+
+@dataclass(kw_only=True, slots=True)
+class Batch:
+    """A batch as a dataclass, with the metadata of its samples: lists with one entry per sample.
+
+    `__restore_key__`, `__subflavors__` and `__sources__` are None in a batch that was made without
+    them; an entry is None for a sample that has none.
+
+    >>> from energize import TextSample
+    >>> @dataclass
+    ... class TextBatch(Batch):
+    ...     text: list[str]
+    >>> samples = [TextSample(__key__="0", text="zero"), TextSample(__key__="1", text="one")]
+    >>> batch = TextBatch.from_samples(samples)
+    >>> batch.__key__, batch.text
+    (['0', '1'], ['zero', 'one'])
+    """
+
+    __key__: list[str]
+    __restore_key__: list[RestoreKey] | None = None
+    __subflavors__: list[dict[str, Any] | None] | None = None
+    __sources__: list[tuple[SourceInfo, ...] | None] | None = None
+
+    @classmethod
+    def from_samples(cls, samples: Sequence[Any], **values: Any) -> Self:
+        """A batch whose fields are `values`, or else those of the samples by name.
+
+        Tensors are padded and stacked, records batched field by field, other values listed. Raises
+        `ConfigError` naming fields that have no default and that the samples lack.
+        """
+        return filled_from(samples, cls, values)
+
+    @classmethod
+    def derive_from(cls, base_batch: Batch, **values: Any) -> Self:
+        """A batch of this type with the metadata of `base_batch` and `values` as its fields."""
+        kept = {name: getattr(base_batch, name) for name in METADATA}
+        return cls(**kept | values)
+
+    def pin_memory(self) -> Self:
+        """A copy with all tensors in page-locked memory; the batch itself without a GPU."""
+        return pin_memory(self)

@@ -1,0 +1,88 @@
+"""Joining batches into one: tensors along their first dimension, lists end to end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import chain
+from typing import Any, Literal, TypeVar
+
+import torch
+
+from energize.errors import ConfigError
+from energize.task_encoder.joining import Joining, checked_alike
+
+__all__ = ["concat_pad", "generic_concat", "homogeneous_concat_mix"]
+
+T = TypeVar("T")
+
+
+def concat_pad(
+    tensors: Sequence[torch.Tensor],
+    *,
+    pad_value: float = 0,
+    side: Literal["left", "right"] = "right",
+) -> torch.Tensor:
+    """Tensors of one rank joined along dimension 0, every other dimension padded to the largest.
+
+    `pad_value` fills the rest of each padded dimension, behind the values or, with `side="left"`,
+    before them. Dtype and device are those of the tensors.
+
+    Raises `ConfigError` for an empty list, tensors without a dimension, and for different ranks,
+    dtypes or devices.
+
+    >>> concat_pad([torch.ones(1, 2), torch.ones(1, 3)], pad_value=-1, side="left")
+    tensor([[-1.,  1.,  1.],
+            [ 1.,  1.,  1.]])
+    """
+    checked_alike(tensors, "concat_pad")
+    if tensors[0].ndim == 0:
+        raise ConfigError(
+            "concat_pad: tensors of shape () have no dimension to be joined along; use "
+            "batch_stack, or make them one-dimensional"
+        )
+    if side not in ("left", "right"):
+        raise ConfigError(f"concat_pad: side is 'left' or 'right', got {side!r}")
+    sizes = [max(dims) for dims in zip(*(each.shape[1:] for each in tensors), strict=True)]
+    if all(list(each.shape[1:]) == sizes for each in tensors):
+        return torch.cat(list(tensors))
+    joined = tensors[0].new_full((sum(len(each) for each in tensors), *sizes), pad_value)
+    row = 0
+    for each in tensors:
+        inner = [
+            slice(size - own, size) if side == "left" else slice(own)
+            for own, size in zip(each.shape[1:], sizes, strict=True)
+        ]
+        joined[(slice(row, row + len(each)), *inner)] = each
+        row += len(each)
+    return joined
+
+
+def generic_concat(batches: Sequence[Any]) -> Any:
+    """Batches of one structure joined into one, field by field at any depth.
+
+    Tensors are joined by `concat_pad`, lists end to end; records (dataclasses, named tuples, dicts)
+    field by field, into a record of the type of the first. Of anything else a list is made.
+
+    Raises `ConfigError` naming the field where types or fields differ.
+
+    >>> generic_concat([{"__key__": ["a"], "weight": 0.5}, {"__key__": ["b"], "weight": 1.0}])
+    {'__key__': ['a', 'b'], 'weight': [0.5, 1.0]}
+    """
+    return _CONCATENATION.join(list(batches))
+
+
+def homogeneous_concat_mix(samples: Sequence[T]) -> T:
+    """`generic_concat` of batches that are all of one type: a `batch_mix_fn` for `MixBatchDataset`.
+
+    Raises `ConfigError` naming the types when there are several.
+    """
+    types = sorted({f"{type(each).__module__}.{type(each).__qualname__}" for each in samples})
+    if len(types) != 1:
+        raise ConfigError(
+            f"homogeneous_concat_mix joins batches of one type, got {', '.join(types) or 'none'}; "
+            "write a batch_mix_fn of your own that makes one batch of them"
+        )
+    return generic_concat(samples)  # type: ignore[no-any-return]  # of the type of its parts
+
+
+_CONCATENATION = Joining(tensors=concat_pad, lists=lambda lists: list(chain.from_iterable(lists)))

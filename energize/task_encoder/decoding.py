@@ -1,0 +1,105 @@
+"""Decoding the parts of raw samples."""
+
+from __future__ import annotations
+
+import gzip
+import struct
+import zipfile
+import zlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import PIL.Image
+
+from energize.errors import ConfigError, DecodeError, nearest
+from energize.task_encoder.images import IMAGE_EXTENSIONS, IMAGE_SPECS, decode_image
+from energize.task_encoder.parts import PART_DECODERS
+
+__all__ = ["SampleDecoder", "decoded_by"]
+
+# What codecs raise for bad bytes. MemoryError is not among them, and neither is the TimeoutError of
+# a signal handler, though it is an OSError.
+_BAD_BYTES = (
+    ArithmeticError,
+    AttributeError,
+    EOFError,
+    LookupError,
+    NotImplementedError,
+    OSError,
+    PIL.Image.DecompressionBombError,
+    RecursionError,
+    SyntaxError,
+    TypeError,
+    ValueError,
+    struct.error,
+    zipfile.BadZipFile,
+    zlib.error,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SampleDecoder:
+    """Decodes the parts of a sample by their extensions; a plain value, equal when set equally.
+
+    Images (jpg, png, webp, ...) become what `image_decode` names, with webdataset's names and
+    results: numpy `l8 rgb8 rgba8` (uint8) and `l rgb rgba` (float32 from 0 to 1), shape (H, W) or
+    (H, W, C); the same as torch tensors, shape (H, W) or (C, H, W), with the prefix `torch`; PIL
+    images `pill`, `pil` (= `pilrgb`), `pilrgba`. EXIF orientation is not applied.
+
+    txt, text, transcript become str; json, jsn their value; cls, cls2, class, index, inx, id, count
+    int; npy a numpy array, npz a dict of them. A part that ends in .gz is unpacked first. All
+    others stay bytes, and so do pickles (pkl, pickle, pyd, pt, pth): nothing is ever unpickled.
+
+    Raises `ConfigError` for an unknown `image_decode`.
+
+    >>> SampleDecoder().decode("meta.json", b'{"width": 640}')
+    {'width': 640}
+    """
+
+    image_decode: str = "torchrgb"
+
+    def __post_init__(self) -> None:
+        if self.image_decode not in IMAGE_SPECS:
+            raise ConfigError(
+                f"image_decode={self.image_decode!r} is not one of {', '.join(IMAGE_SPECS)}"
+                f"{nearest(str(self.image_decode), list(IMAGE_SPECS))}"
+            )
+
+    def decode(self, name: str, data: bytes) -> Any:
+        """The content of the part, or file, called `name`.
+
+        Raises `DecodeError` naming it when its bytes are bad.
+        """
+        extension = name.rpartition(".")[2].lower()
+        if extension == "gz":
+            return self.decode(name[:-3], decoded_by(gzip.decompress, name, data))
+        if extension in IMAGE_EXTENSIONS:
+            as_asked = partial(decode_image, spec=IMAGE_SPECS[self.image_decode])
+            return decoded_by(as_asked, name, data)
+        if extension in PART_DECODERS:
+            return decoded_by(PART_DECODERS[extension], name, data)
+        return data
+
+    def __call__(self, sample: Mapping[str, Any]) -> dict[str, Any]:
+        """All parts of a raw sample decoded; what is not bytes, and names with __, as they are."""
+        return {
+            name: self.decode(name, value)
+            if isinstance(value, bytes) and not name.startswith("__")
+            else value
+            for name, value in sample.items()
+        }
+
+
+def decoded_by(decode: Callable[[bytes], Any], name: str, data: bytes) -> Any:
+    """`decode(data)`; `DecodeError` naming the part and the reason when its bytes are bad."""
+    try:
+        return decode(data)
+    except TimeoutError:
+        raise
+    except _BAD_BYTES as error:
+        raise DecodeError(
+            f"part {name!r} of {len(data)} bytes cannot be decoded: {type(error).__name__}: "
+            f"{error}; it begins with {data[:16]!r}"
+        ) from error
