@@ -1,0 +1,243 @@
+"""Samples of a prepared folder of tar shards, read at random."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from functools import cached_property
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from energize.dataset import Int64Array
+from energize.describing import digest
+from energize.errors import DataError, DatasetError, ShardError
+from energize.fetching import Failed
+from energize.sources.base import Source
+from energize.sources.webdataset_split import read_split
+from energize.storage.files import OpenFiles
+from energize.storage.indexed_tar import IndexedTar
+from energize.storage.tar import first_key, members, split_name
+
+__all__ = ["WebdatasetSource"]
+
+_HEAD = 8192
+"""Bytes of a sample in which its key is looked for."""
+
+
+class WebdatasetSource(Source[dict[str, Any]]):
+    """The raw samples of one split part of a folder prepared by `energize prepare` or Energon.
+
+    A sample is a new dict of its parts as bytes, by part name ("jpg", "meta.json"), in the order of
+    the shard, after four entries that say where it is from: `__key__`, `__dataset__` (the path as
+    given), `__shard__` (the shard's name in the dataset) and `__index__` (the sample's number in
+    the shard).
+
+    Opening reads `.nv-meta` only; memory and time do not depend on the number of samples. A shard
+    is opened when a sample of it is first asked for. Samples named by `exclude` in the split file
+    do not exist here. The identity, and with it every order, depends on the folder's name, the
+    shards and the split part, not on where the folder is mounted.
+
+    Raises `DatasetNotFoundError`, `NotPreparedError`, `SplitError` or `EmptyDatasetError` when it
+    is made. Reading raises `ShardError` when a shard is missing, cut off or not the one that was
+    indexed; a single damaged sample is a `Failed` with a `DataError`.
+
+    >>> import tempfile, webdataset
+    >>> from energize.prepare import prepare
+    >>> folder = tempfile.mkdtemp()
+    >>> with webdataset.TarWriter(f"{folder}/0.tar") as shard:
+    ...     _ = shard.write({"__key__": "cat", "txt": "a cat"})
+    >>> _ = prepare(folder, split_ratios={"train": 1}, sample_type="TextSample", workers=1)
+    >>> sample = WebdatasetSource(folder)[0]
+    >>> sample["__key__"], sample["__shard__"], sample["txt"]
+    ('cat', '0.tar', b'a cat')
+    """
+
+    path: Path
+    split_part: str
+    split_config: str | None
+    shards: tuple[str, ...]
+    counts: tuple[int, ...]
+    excluded: tuple[int, ...]
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        split_part: str = "train",
+        split_config: str | None = None,
+        seed: int = 0,
+        occurrence: int = 0,
+    ) -> None:
+        split = read_split(Path(path), split_part, split_config)
+        self._freeze(
+            path=Path(path),
+            split_part=split_part,
+            split_config=split_config,
+            shards=split.names,
+            counts=split.counts,
+            excluded=split.excluded,
+            seed=seed,
+            occurrence=occurrence,
+        )
+
+    @cached_property
+    def count(self) -> int:
+        return sum(self.counts) - len(self.excluded)
+
+    @cached_property
+    def identity(self) -> str:
+        return digest([self.name, self.split_part, self.shards, self.counts, self.excluded])
+
+    @cached_property
+    def name(self) -> str:
+        return self.path.absolute().name
+
+    @property
+    def run_length(self) -> int:
+        return max(1, self.count // len(self.shards))
+
+    def describe(self) -> dict[str, Any]:
+        return {
+            "kind": type(self).__name__,
+            "name": self.name,
+            "split_part": self.split_part,
+            "shards": len(self.shards),
+            "samples": self.count,
+            "identity": self.identity,
+            "seed": self.seed,
+            "occurrence": self.occurrence,
+        }
+
+    def where(self, position: int, attempt: int = 0) -> str:
+        """Dataset, shard, key (where it can be read) and number of a sample, for messages."""
+        wanted = self._samples(np.array([position], dtype=np.int64), attempt)
+        shard, number = (int(each[0]) for each in self._located(self._stored(wanted)))
+        tar = self._tar(shard)
+        try:
+            starts, stops = tar.ranges([number])
+            head, _ = next(tar.read(starts, [min(stops[0], starts[0] + _HEAD)]))
+        except DatasetError:
+            head = b""
+        return self._place(tar, number, first_key(head))
+
+    def read(self, indices: Int64Array) -> list[dict[str, Any] | Failed]:
+        stored = self._stored(indices)
+        order = np.argsort(stored, kind="stable")
+        shards, numbers = self._located(stored[order])
+        cuts = [0, *(np.flatnonzero(np.diff(shards)) + 1).tolist(), len(order)]
+        samples: list[dict[str, Any] | Failed] = []
+        for first, last in pairwise(cuts):
+            if first < last:
+                samples.extend(self._read_shard(int(shards[first]), numbers[first:last].tolist()))
+        back = np.empty_like(order)
+        back[order] = np.arange(len(order))
+        return [samples[i] for i in back.tolist()]
+
+    def _read_shard(self, shard: int, numbers: Sequence[int]) -> list[dict[str, Any] | Failed]:
+        """Samples of one shard, numbers ascending."""
+        tar = self._tar(shard)
+        if not self._checked[shard]:
+            tar.check()
+            self._checked[shard] = True
+        starts, stops = tar.ranges(numbers)
+        found = tar.read(starts, stops)
+        samples: list[dict[str, Any] | Failed] = []
+        for number, start, stop, (data, at) in zip(numbers, starts, stops, found, strict=True):
+            sample = self._parsed(shard, number, data, at, at + stop - start)
+            if sample is None:
+                samples.append(self._damaged(tar, number, data[at : at + stop - start]))
+            else:
+                samples.append(sample)
+        return samples
+
+    def _parsed(
+        self, shard: int, number: int, data: bytes, start: int, stop: int
+    ) -> dict[str, Any] | None:
+        """The sample whose files are `data[start:stop]`; None when they are not those of one."""
+        sample: dict[str, Any] = {
+            "__key__": None,
+            "__dataset__": self._root,
+            "__shard__": self.shards[shard],
+            "__index__": number,
+        }
+        key = None
+        try:
+            found = members(data, self.shards[shard], start, stop)
+        except ShardError:
+            return None
+        for name, offset, size, _ in found:
+            split = split_name(name)
+            if split is None:
+                continue
+            if key is None:
+                key = sample["__key__"] = split[0]
+            if split[0] != key or split[1] in sample:
+                return None
+            sample[split[1]] = data[offset : offset + size]
+        return None if key is None else sample
+
+    def _damaged(self, tar: IndexedTar, number: int, data: bytes) -> Failed:
+        """Why a sample could not be parsed; `ShardError` when the index is of another shard."""
+        where = self._place(tar, number, first_key(data))
+        try:
+            found = [split_name(each.name) for each in members(data, where, verify=True)]
+        except ShardError as damage:
+            if not tar.agrees():
+                raise tar.disagreement(f"at most places no sample starts ({damage})") from damage
+            return Failed(DataError(str(damage)), where)
+        names = [each for each in found if each is not None]
+        keys = sorted({key for key, _ in names})
+        if len(keys) != 1:
+            raise tar.disagreement(f"by the index sample {number} has the keys {keys}")
+        return Failed(
+            DataError(
+                f"{where}: the sample has one part twice, or one with a reserved name: "
+                f"{[part for _, part in names]}; remove it and pack the shard again"
+            ),
+            where,
+        )
+
+    def _stored(self, indices: Int64Array) -> Int64Array:
+        """Samples as they are numbered in the shards, with the excluded ones."""
+        if not self.excluded:
+            return indices
+        return indices + np.searchsorted(self._shifts, indices, side="right")
+
+    def _located(self, stored: Int64Array) -> tuple[Int64Array, Int64Array]:
+        """The shard of each sample and its number in it."""
+        shards = np.searchsorted(self._firsts, stored, side="right") - 1
+        return shards, stored - self._firsts[shards]
+
+    def _tar(self, shard: int) -> IndexedTar:
+        return IndexedTar(self._files, f"{self._root}/{self.shards[shard]}", self.counts[shard])
+
+    def _place(self, tar: IndexedTar, number: int, key: str | None) -> str:
+        return f"{tar.path}, sample {'' if key is None else f'{key!r} '}(index {number})"
+
+    @cached_property
+    def _root(self) -> str:
+        return str(self.path)
+
+    @cached_property
+    def _firsts(self) -> Int64Array:
+        """The number of samples before each shard."""
+        counts = np.array(self.counts, dtype=np.int64)
+        return np.cumsum(counts) - counts
+
+    @cached_property
+    def _shifts(self) -> Int64Array:
+        """For each excluded sample, how many of the others come before it."""
+        excluded = np.array(self.excluded, dtype=np.int64)
+        return excluded - np.arange(len(excluded))
+
+    @cached_property
+    def _files(self) -> OpenFiles:
+        return OpenFiles()
+
+    @cached_property
+    def _checked(self) -> bytearray:
+        """Which shards have been compared with their index in this process."""
+        return bytearray(len(self.shards))

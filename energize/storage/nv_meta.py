@@ -1,0 +1,218 @@
+"""The `.nv-meta` folder of a prepared dataset: what its files say, read and written.
+
+    .info.json     how many samples each shard has (older: .info.yaml)
+    split.yaml     which shards make up train, val, test (or split.json)
+    dataset.yaml   which type the samples have, and which parts its fields come from
+
+The files are those of Megatron-Energon; a folder prepared by either library is read by both.
+Nothing that they name is imported or run.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from energize.errors import DatasetError, UntrustedCodeError
+from energize.storage.braces import collapse, escaped, expand
+from energize.storage.nv_meta_files import META_FOLDER, Document, find_document, info_document
+
+__all__ = [
+    "CRUDE",
+    "FORMAT_VERSION",
+    "META_FOLDER",
+    "DatasetConfig",
+    "Info",
+    "Splits",
+    "dump_dataset_yaml",
+    "dump_info",
+    "dump_splits",
+    "read_dataset_yaml",
+    "read_info",
+    "read_splits",
+]
+
+FORMAT_VERSION = "7.4.1"
+"""The release of Megatron-Energon whose format is written; `.info.json` has room for this only."""
+
+CRUDE = "CrudeWebdataset"
+"""What stands in place of a sample type when samples are plain dicts of their parts."""
+
+_TYPE_KEYS = ("__module__", "__class__")
+_OPTIONS = (
+    "max_samples_per_sequence",
+    "parallel_shard_iters",
+    "part_filter",
+    "shuffle_over_epochs",
+)
+_CODE_KEYS = ("sample_loader", "part_filter")
+_GENERIC = ("StandardWebdatasetFactory", "DefaultGenericWebdatasetFactory")
+
+
+@dataclass(frozen=True, slots=True)
+class Info:
+    """Samples per shard, in the order of the shards; names are relative to the dataset folder."""
+
+    shard_counts: dict[str, int]
+    energon_version: str | None = FORMAT_VERSION
+
+
+@dataclass(frozen=True, slots=True)
+class Splits:
+    """The shards of each split part, and what is left out: `shard.tar` or `shard.tar/key`.
+
+    Brace patterns are expanded.
+    """
+
+    parts: dict[str, tuple[str, ...]]
+    exclude: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetConfig:
+    """The type of the samples, by name, and how its fields are filled.
+
+    `sample_class` is `CRUDE` for samples that stay plain dicts. `field_map` says for each field
+    from which part it comes ("jpg,png", "json[caption]"), None when the file does not say.
+    `options` are settings of the order of reading.
+    """
+
+    sample_module: str
+    sample_class: str
+    field_map: dict[str, str] | None = None
+    subflavors: dict[str, Any] = field(default_factory=dict)
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+def read_info(path: str | Path) -> Info:
+    """What `.info.json`, or an older `.info.yaml`, of the dataset folder `path` says.
+
+    Raises `DatasetNotFoundError` when there is no such folder, `NotPreparedError` when it has not
+    been prepared, `DatasetError` when the file is wrong.
+    """
+    document = info_document(Path(path))
+    document.check_keys(("shard_counts", "energon_version"), required=("shard_counts",))
+    counts = document.mapping("shard_counts")
+    for shard, count in counts.items():
+        if type(count) is not int or count < 0:
+            raise document.error(f"shard_counts[{shard!r}]", count, "a number of samples")
+    version = document.content.get("energon_version")
+    return Info(counts, None if version is None else str(version))
+
+
+def dump_info(info: Info) -> str:
+    """The text of `.info.json`."""
+    version = {} if info.energon_version is None else {"energon_version": info.energon_version}
+    return json.dumps({**version, "shard_counts": info.shard_counts}, indent=2)
+
+
+def read_splits(path: str | Path, name: str = "split.yaml") -> Splits:
+    """The splits of the dataset folder `path`, as its file `name` in `.nv-meta` gives them.
+
+    Where there is no `split.yaml`, `split.json` is taken. Raises as `read_info` does.
+    """
+    others = ("split.json",) if name == "split.yaml" else ()
+    document = find_document(Path(path), (name, *others), "the split file", ".yaml or .json")
+    document.check_keys(("split_parts", "exclude"), required=("split_parts",))
+    parts = document.mapping("split_parts")
+    return Splits(
+        {part: _expanded(document, f"split_parts.{part}", parts[part]) for part in parts},
+        _expanded(document, "exclude", document.content.get("exclude") or []),
+    )
+
+
+def dump_splits(splits: Splits, name: str = "split.yaml") -> str:
+    """The text of the split file, YAML or JSON by its name; runs of shards become patterns."""
+    content = {
+        "split_parts": {part: collapse(shards) for part, shards in splits.parts.items()},
+        "exclude": [escaped(each) for each in splits.exclude],
+    }
+    if name.endswith(".json"):
+        return json.dumps(content, indent=2)
+    return _yaml(content)
+
+
+def read_dataset_yaml(path: str | Path, name: str = "dataset.yaml") -> DatasetConfig:
+    """What the file `name` in `.nv-meta` of the dataset folder `path` says about its samples.
+
+    Raises as `read_info` does, and `UntrustedCodeError` when the file asks for code of the data
+    folder to be run.
+    """
+    document = find_document(Path(path), (name,), "the dataset file", ".yaml")
+    content = document.content
+    _refuse_code(document)
+    document.check_keys((*_TYPE_KEYS, "sample_type", "field_map", "subflavors", *_OPTIONS))
+    module, class_name = _sample_type(document)
+    field_map = document.mapping("field_map") if content.get("field_map") is not None else None
+    for target, source in (field_map or {}).items():
+        if not isinstance(source, str) or not source:
+            raise document.error(f"field_map.{target}", source, "a part such as 'jpg,png'")
+    return DatasetConfig(
+        module,
+        class_name,
+        field_map,
+        document.mapping("subflavors") if content.get("subflavors") is not None else {},
+        {key: content[key] for key in _OPTIONS if key in content},
+    )
+
+
+def dump_dataset_yaml(config: DatasetConfig) -> str:
+    """The text of `dataset.yaml`."""
+    named = {"__module__": config.sample_module, "__class__": config.sample_class}
+    content: dict[str, Any] = named if config.sample_class == CRUDE else {"sample_type": named}
+    if config.field_map is not None:
+        content["field_map"] = config.field_map
+    if config.subflavors:
+        content["subflavors"] = config.subflavors
+    return _yaml(content | config.options)
+
+
+def _sample_type(document: Document) -> tuple[str, str]:
+    """Module and class of the samples.
+
+    Older files name a factory per type, `CaptioningWebdataset` say, and no sample type.
+    """
+    if "sample_type" in document.content:
+        named = document.mapping("sample_type")
+        if set(named) != set(_TYPE_KEYS) or not all(isinstance(v, str) for v in named.values()):
+            raise document.error("sample_type", named, "__module__ and __class__, both text")
+        return str(named["__module__"]), str(named["__class__"])
+    module = document.content.get("__module__", "megatron.energon")
+    factory = document.content.get("__class__")
+    if not isinstance(factory, str) or not isinstance(module, str) or factory in _GENERIC:
+        raise document.error("sample_type", None, "__module__ and __class__ of the sample type")
+    if factory == CRUDE:
+        return module, CRUDE
+    if not factory.endswith("Webdataset"):
+        raise document.error("__class__", factory, f"{CRUDE}, or a sample_type instead")
+    return module, factory.removesuffix("Webdataset") + "Sample"
+
+
+def _refuse_code(document: Document) -> None:
+    for key in _CODE_KEYS:
+        value = document.content.get(key)
+        if isinstance(value, str):
+            raise UntrustedCodeError(
+                f"{document.path}: {key}: {value!r} asks to run code from the data folder, which "
+                "energize never does. Say in field_map which part each field comes from; or make "
+                f"it crude (__module__: megatron.energon, __class__: {CRUDE}) and build the "
+                "samples in your task encoder"
+            )
+
+
+def _expanded(document: Document, where: str, patterns: Any) -> tuple[str, ...]:
+    if not isinstance(patterns, list) or not all(isinstance(each, str) for each in patterns):
+        raise document.error(where, patterns, "a list of shard names, each as text")
+    try:
+        return expand(patterns)
+    except ValueError as reason:
+        raise DatasetError(f"{document.path}: {where}: {reason}") from reason
+
+
+def _yaml(content: Mapping[str, Any]) -> str:
+    return yaml.safe_dump(dict(content), sort_keys=False, allow_unicode=True)
