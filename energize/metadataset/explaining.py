@@ -1,0 +1,127 @@
+"""Schema errors as a reader of the file sees them: the place, what was expected, what was found."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, get_args
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from energize.errors import nearest
+from energize.metadataset.located_yaml import KeyPath, LocatedYaml
+from energize.metadataset.problems import Problem, shown
+from energize.metadataset.schema import (
+    NODE,
+    RULE,
+    BlendEntry,
+    BlendNodeV1,
+    DatasetEntry,
+    DatasetEntryV1,
+    DatasetNode,
+    Document,
+    DocumentV2,
+    Strict,
+    model_at,
+    node_expected,
+)
+
+__all__ = ["explained"]
+
+_LATER = frozenset(
+    ("aux", "blend_epochized", "join", "joiner", "nonmatch", "repetitions", "subset")
+)
+_MODELS = (DatasetEntry, BlendEntry, DatasetEntryV1, BlendNodeV1)
+_EITHER = (DatasetNode, DatasetEntry)
+"""What a node without `path` and without `blend` is checked as."""
+
+
+def explained(text: LocatedYaml, model: type[Document], error: ValidationError) -> list[Problem]:
+    """One problem for each fault in `error`, which validating `text` with `model` raised."""
+    errors = error.errors(include_url=False)
+    unknown = [_path(model, each) for each in errors if each["type"] == "extra_forbidden"]
+    return [
+        text.problem(*_explained(text.data, model, each))
+        for each in errors
+        if not (each["type"] == "missing" and _is_misspelt(_path(model, each), unknown))
+    ]
+
+
+def _explained(data: Any, model: type[Document], error: ErrorDetails) -> tuple[KeyPath, str]:
+    """The path at which the error is shown, and its message."""
+    path = _path(model, error)
+    if error["type"] == RULE:
+        return path, error["msg"]
+    if not path or isinstance(path[-1], int) or path[:-1] == ("splits",):
+        return path, _unexpected(node_expected(model, path), error["input"])
+    mapping = _at(data, path[:-1])
+    mapping_model, key = model_at(model, path[:-1], mapping), str(path[-1])
+    if error["type"] == "missing":
+        return path[:-1], _missing(mapping_model, key)
+    if error["type"] == "extra_forbidden":
+        return path, _unknown(mapping_model, key, mapping)
+    expected, words = _expected(mapping_model, key)
+    return path, _unexpected(expected, error["input"], words)
+
+
+def _is_misspelt(missing: KeyPath, unknown: Sequence[KeyPath]) -> bool:
+    """Whether an unknown key beside it says already what happened to a missing one."""
+    words = ["path", "blend"] if missing[-1] == "path" else [str(missing[-1])]
+    beside = [str(path[-1]) for path in unknown if path[:-1] == missing[:-1]]
+    return any(nearest(key, words) or ("path" in words and key in _LATER) for key in beside)
+
+
+def _path(model: type[Document], error: ErrorDetails) -> KeyPath:
+    """The location of an error as a path in the document.
+
+    The schema puts the kind of each node behind the name of a split and the index of an entry.
+    """
+    loc = error["loc"]
+    if model is not DocumentV2:
+        return loc
+    before = ("", *loc)
+    return tuple(part for i, part in enumerate(loc) if i != 2 and not isinstance(before[i], int))
+
+
+def _at(data: Any, path: KeyPath) -> Any:
+    for part in path:
+        data = data[part]
+    return data
+
+
+def _keys(model: type[Strict]) -> list[str]:
+    return [field.alias or name for name, field in model.model_fields.items()]
+
+
+def _missing(model: type[Strict], key: str) -> str:
+    if key == "path" and model in _EITHER:
+        return f"neither 'path' nor 'blend' is given; expected {NODE}"
+    return f"the key {key!r} is missing; expected {_expected(model, key)[0]}"
+
+
+def _unknown(model: type[Strict], key: str, siblings: Mapping[str, Any]) -> str:
+    valid = _keys(model)
+    if model in _EITHER and "path" not in siblings:
+        valid.append("blend")
+    if {"path", "blend"} <= set(siblings) and key == "path":
+        return f"both 'path' and 'blend' are given; expected exactly one of them: {NODE}"
+    listed = f"Valid keys here: {', '.join(valid)}"
+    if key in _LATER:
+        return f"unsupported key {key!r}: this version does not know it. {listed}"
+    if any(key in _keys(other) for other in _MODELS):
+        return f"the key {key!r} has no place here. {listed}"
+    return f"unknown key {key!r}{nearest(key, valid) or '.'} {listed}"
+
+
+def _unexpected(expected: str, value: Any, words: Sequence[str] = ()) -> str:
+    hint = ""
+    if isinstance(value, str):
+        hint = f"; write `path: {value}`" if expected == NODE else nearest(value, words)
+    return f"expected {expected}; got {shown(value)}{hint}"
+
+
+def _expected(model: type[Strict], key: str) -> tuple[str, list[str]]:
+    """What a key of `model` takes, and the words to choose from when only certain ones will do."""
+    field = next(f for name, f in model.model_fields.items() if key == (f.alias or name))
+    words = [word for word in get_args(field.annotation) if isinstance(word, str)]
+    return str(field.description), words

@@ -1,0 +1,53 @@
+"""What is wrong with a metadataset: collected while reading, raised together at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from energize.errors import DatasetNotFoundError, MetadatasetError
+
+__all__ = ["Problem", "as_error", "shown"]
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One fault: its place as `file:line (path in the document)`, and what to do about it."""
+
+    place: str
+    message: str
+    line: int = 0
+    not_found: bool = False
+
+    def included_from(self, place: str) -> Problem:
+        """The same fault of a file that `place` in another file includes."""
+        return replace(self, message=f"{self.message} (included from {place})")
+
+    def __str__(self) -> str:
+        return f"{self.place}: {self.message}"
+
+
+def as_error(file: Path, problems: Sequence[Problem]) -> MetadatasetError | DatasetNotFoundError:
+    """All `problems` found from `file` on as one error to raise.
+
+    It is a `DatasetNotFoundError` when nothing but paths that do not exist is wrong, else a
+    `MetadatasetError`.
+    """
+    if len(problems) == 1:
+        text = str(problems[0])
+    else:
+        lines = (f"  {number}. {problem}" for number, problem in enumerate(problems, 1))
+        text = "\n".join([f"{len(problems)} errors in {file}:", *lines])
+    if all(problem.not_found for problem in problems):
+        return DatasetNotFoundError(text)
+    return MetadatasetError(text)
+
+
+def shown(value: Any) -> str:
+    """A value as one writes it in YAML, cut to a readable length."""
+    if value is None or isinstance(value, bool):
+        return "null" if value is None else str(value).lower()
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."

@@ -1,0 +1,210 @@
+"""From a path to the tree of what is read: nested files followed, inherited settings applied."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from energize.errors import nearest
+from energize.metadataset.located_yaml import KeyPath
+from energize.metadataset.problems import Problem, as_error, shown
+from energize.metadataset.reading import Metadataset, load
+from energize.metadataset.schema import DatasetNode
+from energize.metadataset.schema import Node as Spec
+
+__all__ = ["Blend", "Leaf", "Node", "combined_multiplier", "resolve"]
+
+_SUFFIXES = (".yaml", ".yml")
+_LISTED = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """One split part of one prepared folder, with the settings that all files on the way gave it.
+
+    `shuffle_over_epochs_multiplier`: epochs shuffled together; None = no shuffle, -1 = drawn with
+    replacement. `place`: where it was written, for messages.
+    """
+
+    path: Path
+    split_part: str
+    subflavors: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    dataset_config: str | None = None
+    split_config: str | None = None
+    shuffle_over_epochs_multiplier: int | None = 1
+    place: str = field(default="", compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Blend:
+    """Nodes with their weights as given; not all are 0."""
+
+    children: tuple[tuple[Node, float], ...]
+    place: str = field(default="", compare=False)
+
+
+Node = Leaf | Blend
+
+
+def resolve(source: str | os.PathLike[str] | Metadataset, split_part: str) -> Node:
+    """What `split_part` of a metadataset, or of a prepared folder, is made of.
+
+    Paths in a file are relative to the folder the file is in. Settings of outer files win over
+    those of inner ones; the outer `split_part` names the split of an inner file, unless the entry
+    gives its own. Only metadataset files are read, no shard and no `.nv-meta`.
+
+    Raises `MetadatasetError` with every fault of all files on the way (`DatasetNotFoundError` when
+    nothing but paths that do not exist is wrong).
+
+    >>> import tempfile
+    >>> folder = Path(tempfile.mkdtemp()) / "captions"
+    >>> folder.mkdir()
+    >>> leaf = resolve(folder, "train")
+    >>> leaf.path.name, leaf.split_part
+    ('captions', 'train')
+    """
+    resolver = _Resolver()
+    outer = _Inherited(split_part)
+    file = source.file if isinstance(source, Metadataset) else Path(source)
+    try:
+        if isinstance(source, Metadataset):
+            node = resolver.split(source, outer)
+        else:
+            node = resolver.path(file, DatasetNode(path=str(file)), outer, str(file))
+    except _FaultyError as error:
+        raise as_error(file, [*resolver.problems, *error.problems]) from None
+    if resolver.problems:
+        raise as_error(file, resolver.problems)
+    return node
+
+
+class _FaultyError(Exception):
+    """Nothing can be made of a node; its siblings are still looked at."""
+
+    def __init__(self, *problems: Problem) -> None:
+        super().__init__(*problems)
+        self.problems = problems
+
+
+@dataclass(frozen=True, slots=True)
+class _Inherited:
+    """What the files and entries around a node give it; `chain` is the files, with their splits."""
+
+    split_part: str
+    subflavors: Mapping[str, Any] = field(default_factory=dict)
+    multiplier: int | None = 1
+    chain: tuple[tuple[Path, str], ...] = ()
+    place: str = ""
+
+    def with_entry(self, spec: DatasetNode) -> _Inherited:
+        return replace(
+            self,
+            split_part=spec.split_part or self.split_part,
+            subflavors={**spec.own_subflavors, **self.subflavors},
+            multiplier=combined_multiplier(self.multiplier, spec.shuffle_over_epochs_multiplier),
+        )
+
+
+def combined_multiplier(outer: int | None, inner: int | None) -> int | None:
+    """Of two levels of shuffling: none (None) wins, then replacement (-1), else the product."""
+    if outer is None or inner is None:
+        return None
+    return -1 if -1 in (outer, inner) else outer * inner
+
+
+class _Resolver:
+    """Follows files, each read once, and collects what is wrong in any of them."""
+
+    def __init__(self) -> None:
+        self.problems: list[Problem] = []
+        self._read: dict[Path, Metadataset | None] = {}
+
+    def split(self, metadataset: Metadataset, outer: _Inherited) -> Node:
+        """The split of `metadataset` that `outer` asks for."""
+        name = outer.split_part
+        link = (metadataset.file.resolve(), name)
+        if link in outer.chain:
+            links = [*outer.chain[outer.chain.index(link) :], link]
+            circle = " -> ".join(f"{file} [{split}]" for file, split in links)
+            raise _FaultyError(Problem(outer.place, f"metadatasets include each other: {circle}"))
+        if name not in metadataset.splits:
+            known = list(metadataset.splits)
+            hint = nearest(name, known) or "."
+            text = f"no split {name!r}{hint} Splits here: {', '.join(known)}"
+            fault = Problem(metadataset.place(("splits",)), text)
+            raise _FaultyError(fault.included_from(outer.place) if outer.chain else fault)
+        inner = replace(outer, chain=(*outer.chain, link))
+        return self._node(metadataset, metadataset.splits[name], ("splits", name), inner)
+
+    def _node(self, metadataset: Metadataset, spec: Spec, path: KeyPath, outer: _Inherited) -> Node:
+        if isinstance(spec, DatasetNode):
+            place = metadataset.place((*path, "path"))
+            return self.path(metadataset.file.parent / spec.path, spec, outer, place)
+        here = (*path, spec.entries_key)
+        children = []
+        for i, entry in enumerate(spec.entries):
+            try:
+                child = self._node(metadataset, entry, (*here, i), outer)
+            except _FaultyError as error:
+                self.problems += error.problems
+            else:
+                children.append((child, entry.weight))
+        return Blend(tuple(children), metadataset.place(here))
+
+    def path(self, path: Path, spec: DatasetNode, outer: _Inherited, place: str) -> Node:
+        """What the entry `spec` at `place` refers to, its path being `path`."""
+        inner = replace(outer.with_entry(spec), place=place)
+        if not os.path.exists(path):  # Path.exists raises in folders that may not be entered
+            raise _FaultyError(Problem(place, _not_found(path, spec.path), not_found=True))
+        if path.is_dir():
+            return Leaf(
+                path=_tidied(path),
+                split_part=inner.split_part,
+                subflavors=inner.subflavors,
+                dataset_config=spec.dataset_config,
+                split_config=spec.split_config,
+                shuffle_over_epochs_multiplier=inner.multiplier,
+                place=place,
+            )
+        if path.suffix not in _SUFFIXES:
+            text = f"expected a prepared folder or a metadataset .yaml; got {shown(spec.path)}"
+            raise _FaultyError(Problem(place, text))
+        for key in ("dataset_config", "split_config"):
+            if getattr(spec, key) is not None:
+                text = (
+                    f"{key} is for prepared folders, and {spec.path!r} is a metadataset; remove it"
+                )
+                raise _FaultyError(Problem(place, text))
+        return self.split(self._loaded(path, place if outer.chain else ""), inner)
+
+    def _loaded(self, file: Path, place: str) -> Metadataset:
+        key = file.resolve()
+        found: list[Problem] = []
+        if key not in self._read:
+            self._read[key] = load(file, found)
+        metadataset = self._read[key]
+        if metadataset is None:  # told of once, where it is first included
+            raise _FaultyError(*(each.included_from(place) if place else each for each in found))
+        return metadataset
+
+
+def _tidied(path: Path) -> Path:
+    """The absolute path without `..` where that is the same folder; links keep their names."""
+    short = Path(os.path.abspath(path))
+    return short if short.exists() and short.samefile(path) else path.absolute()
+
+
+def _not_found(path: Path, given: str) -> str:
+    if "://" in given:
+        return f"{given!r} is remote; this version reads local folders, so mount it or copy it"
+    text = f"{given!r} does not exist, looked for {os.path.abspath(path)}"
+    if "$" in given or given.startswith("~"):
+        return f"{text}; variables and ~ are not expanded, write the path out"
+    folder = path.parent
+    if not os.access(folder, os.R_OK | os.X_OK):
+        return f"{text}, in a folder that does not exist or cannot be read"
+    return text + nearest(path.name, [each.name for each in islice(folder.iterdir(), _LISTED)])

@@ -1,0 +1,110 @@
+"""The files under metadatasets/ and the page about them."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+
+from energize.errors import MetadatasetError
+from energize.metadataset import leaves_with_weights, read_metadataset, resolve
+
+ROOT = Path(__file__).parent.parent
+EXAMPLES = sorted((ROOT / "metadatasets").glob("*.yaml"))
+
+
+@pytest.fixture
+def examples(tmp_path):
+    """The examples beside the folders of the demo, which are empty here."""
+    shutil.copytree(ROOT / "metadatasets", tmp_path / "metadatasets")
+    for name in ("classification", "captions_a", "captions_b"):
+        (tmp_path / "demo-data" / name).mkdir(parents=True)
+    return tmp_path / "metadatasets"
+
+
+def shares(file, split):
+    return [
+        (leaf.path.name, leaf.split_part, dict(leaf.subflavors), share)
+        for leaf, share in leaves_with_weights(resolve(file, split))
+    ]
+
+
+@pytest.mark.parametrize("file", EXAMPLES, ids=lambda file: file.name)
+def test_every_split_of_every_example_resolves(examples, file):
+    assert file.read_text().startswith("# ")
+    for split in read_metadataset(file).splits:
+        found = shares(examples / file.name, split)
+        assert sum(share for *_, share in found) == 1
+
+
+def test_what_the_examples_say(examples):
+    assert shares(examples / "blend.yaml", "train") == [
+        ("classification", "train", {"task": "classify"}, Fraction(3, 5)),
+        ("captions_a", "train", {"task": "caption"}, Fraction(2, 5)),
+    ]
+    assert shares(examples / "nested.yaml", "train") == [
+        ("captions_a", "train", {}, Fraction(3, 8)),
+        ("captions_b", "train", {}, Fraction(1, 8)),
+        ("classification", "train", {"task": "classify", "curated": True}, Fraction(3, 10)),
+        ("captions_a", "train", {"task": "caption", "curated": True}, Fraction(1, 5)),
+    ]
+    assert [share for *_, share in shares(examples / "energon.yaml", "train")] == [
+        Fraction(4, 5),
+        Fraction(1, 5),
+    ]
+    assert [name for name, *_ in shares(examples / "validation.yaml", "val")] == [
+        "classification",
+        "captions_a",
+        "captions_b",
+    ]
+    assert {split for _, split, *_ in shares(examples / "validation.yaml", "seen")} == {"train"}
+
+
+def test_the_page_shows_a_file_and_its_errors_as_they_are(tmp_path, monkeypatch):
+    page = (ROOT / "docs" / "metadataset.md").read_text()
+    good, bad = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)[:2]
+    printed = re.findall(r"```text\n(.*?)```", page, re.DOTALL)[0]
+    monkeypatch.chdir(tmp_path)
+    for name in ("captions", "charts", "photographs"):
+        Path("data", name).mkdir(parents=True)
+    Path("mix.yaml").write_text(good)
+    assert sum(share for _, share in leaves_with_weights(resolve("mix.yaml", "train"))) == 1
+    Path("mix.yaml").write_text(bad)
+    with pytest.raises(MetadatasetError) as caught:
+        resolve("mix.yaml", "train")
+    assert str(caught.value) == printed.strip()
+
+
+def energon_python():
+    """An interpreter that has megatron-energon; none is a failure in CI and a skip elsewhere."""
+    python = os.environ.get("ENERGIZE_ENERGON_PYTHON", ROOT / ".venv-energon" / "bin" / "python")
+    if not Path(python).exists():
+        missing = f"there is no {python}; `make peers` makes it"
+        if os.environ.get("CI") == "true":
+            pytest.fail(missing)
+        pytest.skip(missing)
+    return str(python)
+
+
+@pytest.mark.energon
+@pytest.mark.parametrize("split", ["train", "val"])
+def test_energon_finds_the_same_leaves(examples, split):
+    program = (
+        "import json, sys; from megatron.energon.metadataset.loader import traverse_metadataset\n"
+        "for leaf in traverse_metadataset(sys.argv[1], split_part=sys.argv[2]):\n"
+        "    print(json.dumps([str(leaf.path), leaf.split_part, leaf.subflavors]))\n"
+    )
+    file = examples / "energon.yaml"
+    command = [energon_python(), "-c", program, str(file), split]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stderr
+    theirs = [json.loads(line) for line in done.stdout.splitlines()]
+    ours = [
+        [str(leaf.path), leaf.split_part, leaf.subflavors]
+        for leaf, _ in leaves_with_weights(resolve(file, split))
+    ]
+    assert ours == theirs
