@@ -85,12 +85,15 @@ class CountingCursor(Cursor[T]):
         if dataset.size == 0:
             raise EmptyDatasetError(f"{type(dataset).__name__} has no items to read")
         if not 0 <= start < _LAST_START:
-            raise StateError(f"the saved state has position {start}; positions lie in 0 .. 2**62 - 1")
+            raise StateError(
+                f"the saved state has position {start}; positions lie in 0 .. 2**62 - 1"
+            )
         self._dataset = dataset
         self._lane = lane
         self._attempt = attempt
         self._start = start
         self._end = epoch_end(start, dataset.size)
+        self._positions = epoch_positions(start, dataset.size, lane)
         self._taken = 0
         self._fetched = 0
         self._waiting: deque[T] = deque()
@@ -103,15 +106,14 @@ class CountingCursor(Cursor[T]):
         return item
 
     def _fetch(self) -> None:
-        first = self._start + self._lane.index + self._fetched * self._lane.count
-        stop = min(self._end, first + self._dataset.read_ahead * self._lane.count)
-        positions = np.arange(first, stop, self._lane.count, dtype=np.int64)
-        if not positions.size:
+        chunk = self._positions[self._fetched : self._fetched + self._dataset.read_ahead]
+        if not chunk:
             # In an uneven last round some lanes have no item; the epoch is over for them all.
             self._taken = -(-(self._end - self._start) // self._lane.count)
             raise StopIteration
+        positions = np.arange(chunk.start, chunk.stop, chunk.step, dtype=np.int64)
         self._waiting.extend(resolve(self._dataset, positions, self._attempt))
-        self._fetched += positions.size
+        self._fetched += len(chunk)
 
     @property
     def ended(self) -> bool:
@@ -124,3 +126,8 @@ class CountingCursor(Cursor[T]):
 def epoch_end(position: int, size: int) -> int:
     """The end of the epoch of `size` items in which `position` lies."""
     return min((position // size + 1) * size, INFINITE)
+
+
+def epoch_positions(start: int, size: int, lane: Lane) -> range:
+    """The positions that a lane delivers from `start` to the end of the epoch."""
+    return range(start + lane.index, epoch_end(start, size), lane.count)

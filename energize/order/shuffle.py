@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from energize.order.permutation import Permutation
-from energize.rng import derive
+from energize.rng import derive, hash_positions
 
 __all__ = ["ShuffleOrder"]
 
@@ -15,6 +15,9 @@ Int64Array = npt.NDArray[np.int64]
 
 class ShuffleOrder:
     """Which sample is visited at a position: every epoch a new permutation of `range(size)`.
+
+    `over_epochs` epochs may be shuffled together, each sample coming that many times in them; -1
+    draws every sample independently, with replacement.
 
     Without `run_length` and `window` it is a full permutation. With them it trades randomness for
     locality, like a loader that opens shards at random and keeps a shuffle buffer: runs of
@@ -28,9 +31,17 @@ class ShuffleOrder:
     """
 
     def __init__(
-        self, size: int, key: int, run_length: int | None = None, window: int | None = None
+        self,
+        size: int,
+        key: int,
+        run_length: int | None = None,
+        window: int | None = None,
+        over_epochs: int = 1,
     ) -> None:
-        self.size = size
+        self._samples = size
+        self._key = key
+        self._with_replacement = over_epochs == -1
+        self.size = size = size * max(over_epochs, 1)
         self._run = size if run_length is None else min(run_length, size)
         self._window = 1 if window is None else min(max(window, 1), size)
         self._full = run_length is None and window is None
@@ -44,6 +55,12 @@ class ShuffleOrder:
 
     def locate(self, positions: Int64Array) -> Int64Array:
         """The sample, 0 <= sample < size, visited at each position; epochs follow one another."""
+        if self._with_replacement:
+            drawn = hash_positions(derive(self._key, "with replacement"), positions)
+            return (drawn % np.uint64(self._samples)).astype(np.int64)
+        return self._permuted(positions) % self._samples
+
+    def _permuted(self, positions: Int64Array) -> Int64Array:
         epoch, at = np.divmod(positions, self.size)
         if self._full:
             return self._all(at, epoch)

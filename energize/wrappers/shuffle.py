@@ -30,6 +30,9 @@ class ShuffleDataset(RoutedDataset[T_co]):
     items are shuffled within windows of the latter. Both unset: a full permutation. With only the
     buffer size set, runs are as long as the source's shards.
 
+    `over_epochs` epochs may be shuffled together: each sample comes that many times in them, and
+    may come twice in one. -1 draws samples independently, with replacement.
+
     Raises `ConfigError` for numbers below 1 and for an input that never ends.
 
     >>> from energize import ListSource
@@ -40,6 +43,7 @@ class ShuffleDataset(RoutedDataset[T_co]):
 
     shuffle_buffer_size: int | None
     max_samples_per_sequence: int | None
+    over_epochs: int
 
     def __init__(
         self,
@@ -47,6 +51,7 @@ class ShuffleDataset(RoutedDataset[T_co]):
         *,
         shuffle_buffer_size: int | None = None,
         max_samples_per_sequence: int | None = None,
+        over_epochs: int = 1,
         worker_config: WorkerConfig | None = None,
     ) -> None:
         for name, value in (
@@ -60,6 +65,11 @@ class ShuffleDataset(RoutedDataset[T_co]):
             worker_config=worker_config,
             shuffle_buffer_size=shuffle_buffer_size,
             max_samples_per_sequence=max_samples_per_sequence,
+            over_epochs=(
+                -1
+                if over_epochs == -1
+                else checked_count(over_epochs, "over_epochs", "ShuffleDataset")
+            ),
         )
         if dataset.indexed and self.size == INFINITE:
             raise ConfigError(
@@ -77,7 +87,7 @@ class ShuffleDataset(RoutedDataset[T_co]):
         if run is None and self.shuffle_buffer_size is not None:
             lengths = [each.run_length or self.size for each in self.sources]
             run = max(1, min(lengths))
-        return ShuffleOrder(self.size, self.key, run, self.shuffle_buffer_size)
+        return ShuffleOrder(self.size, self.key, run, self.shuffle_buffer_size, self.over_epochs)
 
     def route(self, positions: Int64Array) -> tuple[Int64Array, Int64Array]:
         epoch = positions // self.size

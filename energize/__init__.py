@@ -1,0 +1,149 @@
+"""energize decides what a training run reads, in which proportion, and delivers typed batches."""
+
+from energize.cursor import INFINITE, Cursor
+from energize.dataset import Dataset, IndexedDataset
+from energize.errors import (
+    ConfigError,
+    DataError,
+    DatasetError,
+    DatasetNotFoundError,
+    DecodeError,
+    EmptyDatasetError,
+    EncoderError,
+    EnergizeError,
+    FailureBudgetError,
+    LoaderError,
+    MetadatasetError,
+    NotIndexedError,
+    NotPreparedError,
+    PrepareError,
+    SampleError,
+    ShardError,
+    SkipSample,
+    SplitError,
+    StateError,
+    StateMismatchError,
+    SubstitutionError,
+    UntrustedCodeError,
+    WeightError,
+    WorkerDiedError,
+)
+from energize.loader import Loader, get_loader, get_savable_loader
+from energize.metadataset.building import get_train_dataset, get_val_dataset, get_val_datasets
+from energize.order.schemes import Scheme, make_scheme
+from energize.prepare import PrepareReport, prepare
+from energize.refs import Refs
+from energize.samples.crude import CrudeSample
+from energize.samples.image import CaptioningSample, ImageClassificationSample, ImageSample
+from energize.samples.interleaved import InterleavedSample
+from energize.samples.ocr import OCRSample
+from energize.samples.pinning import pin_memory
+from energize.samples.sample import Sample
+from energize.samples.source_info import SourceInfo
+from energize.samples.text import TextSample
+from energize.samples.vqa import MultiChoiceVQASample, VQASample
+from energize.sources.base import Source
+from energize.sources.memory import ListSource, SequenceSource
+from energize.sources.webdataset import WebdatasetSource
+from energize.task_encoder.batch import Batch
+from energize.task_encoder.batching import batch_list, batch_pad_stack, batch_stack, generic_batch
+from energize.task_encoder.concat import concat_pad, generic_concat, homogeneous_concat_mix
+from energize.task_encoder.decoding import SampleDecoder
+from energize.task_encoder.encoder import DefaultTaskEncoder, TaskEncoder, stateless
+from energize.topology import Lane, WorkerConfig
+from energize.wrappers.batch import BatchDataset
+from energize.wrappers.blend import BlendDataset
+from energize.wrappers.concat import ConcatDataset
+from energize.wrappers.epochize import EpochizeDataset
+from energize.wrappers.filter import FilterDataset
+from energize.wrappers.limit import LimitDataset
+from energize.wrappers.log_sample import LogSampleDataset
+from energize.wrappers.map import MapDataset
+from energize.wrappers.mix_batch import MixBatchDataset
+from energize.wrappers.repeat import RepeatDataset
+from energize.wrappers.shuffle import ShuffleDataset
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "INFINITE",
+    "Batch",
+    "BatchDataset",
+    "BlendDataset",
+    "CaptioningSample",
+    "ConcatDataset",
+    "ConfigError",
+    "CrudeSample",
+    "Cursor",
+    "DataError",
+    "Dataset",
+    "DatasetError",
+    "DatasetNotFoundError",
+    "DecodeError",
+    "DefaultTaskEncoder",
+    "EmptyDatasetError",
+    "EncoderError",
+    "EnergizeError",
+    "EpochizeDataset",
+    "FailureBudgetError",
+    "FilterDataset",
+    "ImageClassificationSample",
+    "ImageSample",
+    "IndexedDataset",
+    "InterleavedSample",
+    "Lane",
+    "LimitDataset",
+    "ListSource",
+    "Loader",
+    "LoaderError",
+    "LogSampleDataset",
+    "MapDataset",
+    "MetadatasetError",
+    "MixBatchDataset",
+    "MultiChoiceVQASample",
+    "NotIndexedError",
+    "NotPreparedError",
+    "OCRSample",
+    "PrepareError",
+    "PrepareReport",
+    "Refs",
+    "RepeatDataset",
+    "Sample",
+    "SampleDecoder",
+    "SampleError",
+    "Scheme",
+    "SequenceSource",
+    "ShardError",
+    "ShuffleDataset",
+    "SkipSample",
+    "Source",
+    "SourceInfo",
+    "SplitError",
+    "StateError",
+    "StateMismatchError",
+    "SubstitutionError",
+    "TaskEncoder",
+    "TextSample",
+    "UntrustedCodeError",
+    "VQASample",
+    "WebdatasetSource",
+    "WeightError",
+    "WorkerConfig",
+    "WorkerDiedError",
+    "batch_list",
+    "batch_pad_stack",
+    "batch_stack",
+    "concat_pad",
+    "generic_batch",
+    "generic_concat",
+    "get_loader",
+    "get_savable_loader",
+    "get_train_dataset",
+    "get_val_dataset",
+    "get_val_datasets",
+    "homogeneous_concat_mix",
+    "make_scheme",
+    "pin_memory",
+    "prepare",
+    "stateless",
+]

@@ -1,0 +1,335 @@
+"""Whole pipelines: prepared folders of images to typed batches, and what bad input gets."""
+
+from __future__ import annotations
+
+import json
+import logging
+import random
+from collections import Counter
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from energize import (
+    BlendDataset,
+    CaptioningSample,
+    ConcatDataset,
+    DefaultTaskEncoder,
+    ImageClassificationSample,
+    WorkerConfig,
+    get_loader,
+    get_train_dataset,
+    get_val_dataset,
+    get_val_datasets,
+)
+from energize.errors import (
+    ConfigError,
+    DatasetNotFoundError,
+    EncoderError,
+    FailureBudgetError,
+    MetadatasetError,
+    NotPreparedError,
+    ShardError,
+    SplitError,
+    StateMismatchError,
+    SubstitutionError,
+)
+from energize.testing import check_exactly_once, check_laws, fingerprint
+from tests.support.prepared import captions, classes
+
+
+@dataclass
+class Images:
+    __key__: list[str]
+    image: torch.Tensor
+    label: torch.Tensor
+
+
+@dataclass
+class Texts:
+    __key__: list[str]
+    image: torch.Tensor
+    caption: list[str]
+
+
+class ImageTask(DefaultTaskEncoder):
+    def __init__(self):
+        super().__init__(batch_type=Images)
+
+    def encode_sample(self, sample):
+        """A random crop: what it draws has to be a function of the position."""
+        left = random.randrange(8)
+        return replace(sample, image=sample.image[:, :, left : left + 16])
+
+
+class TextTask(DefaultTaskEncoder):
+    def __init__(self):
+        super().__init__(batch_type=Texts)
+
+
+ENCODERS = {ImageClassificationSample: ImageTask(), CaptioningSample: TextTask()}
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory) -> Path:
+    root = tmp_path_factory.mktemp("data")
+    classes(root / "images", 40)
+    captions(root / "one", 40)
+    captions(root / "two", 40, start=1000)
+    (root / "mix.yaml").write_text(
+        """
+        __module__: energize
+        __class__: MetadatasetV2
+        splits:
+          train:
+            blend:
+              - {path: images, weight: 2}
+              - weight: 1
+                blend:
+                  - {path: one, weight: 3}
+                  - {path: two, weight: 1}
+          val:
+            blend:
+              - {path: images}
+              - {path: one}
+        """
+    )
+    return root
+
+
+def train(path: Path, encoders=None, **options):
+    return get_train_dataset(path, batch_size=4, task_encoder=encoders or ENCODERS, **options)
+
+
+class TestLaws:
+    def test_training_from_a_folder(self, root):
+        check_laws(train(root / "images"), items=12)
+
+    def test_training_from_a_metadataset(self, root):
+        check_laws(train(root / "mix.yaml", virtual_epoch_length=10), epochs=1)
+
+    def test_a_mix_by_hand(self, root):
+        blend = BlendDataset(
+            (train(root / "images", shuffle_buffer_size=10, max_samples_per_sequence=5), 1),
+            (train(root / "one"), 2),
+        )
+        check_laws(blend, items=12)
+
+    def test_validation(self, root):
+        check_laws(get_val_dataset(root / "mix.yaml", batch_size=3, task_encoder=ENCODERS))
+
+    def test_one_pass_visits_every_sample_once(self, root):
+        batches = train(root / "one", repeat=False)
+        for epoch in (0, 1, 100):
+            check_exactly_once(batches, lambda source, index: (1, 1), epoch=epoch)
+
+
+class TestMetadatasets:
+    def test_whole_batches_of_each_encoder_in_the_asked_shares(self, root):
+        mix = train(root / "mix.yaml")
+        refs = mix.refs(range(12_000))
+        names = Counter(mix.sources[source].name for source in refs.source.tolist())
+        assert names == {"images": 32_000, "one": 12_000, "two": 4_000}
+        batches = mix.at(range(40))
+        assert {type(batch) for batch in batches} == {Images, Texts}
+        assert all(len(batch.__key__) == 4 for batch in batches)
+
+    def test_one_encoder_for_all_mixes_inside_batches(self, root):
+        (root / "texts.yaml").write_text(
+            "__module__: energize\n__class__: MetadatasetV2\n"
+            "splits: {train: {blend: [{path: one, weight: 3}, {path: two, weight: 1}]}}\n"
+        )
+        batches = train(root / "texts.yaml", TextTask()).at(range(250))
+        mixed = {len({int(text.split()[1]) >= 1000 for text in batch.caption}) for batch in batches}
+        assert mixed == {1, 2}
+        assert sum(int(t.split()[1]) < 1000 for b in batches for t in b.caption) == 750
+
+    def test_a_type_without_an_encoder(self, root):
+        with pytest.raises(
+            ConfigError, match=r"ImageClassificationSample.*given are for Captioning"
+        ):
+            train(root / "mix.yaml", {CaptioningSample: TextTask()})
+
+    def test_an_encoder_class_instead_of_an_encoder(self, root):
+        with pytest.raises(ConfigError, match="forget to call it"):
+            train(root / "one", TextTask)
+
+    def test_validation_reads_everything_once_in_order(self, root):
+        batches = get_val_dataset(root / "mix.yaml", batch_size=4, task_encoder=ENCODERS)
+        keys = [key for batch in batches for key in batch.__key__]
+        assert keys == 2 * [f"{number:06d}" for number in range(30, 40)]
+
+    def test_one_validation_dataset_per_folder(self, root):
+        parts = get_val_datasets(root / "mix.yaml", batch_size=4, task_encoder=ENCODERS, limit=2)
+        assert [(leaf.path.name, len(dataset)) for dataset, leaf in parts] == [
+            ("images", 2),
+            ("one", 2),
+        ]
+
+    def test_the_same_folder_twice_does_not_repeat_its_order(self, root):
+        def samples():
+            return get_train_dataset(root / "one", batch_size=None)
+
+        assert len(BlendDataset((samples(), 1), (samples(), 2)).inputs) == 1  # merged
+        loud, quiet = DefaultTaskEncoder(encoded_sample_type=dict), DefaultTaskEncoder()
+        blend = BlendDataset(
+            (get_train_dataset(root / "one", batch_size=None, task_encoder=loud), 1),
+            (get_train_dataset(root / "one", batch_size=None, task_encoder=quiet), 1),
+        )
+        refs = blend.refs(range(1000))
+        orders = [refs.index[refs.source == number][:30].tolist() for number in (0, 1)]
+        assert sorted(orders[0]) == sorted(orders[1]) == list(range(30))
+        assert orders[0] != orders[1]
+
+    def test_repeat_false_of_a_blend(self, root):
+        with pytest.raises(ConfigError, match="never ends"):
+            train(root / "mix.yaml", repeat=False)
+
+    def test_seed_offset_chooses_another_order(self, root):
+        def keys(seed):
+            data = train(root / "one", worker_config=WorkerConfig(seed_offset=seed))
+            return [batch.__key__ for batch in data.at(range(5))]
+
+        assert keys(0) == keys(0)
+        assert keys(0) != keys(1)
+
+
+class TestBadInput:
+    def test_missing_path(self, root):
+        with pytest.raises(DatasetNotFoundError, match="nowhere"):
+            train(root / "nowhere")
+
+    def test_folder_that_is_not_prepared(self, tmp_path):
+        with pytest.raises(NotPreparedError, match="energize prepare"):
+            train(tmp_path)
+
+    def test_unknown_split(self, root):
+        with pytest.raises(SplitError, match=r"tran.*train"):
+            train(root / "one", split_part="tran")
+
+    def test_an_unknown_split_in_a_metadataset_says_where_it_was_asked_for(self, root):
+        (root / "wrong.yaml").write_text(
+            "__module__: energize\n__class__: MetadatasetV2\n"
+            "splits:\n  train:\n    path: one\n    split_part: tran\n"
+        )
+        with pytest.raises(SplitError, match=r"wrong\.yaml:5"):
+            train(root / "wrong.yaml")
+
+    def test_unknown_key(self, root):
+        (root / "typo.yaml").write_text(
+            "__module__: energize\n__class__: MetadatasetV2\nsplits:\n  train:\n    paht: one\n"
+        )
+        with pytest.raises(MetadatasetError, match=r"typo\.yaml:5.*(\n.*)*paht.*path"):
+            train(root / "typo.yaml")
+
+    def test_index_and_tar_that_disagree(self, tmp_path):
+        data = captions(tmp_path / "data", 8, shards=1)
+        index = data / "shard-000.tar.idx"
+        index.write_bytes(index.read_bytes()[:-8])
+        with pytest.raises(ShardError, match=r"shard-000\.tar(.|\n)*energize prepare"):
+            list(train(data, repeat=False))
+
+    def test_truncated_tar(self, tmp_path):
+        data = captions(tmp_path / "data", 8, shards=1)
+        shard = data / "shard-000.tar"
+        shard.write_bytes(shard.read_bytes()[:4000])
+        with pytest.raises(ShardError, match=r"shard-000\.tar"):
+            list(train(data, repeat=False))
+
+    def test_an_undecodable_image_is_reported_and_substituted(self, tmp_path, caplog):
+        data = damaged(tmp_path / "data", {3})
+        loader = get_loader(train(data, repeat=False))
+        with caplog.at_level(logging.WARNING, logger="energize"):
+            keys = [key for batch in loader for key in batch.__key__]
+        assert len(keys) == 12
+        assert "000003" not in keys
+        assert "shard-000.tar" in caplog.text
+        assert "000003" in caplog.text
+
+    @pytest.mark.parametrize("num_workers", [0, 2])
+    def test_too_many_undecodable_images(self, tmp_path, num_workers):
+        data = damaged(tmp_path / "data", {1, 3, 5, 7})
+        loader = get_loader(
+            train(data, repeat=False),
+            failure_budget=2,
+            worker_config=WorkerConfig(num_workers=num_workers),
+        )
+        with pytest.raises(FailureBudgetError, match=r"shard-000\.tar"):
+            list(loader)
+        loader.close()
+
+    def test_nothing_but_undecodable_images(self, tmp_path):
+        data = damaged(tmp_path / "data", set(range(12)))
+        with pytest.raises((SubstitutionError, FailureBudgetError), match=r"shard-000\.tar"):
+            list(get_loader(train(data, repeat=False), failure_budget=1000))
+
+    @pytest.mark.parametrize("num_workers", [0, 1])
+    def test_an_encoder_that_raises(self, root, num_workers):
+        class Broken(TextTask):
+            def encode_sample(self, sample):
+                return sample.capshun
+
+        loader = get_loader(
+            train(root / "one", Broken()), worker_config=WorkerConfig(num_workers=num_workers)
+        )
+        with pytest.raises(EncoderError) as error:
+            next(iter(loader))
+        loader.close()
+        said = "\n".join([str(error.value), *getattr(error.value, "__notes__", ())])
+        said += str(error.value.__cause__)
+        assert "capshun" in said
+        assert "shard-" in said
+        assert "Broken.encode_sample" in said
+
+    def test_a_state_of_another_dataset(self, root):
+        saved = get_loader(train(root / "one"))
+        next(iter(saved))
+        other = get_loader(train(root / "two"))
+        with pytest.raises(StateMismatchError, match=r"name: was \"one\", is \"two\""):
+            other.load_state_dict(saved.state_dict())
+
+
+def damaged(folder: Path, numbers: set[int]) -> Path:
+    """A prepared folder in which some images are cut off inside; tar and index agree."""
+    data = captions(folder, 12, shards=1)
+    tar = bytearray((data / "shard-000.tar").read_bytes())
+    for number in numbers:
+        header = tar.index(f"{number:06d}.jpg".encode())
+        tar[header + 512 : header + 1024] = bytes(512)
+    (data / "shard-000.tar").write_bytes(tar)
+    return data
+
+
+class TestResume:
+    @pytest.mark.parametrize(("before", "after"), [(0, 2), (2, 0), (3, 1)])
+    def test_with_other_numbers_of_workers(self, root, before, after):
+        data = train(root / "mix.yaml")
+        expected = [fingerprint(batch) for batch in data.at(range(12))]
+        with get_loader(data, worker_config=WorkerConfig(num_workers=before)) as loader:
+            batches = iter(loader)
+            found = [fingerprint(next(batches)) for _ in range(5)]
+            state = json.loads(json.dumps(loader.state_dict()))
+        with get_loader(data, worker_config=WorkerConfig(num_workers=after)) as loader:
+            loader.load_state_dict(state)
+            batches = iter(loader)
+            found += [fingerprint(next(batches)) for _ in range(7)]
+        assert found == expected
+
+    def test_a_validation_loader_of_two_datasets(self, root):
+        data = ConcatDataset(
+            *(
+                get_val_dataset(root / name, batch_size=3, task_encoder=ENCODERS)
+                for name in ("images", "one")
+            )
+        )
+        whole = [fingerprint(batch) for batch in data]
+        for stop in range(1, len(whole)):
+            loader = get_loader(data)
+            batches = iter(loader)
+            for _ in range(stop):
+                next(batches)
+            again = get_loader(data)
+            again.load_state_dict(loader.state_dict())
+            assert [fingerprint(batch) for batch in again] == whole[stop:]
