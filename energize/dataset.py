@@ -61,7 +61,10 @@ class Dataset(ABC, Generic[T_co]):
         worker_config: WorkerConfig | None = None,
         **parameters: Any,
     ) -> None:
-        """Set inputs and parameters for good. The worker config decides nothing about the data."""
+        """Set inputs and parameters for good.
+
+        Of a worker config given here, `seed_offset` seeds the inputs that carry no config yet.
+        """
         for each in inputs:
             if not isinstance(each, Dataset):
                 raise ConfigError(
@@ -69,6 +72,9 @@ class Dataset(ABC, Generic[T_co]):
                     f"{str(each)[:80]!r}; wrap an object that has __len__ and __getitem__ in "
                     "SequenceSource"
                 )
+        if worker_config is not None and worker_config.seed_offset:
+            seed = worker_config.seed_offset
+            inputs = [each if each.worker_config else each.reseeded(seed) for each in inputs]
         values = {
             "inputs": tuple(inputs),
             "worker_config": _common_worker_config(type(self).__name__, worker_config, inputs),

@@ -23,6 +23,7 @@ from energize import (
     RepeatDataset,
     SequenceSource,
     ShuffleDataset,
+    WorkerConfig,
 )
 from energize.errors import (
     ConfigError,
@@ -376,6 +377,20 @@ class TestDescriptions:
         blend = BlendDataset((shuffled(50), 1), (shuffled(50, 100), 1))
         assert blend.reseeded(1).at(range(100)) != blend.at(range(100))
         assert blend.reseeded(0) == blend
+
+    def test_a_worker_config_given_to_a_wrapper_seeds_what_is_below(self):
+        config = WorkerConfig(seed_offset=5)
+        blend = BlendDataset((shuffled(50), 1), (shuffled(50, 100), 1), worker_config=config)
+        plain = BlendDataset((shuffled(50), 1), (shuffled(50, 100), 1))
+        assert blend.at(range(100)) == plain.reseeded(5).at(range(100))
+        assert MapDataset(blend, str, worker_config=config).at([3]) == [str(blend[3])]
+
+    def test_two_worker_configs_in_one_tree(self):
+        with pytest.raises(ConfigError, match="different worker configs"):
+            BlendDataset(
+                (numbers(3).with_worker_config(WorkerConfig(num_workers=1)), 1),
+                (numbers(4).with_worker_config(WorkerConfig(num_workers=2)), 1),
+            )
 
     def test_an_object_without_length(self):
         with pytest.raises(ConfigError, match="__len__"):

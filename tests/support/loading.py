@@ -1,0 +1,82 @@
+"""Reading loaders in tests: a few items, whole topologies, items that misbehave in workers."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from energize import Dataset, WorkerConfig
+from energize.loader import Loader, get_loader
+from energize.testing import fingerprint
+
+
+def take(loader: Loader[Any], count: int) -> list[Any]:
+    """The next `count` items, over the ends of epochs."""
+    items: list[Any] = []
+    while len(items) < count:
+        before = len(items)
+        items.extend(islice(iter(loader), count - before))
+        assert len(items) > before, "an epoch was empty"
+    return items
+
+
+def prints(items: list[Any]) -> list[str]:
+    return [fingerprint(item) for item in items]
+
+
+def plain(dataset: Dataset[Any], count: int) -> list[str]:
+    """Fingerprints of the first `count` items, read without any loader."""
+    items: list[Any] = []
+    state = None
+    while len(items) < count:
+        cursor = dataset.open(state=state)
+        items.extend(islice(cursor, count - len(items)))
+        state = cursor.state()
+    return prints(items)
+
+
+def loader_of(dataset: Dataset[Any], workers: int = 0, rank: int = 0, ranks: int = 1, **options):
+    config = WorkerConfig(rank=rank, world_size=ranks, num_workers=workers)
+    return get_loader(dataset, worker_config=config, failure_budget=None, **options)
+
+
+def epoch_in_turns(loaders: list[Loader[Any]], rounds: int) -> list[str]:
+    """At most `rounds` steps of one epoch of all ranks, their items taken in turn."""
+    iterators: list[Iterator[Any]] = [iter(loader) for loader in loaders]
+    items: list[Any] = []
+    nothing = object()
+    for _ in range(rounds):
+        step = [next(iterator, nothing) for iterator in iterators]
+        items.extend(item for item in step if item is not nothing)
+        if nothing in step:
+            break
+    return prints(items)
+
+
+def eventually(condition: Callable[[], bool], seconds: float = 10.0) -> bool:
+    until = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > until:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def gone(pid: int) -> bool:
+    """Whether no such process is left; a zombie is as good as gone."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
+    except OSError:
+        return True
+
+
+def with_pid(item: Any) -> tuple[int, Any]:
+    return os.getpid(), item
+
+
+def square(item: int) -> int:
+    return item * item

@@ -1,0 +1,90 @@
+"""What `get_loader` accepts, refuses and takes from elsewhere."""
+
+from __future__ import annotations
+
+import pytest
+
+from energize import BlendDataset, FilterDataset, WorkerConfig
+from energize.errors import ConfigError, EmptyDatasetError
+from energize.loader import Loader, get_loader, get_savable_loader
+from energize.sources.memory import ListSource
+from tests.support.datasets import is_even, numbers, shuffled
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"prefetch_factor": 0}, "prefetch_factor"),
+        ({"prefetch_factor": 2.0}, "prefetch_factor"),
+        ({"failure_budget": -1}, "failure_budget"),
+        ({"failure_budget": True}, "failure_budget"),
+        ({"timeout": 0}, "timeout"),
+        ({"timeout": float("nan")}, "timeout"),
+        ({"multiprocessing_context": "thread"}, r"fork.*'thread'"),
+    ],
+)
+def test_values_that_cannot_be_used(options, message):
+    with pytest.raises(ConfigError, match=message):
+        get_loader(numbers(5), **options)
+
+
+def test_something_else_than_a_dataset():
+    with pytest.raises(ConfigError, match="got list"):
+        get_loader([1, 2, 3])
+
+
+def test_an_empty_dataset():
+    with pytest.raises(EmptyDatasetError):
+        list(get_loader(ListSource([])))
+
+
+def test_without_any_config_a_plain_process_reads_alone(monkeypatch):
+    monkeypatch.delenv("RANK", raising=False)
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    assert get_loader(numbers(5)).worker_config == WorkerConfig(0, 1, 0)
+
+
+def test_without_any_config_the_rank_is_that_of_the_launcher(monkeypatch):
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    assert list(get_loader(numbers(8))) == [1, 4, 7]
+
+
+def test_the_config_of_the_dataset_is_taken():
+    config = WorkerConfig(rank=1, world_size=2, num_workers=0)
+    dataset = BlendDataset((numbers(5), 1), (numbers(5, 100), 1), worker_config=config)
+    assert get_loader(dataset).worker_config == config
+
+
+def test_the_loaders_config_may_name_another_topology():
+    dataset = numbers(6).with_worker_config(WorkerConfig(rank=0, world_size=1, num_workers=4))
+    loader = get_loader(dataset, worker_config=WorkerConfig(rank=1, world_size=2))
+    assert list(loader) == [1, 3, 5]
+
+
+def test_two_different_seed_offsets_are_refused():
+    dataset = numbers(6).with_worker_config(WorkerConfig(seed_offset=3))
+    with pytest.raises(ConfigError, match=r"seed_offset 4.*seed_offset 3"):
+        get_loader(dataset, worker_config=WorkerConfig(seed_offset=4))
+
+
+def test_a_seed_offset_gives_another_order_to_a_dataset_without_config():
+    dataset = shuffled(30)
+    plain = list(get_loader(dataset, worker_config=WorkerConfig()))
+    offset = list(get_loader(dataset, worker_config=WorkerConfig(seed_offset=1)))
+    assert sorted(plain) == sorted(offset)
+    assert plain != offset
+    assert offset == list(dataset.reseeded(1))
+
+
+def test_a_stream_is_for_one_rank_and_says_what_to_do():
+    stream = FilterDataset(numbers(6), is_even)
+    with pytest.raises(ConfigError, match=r"world_size is 2.*SkipSample"):
+        get_loader(stream, worker_config=WorkerConfig(rank=0, world_size=2))
+
+
+def test_both_names_give_a_loader_that_can_be_saved():
+    for make in (get_loader, get_savable_loader):
+        loader = make(numbers(5))
+        assert isinstance(loader, Loader)
+        assert loader.state_dict()["version"] == 1

@@ -1,0 +1,256 @@
+"""Worker processes: how they start, die and end."""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+import operator
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+
+import pytest
+
+from energize import FilterDataset, MapDataset, RepeatDataset
+from energize.errors import (
+    ConfigError,
+    LoaderError,
+    WorkerDiedError,
+)
+from tests.support.datasets import numbers
+from tests.support.loading import (
+    eventually,
+    gone,
+    loader_of,
+    plain,
+    prints,
+    take,
+    with_pid,
+)
+
+
+def pids_of(loader) -> set[int]:
+    return {pid for pid, _ in take(loader, 64 * 12)}
+
+
+def worker_pids() -> list[int]:
+    return [p.pid for p in multiprocessing.active_children() if p.name.startswith("energize")]
+
+
+def endless_pids():
+    return MapDataset(RepeatDataset(numbers(100)), with_pid)
+
+
+def test_spawned_workers_give_the_same_stream():
+    dataset = MapDataset(numbers(100), operator.neg)
+    with loader_of(dataset, workers=1, multiprocessing_context="spawn") as loader:
+        assert prints(list(loader)) == plain(dataset, 100)
+
+
+def test_a_dataset_that_cannot_be_spawned_says_what_to_do():
+    loader = loader_of(MapDataset(numbers(9), lambda x: x), 1, multiprocessing_context="spawn")
+    with pytest.raises(ConfigError, match=r"lambda.*multiprocessing_context='fork'"):
+        iter(loader)
+
+
+@pytest.mark.parametrize("dataset", [endless_pids(), FilterDataset(endless_pids(), lambda x: x)])
+def test_a_killed_worker_is_an_error_within_seconds_and_the_state_is_good(dataset):
+    loader = loader_of(dataset, workers=2)
+    taken = take(loader, 64 * 12)
+    victim, *others = {pid for pid, _ in taken}
+    os.kill(victim, signal.SIGKILL)
+    started = time.monotonic()
+    with pytest.raises(WorkerDiedError, match=rf"pid {victim}.*SIGKILL.*memory"):
+        take(loader, 10**6)
+    assert time.monotonic() - started < 5
+    assert all(gone(pid) for pid in others)
+    position = loader.state_dict()
+    whole = [number for _, number in take(loader, 100)]
+    assert whole == [number for _, number in take(_resumed(dataset, position), 100)]
+    loader.close()
+
+
+def _resumed(dataset, state):
+    loader = loader_of(dataset)
+    loader.load_state_dict(state)
+    return loader
+
+
+def test_a_worker_that_dies_while_the_trainer_waits_for_it():
+    loader = loader_of(MapDataset(numbers(9), _sleep_long), workers=1)
+    iterator = iter(loader)
+    (pid,) = worker_pids()
+    threading.Timer(0.3, os.kill, (pid, signal.SIGKILL)).start()
+    started = time.monotonic()
+    with pytest.raises(WorkerDiedError, match=r"SIGKILL while it had range\(0, 9\)"):
+        next(iterator)
+    assert time.monotonic() - started < 5
+
+
+def _sleep_long(item):
+    time.sleep(60)
+    return item
+
+
+def test_a_dataset_that_exits_the_worker():
+    loader = loader_of(MapDataset(numbers(9), lambda _: sys.exit(7)), workers=1)
+    with pytest.raises(WorkerDiedError, match="exit code 7"):
+        take(loader, 1)
+
+
+def test_a_worker_that_does_not_answer_in_time():
+    loader = loader_of(MapDataset(numbers(9), _sleep_long), workers=1, timeout=0.2)
+    iterator = iter(loader)
+    (pid,) = worker_pids()
+    with pytest.raises(LoaderError, match=r"timeout=0\.2 s.*range\(0, 9\)"):
+        next(iterator)
+    assert gone(pid)
+
+
+@pytest.mark.parametrize("end", ["close", "with", "forget loader", "forget iterator"])
+def test_no_worker_outlives_its_loader(end):
+    loader = loader_of(endless_pids(), workers=2)
+    pids = pids_of(loader)
+    iterator = iter(loader)
+    next(iterator)
+    if end == "close":
+        loader.close()
+        loader.close()
+    elif end == "with":
+        with loader:
+            pass
+    elif end == "forget loader":
+        del iterator
+        del loader
+    else:
+        del loader
+        del iterator
+    gc.collect()
+    assert len(pids) == 2
+    assert eventually(lambda: all(gone(pid) for pid in pids))
+
+
+def test_a_closed_loader_goes_on_with_new_workers():
+    loader = loader_of(numbers(200), workers=2)
+    assert take(loader, 70) == list(range(70))
+    loader.close()
+    assert take(loader, 130) == list(range(70, 200))
+    loader.close()
+
+
+def test_workers_are_kept_from_epoch_to_epoch():
+    with loader_of(MapDataset(numbers(300), with_pid), workers=1) as loader:
+        pids = {pid for _ in range(3) for pid, _ in loader}
+    assert len(pids) == 1
+
+
+def _run_trainer(tmp_path, body):
+    """A trainer process in a session of its own; it prints its workers' pids."""
+    script = tmp_path / "trainer.py"
+    script.write_text(
+        textwrap.dedent("""
+        import os, sys, time
+        from energize import MapDataset, ListSource, RepeatDataset, WorkerConfig
+        from energize.loader import get_loader
+        dataset = MapDataset(RepeatDataset(ListSource(range(100))), lambda x: (os.getpid(), x))
+        loader = get_loader(dataset, worker_config=WorkerConfig(num_workers=2))
+        iterator = iter(loader)
+        print(*{next(iterator)[0] for _ in range(1000)}, flush=True)
+        """)
+        + textwrap.dedent(body)
+    )
+    return subprocess.Popen(
+        [sys.executable, script],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def _workers_of(trainer) -> list[int]:
+    pids = [int(word) for word in trainer.stdout.readline().split()]
+    assert len(pids) == 2
+    return pids
+
+
+def test_ctrl_c_is_quiet_in_workers_and_leaves_none(tmp_path):
+    trainer = _run_trainer(tmp_path, "while True: next(iterator)")
+    pids = _workers_of(trainer)
+    os.killpg(trainer.pid, signal.SIGINT)
+    _, errors = trainer.communicate(timeout=20)
+    assert trainer.returncode != 0
+    assert errors.count("Traceback") == 1
+    assert errors.rstrip().endswith("KeyboardInterrupt")
+    assert eventually(lambda: all(gone(pid) for pid in pids))
+
+
+def test_a_trainer_may_save_after_ctrl_c_and_go_on(tmp_path):
+    trainer = _run_trainer(
+        tmp_path,
+        """
+        last = 999
+        try:
+            while True:
+                last = next(iterator)[1]
+        except KeyboardInterrupt:
+            pass
+        print(next(iter(loader))[1] == (last + 1) % 100)
+        """,
+    )
+    _workers_of(trainer)
+    time.sleep(0.2)
+    os.killpg(trainer.pid, signal.SIGINT)
+    output, errors = trainer.communicate(timeout=20)
+    assert (output.strip(), trainer.returncode) == ("True", 0), errors
+
+
+def test_workers_end_with_a_trainer_that_was_killed(tmp_path):
+    trainer = _run_trainer(tmp_path, "time.sleep(600)")
+    pids = _workers_of(trainer)
+    trainer.kill()
+    trainer.communicate(timeout=20)
+    assert eventually(lambda: all(gone(pid) for pid in pids), seconds=15)
+
+
+def test_a_trainer_that_ends_without_closing_leaves_no_worker_and_no_noise(tmp_path):
+    trainer = _run_trainer(tmp_path, "")
+    pids = _workers_of(trainer)
+    _, errors = trainer.communicate(timeout=20)
+    assert (trainer.returncode, errors) == (0, "")
+    assert eventually(lambda: all(gone(pid) for pid in pids))
+
+
+def test_a_handler_of_sigterm_is_not_the_workers():
+    marks = []
+    before = signal.signal(signal.SIGTERM, lambda *_: marks.append(os.getpid()))
+    try:
+        loader = loader_of(endless_pids(), workers=1)
+        (pid,) = pids_of(loader)
+        os.kill(pid, signal.SIGTERM)
+        with pytest.raises(WorkerDiedError, match="SIGTERM"):
+            take(loader, 10**6)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def test_a_forked_copy_of_a_loader_starts_workers_of_its_own():
+    with loader_of(endless_pids(), workers=1) as loader:
+        (here,) = pids_of(loader)
+        ours, theirs = multiprocessing.Pipe()
+
+        def read_on():
+            theirs.send(next(iter(loader)))
+            loader.close()
+
+        child = multiprocessing.get_context("fork").Process(target=read_on)
+        child.start()
+        there, number = ours.recv()
+        child.join(20)
+        assert child.exitcode == 0
+        assert there != here
+        assert next(iter(loader)) == (here, number)

@@ -1,0 +1,223 @@
+"""Stopping and resuming a loader, and states that do not fit."""
+
+from __future__ import annotations
+
+import io
+import json
+import time
+
+import pytest
+import torch
+import torch.distributed.checkpoint as dcp
+from hypothesis import given
+from hypothesis import strategies as st
+
+from energize import BatchDataset, BlendDataset, ListSource, MapDataset, RepeatDataset
+from energize.errors import StateError, StateMismatchError
+from tests.support.datasets import INDEXED, STREAMING, numbers, shuffled
+from tests.support.loading import epoch_in_turns, loader_of, plain, prints, square, take
+
+alone = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+
+
+def resumed(dataset, state, count, workers=0):
+    with loader_of(dataset, workers) as loader:
+        loader.load_state_dict(state)
+        return prints(take(loader, count))
+
+
+@pytest.mark.parametrize("name", [*INDEXED, *STREAMING])
+def test_resume_after_every_item(name):
+    dataset = {**INDEXED, **STREAMING}[name]
+    whole = plain(dataset, 24)
+    loader = loader_of(dataset)
+    states = [loader.state_dict()]
+    for _ in range(20):
+        take(loader, 1)
+        states.append(json.loads(json.dumps(loader.state_dict())))
+    for taken, state in enumerate(states):
+        assert resumed(dataset, state, 4) == whole[taken : taken + 4], f"after {taken}"
+
+
+@pytest.mark.parametrize("name", ["tower", "list", "blend of blends"])
+def test_resume_after_every_item_does_not_see_what_workers_read_ahead(name):
+    dataset = INDEXED[name]
+    whole = plain(dataset, 16)
+    with loader_of(dataset, workers=2, prefetch_factor=3) as loader, loader_of(dataset, 1) as other:
+        for taken in range(13):
+            other.load_state_dict(loader.state_dict())
+            assert prints(take(other, 3)) == whole[taken : taken + 3]
+            take(loader, 1)
+
+
+@pytest.mark.parametrize("name", ["filter", "blend of filter", "epochize of filter"])
+def test_resume_of_a_stream_that_a_worker_reads(name):
+    dataset = STREAMING[name]
+    whole = plain(dataset, 16)
+    with loader_of(dataset, workers=1) as loader, loader_of(dataset, workers=2) as other:
+        for taken in range(13):
+            other.load_state_dict(loader.state_dict())
+            assert prints(take(other, 3)) == whole[taken : taken + 3]
+            take(loader, 1)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("finish", [False, True])
+def test_a_state_of_an_epochs_end_starts_the_next_epoch(workers, finish):
+    with loader_of(shuffled(6), workers) as loader:
+        iterator = iter(loader)
+        for _ in range(6):
+            next(iterator)
+        if finish:
+            assert next(iterator, None) is None
+        state = loader.state_dict()
+        with loader_of(shuffled(6)) as other:
+            other.load_state_dict(state)
+            assert list(other) == list(loader)
+
+
+def test_one_ranks_state_resumes_another_number_of_ranks():
+    dataset = RepeatDataset(shuffled(10))
+    loader = loader_of(dataset, rank=1, ranks=3)
+    take(loader, 4)
+    state = loader.state_dict()
+    others = [loader_of(dataset, rank=rank, ranks=2) for rank in range(2)]
+    for other in others:
+        other.load_state_dict(state)
+    merged = [item for pair in zip(*(take(o, 3) for o in others), strict=True) for item in pair]
+    assert prints(merged) == plain(dataset, 18)[12:]
+
+
+@given(
+    size=st.integers(1, 40),
+    legs=st.lists(st.tuples(st.integers(1, 8), st.integers(0, 9)), min_size=1, max_size=5),
+)
+def test_any_chain_of_runs_on_any_numbers_of_ranks_is_one_stream(size, legs):
+    dataset = RepeatDataset(shuffled(size))
+    state, merged = loader_of(dataset).state_dict(), []
+    for ranks, steps in legs:
+        loaders = [loader_of(dataset, rank=rank, ranks=ranks) for rank in range(ranks)]
+        for loader in loaders:
+            loader.load_state_dict(state)
+        merged += epoch_in_turns(loaders, steps)
+        states = [loader.state_dict() for loader in loaders]
+        assert all(each == states[0] for each in states)
+        state = json.loads(json.dumps(states[-1]))
+    assert merged == plain(dataset, len(merged))
+    assert len(merged) == sum(ranks * steps for ranks, steps in legs)
+
+
+def test_ranks_of_an_uneven_epoch_start_the_next_one_together():
+    loaders = [loader_of(numbers(5), rank=rank, ranks=3) for rank in range(3)]
+    assert [list(loader) for loader in loaders] == [[0, 3], [1, 4], [2]]
+    assert len({json.dumps(loader.state_dict()) for loader in loaders}) == 1
+    assert [next(iter(loader)) for loader in loaders] == [0, 1, 2]
+
+
+def test_loading_while_iterating_takes_effect_at_the_next_loop():
+    loader = loader_of(numbers(100))
+    take(loader, 7)
+    state = loader.state_dict()
+    take(loader, 5)
+    loader.load_state_dict(state)
+    assert loader.state_dict() == state
+    assert next(iter(loader)) == 7
+
+
+def test_state_is_small_and_resuming_costs_the_same_far_out():
+    dataset = BatchDataset(MapDataset(RepeatDataset(shuffled(50)), square), 8, list)
+    near, far = loader_of(dataset).state_dict(), loader_of(dataset).state_dict()
+    near["cursor"], far["cursor"] = ('{"position": 10}', '{"position": 1000000000}')
+    assert len(json.dumps(far)) < 2000
+    seconds = {}
+    for state in (near, far, near, far):
+        started = time.perf_counter()
+        resumed(dataset, state, 1)
+        seconds[state["cursor"]] = time.perf_counter() - started
+    assert seconds[far["cursor"]] < 10 * seconds[near["cursor"]] + 0.05
+    assert resumed(dataset, far, 2) == prints(dataset.at([10**9, 10**9 + 1]))
+
+
+def test_energons_names_are_the_same_methods():
+    loader = loader_of(numbers(9))
+    take(loader, 4)
+    other = loader_of(numbers(9))
+    other.restore_state_rank(loader.save_state_rank())
+    assert list(other) == [4, 5, 6, 7, 8]
+
+
+def test_state_through_torch_save_without_pickled_classes():
+    loader = loader_of(INDEXED["tower"])
+    take(loader, 3)
+    file = io.BytesIO()
+    torch.save({"loader": loader.state_dict()}, file)
+    file.seek(0)
+    state = torch.load(file, weights_only=True)["loader"]
+    assert resumed(INDEXED["tower"], state, 5) == plain(INDEXED["tower"], 8)[3:]
+
+
+@alone
+@pytest.mark.parametrize("name", ["tower", "limit of filter", "blend of filter"])
+def test_state_through_torch_distributed_checkpoint(name, tmp_path):
+    dataset = {**INDEXED, **STREAMING}[name]
+    loader, other = loader_of(dataset), loader_of(dataset)
+    take(loader, 5)
+    dcp.save({"loader": loader}, checkpoint_id=tmp_path, no_dist=True)
+    dcp.load({"loader": other}, checkpoint_id=tmp_path, no_dist=True)
+    assert prints(take(other, 5)) == plain(dataset, 10)[5:]
+
+
+@alone
+def test_a_checkpoint_of_another_dataset_names_the_difference(tmp_path):
+    dcp.save({"loader": loader_of(numbers(5))}, checkpoint_id=tmp_path, no_dist=True)
+    with pytest.raises(Exception, match=r"dataset\.count: was 5, is 6"):
+        dcp.load({"loader": loader_of(numbers(6))}, checkpoint_id=tmp_path, no_dist=True)
+
+
+def test_a_state_of_another_mix_names_the_weight():
+    one, other = numbers(5), numbers(6, 100)
+    state = loader_of(BlendDataset((one, 0.7), (other, 0.3))).state_dict()
+    with pytest.raises(StateMismatchError, match=r"dataset\..*weights.*0\.7.*0\.6"):
+        loader_of(BlendDataset((one, 0.6), (other, 0.3))).load_state_dict(state)
+    with pytest.raises(StateMismatchError, match="was a BlendDataset, is a ListSource"):
+        loader_of(one).load_state_dict(state)
+
+
+def test_a_state_of_other_samples_names_count_and_seed():
+    state = loader_of(ListSource(range(5), seed=1)).state_dict()
+    with pytest.raises(StateMismatchError) as caught:
+        loader_of(ListSource(range(6), seed=2)).load_state_dict(state)
+    assert "dataset.count: was 5, is 6" in str(caught.value)
+    assert "dataset.seed: was 1, is 2" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"version": 2}, "version 2"),
+        ({"version": None}, "'version'"),
+        ({"version": True}, "'version'"),
+        ({"dataset": None}, "'dataset'"),
+        ({"dataset": "{"}, "not JSON"),
+        ({"cursor": "[]"}, "'cursor'"),
+        ({"cursor": "{}"}, "'position'"),
+        ({"cursor": '{"position": -1}'}, "position -1"),
+        ({"cursor": '{"position": 1e3}'}, "'position'"),
+        ({"cursor": f'{{"position": {10**30}}}'}, f"position {10**30}"),
+    ],
+)
+def test_a_damaged_state_is_refused_and_the_loader_stays_where_it_is(change, message):
+    loader = loader_of(numbers(9))
+    take(loader, 3)
+    state = {
+        key: value for key, value in (loader.state_dict() | change).items() if value is not None
+    }
+    with pytest.raises(StateError, match=message):
+        loader.load_state_dict(state)
+    assert next(iter(loader)) == 3
+
+
+@pytest.mark.parametrize("state", [None, [], "state", 3])
+def test_what_is_no_state_is_refused(state):
+    with pytest.raises(StateError, match="state_dict"):
+        loader_of(numbers(9)).load_state_dict(state)

@@ -1,0 +1,150 @@
+"""What a loader delivers: the dataset's stream, whatever the ranks and workers."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+
+import pytest
+
+from energize import FilterDataset, ListSource, MapDataset, ShuffleDataset
+from energize.cursor import INFINITE
+from energize.errors import LoaderError, NotIndexedError
+from tests.support.datasets import INDEXED, STREAMING, is_even, numbers
+from tests.support.loading import (
+    epoch_in_turns,
+    loader_of,
+    plain,
+    prints,
+    take,
+    with_pid,
+)
+
+
+def items_of(name: str) -> int:
+    size = INDEXED[name].size
+    return 45 if size == INFINITE else 2 * size
+
+
+@pytest.mark.parametrize("name", INDEXED)
+def test_ranks_in_turn_give_the_plain_stream_for_world_sizes_1_to_8(name):
+    dataset = INDEXED[name]
+    rounds = 45 if dataset.size == INFINITE else dataset.size + 1
+    for ranks in range(1, 9):
+        loaders = [loader_of(dataset, rank=rank, ranks=ranks) for rank in range(ranks)]
+        got = epoch_in_turns(loaders, rounds)
+        if dataset.size != INFINITE:
+            got += epoch_in_turns(loaders, rounds)
+            assert len(got) == 2 * dataset.size
+        assert got == plain(dataset, len(got)), f"world size {ranks}"
+
+
+@pytest.mark.parametrize("name", INDEXED)
+def test_worker_processes_give_the_plain_stream(name):
+    count = items_of(name)
+    with loader_of(INDEXED[name], workers=2) as loader:
+        assert prints(take(loader, count)) == plain(INDEXED[name], count)
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_ranks_with_workers_give_the_plain_stream(ranks, workers):
+    dataset = INDEXED["tower"]
+    loaders = [loader_of(dataset, workers, rank, ranks) for rank in range(ranks)]
+    got = [each for _ in range(3) for each in epoch_in_turns(loaders, 10)]
+    for loader in loaders:
+        loader.close()
+    assert got == plain(dataset, 3 * len(dataset))
+
+
+@pytest.mark.parametrize("prefetch", [1, 2, 7])
+def test_prefetch_does_not_change_the_stream(prefetch):
+    dataset = MapDataset(ShuffleDataset(ListSource(range(1000))), str)
+    with loader_of(dataset, workers=2, prefetch_factor=prefetch) as loader:
+        assert prints(list(loader)) == plain(dataset, 1000)
+
+
+def test_all_workers_take_part():
+    dataset = MapDataset(ListSource(range(64 * 40)), with_pid)
+    with loader_of(dataset, workers=3) as loader:
+        by_process = Counter(pid for pid, _ in loader)
+    assert len(by_process) == 3
+    assert os.getpid() not in by_process
+
+
+@pytest.mark.parametrize("name", STREAMING)
+def test_a_stream_is_the_same_read_here_and_by_a_worker(name):
+    for workers in (0, 3):
+        with loader_of(STREAMING[name], workers) as loader:
+            assert prints(take(loader, 40)) == plain(STREAMING[name], 40)
+
+
+def test_the_epochs_of_a_stream_end_where_they_do_in_process():
+    dataset = FilterDataset(numbers(20), is_even)
+    with loader_of(dataset, workers=1) as loader:
+        assert list(loader) == list(range(0, 20, 2))
+        assert list(loader) == list(range(0, 20, 2))
+
+
+@pytest.mark.parametrize("workers", [0, 8])
+def test_one_sample_and_eight_workers(workers):
+    with loader_of(numbers(1), workers) as loader:
+        assert [list(loader) for _ in range(3)] == [[0]] * 3
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_each_loop_is_the_next_epoch_in_an_order_of_its_own(workers):
+    dataset = ShuffleDataset(numbers(30))
+    with loader_of(dataset, workers) as loader:
+        first, second = list(loader), list(loader)
+    assert sorted(first) == sorted(second) == list(range(30))
+    assert first != second
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_loop_after_a_break_goes_on_behind_the_last_item(workers):
+    with loader_of(numbers(200), workers) as loader:
+        for item in loader:
+            if item == 4:
+                break
+        assert next(iter(loader)) == 5
+        assert list(loader) == list(range(6, 200))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_rewind_goes_back_to_the_first_item(workers):
+    with loader_of(ShuffleDataset(numbers(20)), workers) as loader:
+        first = take(loader, 25)
+        loader.rewind()
+        assert take(loader, 25) == first
+
+
+@pytest.mark.parametrize("end", ["iter", "rewind", "close", "load"])
+def test_an_iterator_that_was_replaced_says_so(end):
+    loader = loader_of(numbers(9))
+    old = iter(loader)
+    next(old)
+    actions = {
+        "iter": lambda: iter(loader),
+        "rewind": loader.rewind,
+        "close": loader.close,
+        "load": lambda: loader.load_state_dict(loader.state_dict()),
+    }
+    actions[end]()
+    with pytest.raises(LoaderError, match="one iterator at a time"):
+        next(old)
+
+
+@pytest.mark.parametrize(("size", "ranks"), [(7, 1), (7, 2), (7, 8), (8, 4)])
+def test_length_is_the_number_of_items_of_the_rank(size, ranks):
+    loaders = [loader_of(numbers(size), rank=rank, ranks=ranks) for rank in range(ranks)]
+    assert [len(loader) for loader in loaders] == [len(list(loader)) for loader in loaders]
+    assert sum(map(len, loaders)) == size
+
+
+@pytest.mark.parametrize(
+    "dataset", [INDEXED["repeat for ever"], STREAMING["filter"], STREAMING["batch of filter"]]
+)
+def test_no_length_without_an_end_or_of_a_stream(dataset):
+    with pytest.raises(NotIndexedError):
+        len(loader_of(dataset))

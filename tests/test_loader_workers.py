@@ -1,0 +1,214 @@
+"""What workers send: items, failed samples and errors."""
+
+from __future__ import annotations
+
+import resource
+import threading
+import time
+
+import numpy as np
+import pytest
+import torch
+
+from energize import FilterDataset, ListSource, MapDataset, WorkerConfig
+from energize.errors import (
+    DataError,
+    EncoderError,
+    FailureBudgetError,
+    LoaderError,
+    SubstitutionError,
+)
+from energize.loader import get_loader
+from tests.support.datasets import INDEXED, is_even, numbers
+from tests.support.loading import (
+    eventually,
+    loader_of,
+    plain,
+    prints,
+)
+
+
+def _bad_encoder(item):
+    try:
+        return 1 // (item - 5)
+    except ZeroDivisionError as error:
+        raise _OwnError(item, reason="five") from error
+
+
+class _OwnError(Exception):
+    """Cannot be rebuilt from its message alone."""
+
+    def __init__(self, item, *, reason):
+        super().__init__(f"no {item}: {reason}")
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_encoders_error_comes_with_the_sample_and_the_users_traceback(workers):
+    loader = loader_of(MapDataset(numbers(9), _bad_encoder), workers)
+    with loader, pytest.raises(EncoderError, match=r"no 5: five") as caught:
+        list(loader)
+    assert "sample 5" in str(caught.value)
+    causes = [caught.value.__cause__, caught.value.__cause__.__cause__]
+    assert "no 5: five" in str(causes[0])
+    assert isinstance(causes[1], ZeroDivisionError)
+    if workers:
+        (note,) = caught.value.__notes__
+        assert "in _bad_encoder" in note
+        assert "return 1 // (item - 5)" in note
+
+
+def test_items_of_a_stream_before_an_error_are_delivered():
+    def check(item):
+        if item == 7:
+            raise ValueError("seven")
+        return item
+
+    dataset = MapDataset(FilterDataset(numbers(20), lambda _: True), check)
+    for workers in (0, 1):
+        got = []
+        with loader_of(dataset, workers) as loader, pytest.raises(EncoderError, match="seven"):
+            got.extend(loader)
+        assert got == list(range(7))
+
+
+def damaged_tens(item):
+    if item % 10 == 0:
+        raise DataError(f"item {item} is damaged")
+    return item
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_failed_samples_are_warned_of_and_counted(workers, caplog):
+    dataset = MapDataset(numbers(100), damaged_tens)
+    with loader_of(dataset, workers) as loader:
+        items = list(loader)
+        summary = loader.failures
+    assert len(items) == 100
+    assert all(item % 10 for item in items)
+    assert summary.count >= 10
+    assert summary.count == sum("is damaged" in record.message for record in caplog.records)
+    assert "numbers0, sample 0" in caplog.text
+    assert "DataError: item 0 is damaged" in caplog.text
+    assert len(summary.last) == 10
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("budget", [0, 4])
+def test_the_failure_budget(workers, budget):
+    dataset = MapDataset(numbers(640), damaged_tens)
+    config = WorkerConfig(num_workers=workers)
+    with get_loader(dataset, worker_config=config, failure_budget=budget) as loader:
+        with pytest.raises(FailureBudgetError, match=f"{budget + 1} samples failed") as caught:
+            list(loader)
+        assert loader.failures.count == budget + 1
+    assert "numbers0, sample" in str(caught.value)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_no_substitute_to_be_found_is_an_error_not_a_loop(workers):
+    def damaged(item):
+        raise DataError("all of them")
+
+    loader = loader_of(MapDataset(numbers(5), damaged), workers)
+    with loader, pytest.raises(SubstitutionError, match="substitutes"):
+        list(loader)
+
+
+def test_an_item_that_cannot_be_sent_is_an_error():
+    loader = loader_of(MapDataset(numbers(5), lambda x: lambda: x), workers=1)
+    with loader, pytest.raises(LoaderError, match=r"cannot be sent.*lambda.*num_workers=0"):
+        list(loader)
+
+
+def _large_without_room(item):
+    # No file may grow beyond a page any more, and shared memory is a file.
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, resource.RLIM_INFINITY))
+    return torch.zeros(1_000_000)
+
+
+def test_full_shared_memory_is_an_error():
+    loader = loader_of(MapDataset(numbers(5), _large_without_room), workers=1)
+    with loader, pytest.raises(LoaderError, match=r"shared memory.*/dev/shm"):
+        list(loader)
+
+
+def _tensors(item):
+    return {
+        "scalar": torch.tensor(item),
+        "empty": torch.zeros(0, 3),
+        "half": torch.full((3, 2), item, dtype=torch.bfloat16),
+        "view": torch.arange(12).reshape(3, 4).T,
+        "mask": torch.tensor([True, False]),
+        "large": torch.arange(400_000).reshape(2, 200_000),
+        "array": np.full((2, 3), item, dtype=np.float32),
+        "bytes": bytes(300),
+    }
+
+
+def test_tensors_of_all_kinds_travel_unchanged():
+    dataset = MapDataset(numbers(6), _tensors)
+    with loader_of(dataset, workers=1) as loader:
+        items = list(loader)
+    assert prints(items) == plain(dataset, 6)
+    items[0]["half"][0] = 5  # what arrives can be written to
+    items[0]["large"][0] = 5
+
+
+def test_many_small_tensors_take_no_file_descriptors():
+    dataset = MapDataset(numbers(600), lambda x: [torch.tensor([x]) for _ in range(10)])
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with loader_of(dataset, workers=2, prefetch_factor=4) as loader:
+        iterator = iter(loader)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (64, hard))
+        try:
+            kept = list(iterator)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert len(kept) == 600
+
+
+def test_workers_read_ahead_no_more_than_asked(tmp_path):
+    def note(item):
+        (tmp_path / str(item)).touch()
+        return item
+
+    with loader_of(MapDataset(numbers(64 * 50), note), workers=2, prefetch_factor=2) as loader:
+        iterator = iter(loader)
+        next(iterator)
+        eventually(lambda: len(list(tmp_path.iterdir())) >= 5 * 64)
+        time.sleep(0.2)
+        assert len(list(tmp_path.iterdir())) == 5 * 64
+
+
+def test_the_trainers_generators_are_left_alone():
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    with loader_of(INDEXED["map"], workers=2) as loader:
+        list(loader)
+    assert torch.equal(before, torch.get_rng_state())
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="pinning needs a CUDA device")
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("pin", [None, True, False])
+def test_tensors_are_pinned_where_there_is_a_gpu(workers, pin):
+    dataset = MapDataset(numbers(3), _tensors)
+    with loader_of(dataset, workers, pin_memory=pin) as loader:
+        items = list(loader)
+    assert {items[0]["large"].is_pinned(), items[0]["scalar"].is_pinned()} == {pin is not False}
+    assert prints(items) == plain(dataset, 3)
+
+
+def test_workers_use_one_thread_each():
+    dataset = MapDataset(ListSource(range(3)), lambda _: torch.get_num_threads())
+    with loader_of(dataset, workers=1) as loader:
+        assert list(loader) == [1, 1, 1]
+
+
+def test_a_loader_iterated_in_another_thread():
+    got = []
+    with loader_of(FilterDataset(numbers(50), is_even), workers=1) as loader:
+        thread = threading.Thread(target=lambda: got.extend(loader))
+        thread.start()
+        thread.join(20)
+    assert got == list(range(0, 50, 2))
