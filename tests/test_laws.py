@@ -107,14 +107,14 @@ def test_datasets_of_equal_size_are_visited_in_different_orders():
 
 finite = st.deferred(
     lambda: st.one_of(
-        st.builds(lambda n, s: shuffled(n, s), st.integers(1, 12), st.integers(0, 10**6)),
-        st.builds(lambda n, s: numbers(n, s), st.integers(1, 12), st.integers(0, 10**6)),
-        st.builds(lambda d: MapDataset(d, noisy), finite),
-        st.builds(lambda d, b: BatchDataset(d, b, list), finite, st.integers(1, 5)),
-        st.builds(lambda d, r: RepeatDataset(d, r), finite, st.sampled_from([1, 1.5, 2.25, 3])),
-        st.builds(lambda d, n: LimitDataset(d, n), finite, st.integers(1, 9)),
-        st.builds(lambda d, n: EpochizeDataset(d, n), finite, st.integers(1, 9)),
-        st.builds(lambda ds: ConcatDataset(*ds), st.lists(finite, min_size=1, max_size=3)),
+        st.builds(shuffled, st.integers(1, 12), st.integers(0, 10**6)),
+        st.builds(numbers, st.integers(1, 12), st.integers(0, 10**6)),
+        st.builds(MapDataset, finite, st.just(noisy)),
+        st.builds(BatchDataset, finite, st.integers(1, 5), st.just(list)),
+        st.builds(RepeatDataset, finite, st.sampled_from([1, 1.5, 2.25, 3])),
+        st.builds(LimitDataset, finite, st.integers(1, 9)),
+        st.builds(EpochizeDataset, finite, st.integers(1, 9)),
+        st.builds(lambda parts: ConcatDataset(*parts), st.lists(finite, min_size=1, max_size=3)),
         st.builds(ShuffleDataset, finite),
     )
 )

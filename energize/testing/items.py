@@ -33,7 +33,7 @@ def _feed(digest: hashlib.blake2b, item: Any) -> None:
     digest.update(f"<{type(item).__name__}".encode())
     if isinstance(item, torch.Tensor):
         digest.update(f"{item.dtype}{tuple(item.shape)}".encode())
-        digest.update(item.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+        digest.update(item.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
     elif isinstance(item, np.ndarray):
         digest.update(f"{item.dtype}{item.shape}".encode())
         digest.update(np.ascontiguousarray(item).tobytes())

@@ -1,0 +1,80 @@
+"""The README's code runs, and its metadataset means what it says."""
+
+from __future__ import annotations
+
+import re
+from itertools import islice
+from pathlib import Path
+
+import pytest
+
+from energize import get_train_dataset
+from energize.metadataset import leaves_with_weights, resolve
+from tests.support.prepared import captions, classes
+
+README = (Path(__file__).parent.parent / "README.md").read_text()
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", README, flags=re.DOTALL)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory) -> Path:
+    root = tmp_path_factory.mktemp("readme")
+    classes(root / "images", 40)
+    for name in ("captions", "captions_a", "captions_b"):
+        captions(root / name, 40)
+    return root
+
+
+def test_training(data, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    (text,) = [block for block in blocks("python") if "get_train_dataset" in block]
+    text = text.replace('"/data/captions"', repr(str(data / "captions")))
+    assert "in loader:" in text
+    names = {"islice": islice, "__name__": "readme"}
+    exec(
+        compile(
+            text.replace("in loader:", "in islice(loader, 3):"), "README", "exec", dont_inherit=True
+        ),
+        names,
+    )
+    assert tuple(names["batch"].image.shape) == (32, 3, 24, 32)
+    following = next(iter(names["loader"]))
+    assert following.__key__ == names["dataset"][3].__key__
+
+
+def test_mixing(data):
+    (text,) = [block for block in blocks("python") if "MixBatchDataset" in block]
+    images, texts = (
+        get_train_dataset(data / name, batch_size=1) for name in ("images", "captions")
+    )
+    stored = [
+        get_train_dataset(data / name, batch_size=4, repeat=False)
+        for name in ("images", "captions")
+    ]
+    names = {
+        "images": images,
+        "captions": texts,
+        "images_1": images,
+        "captions_1": texts,
+        "my_mix": list,
+        "val_images": stored[0],
+        "val_captions": stored[1],
+    }
+    exec(compile(text, "README", "exec", dont_inherit=True), names)
+    assert len(names["mixed"][0]) == 32
+    assert len(list(names["val"])) == 16
+    assert names["blend"].shares() == [0.6, 0.4]
+
+
+def test_the_metadataset(data):
+    (text,) = blocks("yaml")
+    file = data / "mix.yaml"
+    file.write_text(text)
+    shares = {
+        leaf.path.name: float(share) for leaf, share in leaves_with_weights(resolve(file, "train"))
+    }
+    assert shares == pytest.approx({"images": 0.6, "captions_a": 0.3, "captions_b": 0.1})
+    assert len(get_train_dataset(file, batch_size=4, task_encoder=None).sources) == 3
