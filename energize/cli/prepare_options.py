@@ -1,0 +1,76 @@
+"""The options of `energize prepare`; those that Energon has too carry the same names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from energize.prepare.fields import SAMPLE_TYPE_NAMES
+
+__all__ = [
+    "DatasetYamlName",
+    "Exclude",
+    "FieldMap",
+    "Folder",
+    "ForceOverwrite",
+    "NonInteractive",
+    "NumWorkers",
+    "SampleType",
+    "ShowProgress",
+    "ShuffleTars",
+    "SkipDatasetYaml",
+    "SplitParts",
+    "SplitRatio",
+    "Sqlite",
+    "TarIndexOnly",
+]
+
+Folder = Annotated[Path, typer.Argument(help="The folder that holds the tar shards.")]
+SplitRatio = Annotated[
+    str | None, typer.Option(help="Shares of the shards for train, val and test: 8,1,1.")
+]
+SplitParts = Annotated[
+    list[str] | None,
+    typer.Option(help="SPLIT:REGEX, the shards of a split by name: 'val:val-.*'. One per split."),
+]
+Exclude = Annotated[
+    str | None, typer.Option(help="Leave out shards in whose name this REGEX is found.")
+]
+ShuffleTars = Annotated[
+    bool, typer.Option("--shuffle-tars", help="Shuffle the shards before the ratio cuts them.")
+]
+SampleType = Annotated[str | None, typer.Option(help=f"One of {', '.join(SAMPLE_TYPE_NAMES)}.")]
+FieldMap = Annotated[
+    str | None,
+    typer.Option(
+        help='The part each field comes from, as JSON: {"image": "jpg,png", "caption": "txt"}. '
+        "By default proposed by the parts found."
+    ),
+]
+DatasetYamlName = Annotated[
+    str, typer.Option(help="The name of the file that says what samples are.")
+]
+SkipDatasetYaml = Annotated[
+    bool, typer.Option("--skip-dataset-yaml", help="Do not write a dataset.yaml.")
+]
+Sqlite = Annotated[
+    bool, typer.Option("--sqlite", help="Write index.sqlite too; training does not read it.")
+]
+TarIndexOnly = Annotated[
+    bool, typer.Option("--tar-index-only", help="Write the index of a prepared folder again.")
+]
+ForceOverwrite = Annotated[
+    bool, typer.Option("--force-overwrite", help="Prepare a folder again without asking.")
+]
+NonInteractive = Annotated[
+    bool, typer.Option("--non-interactive", help="Never ask: what is missing is an error.")
+]
+NumWorkers = Annotated[
+    int | None,
+    typer.Option(
+        "--num-workers", "--workers", help="How many processes read shards; by default the cores."
+    ),
+]
+ShowProgress = Annotated[bool, typer.Option("--progress/--no-progress")]

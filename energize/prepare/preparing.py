@@ -1,0 +1,176 @@
+"""Preparing a folder of tar shards: everything that reading it at random needs, written at once."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from energize.errors import ConfigError, PrepareError
+from energize.prepare.discovery import find_shards
+from energize.prepare.duplicates import check_unique
+from energize.prepare.fields import check_choice, choose_config, field_notes
+from energize.prepare.first_look import look_at
+from energize.prepare.indexing import IndexedShard
+from energize.prepare.report import PrepareReport
+from energize.prepare.shards import Progress, index_shards
+from energize.prepare.splitting import Parts, split, split_notes
+from energize.prepare.sqlite_index import SQLITE_NAME, UUID_NAME
+from energize.prepare.staging import Staging
+from energize.storage.nv_meta import (
+    META_FOLDER,
+    Info,
+    Splits,
+    dump_dataset_yaml,
+    dump_info,
+    dump_splits,
+    read_info,
+)
+from energize.storage.nv_meta_files import INFO_NAMES, is_prepared
+
+__all__ = ["default_workers", "prepare"]
+
+
+def default_workers() -> int:
+    """As many processes as this one may use cores, 16 at most."""
+    return min(16, len(os.sched_getaffinity(0)))
+
+
+def prepare(
+    path: str | Path,
+    *,
+    split_ratios: Mapping[str, float] | None = None,
+    split_patterns: Mapping[str, Sequence[str]] | None = None,
+    exclude: str | None = None,
+    sample_type: str | None = None,
+    field_map: Mapping[str, str] | None = None,
+    dataset_yaml: str = "dataset.yaml",
+    shuffle_shards: bool = False,
+    seed: int = 42,
+    workers: int | None = None,
+    sqlite: bool = False,
+    overwrite: bool = False,
+    tar_index_only: bool = False,
+    on_progress: Progress | None = None,
+) -> PrepareReport:
+    """Index the tar shards below the folder `path`, so that energize and Energon read it.
+
+    Writes a `.tar.idx` beside each shard and `.info.json`, `split.yaml`, `dataset.yaml` into
+    `.nv-meta`; with `sqlite` also `index.sqlite` and `index.uuid`. All files appear together when
+    the last shard has been read; on any error before, none does, and what was there stays. A
+    process killed in between leaves a folder that counts as not prepared.
+
+    Splits are whole shards, given by exactly one of `split_ratios` ({"train": 8, "val": 2}; shards
+    in order, or shuffled by `seed` with `shuffle_shards`) and `split_patterns` (regular
+    expressions, {"val": ["val-.*"]}). `sample_type` is the name of a sample type, or
+    "CrudeWebdataset"; without it no `dataset.yaml` is written. Without `field_map` one is proposed
+    by the parts found. `tar_index_only` writes the index of a prepared folder again.
+
+    Raises `PrepareError` naming damaged shards, repeated keys, a split without shards, a field
+    without its part, a folder that is prepared already (unless `overwrite`), a file that cannot be
+    written; `ConfigError` for wrong parameters; `DatasetNotFoundError`.
+
+    >>> prepare("photos", split_ratios={"train": 8, "val": 2}, sample_type="CaptioningSample")
+    ... # doctest: +SKIP
+    """
+    run = _Run(Path(path), _checked_workers(workers), sqlite, on_progress or _silent)
+    if tar_index_only:
+        return _rebuild_index(run)
+    check_choice(sample_type, field_map)
+    names = find_shards(run.root, exclude)
+    splits = split(names, split_ratios, split_patterns, seed if shuffle_shards else None)
+    if is_prepared(run.root) and not overwrite:
+        raise PrepareError(
+            f"{run.root} is prepared already; to prepare it again, give overwrite=True "
+            "(--force-overwrite)"
+        )
+    return _prepare(run, names, splits, _Choice(sample_type, field_map, dataset_yaml))
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    root: Path
+    workers: int
+    sqlite: bool
+    on_progress: Progress
+
+    def index(self, names: Sequence[str], staging: Staging, *, sqlite: bool) -> list[IndexedShard]:
+        """The indexed shards, whose keys are unique."""
+        shards = index_shards(
+            self.root,
+            names,
+            staging,
+            workers=self.workers,
+            sqlite=sqlite,
+            on_progress=self.on_progress,
+        )
+        check_unique(self.root, shards)
+        if sqlite:
+            staging.write(UUID_NAME, str(uuid.uuid4()))
+        return shards
+
+
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    sample_type: str | None
+    field_map: Mapping[str, str] | None
+    file_name: str
+
+
+def _prepare(run: _Run, names: Sequence[str], splits: Parts, choice: _Choice) -> PrepareReport:
+    with Staging(run.root, META_FOLDER) as staging:
+        shards = run.index(names, staging, sqlite=run.sqlite)
+        parts = _parts(shards)
+        look = look_at(run.root / names[0])
+        config = choose_config(choice.sample_type, choice.field_map, look, parts)
+        counts = {shard.name: shard.count for shard in shards}
+        staging.write("split.yaml", dump_splits(Splits(splits)))
+        if config is not None:
+            staging.write(choice.file_name, dump_dataset_yaml(config))
+        # Last, because this is the file that makes the folder a prepared one.
+        staging.write(INFO_NAMES[0], dump_info(Info(counts)))
+        staging.commit(run.root / names[0], remove=(*INFO_NAMES, SQLITE_NAME, UUID_NAME))
+    notes = (*split_notes(names, splits), *field_notes(config, parts, sum(counts.values())))
+    return PrepareReport(run.root, counts, parts, splits, config, notes)
+
+
+def _rebuild_index(run: _Run) -> PrepareReport:
+    """Write the index of a prepared folder again, for the shards that it says it has."""
+    counts = read_info(run.root).shard_counts
+    meta = run.root / META_FOLDER
+    if not counts:
+        raise PrepareError(f"{meta} names no shards; prepare the folder without --tar-index-only")
+    with Staging(run.root, META_FOLDER) as staging:
+        # A database left as it is would point into shards as they were before.
+        sqlite = run.sqlite or (meta / SQLITE_NAME).exists()
+        shards = run.index(list(counts), staging, sqlite=sqlite)
+        for shard in shards:
+            if shard.count != counts[shard.name]:
+                raise PrepareError(
+                    f"{run.root / shard.name} has {shard.count} samples, but {meta} says "
+                    f"{counts[shard.name]}: the shard was changed. Prepare the whole folder again, "
+                    "without --tar-index-only"
+                )
+        staging.commit(run.root / next(iter(counts)))
+    return PrepareReport(run.root, counts, _parts(shards))
+
+
+def _checked_workers(workers: int | None) -> int:
+    if workers is not None and workers < 1:
+        raise ConfigError(f"workers must be 1 or more, got {workers}")
+    return workers or default_workers()
+
+
+def _parts(shards: Sequence[IndexedShard]) -> dict[str, int]:
+    """In how many samples each part is, the most frequent first."""
+    parts: Counter[str] = Counter()
+    for shard in shards:
+        parts.update(shard.parts)
+    return dict(parts.most_common())
+
+
+def _silent(done: int, total: int) -> None:
+    pass
