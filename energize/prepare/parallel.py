@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkProcess
 from typing import TypeVar
@@ -18,7 +18,7 @@ R = TypeVar("R")
 
 def map_in_order(
     function: Callable[[str], R], names: Sequence[str], workers: int
-) -> Iterator[R | Exception]:
+) -> Generator[R | Exception, None, None]:
     """`function(name)` for each name, or the exception that it raised, in the order of `names`.
 
     Worker w of W takes the names w, w + W, ...; none runs further ahead than its pipe holds, so

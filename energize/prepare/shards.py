@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from pathlib import Path
 
 from energize.errors import PrepareError, ShardError
@@ -42,7 +42,11 @@ def index_shards(
     damaged: list[str] = []
     results = map_in_order(ShardIndexer(root, keep_samples=sqlite), names, workers)
     on_progress(0, len(names))
-    with SqliteIndex(staged(database)) if sqlite else nullcontext() as index:
+    # Workers have to be gone before the caller removes what they staged, after an error too.
+    with (
+        closing(results),
+        SqliteIndex(staged(database)) if sqlite else nullcontext() as index,
+    ):
         for done, shard in enumerate(_without_damaged(results, damaged), 1):
             if shard is not None:
                 if index is not None:
