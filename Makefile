@@ -12,7 +12,7 @@ demo: $(READY)
 	$(BIN)/python -m examples.demo --data $(DEMO_DATA)
 
 test: $(READY)
-	$(BIN)/python -m pytest -n $(JOBS) -m "not slow"
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m "not slow"
 
 sweep: $(READY)
 	HYPOTHESIS_PROFILE=sweep $(BIN)/python -m pytest -n $(JOBS) --timeout 3600

@@ -28,9 +28,13 @@ from energize.errors import (
     WeightError,
     WorkerDiedError,
 )
+from energize.fetching import Failed
 from energize.loader import Loader, get_loader, get_savable_loader
 from energize.metadataset.building import get_train_dataset, get_val_dataset, get_val_datasets
+from energize.metadataset.stages import StageData, build_stage, get_staged_train_dataset
+from energize.metadataset.stages_reading import read_stages
 from energize.order.schemes import Scheme, make_scheme
+from energize.order.stages import Stage, StagePlan
 from energize.prepare import PrepareReport, prepare
 from energize.refs import Refs
 from energize.samples.crude import CrudeSample
@@ -62,6 +66,7 @@ from energize.wrappers.map import MapDataset
 from energize.wrappers.mix_batch import MixBatchDataset
 from energize.wrappers.repeat import RepeatDataset
 from energize.wrappers.shuffle import ShuffleDataset
+from energize.wrappers.staged import StagedDataset
 
 __version__ = "0.1.0"
 
@@ -85,6 +90,7 @@ __all__ = [
     "EncoderError",
     "EnergizeError",
     "EpochizeDataset",
+    "Failed",
     "FailureBudgetError",
     "FilterDataset",
     "ImageClassificationSample",
@@ -119,6 +125,10 @@ __all__ = [
     "Source",
     "SourceInfo",
     "SplitError",
+    "Stage",
+    "StageData",
+    "StagePlan",
+    "StagedDataset",
     "StateError",
     "StateMismatchError",
     "SubstitutionError",
@@ -133,11 +143,13 @@ __all__ = [
     "batch_list",
     "batch_pad_stack",
     "batch_stack",
+    "build_stage",
     "concat_pad",
     "generic_batch",
     "generic_concat",
     "get_loader",
     "get_savable_loader",
+    "get_staged_train_dataset",
     "get_train_dataset",
     "get_val_dataset",
     "get_val_datasets",
@@ -145,5 +157,6 @@ __all__ = [
     "make_scheme",
     "pin_memory",
     "prepare",
+    "read_stages",
     "stateless",
 ]
