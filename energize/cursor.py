@@ -13,7 +13,7 @@ from energize.errors import EmptyDatasetError, StateError
 from energize.fetching import Attempt, Fetches, resolve
 from energize.topology import Lane
 
-__all__ = ["INFINITE", "CountingCursor", "Cursor", "State", "state_field"]
+__all__ = ["INFINITE", "Counted", "CountingCursor", "Cursor", "State", "state_field"]
 
 State = dict[str, Any]
 """A plain JSON-able dict: the whole of what a cursor remembers."""

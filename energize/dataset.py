@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, cast
 import numpy as np
 import numpy.typing as npt
 
-from energize.cursor import INFINITE, CountingCursor, Cursor, State, state_field
-from energize.describing import described
+from energize.cursor import INFINITE, Counted, CountingCursor, Cursor, State, state_field
+from energize.describing import described, differences, jsonable
 from energize.errors import ConfigError, NotIndexedError
 from energize.fetching import Attempt, Failed, resolve
 from energize.refs import Refs
@@ -37,6 +37,8 @@ OnFailure = Callable[[Failed], None]
 T_co = TypeVar("T_co", covariant=True)
 
 _log = logging.getLogger("energize")
+
+_COUNTED_AT_ONCE = 2**16
 
 
 def log_failure(failed: Failed) -> None:
@@ -127,6 +129,14 @@ class Dataset(ABC, Generic[T_co]):
         """The same description carrying a worker config for the loader to take."""
         return self._replace(worker_config=worker_config)
 
+    def mismatches(self, saved: dict[str, Any], state: State) -> Iterator[str]:
+        """What forbids to go on here from `state` of the dataset described as `saved`, a line each.
+
+        Every difference does, unless a subclass knows that those behind the state's position do no
+        harm.
+        """
+        return differences(saved, jsonable(self.describe()))
+
     def describe(self) -> dict[str, Any]:
         """The description as a JSON-able tree: what a saved state is checked against."""
         tree: dict[str, Any] = {"kind": type(self).__name__}
@@ -206,6 +216,37 @@ class IndexedDataset(Dataset[T_co]):
     def refs(self, positions: Int64Array, attempt: int = 0) -> Refs:
         """Which samples of which sources the items at `positions` are made of; reads nothing."""
 
+    @property
+    def in_turn(self) -> bool:
+        """Whether each input's items are taken one after another from its first, none left out."""
+        return False
+
+    def taken(self, n: int) -> Sequence[int] | None:
+        """How many items of each of `inputs` the first `n` items are made of.
+
+        None where that is known by counting only. A dataset that is `in_turn` knows it, at no more
+        cost for a large `n` than for a small one.
+        """
+        return None
+
+    def consumed(self, n: int) -> Int64Array:
+        """How many samples of each of `sources` the first `n` items are made of: int64.
+
+        Reads nothing. Failed samples count, their substitutes do not.
+        """
+        taken = self.taken(n)
+        if taken is None:
+            return self._counted(n)
+        inputs = (cast("IndexedDataset[Any]", each) for each in self.inputs)
+        return np.concatenate([each.consumed(k) for each, k in zip(inputs, taken, strict=True)])
+
+    def _counted(self, n: int) -> Int64Array:
+        counts = np.zeros(len(self.sources), dtype=np.int64)
+        for start in range(0, n, _COUNTED_AT_ONCE):
+            positions = np.arange(start, min(start + _COUNTED_AT_ONCE, n), dtype=np.int64)
+            counts += np.bincount(self.refs(positions).source, minlength=len(counts))
+        return counts
+
     def where(self, position: int, attempt: int = 0) -> str:
         """Where the first sample of the item at `position` lies, for messages."""
         refs = self.refs(np.array([position], dtype=np.int64), attempt)
@@ -244,7 +285,13 @@ class IndexedDataset(Dataset[T_co]):
         if not self.indexed:
             return self._open_stream(lane, state, on_failure)
         start = 0 if state is None else state_field(state, "position", int)
-        return CountingCursor(self, lane, start, Attempt(0, on_failure))
+        return self.cursor(self, lane, start, Attempt(0, on_failure))
+
+    def cursor(
+        self, reader: Counted[Any], lane: Lane, start: int, attempt: Attempt
+    ) -> Cursor[T_co]:
+        """A cursor over this dataset whose items are fetched by `reader`: itself, or workers."""
+        return CountingCursor(reader, lane, start, attempt)
 
     def _open_stream(self, lane: Lane, state: State | None, on_failure: OnFailure) -> Cursor[T_co]:
         """Called when an input is a stream; wrappers that can follow one override it."""

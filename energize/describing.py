@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-__all__ = ["described", "differences", "digest"]
+__all__ = ["described", "differences", "digest", "jsonable"]
 
 
 def described(value: Any) -> Any:
@@ -37,6 +37,11 @@ def _name_of(value: Any) -> str:
 
 def _named(thing: Any) -> str:
     return f"{thing.__module__}.{thing.__qualname__}"
+
+
+def jsonable(tree: Any) -> Any:
+    """The tree as it comes back when it was saved as JSON."""
+    return json.loads(json.dumps(tree))
 
 
 def digest(tree: Any) -> str:

@@ -1,25 +1,28 @@
 """Every exception energize raises on purpose.
 
     EnergizeError
-    ├── ConfigError                 a parameter is wrong; raised where it is given
-    (ValueError) │   ├── WeightError             weights are missing, negative, NaN, all zero │
-    ├── MetadatasetError        a YAML metadataset: file, line and path in the document │   └──
-    NotIndexedError         random access was asked of a streaming dataset         (TypeError) ├──
-    DatasetError                something on disk is not a usable dataset │   ├──
-    DatasetNotFoundError    the path does not exist
-    (FileNotFoundError) │   ├── NotPreparedError        the folder has no .nv-meta │   ├──
-    SplitError              the split is unknown │   ├── EmptyDatasetError       there is no sample
-    to read │   ├── ShardError              a shard is damaged, or disagrees with its index │   ├──
-    UntrustedCodeError      a data folder asks for code that was not trusted by name │   └──
-    PrepareError            a folder cannot be prepared ├── SampleError                 one sample:
-    source, shard and key are in the message │   ├── DataError               the bytes of a sample
-    are bad; counted, substituted │   │   └── DecodeError         a part cannot be decoded │   ├──
-    EncoderError            the user's function raised │   └── SubstitutionError       no substitute
-    could be found for an item ├── FailureBudgetError          more samples failed than were allowed
-    ├── StateError                  a saved state cannot be used │   └── StateMismatchError      it
-    belongs to another dataset; the differences are named └── LoaderError                 delivery
-    broke
-        └── WorkerDiedError         a worker process was killed
+    ├── ConfigError                a parameter is wrong; raised where it is given (ValueError)
+    │   ├── WeightError            weights are missing, negative, NaN, all zero
+    │   ├── MetadatasetError       a YAML metadataset: file, line and path in the document
+    │   └── NotIndexedError        random access was asked of a streaming dataset (TypeError)
+    ├── DatasetError               something on disk is not a usable dataset
+    │   ├── DatasetNotFoundError   the path does not exist (FileNotFoundError)
+    │   ├── NotPreparedError       the folder has no .nv-meta
+    │   ├── SplitError             the split is unknown
+    │   ├── EmptyDatasetError      there is no sample to read
+    │   ├── ShardError             a shard is damaged, or disagrees with its index
+    │   ├── UntrustedCodeError     a data folder asks for code that was not trusted by name
+    │   └── PrepareError           a folder cannot be prepared
+    ├── SampleError                one sample: source, shard and key are in the message
+    │   ├── DataError              the bytes of a sample are bad; counted, substituted
+    │   │   └── DecodeError        a part cannot be decoded
+    │   ├── EncoderError           the user's function raised
+    │   └── SubstitutionError      no substitute could be found for an item
+    ├── FailureBudgetError         more samples failed than were allowed
+    ├── StateError                 a saved state cannot be used (ValueError)
+    │   └── StateMismatchError     it belongs to another dataset; the differences are named
+    └── LoaderError                delivery broke (RuntimeError)
+        └── WorkerDiedError        a worker process was killed
 
 `SkipSample` is not an error: a user's function raises it to leave a sample out.
 

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any, TypeVar, cast
 
-from energize.cursor import CountingCursor, Cursor, State, epoch_positions, state_field
+from energize.cursor import Cursor, State, epoch_positions, state_field
 from energize.dataset import Dataset, IndexedDataset, Int64Array
 from energize.fetching import Attempt, Failed, Fetches
 from energize.loader.failures import FailureLog
@@ -36,7 +36,7 @@ def open_in_workers(
     position = state_field(start, "position", int)
     pool.begin(_chunks(epoch_positions(position, indexed.size, lane), indexed.read_ahead))
     ahead = _Ahead(indexed, pool, failures)
-    return CountingCursor(ahead, lane, position, Attempt(0, failures.add))
+    return indexed.cursor(ahead, lane, position, Attempt(0, failures.add))
 
 
 def _chunks(positions: range, length: int) -> Iterator[range]:

@@ -8,7 +8,6 @@ from typing import Any
 
 from energize.cursor import State, state_field
 from energize.dataset import Dataset
-from energize.describing import differences
 from energize.errors import StateError, StateMismatchError
 
 __all__ = ["packed_state", "unpacked_state"]
@@ -47,8 +46,8 @@ def unpacked_state(dataset: Dataset[Any], saved: object) -> State:
             f"the saved state has version {version}, this energize reads version {VERSION}; resume "
             "with the energize that saved it"
         )
-    tree = _parsed(saved, "dataset")
-    found = list(differences(tree, json.loads(json.dumps(dataset.describe()))))
+    cursor = _parsed(saved, "cursor")
+    found = list(dataset.mismatches(_parsed(saved, "dataset"), cursor))
     if found:
         shown = "\n".join(f"  {each}" for each in itertools.islice(found, _DIFFERENCES_SHOWN))
         more = len(found) - _DIFFERENCES_SHOWN
@@ -57,7 +56,7 @@ def unpacked_state(dataset: Dataset[Any], saved: object) -> State:
             f"this one:\n{shown}{f'{chr(10)}  and {more} more' if more > 0 else ''}\n"
             "Build the dataset as it was, or start without the state"
         )
-    return _parsed(saved, "cursor")
+    return cursor
 
 
 def _parsed(saved: State, name: str) -> State:

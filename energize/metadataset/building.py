@@ -13,7 +13,7 @@ from energize.dataset import Dataset
 from energize.errors import ConfigError
 from energize.metadataset.flattening import leaves_with_weights
 from energize.metadataset.leaves import ordered_source, sample_type_of, typed_samples
-from energize.metadataset.resolving import Leaf, resolve
+from energize.metadataset.resolving import Blend, Leaf, Node, resolve
 from energize.task_encoder.encoder import DefaultTaskEncoder, TaskEncoder, active_hooks
 from energize.topology import WorkerConfig
 from energize.wrappers.batch import BatchDataset
@@ -29,13 +29,15 @@ __all__ = ["get_train_dataset", "get_val_dataset", "get_val_datasets"]
 T_batch = TypeVar("T_batch")
 
 PathLike = str | os.PathLike[str]
+Mix = PathLike | Node
+"""A prepared folder or a metadataset file; or what was made of one already."""
 Encoder = TaskEncoder[Any, Any, Any, T_batch]
 Encoders = Encoder[T_batch] | Mapping[type[Any], Encoder[T_batch]]
 """One task encoder for all samples, or one for each sample type."""
 
 
 def get_train_dataset(
-    path: PathLike,
+    path: Mix,
     *,
     split_part: str = "train",
     worker_config: WorkerConfig | None = None,
@@ -62,7 +64,8 @@ def get_train_dataset(
     ranks and workers do not. Raises `MetadatasetError`, `DatasetError` and `ConfigError`, all
     before a sample is read.
     """
-    parts = leaves_with_weights(resolve(path, split_part))
+    node = path if isinstance(path, Leaf | Blend) else resolve(path, split_part)
+    parts = leaves_with_weights(node)
     if len(parts) > 1 and not repeat:
         raise ConfigError(
             f"{path}: repeat=False reads once what is there, and a blend of {len(parts)} weighted "

@@ -89,6 +89,9 @@ class Source(IndexedDataset[T_co]):
     def refs(self, positions: Int64Array, attempt: int = 0) -> Refs:
         return Refs.of_source(self._samples(positions, attempt), positions // self.count)
 
+    def consumed(self, n: int) -> Int64Array:
+        return np.array([n], dtype=np.int64)
+
     def _samples(self, positions: Int64Array, attempt: int) -> Int64Array:
         if self.count == 0:
             raise EmptyDatasetError(f"{self.name} has no samples to read")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property, partial
 from typing import Any, TypeVar
 
@@ -103,6 +103,17 @@ class BatchDataset(IndexedDataset[T_batch_co]):
                 seed(seeds[i])
                 out.append(self._call(samples[bounds[i] : bounds[i + 1]], position, attempt.number))
         return out
+
+    @property
+    def in_turn(self) -> bool:
+        inner = indexed_inputs(self)[0].size
+        return not self.drop_last or inner == INFINITE or inner % self.batch_size == 0
+
+    def taken(self, n: int) -> Sequence[int]:
+        epochs, rest = divmod(n, max(self.size, 1))
+        inner = indexed_inputs(self)[0].size
+        whole = min(inner, self.size * self.batch_size) if epochs else 0
+        return [epochs * whole + min(rest * self.batch_size, inner)]
 
     def refs(self, positions: Int64Array, attempt: int = 0) -> Refs:
         members, batch = self._members(positions)

@@ -62,6 +62,16 @@ class ConcatDataset(RoutedDataset[T_co]):
         starts = np.concatenate([[0], self._ends[:-1]])[which]
         return which, epoch * (self._ends[which] - starts) + at - starts
 
+    @property
+    def in_turn(self) -> bool:
+        return True
+
+    def taken(self, n: int) -> Sequence[int]:
+        epochs, rest = divmod(n, max(self.size, 1))
+        lengths = np.diff(self._ends, prepend=0)
+        behind = np.clip(rest - (self._ends - lengths), 0, lengths)
+        return [int(count) for count in epochs * lengths + behind]
+
     def _open_stream(self, lane: Lane, state: State | None, on_failure: OnFailure) -> Cursor[T_co]:
         return _ConcatCursor(self.inputs, lane, state, on_failure)
 

@@ -66,6 +66,10 @@ class EpochizeDataset(RoutedDataset[T_co]):
     def route(self, positions: Int64Array) -> tuple[Int64Array, Int64Array]:
         return np.zeros_like(positions), positions
 
+    @property
+    def in_turn(self) -> bool:
+        return True
+
     def _open_stream(self, lane: Lane, state: State | None, on_failure: OnFailure) -> Cursor[T_co]:
         taken = 0 if state is None else state_field(state, "taken", int)
         inner = None if state is None else state_field(state, "input", dict)

@@ -62,6 +62,10 @@ class LogSampleDataset(RoutedDataset[T_co]):
     def route(self, positions: Int64Array) -> tuple[Int64Array, Int64Array]:
         return np.zeros_like(positions), positions
 
+    @property
+    def in_turn(self) -> bool:
+        return True
+
     def fetch(self, positions: Int64Array, attempt: Attempt) -> list[T_co | Failed]:
         items = super().fetch(positions, attempt)
         for position, item in zip(positions.tolist(), items, strict=True):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property, partial
 from typing import Any, TypeVar
 
@@ -72,6 +72,13 @@ class MapDataset(IndexedDataset[T_out_co]):
                 seed(seeds[i])
                 out.append(self._call(item, int(positions[i]), attempt.number))
         return out
+
+    @property
+    def in_turn(self) -> bool:
+        return True
+
+    def taken(self, n: int) -> Sequence[int]:
+        return [n]
 
     def refs(self, positions: Int64Array, attempt: int = 0) -> Refs:
         return indexed_inputs(self)[0].refs(positions, attempt)

@@ -76,5 +76,9 @@ class RepeatDataset(RoutedDataset[T_co]):
         passes = math.ceil(self.size / indexed_inputs(self)[0].size)
         return np.zeros_like(positions), epoch * passes * indexed_inputs(self)[0].size + at
 
+    @property
+    def in_turn(self) -> bool:
+        return self.size == INFINITE or self.size % indexed_inputs(self)[0].size == 0
+
     def _open_stream(self, lane: Lane, state: State | None, on_failure: OnFailure) -> Cursor[T_co]:
         return EndlessCursor(self.inputs[0], lane, state, on_failure)

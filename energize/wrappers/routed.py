@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from functools import cached_property
 from itertools import accumulate
 from typing import Any, TypeVar, cast
@@ -30,8 +31,16 @@ class RoutedDataset(IndexedDataset[T_co]):
     def route(self, positions: Int64Array) -> tuple[Int64Array, Int64Array]:
         """For each position the number of an input and a position in it; a pure function."""
 
+    @property
+    def routed_to(self) -> tuple[IndexedDataset[Any], ...]:
+        """What `route` leads to, one for each of `inputs`."""
+        return indexed_inputs(self)
+
+    def taken(self, n: int) -> Sequence[int] | None:
+        return [n] if len(self.inputs) == 1 else None
+
     def fetch(self, positions: Int64Array, attempt: Attempt) -> list[T_co | Failed]:
-        inputs = indexed_inputs(self)
+        inputs = self.routed_to
         which, inner = self.route(positions)
         if len(inputs) == 1:
             return inputs[0].fetch(inner, attempt)
@@ -43,7 +52,7 @@ class RoutedDataset(IndexedDataset[T_co]):
         return items
 
     def refs(self, positions: Int64Array, attempt: int = 0) -> Refs:
-        inputs = indexed_inputs(self)
+        inputs = self.routed_to
         which, inner = self.route(positions)
         if len(inputs) == 1:
             return inputs[0].refs(inner, attempt)
@@ -65,4 +74,8 @@ def _by_input(which: Int64Array) -> list[tuple[int, Int64Array]]:
     """The rows that go to each input that gets any."""
     order = np.argsort(which, kind="stable")
     numbers, starts = np.unique(which[order], return_index=True)
-    return list(zip(numbers.tolist(), np.split(order, starts[1:]), strict=True))
+    ends = [*starts[1:], len(order)]
+    return [
+        (number, order[start:end])
+        for number, start, end in zip(numbers.tolist(), starts, ends, strict=False)
+    ]

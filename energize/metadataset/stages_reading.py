@@ -1,0 +1,168 @@
+"""Stage files: from TOML or YAML to a checked plan. What the stages read is not looked at."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from energize.errors import ConfigError, MetadatasetError, nearest
+from energize.metadataset.located_toml import read_toml
+from energize.metadataset.located_yaml import KeyPath, LocatedYaml, read_yaml
+from energize.metadataset.problems import Problem, as_error
+from energize.metadataset.stages_schema import (
+    DataFields,
+    StageTable,
+    TrainingTable,
+    data_faults,
+    schema_faults,
+    unknown_key,
+)
+from energize.order.stages import Stage, StagePlan
+
+__all__ = ["StageData", "read_stages"]
+
+_ROOT = "training"
+_DEFAULT = "default"
+_DATA_KEYS = ("dataset", "dataset_path", "dataset_type", "dataset_folders", "dataset_weights")
+
+
+@dataclass(frozen=True, slots=True)
+class StageData:
+    """What a stage file says about the data of a stage, as it is written.
+
+    `folder` is that of the file: paths are relative to it. `place`: where it was written.
+    """
+
+    dataset_type: str
+    dataset: str | None
+    dataset_path: str | None
+    dataset_folders: tuple[str, ...]
+    dataset_weights: tuple[float, ...]
+    folder: Path
+    place: str = ""
+
+
+def read_stages(path: str | os.PathLike[str]) -> StagePlan[StageData]:
+    """The plan in a `.toml` or `.yaml` file, from its table `training`.
+
+    Each of `training.data_stages` says all about its data; only `dataset_random_seed`,
+    `items_per_step` and `global_batch_size` fall back to `training`. The data fields of `training`
+    itself make the stage "default": the only one when there are no others, or that of the steps
+    before the first one. Other keys of `training`, and other tables, are the trainer's.
+
+    Raises `MetadatasetError` with every fault of the file, each with its place;
+    `DatasetNotFoundError` when there is no such file.
+
+    >>> import tempfile
+    >>> file = Path(tempfile.mkdtemp()) / "run.toml"
+    >>> _ = file.write_text('''
+    ... [training]
+    ... steps = 10
+    ... dataset_type = "energize"
+    ... dataset_path = "mix.yaml"
+    ... seq_len = 512
+    ... [[training.data_stages]]
+    ... name = "ablation"
+    ... start_step = 5
+    ... dataset_type = "energize"
+    ... dataset_path = "other.yaml"
+    ... seq_len = 1024
+    ... ''')
+    >>> [(stage.name, stage.start_step, stage.end_step) for stage in read_stages(file).stages]
+    [('default', 0, 5), ('ablation', 5, 10)]
+    """
+    file = Path(path)
+    problems: list[Problem] = []
+    if file.suffix not in (".toml", ".yaml", ".yml"):
+        raise MetadatasetError(f"{file}: expected a .toml or .yaml file of stages")
+    text = (read_toml if file.suffix == ".toml" else read_yaml)(file, problems)
+    table = None if text is None or problems else _table(text, problems)
+    if text is None or table is None or problems:
+        raise as_error(file, problems)
+    default = _stage(table, (), table, text) if _has_data(table) else None
+    stages = [
+        _stage(each, ("data_stages", i), table, text) for i, each in enumerate(table.data_stages)
+    ]
+    try:
+        return StagePlan(stages, table.steps, default)
+    except ConfigError as error:
+        raise MetadatasetError(f"{text.place((_ROOT,))}: {error}") from None
+
+
+def _table(text: LocatedYaml, problems: list[Problem]) -> TrainingTable | None:
+    """The checked table `training`, or None when it is not of the grammar."""
+    data = text.data.get(_ROOT) if isinstance(text.data, dict) else None
+    if not isinstance(data, dict):
+        fault = f"there is no table {_ROOT!r}; a stage file has its stages in {_ROOT}.data_stages"
+        problems.append(text.problem((), fault))
+        return None
+    try:
+        table = TrainingTable.model_validate(data)
+    except ValidationError as error:
+        problems += [text.problem((_ROOT, *path), fault) for path, fault in schema_faults(error)]
+        table = None
+    problems += [text.problem((_ROOT, key), fault) for key, fault in _misspelt(data)]
+    if table is not None:
+        for path, fault in _faults_together(table):
+            problems.append(text.problem((_ROOT, *path), fault))
+    problems.sort(key=lambda problem: problem.line)
+    return table
+
+
+def _misspelt(data: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Keys of `training` that are meant for this library, and that nothing would read."""
+    known = list(TrainingTable.model_fields)
+    for key in set(map(str, data)) - set(known):
+        if key.startswith(("dataset_", "data_stage")) and nearest(key, known):
+            yield key, unknown_key(key, known)
+
+
+def _faults_together(table: TrainingTable) -> Iterator[tuple[KeyPath, str]]:
+    for i, stage in enumerate(table.data_stages):
+        for key, fault in data_faults(stage):
+            yield ("data_stages", i, key), fault
+    if _has_data(table):
+        for key, fault in data_faults(table):
+            yield (key,), fault
+        for key in ("dataset_type", "seq_len"):
+            if getattr(table, key) is None:
+                yield (), f"the key {key!r} is missing, and the stage {_DEFAULT!r} needs it"
+
+
+def _has_data(table: TrainingTable) -> bool:
+    return any(getattr(table, key) is not None for key in _DATA_KEYS)
+
+
+def _stage(
+    fields: DataFields, path: KeyPath, table: TrainingTable, text: LocatedYaml
+) -> Stage[StageData]:
+    place = text.place((_ROOT, *path))
+    own = fields if isinstance(fields, StageTable) else None
+    batch = (
+        {} if table.global_batch_size is None else {"global_batch_size": table.global_batch_size}
+    )
+    seed, items = fields.dataset_random_seed, fields.items_per_step or table.items_per_step
+    return Stage(
+        name=_DEFAULT if own is None else own.name,
+        start_step=0 if own is None else own.start_step,
+        end_step=None if own is None else own.end_step,
+        dataset=StageData(
+            dataset_type=fields.dataset_type or "",
+            dataset=fields.dataset,
+            dataset_path=fields.dataset_path,
+            dataset_folders=tuple(fields.dataset_folders or ()),
+            dataset_weights=tuple(fields.dataset_weights or ()),
+            folder=text.file.parent,
+            place=place,
+        ),
+        seq_len=fields.seq_len,
+        seed=table.dataset_random_seed if seed is None else seed,
+        items_per_step=items or 1,
+        batch=batch if own is None else batch | (own.batch or {}),
+        place=place,
+    )

@@ -1,0 +1,122 @@
+"""The grammar of stage files: a `training` table with `data_stages`, as typed models."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from energize.errors import nearest
+from energize.metadataset.located_yaml import KeyPath
+from energize.metadataset.problems import shown
+
+__all__ = ["DataFields", "StageTable", "TrainingTable", "data_faults", "schema_faults"]
+
+_TOLERANCE = 0.001
+"""How far the sum of weights may be from 1: they are often written with two or three digits."""
+
+NonEmpty = Annotated[str, Field(min_length=1, pattern=r"\S")]
+Whole = Annotated[int, Field(ge=0)]
+Positive = Annotated[int, Field(ge=1)]
+
+
+class DataFields(BaseModel):
+    """What says which data are read."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    dataset: NonEmpty | None = Field(None, description="text: the name of a dataset")
+    dataset_path: NonEmpty | None = Field(
+        None, description="text: a prepared folder or a metadataset .yaml, relative to this file"
+    )
+    dataset_type: NonEmpty | None = Field(None, description="text, such as energize")
+    dataset_folders: list[NonEmpty] | None = Field(
+        None, min_length=1, description="a list of one or more folders, relative to this file"
+    )
+    dataset_weights: list[float] | None = Field(
+        None, min_length=1, description="a list of numbers, one for each folder"
+    )
+    dataset_random_seed: Whole | None = Field(None, description="a whole number, 0 or more")
+    seq_len: Positive | None = Field(None, description="tokens per sequence: 1 or more")
+    items_per_step: Positive | None = Field(
+        None, description="micro batches per optimizer step, over all ranks: 1 or more"
+    )
+
+
+class StageTable(DataFields):
+    """One of `data_stages`."""
+
+    name: NonEmpty = Field(description="text that names the stage")
+    start_step: Whole = Field(description="the first step: a whole number, 0 or more")
+    end_step: Positive | None = Field(None, description="the step behind the last one: 1 or more")
+    dataset_type: NonEmpty = Field(description="text, such as energize")
+    seq_len: Positive = Field(description="tokens per sequence: a whole number, 1 or more")
+    batch: dict[str, Any] | None = Field(None, description="a table of batch settings")
+
+
+class TrainingTable(DataFields):
+    """The table `training`, whose other keys belong to the trainer."""
+
+    model_config = ConfigDict(extra="ignore", strict=True, frozen=True)
+
+    steps: Positive | None = Field(None, description="the steps of the training: 1 or more")
+    global_batch_size: int | None = Field(None, description="sequences per step: a whole number")
+    data_stages: list[StageTable] = Field(default_factory=list, description="a list of tables")
+
+
+def schema_faults(error: ValidationError) -> Iterator[tuple[KeyPath, str]]:
+    """The path below `training`, and what is wrong there, of each fault in `error`."""
+    for each in error.errors(include_url=False):
+        path: KeyPath = each["loc"]
+        names = [part for part in path if isinstance(part, str)]
+        in_stage = names[:1] == ["data_stages"] and len(names) > 1
+        model: type[DataFields] = StageTable if in_stage else TrainingTable
+        key = names[1 if in_stage else 0] if names else ""
+        if each["type"] == "missing":
+            what = f"the key {key!r} is missing; expected {_expected(model, key)}"
+            yield path[:-1], what
+        elif each["type"] == "extra_forbidden":
+            yield path, unknown_key(key, list(model.model_fields))
+        else:
+            expected = "a table of settings" if names == ["data_stages"] and path[1:] else None
+            yield path, f"expected {expected or _expected(model, key)}; got {shown(each['input'])}"
+
+
+def _expected(model: type[DataFields], key: str) -> str:
+    field = model.model_fields.get(key)
+    return "a table" if field is None else str(field.description)
+
+
+def unknown_key(key: str, known: Sequence[str]) -> str:
+    """What to say of a key that nothing reads."""
+    return f"unknown key {key!r}{nearest(key, known) or '.'} Valid keys here: {', '.join(known)}"
+
+
+def data_faults(fields: DataFields) -> Iterator[tuple[str, str]]:
+    """What is wrong with valid fields together: the key that is to be changed, and why."""
+    if fields.dataset_type == "huggingface" and fields.dataset is None:
+        yield "dataset_type", "a huggingface dataset is named by 'dataset'; give it"
+    if fields.dataset_type == "nanoset" and fields.dataset_folders is None:
+        yield "dataset_type", "a nanoset is read from 'dataset_folders'; give them"
+    if fields.dataset_type == "energize":
+        given = [key for key in ("dataset_path", "dataset_folders") if getattr(fields, key)]
+        if len(given) != 1:
+            found = "both are given" if given else "neither is given"
+            yield "dataset_type", f"energize reads 'dataset_path' or 'dataset_folders'; {found}"
+    if fields.dataset_weights is not None:
+        for fault in _weight_faults(fields.dataset_weights, fields.dataset_folders):
+            yield "dataset_weights", fault
+
+
+def _weight_faults(weights: Sequence[float], folders: Sequence[str] | None) -> Iterator[str]:
+    if folders is None:
+        yield "weights are for 'dataset_folders', and there are none; give folders, or no weights"
+    elif len(weights) != len(folders):
+        yield f"there are {len(weights)} weights for {len(folders)} folders; give one for each"
+    wrong = [weight for weight in weights if not 0 <= weight <= 1]  # not a number is wrong too
+    if wrong:
+        yield f"a weight is a finite number from 0 to 1; got {', '.join(map(shown, wrong))}"
+    elif abs(math.fsum(weights) - 1) > _TOLERANCE:
+        yield f"weights sum to 1 (within {_TOLERANCE}); these sum to {math.fsum(weights):g}"

@@ -1,0 +1,220 @@
+"""One dataset after another, by the step of training."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import Any, TypeVar, cast
+
+import numpy as np
+
+from energize.cursor import Counted, Cursor, State, epoch_end, state_field
+from energize.dataset import (
+    INFINITE,
+    Dataset,
+    IndexedDataset,
+    Int64Array,
+    OnFailure,
+    log_failure,
+)
+from energize.describing import differences, digest, jsonable
+from energize.errors import ConfigError, EmptyDatasetError, NotIndexedError
+from energize.fetching import Attempt
+from energize.order.stages import StagePlan
+from energize.refs import Refs
+from energize.sources.base import Source
+from energize.topology import SINGLE_LANE, Lane, WorkerConfig
+from energize.wrappers.advanced import carried_over
+from energize.wrappers.routed import RoutedDataset
+from energize.wrappers.stage_report import StageReport, source_shares
+from energize.wrappers.stage_state import check_stage, stage_differences
+from energize.wrappers.staged_cursor import StagedCursor
+from energize.wrappers.streams import RoutedCursor
+
+__all__ = ["StagedDataset"]
+
+T_co = TypeVar("T_co", covariant=True)
+
+_SHARES_OVER = 10_000
+"""Items over which the shares of a stage without end are counted for reports."""
+
+
+class StagedDataset(RoutedDataset[T_co]):
+    """The items of the stages of a plan: those of a step come from the stage it belongs to.
+
+    A step takes `items_per_step` items, counted over all ranks. The epoch is the whole plan; where
+    it has an end, reading on gives more of the last stage. A stage whose dataset is over before its
+    steps are starts it again, in a new order.
+
+    With `carry_over`, a source that occurs in several stages goes on behind what earlier ones took
+    of it, so that no sample comes again before its pass is over, whatever batches, maps or weights
+    change around it; other seeds or shuffle settings name another order, which starts at its
+    beginning. Without it, each stage starts at the beginning of its dataset.
+
+    The plan is logged when reading begins (logger `energize`, INFO), and every transition with what
+    changes. A state names its stage, and is refused when the plan up to its position is another
+    one; stages behind it may be changed, added or removed. Use it as the outermost dataset.
+
+    `StagePlan` checks the stages. Raises `EmptyDatasetError` for a stage without items, and
+    `NotIndexedError` when a stream should be carried over.
+
+    >>> from energize import ListSource, Stage, StagePlan
+    >>> web, maths = ListSource("abcd"), ListSource("12")
+    >>> plan = StagePlan([Stage("web", 0, 3, dataset=web), Stage("maths", 3, 4, dataset=maths),
+    ...                   Stage("rest", 4, 7, dataset=web)])
+    >>> "".join(StagedDataset(plan))
+    'abc1dab'
+    """
+
+    plan: StagePlan[None]
+    carry_over: bool
+
+    def __init__(
+        self,
+        plan: StagePlan[Dataset[T_co]],
+        *,
+        carry_over: bool = True,
+        worker_config: WorkerConfig | None = None,
+    ) -> None:
+        if not isinstance(plan, StagePlan):
+            raise ConfigError(f"StagedDataset reads a StagePlan; got {type(plan).__name__}")
+        self._freeze(
+            inputs=[stage.dataset for stage in plan.stages],
+            worker_config=worker_config,
+            plan=plan.with_datasets(_nothing),
+            carry_over=carry_over,
+        )
+        self._check_inputs()
+
+    def _check_inputs(self) -> None:
+        for stage, each in zip(self.plan.stages, self.inputs, strict=True):
+            if each.indexed and cast("IndexedDataset[Any]", each).size == 0:
+                raise EmptyDatasetError(f"StagedDataset: stage {stage.name!r} has no items to read")
+            if self.carry_over and not each.indexed:
+                raise NotIndexedError(
+                    f"StagedDataset: stage {stage.name!r} is a stream, and what a stream takes of "
+                    "its sources is not known before it is read; pass carry_over=False to start "
+                    "every stage at the beginning of its dataset"
+                )
+
+    @cached_property
+    def size(self) -> int:
+        return INFINITE if self.plan.total_items is None else self.plan.total_items
+
+    def route(self, positions: Int64Array) -> tuple[Int64Array, Int64Array]:
+        firsts = np.array(self.plan.first_items, dtype=np.int64)
+        stage = np.searchsorted(firsts, positions, side="right") - 1
+        return stage, positions - firsts[stage] + self._starts[stage]
+
+    def taken(self, n: int) -> Sequence[int]:
+        ends = [*self.plan.first_items[1:], INFINITE]
+        return [
+            min(max(n - first, 0), end - first)
+            for first, end in zip(self.plan.first_items, ends, strict=True)
+        ]
+
+    def consumed(self, n: int) -> Int64Array:
+        counts = np.zeros(len(self.sources), dtype=np.int64)
+        for stage, items in enumerate(self.taken(n)):
+            np.add.at(counts, self._numbers_of(stage), self._consumed_by(stage, items))
+        return counts
+
+    def refs(self, positions: Int64Array, attempt: int = 0) -> Refs:
+        refs = super().refs(positions, attempt)
+        return replace(refs, source=self._numbers[refs.source])
+
+    @cached_property
+    def sources(self) -> tuple[Source[Any], ...]:
+        """Those of all stages; one that occurs in several with one seed stands there once."""
+        by_description = {digest(s.describe()): s for each in self._seeded for s in each.sources}
+        return tuple(by_description.values())
+
+    @cached_property
+    def _numbers(self) -> Int64Array:
+        """The position in `sources` of each source of each stage."""
+        known = {digest(source.describe()): i for i, source in enumerate(self.sources)}
+        all_sources = (source for each in self._seeded for source in each.sources)
+        return np.array([known[digest(s.describe())] for s in all_sources], dtype=np.int64)
+
+    def _numbers_of(self, stage: int) -> Int64Array:
+        before = self._sources_before
+        return self._numbers[before[stage] : before[stage + 1]]
+
+    @cached_property
+    def _seeded(self) -> tuple[Dataset[T_co], ...]:
+        """The dataset of each stage, in the order that its own seed names, if it has one."""
+        return tuple(
+            each if stage.seed is None else each.reseeded(stage.seed)
+            for each, stage in zip(self.inputs, self.plan.stages, strict=True)
+        )
+
+    @cached_property
+    def _carried(self) -> list[tuple[IndexedDataset[Any], int]]:
+        """What is read for each stage, and from which item on."""
+        datasets = cast("tuple[IndexedDataset[Any], ...]", self._seeded)
+        if not self.carry_over:
+            return [(each, 0) for each in datasets]
+        firsts = self.plan.first_items
+        return carried_over(datasets, [*np.diff(firsts).tolist(), 0])
+
+    @property
+    def routed_to(self) -> tuple[IndexedDataset[Any], ...]:
+        return tuple(dataset for dataset, _ in self._carried)
+
+    @cached_property
+    def _starts(self) -> Int64Array:
+        return np.array([start for _, start in self._carried], dtype=np.int64)
+
+    def _consumed_by(self, stage: int, items: int) -> Int64Array:
+        dataset, start = self._carried[stage]
+        return dataset.consumed(start + items) - dataset.consumed(start)
+
+    @cached_property
+    def report(self) -> tuple[StageReport, ...]:
+        """For each stage its planned samples and shares by source; nothing is read."""
+        before = np.zeros(len(self.sources), dtype=np.int64)
+        reports = []
+        for number, stage in enumerate(self.plan.stages):
+            if not self.indexed:
+                reports.append(StageReport(stage, ()))
+                continue
+            items = _SHARES_OVER if stage.steps is None else stage.steps * stage.items_per_step
+            samples, rows = self._consumed_by(number, items), self._numbers_of(number)
+            read = [(self.sources[row], int(before[row])) for row in rows.tolist()]
+            reports.append(StageReport(stage, source_shares(stage, read, samples.tolist())))
+            if self.carry_over:
+                np.add.at(before, rows, samples)
+        return tuple(reports)
+
+    def open(
+        self,
+        lane: Lane = SINGLE_LANE,
+        state: State | None = None,
+        on_failure: OnFailure = log_failure,
+    ) -> Cursor[T_co]:
+        if state is not None:
+            check_stage(self.plan, state)
+        return super().open(lane, state, on_failure)
+
+    def cursor(
+        self, reader: Counted[Any], lane: Lane, start: int, attempt: Attempt
+    ) -> Cursor[T_co]:
+        counting = super().cursor(reader, lane, start, attempt)
+        return StagedCursor(counting, self.plan, lambda: self.report, lane)
+
+    def _open_stream(self, lane: Lane, state: State | None, on_failure: OnFailure) -> Cursor[T_co]:
+        start = 0 if state is None else state_field(state, "position", int)
+        routed: Cursor[T_co] = RoutedCursor(self.route, self._seeded, lane, state, on_failure)
+        end = epoch_end(start, self.size)
+        return StagedCursor(routed, self.plan, lambda: self.report, lane, end)
+
+    def mismatches(self, saved: dict[str, Any], state: State) -> Iterator[str]:
+        current = jsonable(self.describe())
+        if saved.get("kind") != current["kind"]:
+            return differences(saved, current)
+        return stage_differences(saved, current, self.plan, state)
+
+
+def _nothing(_: object) -> None:
+    """No dataset: those of a staged dataset are its inputs."""
