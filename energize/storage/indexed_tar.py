@@ -125,8 +125,12 @@ class IndexedTar:
 
 
 def _unreadable(path: str, error: OSError) -> ShardError:
+    again = "run `energize prepare --force-overwrite` on the folder to"
+    missing = (
+        f"{again} write it" if path.endswith(".idx") else f"restore it, or {again} leave it out"
+    )
     remedy = {
-        errno.ENOENT: "restore it, or run `energize prepare` again to leave it out",
+        errno.ENOENT: missing,
         errno.EMFILE: "let the process open more with `ulimit -n`",
     }.get(error.errno or 0, "make it readable")
     return ShardError(f"{path}: cannot be read ({error.strerror}); {remedy}")
