@@ -130,8 +130,9 @@ def test_no_module_is_imported(folder, tmp_path):
         f"config = read_dataset_yaml({str(folder)!r})\n"
         "assert config.sample_module == 'evil_module' and 'evil_module' not in sys.modules\n"
     )
-    done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True)
-    assert done.returncode == 0, done.stderr.decode()
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize(

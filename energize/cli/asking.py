@@ -36,9 +36,13 @@ def ask_ratios(console: Console, names: Sequence[str]) -> dict[str, float]:
         proposal = "8,1,1"
     else:
         proposal = {1: "1,0,0", 2: "1,1,0"}.get(shards, f"{shards - 2},1,1")
-    return _asked(
-        console, f"Ratio of train, val, test over {shards} shards", proposal, parse_ratios
-    )
+
+    def parse(text: str) -> dict[str, float]:
+        ratios = parse_ratios(text)
+        split(names, ratios, None)
+        return ratios
+
+    return _asked(console, f"Ratio of train, val, test over {shards} shards", proposal, parse)
 
 
 def ask_sample_type(console: Console, look: FirstLook) -> str:

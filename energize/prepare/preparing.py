@@ -73,8 +73,13 @@ def prepare(
     without its part, a folder that is prepared already (unless `overwrite`), a file that cannot be
     written; `ConfigError` for wrong parameters; `DatasetNotFoundError`.
 
-    >>> prepare("photos", split_ratios={"train": 8, "val": 2}, sample_type="CaptioningSample")
-    ... # doctest: +SKIP
+    >>> import tempfile, webdataset
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     with webdataset.TarWriter(f"{folder}/000.tar") as shard:
+    ...         written = shard.write({"__key__": "a", "txt": "hello"})
+    ...     report = prepare(folder, split_ratios={"train": 1}, sample_type="TextSample")
+    >>> report.samples, report.splits, report.config.field_map
+    (1, {'train': ('000.tar',)}, {'text': 'txt'})
     """
     run = _Run(Path(path), _checked_workers(workers), sqlite, on_progress or _silent)
     if tar_index_only:
