@@ -1,6 +1,7 @@
 """Settings shared by all tests."""
 
 import os
+import signal
 
 from hypothesis import HealthCheck, settings
 
@@ -13,3 +14,7 @@ settings.register_profile(
 )
 settings.register_profile("sweep", parent=settings.get_profile("suite"), max_examples=1000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "suite"))
+
+# A process started in the background ignores Ctrl-C, and so do all that it starts; the tests that
+# send it mean a process at a terminal.
+signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -18,7 +18,8 @@ from typing import Any
 
 from energize.dataset import Dataset
 from energize.errors import ConfigError, LoaderError, WorkerDiedError
-from energize.loader.shipping import Reply, Request
+from energize.loader.shipping import Reply, Request, loads
+from energize.loader.slots import ReceivedSlots
 from energize.loader.worker import serve
 
 __all__ = ["WorkerPool"]
@@ -42,6 +43,7 @@ class _Member:
     process: BaseProcess
     connection: Connection
     pending: deque[Request] = field(default_factory=deque)
+    slots: ReceivedSlots = field(default_factory=ReceivedSlots)
 
     def has_ended(self) -> bool:
         """Whether the process is gone, or about to be: its pipe has been closed already."""
@@ -191,14 +193,14 @@ class WorkerPool:
     def _receive_from(self, member: _Member) -> None:
         try:
             data = member.connection.recv_bytes()
-            reply: Reply = pickle.loads(data)  # noqa: S301 - from a process started here
+            reply: Reply = loads(data, member.slots)
         except (OSError, EOFError) as error:
             if member.has_ended():
                 raise member.obituary() from error
             raise LoaderError(
                 f"a reply of {member.process.name} cannot be read: {type(error).__name__}: "
-                f"{error}. Each tensor above 512 KiB takes a file descriptor; raise the limit "
-                "(ulimit -n) or deliver fewer, larger tensors"
+                f"{error}. Each piece of shared memory that holds a large tensor takes a file "
+                "descriptor; raise the limit (ulimit -n), or keep fewer batches at a time"
             ) from error
         member.pending.popleft()
         if reply.ticket in self._due:

@@ -6,7 +6,6 @@ import io
 import itertools
 import pickle
 import traceback
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
@@ -16,12 +15,13 @@ import torch.multiprocessing  # registers how large tensors travel through share
 
 from energize.cursor import State
 from energize.errors import LoaderError
+from energize.loader.slots import ReceivedSlots, Slots, SlotTensor
 
 __all__ = ["ContinueStream", "Reply", "Request", "ShippedError", "dumps", "rebuilt", "shipped"]
 
 SMALL_TENSOR = 512 * 1024
-"""Bytes up to which a tensor is copied through the pipe. A larger one goes through shared memory,
-which costs a file descriptor and a connection for each tensor, whatever its size."""
+"""Bytes up to which a tensor is copied through the pipe. A larger one goes through a slot of shared
+memory, each of which holds a file descriptor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +96,19 @@ def rebuilt(error: ShippedError) -> BaseException:
 
 
 class _Pickler(ForkingPickler):
+    def __init__(self, buffer: Any, slots: Slots) -> None:
+        super().__init__(buffer, 5)
+        self._slots = slots
+        self._sent: dict[int, tuple[torch.Tensor, SlotTensor]] = {}
+
+    def persistent_id(self, obj: Any) -> Any:
+        if type(obj) is not torch.Tensor or not _is_plain(obj) or _is_small(obj):
+            return None
+        if id(obj) not in self._sent:
+            # The tensor is kept as well: were it let go, its id would become another one's.
+            self._sent[id(obj)] = obj, self._slots.put(obj)
+        return self._sent[id(obj)][1]
+
     def reducer_override(self, obj: Any) -> Any:
         if type(obj) is torch.Tensor and _is_small(obj):
             flat = obj.contiguous().reshape(-1).view(torch.uint8)
@@ -103,23 +116,48 @@ class _Pickler(ForkingPickler):
         return NotImplemented
 
 
-def _is_small(tensor: torch.Tensor) -> bool:
+def _is_plain(tensor: torch.Tensor) -> bool:
     return (
         tensor.device.type == "cpu"
         and tensor.layout is torch.strided
         and not tensor.is_quantized
         and not tensor.requires_grad
-        and 0 < tensor.numel() * tensor.element_size() <= SMALL_TENSOR
+        and tensor.numel() > 0
     )
+
+
+def _is_small(tensor: torch.Tensor) -> bool:
+    return _is_plain(tensor) and tensor.numel() * tensor.element_size() <= SMALL_TENSOR
 
 
 def _tensor(data: bytearray, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
     return torch.frombuffer(data, dtype=dtype).reshape(shape)
 
 
-def dumps(value: Any) -> memoryview:
-    """`value` pickled for the process at the other end of a pipe, large tensors by handle."""
+def dumps(value: Any, slots: Slots) -> memoryview:
+    """`value` pickled for the process at the other end of a pipe, large tensors in slots."""
     buffer = io.BytesIO()
-    pickler: Callable[..., Any] = _Pickler
-    pickler(buffer, 5).dump(value)
+    _Pickler(buffer, slots).dump(value)
+    _Pickler(buffer, slots).dump(slots.dropped)
+    slots.dropped = []
     return buffer.getbuffer()
+
+
+class _Unpickler(pickle.Unpickler):
+    def __init__(self, buffer: Any, slots: ReceivedSlots) -> None:
+        super().__init__(buffer)
+        self._slots = slots
+        self._loaded: dict[int, torch.Tensor] = {}
+
+    def persistent_load(self, pid: Any) -> Any:
+        if pid.slot not in self._loaded:
+            self._loaded[pid.slot] = self._slots.tensor(pid)
+        return self._loaded[pid.slot]
+
+
+def loads(data: bytes, slots: ReceivedSlots) -> Any:
+    """What `dumps` packed; large tensors lie in the worker's slots until they are let go."""
+    unpickler = _Unpickler(io.BytesIO(data), slots)
+    value = unpickler.load()
+    slots.forget(unpickler.load())
+    return value

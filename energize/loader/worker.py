@@ -19,6 +19,7 @@ from energize.dataset import Dataset, IndexedDataset
 from energize.errors import LoaderError
 from energize.fetching import Attempt, Failed, resolve
 from energize.loader.shipping import ContinueStream, Reply, Request, dumps, shipped
+from energize.loader.slots import Slots
 
 __all__ = ["serve"]
 
@@ -37,9 +38,10 @@ def serve(dataset: Dataset[Any], connection: Connection) -> None:
     outbox: queue.SimpleQueue[memoryview] = queue.SimpleQueue()
     threading.Thread(target=_send_all, args=(outbox, connection), daemon=True).start()
     worker = _Worker(dataset)
+    slots = Slots()
     trainer = os.getppid()
     while (message := _next_message(connection, trainer)) is not None:
-        outbox.put(_packed(worker.answered(*message)))
+        outbox.put(_packed(worker.answered(*message), slots))
 
 
 def _settle() -> None:
@@ -75,9 +77,9 @@ def _send_all(outbox: queue.SimpleQueue[memoryview], connection: Connection) -> 
             return
 
 
-def _packed(reply: Reply) -> memoryview:
+def _packed(reply: Reply, slots: Slots) -> memoryview:
     try:
-        return dumps(reply)
+        return dumps(reply, slots)
     except Exception as error:  # pickling runs the code of the user's classes
         unsendable = LoaderError(
             f"items cannot be sent from a worker to the trainer: {type(error).__name__}: {error}. "
@@ -87,7 +89,7 @@ def _packed(reply: Reply) -> memoryview:
             "--shm-size=8g), or use fewer workers or a smaller prefetch_factor"
         )
         unsendable.__cause__ = error
-        return dumps(Reply(reply.ticket, error=shipped(unsendable)))
+        return dumps(Reply(reply.ticket, error=shipped(unsendable)), slots)
 
 
 class _Worker:
