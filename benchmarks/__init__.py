@@ -1,0 +1,1 @@
+"""Measurements of energize and its peers; what they found is in README.md."""
