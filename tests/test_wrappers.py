@@ -212,6 +212,7 @@ class TestBlend:
         twice = BlendDataset(
             (MapDataset(ShuffleDataset(source), noisy), 1),
             (MapDataset(ShuffleDataset(source), str), 1),
+            scheme="exact",
         )
         refs = twice.refs(range(120))
         first, second = (refs.index[refs.source == number].tolist() for number in (0, 1))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import inspect
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, Protocol
 
 import numpy as np
@@ -10,8 +12,13 @@ import numpy.typing as npt
 
 from energize.errors import ConfigError, nearest
 from energize.order.block import BlockScheme
+from energize.order.exact import ExactScheme
+from energize.order.greedy import GreedyScheme
+from energize.order.random_draws import RandomScheme, UniformScheme
+from energize.order.round_robin import RoundRobinScheme
+from energize.order.weights import Weights
 
-__all__ = ["SCHEMES", "Scheme", "make_scheme"]
+__all__ = ["SCHEMES", "NamedScheme", "Scheme", "make_scheme"]
 
 Int64Array = npt.NDArray[np.int64]
 
@@ -29,19 +36,57 @@ class Scheme(Protocol):
         """Name and parameters as JSON, without the weights."""
 
 
-SCHEMES: dict[str, Callable[..., Scheme]] = {"block": BlockScheme}
+class NamedScheme(Scheme, Protocol):
+    """A scheme that knows what its sources are called."""
+
+    names: tuple[str, ...] | None
+    """The names of the sources in their order, or None when they go by position."""
 
 
-def make_scheme(name: str, weights: Sequence[float], **options: Any) -> Scheme:
+SCHEMES: Mapping[str, Callable[..., NamedScheme]] = MappingProxyType(
+    {
+        "block": BlockScheme,
+        "exact": ExactScheme,
+        "random": RandomScheme,
+        "uniform": UniformScheme,
+        "round_robin": RoundRobinScheme,
+        "greedy": GreedyScheme,
+    }
+)
+
+
+def make_scheme(name: str, weights: Weights, *, key: int = 0, **options: Any) -> NamedScheme:
     """The scheme called `name` over sources with these `weights`, which need not sum to 1.
 
-    Raises `WeightError` for weights that cannot be used and `ConfigError` for an unknown name.
+    Weights are given by position, or by name in a mapping; sources are numbered in its order, and
+    one of weight 0 keeps its number. `key` is what random choices depend on. `options` are the
+    scheme's own: `block_size` of `block`.
 
-    >>> make_scheme("block", [3, 1], block_size=4).counts(8).tolist()
-    [6, 2]
+    | name | promise |
+    |---|---|
+    | `block` | exact shares in every block of `block_size` slots, random order inside it |
+    | `exact` | exact shares in every prefix, within 1 slot |
+    | `random` | independent draws |
+    | `uniform` | independent draws, all sources alike |
+    | `round_robin` | all sources in turn |
+    | `greedy` | the order of Megatron's blending index |
+
+    Raises `WeightError` for weights that cannot be used, and `ConfigError` for an unknown name or
+    option.
+
+    >>> scheme = make_scheme("block", {"code": 3, "text": 1}, block_size=4)
+    >>> scheme.names, scheme.counts(8).tolist()
+    (('code', 'text'), [6, 2])
     """
     if name not in SCHEMES:
         raise ConfigError(
             f"unknown scheme {name!r}{nearest(name, list(SCHEMES))} Known: {', '.join(SCHEMES)}"
         )
-    return SCHEMES[name](weights, **options)
+    known = [each for each in inspect.signature(SCHEMES[name]).parameters if each != "weights"]
+    for option in options:
+        if option not in known:
+            raise ConfigError(
+                f"the scheme {name!r} has no option {option!r}{nearest(option, known)} "
+                f"Known: {', '.join(known)}"
+            )
+    return SCHEMES[name](weights, key=key, **options)

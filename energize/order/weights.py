@@ -3,60 +3,94 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from decimal import Decimal
 from fractions import Fraction
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from energize.errors import WeightError
 
-__all__ = ["checked_weight", "integer_weights", "largest_remainder"]
+__all__ = [
+    "Weights",
+    "bounded_weights",
+    "checked_weight",
+    "integer_weights",
+    "largest_remainder",
+    "names_of",
+]
 
 Int64Array = npt.NDArray[np.int64]
 
+Weights: TypeAlias = Sequence[float] | Mapping[str, float]
+"""One weight per source: by position, or by name in the order of the mapping."""
+
 _LIMIT = 2**31
-_MOST_EXACT = 4096
 
 
 def checked_weight(weight: object, where: str) -> float:
     """`weight` as a finite number, 0 or more; `WeightError` naming `where` and the value."""
     if isinstance(weight, bool) or not isinstance(weight, int | float | Fraction | np.number):
         raise WeightError(f"{where}: a weight is a number, got {weight!r}")
-    value = float(weight)
+    if isinstance(weight, np.complexfloating):
+        raise WeightError(f"{where}: a weight is a real number, got {weight!r}")
+    try:
+        value = float(weight)
+    except OverflowError:
+        value = math.inf
     if not math.isfinite(value) or value < 0:
         raise WeightError(f"{where}: a weight is finite and not negative, got {weight!r}")
     return value
 
 
-def integer_weights(weights: Sequence[float]) -> Int64Array:
+def names_of(weights: Weights) -> tuple[str, ...] | None:
+    """The names of the sources in their order, or None when they go by position."""
+    return tuple(weights) if isinstance(weights, Mapping) else None
+
+
+def integer_weights(weights: Weights) -> Int64Array:
     """Integers in exactly the ratio of `weights`, with no common divisor.
 
-    A float stands for the decimal that it prints as, so 0.1, 0.2, 0.7 become 1, 2, 7. The array is
-    int64 when products with 32-bit numbers fit, else it holds Python integers. More than
-    `_MOST_EXACT` weights that need those are rounded to 31 bits of their sum instead; a weight
-    above zero stays above zero. Raises `WeightError` when there are none, or none above zero.
+    A float stands for the decimal that it prints as, so 0.1, 0.2, 0.7 become 1, 2, 7; integers and
+    fractions are taken as they are. The array is int64 when products with 32-bit numbers fit, else
+    it holds Python integers. Raises `WeightError`, which names the weight by its name or position,
+    for one that cannot be used, and when there are none, or none above zero.
     """
-    if not len(weights):
+    named = list(weights.items()) if isinstance(weights, Mapping) else list(enumerate(weights))
+    if not named:
         raise WeightError("there are no weights: a mix needs at least one source")
-    checked = [checked_weight(w, f"weight {i}") for i, w in enumerate(weights)]
+    checked = [checked_weight(weight, f"weight {name!r}") for name, weight in named]
     if not any(checked):
-        raise WeightError(f"all {len(checked)} weights are 0: nothing could ever be drawn")
-    exact = [Fraction(repr(w)) for w in checked]
-    denominator = math.lcm(*(fraction.denominator for fraction in exact))
-    numerators = [int(fraction * denominator) for fraction in exact]
+        raise WeightError(f"all {len(named)} weights are 0: nothing could ever be drawn")
+    ratios = [_ratio(weight) for _, weight in named]
+    denominator = math.lcm(*(below for _, below in ratios))
+    numerators = [above * (denominator // below) for above, below in ratios]
     divisor = math.gcd(*numerators)
     numerators = [n // divisor for n in numerators]
-    if sum(numerators) < _LIMIT:
-        return np.array(numerators, dtype=np.int64)
-    if len(numerators) <= _MOST_EXACT:
-        return np.array(numerators, dtype=object)
-    return _rounded(np.array(checked))
+    return np.array(numerators, dtype=np.int64 if sum(numerators) < _LIMIT else object)
 
 
-def _rounded(weights: npt.NDArray[np.float64]) -> Int64Array:
-    scaled = np.rint(weights / weights.sum() * (_LIMIT - 1 - len(weights)))
-    return np.maximum(scaled, weights > 0).astype(np.int64)
+def _ratio(weight: object) -> tuple[int, int]:
+    if isinstance(weight, np.integer):
+        weight = int(weight)
+    if isinstance(weight, int | Fraction):
+        return weight.as_integer_ratio()
+    return Decimal(str(weight)).as_integer_ratio()
+
+
+def bounded_weights(integers: Int64Array, bits: int) -> Int64Array:
+    """Positive `integers` as int64 of a sum of about 2**bits at most.
+
+    They are kept when their sum fits. Otherwise each share is rounded down to a multiple of
+    2**-bits, and to one such unit at least.
+    """
+    values: list[int] = integers.tolist()
+    total, limit = sum(values), 1 << bits
+    if total > limit:
+        values = [max(1, value * limit // total) for value in values]
+    return np.array(values, dtype=np.int64)
 
 
 def largest_remainder(weights: Int64Array, seats: int) -> Int64Array:

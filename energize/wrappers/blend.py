@@ -2,47 +2,73 @@
 
 from __future__ import annotations
 
-import logging
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
+
+import numpy as np
 
 from energize.cursor import Cursor, State
-from energize.dataset import INFINITE, Dataset, IndexedDataset, Int64Array, OnFailure
-from energize.errors import ConfigError, EmptyDatasetError, WeightError
-from energize.order.schemes import Scheme, make_scheme
-from energize.order.weights import checked_weight
+from energize.dataset import INFINITE, Dataset, Int64Array, OnFailure
+from energize.errors import ConfigError, EmptyDatasetError, NotIndexedError
+from energize.order.schedule import WeightScheduler
+from energize.order.scheduled import mixing_scheme
+from energize.order.schemes import Scheme
+from energize.order.stopping import slot_limits, stopped_scheme
+from energize.order.varying import Weight, ever_positive, shares_at
+from energize.rng import derive
 from energize.topology import Lane, WorkerConfig
-from energize.wrappers.routed import RoutedDataset
+from energize.wrappers.blend_parts import (
+    Part,
+    checked_parts,
+    levelled,
+    merged,
+    numbers_only,
+    opened_up,
+    told_apart,
+)
+from energize.wrappers.routed import RoutedDataset, indexed_inputs
 from energize.wrappers.streams import RoutedCursor
 
-__all__ = ["BlendDataset", "Pair", "checked_pairs"]
+__all__ = ["BlendDataset", "PairOf"]
 
 T_co = TypeVar("T_co", covariant=True)
 
-Pair = tuple[Dataset[Any], float]
-
-_log = logging.getLogger("energize")
+PairOf = tuple[Dataset[T_co], Weight]
 
 
 class BlendDataset(RoutedDataset[T_co]):
-    """Items of several datasets in the proportion of their weights, without end.
+    """Items of several datasets in the proportion of their weights.
 
-    Given as (dataset, weight) pairs, or as one iterable of pairs. Weights need not sum to 1. Over
-    datasets of batches, each item is a whole batch of one of them. A dataset that is over starts
-    again, in a new order when it is shuffled.
+    Given as (dataset, weight) pairs, as one iterable of pairs, or as `{name: dataset}` with
+    `weights` by name: a dict or a `WeightScheduler`. A weight is a number or a `Schedule`; weights
+    need not sum to 1. Over datasets of batches, each item is a whole batch of one of them.
 
-    `scheme` decides which dataset each slot belongs to: the name of one, or any object with
-    `counts` and `locate` over as many sources as there are pairs. The default `block` keeps the
-    shares exactly in every 1000 items, and shuffles inside.
+    `scheme` decides which dataset each slot belongs to: the name of one, with its options as
+    further keywords (`block_size=`), or any object with `counts` and `locate` over as many sources
+    as there are datasets. The default `block` keeps the shares exactly in every 1000 items, and
+    shuffles inside.
 
-    Blends nest: with the same scheme, the parts of an inner blend take part with the product of
-    their weights. Equal datasets are merged into one with the summed weight, which is logged; the
+    `stop` decides what happens when a dataset is over. `restart`: it starts again, in a new order
+    when it is shuffled, and the blend never ends. `first_exhausted`: the blend ends before the
+    first item that a dataset which is over would have to give. `all_exhausted`: the others take
+    over its slots, by weight, until all are over, each item read once. `max_epochs` (for all, or
+    one each) is how many epochs of a dataset count: without limit under `restart`, else 1; with it
+    a blend ends under `restart` too, when all have reached it. In the epochs of a blend that ends,
+    slots and schedules begin anew, while every dataset goes on where the last epoch left it.
+
+    `temperature` t takes part with weight ** t: 1 keeps the weights, 0 makes them equal.
+    `min_share` and `max_share` (for all, or one each) then bound the shares of the datasets with a
+    weight.
+
+    Endless blends nest: with the same scheme, the parts of an inner blend take part with the
+    product of their shares, slot by slot when they are schedules; temperature and limits are those
+    of each level. Equal datasets are merged into one with the summed weight, which is logged; the
     same folder with other settings gets an order of its own.
 
     Raises `WeightError` for weights that are missing, negative, not finite or all zero;
-    `EmptyDatasetError` for a dataset with a weight and no items.
+    `EmptyDatasetError` for a dataset with a weight and no items; `NotIndexedError` for a stream
+    in a blend that shall end; `ConfigError` for the rest.
 
     >>> from energize import ListSource
     >>> blend = BlendDataset((ListSource("a"), 3), (ListSource("b"), 1))
@@ -50,139 +76,160 @@ class BlendDataset(RoutedDataset[T_co]):
     [0.75, 0.25]
     >>> blend.at(range(1000)).count("a")
     750
+    >>> sorted(BlendDataset((ListSource("ab"), 3), (ListSource("c"), 1), stop="all_exhausted"))
+    ['a', 'b', 'c']
     """
 
-    weights: tuple[float, ...]
+    weights: tuple[Weight, ...]
     scheme: str | Scheme
+    options: dict[str, Any]
+    stop: str
+    max_epochs: tuple[int | None, ...]
 
     def __init__(
         self,
-        *pairs: tuple[Dataset[T_co], float] | Iterable[tuple[Dataset[T_co], float]],
+        *pairs: PairOf[T_co] | Iterable[PairOf[T_co]] | Mapping[str, Dataset[T_co]],
+        weights: Mapping[str, Weight] | WeightScheduler | None = None,
         scheme: str | Scheme = "block",
+        stop: str = "restart",
+        max_epochs: int | Sequence[int | None] | Mapping[str, int] | None = None,
+        temperature: float = 1.0,
+        min_share: float | Sequence[float | None] | Mapping[str, float] | None = None,
+        max_share: float | Sequence[float | None] | Mapping[str, float] | None = None,
         worker_config: WorkerConfig | None = None,
+        **options: Any,
     ) -> None:
         owner = type(self).__name__
-        parts = checked_pairs(pairs, owner)
+        parts, names = checked_parts(pairs, weights, max_epochs, owner)
+        slot_limits([1] * len(parts), stop, [part.max_epochs for part in parts])
+        parts = levelled(parts, names, temperature, min_share, max_share)
         if isinstance(scheme, str):
-            parts = _merged(_flattened(parts, scheme), owner)
+            if stop == "restart" and max_epochs is None:
+                parts = _flattened(parts, scheme, options)
+            parts = merged(parts, owner)
         self._freeze(
-            inputs=_told_apart([dataset for dataset, _ in parts]),
+            inputs=told_apart(part.dataset for part in parts),
             worker_config=worker_config,
-            weights=tuple(weight for _, weight in parts),
+            weights=tuple(part.weight for part in parts),
             scheme=scheme,
+            options=dict(options),
+            stop=stop,
+            max_epochs=tuple(part.max_epochs for part in parts),
         )
-        self._check_not_empty()
-        _ = self._located_by  # weights and scheme are checked here, not at the first item
+        self._check()
 
-    def shares(self) -> list[float]:
-        """The asked share of each of `inputs`: its weight divided by the sum."""
-        total = sum(self.weights)
-        return [weight / total for weight in self.weights]
+    def shares(self, slot: int = 0) -> list[float]:
+        """The asked share of each of `inputs` at a slot: its weight divided by the sum."""
+        numbers = numbers_only(self.weights)
+        if numbers is not None:
+            return [weight / sum(numbers) for weight in numbers]
+        shares: list[float] = shares_at(self.weights, [slot])[0].tolist()
+        return shares
+
+    @property
+    def endless(self) -> bool:
+        """Whether it never ends, whatever it reads from."""
+        return self.stop == "restart" and not any(self.max_epochs)
 
     @cached_property
     def size(self) -> int:
-        return INFINITE
-
-    @cached_property
-    def _located_by(self) -> Scheme:
-        if isinstance(self.scheme, str):
-            return make_scheme(self.scheme, self.weights, key=self.key)
-        for method in ("counts", "locate"):
-            if not callable(getattr(self.scheme, method, None)):
-                raise ConfigError(
-                    f"BlendDataset: a scheme is a name or an object with counts and locate; "
-                    f"{self.scheme!r} has no {method}"
-                )
-        if len(self.scheme.counts(0)) != len(self.inputs):
-            raise ConfigError(
-                f"BlendDataset: the scheme is for {len(self.scheme.counts(0))} sources, but there "
-                f"are {len(self.inputs)} datasets"
-            )
-        return self.scheme
+        return self._mix[1]
 
     def route(self, positions: Int64Array) -> tuple[Int64Array, Int64Array]:
-        return self._located_by.locate(positions)
+        return self._mix[0].locate(positions)
+
+    @property
+    def in_turn(self) -> bool:
+        return True
+
+    def taken(self, n: int) -> Sequence[int]:
+        counts: list[int] = self._mix[0].counts(n).tolist()
+        return counts
+
+    @cached_property
+    def _mix(self) -> tuple[Scheme, int]:
+        """Which dataset each slot belongs to, and the size of an epoch."""
+        if self.endless:
+            return self._scheme_over(np.arange(len(self.inputs)), 0), INFINITE
+        sizes = [each.size for each in indexed_inputs(self)]
+        limits = slot_limits(sizes, self.stop, self.max_epochs)
+        drawn = [ever_positive(weight) for weight in self.weights]
+        return stopped_scheme(self._scheme_over, limits, drawn, self.stop)
+
+    def _scheme_over(self, members: Int64Array, start: int) -> Scheme:
+        """The scheme for some of the datasets from a slot on."""
+        if not isinstance(self.scheme, str):
+            return self.scheme
+        weights = [self.weights[number] for number in members.tolist()]
+        key = derive(self.key, "from", start) if start else self.key
+        return mixing_scheme(self.scheme, weights, key=key, start=start, **self.options)
+
+    def _check(self) -> None:
+        """Whatever is wrong shows here, not at the first item."""
+        if not isinstance(self.scheme, str):
+            self._check_scheme_object(self.scheme)
+        if not self.endless and not self.indexed:
+            raise NotIndexedError(
+                f"BlendDataset: stop={self.stop!r} and max_epochs need to know how many items "
+                f"there are, and {self._streaming_input()} can only be read as a stream; use "
+                "stop='restart', or cut the blend with LimitDataset"
+            )
+        if self.indexed:
+            self._check_not_empty()
+        _ = self._mix
 
     def _check_not_empty(self) -> None:
-        for number, (each, weight) in enumerate(zip(self.inputs, self.weights, strict=True)):
-            if weight and each.indexed and cast("IndexedDataset[Any]", each).size == 0:
-                raise EmptyDatasetError(
-                    f"BlendDataset: dataset {number} has weight {weight} and no items; remove it, "
-                    "or give it weight 0"
+        for number, (each, weight) in enumerate(
+            zip(indexed_inputs(self), self.weights, strict=True)
+        ):
+            if each.size or not ever_positive(weight) or self.stop == "all_exhausted":
+                continue
+            raise EmptyDatasetError(
+                f"BlendDataset: dataset {number} has weight {weight} and no items; remove it, or "
+                "give it weight 0"
+            )
+        if not any(each.size for each in indexed_inputs(self)):
+            raise EmptyDatasetError("BlendDataset: none of the datasets has items")
+
+    def _check_scheme_object(self, scheme: Scheme) -> None:
+        for method in ("counts", "locate"):
+            if not callable(getattr(scheme, method, None)):
+                raise ConfigError(
+                    f"BlendDataset: a scheme is a name or an object with counts and locate; "
+                    f"{scheme!r} has no {method}"
                 )
+        if len(scheme.counts(0)) != len(self.inputs):
+            raise ConfigError(
+                f"BlendDataset: the scheme is for {len(scheme.counts(0))} sources, but there "
+                f"are {len(self.inputs)} datasets"
+            )
+        if self.options:
+            raise ConfigError(
+                f"BlendDataset: {sorted(self.options)} cannot be set for a scheme that is an "
+                "object; set them where it is made"
+            )
+        drops_out = self.stop == "all_exhausted" or any(self.max_epochs)
+        if numbers_only(self.weights) is None or (drops_out and self.stop != "first_exhausted"):
+            raise ConfigError(
+                "BlendDataset: schedules, all_exhausted and max_epochs need to make schemes of "
+                "their own; give the scheme by name"
+            )
 
     def _open_stream(self, lane: Lane, state: State | None, on_failure: OnFailure) -> Cursor[T_co]:
         return RoutedCursor(self.route, self.inputs, lane, state, on_failure)
 
 
-def checked_pairs(given: Sequence[Any], owner: str) -> list[Pair]:
-    """Pairs given as arguments, or as one iterable of pairs, with their weights checked."""
-    if len(given) == 1 and not _is_pair(given[0]) and isinstance(given[0], Iterable):
-        if isinstance(given[0], Dataset):
-            raise WeightError(f"{owner}: dataset 0 has no weight; give pairs (dataset, weight)")
-        given = list(given[0])
-    if not given:
-        raise ConfigError(f"{owner}: there are no datasets to mix")
-    parts: list[Pair] = []
-    for number, pair in enumerate(given):
-        if not _is_pair(pair):
-            what = "has no weight" if isinstance(pair, Dataset) else f"is {str(pair)[:80]!r}"
-            raise WeightError(f"{owner}: dataset {number} {what}; give pairs (dataset, weight)")
-        dataset, weight = pair
-        parts.append((dataset, checked_weight(weight, f"{owner}: dataset {number}")))
-    if not any(weight for _, weight in parts):
-        raise WeightError(
-            f"{owner}: all {len(parts)} weights are 0, so nothing could ever be drawn"
-        )
-    return parts
-
-
-def _is_pair(value: object) -> bool:
-    return (
-        isinstance(value, tuple | list)
-        and len(value) == 2
-        and isinstance(value[0], Dataset)
-        and not isinstance(value[1], Dataset | tuple | list)
-    )
-
-
-def _flattened(parts: list[Pair], scheme: str) -> list[Pair]:
-    """Blends among the parts, of the same scheme, opened up: weights multiply."""
-    flat: list[Pair] = []
-    for dataset, weight in parts:
-        if type(dataset) is BlendDataset and dataset.scheme == scheme:
-            inner = zip(dataset.inputs, dataset.shares(), strict=True)
-            flat.extend((each, weight * share) for each, share in inner)
+def _flattened(parts: Sequence[Part], scheme: str, options: dict[str, Any]) -> list[Part]:
+    """Endless blends among the parts, of the same scheme, opened up."""
+    flat: list[Part] = []
+    for part in parts:
+        inner = part.dataset
+        if type(inner) is BlendDataset and inner.endless and _mixed_like(inner, scheme, options):
+            flat.extend(opened_up(part, inner.weights, inner.inputs))
         else:
-            flat.append((dataset, weight))
+            flat.append(part)
     return flat
 
 
-def _merged(parts: list[Pair], owner: str) -> list[Pair]:
-    """Equal datasets as one, with the sum of their weights."""
-    merged: list[Pair] = []
-    by_key: dict[int, list[int]] = {}
-    for dataset, weight in parts:
-        alike = by_key.setdefault(dataset.key, [])
-        same = next((i for i in alike if merged[i][0] == dataset), None)
-        if same is None:
-            alike.append(len(merged))
-            merged.append((dataset, weight))
-            continue
-        total = merged[same][1] + weight
-        names = ", ".join(source.name for source in dataset.sources)
-        _log.info("%s: %s is listed twice; it is read as one, weight %g", owner, names, total)
-        merged[same] = (dataset, total)
-    return merged
-
-
-def _told_apart(datasets: Sequence[Dataset[Any]]) -> list[Dataset[Any]]:
-    """Datasets that share a source, wherever below them it is, each in an order of its own."""
-    seen: Counter[int] = Counter()
-    apart: list[Dataset[Any]] = []
-    for dataset in datasets:
-        keys = {source.key for source in dataset.sources}
-        before = max((seen[key] for key in keys), default=0)
-        seen.update(keys)
-        apart.append(dataset.distinguished(before) if before else dataset)
-    return apart
+def _mixed_like(inner: BlendDataset[Any], scheme: str, options: dict[str, Any]) -> bool:
+    return isinstance(inner.scheme, str) and (inner.scheme, inner.options) == (scheme, options)

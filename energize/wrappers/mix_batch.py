@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 from energize.dataset import Dataset
-from energize.order.schemes import Scheme
 from energize.topology import WorkerConfig
 from energize.wrappers.batch import BatchDataset
-from energize.wrappers.blend import BlendDataset
+from energize.wrappers.blend import BlendDataset, PairOf
 
 __all__ = ["MixBatchDataset"]
 
@@ -18,12 +17,13 @@ T_batch_co = TypeVar("T_batch_co", covariant=True)
 
 
 class MixBatchDataset(BatchDataset[T_batch_co]):
-    """Batches whose samples are drawn one by one from several datasets, without end.
+    """Batches whose samples are drawn one by one from several datasets.
 
     Each batch is `batch_mix_fn` of a list of `batch_size` items, drawn from a `BlendDataset` of the
     pairs. Datasets usually give batches of one sample, which functions like
     `homogeneous_concat_mix` put together; inner batches of k samples give batches of `batch_size *
-    k`. By default the list itself is the batch.
+    k`. By default the list itself is the batch. Weights, `scheme`, `stop` and the other parameters
+    of a blend are passed to it; in one that ends, the last batch may be short, unless `drop_last`.
 
     Raises what `BlendDataset` and `BatchDataset` raise.
 
@@ -37,15 +37,19 @@ class MixBatchDataset(BatchDataset[T_batch_co]):
 
     def __init__(
         self,
-        *pairs: tuple[Dataset[T_in], float] | Iterable[tuple[Dataset[T_in], float]],
+        *pairs: PairOf[T_in] | Iterable[PairOf[T_in]] | Mapping[str, Dataset[T_in]],
         batch_size: int,
         batch_mix_fn: Callable[[list[T_in]], T_batch_co] | None = None,
-        scheme: str | Scheme = "block",
+        drop_last: bool = False,
         worker_config: WorkerConfig | None = None,
+        **blend: Any,
     ) -> None:
         mix_fn: Callable[[list[T_in]], Any] = same if batch_mix_fn is None else batch_mix_fn
         super().__init__(
-            BlendDataset(*pairs, scheme=scheme, worker_config=worker_config), batch_size, mix_fn
+            BlendDataset(*pairs, worker_config=worker_config, **blend),
+            batch_size,
+            mix_fn,
+            drop_last=drop_last,
         )
 
 

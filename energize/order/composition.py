@@ -1,0 +1,212 @@
+"""What global batches, and the device batches they consist of, are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+import numpy as np
+import numpy.typing as npt
+
+from energize.errors import ConfigError, nearest
+from energize.order.arranging import Arrangement, Interleaved, InTurn, Rotated
+from energize.order.weights import largest_remainder
+
+__all__ = ["BATCHING_METHODS", "Composition"]
+
+Int64Array = npt.NDArray[np.int64]
+
+_WINDOW = 2**16
+"""Units that `random` shuffles together, at most; but at least 4 batches, and at most 64."""
+
+
+class Composition:
+    """An epoch of `asked[s]` samples of each stream s, put together into global batches.
+
+    A global batch is `global_batch_size` consecutive samples, and global_batch_size / batch_size
+    consecutive device batches. `method`:
+
+    - `random`: each sample's stream is random; shares hold over some tens of batches.
+    - `in_turn`: one stream after the other, in batches that do not care for streams.
+    - `stratified`: after k global batches every stream has given its share of k *
+      global_batch_size samples within 1, and its samples are spread over the batch.
+    - `per_stream`: a global batch is of one stream, which is random.
+    - `device_per_stream`: a device batch is of one stream; the device batches of k global batches
+      hold the shares within 1 device batch.
+
+    Every global batch is full; except that with the first three methods, the samples that are left
+    at the end of an epoch make a shorter one, whose device batches differ by one sample at most. It
+    is left out when it has fewer samples than device batches, or with `drop_last`. All methods but
+    the last make the same global batches however these are divided, as long as the same samples
+    come: a rest that is enough for one division may be too little for another.
+
+    `totals` are the samples of each stream that do come, `size` their sum, and `batches` the device
+    batches of an epoch, as many for each device.
+
+    Raises `ConfigError` when `batch_size` does not divide `global_batch_size`, for an unknown
+    method, when an epoch fills no global batch, and when a stream has no place: less than half a
+    sample in a `stratified` batch, or less than one full batch of its own in an epoch.
+
+    >>> import numpy as np
+    >>> mixed = Composition(np.array([6, 2]), "stratified", 2, 4, key=1)
+    >>> stream, _ = mixed.locate(np.zeros(4, dtype=np.int64), np.arange(4))
+    >>> sorted(stream.tolist())
+    [0, 0, 0, 1]
+    """
+
+    def __init__(
+        self,
+        asked: Int64Array,
+        method: str,
+        batch_size: int,
+        global_batch_size: int,
+        *,
+        key: int,
+        drop_last: bool = False,
+    ) -> None:
+        if method not in BATCHING_METHODS:
+            raise ConfigError(
+                f"batching_method={method!r} is not one of {', '.join(BATCHING_METHODS)}"
+                f"{nearest(str(method), list(BATCHING_METHODS))}"
+            )
+        if global_batch_size % batch_size:
+            raise ConfigError(
+                f"a global batch of {global_batch_size} samples cannot be divided into device "
+                f"batches of {batch_size}; global_batch_size is a multiple of batch_size"
+            )
+        self.asked = asked
+        self.method = method
+        self.batch_size = batch_size
+        self.global_batch_size = global_batch_size
+        self.devices = global_batch_size // batch_size
+        _check_places(self)
+        self._unit, units = BATCHING_METHODS[method](self, drop_last)
+        self.totals = units * self._unit
+        self.size = int(self.totals.sum())
+        self.batches = -(-self.size // global_batch_size) * self.devices
+        self._arrangement = self._arranged(units, key)
+
+    def locate(self, epoch: Int64Array, at: Int64Array) -> tuple[Int64Array, Int64Array]:
+        """For each sample of an epoch its stream, and its number among those of the stream."""
+        unit, offset = np.divmod(at, self._unit)
+        stream, nth = self._arrangement.locate(epoch, unit)
+        return stream, nth * self._unit + offset
+
+    def counts(self, epoch: int, n: int) -> Int64Array:
+        """Samples of each stream among the first `n` of an epoch."""
+        units, rest = divmod(n, self._unit)
+        counts = self._arrangement.counts(epoch, units) * self._unit
+        if rest:
+            stream, _ = self._arrangement.locate(*np.array([[epoch], [units]], dtype=np.int64))
+            counts[stream] += rest
+        return counts
+
+    def bounds(self, batch: Int64Array) -> tuple[Int64Array, Int64Array]:
+        """For each device batch of an epoch its first sample, and that behind its last."""
+        which, device = np.divmod(batch, self.devices)
+        start = which * self.global_batch_size
+        length = np.minimum(self.size - start, self.global_batch_size)
+        first = start + device * length // self.devices
+        return first, start + (device + 1) * length // self.devices
+
+    def _arranged(self, units: Int64Array, key: int) -> Arrangement:
+        if self.method == "in_turn":
+            return InTurn(units)
+        if self.method == "random":
+            together = min(max(_WINDOW // self.global_batch_size, 4), 64)
+            return Interleaved(units, together * self.global_batch_size, key)
+        if self.method == "per_stream":
+            return Interleaved(units, 64, key)
+        return Rotated(units, self.global_batch_size // self._unit, key)
+
+
+def _check_places(mixed: Composition) -> None:
+    """Whether an epoch fills a global batch, and each stream gets its place."""
+    total, method = int(mixed.asked.sum()), mixed.method
+    indifferent = method in ("random", "in_turn")
+    if total < mixed.global_batch_size and (not indifferent or total < mixed.devices):
+        raise ConfigError(
+            f"the {total} samples of an epoch cannot fill one global batch of "
+            f"{mixed.global_batch_size}; use a smaller batch, or larger quotas"
+        )
+    if indifferent:
+        return
+    stream, least = int(mixed.asked.argmin()), int(mixed.asked.min())
+    if least == 0:
+        raise ConfigError(
+            f"stream {stream} gives no samples to an epoch, so it has no place in the batches of "
+            f"{method!r}; leave it out, or use batching_method='random'"
+        )
+    smallest = -(-total // (2 * least))
+    if method == "stratified" and mixed.global_batch_size < smallest:
+        raise ConfigError(
+            f"stream {stream} gives {least} of the {total} samples of an epoch, less than half a "
+            f"sample of a global batch of {mixed.global_batch_size}; the smallest global batch "
+            f"that holds all streams has {smallest}. Use one, or a larger quota, or "
+            "batching_method='random'"
+        )
+
+
+def _samples(mixed: Composition, drop_last: bool) -> tuple[int, Int64Array]:
+    """Samples as units; a last batch that is short, if every device gets something of it."""
+    total = int(mixed.asked.sum())
+    rest = total % mixed.global_batch_size
+    if not rest or (rest >= mixed.devices and not drop_last):
+        return 1, mixed.asked
+    return 1, largest_remainder(mixed.asked, total - rest)
+
+
+def _global_batches(mixed: Composition, drop_last: bool) -> tuple[int, Int64Array]:
+    """Global batches as units, each of one stream."""
+    _check_full(mixed, mixed.global_batch_size, "global batch")
+    return mixed.global_batch_size, mixed.asked // mixed.global_batch_size
+
+
+def _device_batches(mixed: Composition, drop_last: bool) -> tuple[int, Int64Array]:
+    """Device batches as units: as many for each device, in the ratio of the streams' samples."""
+    _check_full(mixed, mixed.batch_size, "device batch")
+    most = mixed.asked // mixed.batch_size
+    wanted = int(most.sum()) // mixed.devices * mixed.devices
+    if not wanted:
+        raise ConfigError(
+            f"the {most.sum()} full device batches of {mixed.batch_size} samples in an epoch are "
+            f"fewer than the {mixed.devices} of one global batch; use a smaller batch, or larger "
+            "quotas"
+        )
+    weights = mixed.asked.astype(object) * wanted
+    total = int(mixed.asked.sum())
+    units = (weights // total).astype(np.int64)
+    by_remainder = np.argsort(-(weights % total), kind="stable")
+    while missing := wanted - int(units.sum()):
+        units[by_remainder[(units < most)[by_remainder]][:missing]] += 1
+    if not units.all():
+        raise ConfigError(
+            f"stream {int(units.argmin())} fills {most[units.argmin()]} of {most.sum()} device "
+            f"batches, and of the {wanted} that can be shared out evenly among {mixed.devices} "
+            "devices it gets none; use a smaller batch_size, or a larger quota"
+        )
+    return mixed.batch_size, units
+
+
+def _check_full(mixed: Composition, batch: int, kind: str) -> None:
+    least = int(mixed.asked.min())
+    if least < batch:
+        raise ConfigError(
+            f"stream {int(mixed.asked.argmin())} gives {least} samples to an epoch and cannot fill "
+            f"one {kind} of {batch}, which {mixed.method!r} makes of one stream; use batches of at "
+            f"most {least}, or a larger quota"
+        )
+
+
+BATCHING_METHODS: Mapping[str, Callable[[Composition, bool], tuple[int, Int64Array]]] = (
+    MappingProxyType(
+        {
+            "random": _samples,
+            "in_turn": _samples,
+            "stratified": _samples,
+            "per_stream": _global_batches,
+            "device_per_stream": _device_batches,
+        }
+    )
+)
+"""How each method divides an epoch: samples per unit, and units of each stream."""

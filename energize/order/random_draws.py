@@ -1,0 +1,145 @@
+"""The random schemes: every slot is drawn on its own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from energize.order.pieces import Piece, locate_in_pieces, ranks_within
+from energize.order.remembered import Remembered
+from energize.order.variates import binomial, hypergeometric
+from energize.order.weights import Weights, bounded_weights, integer_weights, names_of
+from energize.rng import derive, shuffled
+
+__all__ = ["RandomScheme", "UniformScheme"]
+
+Int64Array = npt.NDArray[np.int64]
+
+_SUPERBLOCK_BITS = 40
+_WEIGHT_BITS = 50
+
+
+class RandomScheme:
+    """Each slot is drawn independently of all others, a source with the probability of its weight.
+
+    Counts are known without drawing what lies before: a superblock of 2**40 slots draws how many
+    slots each source has in it (multinomial), a half of a block how many of its block's
+    (hypergeometric), and a smallest block, of 2**14 to 2**20 slots, puts its own in random order.
+    Together these are independent draws. So any position costs the same, a few dozen splits once
+    and less than one per thousand slots when read on; only beyond slot 2**40 a sum over the
+    superblocks before comes in.
+
+    All draws are integer functions of `key` and the position, the same on every machine and with
+    every version of numpy. Weights of more than 50 bits together are rounded to that; a weight of 0
+    never receives a slot. Raises `WeightError`.
+
+    >>> scheme = RandomScheme([3, 1], key=5)
+    >>> scheme.counts(10**9).tolist()
+    [749985939, 250014061]
+    """
+
+    def __init__(self, weights: Weights, *, key: int = 0) -> None:
+        self._draw_from(names_of(weights), integer_weights(weights), derive("random", key))
+
+    def _draw_from(self, names: tuple[str, ...] | None, integers: Int64Array, key: int) -> None:
+        self.names = names
+        self._key = key
+        self._count = len(integers)
+        self._drawn = np.flatnonzero(integers > 0)
+        self._weights = bounded_weights(integers[self._drawn], _WEIGHT_BITS)
+        leaf_bits = min(20, max(14, (64 * len(self._drawn) - 1).bit_length()))
+        self._leaf, self._depth = 1 << leaf_bits, _SUPERBLOCK_BITS - leaf_bits
+        path = self._depth + 4
+        self._block = Remembered(self._counted, path)
+        self._left_half = Remembered(self._split, path)
+        self._layout = Remembered(self._laid_out, 2)
+
+    def describe(self) -> dict[str, Any]:
+        return {"scheme": "random"}
+
+    def counts(self, n: int) -> Int64Array:
+        leaf, rest = divmod(n, self._leaf)
+        drawn, _ = self._block(self._depth, leaf)
+        if rest:
+            drawn = drawn + np.bincount(self._layout(leaf).source[:rest], minlength=len(drawn))
+        counts = np.zeros(self._count, dtype=np.int64)
+        counts[self._drawn] = drawn
+        return counts
+
+    def locate(self, ks: Int64Array) -> tuple[Int64Array, Int64Array]:
+        source, nth = locate_in_pieces(ks, self._leaf, self._layout)
+        return self._drawn[source], nth
+
+    # A block of level l is one of the 2**l equal parts of a superblock, numbered from slot 0 on.
+
+    def _counted(self, level: int, number: int) -> tuple[Int64Array, Int64Array]:
+        """The slots of each source before a block, and in it."""
+        if level == 0:
+            before = sum((self._superblock(i) for i in range(number)), np.zeros_like(self._weights))
+            return before, self._superblock(number)
+        before, counts = self._block(level - 1, number // 2)
+        left = self._left_half(level - 1, number // 2)
+        return (before + left, counts - left) if number % 2 else (before, left)
+
+    def _superblock(self, number: int) -> Int64Array:
+        """The slots of each source in a superblock: binomial splits down a tree over sources."""
+        key = derive(self._key, "superblock", number)
+        counts = np.array([1 << _SUPERBLOCK_BITS], dtype=np.int64)
+        for weights in _tree(self._weights):
+            left = binomial(key, _numbers(counts), counts, weights[0::2], weights[1::2])
+            counts = _interleaved(left, counts - left)
+        return counts[: len(self._weights)]
+
+    def _split(self, level: int, number: int) -> Int64Array:
+        """The slots of each source in the left half of a block, down the same tree."""
+        key = derive(self._key, "half", level, number)
+        _, counts = self._block(level, number)
+        taken = np.array([1 << (_SUPERBLOCK_BITS - level - 1)], dtype=np.int64)
+        for there in _tree(counts):
+            left = hypergeometric(key, _numbers(taken), there[0::2], there[1::2], taken)
+            taken = _interleaved(left, taken - left)
+        return taken[: len(counts)]
+
+    def _laid_out(self, leaf: int) -> Piece:
+        before, counts = self._block(self._depth, leaf)
+        order = shuffled(derive(self._key, "order"), leaf, self._leaf)
+        source = np.repeat(np.arange(len(counts), dtype=np.int32), counts)[order]
+        return Piece(source, ranks_within(source, counts), before)
+
+
+class UniformScheme(RandomScheme):
+    """As `RandomScheme`, with the same probability for every source of a weight above 0.
+
+    >>> UniformScheme([1, 0, 9], key=5).counts(10**6).tolist()
+    [500592, 0, 499408]
+    """
+
+    def __init__(self, weights: Weights, *, key: int = 0) -> None:
+        equal = (integer_weights(weights) > 0).astype(np.int64)
+        self._draw_from(names_of(weights), equal, derive("uniform", key))
+
+    def describe(self) -> dict[str, Any]:
+        return {"scheme": "uniform"}
+
+
+def _tree(leaves: Int64Array) -> list[Int64Array]:
+    """The levels below the root of a binary tree in which a node is the sum of its children."""
+    depth = (len(leaves) - 1).bit_length()
+    level = np.zeros(1 << depth, dtype=np.int64)
+    level[: len(leaves)] = leaves
+    levels = []
+    for _ in range(depth):
+        levels.append(level)
+        level = level[0::2] + level[1::2]
+    return levels[::-1]
+
+
+def _numbers(level: Int64Array) -> Int64Array:
+    """The nodes of a level, numbered so that no two of the tree have the same number."""
+    return len(level) + np.arange(len(level))
+
+
+def _interleaved(left: Int64Array, right: Int64Array) -> Int64Array:
+    return np.stack([left, right], axis=1).reshape(-1)

@@ -1,0 +1,250 @@
+"""Weights that change during a run: points, and how to go from one to the next."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+
+from energize.errors import ConfigError, WeightError, nearest
+from energize.order.weights import checked_weight
+
+__all__ = ["CHANGES", "INTERPOLATIONS", "Schedule", "WeightSchedulePoint", "WeightScheduler"]
+
+FloatArray = npt.NDArray[np.float64]
+
+INTERPOLATIONS = ("step", "linear", "cosine")
+CHANGES = ("block", "sample", "block_start")
+
+_SUM_TOLERANCE = 1e-6
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """A weight that changes with the step; usable wherever a mix takes a weight.
+
+    `points` are (step, value) pairs in order of their steps, which count from 0. A value holds from
+    its step on: `step` keeps it until the next point, `linear` and `cosine` glide to the value of
+    the next. Before the first point its value holds, behind the last one that of the last.
+
+    Steps are slots of the mix; or optimizer steps, when `slots_per_step` says how many slots one of
+    them takes (the global batch size, for a mix of samples). `change` says where a point acts in
+    the scheme `block`:
+
+    - `block`: at the next block start; a block holds the integral of the weights over its slots;
+    - `sample`: at its own slot; the block before is cut there, and a new one begins;
+    - `block_start`: a block holds the weights of its first slot throughout.
+
+    Schemes without blocks change at the slot itself.
+
+    Raises `ConfigError` for steps or names that cannot be used, `WeightError` for values.
+
+    >>> Schedule([(0, 0.2), (10_000, 0.5)], "linear").value(5_000)
+    0.35
+    """
+
+    points: tuple[tuple[int, float], ...]
+    interpolation: str = "step"
+    slots_per_step: int = 1
+    change: str = "block"
+
+    def __init__(
+        self,
+        points: Iterable[tuple[int, float]],
+        interpolation: str = "step",
+        slots_per_step: int = 1,
+        change: str = "block",
+    ) -> None:
+        given = [tuple(each) for each in points]
+        _check_options(interpolation, slots_per_step, change)
+        _check_steps([each[0] if len(each) == 2 else each for each in given], "Schedule")
+        checked = tuple(
+            (step, checked_weight(value, f"Schedule: the point at step {step}"))
+            for step, value in given
+        )
+        object.__setattr__(self, "points", checked)
+        object.__setattr__(self, "interpolation", interpolation)
+        object.__setattr__(self, "slots_per_step", slots_per_step)
+        object.__setattr__(self, "change", change)
+
+    def value(self, step: float) -> float:
+        """The weight at a step."""
+        return float(self.at(np.array([step * self.slots_per_step], dtype=np.float64))[0])
+
+    def at(self, slots: FloatArray) -> FloatArray:
+        """The weight at each slot, which need not be a whole number."""
+        steps = np.array([step * self.slots_per_step for step, _ in self.points], dtype=np.float64)
+        values = np.array([value for _, value in self.points])
+        now = np.clip(np.searchsorted(steps, slots, side="right") - 1, 0, None)
+        then = np.minimum(now + 1, len(steps) - 1)
+        length = np.where(then > now, steps[then] - steps[now], 1.0)
+        way = np.clip((slots - steps[now]) / length, 0.0, 1.0)
+        rise = values[then] - values[now]
+        weights: FloatArray = values[now] + _eased(way, self.interpolation) * rise
+        return weights
+
+    @property
+    def slots(self) -> list[int]:
+        """The slots of its points."""
+        return [step * self.slots_per_step for step, _ in self.points]
+
+
+@dataclass(frozen=True)
+class WeightSchedulePoint:
+    """The weights of all sources from a step on.
+
+    They have to sum to 1 within 1e-6, so that a forgotten source shows; `normalize=True` divides
+    them by their sum instead. Raises `WeightError` for weights, `ConfigError` for a step.
+    """
+
+    step: int
+    weights: Mapping[str, float]
+    normalize: bool = False
+
+    def __post_init__(self) -> None:
+        where = f"WeightSchedulePoint: the point at step {self.step!r}"
+        _check_steps([self.step], "WeightSchedulePoint")
+        if not isinstance(self.weights, Mapping):
+            raise WeightError(
+                f"{where}: weights map names to numbers, got {type(self.weights).__name__}"
+            )
+        checked = {
+            name: checked_weight(weight, f"{where}, source {name!r}")
+            for name, weight in self.weights.items()
+        }
+        total = math.fsum(checked.values())
+        if total == 0:
+            raise WeightError(f"{where}: all {len(checked)} weights are 0")
+        if not self.normalize and abs(total - 1) > _SUM_TOLERANCE:
+            raise WeightError(
+                f"{where}: the weights sum to {total:.9g}, not to 1; correct them, or pass "
+                "normalize=True to have them divided by their sum"
+            )
+        if self.normalize:
+            checked = {name: weight / total for name, weight in checked.items()}
+        object.__setattr__(self, "weights", checked)
+
+
+@dataclass(frozen=True)
+class WeightScheduler:
+    """Weights of named sources over the steps of a run, given at points.
+
+    `interpolation`, `slots_per_step` and `change` are those of `Schedule`. Every point names the
+    same sources; steps are in order, none twice.
+
+    Raises `ConfigError`; for names, it lists those that are missing and those that are too many.
+
+    >>> scheduler = WeightScheduler(
+    ...     [
+    ...         WeightSchedulePoint(step=0, weights={"code": 0.2, "text": 0.8}),
+    ...         WeightSchedulePoint(step=10_000, weights={"code": 0.5, "text": 0.5}),
+    ...     ],
+    ...     interpolation="linear",
+    ... )
+    >>> scheduler.get_weights(5_000)
+    {'code': 0.35, 'text': 0.65}
+    """
+
+    schedule: Sequence[WeightSchedulePoint]
+    interpolation: str = "step"
+    slots_per_step: int = 1
+    change: str = "block"
+
+    def __post_init__(self) -> None:
+        points = tuple(self.schedule)
+        if not all(isinstance(point, WeightSchedulePoint) for point in points):
+            raise ConfigError(
+                "WeightScheduler: schedule is a list of WeightSchedulePoint(step, weights), got "
+                f"{self.schedule!r}"
+            )
+        _check_options(self.interpolation, self.slots_per_step, self.change)
+        _check_steps([point.step for point in points], "WeightScheduler")
+        for point in points[1:]:
+            difference = names_apart(points[0].weights, point.weights)
+            if difference:
+                raise WeightError(
+                    f"WeightScheduler: the point at step {point.step} does not name the sources of "
+                    f"the first one: {difference}"
+                )
+        object.__setattr__(self, "schedule", points)
+
+    @property
+    def dataset_names(self) -> list[str]:
+        """The sources, in the order of the first point."""
+        return list(self.schedule[0].weights)
+
+    def get_weights(self, step: float) -> dict[str, float]:
+        """The weight of each source at a step, 0 or more; between points they sum to 1."""
+        if isinstance(step, bool) or not isinstance(step, int | float) or not step >= 0:
+            raise ConfigError(f"WeightScheduler: a step is a number, 0 or more; got {step!r}")
+        weights = {name: each.value(step) for name, each in self.schedules().items()}
+        glides = self.interpolation != "step"
+        if glides and self.schedule[0].step < step < self.schedule[-1].step:
+            total = math.fsum(weights.values())
+            weights = {name: weight / total for name, weight in weights.items()}
+        return weights
+
+    def schedules(self) -> dict[str, Schedule]:
+        """The weight of each source on its own."""
+        return {
+            name: Schedule(
+                [(point.step, point.weights[name]) for point in self.schedule],
+                self.interpolation,
+                self.slots_per_step,
+                self.change,
+            )
+            for name in self.dataset_names
+        }
+
+
+def names_apart(expected: Iterable[str], found: Iterable[str]) -> str:
+    """Which names are missing and which are too many, as text; nothing where none is."""
+    wanted, given = list(expected), list(found)
+    missing = [name for name in wanted if name not in given]
+    extra = [f"{name!r}{nearest(name, missing)}" for name in given if name not in wanted]
+    parts = [f"missing {', '.join(map(repr, missing))}"] if missing else []
+    return "; ".join([*parts, *([f"unknown {', '.join(extra)}"] if extra else [])])
+
+
+def _eased(way: FloatArray, interpolation: str) -> FloatArray:
+    if interpolation == "step":
+        return np.zeros_like(way)
+    if interpolation == "linear":
+        return way
+    return (1 - np.cos(np.pi * way)) / 2
+
+
+def _check_options(interpolation: object, slots_per_step: object, change: object) -> None:
+    for name, value, known in (
+        ("interpolation", interpolation, INTERPOLATIONS),
+        ("change", change, CHANGES),
+    ):
+        if value not in known:
+            raise ConfigError(
+                f"unknown {name} {value!r}{nearest(str(value), known)} Known: {', '.join(known)}"
+            )
+    if isinstance(slots_per_step, bool) or not isinstance(slots_per_step, int):
+        raise ConfigError(f"slots_per_step is a whole number, got {slots_per_step!r}")
+    if slots_per_step < 1:
+        raise ConfigError(f"slots_per_step counts slots, 1 or more; got {slots_per_step}")
+
+
+def _check_steps(steps: Sequence[object], owner: str) -> None:
+    if not steps:
+        raise ConfigError(f"{owner}: the schedule has no points; give one at step 0 at least")
+    for step in steps:
+        if isinstance(step, bool) or not isinstance(step, int) or step < 0:
+            raise ConfigError(
+                f"{owner}: a point is given with its step, a whole number, 0 or more; got {step!r}"
+            )
+    for before, after in pairwise(steps):
+        if before == after:
+            raise ConfigError(f"{owner}: there are two points at step {after}")
+        if before > after:  # type: ignore[operator]  # both are integers
+            raise ConfigError(
+                f"{owner}: step {after} comes behind step {before}; give points in order of steps"
+            )

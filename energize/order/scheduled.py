@@ -1,0 +1,206 @@
+"""Schemes whose weights change with the slot."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import groupby, pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from energize.errors import ConfigError, WeightError
+from energize.order.block_stage import BlockStage
+from energize.order.integral import BlockStartSum, Dues, Piece, ShareIntegral
+from energize.order.schemes import Scheme, make_scheme
+from energize.order.segments import Segment, SegmentedScheme
+from energize.order.varying import Weight, schedules_in, shares_at, weights_at
+from energize.rng import derive
+
+__all__ = ["mixing_scheme"]
+
+Int64Array = npt.NDArray[np.int64]
+FloatArray = npt.NDArray[np.float64]
+
+_BLOCK_SIZE = 1000
+_LAST_POINT = 2**40
+_LARGEST_TABLE = 2**24
+_IGNORE_WEIGHTS = ("uniform", "round_robin")
+
+
+def mixing_scheme(
+    name: str, weights: Sequence[Weight], *, key: int = 0, start: int = 0, **options: Any
+) -> Scheme:
+    """The scheme called `name` over sources whose weights may be schedules.
+
+    Slot 0 of the scheme is slot `start` of the schedules. Behind the last point it is the plain
+    scheme of that name.
+
+    `block`, before that: every block holds the integral of the shares over its slots, rounded with
+    carry from block to block, in random order. A source is within ceil(log2(n)) / 2 slots of the
+    integral at every block end. Where a source comes in (its share leaves 0) or goes out the carry
+    ends and begins anew; so a source whose share is 0 is never drawn. What `Schedule.change` says
+    decides where points act. Any block is computed alone: nothing is replayed.
+
+    Other schemes can follow weights that change in steps: each stretch between points is drawn by
+    the plain scheme on its own.
+
+    Raises `WeightError` where all weights are 0 at some slot; `ConfigError` for schedules that
+    disagree about `change`, glide under a scheme that cannot, or end beyond slot 2**40.
+
+    >>> from energize.order.schedule import Schedule
+    >>> rising = Schedule([(0, 0), (1000, 1)], "linear")
+    >>> falling = Schedule([(0, 1), (1000, 0)], "linear")
+    >>> mixing_scheme("block", [rising, falling], block_size=100).counts(500).tolist()
+    [125, 375]
+    """
+    schedules = [schedule for weight in weights for schedule in schedules_in(weight)]
+    if not schedules:
+        return make_scheme(name, weights, key=key, **options)  # type: ignore[arg-type]  # numbers
+    points = sorted({slot for each in schedules for slot in each.slots if slot > start})
+    if not start:
+        _check_never_all_zero(weights, [0, *points])
+    last = float(points[-1] if points else start)
+    tail = make_scheme(name, _tail_weights(weights, last), key=derive(key, "tail"), **options)
+    if name == "block":
+        change = _common({each.change for each in schedules})
+        size = options.get("block_size", _BLOCK_SIZE)
+        return _Timeline(
+            weights, start=start, points=points, change=change, block_size=size, key=key
+        ).scheme(tail)
+    _check_steps_only(name, {each.interpolation for each in schedules})
+    return _joined_steps(name, weights, [start, *points], tail=tail, key=key, options=options)
+
+
+class _Timeline:
+    """The stretches of a `block` scheme under schedules; slots are counted from its own start."""
+
+    def __init__(
+        self,
+        weights: Sequence[Weight],
+        *,
+        start: int,
+        points: Sequence[int],
+        change: str,
+        block_size: int,
+        key: int,
+    ) -> None:
+        self._weights, self._start, self._key = weights, start, key
+        self._by_first_slot = change == "block_start"
+        self._block_size = block_size
+        align = 1 if change == "sample" else block_size
+        self._pieces = []
+        for at, behind in pairwise([0, *(point - start for point in points)]):
+            begin, end = (-(-slot // align) * align for slot in (at, behind))
+            if end > begin:
+                self._pieces.append(Piece(begin, end, at, behind - at))
+
+    def scheme(self, tail: Scheme) -> Scheme:
+        """Stages, in each of which the same sources have a share, and the tail behind them."""
+        before = np.zeros(len(self._weights), dtype=np.int64)
+        segments = []
+        for drawn, pieces in groupby(self._pieces, self._drawn):
+            members = np.flatnonzero(np.frombuffer(drawn, dtype=np.bool_))
+            stage = self._stage(list(pieces), members)
+            segments.append(Segment(stage.start, stage, members, before))
+            before = segments[-1].counts(stage.end)
+        end = self._pieces[-1].end if self._pieces else 0
+        segments.append(Segment(end, tail, np.arange(len(before)), before))
+        return SegmentedScheme(segments, tail.describe())
+
+    def _drawn(self, piece: Piece) -> bytes:
+        """Which sources have a share in a piece."""
+        ways = np.array([0.25, 0.5, 0.75]) if not self._by_first_slot else np.linspace(0, 0.75, 4)
+        drawn: bytes = (self._shares(piece.origin + ways * piece.length) > 0).any(axis=0).tobytes()
+        return drawn
+
+    def _stage(self, pieces: list[Piece], members: Int64Array) -> BlockStage:
+        start, end = pieces[0].start, pieces[-1].end
+
+        def shares(slots: FloatArray) -> FloatArray:
+            return self._shares(slots)[:, members]
+
+        dues: Dues
+        if self._by_first_slot:
+            _check_small((end - start) // self._block_size * len(members))
+            dues = BlockStartSum(shares, start, end, self._block_size)
+        else:
+            dues = ShareIntegral(shares, pieces)
+        key = derive(self._key, "stage", start)
+        return BlockStage(dues, pieces, self._block_size, key, carried=start > 0)
+
+    def _shares(self, slots: npt.ArrayLike) -> FloatArray:
+        return shares_at(self._weights, np.asarray(slots, dtype=np.float64) + self._start)
+
+
+def _joined_steps(
+    name: str,
+    weights: Sequence[Weight],
+    begins: Sequence[int],
+    *,
+    tail: Scheme,
+    key: int,
+    options: dict[str, Any],
+) -> Scheme:
+    """The plain scheme anew in every stretch between points."""
+    everyone = np.arange(len(weights))
+    before = np.zeros(len(weights), dtype=np.int64)
+    segments = []
+    for at, behind in pairwise(begins):
+        now = shares_at(weights, [at])[0].tolist()
+        scheme = make_scheme(name, now, key=derive(key, "stage", at), **options)
+        segments.append(Segment(at - begins[0], scheme, everyone, before))
+        before = segments[-1].counts(behind - begins[0])
+    segments.append(Segment(begins[-1] - begins[0], tail, everyone, before))
+    return SegmentedScheme(segments, tail.describe())
+
+
+def _tail_weights(weights: Sequence[Weight], last: float) -> list[float]:
+    """The weights behind the last point; equal where a schedule leaves the sources none."""
+    if last > _LAST_POINT:
+        raise ConfigError(
+            f"a schedule has a point at slot {int(last)}; points may lie up to slot {_LAST_POINT}"
+        )
+    final: list[float] = weights_at(weights, [last])[0].tolist()
+    return final if any(final) else [1.0] * len(final)
+
+
+def _check_never_all_zero(weights: Sequence[Weight], points: Sequence[int]) -> None:
+    """Weights have to be above 0 somewhere, at points and between them."""
+    probes = [*points, *(f * a + (1 - f) * b for a, b in pairwise(points) for f in (0.25, 0.75))]
+    drawn = weights_at(weights, sorted(probes)).any(axis=1)
+    if not drawn.all():
+        raise WeightError(
+            f"all {len(weights)} weights are 0 at slot {int(sorted(probes)[int(drawn.argmin())])}: "
+            "nothing could be drawn there"
+        )
+
+
+def _check_small(table: int) -> None:
+    if table > _LARGEST_TABLE:
+        raise ConfigError(
+            f"change='block_start' keeps a table of blocks times sources, {_LARGEST_TABLE} cells "
+            f"at most; this schedule needs {table}. Use change='block', or a larger block_size"
+        )
+
+
+def _check_steps_only(name: str, interpolations: Iterable[str]) -> None:
+    if name in _IGNORE_WEIGHTS:
+        raise ConfigError(
+            f"the scheme {name!r} takes no notice of weights, so a schedule would do nothing; use "
+            "'block', 'exact' or 'random'"
+        )
+    gliding = sorted(set(interpolations) - {"step"})
+    if gliding:
+        raise ConfigError(
+            f"the scheme {name!r} can follow schedules that change in steps, not {gliding[0]!r} "
+            "ones; use scheme='block', or interpolation='step'"
+        )
+
+
+def _common(changes: set[str]) -> str:
+    if len(changes) > 1:
+        raise ConfigError(
+            f"the schedules of a mix have different values of change: {sorted(changes)}; use one"
+        )
+    return next(iter(changes))

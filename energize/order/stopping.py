@@ -1,0 +1,154 @@
+"""Where a mix of finite sources ends, and who takes the slots of a source that is over."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from energize.cursor import INFINITE
+from energize.errors import ConfigError, nearest
+from energize.order.schemes import Scheme
+from energize.order.segments import EpochScheme, Segment, SegmentedScheme
+
+__all__ = ["STOP_RULES", "SchemeMaker", "slot_limits", "stopped_scheme"]
+
+Int64Array = npt.NDArray[np.int64]
+
+STOP_RULES = ("restart", "first_exhausted", "all_exhausted")
+
+_FARTHEST = 2**62
+
+
+class SchemeMaker(Protocol):
+    """Makes the scheme over some of the sources that counts from a slot of the mix."""
+
+    def __call__(self, members: Int64Array, start: int) -> Scheme: ...
+
+
+def slot_limits(sizes: Sequence[int], stop: str, max_epochs: Sequence[int | None]) -> Int64Array:
+    """How many slots each source may take: `max_epochs` times its size, or `INFINITE`.
+
+    Where `max_epochs` is None, it is without limit under `restart`, and one epoch otherwise.
+    Raises `ConfigError` for an unknown rule or an epoch count below 1.
+
+    >>> slot_limits([10, 30], "all_exhausted", [None, 2]).tolist()
+    [10, 60]
+    """
+    if stop not in STOP_RULES:
+        raise ConfigError(
+            f"unknown stop rule {stop!r}{nearest(str(stop), STOP_RULES)} "
+            f"Known: {', '.join(STOP_RULES)}"
+        )
+    limits = []
+    for number, (size, epochs) in enumerate(zip(sizes, max_epochs, strict=True)):
+        if epochs is None:
+            limits.append(INFINITE if stop == "restart" else size)
+            continue
+        if isinstance(epochs, bool) or not isinstance(epochs, int) or epochs < 1:
+            raise ConfigError(
+                f"max_epochs, dataset {number}: a whole number of epochs, 1 or more, or None for "
+                f"no limit; got {epochs!r}. Give a dataset that shall not be read the weight 0"
+            )
+        limits.append(min(size * epochs, INFINITE))
+    return np.array(limits, dtype=np.int64)
+
+
+def stopped_scheme(
+    make: SchemeMaker, limits: Int64Array, drawn: Sequence[bool], stop: str
+) -> tuple[Scheme, int]:
+    """The scheme that `make` gives for all sources, ended by a stop rule, and its size.
+
+    `first_exhausted` ends before the first slot that asks a source for more than its limit. Under
+    the other rules a source that has reached its limit drops out and its slots go to those that are
+    left, by weight; it ends when no source is left, so every source takes its limit exactly. The
+    size is `INFINITE` when that never comes. Behind the end the same slots come again, and every
+    source goes on where it was.
+
+    `drawn` says which sources can be drawn at all: the others, of weight 0, count for nothing.
+
+    >>> from energize.order.schemes import make_scheme
+    >>> weights = np.array([0.5, 0.5])
+    >>> def make(members, start):
+    ...     return make_scheme("block", weights[members], block_size=2)
+    >>> scheme, size = stopped_scheme(make, np.array([10, 30]), [True, True], "all_exhausted")
+    >>> size, scheme.counts(20).tolist(), scheme.counts(30).tolist()
+    (40, [10, 10], [10, 20])
+    """
+    everyone = np.arange(len(limits))
+    scheme: Scheme
+    wanted = np.where(drawn, limits, 0)
+    size = min(sum(wanted.tolist()), INFINITE)
+    if stop == "first_exhausted":
+        scheme = make(everyone, 0)
+        size = _first_asked_too_much(scheme, np.where(drawn, limits, INFINITE), size) - 1
+    elif (wanted[np.asarray(drawn)] == INFINITE).all():
+        return make(everyone, 0), INFINITE
+    else:
+        scheme = _DroppingScheme(make, wanted)
+    if size >= _FARTHEST or size == 0:
+        return scheme, INFINITE if size else 0
+    each = scheme.counts(size) if stop == "first_exhausted" else wanted
+    return EpochScheme(scheme, each), size
+
+
+class _DroppingScheme(SegmentedScheme):
+    """A source that has had `limits` slots drops out; a new segment begins without it.
+
+    Segments are found when they are needed, each by bisection from the one before it. Slots lie
+    below the sum of the limits.
+    """
+
+    def __init__(self, make: SchemeMaker, limits: Int64Array) -> None:
+        self._make = make
+        self._limits = limits
+        members = np.flatnonzero(limits)
+        first = Segment(0, make(members, 0), members, np.zeros(len(limits), dtype=np.int64))
+        super().__init__([first], first.scheme.describe())
+
+    def _segments_to(self, n: int) -> tuple[Segment, ...]:
+        segments = self._segments
+        while (follower := self._after(segments[-1], n)) is not None:
+            segments = (*segments, follower)
+        self._segments = segments
+        return segments
+
+    def _after(self, segment: Segment, n: int) -> Segment | None:
+        """The segment behind `segment`, if it begins at slot `n` or before it."""
+
+        def over(slot: int) -> bool:
+            return bool((segment.counts(slot) >= self._limits)[segment.members].any())
+
+        if not over(n):
+            return None
+        start = _first(over, segment.start, n)
+        counts = segment.counts(start)
+        members = segment.members[(counts < self._limits)[segment.members]]
+        if not members.size:
+            return None
+        return Segment(start, self._make(members, start), members, counts)
+
+
+def _first_asked_too_much(scheme: Scheme, limits: Int64Array, total: int) -> int:
+    """The least number of slots that take more of a source than its limit."""
+
+    def too_much(n: int) -> bool:
+        return bool((scheme.counts(n) > limits).any())
+
+    end = total + 1 if total < _FARTHEST else 1
+    while end < _FARTHEST and not too_much(end):
+        end *= 2
+    return _first(too_much, 0, end) if end < _FARTHEST else INFINITE
+
+
+def _first(holds: Callable[[int], bool], low: int, high: int) -> int:
+    """The least number above `low` for which `holds`, which is true of `high` and all above."""
+    while high - low > 1:
+        middle = (low + high) // 2
+        if holds(middle):
+            high = middle
+        else:
+            low = middle
+    return high

@@ -1,0 +1,213 @@
+"""The datasets of a blend with their weights: given, checked, opened up, merged, told apart."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from energize.dataset import Dataset
+from energize.errors import ConfigError, WeightError
+from energize.order.schedule import Schedule, WeightScheduler, names_apart
+from energize.order.shares import checked_temperature, limited, tempered
+from energize.order.varying import Product, Share, Sum, Weight, ever_positive
+from energize.order.weights import checked_weight
+
+__all__ = ["Part", "checked_parts", "levelled", "merged", "numbers_only", "opened_up", "told_apart"]
+
+_log = logging.getLogger("energize")
+
+
+class Part(NamedTuple):
+    """A dataset of a blend, what it weighs, and how many epochs of it are read at most."""
+
+    dataset: Dataset[Any]
+    weight: Weight
+    max_epochs: int | None = None
+
+
+PerDataset = Any
+"""A value for all datasets, one each in a list, or one each by name."""
+
+
+def checked_parts(
+    given: Sequence[Any], weights: object, max_epochs: PerDataset, owner: str
+) -> tuple[list[Part], list[str] | None]:
+    """The parts, and their names where they have any.
+
+    They are given as pairs (dataset, weight), as one iterable of pairs, or as datasets by name with
+    `weights` by name.
+    """
+    names = None
+    if len(given) == 1 and isinstance(given[0], Mapping):
+        names = [str(name) for name in given[0]]
+        given = list(zip(given[0].values(), _weights_by_name(names, weights, owner), strict=True))
+    elif weights is not None:
+        raise WeightError(
+            f"{owner}: weights by name need datasets by name, {{name: dataset}}; or give pairs "
+            "(dataset, weight)"
+        )
+    pairs = _pairs(given, owner)
+    if not any(ever_positive(weight) for _, weight in pairs):
+        raise WeightError(
+            f"{owner}: all {len(pairs)} weights are 0, so nothing could ever be drawn"
+        )
+    epochs = one_each(max_epochs, names, len(pairs), f"{owner}: max_epochs")
+    return [Part(*pair, most) for pair, most in zip(pairs, epochs, strict=True)], names
+
+
+def one_each(value: PerDataset, names: list[str] | None, count: int, what: str) -> list[Any]:
+    """A value for each dataset: the same for all, or those of a list, or those of a dict by name
+    with None for the names left out.
+    """
+    if isinstance(value, Mapping):
+        if names is None:
+            raise ConfigError(f"{what} is given by name, but the datasets have no names")
+        unknown = names_apart(names, [*names, *map(str, value)])
+        if unknown:
+            raise ConfigError(f"{what}: {unknown}")
+        return [value.get(name) for name in names]
+    if isinstance(value, list | tuple):
+        if len(value) != count:
+            raise ConfigError(f"{what}: {len(value)} values are given for {count} datasets")
+        return list(value)
+    return [value] * count
+
+
+def levelled(
+    parts: Sequence[Part],
+    names: list[str] | None,
+    temperature: object,
+    min_share: PerDataset,
+    max_share: PerDataset,
+) -> list[Part]:
+    """The weights after temperature, then floors and caps."""
+    exponent = checked_temperature(temperature)
+    weights = [part.weight for part in parts]
+    numbers = numbers_only(weights)
+    if min_share is not None or max_share is not None:
+        if numbers is None:
+            raise ConfigError(
+                "min_share and max_share need weights that are numbers; keep a schedule within "
+                "limits at its points"
+            )
+        least, most = (
+            one_each(value, names, len(parts), name) if isinstance(value, Mapping) else value
+            for name, value in (("min_share", min_share), ("max_share", max_share))
+        )
+        numbers = tempered(numbers, exponent) if exponent != 1 else numbers
+        return _reweighted(parts, limited(numbers, least, most))
+    if exponent == 1:
+        return list(parts)
+    if numbers is not None:
+        return _reweighted(parts, tempered(numbers, exponent))
+    return _reweighted(
+        parts, [Share(tuple(weights), number, exponent) for number in range(len(parts))]
+    )
+
+
+def opened_up(part: Part, weights: Sequence[Weight], inner: Sequence[Dataset[Any]]) -> list[Part]:
+    """What a part that blends `inner` by `weights` takes part with: weights multiply."""
+    numbers = numbers_only(weights)
+    parts = []
+    for number, dataset in enumerate(inner):
+        share: Weight = Share(tuple(weights), number)
+        if numbers is not None:
+            share = numbers[number] / sum(numbers)
+            if isinstance(part.weight, float):
+                parts.append(Part(dataset, part.weight * share))
+                continue
+        parts.append(Part(dataset, Product((part.weight, share))))
+    return parts
+
+
+def merged(parts: Sequence[Part], owner: str) -> list[Part]:
+    """Equal datasets as one, with the sum of their weights."""
+    kept: list[Part] = []
+    by_key: dict[int, list[int]] = {}
+    for part in parts:
+        alike = by_key.setdefault(part.dataset.key, [])
+        same = next((i for i in alike if _same(kept[i], part)), None)
+        if same is None:
+            alike.append(len(kept))
+            kept.append(part)
+            continue
+        total = _sum(kept[same].weight, part.weight)
+        names = ", ".join(source.name for source in part.dataset.sources)
+        _log.info("%s: %s is listed twice; it is read as one, weight %s", owner, names, total)
+        kept[same] = part._replace(weight=total)
+    return kept
+
+
+def told_apart(datasets: Iterable[Dataset[Any]]) -> list[Dataset[Any]]:
+    """Datasets that share a source, wherever below them it is, each in an order of its own."""
+    seen: Counter[int] = Counter()
+    apart: list[Dataset[Any]] = []
+    for dataset in datasets:
+        keys = {source.key for source in dataset.sources}
+        before = max((seen[key] for key in keys), default=0)
+        seen.update(keys)
+        apart.append(dataset.distinguished(before) if before else dataset)
+    return apart
+
+
+def numbers_only(weights: Sequence[Weight]) -> list[float] | None:
+    """The weights, if none of them changes."""
+    numbers = [weight for weight in weights if isinstance(weight, float)]
+    return numbers if len(numbers) == len(weights) else None
+
+
+def _pairs(given: Sequence[Any], owner: str) -> list[tuple[Dataset[Any], Weight]]:
+    if len(given) == 1 and not _is_pair(given[0]) and isinstance(given[0], Iterable):
+        if isinstance(given[0], Dataset):
+            raise WeightError(f"{owner}: dataset 0 has no weight; give pairs (dataset, weight)")
+        given = list(given[0])
+    if not given:
+        raise ConfigError(f"{owner}: there are no datasets to mix")
+    pairs: list[tuple[Dataset[Any], Weight]] = []
+    for number, pair in enumerate(given):
+        if not _is_pair(pair):
+            what = "has no weight" if isinstance(pair, Dataset) else f"is {str(pair)[:80]!r}"
+            raise WeightError(f"{owner}: dataset {number} {what}; give pairs (dataset, weight)")
+        dataset, weight = pair
+        if not isinstance(weight, Schedule | Share | Product | Sum):
+            weight = checked_weight(weight, f"{owner}: dataset {number}")
+        pairs.append((dataset, weight))
+    return pairs
+
+
+def _is_pair(value: object) -> bool:
+    return (
+        isinstance(value, tuple | list)
+        and len(value) == 2
+        and isinstance(value[0], Dataset)
+        and not isinstance(value[1], Dataset | tuple | list)
+    )
+
+
+def _weights_by_name(names: list[str], weights: object, owner: str) -> list[object]:
+    by_name = weights.schedules() if isinstance(weights, WeightScheduler) else weights
+    if not isinstance(by_name, Mapping):
+        raise WeightError(
+            f"{owner}: datasets given by name need weights={{name: weight}}, or a WeightScheduler; "
+            f"got {weights!r}"
+        )
+    difference = names_apart(names, by_name)
+    if difference:
+        raise WeightError(f"{owner}: the weights do not name the datasets: {difference}")
+    return [by_name[name] for name in names]
+
+
+def _reweighted(parts: Sequence[Part], weights: Sequence[Weight]) -> list[Part]:
+    return [part._replace(weight=weight) for part, weight in zip(parts, weights, strict=True)]
+
+
+def _same(one: Part, other: Part) -> bool:
+    return one.dataset == other.dataset and one.max_epochs == other.max_epochs
+
+
+def _sum(one: Weight, other: Weight) -> Weight:
+    if isinstance(one, float) and isinstance(other, float):
+        return one + other
+    return Sum((one, other))
