@@ -30,7 +30,7 @@ bench: $(READY) peers
 
 $(READY): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install -q -c constraints.txt -e ".[demo,test,dev]"
+	$(BIN)/python -m pip install -q -c constraints.txt -e ".[demo,hf,test,dev]"
 	touch $@
 
 .venv-energon/.ready: constraints-energon.txt

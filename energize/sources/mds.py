@@ -1,0 +1,182 @@
+"""Samples of a folder of MDS shards, read at random."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from functools import cached_property
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from energize.dataset import Int64Array
+from energize.describing import digest
+from energize.errors import ConfigError, DecodeError, ShardError
+from energize.fetching import Failed
+from energize.sources.base import Source
+from energize.sources.mds_shards import MdsShards
+from energize.storage.mds_encodings import Decode
+from energize.storage.mds_format import (
+    MdsShard,
+    column_decoders,
+    decoded_sample,
+    offset_range,
+    read_mds_index,
+)
+
+__all__ = ["MdsSource"]
+
+UNPACKED_BYTES = 2**29
+
+
+class MdsSource(Source[dict[str, Any]]):
+    """The samples of a folder that MosaicML Streaming's MDSWriter wrote.
+
+    A sample is a new dict of its columns by name. Columns of the encodings jpeg, png and pil become
+    Pillow images, loaded; with `decode_images=False` the first two stay bytes. ndarray columns
+    become writable arrays, the others Python's or numpy's scalars, str, bytes and values of JSON.
+    Pickles are refused.
+
+    Opening reads `index.json` only. Shards are read where they lie; one that is there only
+    compressed with zstd (which needs `energize[mds]`) is unpacked as a whole into memory, where
+    those used last are kept, up to `unpacked_bytes` in each process. So compressed shards should be
+    read nearly in order: unpack folders that are to be shuffled as a whole.
+
+    Raises `DatasetNotFoundError`, `DatasetError` or `EmptyDatasetError` when it is made. Reading
+    raises `ShardError` when a shard is missing or not as the index says; a single damaged sample is
+    a `Failed` with a `DecodeError`.
+    """
+
+    path: Path
+    split: str
+    decode_images: bool
+    unpacked_bytes: int
+    shards: tuple[MdsShard, ...]
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        split: str = "",
+        decode_images: bool = True,
+        unpacked_bytes: int = UNPACKED_BYTES,
+        seed: int = 0,
+        occurrence: int = 0,
+    ) -> None:
+        if unpacked_bytes < 0:
+            raise ConfigError(f"MdsSource: unpacked_bytes is 0 or more; got {unpacked_bytes}")
+        self._freeze(
+            path=Path(path),
+            split=split,
+            decode_images=decode_images,
+            unpacked_bytes=unpacked_bytes,
+            shards=read_mds_index(Path(path) / split),
+            seed=seed,
+            occurrence=occurrence,
+        )
+        for columns in {shard.columns for shard in self.shards}:
+            column_decoders(columns, str(self.path / split), decode_images=decode_images)
+
+    @cached_property
+    def count(self) -> int:
+        return sum(shard.samples for shard in self.shards)
+
+    @cached_property
+    def identity(self) -> str:
+        shards = [[shard.name, shard.samples, shard.size] for shard in self.shards]
+        return digest([self.path.absolute().name, self.split, shards])
+
+    @cached_property
+    def name(self) -> str:
+        return "/".join(filter(None, [self.path.absolute().name, self.split]))
+
+    @property
+    def run_length(self) -> int:
+        return max(1, self.count // len(self.shards))
+
+    def describe(self) -> dict[str, Any]:
+        return {
+            "kind": type(self).__name__,
+            "name": self.name,
+            "shards": len(self.shards),
+            "samples": self.count,
+            "decode_images": self.decode_images,
+            "identity": self.identity,
+            "seed": self.seed,
+            "occurrence": self.occurrence,
+        }
+
+    def where(self, position: int, attempt: int = 0) -> str:
+        index = self._samples(np.array([position], dtype=np.int64), attempt)
+        shard, number = (int(each[0]) for each in self._located(index))
+        return self._place(shard, number)
+
+    def read(self, indices: Int64Array) -> list[dict[str, Any] | Failed]:
+        order = np.argsort(indices, kind="stable")
+        shards, numbers = self._located(indices[order])
+        cuts = [0, *(np.flatnonzero(np.diff(shards)) + 1).tolist(), len(order)]
+        samples: list[Any] = [None] * len(order)
+        for first, last in pairwise(cuts):
+            if first < last:
+                found = self._read_shard(int(shards[first]), numbers[first:last].tolist())
+                for row, sample in zip(order[first:last].tolist(), found, strict=True):
+                    samples[row] = sample
+        return samples
+
+    def _read_shard(self, number: int, samples: Sequence[int]) -> list[dict[str, Any] | Failed]:
+        """Samples of one shard, given in ascending order."""
+        shard = self.shards[number]
+        data = self._bytes.get(shard)
+        wanted = zip(*map(offset_range, samples), strict=True)
+        bounds = [
+            np.frombuffer(found, "<u4", 2, at).tolist() for found, at in data.read_ranges(*wanted)
+        ]
+        least = offset_range(shard.samples)[0]
+        for sample, (start, stop) in zip(samples, bounds, strict=True):
+            if not least <= start <= stop <= shard.size:
+                raise ShardError(
+                    f"{self._place(number, sample)} would lie at bytes {start} to {stop} of "
+                    f"{shard.size}: the shard is damaged; copy the folder again"
+                )
+        found = data.read_ranges([start for start, _ in bounds], [stop for _, stop in bounds])
+        return [
+            self._decoded(number, sample, data[at : at + stop - start])
+            for sample, (start, stop), (data, at) in zip(samples, bounds, found, strict=True)
+        ]
+
+    def _decoded(self, shard: int, number: int, data: bytes) -> dict[str, Any] | Failed:
+        where = self._place(shard, number)
+        columns = self.shards[shard].columns
+        try:
+            return decoded_sample(columns, self._decoders[shard], data, where)
+        except DecodeError as reason:
+            return Failed(reason, where)
+
+    def _place(self, shard: int, number: int) -> str:
+        return f"{self.path / self.split / self.shards[shard].name}, sample {number}"
+
+    def _located(self, indices: Int64Array) -> tuple[Int64Array, Int64Array]:
+        """The shard of each sample and its number in it."""
+        shards = np.searchsorted(self._firsts, indices, side="right") - 1
+        return shards, indices - self._firsts[shards]
+
+    @cached_property
+    def _firsts(self) -> Int64Array:
+        """The number of samples before each shard."""
+        counts = np.array([shard.samples for shard in self.shards], dtype=np.int64)
+        return np.cumsum(counts) - counts
+
+    @cached_property
+    def _decoders(self) -> list[tuple[Decode, ...]]:
+        """Those of each shard; shards of one folder may have different columns."""
+        where = str(self.path / self.split)
+        return [
+            column_decoders(shard.columns, where, decode_images=self.decode_images)
+            for shard in self.shards
+        ]
+
+    @cached_property
+    def _bytes(self) -> MdsShards:
+        return MdsShards(str(self.path / self.split), self.unpacked_bytes)

@@ -1,0 +1,209 @@
+"""Device batches of global batches that are composed of several streams."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
+from typing import Any, TypeVar, cast
+
+import numpy as np
+
+from energize.dataset import Int64Array
+from energize.order.arranging import Arrangement
+from energize.order.composition import Composition
+from energize.topology import WorkerConfig
+from energize.wrappers.batch import BatchDataset
+from energize.wrappers.checks import checked_count
+from energize.wrappers.mix_batch import same
+from energize.wrappers.quota import QuotaDataset, QuotaPair
+from energize.wrappers.routed import indexed_inputs
+
+__all__ = ["ComposedDataset", "ComposedSamples"]
+
+T_co = TypeVar("T_co", covariant=True)
+T_batch_co = TypeVar("T_batch_co", covariant=True)
+
+_NAMED = 8
+"""How many streams a message lists."""
+
+_log = logging.getLogger("energize")
+
+
+class ComposedSamples(QuotaDataset[T_co]):
+    """The samples of `ComposedDataset`, one by one, in the order of its batches.
+
+    Raises what `QuotaDataset` and `ComposedDataset` raise.
+
+    >>> from energize import ListSource
+    >>> samples = ComposedSamples(
+    ...     ListSource("aaaa"), ListSource("bbbb"), batch_size=2, batching_method="per_stream"
+    ... )
+    >>> sorted(samples[0] + samples[1]) in (["a", "a"], ["b", "b"])
+    True
+    """
+
+    batching_method: str
+    batch_size: int
+    global_batch_size: int
+    drop_last: bool
+
+    def __init__(
+        self,
+        *streams: QuotaPair | Iterable[QuotaPair],
+        batch_size: int,
+        global_batch_size: int | None = None,
+        batching_method: str = "random",
+        epoch_size: int | str | None = None,
+        sampling_method: str = "balanced",
+        shuffle: bool = False,
+        drop_last: bool = False,
+        worker_config: WorkerConfig | None = None,
+    ) -> None:
+        owner = type(self).__name__
+        whole = batch_size if global_batch_size is None else global_batch_size
+        self._set_up(
+            streams,
+            epoch_size,
+            sampling_method,
+            shuffle,
+            worker_config,
+            batching_method=batching_method,
+            batch_size=checked_count(batch_size, "batch_size", owner),
+            global_batch_size=checked_count(whole, "global_batch_size", owner),
+            drop_last=bool(drop_last),
+        )
+
+    @cached_property
+    def composition(self) -> Composition:
+        """How an epoch is cut into global batches and device batches."""
+        return Composition(
+            self._asked,
+            self.batching_method,
+            self.batch_size,
+            self.global_batch_size,
+            key=self.key,
+            drop_last=self.drop_last,
+        )
+
+    @cached_property
+    def _counts(self) -> Int64Array:
+        return self.composition.totals
+
+    @cached_property
+    def _arrangement(self) -> Arrangement:
+        return self.composition
+
+    def describe(self) -> dict[str, Any]:
+        """Only what decides which samples come: not how a batch is divided among devices."""
+        tree = super().describe() | {"samples": self.size}
+        if self.batching_method != "device_per_stream":
+            del tree["batch_size"]
+        return tree
+
+    def _report(self, asked: Int64Array) -> None:
+        super()._report(asked)
+        left = asked - self._counts
+        streams = np.flatnonzero(left)
+        if streams.size:
+            named = [f"{left[each]} of {asked[each]} of stream {each}" for each in streams[:_NAMED]]
+            more = [f"{left.sum()} in all"] if streams.size > _NAMED else []
+            _log.warning(
+                "%r batches of %d leave samples out of every epoch, %s: %s",
+                self.batching_method,
+                self.global_batch_size,
+                "the same ones" if self.sampling_method == "fixed" else "others in each",
+                ", ".join(named + more),
+            )
+
+
+class ComposedDataset(BatchDataset[T_batch_co]):
+    """Device batches whose global batches are composed of several datasets as
+    `batching_method` says.
+
+    A global batch of `global_batch_size` samples, by default `batch_size`, is that many divided by
+    `batch_size` consecutive items, one for each rank. With `batcher`, items are
+    `batcher(samples)`; by default the list of samples. Datasets, quotas, `epoch_size`,
+    `sampling_method` and `shuffle` are those of `QuotaDataset`; where the datasets are mixed, it is
+    at random even without `shuffle`.
+
+    - "random": each sample is of a random stream; shares hold over some tens of batches.
+    - "in_turn": one dataset after the other.
+    - "stratified": every global batch holds the shares. What does not go into whole samples is
+      carried on: after k batches each stream is within one sample of its share.
+    - "per_stream": a global batch is of one stream.
+    - "device_per_stream": a device batch is of one stream, and global batches hold the shares in
+      device batches.
+
+    An epoch is a whole number of global batches, so all ranks make the same number of steps. With
+    "random", "in_turn" and "stratified" the last one takes what is left, in device batches that
+    differ by one sample at most, unless `drop_last`. Samples that are left out, because they fill
+    no batch, are logged; `counts()` are those that come. With sampling_method "balanced" they are
+    others in every epoch.
+
+    Raises what `QuotaDataset` raises, and `ConfigError` for an unknown method, for sizes that do
+    not divide, and when a batch cannot hold the streams; the message has the size that can.
+
+    >>> from energize import ListSource
+    >>> batches = ComposedDataset(
+    ...     ListSource("aaaaaa"), ListSource("bb"), batch_size=4, batching_method="stratified"
+    ... )
+    >>> ["".join(sorted(batch)) for batch in batches]
+    ['aaab', 'aaab']
+    """
+
+    def __init__(
+        self,
+        *streams: QuotaPair | Iterable[QuotaPair],
+        batch_size: int,
+        global_batch_size: int | None = None,
+        batching_method: str = "random",
+        batcher: Callable[[list[Any]], T_batch_co] | None = None,
+        epoch_size: int | str | None = None,
+        sampling_method: str = "balanced",
+        shuffle: bool = False,
+        drop_last: bool = False,
+        worker_config: WorkerConfig | None = None,
+    ) -> None:
+        samples: ComposedSamples[Any] = ComposedSamples(
+            *streams,
+            batch_size=batch_size,
+            global_batch_size=global_batch_size,
+            batching_method=batching_method,
+            epoch_size=epoch_size,
+            sampling_method=sampling_method,
+            shuffle=shuffle,
+            drop_last=drop_last,
+            worker_config=worker_config,
+        )
+        make: Callable[[list[Any]], Any] = same if batcher is None else batcher
+        super().__init__(samples, batch_size, make)
+
+    def counts(self) -> list[int]:
+        """The samples that each dataset gives to an epoch."""
+        return self._samples.counts()
+
+    @property
+    def _samples(self) -> ComposedSamples[Any]:
+        return cast("ComposedSamples[Any]", indexed_inputs(self)[0])
+
+    @cached_property
+    def size(self) -> int:
+        return self._samples.composition.batches
+
+    def _members(self, positions: Int64Array) -> tuple[Int64Array, Int64Array]:
+        epoch, at = np.divmod(positions, self.size)
+        first, end = self._samples.composition.bounds(at)
+        batch = np.repeat(np.arange(len(positions)), end - first)
+        before = np.cumsum(end - first) - (end - first)
+        offset = np.arange(len(batch)) - before[batch]
+        return epoch[batch] * self._samples.size + first[batch] + offset, batch
+
+    @property
+    def in_turn(self) -> bool:
+        return True
+
+    def taken(self, n: int) -> Sequence[int]:
+        epoch, batch = divmod(n, self.size)
+        first, _ = self._samples.composition.bounds(np.array([batch], dtype=np.int64))
+        return [epoch * self._samples.size + int(first[0])]

@@ -1,0 +1,263 @@
+"""Folders of MDS shards as a source."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pickle
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from energize import ShuffleDataset
+from energize.errors import (
+    ConfigError,
+    DatasetError,
+    DatasetNotFoundError,
+    EmptyDatasetError,
+    ShardError,
+)
+from energize.sources.mds import MdsSource
+from energize.testing import check_exactly_once, check_laws, fingerprint
+from tests.support.mds import numbered_mds, write_mds
+from tests.support.mds_samples import COLUMNS, sample
+
+SUPPORT = Path(__file__).parent / "support"
+PEER = os.environ.get(
+    "STREAMING_PYTHON", str(Path(__file__).parent.parent / ".venv-streaming/bin/python")
+)
+"""An interpreter with the package mosaicml-streaming."""
+
+# The package's vision part needs torchvision; only its base is used here.
+IMPORT_BASE = """
+import importlib.util, sys, types
+package = types.ModuleType("streaming")
+package.__path__ = importlib.util.find_spec("streaming").submodule_search_locations
+sys.modules["streaming"] = package
+from streaming.base import MDSWriter, StreamingDataset
+"""
+
+
+def expected(number: int) -> dict:
+    """What reading gives for `sample(number)`: JPEG loses a little."""
+    known = sample(number)
+    jpeg = next(column for column, encoding in COLUMNS.items() if encoding == "jpeg")
+    buffer = io.BytesIO()
+    known[jpeg].save(buffer, "JPEG")
+    return known | {jpeg: Image.open(buffer)}
+
+
+def same(found: Mapping, wanted: Mapping) -> bool:
+    return list(found) == sorted(wanted) and all(
+        fingerprint(_plain(found[name])) == fingerprint(_plain(wanted[name])) for name in wanted
+    )
+
+
+def _plain(value):
+    if isinstance(value, Image.Image):
+        return [value.mode, value.size, value.tobytes()]
+    return value.item() if isinstance(value, np.generic) else value
+
+
+@pytest.mark.parametrize("zstd", [False, True])
+def test_columns_of_every_encoding(tmp_path, zstd):
+    folder = write_mds(tmp_path / "data", [sample(i) for i in range(23)], COLUMNS, zstd=zstd)
+    source = MdsSource(folder)
+    assert len(source) == 23
+    assert source.name == "data"
+    assert all(same(found, expected(i)) for i, found in enumerate(source))
+    order = np.random.default_rng(1).permutation(23)
+    for found, number in zip(source.at(order), order.tolist(), strict=True):
+        assert same(found, expected(number))
+    arrays = [value for value in source[0].values() if isinstance(value, np.ndarray)]
+    assert len(arrays) == 3
+    assert all(array.flags.writeable for array in arrays)
+
+
+@pytest.mark.parametrize("zstd", [False, True])
+def test_laws(tmp_path, zstd):
+    source = MdsSource(numbered_mds(tmp_path / "data", 23, zstd=zstd, per_shard=4))
+    check_laws(ShuffleDataset(source))
+    check_exactly_once(ShuffleDataset(source), lambda *_: (1, 1), epoch=3)
+    assert [each["number"] for each in source] == list(range(23))
+    again = pickle.loads(pickle.dumps(source))
+    assert again == source
+    assert again[7] == {"number": 7, "text": "sample 7"}
+
+
+def test_unpacked_shards_are_kept_up_to_a_limit(tmp_path):
+    folder = numbered_mds(tmp_path / "data", 40, zstd=True, per_shard=4)
+    source = MdsSource(folder, unpacked_bytes=1)
+    assert [each["number"] for each in source] == list(range(40))
+    assert len(source._bytes._unpacked) == 1
+    roomy = MdsSource(folder)
+    assert len(roomy.at(range(40))) == len(roomy) == 40
+    assert len(roomy._bytes._unpacked) == 10
+
+
+def test_images_as_bytes(tmp_path):
+    folder = write_mds(tmp_path / "data", [sample(1)], COLUMNS)
+    found = MdsSource(folder, decode_images=False)[0]
+    starts = {encoding: found[name] for name, encoding in COLUMNS.items()}
+    assert starts["jpeg"][:3] == b"\xff\xd8\xff"
+    assert starts["png"][:4] == b"\x89PNG"
+    assert isinstance(starts["pil"], Image.Image)
+
+
+def test_splits_are_subfolders(tmp_path):
+    numbered_mds(tmp_path / "data" / "val", 3)
+    source = MdsSource(tmp_path / "data", split="val")
+    assert source.name == "data/val"
+    assert source.where(2) == f"{tmp_path}/data/val/shard.00000.mds, sample 2"
+    with pytest.raises(DatasetNotFoundError, match=r"no index\.json"):
+        MdsSource(tmp_path / "data")
+
+
+def test_orders_do_not_depend_on_the_place(tmp_path):
+    one = MdsSource(numbered_mds(tmp_path / "here" / "data", 20))
+    other = MdsSource(numbered_mds(tmp_path / "there" / "data", 20))
+    assert list(ShuffleDataset(one)) == list(ShuffleDataset(other))
+
+
+def test_pickles_are_refused(tmp_path):
+    folder = write_mds(tmp_path / "data", [{"x": b"cos\nsystem\n."}], {"x": "pkl"})
+    with pytest.raises(DatasetError, match="column 'x' holds pickles"):
+        MdsSource(folder)
+
+
+def change(folder: Path, **changes) -> None:
+    index = json.loads((folder / "index.json").read_text())
+    index["shards"][0] |= changes
+    (folder / "index.json").write_text(json.dumps(index))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"column_encodings": ["int", "strr"]}, "did you mean 'str'"),
+        ({"column_encodings": ["int", "ndarray:float33"]}, "ndarray:float33"),
+        ({"format": "json"}, "an MDS shard of version 2 is expected"),
+        ({"samples": None}, "the entry is damaged"),
+        ({"column_sizes": [8]}, "differ in number"),
+        ({"raw_data": {"basename": "../0.mds", "bytes": 3}}, "is not the name of a file"),
+    ],
+)
+def test_damaged_indexes(tmp_path, changes, message):
+    folder = numbered_mds(tmp_path / "data", 3)
+    change(folder, **changes)
+    with pytest.raises(DatasetError, match=message):
+        MdsSource(folder)
+
+
+def test_indexes_that_are_none(tmp_path):
+    folder = numbered_mds(tmp_path / "data", 3)
+    change(folder, samples=0)
+    with pytest.raises(EmptyDatasetError, match="hold no sample"):
+        MdsSource(folder)
+    (folder / "index.json").write_text("{")
+    with pytest.raises(DatasetError, match="is not JSON"):
+        MdsSource(folder)
+    (folder / "index.json").write_text("[]")
+    with pytest.raises(DatasetError, match="not an index of MDS shards"):
+        MdsSource(folder)
+
+
+def test_damaged_shards(tmp_path):
+    folder = numbered_mds(tmp_path / "data", 12, per_shard=4)
+    source = MdsSource(folder)
+    shards = sorted(folder.glob("*.mds"))
+    shards[0].write_bytes(shards[0].read_bytes()[:-1])
+    with pytest.raises(ShardError, match=r"shard\.00000\.mds holds \d+ bytes, but the index says"):
+        source.at([0])
+    data = bytearray(shards[1].read_bytes())
+    data[8:12] = b"\xff\xff\xff\xff"
+    shards[1].write_bytes(data)
+    with pytest.raises(ShardError, match="sample 1 would lie at bytes"):
+        source.at([5])
+    shards[2].unlink()
+    with pytest.raises(ShardError, match="is missing"):
+        source.at([8])
+
+
+def test_a_damaged_sample_is_substituted(tmp_path):
+    folder = write_mds(tmp_path / "data", [{"x": {"n": i}} for i in range(5)], {"x": "json"})
+    shard = folder / "shard.00000.mds"
+    shard.write_bytes(shard.read_bytes().replace(b'{"n": 3}', b'{"n": 3)'))
+    failed = []
+    found = MdsSource(folder).at([3], failed.append)
+    assert found[0]["x"]["n"] != 3
+    assert "sample 3" in str(failed[0])
+    assert "column 'x' of 8 bytes cannot be decoded: JSONDecodeError" in str(failed[0])
+
+
+def test_damaged_compressed_shards(tmp_path):
+    folder = numbered_mds(tmp_path / "data", 3, zstd=True)
+    packed = folder / "shard.00000.mds.zstd"
+    whole = packed.read_bytes()
+    packed.write_bytes(whole[:-3])
+    with pytest.raises(ShardError, match="cannot be unpacked"):
+        MdsSource(folder).at([0])
+    packed.write_bytes(whole)
+    change(folder, compression="br:11")
+    with pytest.raises(ShardError, match="compressed with 'br'"):
+        MdsSource(folder).at([0])
+    packed.unlink()
+    with pytest.raises(ShardError, match="cannot be read"):
+        MdsSource(folder).at([0])
+
+
+def test_without_zstandard_the_remedy_is_named(tmp_path):
+    folder = numbered_mds(tmp_path / "data", 3, zstd=True)
+    program = (
+        "import sys; sys.modules['zstandard'] = None\n"
+        "from energize.sources.mds import MdsSource\n"
+        f"MdsSource({str(folder)!r})[0]"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    assert "pip install 'energize[mds]'" in done.stderr
+
+
+def test_limits(tmp_path):
+    with pytest.raises(ConfigError, match="unpacked_bytes is 0 or more"):
+        MdsSource(numbered_mds(tmp_path / "data", 3), unpacked_bytes=-1)
+
+
+@pytest.mark.skipif(not os.access(PEER, os.X_OK), reason=f"no mosaicml-streaming at {PEER}")
+class TestWithTheRealPackage:
+    def run(self, program: str) -> str:
+        done = subprocess.run(
+            [PEER, "-c", IMPORT_BASE + program], capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    @pytest.mark.parametrize("compression", [None, "zstd", "zstd:9"])
+    def test_reads_what_it_writes(self, tmp_path, compression):
+        out = str(tmp_path / "written")
+        self.run(
+            f"sys.path.append({str(SUPPORT)!r})\n"
+            "from mds_samples import COLUMNS, sample\n"
+            f"with MDSWriter(columns=COLUMNS, out={out!r}, compression={compression!r},"
+            " size_limit=20000) as writer:\n"
+            "    for i in range(25):\n"
+            "        writer.write(sample(i))\n"
+        )
+        source = MdsSource(out)
+        assert len(source.shards) > 2
+        assert all(same(found, expected(i)) for i, found in enumerate(source))
+
+    def test_it_reads_what_the_tests_write(self, tmp_path):
+        folder = numbered_mds(tmp_path / "data", 23)
+        read = self.run(
+            f"data = StreamingDataset(local={str(folder)!r}, batch_size=1)\n"
+            "print([data[i] for i in range(23)])"
+        )
+        assert read.strip() == str(list(MdsSource(folder)))
