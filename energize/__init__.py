@@ -33,6 +33,8 @@ from energize.loader import Loader, get_loader, get_savable_loader
 from energize.metadataset.building import get_train_dataset, get_val_dataset, get_val_datasets
 from energize.metadataset.stages import StageData, build_stage, get_staged_train_dataset
 from energize.metadataset.stages_reading import read_stages
+from energize.order.quotas import Quota
+from energize.order.schedule import Schedule, WeightSchedulePoint, WeightScheduler
 from energize.order.schemes import Scheme, make_scheme
 from energize.order.stages import Stage, StagePlan
 from energize.prepare import PrepareReport, prepare
@@ -47,7 +49,12 @@ from energize.samples.source_info import SourceInfo
 from energize.samples.text import TextSample
 from energize.samples.vqa import MultiChoiceVQASample, VQASample
 from energize.sources.base import Source
+from energize.sources.hugging_face import HuggingFaceSource
+from energize.sources.iterable import IterableSource
+from energize.sources.json_rows import JsonSource
+from energize.sources.mds import MdsSource
 from energize.sources.memory import ListSource, SequenceSource
+from energize.sources.parquet import ParquetSource
 from energize.sources.webdataset import WebdatasetSource
 from energize.task_encoder.batch import Batch
 from energize.task_encoder.batching import batch_list, batch_pad_stack, batch_stack, generic_batch
@@ -57,6 +64,7 @@ from energize.task_encoder.encoder import DefaultTaskEncoder, TaskEncoder, state
 from energize.topology import Lane, WorkerConfig
 from energize.wrappers.batch import BatchDataset
 from energize.wrappers.blend import BlendDataset
+from energize.wrappers.composed import ComposedDataset
 from energize.wrappers.concat import ConcatDataset
 from energize.wrappers.epochize import EpochizeDataset
 from energize.wrappers.filter import FilterDataset
@@ -64,6 +72,7 @@ from energize.wrappers.limit import LimitDataset
 from energize.wrappers.log_sample import LogSampleDataset
 from energize.wrappers.map import MapDataset
 from energize.wrappers.mix_batch import MixBatchDataset
+from energize.wrappers.quota import QuotaDataset
 from energize.wrappers.repeat import RepeatDataset
 from energize.wrappers.shuffle import ShuffleDataset
 from energize.wrappers.staged import StagedDataset
@@ -76,6 +85,7 @@ __all__ = [
     "BatchDataset",
     "BlendDataset",
     "CaptioningSample",
+    "ComposedDataset",
     "ConcatDataset",
     "ConfigError",
     "CrudeSample",
@@ -93,10 +103,13 @@ __all__ = [
     "Failed",
     "FailureBudgetError",
     "FilterDataset",
+    "HuggingFaceSource",
     "ImageClassificationSample",
     "ImageSample",
     "IndexedDataset",
     "InterleavedSample",
+    "IterableSource",
+    "JsonSource",
     "Lane",
     "LimitDataset",
     "ListSource",
@@ -104,19 +117,24 @@ __all__ = [
     "LoaderError",
     "LogSampleDataset",
     "MapDataset",
+    "MdsSource",
     "MetadatasetError",
     "MixBatchDataset",
     "MultiChoiceVQASample",
     "NotIndexedError",
     "NotPreparedError",
     "OCRSample",
+    "ParquetSource",
     "PrepareError",
     "PrepareReport",
+    "Quota",
+    "QuotaDataset",
     "Refs",
     "RepeatDataset",
     "Sample",
     "SampleDecoder",
     "SampleError",
+    "Schedule",
     "Scheme",
     "SequenceSource",
     "ShardError",
@@ -138,6 +156,8 @@ __all__ = [
     "VQASample",
     "WebdatasetSource",
     "WeightError",
+    "WeightSchedulePoint",
+    "WeightScheduler",
     "WorkerConfig",
     "WorkerDiedError",
     "batch_list",

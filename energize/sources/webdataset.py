@@ -114,14 +114,32 @@ class WebdatasetSource(Source[dict[str, Any]]):
     def where(self, position: int, attempt: int = 0) -> str:
         """Dataset, shard, key (where it can be read) and number of a sample, for messages."""
         wanted = self._samples(np.array([position], dtype=np.int64), attempt)
-        shard, number = (int(each[0]) for each in self._located(self._stored(wanted)))
-        tar = self._tar(shard)
+        shard, number = (int(each[0]) for each in self.locate(wanted))
         try:
-            starts, stops = tar.ranges([number])
-            head, _ = next(tar.read(starts, [min(stops[0], starts[0] + _HEAD)]))
+            key = self._key(shard, number)
         except DatasetError:
-            head = b""
-        return self._place(tar, number, first_key(head))
+            key = None
+        return self._place(self._tar(shard), number, key)
+
+    def locate(self, indices: Int64Array) -> tuple[Int64Array, Int64Array]:
+        """For each of the samples `indices` its shard, a position in `shards`, and its number in
+        the shard; reads nothing.
+        """
+        return self._located(self._stored(indices))
+
+    def keys(self, indices: Int64Array) -> list[str | None]:
+        """The keys of the samples `indices`, None for one whose head is damaged.
+
+        Only the head of each sample is read. Raises `ShardError` as reading does.
+        """
+        located = zip(*(each.tolist() for each in self.locate(indices)), strict=True)
+        return [self._key(shard, number) for shard, number in located]
+
+    def _key(self, shard: int, number: int) -> str | None:
+        tar = self._tar(shard)
+        starts, stops = tar.ranges([number])
+        head, _ = next(tar.read(starts, [min(stops[0], starts[0] + _HEAD)]))
+        return first_key(head)
 
     def read(self, indices: Int64Array) -> list[dict[str, Any] | Failed]:
         stored = self._stored(indices)

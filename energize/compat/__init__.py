@@ -1,0 +1,1 @@
+"""Other libraries' vocabulary for mixing, as thin faces over the same core."""

@@ -1,0 +1,174 @@
+"""Streams as one dataset for torch's DataLoader."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+from torch.utils.data import IterableDataset
+
+from energize.compat.streaming.position import Pass, SharedPosition
+from energize.compat.streaming.stream import Stream, streams_registry
+from energize.cursor import State, state_field
+from energize.dataset import Int64Array
+from energize.errors import ConfigError, StateError
+from energize.loader.state import packed_state, unpacked_state
+from energize.topology import WorkerConfig
+from energize.wrappers.composed import ComposedDataset, ComposedSamples
+
+__all__ = ["StreamingDataset"]
+
+T = TypeVar("T")
+
+_READ_AHEAD = 64
+
+_log = logging.getLogger("energize")
+
+
+class StreamingDataset(IterableDataset[Any]):
+    """The samples of several streams in the proportions of their quotas, epoch after epoch.
+
+    Either `streams`, or `remote` and `local` of a single one of the kind `stream_name`, which gets
+    `stream_config` too. Quotas, `epoch_size` and `sampling_method` are those of `QuotaDataset`,
+    `batching_method` those of `ComposedDataset`, over global batches of `batch_size` samples on
+    each rank. Without `shuffle`, the method "random" takes one stream after the other, each in its
+    order.
+
+    Every iteration gives this rank's samples of one epoch, and the next one those of the next,
+    also in the workers of a DataLoader, each of which gives whole device batches in turn: give
+    DataLoader the same `batch_size`. The samples of a global batch are the same for every number of
+    ranks and workers when its size is.
+
+    `samples` is the dataset that is read, of the samples of all ranks; `batches()` makes the one of
+    device batches, for `get_loader`.
+
+    Raises what these datasets raise, and `ConfigError` for streams beside paths, or neither.
+    """
+
+    def __init__(
+        self,
+        *,
+        streams: Sequence[Stream] | None = None,
+        remote: str | None = None,
+        local: str | None = None,
+        split: str | None = None,
+        epoch_size: int | str | None = None,
+        batching_method: str = "random",
+        batch_size: int | None = None,
+        sampling_method: str = "balanced",
+        shuffle: bool = False,
+        shuffle_seed: int = 9176,
+        stream_name: str = "stream",
+        stream_config: Mapping[str, Any] | None = None,
+    ) -> None:
+        if bool(streams) == bool(remote or local):
+            raise ConfigError(
+                "StreamingDataset: give either streams=[Stream(...), ...] or the paths of a single "
+                "one, local and remote"
+            )
+        if batch_size is None and batching_method != "random":
+            raise ConfigError(
+                f"StreamingDataset: batching_method={batching_method!r} puts batches together; say "
+                "with batch_size of how many samples on each rank"
+            )
+        if not streams:
+            paths = {"remote": remote, "local": local, "split": split}
+            streams = [streams_registry.get(stream_name)(**{**(stream_config or {}), **paths})]
+        self.streams = tuple(streams)
+        self.world = WorkerConfig.default_worker_config(num_workers=0)
+        self.batch_size = batch_size or 1
+        self._pairs = [
+            (each.samples(split=split or "", seed=shuffle_seed), each.quota) for each in streams
+        ]
+        in_turn = batching_method == "random" and not shuffle
+        if in_turn and len(streams) > 1:
+            _log.warning(
+                "StreamingDataset: without shuffle the %d streams come one after the other; "
+                "shuffle=True or batching_method='stratified' mixes them",
+                len(streams),
+            )
+        self._settings: dict[str, Any] = {
+            "batch_size": self.batch_size,
+            "global_batch_size": self.batch_size * self.world.world_size,
+            "batching_method": "in_turn" if in_turn else batching_method,
+            "epoch_size": epoch_size,
+            "sampling_method": sampling_method,
+            "shuffle": shuffle,
+        }
+        self.samples: ComposedSamples[Any] = ComposedSamples(self._pairs, **self._settings)
+        self._position = SharedPosition(self.samples.size)
+        self._delivered = 0
+
+    def batches(self, batcher: Callable[[list[Any]], T] | None = None) -> ComposedDataset[T]:
+        """The device batches of all ranks in turn, each `batcher(samples)` or a list."""
+        return ComposedDataset(self._pairs, batcher=batcher, **self._settings)
+
+    @property
+    def size(self) -> int:
+        """Samples of an epoch, on all ranks together."""
+        return self.samples.size
+
+    def __len__(self) -> int:
+        """Samples of an epoch on this rank."""
+        mixed, rank = self.samples.composition, self.world.rank
+        whole, rest = divmod(mixed.size, mixed.global_batch_size)
+        of_rest = (rank + 1) * rest // mixed.devices - rank * rest // mixed.devices
+        return whole * mixed.batch_size + of_rest
+
+    def __iter__(self) -> Iterator[Any]:
+        self._delivered = 0
+        for positions in self._read_at(self._position.begin()):
+            for sample in self.samples.at(positions):
+                self._delivered += 1
+                yield sample
+
+    def _read_at(self, run: Pass) -> Iterator[Int64Array]:
+        """The positions of this rank's samples from the start of a pass to the end of its epoch, of
+        every `run.workers`-th device batch, some batches at a time.
+        """
+        mixed, ranks = self.samples.composition, self.world.world_size
+        epoch, taken = divmod(run.start, mixed.size)
+        batch, begun = divmod(taken // ranks, mixed.batch_size)
+        mine = range(self.world.rank + batch * ranks, mixed.batches, ranks)
+        numbers = mine[run.worker :: run.workers]
+        some = max(1, _READ_AHEAD // mixed.batch_size)
+        for at in range(0, len(numbers), some):
+            first, end = mixed.bounds(np.array(numbers[at : at + some], dtype=np.int64))
+            if at == 0 and run.worker == 0:
+                first[0] += begun
+            samples = [np.arange(*ends) for ends in zip(first, end, strict=True)]
+            yield epoch * mixed.size + np.concatenate(samples)
+
+    def state_dict(self, num_samples: int | None = None, from_beginning: bool = True) -> State:
+        """Where the current epoch stands: a small dict, JSON-able, the same on all ranks.
+
+        `num_samples`: how many samples all ranks together have taken of it, counted from its
+        beginning, or else from where this iteration started. By default as many as were iterated
+        over in this process; it has to be said when DataLoader's workers read.
+        """
+        start, size, ranks = self._position.start, self.size, self.world.world_size
+        if num_samples is None:
+            if self._position.in_workers:
+                raise StateError(
+                    "how many samples were taken from DataLoader's workers is only known outside: "
+                    "state_dict(num_samples=batches * batch_size * ranks)"
+                )
+            over = start % size // ranks + self._delivered >= len(self)
+            position = self._position.following if over else start + self._delivered * ranks
+        else:
+            position = (start // size * size if from_beginning else start) + num_samples
+        return packed_state(self.samples, {"position": position})
+
+    def load_state_dict(self, state: State) -> None:
+        """Start the next iteration at a saved state; one of an epoch's end starts the next epoch.
+
+        Raises `StateMismatchError` naming what differs when it was saved over other streams or
+        settings, `StateError` when it cannot be used.
+        """
+        position = state_field(unpacked_state(self.samples, state), "position", int)
+        if not 0 <= position < 2**62:
+            raise StateError(f"the saved state has position {position}; it is 0 or more")
+        self._position.set(position)
+        self._delivered = 0

@@ -1,0 +1,201 @@
+"""Samples that can only be read from the front, as often as wanted."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cached_property
+from itertools import islice
+from typing import Any, Self, TypeVar
+
+import torch.utils.data
+
+from energize.cursor import Cursor, State, state_field
+from energize.dataset import Dataset, OnFailure, log_failure
+from energize.errors import ConfigError, StateError
+from energize.rng import derive
+from energize.sources.optional import is_instance_of
+from energize.topology import SINGLE_LANE, Lane
+
+__all__ = ["IterableSource"]
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+
+class IterableSource(Dataset[T_co]):
+    """A stream over anything that can be iterated over again and again.
+
+    `samples` is a re-iterable object (a list, a Hugging Face `IterableDataset`, an object with
+    `__iter__`), or a function without arguments that makes one pass, a generator function say. A
+    pass is an epoch. A Hugging Face dataset is copied, never changed; pass p is its epoch p, so
+    that one that shuffles gives another order in each.
+
+    Resuming is exact: a Hugging Face dataset goes on from its own state; anything else, and one
+    that holds samples in a shuffle buffer, is read from the front of the pass up to the place. In
+    lane i of n come the samples i, i + n, ...; the others are read and left out.
+
+    Raises `ConfigError` for what cannot be iterated over, and for an iterator, which gives its
+    samples only once.
+
+    >>> def letters():
+    ...     yield from "abc"
+    >>> source = IterableSource(letters)
+    >>> list(source), list(source)
+    (['a', 'b', 'c'], ['a', 'b', 'c'])
+    """
+
+    samples: Iterable[T_co] | Callable[[], Iterable[T_co]]
+    name: str
+    seed: int
+    occurrence: int
+
+    def __init__(
+        self,
+        samples: Iterable[T_co] | Callable[[], Iterable[T_co]],
+        *,
+        name: str = "",
+        seed: int = 0,
+        occurrence: int = 0,
+    ) -> None:
+        name = name or getattr(samples, "__name__", "") or type(samples).__name__
+        _check_again_and_again(samples, name)
+        self._freeze(samples=samples, name=name, seed=seed, occurrence=occurrence)
+
+    @cached_property
+    def indexed(self) -> bool:
+        return False
+
+    @cached_property
+    def key(self) -> int:
+        return derive("iterable", self.name, self.seed, self.occurrence)
+
+    def reseeded(self, seed: int) -> Self:
+        return self._replace(seed=seed)
+
+    def distinguished(self, occurrence: int) -> Self:
+        return self._replace(occurrence=derive(self.occurrence, occurrence) % 2**62)
+
+    def describe(self) -> dict[str, Any]:
+        return {
+            "kind": type(self).__name__,
+            "name": self.name,
+            "seed": self.seed,
+            "occurrence": self.occurrence,
+        }
+
+    def open(
+        self,
+        lane: Lane = SINGLE_LANE,
+        state: State | None = None,
+        on_failure: OnFailure = log_failure,
+    ) -> Cursor[T_co]:
+        return _IterableCursor(self, lane, state)
+
+    def _compared(self) -> tuple[Any, ...]:
+        """Samples are compared as objects: reading them to compare may cost a whole pass."""
+        return id(self.samples), self.name, self.seed, self.occurrence
+
+    def begun(self, number: int) -> Iterable[T_co]:
+        """Pass `number`, not read from yet; of a Hugging Face dataset a copy that keeps a state."""
+        if not is_instance_of(self.samples, "datasets", "IterableDataset"):
+            return self.samples if isinstance(self.samples, Iterable) else self.samples()
+        dataset: Any = copy.deepcopy(self.samples)
+        dataset.set_epoch(dataset.epoch + number)
+        return dataset  # type: ignore[no-any-return]
+
+
+class _IterableCursor(Cursor[T]):
+    """Counts the samples read in a pass, those of all lanes."""
+
+    def __init__(self, source: IterableSource[T], lane: Lane, state: State | None) -> None:
+        self._source = source
+        self._lane = lane
+        self._pass = 0 if state is None else state_field(state, "pass", int)
+        self._read = 0 if state is None else state_field(state, "read", int)
+        if min(self._pass, self._read) < 0:
+            raise StateError(f"{source.name}: pass and read count up from 0; the state has {state}")
+        self._inner = "" if state is None else state_field(state, "inner", str)
+        self._stateful: Any = None
+        self._iterator: Iterator[T] | None = None
+        self._over = False
+
+    def __next__(self) -> T:
+        if self._over:
+            raise StopIteration
+        if self._iterator is None:
+            self._iterator = self._begin()
+        left_out = (self._lane.index - self._read) % self._lane.count
+        try:
+            for _ in range(left_out):
+                next(self._iterator)
+                self._read += 1
+            item = next(self._iterator)
+        except StopIteration:
+            self._pass, self._read, self._over = self._pass + 1, 0, True
+            self._iterator, self._stateful, self._inner = None, None, ""
+            raise
+        self._read += 1
+        return item
+
+    def _begin(self) -> Iterator[T]:
+        samples = self._source.begun(self._pass)
+        if not is_instance_of(samples, "datasets", "IterableDataset"):
+            return islice(iter(samples), self._read, None)
+        if _has_buffer(samples):
+            return islice(_undivided(samples), self._read, None)
+        self._stateful = samples
+        if self._inner:
+            self._stateful.load_state_dict(json.loads(self._inner))
+        return _undivided(samples)
+
+    def state(self) -> State:
+        if self._stateful is not None:
+            self._inner = json.dumps(self._stateful.state_dict())
+        return {"pass": self._pass, "read": self._read, "inner": self._inner}
+
+    def close(self) -> None:
+        self.state()
+        self._iterator = self._stateful = None
+
+
+def _undivided(dataset: Any) -> Iterator[Any]:
+    """All samples of a Hugging Face dataset, also in a torch worker, where it would divide itself.
+
+    Who divides here is the mix that the dataset is part of.
+    """
+    if torch.utils.data.get_worker_info() is None:
+        yield from dataset
+        return
+    for batch in dataset.iter(batch_size=1):
+        plain = isinstance(batch, Mapping)
+        yield {name: column[0] for name, column in batch.items()} if plain else batch
+
+
+def _has_buffer(dataset: Any) -> bool:
+    """Whether a Hugging Face dataset holds samples in a shuffle buffer, which its state leaves out.
+
+    Its own state would then lose samples, so that the pass is read again up to the place instead.
+    """
+    waiting = [getattr(dataset, "_ex_iterable", None)]
+    while waiting:
+        node = waiting.pop()
+        if type(node).__name__ == "BufferShuffledExamplesIterable":
+            return True
+        waiting.extend(getattr(node, "ex_iterables", None) or [])
+        waiting.extend(each for each in [getattr(node, "ex_iterable", None)] if each is not None)
+    return False
+
+
+def _check_again_and_again(samples: object, name: str) -> None:
+    if isinstance(samples, Iterator):
+        raise ConfigError(
+            f"{name} is an iterator ({type(samples).__name__}): it gives its samples only once, so "
+            "it can be neither restarted nor resumed. Give the function that makes it, or a list"
+        )
+    if not callable(samples) and not isinstance(samples, Iterable):
+        raise ConfigError(
+            f"{name}: IterableSource reads from an object that can be iterated over, or from a "
+            f"function that makes one; got {str(samples)[:80]!r}"
+        )

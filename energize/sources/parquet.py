@@ -1,0 +1,134 @@
+"""The rows of Parquet files, read at random."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from energize.dataset import Int64Array
+from energize.errors import ConfigError, ShardError, nearest
+from energize.fetching import Failed
+from energize.sources.optional import optional_module
+from energize.sources.row_files import DataFiles, RowFiles, data_files
+
+__all__ = ["ParquetSource"]
+
+_CACHED_BYTES = 256 * 1024 * 1024
+
+
+class ParquetSource(RowFiles):
+    """The rows of Parquet files as dicts of Python values.
+
+    `files` is a path, a pattern, or a list of them; `columns` limits what is read. Opening reads
+    the footers only. A row group is read and decoded as a whole, and kept until `cache_bytes` of
+    later ones have pushed it out; so visit neighbours together: `ShuffleDataset` with a
+    `shuffle_buffer_size` does, a full permutation of a large file reads a row group for each row.
+
+    Raises `DatasetNotFoundError` for a path without a file, `ShardError` for a file that is not
+    Parquet, `ConfigError` for a column that is not in all files, and where pyarrow is missing.
+
+    >>> import tempfile, pyarrow, pyarrow.parquet
+    >>> path = tempfile.mkdtemp() + "/letters.parquet"
+    >>> pyarrow.parquet.write_table(pyarrow.table({"text": ["a", "b", "c"]}), path)
+    >>> list(ParquetSource(path))
+    [{'text': 'a'}, {'text': 'b'}, {'text': 'c'}]
+    """
+
+    columns: tuple[str, ...] | None
+    cache_bytes: int
+
+    def __init__(
+        self,
+        files: DataFiles,
+        *,
+        columns: Sequence[str] | None = None,
+        cache_bytes: int = _CACHED_BYTES,
+        name: str = "",
+        seed: int = 0,
+        occurrence: int = 0,
+    ) -> None:
+        self._freeze(
+            files=data_files(files, "ParquetSource"),
+            columns=None if columns is None else tuple(columns),
+            cache_bytes=cache_bytes,
+            given_name=name,
+            seed=seed,
+            occurrence=occurrence,
+        )
+        _ = self.runs  # footers and columns are checked here, not at the first row
+
+    @property
+    def run_length(self) -> int:
+        return max(1, self.count // max(1, len(self.runs)))
+
+    @cached_property
+    def runs(self) -> list[tuple[int, int, int]]:
+        runs: list[tuple[int, int, int]] = []
+        for number, path in enumerate(self.files):
+            with _opened(path) as file:
+                self._check_columns(path, file.schema_arrow.names)
+                groups = range(file.metadata.num_row_groups)
+                rows = [int(file.metadata.row_group(group).num_rows) for group in groups]
+            runs.extend((number, group, count) for group, count in enumerate(rows) if count)
+        return runs
+
+    def read_run(self, file: int, number: int, rows: Int64Array) -> list[dict[str, Any] | Failed]:
+        table = self._tables.get(file, number)
+        taken: list[dict[str, Any] | Failed] = table.take(rows).to_pylist()
+        return taken
+
+    @cached_property
+    def _tables(self) -> _RowGroups:
+        return _RowGroups(self.files, self.columns, self.cache_bytes)
+
+    def _check_columns(self, path: Path, found: list[str]) -> None:
+        for column in self.columns or ():
+            if column not in found:
+                raise ConfigError(
+                    f"ParquetSource: {path} has no column {column!r}{nearest(column, found)} "
+                    f"It has {', '.join(found)}"
+                )
+
+
+class _RowGroups:
+    """The row groups used last, at least one and at most `limit` bytes of them."""
+
+    def __init__(
+        self, files: tuple[Path, ...], columns: tuple[str, ...] | None, limit: int
+    ) -> None:
+        self._files = files
+        self._columns = None if columns is None else list(columns)
+        self._limit = limit
+        self._tables: OrderedDict[tuple[int, int], Any] = OrderedDict()
+
+    def get(self, file: int, group: int) -> Any:
+        """The row group as a pyarrow table."""
+        key = (file, group)
+        if key not in self._tables:
+            with _opened(self._files[file]) as opened:
+                try:
+                    self._tables[key] = opened.read_row_group(group, columns=self._columns)
+                except (OSError, ValueError, IndexError) as error:
+                    raise _damaged(self._files[file], f"row group {group}: {error}") from error
+            while len(self._tables) > 1 and self._held() > self._limit:
+                self._tables.popitem(last=False)
+        self._tables.move_to_end(key)
+        return self._tables[key]
+
+    def _held(self) -> int:
+        return sum(int(table.nbytes) for table in self._tables.values())
+
+
+def _opened(path: Path) -> Any:
+    parquet = optional_module("pyarrow.parquet", "energize[hf]", "reading Parquet files")
+    try:
+        return parquet.ParquetFile(path)
+    except (OSError, ValueError) as error:  # pyarrow's own errors are both
+        raise _damaged(path, str(error)) from error
+
+
+def _damaged(path: Path, what: str) -> ShardError:
+    return ShardError(f"{path} cannot be read as Parquet: {what}. Write the file again")

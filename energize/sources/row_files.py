@@ -1,0 +1,127 @@
+"""What sources of rows in files have in common."""
+
+from __future__ import annotations
+
+import glob
+import os
+from abc import abstractmethod
+from collections.abc import Sequence
+from functools import cached_property
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from energize.dataset import Int64Array
+from energize.describing import digest
+from energize.errors import ConfigError, DatasetNotFoundError
+from energize.fetching import Failed
+from energize.sources.base import Source
+
+__all__ = ["DataFiles", "RowFiles", "data_files"]
+
+DataFiles = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+"""A path, a pattern with `*`, `?`, `[]` or `**`, or several of them."""
+
+Row = dict[str, Any]
+
+
+def data_files(given: DataFiles, owner: str) -> tuple[Path, ...]:
+    """The files meant by paths and patterns: in the order given, those of a pattern by name.
+
+    Raises `DatasetNotFoundError` for a path or pattern without a file, `ConfigError` for none.
+    """
+    listed = [given] if isinstance(given, str | os.PathLike) else list(given)
+    if not listed:
+        raise ConfigError(f"{owner}: there are no files to read")
+    return tuple(path for each in listed for path in _matching(os.fspath(each), owner))
+
+
+def _matching(pattern: str, owner: str) -> list[Path]:
+    path = Path(pattern)
+    if path.is_file():
+        return [path]
+    if path.is_dir():
+        raise ConfigError(
+            f"{owner}: {pattern} is a folder; name its files with a pattern, {pattern}/* say"
+        )
+    found = sorted(Path(name) for name in glob.glob(pattern, recursive=True))
+    files = [each for each in found if each.is_file()]
+    if not files:
+        raise DatasetNotFoundError(
+            f"{owner}: no file matches {pattern!r} (looked in {Path.cwd()}); only files on a local "
+            "or mounted file system are read"
+        )
+    return files
+
+
+class RowFiles(Source[Row]):
+    """Rows of files, one file after another, stored in runs that are read together.
+
+    Subclasses give `runs` and `read_run`. The identity, and with it every order, depends on the
+    name, the files' names and the number of rows, not on the folder they lie in.
+    """
+
+    files: tuple[Path, ...]
+    given_name: str
+
+    @property
+    @abstractmethod
+    def runs(self) -> list[tuple[int, int, int]]:
+        """Of each run its file, its number in the file and its rows, in the order of the files."""
+
+    @abstractmethod
+    def read_run(self, file: int, number: int, rows: Int64Array) -> list[Row | Failed]:
+        """Rows of run `number` of a file, `rows` ascending."""
+
+    @cached_property
+    def count(self) -> int:
+        return int(self._starts[-1])
+
+    @cached_property
+    def _starts(self) -> Int64Array:
+        """The first row of each run, and the number of all rows."""
+        return np.cumsum([0, *(rows for _, _, rows in self.runs)], dtype=np.int64)
+
+    @property
+    def name(self) -> str:
+        return self.given_name or self.files[0].stem
+
+    @cached_property
+    def identity(self) -> str:
+        return digest([self.name, [file.name for file in self.files], self.count])
+
+    def read(self, indices: Int64Array) -> list[Row | Failed]:
+        order = np.argsort(indices, kind="stable")
+        ascending = indices[order]
+        run = np.searchsorted(self._starts, ascending, side="right") - 1
+        cuts = [0, *(np.flatnonzero(np.diff(run)) + 1).tolist(), len(order)]
+        rows: list[Any] = [None] * len(order)
+        for first, last in pairwise(cuts):
+            if first == last:
+                continue
+            at = int(run[first])
+            file, number, _ = self.runs[at]
+            found = self.read_run(file, number, ascending[first:last] - self._starts[at])
+            for place, row in zip(order[first:last].tolist(), found, strict=True):
+                rows[place] = row
+        return rows
+
+    def where(self, position: int, attempt: int = 0) -> str:
+        index = int(self._samples(np.array([position], dtype=np.int64), attempt)[0])
+        run = int(np.searchsorted(self._starts, index, side="right")) - 1
+        file = self.runs[run][0]
+        first = next(i for i, each in enumerate(self.runs) if each[0] == file)
+        return f"{self.files[file]}, row {index - int(self._starts[first])}"
+
+    def describe(self) -> dict[str, Any]:
+        return {
+            "kind": type(self).__name__,
+            "name": self.name,
+            "files": len(self.files),
+            "rows": self.count,
+            "identity": self.identity,
+            "seed": self.seed,
+            "occurrence": self.occurrence,
+        }
