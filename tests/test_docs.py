@@ -1,0 +1,19 @@
+"""The examples of the documentation run as they are printed."""
+
+from __future__ import annotations
+
+import doctest
+from pathlib import Path
+
+import pytest
+
+DOCS = Path(__file__).parent.parent / "docs"
+
+
+@pytest.mark.parametrize("page", ["mixing.md"])
+def test_examples(page):
+    results = doctest.testfile(
+        str(DOCS / page), module_relative=False, optionflags=doctest.ELLIPSIS
+    )
+    assert results.attempted > 8
+    assert results.failed == 0
