@@ -10,6 +10,7 @@ import torch
 from energize import (
     BatchDataset,
     BlendDataset,
+    ComposedDataset,
     ConcatDataset,
     Dataset,
     EpochizeDataset,
@@ -19,10 +20,16 @@ from energize import (
     LogSampleDataset,
     MapDataset,
     MixBatchDataset,
+    Quota,
+    QuotaDataset,
     RepeatDataset,
+    Schedule,
     SequenceSource,
     ShuffleDataset,
     SkipSample,
+    Stage,
+    StagedDataset,
+    StagePlan,
 )
 from energize.errors import DataError
 
@@ -104,6 +111,62 @@ INDEXED: dict[str, Dataset] = {
         7,
     ),
 }
+
+RISING = Schedule([(0, 0.2), (30, 0.9)], "linear")
+STEPS = Schedule([(0, 1), (7, 3), (19, 0)], "step")
+
+for scheme in ("exact", "random", "uniform", "round_robin", "greedy"):
+    INDEXED[f"blend {scheme}"] = BlendDataset(
+        (shuffled(5), 0.7), (shuffled(3, 100), 0.3), scheme=scheme
+    )
+INDEXED |= {
+    "blend small blocks": BlendDataset((shuffled(5), 2), (shuffled(3, 100), 1), block_size=4),
+    "blend scheduled": BlendDataset((shuffled(9), RISING), (shuffled(7, 100), 0.5), block_size=8),
+    "blend scheduled exactly": BlendDataset(
+        (shuffled(9), STEPS), (shuffled(7, 100), 1), scheme="exact"
+    ),
+    "blend scheduled in scheduled": BlendDataset(
+        (BlendDataset((shuffled(9), RISING), (shuffled(4, 200), 1)), STEPS),
+        (shuffled(7, 100), 1),
+        block_size=8,
+    ),
+    "blend first exhausted": BlendDataset(
+        (shuffled(9), 1), (shuffled(20, 100), 1), stop="first_exhausted"
+    ),
+    "blend all exhausted": BlendDataset(
+        (shuffled(4), 3), (shuffled(13, 100), 1), (shuffled(2, 200), 1), stop="all_exhausted"
+    ),
+    "blend max epochs": BlendDataset((shuffled(4), 1), (shuffled(13, 100), 1), max_epochs=[2, 1]),
+    "blend temperature": BlendDataset(
+        (shuffled(4), 9), (shuffled(13, 100), 1), temperature=0.5, max_share=0.6
+    ),
+    "quota": QuotaDataset((numbers(9), Quota(repeat=0.5)), (numbers(5, 100), Quota(choose=12))),
+    "quota fixed": QuotaDataset(
+        (numbers(9), Quota(proportion=1)),
+        (numbers(5, 100), Quota(proportion=2)),
+        epoch_size=10,
+        sampling_method="fixed",
+        shuffle=True,
+    ),
+    "stages": StagedDataset(
+        StagePlan(
+            [
+                Stage("one", 0, 9, dataset=BlendDataset((shuffled(5), 1), (shuffled(6, 100), 1))),
+                Stage("two", 9, 20, dataset=BlendDataset((shuffled(5), 1), (shuffled(6, 100), 3))),
+            ],
+            total_steps=20,
+        )
+    ),
+}
+for method in ("random", "stratified", "per_stream", "device_per_stream"):
+    INDEXED[f"composed {method}"] = ComposedDataset(
+        (numbers(24), Quota(proportion=1)),
+        (numbers(17, 100), Quota(proportion=2)),
+        batch_size=2,
+        global_batch_size=4,
+        batching_method=method,
+        shuffle=True,
+    )
 
 STREAMING: dict[str, Dataset] = {
     "filter": FilterDataset(shuffled(20), is_even),
