@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import shutil
 import subprocess
 from fractions import Fraction
 from pathlib import Path
@@ -12,6 +11,7 @@ import pytest
 
 from energize.errors import MetadatasetError
 from energize.metadataset import leaves_with_weights, read_metadataset, resolve
+from tests.support.metadatasets import beside_folders
 
 ROOT = Path(__file__).parent.parent
 EXAMPLES = sorted(
@@ -19,13 +19,10 @@ EXAMPLES = sorted(
 )
 
 
-@pytest.fixture
-def examples(tmp_path):
-    """The examples beside the folders of the demo, which are empty here."""
-    shutil.copytree(ROOT / "metadatasets", tmp_path / "metadatasets")
-    for name in ("classification", "captions_a", "captions_b"):
-        (tmp_path / "demo-data" / name).mkdir(parents=True)
-    return tmp_path / "metadatasets"
+@pytest.fixture(scope="module")
+def examples(tmp_path_factory):
+    """The examples beside folders that are called as those of the demo."""
+    return beside_folders(tmp_path_factory.mktemp("examples"))
 
 
 def shares(file, split):
@@ -68,7 +65,8 @@ def test_what_the_examples_say(examples):
 
 def test_the_page_shows_a_file_and_its_errors_as_they_are(tmp_path, monkeypatch):
     page = (ROOT / "docs" / "metadataset.md").read_text()
-    good, bad = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)[:2]
+    blocks = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
+    good, bad = (block for block in blocks if block.startswith("__module__"))
     printed = re.findall(r"```text\n(.*?)```", page, re.DOTALL)[0]
     monkeypatch.chdir(tmp_path)
     for name in ("captions", "charts", "photographs"):

@@ -119,9 +119,10 @@ def test_all_faults_are_reported_together_in_the_order_of_the_file(file):
     assert text.splitlines() == [
         "4 errors in mix.yaml:",
         "  1. mix.yaml:7 (splits.train.blend[0].wieght): unknown key 'wieght'; did you mean "
-        f"'weight'? Valid keys here: {keys}split_config, weight",
-        "  2. mix.yaml:9 (splits.train.blend[1].weight): expected a finite number, 0 or more; "
-        "got -0.5",
+        f"'weight'? Valid keys here: {keys}split_config, weight, min_share, max_share, max_epochs, "
+        "proportion, repeat, choose",
+        "  2. mix.yaml:9 (splits.train.blend[1].weight): expected a finite number, 0 or more, or a "
+        "schedule (a mapping with 'points'); got -0.5",
         "  3. mix.yaml:11 (splits.val.pth): unknown key 'pth'; did you mean 'path'? Valid keys "
         f"here: {keys}split_config, blend",
         "  4. mix.yaml:12 (splits.val): the key 'val' is given twice, first in line 10; remove one",

@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-import math
 import os
-from collections.abc import Callable, Mapping
-from fractions import Fraction
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from energize.dataset import Dataset
 from energize.errors import ConfigError
-from energize.metadataset.flattening import leaves_with_weights
-from energize.metadataset.leaves import ordered_source, sample_type_of, typed_samples
+from energize.metadataset.blending import Mixer, batched, encoded, ends
+from energize.metadataset.flattening import leaves_of
+from energize.metadataset.leaves import (
+    TrainingOrder,
+    ordered_source,
+    sample_type_of,
+    typed_samples,
+)
 from energize.metadataset.resolving import Blend, Leaf, Node, resolve
-from energize.task_encoder.encoder import DefaultTaskEncoder, TaskEncoder, active_hooks
+from energize.task_encoder.encoder import DefaultTaskEncoder, TaskEncoder
 from energize.topology import WorkerConfig
-from energize.wrappers.batch import BatchDataset
-from energize.wrappers.blend import BlendDataset
 from energize.wrappers.concat import ConcatDataset
 from energize.wrappers.epochize import EpochizeDataset
 from energize.wrappers.limit import LimitDataset
-from energize.wrappers.map import MapDataset
-from energize.wrappers.repeat import RepeatDataset
 
 __all__ = ["get_train_dataset", "get_val_dataset", "get_val_datasets"]
 
@@ -55,37 +54,37 @@ def get_train_dataset(
     Samples of the parts of a metadataset are drawn in the proportion of their weights, go through
     the hooks of `task_encoder`, and come as batches of exactly `batch_size` samples (None: as
     encoded samples). Given a dict of sample types and encoders, each encoder makes batches of its
-    own from the parts of its type, and whole batches are blended by weight. `repeat=False` gives a
-    folder once per epoch, the last batch short unless `batch_drop_last`. `virtual_epoch_length`
-    cuts epochs of that many batches. Every epoch is in a new order; `max_samples_per_sequence` and
-    `shuffle_buffer_size` keep reads local, see `ShuffleDataset`.
+    own from the parts of its type, and whole batches are blended by weight; a blend with parameters
+    of its own is mixed sample by sample if its parts have one encoder, else in whole batches of its
+    entries.
+
+    `repeat=False` gives a folder once per epoch, the last batch short unless `batch_drop_last`. A
+    metadataset whose outermost blend ends by its own parameters (a stop rule, quotas) comes in
+    these epochs. `virtual_epoch_length` cuts epochs of that many batches. Every epoch is in a new
+    order; `max_samples_per_sequence` and `shuffle_buffer_size` keep reads local, see
+    `ShuffleDataset`.
 
     `worker_config` is carried along for `get_loader`, and its `seed_offset` chooses the order;
     ranks and workers do not. Raises `MetadatasetError`, `DatasetError` and `ConfigError`, all
     before a sample is read.
     """
     node = path if isinstance(path, Leaf | Blend) else resolve(path, split_part)
-    parts = leaves_with_weights(node)
-    if len(parts) > 1 and not repeat:
-        raise ConfigError(
-            f"{path}: repeat=False reads once what is there, and a blend of {len(parts)} weighted "
-            "parts never ends; leave repeat out, or cut epochs with virtual_epoch_length"
-        )
-    in_order = partial(
-        ordered_source,
-        seed=0 if worker_config is None else worker_config.seed_offset,
-        shuffle=True,
-        shuffle_buffer_size=shuffle_buffer_size,
-        max_samples_per_sequence=max_samples_per_sequence,
-        shuffle_over_epochs_multiplier=shuffle_over_epochs_multiplier,
+    encoder_of = _chooser(task_encoder)
+    order = TrainingOrder(
+        0 if worker_config is None else worker_config.seed_offset,
+        shuffle_buffer_size,
+        max_samples_per_sequence,
+        shuffle_over_epochs_multiplier,
     )
-    streams: list[tuple[Dataset[T_batch], Fraction]] = []
-    for encoder, group in _by_encoder(parts, task_encoder):
-        typed = [(typed_samples(in_order(leaf), leaf, encoder.decoder), w) for leaf, w in group]
-        samples = _blended(typed) if repeat else typed[0][0]
-        batches = _encoded(samples, encoder, batch_size, batch_drop_last)
-        streams.append((batches, sum((share for _, share in group), Fraction(0))))
-    stream = streams[0][0] if len(streams) == 1 else _blended(streams)
+    mixer = Mixer(order, encoder_of, batch_size, batch_drop_last)
+    by_folder = isinstance(node, Leaf) or node.plain
+    stream: Dataset[T_batch] = mixer.batches(node, repeat=repeat and by_folder)
+    if not (repeat or ends(stream)):
+        raise ConfigError(
+            f"{path}: repeat=False reads once what is there, and a blend of "
+            f"{len(leaves_of(node))} weighted parts never ends; leave repeat out, or cut epochs "
+            "with virtual_epoch_length"
+        )
     if virtual_epoch_length:
         stream = EpochizeDataset(stream, virtual_epoch_length)
     return stream.with_worker_config(worker_config)
@@ -109,15 +108,13 @@ def get_val_dataset(
 
     Raises what `get_train_dataset` raises.
     """
-    parts = leaves_with_weights(resolve(path, split_part))
+    encoder_of = _chooser(task_encoder)
+    groups: dict[int, list[Leaf]] = {}
+    for leaf in leaves_of(resolve(path, split_part)):
+        groups.setdefault(id(encoder_of(leaf)), []).append(leaf)
     streams = [
-        _encoded(
-            _joined([_stored(leaf, encoder) for leaf, _ in group]),
-            encoder,
-            batch_size,
-            batch_drop_last,
-        )
-        for encoder, group in _by_encoder(parts, task_encoder)
+        _stored(leaves, encoder_of(leaves[0]), batch_size, batch_drop_last)
+        for leaves in groups.values()
     ]
     return _limited(_joined(streams), limit).with_worker_config(worker_config)
 
@@ -137,24 +134,12 @@ def get_val_datasets(
     `leaf.path`, `leaf.split_part` and `leaf.subflavors` say which folder it is. `limit` counts for
     each. Raises what `get_train_dataset` raises.
     """
+    encoder_of = _chooser(task_encoder)
     datasets: list[tuple[Dataset[T_batch], Leaf]] = []
-    for part in leaves_with_weights(resolve(path, split_part)):
-        (encoder, ((leaf, _), *_)), *_ = _by_encoder([part], task_encoder)
-        batches = _encoded(_stored(leaf, encoder), encoder, batch_size, batch_drop_last)
+    for leaf in leaves_of(resolve(path, split_part)):
+        batches = _stored([leaf], encoder_of(leaf), batch_size, batch_drop_last)
         datasets.append((_limited(batches, limit).with_worker_config(worker_config), leaf))
     return datasets
-
-
-def _by_encoder(
-    parts: list[tuple[Leaf, Fraction]], given: Encoders[T_batch] | None
-) -> list[tuple[Encoder[T_batch], list[tuple[Leaf, Fraction]]]]:
-    """The parts that each task encoder serves."""
-    choose = _chooser(given)
-    groups: dict[int, tuple[Encoder[T_batch], list[tuple[Leaf, Fraction]]]] = {}
-    for leaf, share in parts:
-        encoder = choose(leaf)
-        groups.setdefault(id(encoder), (encoder, []))[1].append((leaf, share))
-    return list(groups.values())
 
 
 def _chooser(given: Encoders[T_batch] | None) -> Callable[[Leaf], Encoder[T_batch]]:
@@ -187,31 +172,17 @@ def _checked(encoder: object) -> Encoder[Any]:
     return encoder
 
 
-def _stored(leaf: Leaf, encoder: Encoder[Any]) -> Dataset[Any]:
-    return typed_samples(ordered_source(leaf, seed=0, shuffle=False), leaf, encoder.decoder)
-
-
-def _encoded(
-    samples: Dataset[Any], encoder: Encoder[T_batch], batch_size: int | None, drop_last: bool
+def _stored(
+    leaves: Sequence[Leaf], encoder: Encoder[T_batch], batch_size: int | None, drop_last: bool
 ) -> Dataset[T_batch]:
-    """Samples through the hooks of a task encoder; hooks that do nothing cost nothing."""
-    hooks = active_hooks(encoder)
-    if "encode_sample" in hooks:
-        samples = MapDataset(samples, encoder.encode_sample)
-    if batch_size is None:
-        return samples
-    batches: Dataset[Any] = BatchDataset(samples, batch_size, encoder.batch, drop_last=drop_last)
-    if "encode_batch" in hooks:
-        batches = MapDataset(batches, encoder.encode_batch)
-    return batches
-
-
-def _blended(parts: list[tuple[Dataset[Any], Fraction]]) -> Dataset[Any]:
-    """Parts in the exact ratio of their shares, for ever."""
-    if len(parts) == 1:
-        return RepeatDataset(parts[0][0])
-    common = math.lcm(*(share.denominator for _, share in parts))
-    return BlendDataset([(dataset, int(share * common)) for dataset, share in parts])
+    """The batches of leaves one after the other, in stored order."""
+    samples = _joined(
+        [
+            typed_samples(ordered_source(leaf, seed=0, shuffle=False), leaf, encoder.decoder)
+            for leaf in leaves
+        ]
+    )
+    return batched(encoded(samples, encoder), encoder, batch_size, drop_last)
 
 
 def _joined(parts: list[Dataset[Any]]) -> Dataset[Any]:

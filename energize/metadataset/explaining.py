@@ -12,19 +12,20 @@ from energize.errors import nearest
 from energize.metadataset.located_yaml import KeyPath, LocatedYaml
 from energize.metadataset.problems import Problem, shown
 from energize.metadataset.schema import (
-    NODE,
-    RULE,
+    Document,
+    model_at,
+    node_expected,
+    without_kinds,
+)
+from energize.metadataset.schema_base import ENERGON, NODE, RULE, DatasetNode, Strict
+from energize.metadataset.schema_energon import (
     BlendEntry,
     BlendNodeV1,
     DatasetEntry,
     DatasetEntryV1,
-    DatasetNode,
-    Document,
-    DocumentV2,
-    Strict,
-    model_at,
-    node_expected,
+    DocumentEnergon,
 )
+from energize.metadataset.schema_mixing import MixBlendEntry, MixDatasetEntry, MixNode
 
 __all__ = ["explained"]
 
@@ -32,7 +33,8 @@ _LATER = frozenset(
     ("aux", "blend_epochized", "join", "joiner", "nonmatch", "repetitions", "subset")
 )
 _MODELS = (DatasetEntry, BlendEntry, DatasetEntryV1, BlendNodeV1)
-_EITHER = (DatasetNode, DatasetEntry)
+_OWN_MODELS = (MixDatasetEntry, MixBlendEntry, MixNode)
+_EITHER = (DatasetNode, DatasetEntry, MixDatasetEntry)
 """What a node without `path` and without `blend` is checked as."""
 
 
@@ -59,7 +61,7 @@ def _explained(data: Any, model: type[Document], error: ErrorDetails) -> tuple[K
     if error["type"] == "missing":
         return path[:-1], _missing(mapping_model, key)
     if error["type"] == "extra_forbidden":
-        return path, _unknown(mapping_model, key, mapping)
+        return path, _unknown(mapping_model, key, mapping, energon=model is DocumentEnergon)
     expected, words = _expected(mapping_model, key)
     return path, _unexpected(expected, error["input"], words)
 
@@ -72,15 +74,7 @@ def _is_misspelt(missing: KeyPath, unknown: Sequence[KeyPath]) -> bool:
 
 
 def _path(model: type[Document], error: ErrorDetails) -> KeyPath:
-    """The location of an error as a path in the document.
-
-    The schema puts the kind of each node behind the name of a split and the index of an entry.
-    """
-    loc = error["loc"]
-    if model is not DocumentV2:
-        return loc
-    before = ("", *loc)
-    return tuple(part for i, part in enumerate(loc) if i != 2 and not isinstance(before[i], int))
+    return without_kinds(model, error["loc"])
 
 
 def _at(data: Any, path: KeyPath) -> Any:
@@ -99,7 +93,7 @@ def _missing(model: type[Strict], key: str) -> str:
     return f"the key {key!r} is missing; expected {_expected(model, key)[0]}"
 
 
-def _unknown(model: type[Strict], key: str, siblings: Mapping[str, Any]) -> str:
+def _unknown(model: type[Strict], key: str, siblings: Mapping[str, Any], *, energon: bool) -> str:
     valid = _keys(model)
     if model in _EITHER and "path" not in siblings:
         valid.append("blend")
@@ -108,8 +102,11 @@ def _unknown(model: type[Strict], key: str, siblings: Mapping[str, Any]) -> str:
     listed = f"Valid keys here: {', '.join(valid)}"
     if key in _LATER:
         return f"unsupported key {key!r}: this version does not know it. {listed}"
-    if any(key in _keys(other) for other in _MODELS):
+    own = any(key in _keys(other) for other in _OWN_MODELS)
+    if any(key in _keys(other) for other in _MODELS) or (own and not energon):
         return f"the key {key!r} has no place here. {listed}"
+    if own:
+        return f"unknown key {key!r} in a {ENERGON} file; it needs `__module__: energize`. {listed}"
     return f"unknown key {key!r}{nearest(key, valid) or '.'} {listed}"
 
 
@@ -123,5 +120,12 @@ def _unexpected(expected: str, value: Any, words: Sequence[str] = ()) -> str:
 def _expected(model: type[Strict], key: str) -> tuple[str, list[str]]:
     """What a key of `model` takes, and the words to choose from when only certain ones will do."""
     field = next(f for name, f in model.model_fields.items() if key == (f.alias or name))
-    words = [word for word in get_args(field.annotation) if isinstance(word, str)]
-    return str(field.description), words
+    return str(field.description), _words(field.annotation)
+
+
+def _words(annotation: Any) -> list[str]:
+    """The texts that a type allows, when it allows only certain ones."""
+    parts = get_args(annotation)
+    return [part for part in parts if isinstance(part, str)] or [
+        word for part in parts for word in _words(part)
+    ]

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from energize.dataset import Dataset
-from energize.errors import EnergizeError
+from energize.errors import ConfigError, EnergizeError
 from energize.metadataset.resolving import Leaf, combined_multiplier
 from energize.samples.crude import CrudeSample
 from energize.samples.registry import sample_type_named
@@ -18,7 +19,7 @@ from energize.task_encoder.loading import SampleLoader
 from energize.wrappers.map import MapDataset
 from energize.wrappers.shuffle import ShuffleDataset
 
-__all__ = ["ordered_source", "sample_type_of", "typed_samples"]
+__all__ = ["TrainingOrder", "ordered_source", "place_noted", "sample_type_of", "typed_samples"]
 
 
 def ordered_source(
@@ -31,7 +32,7 @@ def ordered_source(
     shuffle_over_epochs_multiplier: int | None = 1,
 ) -> Dataset[dict[str, Any]]:
     """The raw samples of a leaf: in stored order, or in a new order each epoch."""
-    with _place_noted(leaf):
+    with place_noted(leaf.place):
         source = WebdatasetSource(
             leaf.path, split_part=leaf.split_part, split_config=leaf.split_config, seed=seed
         )
@@ -48,9 +49,50 @@ def ordered_source(
     )
 
 
+@dataclass(frozen=True, slots=True)
+class TrainingOrder:
+    """The order in which training reads leaves; see `ShuffleDataset`."""
+
+    seed: int = 0
+    shuffle_buffer_size: int | None = None
+    max_samples_per_sequence: int | None = None
+    shuffle_over_epochs_multiplier: int | None = 1
+
+    def source(self, leaf: Leaf, *, by_quota: bool) -> Dataset[dict[str, Any]]:
+        """The raw samples of a leaf; in stored order for a quota, which decides the order.
+
+        Raises `ConfigError` when another order was asked of that.
+        """
+        if by_quota:
+            self._check_unordered(leaf)
+        return ordered_source(
+            leaf,
+            seed=self.seed,
+            shuffle=not by_quota,
+            shuffle_buffer_size=self.shuffle_buffer_size,
+            max_samples_per_sequence=self.max_samples_per_sequence,
+            shuffle_over_epochs_multiplier=self.shuffle_over_epochs_multiplier,
+        )
+
+    def _check_unordered(self, leaf: Leaf) -> None:
+        over_epochs = "shuffle_over_epochs_multiplier"
+        for name, value, allowed in (
+            ("shuffle_buffer_size", self.shuffle_buffer_size, (None,)),
+            ("max_samples_per_sequence", self.max_samples_per_sequence, (None,)),
+            (over_epochs, self.shuffle_over_epochs_multiplier, (None, 1)),
+            (over_epochs, leaf.shuffle_over_epochs_multiplier, (1,)),
+        ):
+            if value not in allowed:
+                with place_noted(leaf.place):
+                    raise ConfigError(
+                        f"{name}={value} says in which order a dataset is read, but here a quota "
+                        "does: each pass over it is in a random order of its own; leave it out"
+                    )
+
+
 def sample_type_of(leaf: Leaf) -> type[Any]:
     """The type of samples that the folder's dataset.yaml names."""
-    with _place_noted(leaf):
+    with place_noted(leaf.place):
         config = _config(leaf)
         if config.sample_class == CRUDE:
             return CrudeSample
@@ -62,7 +104,7 @@ def typed_samples(
 ) -> Dataset[Any]:
     """Samples of the type that the folder's dataset.yaml names, decoded."""
     sample_type = sample_type_of(leaf)
-    with _place_noted(leaf):
+    with place_noted(leaf.place):
         config = _config(leaf)
         loader: SampleLoader[Any] = SampleLoader(
             sample_type=sample_type,
@@ -78,11 +120,11 @@ def _config(leaf: Leaf) -> DatasetConfig:
 
 
 @contextmanager
-def _place_noted(leaf: Leaf) -> Iterator[None]:
-    """Says in errors where the folder was asked for."""
+def place_noted(place: str) -> Iterator[None]:
+    """Says in errors where what they are about was asked for: `file:line (path)`."""
     try:
         yield
     except EnergizeError as error:
-        if not leaf.place:
+        if not place:
             raise
-        raise type(error)(f"{error}\n  asked for at {leaf.place}") from error
+        raise type(error)(f"{error}\n  asked for at {place}") from error

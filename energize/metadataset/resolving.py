@@ -11,10 +11,12 @@ from typing import Any
 
 from energize.errors import nearest
 from energize.metadataset.located_yaml import KeyPath
+from energize.metadataset.mixing import Mixing, mixing_of, weight_of
 from energize.metadataset.problems import Problem, as_error, shown
 from energize.metadataset.reading import Metadataset, load
-from energize.metadataset.schema import DatasetNode
 from energize.metadataset.schema import Node as Spec
+from energize.metadataset.schema_base import DatasetNode
+from energize.order.schedule import Schedule
 
 __all__ = ["Blend", "Leaf", "Node", "combined_multiplier", "resolve"]
 
@@ -41,10 +43,17 @@ class Leaf:
 
 @dataclass(frozen=True, slots=True)
 class Blend:
-    """Nodes with their weights as given; not all are 0."""
+    """Nodes with their weights as given, not all of which are 0, and how they are mixed."""
 
-    children: tuple[tuple[Node, float], ...]
+    children: tuple[tuple[Node, float | Schedule], ...]
     place: str = field(default="", compare=False)
+    mixing: Mixing = field(default_factory=Mixing)
+
+    @property
+    def plain(self) -> bool:
+        """Whether fixed weights say everything, so that its weights multiply with those around."""
+        fixed = not any(isinstance(weight, Schedule) for _, weight in self.children)
+        return fixed and self.mixing == Mixing()
 
 
 Node = Leaf | Blend
@@ -95,6 +104,7 @@ class _Inherited:
     """What the files and entries around a node give it; `chain` is the files, with their splits."""
 
     split_part: str
+    mixing: Mixing = field(default_factory=Mixing)
     subflavors: Mapping[str, Any] = field(default_factory=dict)
     multiplier: int | None = 1
     chain: tuple[tuple[Path, str], ...] = ()
@@ -145,15 +155,17 @@ class _Resolver:
             place = metadataset.place((*path, "path"))
             return self.path(metadataset.file.parent / spec.path, spec, outer, place)
         here = (*path, spec.entries_key)
+        mixing = mixing_of(spec, outer.mixing)
+        inner = replace(outer, mixing=mixing.inherited)
         children = []
         for i, entry in enumerate(spec.entries):
             try:
-                child = self._node(metadataset, entry, (*here, i), outer)
+                child = self._node(metadataset, entry, (*here, i), inner)
             except _FaultyError as error:
                 self.problems += error.problems
             else:
-                children.append((child, entry.weight))
-        return Blend(tuple(children), metadataset.place(here))
+                children.append((child, weight_of(entry.weight)))
+        return Blend(tuple(children), metadataset.place(here), mixing)
 
     def path(self, path: Path, spec: DatasetNode, outer: _Inherited, place: str) -> Node:
         """What the entry `spec` at `place` refers to, its path being `path`."""
