@@ -19,7 +19,7 @@ LAYERS = [
     {"prepare", "sources"},
     {"wrappers", "task_encoder"},
     {"metadataset"},
-    {"compat", "cli", "testing"},
+    {"compat", "cli", "preview", "testing"},
 ]
 """Lowest first: a part may import parts of its own layer and of those above it in this list."""
 

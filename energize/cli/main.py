@@ -11,7 +11,10 @@ from rich.console import Console
 from typer.core import TyperGroup
 
 from energize.cli.info import info
+from energize.cli.plan import plan
 from energize.cli.prepare import prepare
+from energize.cli.schema import schema
+from energize.cli.simulate import simulate
 from energize.errors import EnergizeError
 
 __all__ = ["app"]
@@ -37,10 +40,13 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    help="Prepare and look at data sets for energize.",
+    help="Prepare data sets for energize, and see what a run will read of them.",
 )
 app.command("prepare")(prepare)
 app.command("info")(info)
+app.command("plan")(plan)
+app.command("simulate")(simulate)
+app.command("schema")(schema)
 
 
 def _print_version(asked: bool) -> None:

@@ -1,0 +1,133 @@
+"""A metadataset, or a prepared folder, as a dataset beside what it asks for."""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from fractions import Fraction
+from pathlib import Path
+from typing import Any, cast
+
+from energize.dataset import IndexedDataset
+from energize.errors import ConfigError
+from energize.metadataset import Blend, Leaf, Node, leaves_with_weights, resolve
+from energize.metadataset.building import get_train_dataset
+from energize.order.schedule import Schedule
+from energize.sources.webdataset import WebdatasetSource
+from energize.topology import WorkerConfig
+
+__all__ = ["Asked", "Mix", "read_mix"]
+
+_Parts = Sequence[tuple[Leaf, Fraction]]
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a file asks for a source.
+
+    `leaf`: the folder and its settings; of several that are read as one, the first, with the places
+    of all. `weight`: as written, with those of the blends around it ("0.4 x 3"). `share`: of all
+    samples, 0 to 1; at the first step, where weights change.
+    """
+
+    leaf: Leaf
+    weight: str
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
+class Mix:
+    """The training dataset of a mix, and what was asked for each of `dataset.sources`.
+
+    None stands where that cannot be told apart from what was asked for other sources of the folder,
+    or where the file gives no shares. `changes`: whether weights change during the run.
+    """
+
+    dataset: IndexedDataset[Any]
+    asked: tuple[Asked | None, ...]
+    changes: bool
+
+
+def read_mix(
+    path: str | os.PathLike[str], *, split_part: str, batch_size: int, seed: int, **options: Any
+) -> Mix:
+    """What `get_train_dataset` with one task encoder makes of `path`; see there for `options`.
+
+    Raises what it raises.
+    """
+    node = resolve(path, split_part)
+    dataset = get_train_dataset(
+        node, batch_size=batch_size, worker_config=WorkerConfig(seed_offset=seed), **options
+    )
+    mixed = cast("IndexedDataset[Any]", dataset)
+    sources = cast("tuple[WebdatasetSource, ...]", mixed.sources)
+    return Mix(mixed, _asked(node, sources), _changes(node))
+
+
+def _asked(node: Node, sources: Sequence[WebdatasetSource]) -> tuple[Asked | None, ...]:
+    try:
+        leaves = leaves_with_weights(node)
+    except ConfigError:  # the dataset could be built, but not all mixes have shares
+        return (None,) * len(sources)
+    written: defaultdict[Leaf, list[str]] = defaultdict(list)
+    for leaf, weight in _weights(node):
+        written[_normal(leaf)].append(weight)
+    asked: dict[int, Asked] = {}
+    for number, parts in _matched(leaves, sources):
+        weights = [weight for leaf, _ in parts for weight in written[_normal(leaf)]]
+        place = " and ".join(leaf.place for leaf, _ in parts)
+        share = float(sum(share for _, share in parts))
+        asked[number] = Asked(replace(parts[0][0], place=place), " + ".join(weights), share)
+    return tuple(asked.get(number) for number in range(len(sources)))
+
+
+def _matched(leaves: _Parts, sources: Sequence[WebdatasetSource]) -> Iterator[tuple[int, _Parts]]:
+    """The sources whose leaves are known, with them: by the folder, and then by their order.
+
+    Several leaves may be read as one source, when what their settings say is equal.
+    """
+    leaves_of: defaultdict[tuple[Path, str, str | None], list[tuple[Leaf, Fraction]]]
+    leaves_of, sources_of = defaultdict(list), defaultdict(list)
+    for leaf, share in leaves:
+        leaves_of[leaf.path.resolve(), leaf.split_part, leaf.split_config].append((leaf, share))
+    for number, source in enumerate(sources):
+        key = (source.path.resolve(), source.split_part, source.split_config)
+        sources_of[key].append(number)
+    for key, numbers in sources_of.items():
+        if len(numbers) == 1:
+            yield numbers[0], leaves_of[key]
+        elif len(numbers) == len(leaves_of[key]):
+            for number, part in zip(numbers, leaves_of[key], strict=True):
+                yield number, [part]
+
+
+def _weights(node: Node, above: tuple[str, ...] = ()) -> Iterator[tuple[Leaf, str]]:
+    """All leaves with the weights on the way to each, as they are written."""
+    if isinstance(node, Leaf):
+        yield node, " x ".join(above) or "1"
+        return
+    for number, (child, _) in enumerate(node.children):
+        yield from _weights(child, (*above, _weight_text(node, number)))
+
+
+def _weight_text(node: Blend, number: int) -> str:
+    if node.mixing.quotas is not None:
+        quota = asdict(node.mixing.quotas[number]).items()
+        return " ".join(f"{name} {value:g}" for name, value in quota if value is not None) or "all"
+    weight = node.children[number][1]
+    if isinstance(weight, Schedule):
+        return f"{weight.points[0][1]:g}->{weight.points[-1][1]:g}"
+    return f"{weight:.12g}"
+
+
+def _changes(node: Node) -> bool:
+    if isinstance(node, Leaf):
+        return False
+    return any(isinstance(weight, Schedule) or _changes(child) for child, weight in node.children)
+
+
+def _normal(leaf: Leaf) -> Leaf:
+    """Equal for leaves that are merged."""
+    return replace(leaf, path=leaf.path.resolve())

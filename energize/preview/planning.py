@@ -1,0 +1,125 @@
+"""Which samples the batches of any steps are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from energize.dataset import Dataset, IndexedDataset, Int64Array
+from energize.errors import ConfigError
+from energize.preview.arguments import check_steps, indexed
+from energize.preview.naming import source_labels
+from energize.refs import Refs
+from energize.sources.base import Source
+from energize.sources.webdataset import WebdatasetSource
+
+__all__ = ["PlannedBatch", "PlannedSample", "plan"]
+
+_SAMPLES_AT_ONCE = 2**14
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedSample:
+    """A sample that will be read.
+
+    `source`: the name of its source, see `source_labels`. `index`: its number in `shard`, or in the
+    source where that has no shards. `epoch`: how many times the source has been passed through
+    before. `key`: None when it was not asked for, or cannot be read.
+    """
+
+    source: str
+    shard: str | None
+    index: int
+    epoch: int
+    key: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedBatch:
+    """The samples of the batch of a step, in their order; `rank` is None for an unknown number of
+    ranks.
+    """
+
+    step: int
+    rank: int | None
+    samples: tuple[PlannedSample, ...]
+
+
+def plan(
+    dataset: Dataset[Any],
+    at: int,
+    steps: int,
+    *,
+    world_size: int | None = None,
+    keys: bool = False,
+) -> Iterator[PlannedBatch]:
+    """Batches `at` to `at + steps` of a dataset of batches, as they will be read.
+
+    Steps count the batches of all ranks together, as the position of a saved state does; ranks take
+    turns, beginning anew with each epoch of the dataset. The plan is what is read as long as no
+    sample is skipped or damaged: substitutes of such samples are not foreseen. No shard is opened,
+    unless `keys` are asked for.
+
+    Raises `ConfigError` for numbers that cannot be used, and `NotIndexedError` for a stream, at
+    once; `ShardError` for a shard whose keys cannot be read.
+
+    >>> from energize import BatchDataset, BlendDataset, ListSource
+    >>> blend = BlendDataset((ListSource("ab", name="a"), 1), (ListSource("xyz", name="x"), 1))
+    >>> for batch in plan(BatchDataset(blend, 2, list), at=10**9, steps=2, world_size=2):
+    ...     print(batch.step, batch.rank, len(batch.samples))
+    1000000000 0 2
+    1000000001 1 2
+    """
+    positions = indexed(dataset, "plan")
+    check_steps(positions, at, steps)
+    if world_size is not None and world_size < 1:
+        raise ConfigError(f"world_size counts ranks, 1 or more; got {world_size!r}")
+    return _batches(positions, at, at + steps, world_size, keys=keys)
+
+
+def _batches(
+    dataset: IndexedDataset[Any], start: int, stop: int, world_size: int | None, *, keys: bool
+) -> Iterator[PlannedBatch]:
+    labels = source_labels(dataset.sources)
+    at_once = max(1, _SAMPLES_AT_ONCE // max(1, int(dataset.consumed(1).sum())))
+    for first in range(start, stop, at_once):
+        steps = np.arange(first, min(first + at_once, stop), dtype=np.int64)
+        refs = dataset.refs(steps)
+        samples = _samples(dataset.sources, labels, refs, keys=keys)
+        ends = np.searchsorted(refs.item, np.arange(len(steps)), side="right").tolist()
+        begin = 0
+        for step, end in zip(steps.tolist(), ends, strict=True):
+            rank = None if world_size is None else step % dataset.size % world_size
+            yield PlannedBatch(step, rank, tuple(samples[begin:end]))
+            begin = end
+
+
+def _samples(
+    sources: tuple[Source[Any], ...], labels: list[str], refs: Refs, *, keys: bool
+) -> list[PlannedSample]:
+    samples: dict[int, PlannedSample] = {}
+    for number in np.unique(refs.source).tolist():
+        rows = np.flatnonzero(refs.source == number)
+        index = refs.index[rows]
+        shards, numbers = _located(sources[number], index)
+        found = _keys(sources[number], index) if keys else [None] * len(rows)
+        epochs = refs.epoch[rows].tolist()
+        columns = zip(rows.tolist(), shards, numbers, epochs, found, strict=True)
+        for row, shard, at, epoch, key in columns:
+            samples[row] = PlannedSample(labels[number], shard, at, epoch, key)
+    return [samples[row] for row in range(len(refs))]
+
+
+def _located(source: Source[Any], index: Int64Array) -> tuple[list[str | None], list[int]]:
+    """The shard of each sample, and its number there."""
+    if not isinstance(source, WebdatasetSource):
+        return [None] * len(index), index.tolist()
+    shards, numbers = source.locate(index)
+    return [source.shards[shard] for shard in shards.tolist()], numbers.tolist()
+
+
+def _keys(source: Source[Any], index: Int64Array) -> list[str | None]:
+    return source.keys(index) if isinstance(source, WebdatasetSource) else [None] * len(index)

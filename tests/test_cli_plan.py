@@ -1,0 +1,241 @@
+"""`energize plan` and `energize simulate` on prepared folders, against what a loader delivers."""
+
+import json
+import subprocess
+import sys
+from collections import Counter
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from typer.testing import CliRunner
+
+from energize import WorkerConfig, get_loader, get_train_dataset
+from energize.cli.main import app
+from tests.support.prepared import captions, classes
+
+MIX = """\
+__module__: energize
+__class__: MetadatasetV2
+splits:
+  train:
+    blend:
+      - {path: web/captions, weight: 0.6}
+      - weight: 0.4
+        blend:
+          - {path: books/captions, weight: 3}
+          - {path: web/captions, weight: 1, subflavors: {again: true}}
+          - {path: web/captions, weight: 0, split_part: val}
+  ends:
+    stop: all_exhausted
+    blend:
+      - {path: web/captions, split_part: train, weight: 1}
+      - {path: books/captions, split_part: train, weight: 1, max_epochs: 2}
+  quotas:
+    blend:
+      - {path: web/captions, split_part: train, repeat: 1.5}
+      - {path: books/captions, split_part: train}
+  changing:
+    blend:
+      - {path: web/captions, split_part: train, weight: {points: {0: 0.9, 200: 0.1}}}
+      - {path: books/captions, split_part: train, weight: {points: {0: 0.1, 200: 0.9}}}
+  nearly_equal:
+    blend:
+      - {path: web/captions, split_part: train, weight: 1}
+      - {path: web/captions, split_part: train, dataset_config: dataset.yaml, weight: 2}
+      - {path: books/captions, split_part: train, weight: 1}
+"""
+SPLITS = ("train", "ends", "quotas", "changing", "nearly_equal")
+
+
+@pytest.fixture(scope="module")
+def mix(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("mix")
+    captions(folder / "web/captions", 80)
+    captions(folder / "books/captions", 30, shards=2, start=500)
+    classes(folder / "classes", 40)
+    (folder / "mix.yaml").write_text(MIX)
+    return folder / "mix.yaml"
+
+
+def run(*arguments, code=0):
+    """What is printed; errors when it fails."""
+    done = CliRunner().invoke(app, [str(each) for each in arguments])
+    assert done.exit_code == code, done.output
+    assert "Traceback" not in done.output
+    return done.stdout if code == 0 else done.stderr
+
+
+def planned(*arguments):
+    return [json.loads(line) for line in run("plan", *arguments, "--json").splitlines()]
+
+
+def keys_of(batches):
+    return [[sample["key"] for sample in batch["samples"]] for batch in batches]
+
+
+def loaded(path, rank, ranks, count, split="train", state=None):
+    """The keys of the batches that a rank gets."""
+    config = WorkerConfig(rank=rank, world_size=ranks, seed_offset=3)
+    dataset = get_train_dataset(path, batch_size=6, split_part=split, worker_config=config)
+    loader = get_loader(dataset)
+    if state is not None:
+        loader.load_state_dict({**loader.state_dict(), **state})
+    return [batch.__key__ for batch in islice(loader, count)]
+
+
+@pytest.mark.parametrize("split", SPLITS)
+def test_a_plan_is_what_the_loaders_of_all_ranks_deliver(mix, split):
+    options = ("--batch-size", 6, "--seed", 3, "--split", split, "--keys")
+    batches = planned(mix, *options, "--steps", 12, "--world-size", 3)
+    assert [batch["step"] for batch in batches] == list(range(12))
+    for rank in range(3):
+        own = [batch for batch in batches if batch["rank"] == rank]
+        assert keys_of(own) == loaded(mix, rank, 3, 4, split)
+
+
+def test_a_plan_far_away_is_what_is_read_there(mix):
+    config = WorkerConfig(seed_offset=3)
+    dataset = get_train_dataset(mix, batch_size=6, worker_config=config)
+    far = dataset.at(np.arange(10**9, 10**9 + 4))
+    got = planned(mix, "--at", 10**9, "--steps", 4, "--batch-size", 6, "--seed", 3, "--keys")
+    assert keys_of(got) == [batch.__key__ for batch in far]
+    assert got[0]["samples"][0]["epoch"] > 10**6
+
+
+def test_order_options_of_the_run(mix):
+    folder = mix.parent / "classes"
+    dataset = get_train_dataset(folder, batch_size=5, max_samples_per_sequence=4)
+    got = planned(
+        folder, "--steps", 6, "--batch-size", 5, "--max-samples-per-sequence", 4, "--keys"
+    )
+    assert keys_of(got) == [batch.__key__ for batch in dataset.at(range(6))]
+    assert keys_of(got) != keys_of(planned(folder, "--steps", 6, "--batch-size", 5, "--keys"))
+
+
+def test_no_shard_is_opened_unless_keys_are_shown(tmp_path):
+    folder = captions(tmp_path / "captions", 20)
+    with_shards = planned(folder, "--steps", 5)
+    for shard in folder.glob("*.tar*"):
+        shard.unlink()
+    assert planned(folder, "--steps", 5) == with_shards
+    assert json.loads(run("simulate", folder, "--steps", 5, "--json"))["samples"] == 5
+    assert "shard-00" in run("plan", folder, "--keys", code=1)
+
+
+def test_the_table_of_a_plan(mix):
+    shown = run(
+        "plan", mix.parent / "classes", "--at", 10**9, "--steps", 25, "--batch-size", 30,
+        "--max-samples-per-sequence", 10, "--world-size", 2,
+    )  # fmt: skip
+    assert "Steps 1,000,000,000 to 1,000,000,019" in shown
+    assert "Steps 1,000,000,020 to 1,000,000,024" in shown
+    assert ".tar[0-9]" in shown
+    assert "25 steps, 750 samples: classes 750 (100.0 %)" in shown
+    assert run("plan", mix.parent / "classes").startswith("Step 0 ")
+    mixed = run("plan", mix, "--batch-size", 20, "--keys")
+    assert "web/captions [train] #1" in mixed.replace("\n", " ")
+    assert "shard-000.tar[0000" in mixed
+
+
+@pytest.mark.parametrize("split", SPLITS)
+def test_a_simulation_is_what_the_plan_adds_up_to(mix, split):
+    options = ("--batch-size", 6, "--split", split)
+    run_of = json.loads(run("simulate", mix, *options, "--steps", 150, "--json"))
+    drawn, seen, repeats = Counter(), set(), {}
+    for batch in planned(mix, *options, "--steps", 150):
+        for sample in batch["samples"]:
+            drawn[sample["source"]] += 1
+            place = sample["source"], sample["shard"], sample["index"]
+            if place in seen:
+                repeats.setdefault(sample["source"], batch["step"])
+            seen.add(place)
+    assert run_of["samples"] == drawn.total()
+    for source in run_of["sources"]:
+        assert source["drawn"] == drawn[source["name"]]
+        if source["repeats_known"]:
+            assert source["repeats_at"] == repeats.get(source["name"])
+    assert all(source["repeats_known"] for source in run_of["sources"]) == (split != "quotas")
+
+
+def test_what_was_asked_for(mix):
+    sources = json.loads(run("simulate", mix, "--steps", 1000, "--json"))["sources"]
+    assert [(s["name"], s["asked_weight"], s["asked_share"], s["count"]) for s in sources] == [
+        ("web/captions [train] #1", "0.6", 0.6, 60),
+        ("books/captions", "0.4 x 3", 0.3, 15),
+        ("web/captions [train] #2", "0.4 x 1", 0.1, 60),
+        ("web/captions [val]", "0.4 x 0", 0.0, 20),
+    ]
+    assert [s["share"] for s in sources] == [0.6, 0.3, 0.1, 0.0]
+    assert sources[2]["asked_at"] == f"{mix}:10 (splits.train.blend[1].blend[1].path)"
+    equal = json.loads(run("simulate", mix, "--split", "nearly_equal", "--steps", 9, "--json"))
+    assert [(s["name"], s["asked_weight"], s["asked_share"]) for s in equal["sources"]] == [
+        ("web/captions", "1 + 2", 0.75), ("books/captions", "1", 0.25),
+    ]  # fmt: skip
+    single = json.loads(run("simulate", mix.parent / "classes", "--steps", 9, "--json"))
+    assert [(s["name"], s["asked_share"]) for s in single["sources"]] == [("classes", 1.0)]
+    quotas = json.loads(run("simulate", mix, "--split", "quotas", "--steps", 9, "--json"))
+    assert [(s["asked_weight"], round(s["asked_share"], 4)) for s in quotas["sources"]] == [
+        ("repeat 1.5", 0.8571), ("all", 0.1429),
+    ]  # fmt: skip
+
+
+def test_the_table_of_a_simulation(mix):
+    shown = run("simulate", mix, "--steps", 10**12, "--batch-size", 10)
+    assert "1,000,000,000,000 steps, 10,000,000,000,000 samples" in shown
+    rows = {line.split()[0]: line.split() for line in shown.splitlines() if "captions" in line}
+    assert rows["books/captions"][4:8] == ["30.000", "30.000", "3.00T", "15"]
+    assert "Never reached: web/captions [val]: its weight is 0" in shown
+    short = run("simulate", mix, "--steps", 1)
+    assert "Never reached: web/captions [train] #2: not in 1 steps" in short
+    assert "asked % at 0" in run("simulate", mix, "--steps", 1, "--split", "changing")
+
+
+def test_shares_are_drawn(mix, tmp_path):
+    flat, changing = tmp_path / "flat.png", tmp_path / "changing.svg"
+    run("simulate", mix, "--steps", 1000, "--plot", flat)
+    with Image.open(flat) as image:
+        assert image.format == "PNG"
+        assert image.width >= 1000
+        assert len(np.unique(np.asarray(image.convert("RGB")).reshape(-1, 3), axis=0)) > 20
+    run("simulate", mix, "--steps", 400, "--split", "changing", "--plot", changing)
+    assert b"<svg" in changing.read_bytes()
+
+
+def test_a_chart_that_cannot_be_drawn(mix, tmp_path):
+    options = ("simulate", mix, "--steps", 10, "--plot")
+    assert ".png, .svg, .pdf" in run(*options, tmp_path / "shares.jpg", code=1)
+    assert "make it first" in run(*options, tmp_path / "none" / "shares.png", code=1)
+    (tmp_path / "folder.png").mkdir()
+    assert "cannot be written" in run(*options, tmp_path / "folder.png", code=1)
+    without = (
+        "import sys; sys.modules['matplotlib'] = None; "
+        "from energize.cli.main import app; app(sys.argv[1:])"
+    )
+    command = [sys.executable, "-c", without, *map(str, options), str(tmp_path / "s.png")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "pip install 'energize[plot]'" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_wrong_arguments(mix, tmp_path):
+    assert "does not exist" in run("plan", tmp_path / "none", code=1)
+    assert "no split 'test'" in run("plan", mix, "--split", "test", code=1)
+    assert "0 or more; got -1" in run("plan", mix, "--at", -1, code=1)
+    assert "1 or more; got 0" in run("simulate", mix, "--steps", 0, code=1)
+    assert "too far away" in run("plan", mix, "--at", 2**61, "--batch-size", 8, code=1)
+    assert "batch_size" in run("plan", mix, "--batch-size", 0, code=1)
+    assert "world_size" in run("plan", mix, "--world-size", 0, code=1)
+
+
+def test_as_a_program(mix):
+    command = [sys.executable, "-m", "energize.cli", "plan", str(mix), "--at", str(10**9)]
+    done = subprocess.run(
+        [*command, "--steps", "3", "--batch-size", "4", "--json"],
+        capture_output=True, text=True, check=True, cwd=Path(__file__).parent.parent,
+    )  # fmt: skip
+    got = [json.loads(line) for line in done.stdout.splitlines()]
+    assert got == planned(mix, "--at", 10**9, "--steps", 3, "--batch-size", 4)

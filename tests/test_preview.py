@@ -1,0 +1,241 @@
+"""Plans and simulations of any dataset, against what is counted and read."""
+
+import time
+from collections import Counter
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from energize import (
+    BatchDataset,
+    BlendDataset,
+    FilterDataset,
+    LimitDataset,
+    MapDataset,
+    Schedule,
+    SequenceSource,
+    ShuffleDataset,
+    StagedDataset,
+    StagePlan,
+    WebdatasetSource,
+)
+from energize.errors import ConfigError, NotIndexedError
+from energize.order.stages import Stage
+from energize.preview import plan, simulate
+from energize.preview.naming import source_labels
+from tests.support.datasets import INDEXED, is_even
+from tests.support.shards import prepared
+
+
+def source(count, name="source"):
+    return SequenceSource(range(count), name=name)
+
+
+def shuffled(count, name="source", **options):
+    return ShuffleDataset(source(count, name), **options)
+
+
+def batches(*pairs, size=4, **options):
+    return BatchDataset(BlendDataset(*pairs, **options), size, list)
+
+
+MIXES = {
+    "one": batches((shuffled(30), 1)),
+    "three": batches((shuffled(30, "a"), 5), (shuffled(7, "b"), 2), (source(12, "c"), 0.5)),
+    "weight 0": batches((shuffled(30, "a"), 1), (shuffled(7, "b"), 0)),
+    "replacement": batches(
+        (shuffled(500, "a", over_epochs=-1), 3), (shuffled(300, "b", over_epochs=3), 2)
+    ),
+    "whole batches": BlendDataset(
+        (BatchDataset(shuffled(21, "a"), 4, list), 2), (BatchDataset(shuffled(9, "b"), 2, list), 1)
+    ),
+    "schedule": batches(
+        (shuffled(200, "a"), Schedule([(0, 1.0), (400, 0.0)], "linear")), (shuffled(90, "b"), 1)
+    ),
+    "stop": batches((shuffled(40, "a"), 1), (shuffled(9, "b"), 1), stop="all_exhausted"),
+    "limit": BatchDataset(LimitDataset(shuffled(20), 13), 4, list),
+    "stages": StagedDataset(
+        StagePlan([
+            Stage("first", 0, 5, dataset=batches((shuffled(30, "a"), 1), (source(9, "b"), 1))),
+            Stage("second", 5, 60, dataset=batches((shuffled(30, "a"), 3), (source(8, "c"), 1))),
+        ])
+    ),
+}  # fmt: skip
+
+
+def counted(dataset, steps):
+    """Samples drawn of each source, and the first step of each with one that came before."""
+    drawn = Counter()
+    seen = set()
+    repeats = {}
+    for step in range(steps):
+        refs = dataset.refs(np.array([step]))
+        for number, index in zip(refs.source.tolist(), refs.index.tolist(), strict=True):
+            drawn[number] += 1
+            if (number, index) in seen:
+                repeats.setdefault(number, step)
+            seen.add((number, index))
+    return drawn, repeats
+
+
+def check_against_counting(dataset, steps):
+    run = simulate(dataset, steps)
+    drawn, repeats = counted(dataset, steps)
+    assert run.samples == drawn.total()
+    for number, each in enumerate(run.sources):
+        assert each.drawn == drawn[number]
+        assert each.share == pytest.approx(drawn[number] / drawn.total())
+        assert each.epochs == drawn[number] / dataset.sources[number].count
+        if each.repeats_known:
+            assert each.repeats_at == repeats.get(number)
+        else:
+            assert each.repeats_at is None
+    return run
+
+
+@pytest.mark.parametrize("steps", [1, 2, 7, 60, 150])
+@pytest.mark.parametrize("name", MIXES)
+def test_a_simulation_is_what_counting_gives(name, steps):
+    run = check_against_counting(MIXES[name], steps)
+    known = name not in ("limit", "stages")
+    assert [each.repeats_known for each in run.sources] == [known] * len(run.sources)
+
+
+@pytest.mark.parametrize("name", INDEXED)
+def test_every_indexed_dataset_is_simulated_and_planned(name):
+    dataset = INDEXED[name]
+    check_against_counting(dataset, 40)
+    refs = dataset.refs(np.arange(40))
+    labels = source_labels(dataset.sources)
+    got = [
+        (batch.step, sample.source, sample.index, sample.epoch)
+        for batch in plan(dataset, 0, 40)
+        for sample in batch.samples
+    ]
+    columns = (refs.item, refs.source, refs.index, refs.epoch)
+    rows = zip(*(column.tolist() for column in columns), strict=True)
+    assert got == [(item, labels[number], index, epoch) for item, number, index, epoch in rows]
+
+
+@given(
+    weights=st.lists(st.integers(0, 9), min_size=1, max_size=5).filter(any),
+    counts=st.lists(st.integers(1, 40), min_size=5, max_size=5),
+    over_epochs=st.sampled_from([1, 1, 2, -1]),
+    size=st.integers(1, 9),
+    steps=st.integers(1, 120),
+)
+def test_simulations_of_any_weights(weights, counts, over_epochs, size, steps):
+    pairs = [
+        (shuffled(count, f"s{i}", over_epochs=over_epochs), weight)
+        for i, (count, weight) in enumerate(zip(counts, weights, strict=False))
+    ]
+    check_against_counting(batches(*pairs, size=size), steps)
+
+
+def test_the_first_repeat_is_far_away_and_found_at_once():
+    few, many = shuffled(10**6, "few"), shuffled(10**9, "many")
+    run = simulate(batches((few, 1), (many, 3), size=256), 10**12)
+    assert run.samples == 256 * 10**12
+    for each, share in zip(run.sources, (0.25, 0.75), strict=True):
+        assert each.drawn == share * 256 * 10**12
+        assert each.repeats_at == pytest.approx(each.count / (share * 256), abs=10)
+
+
+def test_far_steps_cost_what_near_ones_do():
+    dataset = batches((shuffled(10**8, "a"), 2), (shuffled(10**6, "b"), 1), size=100)
+    list(plan(dataset, 0, 10))
+    start = time.process_time()
+    far = list(plan(dataset, 10**9, 10))
+    simulate(dataset, 10**12, intervals=200)
+    assert time.process_time() - start < 5
+    assert [batch.step for batch in far] == list(range(10**9, 10**9 + 10))
+    assert all(len(batch.samples) == 100 for batch in far)
+
+
+def test_a_plan_is_what_is_read():
+    dataset = MIXES["three"]
+    planned = [[s.index for s in batch.samples] for batch in plan(dataset, 1000, 20)]
+    assert planned == dataset.at(range(1000, 1020))
+
+
+def test_plans_come_in_pieces_that_fit_together():
+    dataset = batches((shuffled(300, "a"), 2), (shuffled(70, "b"), 1), size=5000)
+    whole = list(plan(dataset, 3, 8))
+    assert whole == [each for step in range(3, 11) for each in plan(dataset, step, 1)]
+    assert [len(batch.samples) for batch in whole] == [5000] * 8
+
+
+def test_ranks_take_turns_in_every_epoch():
+    finite = BatchDataset(shuffled(10), 4, list)  # 3 batches per epoch
+    assert [batch.rank for batch in plan(finite, 1, 6, world_size=2)] == [1, 0, 0, 1, 0, 0]
+    assert [batch.rank for batch in plan(finite, 0, 3)] == [None] * 3
+
+
+def test_shards_and_numbers(tmp_path):
+    folder = prepared(tmp_path / "d", counts=(3, 5, 2), exclude=("parts/d1.tar/000004",))
+    data = WebdatasetSource(folder)
+    read = data.at(range(9))
+    (batch,) = plan(BatchDataset(data, 9, list), 0, 1, keys=True)
+    expected = [(sample["__shard__"], sample["__index__"], sample["__key__"]) for sample in read]
+    assert [(sample.shard, sample.index, sample.key) for sample in batch.samples] == expected
+    shards, numbers = data.locate(np.arange(9))
+    assert [(data.shards[s], n) for s, n in zip(shards, numbers, strict=True)] == [
+        (shard, number) for shard, number, _ in expected
+    ]
+    assert data.keys(np.array([8, 0])) == ["000009", "000000"]
+
+
+def test_shares_over_time():
+    falling = Schedule([(0, 1.0), (8000, 0.0)], "linear")
+    dataset = batches((shuffled(200, "a"), falling), (shuffled(90, "b"), 1))
+    run = simulate(dataset, 4000, intervals=16)
+    assert run.points.tolist() == list(range(0, 4001, 250))
+    for row, (first, last) in zip(run.shares(), pairwise(run.points.tolist()), strict=True):
+        of = np.bincount(dataset.refs(np.arange(first, last)).source, minlength=2)
+        assert row.tolist() == (of / of.sum()).tolist()
+    assert 0.45 < run.shares()[0, 0] < 0.5
+    assert np.all(np.diff(run.shares()[:8, 0]) < 0)
+    assert not run.shares()[8:, 0].any()
+    assert simulate(dataset, 3, intervals=200).points.tolist() == [0, 1, 2, 3]
+
+
+def test_labels(tmp_path):
+    folders = [tmp_path / name for name in ("web/captions", "books/captions", "a/b/x", "c/b/x")]
+    web, books, one, other = [WebdatasetSource(prepared(each)) for each in folders]
+    val = WebdatasetSource(folders[2], split_part="val")
+    assert source_labels([web]) == ["captions"]
+    assert source_labels([web, books, one, other]) == [
+        "web/captions", "books/captions", "a/b/x", "c/b/x",
+    ]  # fmt: skip
+    assert source_labels([one, val, web]) == ["x [train]", "x [val]", "captions"]
+    assert source_labels([web, one, web]) == ["captions #1", "x", "captions #2"]
+    assert source_labels([source(3, "x"), source(4, "x"), source(3, "y")]) == ["x #1", "x #2", "y"]
+
+
+def test_wrong_arguments():
+    dataset = MIXES["three"]
+    stream = BatchDataset(FilterDataset(shuffled(9), is_even), 2, list)
+    for wrong in (lambda: plan(stream, 0, 1), lambda: simulate(stream, 1)):
+        with pytest.raises(NotIndexedError, match="reading it only"):
+            wrong()
+    for at, steps in ((-1, 1), (0, 0), (0, -3), (True, 1), (0, 1.5)):
+        with pytest.raises(ConfigError, match="counts steps"):
+            plan(dataset, at, steps)
+    with pytest.raises(ConfigError, match="too far away"):
+        plan(dataset, 2**62, 1)
+    with pytest.raises(ConfigError, match="counts steps"):
+        simulate(dataset, 0)
+    with pytest.raises(ConfigError, match="world_size"):
+        plan(dataset, 0, 1, world_size=0)
+    with pytest.raises(ConfigError, match="intervals"):
+        simulate(dataset, 5, intervals=0)
+
+
+def test_a_map_above_the_sources_changes_nothing():
+    plain = batches((shuffled(30, "a"), 1), (shuffled(9, "b"), 1))
+    mapped = MapDataset(plain, str)
+    assert list(plan(mapped, 5, 9)) == list(plan(plain, 5, 9))
+    assert simulate(mapped, 30).sources == simulate(plain, 30).sources
