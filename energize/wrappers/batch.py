@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cached_property, partial
+from functools import cached_property
+from itertools import islice
 from typing import Any, TypeVar
 
 import numpy as np
 
-from energize.cursor import Cursor, State, state_field
+from energize.cursor import Cursor, State
 from energize.dataset import INFINITE, Dataset, IndexedDataset, Int64Array, OnFailure
 from energize.errors import ConfigError
 from energize.fetching import MAX_ATTEMPTS, Attempt, Failed, resolve
 from energize.refs import Refs
 from energize.rng import hash_positions
 from energize.topology import Lane, WorkerConfig
-from energize.wrappers.calling import call, keyed_generators, keys_of
+from energize.wrappers.calling import call, keyed_generators
 from energize.wrappers.checks import checked_count
 from energize.wrappers.routed import indexed_inputs
+from energize.wrappers.streams import CallingCursor
 
 __all__ = ["BatchDataset"]
 
@@ -129,50 +131,11 @@ class BatchDataset(IndexedDataset[T_batch_co]):
     def _open_stream(
         self, lane: Lane, state: State | None, on_failure: OnFailure
     ) -> Cursor[T_batch_co]:
-        return _BatchCursor(self, lane, state, on_failure)
+        return CallingCursor(self, self.batcher, lane, state, on_failure, take=self._next_batch)
 
-
-class _BatchCursor(Cursor[T]):
-    """Batches of a stream; a batch whose batcher skips or fails is left out."""
-
-    def __init__(
-        self, dataset: BatchDataset[T], lane: Lane, state: State | None, on_failure: OnFailure
-    ) -> None:
-        self._dataset = dataset
-        self._on_failure = on_failure
-        self._read = 0 if state is None else state_field(state, "read", int)
-        inner = None if state is None else state_field(state, "input", dict)
-        self._cursor: Cursor[Any] = dataset.inputs[0].open(lane, inner, on_failure)
-
-    def __next__(self) -> T:
-        while True:
-            samples = self._fill()
-            word = hash_positions(self._dataset.key, np.array([self._read]))
-            self._read += 1
-            with keyed_generators(enabled=True) as seed:
-                seed(int(word[0]))
-                batch = call(self._dataset.batcher, samples, partial(keys_of, samples))
-            if not isinstance(batch, Failed):
-                return batch
-            if not batch.skipped:
-                self._on_failure(batch)
-
-    def _fill(self) -> list[Any]:
-        samples: list[Any] = []
-        for sample in self._cursor:
-            samples.append(sample)
-            if len(samples) == self._dataset.batch_size:
-                return samples
-        if not samples or self._dataset.drop_last:
+    def _next_batch(self, cursor: Cursor[Any]) -> list[Any]:
+        """The samples of the next batch of a stream."""
+        samples = list(islice(cursor, self.batch_size))
+        if not samples or (self.drop_last and len(samples) < self.batch_size):
             raise StopIteration
         return samples
-
-    def state(self) -> State:
-        return {"read": self._read, "input": self._cursor.state()}
-
-    @property
-    def ended(self) -> bool:
-        return self._cursor.ended
-
-    def close(self) -> None:
-        self._cursor.close()

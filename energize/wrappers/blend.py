@@ -184,9 +184,10 @@ class BlendDataset(RoutedDataset[T_co]):
         ):
             if each.size or not ever_positive(weight) or self.stop == "all_exhausted":
                 continue
+            read = ", ".join(repr(source.name) for source in each.sources)
             raise EmptyDatasetError(
-                f"BlendDataset: dataset {number} has weight {weight} and no items; remove it, or "
-                "give it weight 0"
+                f"BlendDataset: dataset {number} has weight {weight} and no items (it reads "
+                f"{read}); remove it, or give it weight 0"
             )
         if not any(each.size for each in indexed_inputs(self)):
             raise EmptyDatasetError("BlendDataset: none of the datasets has items")

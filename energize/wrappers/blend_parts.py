@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from energize.dataset import Dataset
-from energize.errors import ConfigError, WeightError
+from energize.errors import ConfigError, WeightError, nearest
 from energize.order.schedule import Schedule, WeightScheduler, names_apart
 from energize.order.shares import checked_temperature, limited, tempered
 from energize.order.varying import Product, Share, Sum, Weight, ever_positive
@@ -48,7 +48,7 @@ def checked_parts(
             f"{owner}: weights by name need datasets by name, {{name: dataset}}; or give pairs "
             "(dataset, weight)"
         )
-    pairs = _pairs(given, owner)
+    pairs = _pairs(given, names, owner)
     if not any(ever_positive(weight) for _, weight in pairs):
         raise WeightError(
             f"{owner}: all {len(pairs)} weights are 0, so nothing could ever be drawn"
@@ -64,9 +64,11 @@ def one_each(value: PerDataset, names: list[str] | None, count: int, what: str) 
     if isinstance(value, Mapping):
         if names is None:
             raise ConfigError(f"{what} is given by name, but the datasets have no names")
-        unknown = names_apart(names, [*names, *map(str, value)])
+        unknown = [f"{name!r}{nearest(str(name), names)}" for name in value if name not in names]
         if unknown:
-            raise ConfigError(f"{what}: {unknown}")
+            raise ConfigError(
+                f"{what}: the datasets are {', '.join(names)}; unknown {', '.join(unknown)}"
+            )
         return [value.get(name) for name in names]
     if isinstance(value, list | tuple):
         if len(value) != count:
@@ -158,7 +160,9 @@ def numbers_only(weights: Sequence[Weight]) -> list[float] | None:
     return numbers if len(numbers) == len(weights) else None
 
 
-def _pairs(given: Sequence[Any], owner: str) -> list[tuple[Dataset[Any], Weight]]:
+def _pairs(
+    given: Sequence[Any], names: list[str] | None, owner: str
+) -> list[tuple[Dataset[Any], Weight]]:
     if len(given) == 1 and not _is_pair(given[0]) and isinstance(given[0], Iterable):
         if isinstance(given[0], Dataset):
             raise WeightError(f"{owner}: dataset 0 has no weight; give pairs (dataset, weight)")
@@ -167,12 +171,13 @@ def _pairs(given: Sequence[Any], owner: str) -> list[tuple[Dataset[Any], Weight]
         raise ConfigError(f"{owner}: there are no datasets to mix")
     pairs: list[tuple[Dataset[Any], Weight]] = []
     for number, pair in enumerate(given):
+        where = f"{owner}: dataset {number if names is None else repr(names[number])}"
         if not _is_pair(pair):
             what = "has no weight" if isinstance(pair, Dataset) else f"is {str(pair)[:80]!r}"
-            raise WeightError(f"{owner}: dataset {number} {what}; give pairs (dataset, weight)")
+            raise WeightError(f"{where} {what}; give pairs (dataset, weight)")
         dataset, weight = pair
         if not isinstance(weight, Schedule | Share | Product | Sum):
-            weight = checked_weight(weight, f"{owner}: dataset {number}")
+            weight = checked_weight(weight, where)
         pairs.append((dataset, weight))
     return pairs
 

@@ -8,7 +8,7 @@ any number of workers and after a resume, and put back afterwards.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -73,11 +73,12 @@ def function_name(fn: Callable[..., Any]) -> str:
     return str(getattr(fn, "__qualname__", None) or type(fn).__qualname__)
 
 
-def keys_of(items: Sequence[Any]) -> str:
-    """The sample keys that a few items carry, for messages about streams, which have no refs."""
+def keys_of(taken: Any) -> str:
+    """The sample keys of an item or a few, for messages about streams, which have no refs."""
+    items = taken[:3] if isinstance(taken, list) else [taken]
     keys = [
         item.get("__key__") if isinstance(item, dict) else getattr(item, "__key__", None)
-        for item in items[:3]
+        for item in items
     ]
     known = [str(key) for key in keys if key is not None]
     return ", ".join(known) if known else "a sample without a __key__"

@@ -84,7 +84,7 @@ class _FilterCursor(Cursor[T]):
     def __next__(self) -> T:
         for _ in range(self._dataset.max_rejected_in_a_row):
             item = next(self._cursor)
-            kept = call(self._dataset.filter_fn, item, partial(keys_of, [item]))
+            kept = call(self._dataset.filter_fn, item, partial(keys_of, item))
             if isinstance(kept, Failed):
                 if not kept.skipped:
                     self._on_failure(kept)

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, TypeVar
 
-import numpy as np
-
-from energize.cursor import Cursor, State, state_field
+from energize.cursor import Cursor, State
 from energize.dataset import Dataset, IndexedDataset, Int64Array, OnFailure
 from energize.errors import ConfigError
 from energize.fetching import Attempt, Failed
 from energize.refs import Refs
 from energize.rng import hash_positions
 from energize.topology import Lane, WorkerConfig
-from energize.wrappers.calling import call, keyed_generators, keys_of
+from energize.wrappers.calling import call, keyed_generators
 from energize.wrappers.routed import indexed_inputs
+from energize.wrappers.streams import CallingCursor
 
 __all__ = ["MapDataset"]
 
@@ -89,40 +88,6 @@ class MapDataset(IndexedDataset[T_out_co]):
     def _open_stream(
         self, lane: Lane, state: State | None, on_failure: OnFailure
     ) -> Cursor[T_out_co]:
-        return _MapCursor(self, lane, state, on_failure)
-
-
-class _MapCursor(Cursor[T]):
-    """Maps a stream; what fails or is skipped is left out."""
-
-    def __init__(
-        self, dataset: MapDataset[T], lane: Lane, state: State | None, on_failure: OnFailure
-    ) -> None:
-        self._dataset = dataset
-        self._on_failure = on_failure
-        self._read = 0 if state is None else state_field(state, "read", int)
-        inner = None if state is None else state_field(state, "input", dict)
-        self._cursor: Cursor[Any] = dataset.inputs[0].open(lane, inner, on_failure)
-
-    def __next__(self) -> T:
-        while True:
-            item = next(self._cursor)
-            word = hash_positions(self._dataset.key, np.array([self._read]))
-            self._read += 1
-            with keyed_generators(self._dataset.seeded) as seed:
-                seed(int(word[0]))
-                mapped = call(self._dataset.map_fn, item, partial(keys_of, [item]))
-            if not isinstance(mapped, Failed):
-                return mapped
-            if not mapped.skipped:
-                self._on_failure(mapped)
-
-    def state(self) -> State:
-        return {"read": self._read, "input": self._cursor.state()}
-
-    @property
-    def ended(self) -> bool:
-        return self._cursor.ended
-
-    def close(self) -> None:
-        self._cursor.close()
+        return CallingCursor(
+            self, self.map_fn, lane, state, on_failure, take=next, seeded=self.seeded
+        )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -10,13 +11,63 @@ import numpy as np
 from energize.cursor import Cursor, State, state_field
 from energize.dataset import Dataset, Int64Array, OnFailure
 from energize.errors import EmptyDatasetError, StateError
+from energize.fetching import Failed
+from energize.rng import hash_positions
 from energize.topology import Lane
+from energize.wrappers.calling import call, keyed_generators, keys_of
 
-__all__ = ["EndlessCursor", "RoutedCursor", "RunCursor"]
+__all__ = ["CallingCursor", "EndlessCursor", "RoutedCursor", "RunCursor"]
 
 T = TypeVar("T")
 
 _ROUTED_AT_ONCE = 256
+
+
+class CallingCursor(Cursor[T]):
+    """A function of what `take` takes from a stream; what fails or is skipped is left out."""
+
+    def __init__(
+        self,
+        dataset: Dataset[T],
+        function: Callable[[Any], T],
+        lane: Lane,
+        state: State | None,
+        on_failure: OnFailure,
+        *,
+        take: Callable[[Cursor[Any]], Any],
+        seeded: bool = True,
+    ) -> None:
+        self._key = dataset.key
+        self._function = function
+        self._take = take
+        self._seeded = seeded
+        self._on_failure = on_failure
+        self._read = 0 if state is None else state_field(state, "read", int)
+        inner = None if state is None else state_field(state, "input", dict)
+        self._cursor: Cursor[Any] = dataset.inputs[0].open(lane, inner, on_failure)
+
+    def __next__(self) -> T:
+        while True:
+            taken = self._take(self._cursor)
+            word = hash_positions(self._key, np.array([self._read]))
+            self._read += 1
+            with keyed_generators(self._seeded) as seed:
+                seed(int(word[0]))
+                made = call(self._function, taken, partial(keys_of, taken))
+            if not isinstance(made, Failed):
+                return made
+            if not made.skipped:
+                self._on_failure(made)
+
+    def state(self) -> State:
+        return {"read": self._read, "input": self._cursor.state()}
+
+    @property
+    def ended(self) -> bool:
+        return self._cursor.ended
+
+    def close(self) -> None:
+        self._cursor.close()
 
 
 class EndlessCursor(Cursor[T]):
