@@ -13,7 +13,7 @@ from pathlib import Path
 
 from benchmarks.measuring import Case, Measurement
 
-__all__ = ["OWN", "Comparison", "Subject", "compare"]
+__all__ = ["OWN", "Comparison", "Subject", "compare", "failure", "run_module"]
 
 OWN = "energize"
 """The library that the others are compared with."""
@@ -31,19 +31,10 @@ class Subject:
 
     def measure(self, case: Case) -> Measurement:
         """Measure in a new process. Raises `RuntimeError` with what it wrote when it fails."""
-        command = [self.python, "-m", self.module, str(time.monotonic()), json.dumps(asdict(case))]
-        done = subprocess.run(
-            command,
-            cwd=_REPOSITORY,
-            # A pool of threads for tiny tensors spins on cores that others need, and measures them.
-            env=os.environ | {"OMP_NUM_THREADS": "1"},
-            capture_output=True,
-            text=True,
-            timeout=_SECONDS,
-            check=False,
-        )
+        arguments = str(time.monotonic()), json.dumps(asdict(case))
+        done = run_module(self.python, self.module, *arguments)
         if done.returncode:
-            raise RuntimeError(f"{' '.join(command)} failed:\n{done.stderr}")
+            raise failure(done)
         return Measurement(**json.loads(done.stdout.splitlines()[-1]))
 
 
@@ -84,6 +75,25 @@ class Comparison:
                         f"{name} and {OWN} did not do the same work: items are {other.item} and "
                         f"{own.item}, bytes per sample {sizes[0]:.0f} and {sizes[1]:.0f}"
                     )
+
+
+def run_module(python: str, module: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run a module of this repository in a new process, with what it writes as text."""
+    return subprocess.run(
+        [python, "-m", module, *arguments],
+        cwd=_REPOSITORY,
+        # A pool of threads for tiny tensors spins on cores that others need, and measures them.
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=_SECONDS,
+        check=False,
+    )
+
+
+def failure(done: subprocess.CompletedProcess[str]) -> RuntimeError:
+    """The error of a process that failed: its command, and what it wrote."""
+    return RuntimeError(f"{' '.join(done.args)} failed:\n{done.stderr}")
 
 
 def compare(case: Case, subjects: Mapping[str, Subject], runs: int) -> Comparison:

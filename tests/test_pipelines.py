@@ -183,6 +183,15 @@ class TestMetadatasets:
         assert sorted(orders[0]) == sorted(orders[1]) == list(range(30))
         assert orders[0] != orders[1]
 
+    def test_the_order_that_a_folder_asks_for(self, tmp_path):
+        data = captions(tmp_path / "data", 40, shards=1)
+        settings = data / ".nv-meta" / "dataset.yaml"
+        settings.write_text(settings.read_text() + "max_samples_per_sequence: 8\n")
+        order = train(data, repeat=False).refs(range(10)).index.tolist()
+        assert all(order[i : i + 8] == [*range(order[i], order[i] + 8)] for i in range(0, 40, 8))
+        settings.write_text(settings.read_text() + "shuffle_over_epochs: null\n")
+        assert train(data, repeat=False).refs(range(10)).index.tolist() == list(range(40))
+
     def test_repeat_false_of_a_blend(self, root):
         with pytest.raises(ConfigError, match="never ends"):
             train(root / "mix.yaml", repeat=False)

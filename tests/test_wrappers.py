@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import pickle
+import random
 from collections import Counter
 
 import numpy as np
@@ -227,6 +228,13 @@ class TestBlend:
         orders = [refs.index[refs.source == number][:60].tolist() for number in (0, 1)]
         assert orders[0] != orders[1]
 
+    @pytest.mark.parametrize("scheme", ["uniform", "round_robin"])
+    def test_blends_that_treat_all_alike_are_not_opened_up(self, scheme):
+        inner = BlendDataset((numbers(3), 1), (numbers(3, 10), 1), scheme=scheme)
+        outer = BlendDataset((inner, 1), (numbers(3, 20), 1), scheme=scheme)
+        drawn = outer.consumed(40_000) / 40_000
+        assert drawn == pytest.approx([0.25, 0.25, 0.5], abs=0.02)
+
     def test_a_scheme_object_decides(self):
         scheme = make_scheme("block", [3, 1], block_size=4, key=5)
         blend = BlendDataset((numbers(2), 1), (numbers(2, 5), 1), scheme=scheme)
@@ -300,6 +308,21 @@ class TestMap:
     def test_not_a_function(self):
         with pytest.raises(ConfigError, match="map_fn"):
             MapDataset(numbers(3), None)
+
+    def test_what_is_done_with_items_does_not_change_the_order_of_a_mix(self):
+        def refs(*wrapped):
+            return BlendDataset((wrapped[0], 1), (wrapped[1], 1)).refs(range(200)).index.tolist()
+
+        one, other = shuffled(50), shuffled(60, 100)
+        mapped = MapDataset(MapDataset(one, noisy), str)
+        assert refs(mapped, LogSampleDataset(other)) == refs(one, other)
+
+    def test_maps_on_top_of_one_another_draw_apart(self):
+        def draw(item):
+            return [*item, random.random()] if isinstance(item, list) else [random.random()]
+
+        first, second = MapDataset(MapDataset(numbers(3), draw), draw)[1]
+        assert first != second
 
 
 class TestFilter:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from energize.dataset import Dataset
-from energize.errors import ConfigError, EnergizeError
+from energize.errors import ConfigError, DatasetError, EnergizeError
 from energize.metadataset.resolving import Leaf, combined_multiplier
 from energize.samples.crude import CrudeSample
 from energize.samples.registry import sample_type_named
@@ -31,16 +31,23 @@ def ordered_source(
     max_samples_per_sequence: int | None = None,
     shuffle_over_epochs_multiplier: int | None = 1,
 ) -> Dataset[dict[str, Any]]:
-    """The raw samples of a leaf: in stored order, or in a new order each epoch."""
+    """The raw samples of a leaf: in stored order, or in a new order each epoch.
+
+    What the folder's dataset.yaml says of the order holds where nothing else was asked.
+    """
     with place_noted(leaf.place):
+        options = _config(leaf).options
         source = WebdatasetSource(
             leaf.path, split_part=leaf.split_part, split_config=leaf.split_config, seed=seed
         )
     over_epochs = combined_multiplier(
         shuffle_over_epochs_multiplier, leaf.shuffle_over_epochs_multiplier
     )
+    over_epochs = combined_multiplier(over_epochs, options.get("shuffle_over_epochs", 1))
     if not shuffle or over_epochs is None:
         return source
+    if max_samples_per_sequence is None:
+        max_samples_per_sequence = options.get("max_samples_per_sequence")
     return ShuffleDataset(
         source,
         shuffle_buffer_size=shuffle_buffer_size,
@@ -106,6 +113,11 @@ def typed_samples(
     sample_type = sample_type_of(leaf)
     with place_noted(leaf.place):
         config = _config(leaf)
+        if sample_type is CrudeSample and "part_filter" in config.options:
+            raise DatasetError(
+                f"{leaf.path}: the part_filter in dataset.yaml is not applied to samples that stay "
+                "dicts of their parts; remove it, and let the task encoder leave parts out"
+            )
         loader: SampleLoader[Any] = SampleLoader(
             sample_type=sample_type,
             field_map=None if sample_type is CrudeSample else config.field_map,

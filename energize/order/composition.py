@@ -127,7 +127,7 @@ def _check_places(mixed: Composition) -> None:
     if total < mixed.global_batch_size and (not indifferent or total < mixed.devices):
         raise ConfigError(
             f"the {total} samples of an epoch cannot fill one global batch of "
-            f"{mixed.global_batch_size}; use a smaller batch, or larger quotas"
+            f"{mixed.global_batch_size}; use a global batch of at most {total}, or larger quotas"
         )
     if indifferent:
         return

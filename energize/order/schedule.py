@@ -59,9 +59,11 @@ class Schedule:
         slots_per_step: int = 1,
         change: str = "block",
     ) -> None:
-        given = [tuple(each) for each in points]
+        if not isinstance(points, Iterable):
+            raise ConfigError(f"Schedule: points is a list of (step, value) pairs; got {points!r}")
+        given = [_pair(each) for each in points]
         _check_options(interpolation, slots_per_step, change)
-        _check_steps([each[0] if len(each) == 2 else each for each in given], "Schedule")
+        _check_steps([step for step, _ in given], "Schedule")
         checked = tuple(
             (step, checked_weight(value, f"Schedule: the point at step {step}"))
             for step, value in given
@@ -112,6 +114,8 @@ class WeightSchedulePoint:
             raise WeightError(
                 f"{where}: weights map names to numbers, got {type(self.weights).__name__}"
             )
+        if not self.weights:
+            raise WeightError(f"{where} has no weights; name every source with its weight")
         checked = {
             name: checked_weight(weight, f"{where}, source {name!r}")
             for name, weight in self.weights.items()
@@ -208,6 +212,12 @@ def names_apart(expected: Iterable[str], found: Iterable[str]) -> str:
     extra = [f"{name!r}{nearest(name, missing)}" for name in given if name not in wanted]
     parts = [f"missing {', '.join(map(repr, missing))}"] if missing else []
     return "; ".join([*parts, *([f"unknown {', '.join(extra)}"] if extra else [])])
+
+
+def _pair(point: object) -> tuple[int, float]:
+    if not isinstance(point, tuple | list) or len(point) != 2:
+        raise ConfigError(f"Schedule: a point is a pair (step, value); got {point!r}")
+    return point[0], point[1]
 
 
 def _eased(way: FloatArray, interpolation: str) -> FloatArray:

@@ -18,7 +18,7 @@ from energize.order.random_draws import RandomScheme, UniformScheme
 from energize.order.round_robin import RoundRobinScheme
 from energize.order.weights import Weights
 
-__all__ = ["SCHEMES", "NamedScheme", "Scheme", "make_scheme"]
+__all__ = ["SCHEMES", "WEIGHTLESS", "NamedScheme", "Scheme", "make_scheme"]
 
 Int64Array = npt.NDArray[np.int64]
 
@@ -53,6 +53,9 @@ SCHEMES: Mapping[str, Callable[..., NamedScheme]] = MappingProxyType(
         "greedy": GreedyScheme,
     }
 )
+
+WEIGHTLESS = frozenset({"uniform", "round_robin"})
+"""Schemes that treat all sources alike, whatever their weights."""
 
 
 def make_scheme(name: str, weights: Weights, *, key: int = 0, **options: Any) -> NamedScheme:

@@ -105,7 +105,7 @@ def _limits(
     default: Fraction,
 ) -> list[Fraction]:
     """One limit per source; a source of weight 0 has a share of 0 whatever limit is for all."""
-    if given is None or isinstance(given, int | float):
+    if given is None or isinstance(given, int | float | str):
         checked = default if given is None else _checked_limit(given, name, "")
         return [checked if w else Fraction(0) for w in weigh]
     if len(given) != len(weigh):

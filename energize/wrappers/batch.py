@@ -131,7 +131,15 @@ class BatchDataset(IndexedDataset[T_batch_co]):
     def _open_stream(
         self, lane: Lane, state: State | None, on_failure: OnFailure
     ) -> Cursor[T_batch_co]:
-        return CallingCursor(self, self.batcher, lane, state, on_failure, take=self._next_batch)
+        return CallingCursor(
+            self,
+            self.batcher,
+            lane,
+            state,
+            on_failure,
+            seed_key=self.key,
+            take=self._next_batch,
+        )
 
     def _next_batch(self, cursor: Cursor[Any]) -> list[Any]:
         """The samples of the next batch of a stream."""

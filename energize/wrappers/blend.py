@@ -13,7 +13,7 @@ from energize.dataset import INFINITE, Dataset, Int64Array, OnFailure
 from energize.errors import ConfigError, EmptyDatasetError, NotIndexedError
 from energize.order.schedule import WeightScheduler
 from energize.order.scheduled import mixing_scheme
-from energize.order.schemes import Scheme
+from energize.order.schemes import WEIGHTLESS, Scheme
 from energize.order.stopping import slot_limits, stopped_scheme
 from energize.order.varying import Weight, ever_positive, shares_at
 from energize.rng import derive
@@ -233,4 +233,9 @@ def _flattened(parts: Sequence[Part], scheme: str, options: dict[str, Any]) -> l
 
 
 def _mixed_like(inner: BlendDataset[Any], scheme: str, options: dict[str, Any]) -> bool:
-    return isinstance(inner.scheme, str) and (inner.scheme, inner.options) == (scheme, options)
+    """Whether opening up `inner` keeps what it means; where all sources are alike it does not."""
+    return (
+        scheme not in WEIGHTLESS
+        and isinstance(inner.scheme, str)
+        and (inner.scheme, inner.options) == (scheme, options)
+    )

@@ -56,6 +56,11 @@ class LogSampleDataset(RoutedDataset[T_co]):
         self._freeze(inputs=[dataset], worker_config=worker_config, mode=mode, get_keys_fn=keys_fn)
 
     @cached_property
+    def key(self) -> int:
+        """That of the input: logging changes no order."""
+        return self.inputs[0].key
+
+    @cached_property
     def size(self) -> int:
         return indexed_inputs(self)[0].size
 

@@ -11,7 +11,7 @@ from energize.dataset import Dataset, IndexedDataset, Int64Array, OnFailure
 from energize.errors import ConfigError
 from energize.fetching import Attempt, Failed
 from energize.refs import Refs
-from energize.rng import hash_positions
+from energize.rng import derive, hash_positions
 from energize.topology import Lane, WorkerConfig
 from energize.wrappers.calling import call, keyed_generators
 from energize.wrappers.routed import indexed_inputs
@@ -56,12 +56,23 @@ class MapDataset(IndexedDataset[T_out_co]):
         self._freeze(inputs=[dataset], worker_config=worker_config, map_fn=map_fn, seeded=seeded)
 
     @cached_property
+    def key(self) -> int:
+        """That of the input: what is done with items must not change the order of a mix of them."""
+        return self.inputs[0].key
+
+    @cached_property
+    def seed_key(self) -> int:
+        """What the draws of the function are keyed by; maps on top of one another draw apart."""
+        below = self.inputs[0]
+        return derive(below.seed_key if isinstance(below, MapDataset) else self.key, "map")
+
+    @cached_property
     def size(self) -> int:
         return indexed_inputs(self)[0].size
 
     def fetch(self, positions: Int64Array, attempt: Attempt) -> list[T_out_co | Failed]:
         items = indexed_inputs(self)[0].fetch(positions, attempt)
-        seeds = hash_positions(self.key, positions, attempt.number).tolist()
+        seeds = hash_positions(self.seed_key, positions, attempt.number).tolist()
         out: list[T_out_co | Failed] = []
         with keyed_generators(self.seeded) as seed:
             for i, item in enumerate(items):
@@ -89,5 +100,12 @@ class MapDataset(IndexedDataset[T_out_co]):
         self, lane: Lane, state: State | None, on_failure: OnFailure
     ) -> Cursor[T_out_co]:
         return CallingCursor(
-            self, self.map_fn, lane, state, on_failure, take=next, seeded=self.seeded
+            self,
+            self.map_fn,
+            lane,
+            state,
+            on_failure,
+            seed_key=self.seed_key,
+            take=next,
+            seeded=self.seeded,
         )

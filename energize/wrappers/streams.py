@@ -34,10 +34,11 @@ class CallingCursor(Cursor[T]):
         state: State | None,
         on_failure: OnFailure,
         *,
+        seed_key: int,
         take: Callable[[Cursor[Any]], Any],
         seeded: bool = True,
     ) -> None:
-        self._key = dataset.key
+        self._key = seed_key
         self._function = function
         self._take = take
         self._seeded = seeded
