@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 DEMO_DATA ?= demo-data
 JOBS ?= auto
 
-.PHONY: demo test sweep check peers bench clean
+.PHONY: demo test sweep check peers bench bench-mixing clean
 
 demo: $(READY)
 	$(BIN)/python -m examples.demo --data $(DEMO_DATA)
@@ -28,6 +28,10 @@ peers: .venv-energon/.ready
 bench: $(READY) peers
 	$(BIN)/python -m benchmarks.loading --energon .venv-energon/bin/python
 
+# Mixing, beside libraries that have an environment of their own.
+bench-mixing: $(READY) .venv-mixing/.ready
+	$(BIN)/python -m benchmarks.mixing --peers .venv-mixing/bin/python
+
 $(READY): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install -q -c constraints.txt -e ".[demo,hf,test,dev]"
@@ -38,5 +42,11 @@ $(READY): pyproject.toml constraints.txt
 	.venv-energon/bin/python -m pip install -q -c constraints-energon.txt megatron-energon
 	touch $@
 
+.venv-mixing/.ready: constraints-mixing.txt
+	test -x .venv-mixing/bin/python || $(PYTHON) -m venv .venv-mixing
+	.venv-mixing/bin/python -m pip install -q -c constraints-mixing.txt \
+		grain torchdata webdataset datasets torch
+	touch $@
+
 clean:
-	rm -rf $(VENV) .venv-energon $(DEMO_DATA) .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) .venv-energon .venv-mixing $(DEMO_DATA) .pytest_cache .mypy_cache .ruff_cache

@@ -87,7 +87,7 @@ def main(
     measurement = Measurement(
         startup=startup,
         wall=wall,
-        cpu=cpu,
+        cpu=max(cpu, 1 / _TICKS),  # less than a tick of the system's clock cannot be told
         samples=size.samples,
         bytes=size.bytes,
         item=_look_of(image),

@@ -1,11 +1,14 @@
-"""CPU time per slot of mixing: which source comes next, and which of its samples.
+"""CPU time of mixing: per slot of a scheme, and per delivered sample beside other libraries.
 
-    python -m benchmarks.mixing [--sources 8 1000 100000] [--slots 2097152] [--json FILE]
+    python -m benchmarks.mixing [--sources 8 1000 100000] [--slots 1049600] [--peers PYTHON]
 
-Slots are asked for in calls of 256, as a loader does, from a position on without anything before
-it. `first` is the first call. `mean` is over all later calls, those among them that compute an era,
-a block or a leaf too: measure more slots than the longest of these has, 2**20. `steady` is the
-median call.
+A slot is which source comes next, and which of its samples. Slots are asked for in calls of 256, as
+a loader does, from a position on without anything before it. `first` is the first call. `mean` is
+over all later calls, those among them that compute an era, a block or a leaf too: measure more
+slots than the longest of these has, 2**20. `steady` is the median call.
+
+The second table is of mixes that are iterated over, see `benchmarks.mixing_peers`. `--peers` is the
+interpreter of an environment that has the other libraries.
 """
 
 from __future__ import annotations
@@ -21,13 +24,20 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from benchmarks.comparing import OWN
+from benchmarks.mixing_comparing import compare_delivery
+from benchmarks.mixing_peers import OPENERS
 from energize.order.schemes import Scheme, make_scheme
 
 __all__ = ["Cost", "cost", "main"]
 
 _CALL = 256
 _RUNS = 3
+_LONG_RUN = 200
+"""ms of CPU time for the first call from which on one run has to do."""
+
 _SCHEMES = ("block", "exact", "random", "uniform", "round_robin")
+_UNWEIGHTED = ("uniform", "round_robin")
 _FAR = {"random": 10**9, "uniform": 10**9}
 _DEFAULT_FAR = 10**12
 
@@ -50,23 +60,23 @@ class Cost:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure all schemes, print the table and write it to the JSON file when one is asked for."""
+    """Measure, print both tables and write them to the JSON file when one is asked for."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--sources", type=int, nargs="+", default=[8, 1000, 100_000])
-    parser.add_argument("--slots", type=int, default=2**21, help="measured at each position")
+    parser.add_argument("--slots", type=int, default=2**20 + 2**10, help="measured per position")
+    parser.add_argument("--peers", help="the Python interpreter that has the other libraries")
+    parser.add_argument("--libraries", nargs="+", choices=OPENERS, default=list(OPENERS))
+    parser.add_argument(
+        "--positions", type=int, nargs="+", default=[0, 10**6, 10**9, 10**12], help="of deliveries"
+    )
     parser.add_argument("--json", type=Path, help="a file for the numbers")
     options = parser.parse_args(arguments)
-    costs: list[Cost] = []
-    print(f"{'mixer':<12} {'weights':<9} {'sources':>8} {'position':>15}", end=" ")
-    print(f"{'first ms':>10} {'mean us':>9} {'steady us':>9}")
-    for sources in options.sources:
-        for kind, weights in _weights(sources).items():
-            for name in _SCHEMES:
-                for position in (0, _FAR.get(name, _DEFAULT_FAR)):
-                    costs.append(_scheme_cost(name, kind, weights, position, options.slots))
-                    _show(costs[-1])
+    libraries = [each for each in options.libraries if each == OWN or options.peers]
+    costs = _compare_schemes(options.sources, options.slots)
+    drawn = compare_delivery(options.peers, libraries, options.sources, options.positions)
     if options.json:
-        options.json.write_text(json.dumps([asdict(each) for each in costs], indent=1) + "\n")
+        found = {"slots": list(map(asdict, costs)), "delivery": list(map(asdict, drawn))}
+        options.json.write_text(json.dumps(found, indent=1) + "\n")
 
 
 def cost(open_mixer: Callable[[], Locate], position: int, slots: int) -> tuple[float, float, float]:
@@ -84,6 +94,22 @@ def cost(open_mixer: Callable[[], Locate], position: int, slots: int) -> tuple[f
     return first / 1e6, statistics.mean(others) / per_slot, statistics.median(others) / per_slot
 
 
+def _compare_schemes(numbers_of_sources: Sequence[int], slots: int) -> list[Cost]:
+    """Measure all schemes at two positions each, and print the table."""
+    print(f"{'mixer':<12} {'weights':<9} {'sources':>8} {'position':>18}", end=" ")
+    print(f"{'first ms':>10} {'mean us':>9} {'steady us':>9}")
+    costs: list[Cost] = []
+    for sources in numbers_of_sources:
+        for kind, weights in _weights(sources).items():
+            for name in _SCHEMES:
+                if name in _UNWEIGHTED and kind != "integers":
+                    continue
+                for position in (0, _FAR.get(name, _DEFAULT_FAR)):
+                    costs.append(_scheme_cost(name, kind, weights, position, slots))
+                    _show(costs[-1])
+    return costs
+
+
 def _weights(sources: int) -> dict[str, list[float]]:
     """Weights as people write them, which repeat soon, and measured ones, which never do."""
     rng = np.random.default_rng(sources)
@@ -98,7 +124,9 @@ def _scheme_cost(name: str, kind: str, weights: Sequence[float], position: int, 
         scheme: Scheme = make_scheme(name, weights, key=1)
         return scheme.locate
 
-    runs = [cost(opened, position, slots) for _ in range(_RUNS)]
+    runs = [cost(opened, position, slots)]
+    while len(runs) < _RUNS and runs[0][0] < _LONG_RUN:
+        runs.append(cost(opened, position, slots))
     first, mean, steady = (statistics.median(values) for values in zip(*runs, strict=True))
     return Cost(
         mixer=name,
@@ -112,7 +140,7 @@ def _scheme_cost(name: str, kind: str, weights: Sequence[float], position: int, 
 
 
 def _show(each: Cost) -> None:
-    print(f"{each.mixer:<12} {each.weights:<9} {each.sources:>8,} {each.position:>15,}", end=" ")
+    print(f"{each.mixer:<12} {each.weights:<9} {each.sources:>8,} {each.position:>18,}", end=" ")
     print(f"{each.first:>10.2f} {each.mean:>9.3f} {each.steady:>9.3f}", flush=True)
 
 

@@ -89,6 +89,7 @@ class CountingCursor(Cursor[T]):
                 f"the saved state has position {start}; positions lie in 0 .. 2**62 - 1"
             )
         self._dataset = dataset
+        self._read_ahead = dataset.read_ahead  # of a wide mix it is not cheap to ask for
         self._lane = lane
         self._attempt = attempt
         self._start = start
@@ -106,7 +107,7 @@ class CountingCursor(Cursor[T]):
         return item
 
     def _fetch(self) -> None:
-        chunk = self._positions[self._fetched : self._fetched + self._dataset.read_ahead]
+        chunk = self._positions[self._fetched : self._fetched + self._read_ahead]
         if not chunk:
             # In an uneven last round some lanes have no item; the epoch is over for them all.
             self._taken = -(-(self._end - self._start) // self._lane.count)
