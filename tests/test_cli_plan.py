@@ -239,3 +239,24 @@ def test_as_a_program(mix):
     )  # fmt: skip
     got = [json.loads(line) for line in done.stdout.splitlines()]
     assert got == planned(mix, "--at", 10**9, "--steps", 3, "--batch-size", 4)
+
+
+def test_a_file_of_stages(tmp_path):
+    for name in ("one", "two"):
+        captions(tmp_path / name, 40)
+    (tmp_path / "run.yaml").write_text(
+        "training:\n  steps: 30\n  data_stages:\n"
+        "    - {name: first, start_step: 0, end_step: 20, seq_len: 8,"
+        " dataset_type: energize, dataset_path: one}\n"
+        "    - {name: second, start_step: 20, seq_len: 8,"
+        " dataset_type: energize, dataset_path: two}\n"
+    )
+    batches = planned(tmp_path / "run.yaml", "--at", 19, "--steps", 2, "--batch-size", 4)
+    assert [{each["source"] for each in batch["samples"]} for batch in batches] == [
+        {"one"},
+        {"two"},
+    ]
+    told = json.loads(
+        run("simulate", tmp_path / "run.yaml", "--steps", 30, "--batch-size", 4, "--json")
+    )
+    assert [each["drawn"] for each in told["sources"]] == [80, 40]

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from energize.errors import ConfigError
+from energize.metadataset import stages_schema
 from energize.metadataset.schema import json_schema
 
 __all__ = ["schema"]
@@ -18,6 +19,9 @@ def schema(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Write to this file, not to the screen.")
     ] = None,
+    stages: Annotated[
+        bool, typer.Option("--stages", help="The schema of stage files instead.")
+    ] = False,
 ) -> None:
     """Print the JSON schema of metadataset files.
 
@@ -25,7 +29,7 @@ def schema(
 
     # yaml-language-server: $schema=metadataset.schema.json
     """
-    text = json.dumps(json_schema(), indent=2)
+    text = json.dumps(stages_schema.json_schema() if stages else json_schema(), indent=2)
     if output is None:
         typer.echo(text)
         return

@@ -24,7 +24,7 @@ from energize.metadataset.stages_schema import (
 )
 from energize.order.stages import Stage, StagePlan
 
-__all__ = ["StageData", "read_stages"]
+__all__ = ["StageData", "is_stage_file", "read_stages"]
 
 _ROOT = "training"
 _DEFAULT = "default"
@@ -45,6 +45,17 @@ class StageData:
     dataset_weights: tuple[float, ...]
     folder: Path
     place: str = ""
+
+
+def is_stage_file(path: str | os.PathLike[str]) -> bool:
+    """Whether a file is one of stages rather than a metadataset: TOML, or YAML with `training`."""
+    file = Path(path)
+    if file.suffix == ".toml":
+        return True
+    if file.suffix not in (".yaml", ".yml") or not file.is_file():
+        return False
+    text = read_yaml(file, [])
+    return text is not None and isinstance(text.data, dict) and _ROOT in text.data
 
 
 def read_stages(path: str | os.PathLike[str]) -> StagePlan[StageData]:

@@ -12,7 +12,14 @@ from energize.errors import nearest
 from energize.metadataset.located_yaml import KeyPath
 from energize.metadataset.problems import shown
 
-__all__ = ["DataFields", "StageTable", "TrainingTable", "data_faults", "schema_faults"]
+__all__ = [
+    "DataFields",
+    "StageTable",
+    "TrainingTable",
+    "data_faults",
+    "json_schema",
+    "schema_faults",
+]
 
 _TOLERANCE = 0.001
 """How far the sum of weights may be from 1: they are often written with two or three digits."""
@@ -64,6 +71,22 @@ class TrainingTable(DataFields):
     steps: Positive | None = Field(None, description="the steps of the training: 1 or more")
     global_batch_size: int | None = Field(None, description="sequences per step: a whole number")
     data_stages: list[StageTable] = Field(default_factory=list, description="a list of tables")
+
+
+class StageDocument(BaseModel):
+    """A stage file; what is beside `training` is the trainer's."""
+
+    training: TrainingTable
+
+
+def json_schema() -> dict[str, Any]:
+    """The grammar of stage files as a JSON schema, for editors and other tools."""
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        **StageDocument.model_json_schema(),
+        "title": "energize stages",
+        "description": "Named stages of a training run, each with its own data",
+    }
 
 
 def schema_faults(error: ValidationError) -> Iterator[tuple[KeyPath, str]]:

@@ -14,6 +14,8 @@ from energize.dataset import IndexedDataset
 from energize.errors import ConfigError
 from energize.metadataset import Blend, Leaf, Node, leaves_with_weights, resolve
 from energize.metadataset.building import get_train_dataset
+from energize.metadataset.stages import get_staged_train_dataset
+from energize.metadataset.stages_reading import is_stage_file
 from energize.order.schedule import Schedule
 from energize.sources.webdataset import WebdatasetSource
 from energize.topology import WorkerConfig
@@ -55,12 +57,16 @@ def read_mix(
 ) -> Mix:
     """What `get_train_dataset` with one task encoder makes of `path`; see there for `options`.
 
-    Raises what it raises.
+    A file of stages is what `get_staged_train_dataset` makes of it; it has no shares of its own.
+    Raises what they raise.
     """
+    config = WorkerConfig(seed_offset=seed)
+    if is_stage_file(path):
+        options |= {"split_part": split_part, "batch_size": batch_size}
+        staged = get_staged_train_dataset(path, worker_config=config, **options)
+        return Mix(staged, (None,) * len(staged.sources), changes=True)
     node = resolve(path, split_part)
-    dataset = get_train_dataset(
-        node, batch_size=batch_size, worker_config=WorkerConfig(seed_offset=seed), **options
-    )
+    dataset = get_train_dataset(node, batch_size=batch_size, worker_config=config, **options)
     mixed = cast("IndexedDataset[Any]", dataset)
     sources = cast("tuple[WebdatasetSource, ...]", mixed.sources)
     return Mix(mixed, _asked(node, sources), _changes(node))
