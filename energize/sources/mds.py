@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from functools import cached_property
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from energize.errors import ConfigError, DecodeError, ShardError
 from energize.fetching import Failed
 from energize.sources.base import Source
 from energize.sources.mds_shards import MdsShards
+from energize.sources.sharded import read_by_file
 from energize.storage.mds_encodings import Decode
 from energize.storage.mds_format import (
     MdsShard,
@@ -114,16 +114,7 @@ class MdsSource(Source[dict[str, Any]]):
         return self._place(shard, number)
 
     def read(self, indices: Int64Array) -> list[dict[str, Any] | Failed]:
-        order = np.argsort(indices, kind="stable")
-        shards, numbers = self._located(indices[order])
-        cuts = [0, *(np.flatnonzero(np.diff(shards)) + 1).tolist(), len(order)]
-        samples: list[Any] = [None] * len(order)
-        for first, last in pairwise(cuts):
-            if first < last:
-                found = self._read_shard(int(shards[first]), numbers[first:last].tolist())
-                for row, sample in zip(order[first:last].tolist(), found, strict=True):
-                    samples[row] = sample
-        return samples
+        return read_by_file(indices, self._located, self._read_shard)
 
     def _read_shard(self, number: int, samples: Sequence[int]) -> list[dict[str, Any] | Failed]:
         """Samples of one shard, given in ascending order."""

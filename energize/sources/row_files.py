@@ -7,7 +7,6 @@ import os
 from abc import abstractmethod
 from collections.abc import Sequence
 from functools import cached_property
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from energize.describing import digest
 from energize.errors import ConfigError, DatasetNotFoundError
 from energize.fetching import Failed
 from energize.sources.base import Source
+from energize.sources.sharded import read_by_file
 
 __all__ = ["DataFiles", "RowFiles", "data_files"]
 
@@ -93,20 +93,15 @@ class RowFiles(Source[Row]):
         return digest([self.name, [file.name for file in self.files], self.count])
 
     def read(self, indices: Int64Array) -> list[Row | Failed]:
-        order = np.argsort(indices, kind="stable")
-        ascending = indices[order]
-        run = np.searchsorted(self._starts, ascending, side="right") - 1
-        cuts = [0, *(np.flatnonzero(np.diff(run)) + 1).tolist(), len(order)]
-        rows: list[Any] = [None] * len(order)
-        for first, last in pairwise(cuts):
-            if first == last:
-                continue
-            at = int(run[first])
-            file, number, _ = self.runs[at]
-            found = self.read_run(file, number, ascending[first:last] - self._starts[at])
-            for place, row in zip(order[first:last].tolist(), found, strict=True):
-                rows[place] = row
-        return rows
+        return read_by_file(indices, self._located, self._read_run)
+
+    def _located(self, indices: Int64Array) -> tuple[Int64Array, Int64Array]:
+        run = np.searchsorted(self._starts, indices, side="right") - 1
+        return run, indices - self._starts[run]
+
+    def _read_run(self, run: int, numbers: list[int]) -> Sequence[Row | Failed]:
+        file, number, _ = self.runs[run]
+        return self.read_run(file, number, np.array(numbers, dtype=np.int64))
 
     def where(self, position: int, attempt: int = 0) -> str:
         index = int(self._samples(np.array([position], dtype=np.int64), attempt)[0])

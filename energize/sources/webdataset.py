@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from functools import cached_property
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from energize.describing import digest
 from energize.errors import DataError, DatasetError, ShardError
 from energize.fetching import Failed
 from energize.sources.base import Source
+from energize.sources.sharded import read_by_file
 from energize.sources.webdataset_split import read_split
 from energize.storage.files import OpenFiles
 from energize.storage.indexed_tar import IndexedTar
@@ -142,17 +142,7 @@ class WebdatasetSource(Source[dict[str, Any]]):
         return first_key(head)
 
     def read(self, indices: Int64Array) -> list[dict[str, Any] | Failed]:
-        stored = self._stored(indices)
-        order = np.argsort(stored, kind="stable")
-        shards, numbers = self._located(stored[order])
-        cuts = [0, *(np.flatnonzero(np.diff(shards)) + 1).tolist(), len(order)]
-        samples: list[dict[str, Any] | Failed] = []
-        for first, last in pairwise(cuts):
-            if first < last:
-                samples.extend(self._read_shard(int(shards[first]), numbers[first:last].tolist()))
-        back = np.empty_like(order)
-        back[order] = np.arange(len(order))
-        return [samples[i] for i in back.tolist()]
+        return read_by_file(self._stored(indices), self._located, self._read_shard)
 
     def _read_shard(self, shard: int, numbers: Sequence[int]) -> list[dict[str, Any] | Failed]:
         """Samples of one shard, numbers ascending."""
