@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from energize.order.eras import LONGEST_ERA, Eras
-from energize.order.quotients import ceil_quotient
+from energize.order.balanced import BalancedSlots
+from energize.order.eras import Eras, slots_per_era
 from energize.order.weights import Weights, bounded_weights, integer_weights, names_of
 
 __all__ = ["ExactScheme"]
@@ -16,6 +16,8 @@ __all__ = ["ExactScheme"]
 Int64Array = npt.NDArray[np.int64]
 
 _WEIGHT_BITS = 60
+_LONGEST_ERA = 2**20
+_LONGEST_RARE_ERA = 2**48
 
 
 class ExactScheme:
@@ -26,14 +28,16 @@ class ExactScheme:
     - `1 - 1 / (2 n - 2)` when the weights, as integers without a common divisor, sum to at most
       2**17: shares in percent, per mille, small counts;
     - 1, never reached, for other weights;
-    - 1.6 when a share is below 2**-20: such rare sources have slots of their own, evenly spread.
+    - 1.51 when a share is below 2**-40, or below 2**-20 of what all shares below 2**-20 are
+      together.
 
     Where all exact shares are whole numbers, the counts are equal to them. Arithmetic is in
     integers, so the order is the same on every machine; weights of more than 60 bits together are
     rounded to that. Ties go to the first source, and a weight of 0 never receives a slot. No
     random choice is made, so `key` decides nothing.
 
-    Any position below 2**50 costs the same: an era of 4096 to 2**20 slots is computed, and kept.
+    Any position below 2**50 costs the same: an era of 4096 to 2**20 slots is computed, and kept;
+    rare sources, with a share below 2**-20, have slots of their own, evenly spread.
     Raises `WeightError`.
 
     >>> scheme = ExactScheme({"code": 0.5, "text": 0.3, "math": 0.2})
@@ -47,42 +51,54 @@ class ExactScheme:
         self._count = len(integers)
         drawn = np.flatnonzero(integers > 0)
         bounded = bounded_weights(integers[drawn], _WEIGHT_BITS)
-        self._total = int(bounded.sum())
-        rare = bounded < -(-self._total // LONGEST_ERA)
+        slots = BalancedSlots(int(bounded.sum()), int(bounded.sum()))
+        rare = bounded < -(-slots.total // max(_LONGEST_ERA - 1, 2 * len(bounded)))
         self._common_sources, self._rare_sources = drawn[~rare], drawn[rare]
-        self._common = Eras(bounded[~rare])
-        self._rare_weight = int(bounded[rare].sum())
-        self._rare = ExactScheme(bounded[rare].tolist()) if rare.any() else None
-        # Giving rare sources every slot at which their common share rounds up puts all others off
-        # by half a slot times their weight, and a rare source of rare ones by little more.
-        self.bound = self._common.bound if self._rare is None else 1.6
+        self._rare: _Rare | None = None
+        if rare.any():
+            self._rare = _Rare(bounded[rare], slots.total)
+            slots = self._rare.slots.others()
+        self._common = Eras(bounded[~rare], slots)
+        self.bound = self._common.bound if self._rare is None else self._rare.bound
 
     def describe(self) -> dict[str, Any]:
         return {"scheme": "exact"}
 
     def counts(self, n: int) -> Int64Array:
         counts = np.zeros(self._count, dtype=np.int64)
-        rare = (2 * self._rare_weight * n + self._total) // (2 * self._total)
-        counts[self._common_sources] = self._common.counts(n - rare)
+        of_rare = 0
         if self._rare is not None:
-            counts[self._rare_sources] = self._rare.counts(rare)
+            of_rare = int(self._rare.slots.before(np.array([n]))[0])
+            counts[self._rare_sources] = self._rare.shares.counts(of_rare)
+        counts[self._common_sources] = self._common.counts(n - of_rare)
         return counts
 
     def locate(self, ks: Int64Array) -> tuple[Int64Array, Int64Array]:
         if self._rare is None:
             source, nth = self._common.locate(ks)
             return self._common_sources[source], nth
-        before = self._rare_before(ks)
-        rare = self._rare_before(ks + 1) > before
+        before = self._rare.slots.before(ks)
+        rare = self._rare.slots.before(ks + 1) > before
         source, nth = np.empty_like(ks), np.empty_like(ks)
-        inner, nth[rare] = self._rare.locate(before[rare])
+        inner, nth[rare] = self._rare.shares.locate(before[rare])
         source[rare] = self._rare_sources[inner]
         inner, nth[~rare] = self._common.locate((ks - before)[~rare])
         source[~rare] = self._common_sources[inner]
         return source, nth
 
-    def _rare_before(self, ks: Int64Array) -> Int64Array:
-        """How many of the slots before each one are of rare sources: their share, rounded."""
-        weight, until = 2 * self._rare_weight, self._total + 1
-        about = ks * float(weight) + until
-        return ceil_quotient(ks * weight + until, about, 2 * self._total) - 1
+
+class _Rare:
+    """Sources with too small a share to be due a slot in every era: the slots that they have
+    together, spread evenly, and how they share them.
+    """
+
+    def __init__(self, weights: Int64Array, total: int) -> None:
+        self.slots = BalancedSlots(int(weights.sum()), total)
+        self.shares: Eras | ExactScheme
+        era = slots_per_era(weights, self.slots)
+        if era <= _LONGEST_ERA and self.slots.position(era) < _LONGEST_RARE_ERA:
+            self.shares, self.bound = Eras(weights, self.slots), 1.0
+        else:
+            # In the slots of rare sources, a source strays by at most 1, or 1.51 if it is rare
+            # among them too; and these slots by half a slot from their share.
+            self.shares, self.bound = ExactScheme(weights.tolist()), 1.51

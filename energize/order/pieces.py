@@ -45,8 +45,11 @@ def locate_in_pieces(
 
 def by_source(source: Int32Array, count: int) -> Int64Array:
     """The slots of the first of `count` sources, then those of the second, ..., each in order."""
-    # Numpy sorts 16-bit integers by radix, about ten times as fast.
-    return np.argsort(source.astype(np.int16) if count <= 2**15 else source, kind="stable")
+    # Numpy sorts 16-bit integers by radix, several times as fast as longer ones.
+    order = np.argsort(source.astype(np.uint16), kind="stable")
+    if count > 2**16:
+        order = order[np.argsort((source >> 16).astype(np.uint16)[order], kind="stable")]
+    return order
 
 
 def ranks_within(source: Int32Array, counts: Int64Array) -> Int32Array:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -17,19 +18,19 @@ __all__ = ["RandomScheme", "UniformScheme"]
 
 Int64Array = npt.NDArray[np.int64]
 
-_SUPERBLOCK_BITS = 40
+_FIRST_BITS, _LARGEST_BITS = 30, 40
 _WEIGHT_BITS = 50
 
 
 class RandomScheme:
     """Each slot is drawn independently of all others, a source with the probability of its weight.
 
-    Counts are known without drawing what lies before: a superblock of 2**40 slots draws how many
-    slots each source has in it (multinomial), a half of a block how many of its block's
-    (hypergeometric), and a smallest block, of 2**14 to 2**20 slots, puts its own in random order.
-    Together these are independent draws. So any position costs the same, a few dozen splits once
-    and less than one per thousand slots when read on; only beyond slot 2**40 a sum over the
-    superblocks before comes in.
+    Counts are known without drawing what lies before: a few large blocks draw how many slots each
+    source has in them (multinomial), a half of a block how many of its block's (hypergeometric),
+    and a smallest block, of 2**14 to 2**20 slots, puts its own in random order. Together these are
+    independent draws. The first large block has 2**30 slots, each other as many as all before
+    it, up to 2**40. So any position costs about the same, ten to twenty splits once, and less than
+    one per thousand slots when read on.
 
     All draws are integer functions of `key` and the position, the same on every machine and with
     every version of numpy. Weights of more than 50 bits together are rounded to that; a weight of 0
@@ -37,7 +38,7 @@ class RandomScheme:
 
     >>> scheme = RandomScheme([3, 1], key=5)
     >>> scheme.counts(10**9).tolist()
-    [749985939, 250014061]
+    [750018750, 249981250]
     """
 
     def __init__(self, weights: Weights, *, key: int = 0) -> None:
@@ -49,9 +50,8 @@ class RandomScheme:
         self._count = len(integers)
         self._drawn = np.flatnonzero(integers > 0)
         self._weights = bounded_weights(integers[self._drawn], _WEIGHT_BITS)
-        leaf_bits = min(20, max(14, (64 * len(self._drawn) - 1).bit_length()))
-        self._leaf, self._depth = 1 << leaf_bits, _SUPERBLOCK_BITS - leaf_bits
-        path = self._depth + 4
+        self._bits = min(20, max(14, (64 * len(self._drawn) - 1).bit_length()))
+        path = _LARGEST_BITS - self._bits + 4
         self._block = Remembered(self._counted, path)
         self._left_half = Remembered(self._split, path)
         self._layout = Remembered(self._laid_out, 2)
@@ -60,8 +60,8 @@ class RandomScheme:
         return {"scheme": "random"}
 
     def counts(self, n: int) -> Int64Array:
-        leaf, rest = divmod(n, self._leaf)
-        drawn, _ = self._block(self._depth, leaf)
+        leaf, rest = divmod(n, 1 << self._bits)
+        drawn, _ = self._block(self._bits, leaf)
         if rest:
             drawn = drawn + np.bincount(self._layout(leaf).source[:rest], minlength=len(drawn))
         counts = np.zeros(self._count, dtype=np.int64)
@@ -69,42 +69,45 @@ class RandomScheme:
         return counts
 
     def locate(self, ks: Int64Array) -> tuple[Int64Array, Int64Array]:
-        source, nth = locate_in_pieces(ks, self._leaf, self._layout)
+        source, nth = locate_in_pieces(ks, 1 << self._bits, self._layout)
         return self._drawn[source], nth
 
-    # A block of level l is one of the 2**l equal parts of a superblock, numbered from slot 0 on.
+    # A block has 2**bits slots and a number: it begins at slot number * 2**bits.
 
-    def _counted(self, level: int, number: int) -> tuple[Int64Array, Int64Array]:
+    def _counted(self, bits: int, number: int) -> tuple[Int64Array, Int64Array]:
         """The slots of each source before a block, and in it."""
-        if level == 0:
-            before = sum((self._superblock(i) for i in range(number)), np.zeros_like(self._weights))
-            return before, self._superblock(number)
-        before, counts = self._block(level - 1, number // 2)
-        left = self._left_half(level - 1, number // 2)
+        if _is_large(bits, number):
+            before = sum(
+                (self._drawn_at_once(*block) for block in _large_blocks_before(bits, number)),
+                np.zeros_like(self._weights),
+            )
+            return before, self._drawn_at_once(bits, number)
+        before, counts = self._block(bits + 1, number // 2)
+        left = self._left_half(bits + 1, number // 2)
         return (before + left, counts - left) if number % 2 else (before, left)
 
-    def _superblock(self, number: int) -> Int64Array:
-        """The slots of each source in a superblock: binomial splits down a tree over sources."""
-        key = derive(self._key, "superblock", number)
-        counts = np.array([1 << _SUPERBLOCK_BITS], dtype=np.int64)
+    def _drawn_at_once(self, bits: int, number: int) -> Int64Array:
+        """The slots of each source in a large block: binomial splits down a tree over sources."""
+        key = derive(self._key, "large", bits, number)
+        counts = np.array([1 << bits], dtype=np.int64)
         for weights in _tree(self._weights):
             left = binomial(key, _numbers(counts), counts, weights[0::2], weights[1::2])
             counts = _interleaved(left, counts - left)
         return counts[: len(self._weights)]
 
-    def _split(self, level: int, number: int) -> Int64Array:
+    def _split(self, bits: int, number: int) -> Int64Array:
         """The slots of each source in the left half of a block, down the same tree."""
-        key = derive(self._key, "half", level, number)
-        _, counts = self._block(level, number)
-        taken = np.array([1 << (_SUPERBLOCK_BITS - level - 1)], dtype=np.int64)
+        key = derive(self._key, "half", bits, number)
+        _, counts = self._block(bits, number)
+        taken = np.array([1 << (bits - 1)], dtype=np.int64)
         for there in _tree(counts):
             left = hypergeometric(key, _numbers(taken), there[0::2], there[1::2], taken)
             taken = _interleaved(left, taken - left)
         return taken[: len(counts)]
 
     def _laid_out(self, leaf: int) -> Piece:
-        before, counts = self._block(self._depth, leaf)
-        order = shuffled(derive(self._key, "order"), leaf, self._leaf)
+        before, counts = self._block(self._bits, leaf)
+        order = shuffled(derive(self._key, "order"), leaf, 1 << self._bits)
         source = np.repeat(np.arange(len(counts), dtype=np.int32), counts)[order]
         return Piece(source, ranks_within(source, counts), before)
 
@@ -113,7 +116,7 @@ class UniformScheme(RandomScheme):
     """As `RandomScheme`, with the same probability for every source of a weight above 0.
 
     >>> UniformScheme([1, 0, 9], key=5).counts(10**6).tolist()
-    [500592, 0, 499408]
+    [499655, 0, 500345]
     """
 
     def __init__(self, weights: Weights, *, key: int = 0) -> None:
@@ -122,6 +125,22 @@ class UniformScheme(RandomScheme):
 
     def describe(self) -> dict[str, Any]:
         return {"scheme": "uniform"}
+
+
+def _is_large(bits: int, number: int) -> bool:
+    """Whether a block is drawn by itself: the first, each as long as all before it, and behind
+    those each of the largest.
+    """
+    return bits == _LARGEST_BITS or (bits >= _FIRST_BITS and number < 2)
+
+
+def _large_blocks_before(bits: int, number: int) -> Iterator[tuple[int, int]]:
+    """The large blocks before a large one."""
+    if (bits, number) == (_FIRST_BITS, 0):
+        return
+    yield _FIRST_BITS, 0
+    yield from ((each, 1) for each in range(_FIRST_BITS, bits))
+    yield from ((bits, each) for each in range(1, number))
 
 
 def _tree(leaves: Int64Array) -> list[Int64Array]:

@@ -4,20 +4,22 @@ Numpy does not promise that its generators draw the same numbers in every versio
 hashed words and of additions, multiplications, divisions and square roots, which give the same bits
 on every machine; logarithms too.
 
-Both laws are log-concave, and are drawn by rejection from one envelope, a plateau with exponential
-tails, which is valid for any law of that kind whose largest probability is at least that of its
-plateau. Probabilities are compared through their ratio to the largest one; for up to 2**40 trials
-its logarithm is right to about 1e-8.
+Both laws are drawn by the ratio of uniforms: a point (u, v) of the rectangle 0 < u <= 1, |v| <= s
+stands for the number floor(mean + 1/2 + v / u), and is accepted when u * u is at most the
+probability of that number over the largest one. `s = sqrt(2/e) sqrt(variance + 1/2) + 3/2 -
+sqrt(3/e)` leaves nothing out. Probabilities are compared by logarithms that are right to about
+1e-8, for up to 2**40 trials.
 
-Sources: Devroye, "A simple generator for discrete log-concave distributions", Computing 39, 1987;
-Bobkov, Marsiglietti, Melbourne, "Concentration functions and entropy bounds for discrete
-log-concave distributions", 2022 (the largest probability is at least 1 / sqrt(1 + 12 variance)).
+Sources: Kinderman, Monahan, "Computer generation of random variables using the ratio of uniform
+deviates", ACM TOMS 3, 1977; Stadlober, "The ratio of uniforms approach for generating discrete
+random variates", J. Comput. Appl. Math. 31, 1990.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 import numpy.typing as npt
@@ -28,23 +30,33 @@ __all__ = ["binomial", "hypergeometric"]
 
 Int64Array = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float64]
+BoolArray = npt.NDArray[np.bool_]
 
 _MOST_ATTEMPTS = 2**12
-_SMALL = 128
+_TABULATED = 2**16
+_SERIES_FROM = 128
 _LN2 = 0.6931471805599453
+_HALF_LN_TAU = 0.9189385332046727
+_SLOPE = 0.8577638849607068  # sqrt(2 / e)
+_MARGIN = 0.4494580810294493  # 3/2 - sqrt(3 / e)
 
 
 @dataclass(frozen=True, slots=True)
-class _Law:
-    """Laws of integers, one per entry: where they lie, and `log_ratio(rows, d)`, the logarithm of
-    the probability of `mode + d` over that of `mode`, for each of `rows` and columns of d.
+class _Laws:
+    """Laws of whole numbers x from `low` to `high`, one for each entry. The logarithm of a
+    probability is `x * tilt` less those of the factorials of `offset + sign * x`, for all parts.
     """
 
     low: Int64Array
     high: Int64Array
     mode: Int64Array
+    mean: FloatArray
     variance: FloatArray
-    log_ratio: Callable[[Int64Array, FloatArray], FloatArray]
+    parts: tuple[tuple[Int64Array, int], ...]
+    """Offset and sign of each."""
+    tilt: FloatArray | None
+    largest: Int64Array
+    """No factorial is of more than this."""
 
 
 def binomial(
@@ -55,17 +67,13 @@ def binomial(
     """
     share = yes / np.maximum(yes + no, 1)
     low, high = np.where(no > 0, 0, trials), np.where(yes > 0, trials, 0)
-    mode = np.clip(np.floor((trials + 1) * share).astype(np.int64), low, high)
+    mean = trials * share
+    mode = np.clip(np.floor(mean + share).astype(np.int64), low, high)
     odds = _log(np.maximum(yes, 1).astype(np.float64), np.maximum(no, 1).astype(np.float64))
-    parts = np.stack([mode, trials - mode])
-    signs = np.array([1.0, -1.0])
-
-    def log_ratio(rows: Int64Array, d: FloatArray) -> FloatArray:
-        ratio: FloatArray = d * odds[rows, None] - _log_factorial_ratios(parts[:, rows], signs, d)
-        return ratio
-
-    law = _Law(low, high, mode, trials * share * (1 - share), log_ratio)
-    return _drawn(key, numbers, law)
+    parts = ((np.zeros_like(trials), 1), (trials, -1))
+    return _drawn(
+        key, numbers, _Laws(low, high, mode, mean, mean * (1 - share), parts, odds, trials)
+    )
 
 
 def hypergeometric(
@@ -77,76 +85,100 @@ def hypergeometric(
     total = np.maximum(good + bad, 2)
     low, high = np.maximum(0, taken - bad), np.minimum(good, taken)
     share = taken / total
+    mean = share * good
     mode = np.floor((good + 1.0) * (taken + 1.0) / (total + 2.0)).astype(np.int64)
     mode = np.clip(mode, low, high)
-    variance = share * good * (bad / total) * ((total - taken) / (total - 1))
-    parts = np.stack([mode, good - mode, taken - mode, bad - taken + mode])
-    signs = np.array([1.0, -1.0, -1.0, 1.0])
-
-    def log_ratio(rows: Int64Array, d: FloatArray) -> FloatArray:
-        return -_log_factorial_ratios(parts[:, rows], signs, d)
-
-    return _drawn(key, numbers, _Law(low, high, mode, variance, log_ratio))
+    variance = mean * (bad / total) * ((total - taken) / (total - 1))
+    parts = ((np.zeros_like(good), 1), (good, -1), (taken, -1), (bad - taken, 1))
+    return _drawn(key, numbers, _Laws(low, high, mode, mean, variance, parts, None, total))
 
 
-def _drawn(key: int, numbers: Int64Array, law: _Law) -> Int64Array:
+def _drawn(key: int, numbers: Int64Array, laws: _Laws) -> Int64Array:
     """A number of each law. Attempts are numbered and the first that is accepted counts, so how
     many are made at once decides nothing.
     """
-    values = law.mode.copy()
-    height = 1 / np.sqrt(1 + 12 * law.variance)
-    pending = np.flatnonzero(law.high > law.low)
-    first = 0
-    while pending.size:
-        tries = 8 if pending.size <= 64 else 2
-        attempts = numbers[pending, None] * _MOST_ATTEMPTS + first + np.arange(tries)
-        distance, envelope = _proposed(hash_positions(key, attempts), height[pending, None])
-        at = law.mode[pending, None] + distance
-        inside = (at >= law.low[pending, None]) & (at <= law.high[pending, None])
-        ratio = law.log_ratio(pending, np.where(inside, distance, 0.0))
-        chance = _log(_unit(hash_positions(key, attempts, salt=1)), _ONE)
-        accepted = inside & (chance + envelope <= ratio)
-        done = accepted.any(axis=1)
-        chosen = accepted.argmax(axis=1)[done]
-        values[pending[done]] = at[done, chosen].astype(np.int64)
-        pending = pending[~done]
-        first += tries
+    values = laws.mode.copy()
+    centre, spread = laws.mean + 0.5, _SLOPE * np.sqrt(laws.variance + 0.5) + _MARGIN
+    for rows in _alike(laws):
+        pending, first = rows, 0
+        while pending.size:
+            tries = 1 if pending.size > 4096 else 3 if pending.size > 256 else 8
+            attempts = numbers[pending] * _MOST_ATTEMPTS + np.arange(first, first + tries)[:, None]
+            u, v = _point(key, attempts)
+            at = centre[pending] + v * spread[pending] / u
+            inside = (at >= laws.low[pending]) & (at < laws.high[pending] + 1)
+            whole = np.where(inside, at, laws.mode[pending]).astype(np.int64)
+            accepted = inside & _below(u, _log_ratios(laws, pending, whole))
+            done = accepted.any(axis=0)
+            chosen = accepted.argmax(axis=0)[done]
+            values[pending[done]] = whole[chosen, np.flatnonzero(done)]
+            pending = pending[~done]
+            first += tries
     return values
 
 
-def _proposed(words: npt.NDArray[np.uint64], height: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Whole distances from the mode, and the logarithm of the envelope where they were drawn: 1 up
-    to `1 / height + 1 / 2`, exponential beyond, when the mode has a probability of `height`.
+def _alike(laws: _Laws) -> Iterator[Int64Array]:
+    """The laws that leave a choice: those whose factorials are tabulated, then the others."""
+    chosen = laws.high > laws.low
+    tabulated = laws.largest < _TABULATED
+    yield np.flatnonzero(chosen & tabulated)
+    yield np.flatnonzero(chosen & ~tabulated)
+
+
+def _point(key: int, attempts: Int64Array) -> tuple[FloatArray, FloatArray]:
+    """The points of attempts: u above 0 and up to 1, v from -1 to 1 (as a part of s)."""
+    u = ((hash_positions(key, attempts) >> np.uint64(11)) + np.uint64(1)).astype(np.float64)
+    v = (hash_positions(key, attempts, salt=1) >> np.uint64(11)).astype(np.float64)
+    return u * 2.0**-53, v * 2.0**-52 - 1
+
+
+def _below(u: FloatArray, log_ratio: FloatArray) -> BoolArray:
+    """Where 2 log(u) <= log_ratio; mostly told by u - 1/u <= 2 log(u) <= u (4 - u) - 3."""
+    below: BoolArray = u * (4 - u) - 3 <= log_ratio
+    open_ = ~below & (u * (u - log_ratio) < 1)
+    below[open_] = 2 * _log(u[open_], _ONE) <= log_ratio[open_]
+    return below
+
+
+def _log_ratios(laws: _Laws, rows: Int64Array, at: Int64Array) -> FloatArray:
+    """The logarithm of the probability of `at` over that of the mode, for laws that are alike."""
+    mode = laws.mode[rows]
+    ratios: FloatArray = np.zeros(at.shape)
+    if laws.tilt is not None:
+        ratios = (at - mode) * laws.tilt[rows]
+    tabulated = bool(laws.largest[rows[0]] < _TABULATED)
+    for offset, sign in laws.parts:
+        old, new = offset[rows] + sign * mode, offset[rows] + sign * at
+        if tabulated:
+            ratios += _log_factorials()[old] - _log_factorials()[new]
+        else:
+            ratios -= _log_factorial_ratios(old, new)
+    return ratios
+
+
+def _log_factorial_ratios(old: Int64Array, new: Int64Array) -> FloatArray:
+    """log(new! / old!), the rows of `new` against `old`: differences of Stirling's series, so that
+    no large logarithms cancel; of a table where both are small.
     """
-    width = 1 + height / 2
-    area = _unit(words) * (1 + width)
-    envelope = _log(np.where(area > width, area - width, 1.0), _ONE)
-    distance = np.floor((np.minimum(area, width) - envelope) / height + 0.5)
-    return np.where(words & np.uint64(1), distance, -distance), envelope
-
-
-def _unit(words: npt.NDArray[np.uint64]) -> FloatArray:
-    """Words as multiples of 2**-53, above 0 and up to 1."""
-    return ((words >> np.uint64(11)) + np.uint64(1)).astype(np.float64) * 2.0**-53
-
-
-def _log_factorial_ratios(parts: Int64Array, signs: FloatArray, d: FloatArray) -> FloatArray:
-    """The sum over k of log((z + s d)! / z!) with z = parts[k, row], s = signs[k]; d has columns.
-
-    Differences of Stirling's series, so that no large logarithms cancel; a table where all are
-    small.
-    """
-    old = np.broadcast_to(parts[:, :, None].astype(np.float64), (len(parts), *d.shape))
-    change = signs[:, None, None] * d
-    new = old + change
-    small = np.maximum(old, new) < _SMALL
-    z, x = np.maximum(old, 1.0), np.maximum(new, 1.0)
-    terms = (x + 0.5) * _log(x, z) + change * (_log(z, _ONE) - 1) + _stirling(x) - _stirling(z)
+    z, x = np.maximum(old, 1).astype(np.float64), np.maximum(new, 1).astype(np.float64)
+    terms: FloatArray = (x + 0.5) * _log(x, z) + (new - old) * (_log(z, _ONE) - 1)
+    terms += _stirling(x) - _stirling(z)
+    small = np.maximum(old, new) < _SERIES_FROM
     if small.any():
-        i, j = new[small].astype(np.int64), old[small].astype(np.int64)
-        terms[small] = _LOG_FACTORIALS[i] - _LOG_FACTORIALS[j]
-    total: FloatArray = terms.sum(axis=0)
-    return total
+        before = np.broadcast_to(old, new.shape)[small]
+        terms[small] = _log_factorials()[new[small]] - _log_factorials()[before]
+    return terms
+
+
+@cache
+def _log_factorials() -> FloatArray:
+    """log(n!) for n below `_TABULATED`, right to 1e-9."""
+    n = np.arange(1.0, _TABULATED)
+    logs = _log(n, _ONE)
+    table: FloatArray = np.concatenate([[0.0], (n + 0.5) * logs - n + _HALF_LN_TAU + _stirling(n)])
+    table[1:_SERIES_FROM] = np.cumsum(logs[: _SERIES_FROM - 1])
+    table.setflags(write=False)
+    return table
 
 
 def _stirling(z: FloatArray) -> FloatArray:
@@ -175,7 +207,3 @@ def _log(above: FloatArray, below: FloatArray) -> FloatArray:
 
 
 _ONE = np.ones(1)
-_LOG_FACTORIALS = np.concatenate(
-    [[0.0], np.cumsum(_log(np.arange(1.0, _SMALL), np.ones(_SMALL - 1)))]
-)
-"""log(n!) for n below `_SMALL`."""
