@@ -57,6 +57,16 @@ def test_examples_are_valid(validator, file):
         {"blend": [{"path": "x"}], "scheme": "exakt"},
         {"blend": [{"path": "x"}], "composition": {"method": "stratfied"}},
         {"blend": [{"blend": [{"path": "x"}], "composition": {"method": "random"}}]},
+        {"path": "x", "steps": 3},
+        {"stages": []},
+        {"stages": [{"name": "one", "path": "x"}]},
+        {"stages": [{"name": "one", "start_step": 0}]},
+        {"stages": [{"name": " ", "start_step": 0, "path": "x"}]},
+        {"stages": [{"name": "one", "start_step": 0, "path": "x", "sead": 3}]},
+        {"stages": [{"name": "one", "start_step": 0, "path": "x", "scheme": "exact"}]},
+        {"stages": [{"name": "one", "start_step": 0, "path": "x"}], "scheme": "exact"},
+        {"stages": [{"name": "one", "start_step": 0, "path": "x"}], "steps": 0},
+        {"blend": [{"stages": [{"name": "one", "start_step": 0, "path": "x"}]}]},
     ],
 )
 def test_what_is_not_read_is_not_valid(validator, tmp_path, node):

@@ -2,13 +2,14 @@
 
 from energize.metadataset.flattening import leaves_with_weights
 from energize.metadataset.reading import Metadataset, read_metadataset
-from energize.metadataset.resolving import Blend, Leaf, Node, resolve
+from energize.metadataset.resolving import Blend, Leaf, Node, Staged, resolve
 
 __all__ = [
     "Blend",
     "Leaf",
     "Metadataset",
     "Node",
+    "Staged",
     "leaves_with_weights",
     "read_metadataset",
     "resolve",

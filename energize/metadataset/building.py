@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 
 from energize.dataset import Dataset
@@ -16,19 +18,22 @@ from energize.metadataset.leaves import (
     sample_type_of,
     typed_samples,
 )
-from energize.metadataset.resolving import Blend, Leaf, Node, resolve
+from energize.metadataset.resolving import Blend, Leaf, Node, Staged, not_staged, resolve
+from energize.metadataset.staging import batch_size_of, check_one_epoch
+from energize.order.stages import Stage
 from energize.task_encoder.encoder import DefaultTaskEncoder, TaskEncoder
 from energize.topology import WorkerConfig
 from energize.wrappers.concat import ConcatDataset
 from energize.wrappers.epochize import EpochizeDataset
 from energize.wrappers.limit import LimitDataset
+from energize.wrappers.staged import StagedDataset
 
 __all__ = ["get_train_dataset", "get_val_dataset", "get_val_datasets"]
 
 T_batch = TypeVar("T_batch")
 
 PathLike = str | os.PathLike[str]
-Mix = PathLike | Node
+Mix = PathLike | Node | Staged
 """A prepared folder or a metadataset file; or what was made of one already."""
 Encoder = TaskEncoder[Any, Any, Any, T_batch]
 Encoders = Encoder[T_batch] | Mapping[type[Any], Encoder[T_batch]]
@@ -64,24 +69,31 @@ def get_train_dataset(
     order; `max_samples_per_sequence` and `shuffle_buffer_size` keep reads local, see
     `ShuffleDataset`.
 
+    A split with stages gives a `StagedDataset` of what this function makes of each stage; a
+    `batch_size` in the stage's `batch` wins over that given here. `get_staged_train_dataset` does
+    the same with settings for stages, such as another task encoder for each.
+
     `worker_config` is carried along for `get_loader`, and its `seed_offset` chooses the order;
     ranks and workers do not. Raises `MetadatasetError`, `DatasetError` and `ConfigError`, all
     before a sample is read.
     """
-    node = path if isinstance(path, Leaf | Blend) else resolve(path, split_part)
-    encoder_of = _chooser(task_encoder)
+    node = path if isinstance(path, Leaf | Blend | Staged) else resolve(path, split_part)
+    where = (node.place or "get_train_dataset") if node is path else path
     order = TrainingOrder(
         0 if worker_config is None else worker_config.seed_offset,
         shuffle_buffer_size,
         max_samples_per_sequence,
         shuffle_over_epochs_multiplier,
     )
-    mixer = Mixer(order, encoder_of, batch_size, batch_drop_last)
-    by_folder = isinstance(node, Leaf) or node.plain
-    stream: Dataset[T_batch] = mixer.batches(node, repeat=repeat and by_folder)
+    mixer = Mixer(order, _chooser(task_encoder), batch_size, batch_drop_last)
+    if isinstance(node, Staged):
+        check_one_epoch(where, repeat=repeat, virtual_epoch_length=virtual_epoch_length)
+        plan = node.plan.with_datasets(partial(_of_stage, mixer))
+        return StagedDataset(plan, worker_config=worker_config)
+    stream: Dataset[T_batch] = _batches(mixer, node, repeat=repeat)
     if not (repeat or ends(stream)):
         raise ConfigError(
-            f"{path}: repeat=False reads once what is there, and a blend of "
+            f"{where}: repeat=False reads once what is there, and a blend of "
             f"{len(leaves_of(node))} weighted parts never ends; leave repeat out, or cut epochs "
             "with virtual_epoch_length"
         )
@@ -110,7 +122,7 @@ def get_val_dataset(
     """
     encoder_of = _chooser(task_encoder)
     groups: dict[int, list[Leaf]] = {}
-    for leaf in leaves_of(resolve(path, split_part)):
+    for leaf in _validated(path, split_part):
         groups.setdefault(id(encoder_of(leaf)), []).append(leaf)
     streams = [
         _stored(leaves, encoder_of(leaves[0]), batch_size, batch_drop_last)
@@ -136,10 +148,26 @@ def get_val_datasets(
     """
     encoder_of = _chooser(task_encoder)
     datasets: list[tuple[Dataset[T_batch], Leaf]] = []
-    for leaf in leaves_of(resolve(path, split_part)):
+    for leaf in _validated(path, split_part):
         batches = _stored([leaf], encoder_of(leaf), batch_size, batch_drop_last)
         datasets.append((_limited(batches, limit).with_worker_config(worker_config), leaf))
     return datasets
+
+
+def _validated(path: PathLike, split_part: str) -> list[Leaf]:
+    reason = "validation reads every sample once"
+    return leaves_of(not_staged(resolve(path, split_part), str(path), reason))
+
+
+def _of_stage(mixer: Mixer, stage: Stage[Node]) -> Dataset[Any]:
+    own = replace(mixer, batch_size=batch_size_of(stage, mixer.batch_size))
+    return _batches(own, stage.dataset, repeat=True)
+
+
+def _batches(mixer: Mixer, node: Node, *, repeat: bool) -> Dataset[Any]:
+    """The batches of a node; with `repeat` without end, unless the node says where it ends."""
+    by_folder = isinstance(node, Leaf) or node.plain
+    return mixer.batches(node, repeat=repeat and by_folder)
 
 
 def _chooser(given: Encoders[T_batch] | None) -> Callable[[Leaf], Encoder[T_batch]]:

@@ -26,6 +26,13 @@ from energize.metadataset.schema_energon import (
     DocumentEnergon,
 )
 from energize.metadataset.schema_mixing import MixBlendEntry, MixDatasetEntry, MixNode
+from energize.metadataset.schema_splits import (
+    STAGES,
+    BlendAndStages,
+    BlendStage,
+    DatasetStage,
+    Stages,
+)
 
 __all__ = ["explained"]
 
@@ -33,9 +40,13 @@ _LATER = frozenset(
     ("aux", "blend_epochized", "join", "joiner", "nonmatch", "repetitions", "subset")
 )
 _MODELS = (DatasetEntry, BlendEntry, DatasetEntryV1, BlendNodeV1)
-_OWN_MODELS = (MixDatasetEntry, MixBlendEntry, MixNode)
-_EITHER = (DatasetNode, DatasetEntry, MixDatasetEntry)
+_OWN_MODELS = (MixDatasetEntry, MixBlendEntry, MixNode, BlendStage, BlendAndStages)
+_EITHER = (DatasetNode, DatasetEntry, MixDatasetEntry, DatasetStage)
 """What a node without `path` and without `blend` is checked as."""
+_SPLITS = (DatasetNode, MixNode)
+"""What a split without `stages` is checked as."""
+_INSIDE = (MixDatasetEntry, MixBlendEntry, DatasetStage, BlendStage)
+"""What a part of a split is checked as."""
 
 
 def explained(text: LocatedYaml, model: type[Document], error: ValidationError) -> list[Problem]:
@@ -68,9 +79,10 @@ def _explained(data: Any, model: type[Document], error: ErrorDetails) -> tuple[K
 
 def _is_misspelt(missing: KeyPath, unknown: Sequence[KeyPath]) -> bool:
     """Whether an unknown key beside it says already what happened to a missing one."""
-    words = ["path", "blend"] if missing[-1] == "path" else [str(missing[-1])]
+    words = ["path", "blend", STAGES] if missing[-1] == "path" else [str(missing[-1])]
     beside = [str(path[-1]) for path in unknown if path[:-1] == missing[:-1]]
-    return any(nearest(key, words) or ("path" in words and key in _LATER) for key in beside)
+    instead = (*_LATER, STAGES) if "path" in words else ()
+    return any(nearest(key, words) or key in instead for key in beside)
 
 
 def _path(model: type[Document], error: ErrorDetails) -> KeyPath:
@@ -97,17 +109,36 @@ def _unknown(model: type[Strict], key: str, siblings: Mapping[str, Any], *, ener
     valid = _keys(model)
     if model in _EITHER and "path" not in siblings:
         valid.append("blend")
+    if model is Stages:
+        valid += ["path", "blend"]
+    if model in _SPLITS and not energon:
+        valid.append(STAGES)
     if {"path", "blend"} <= set(siblings) and key == "path":
         return f"both 'path' and 'blend' are given; expected exactly one of them: {NODE}"
     listed = f"Valid keys here: {', '.join(valid)}"
+    fault = _known_elsewhere(model, key, energon=energon)
+    if fault:
+        return f"{fault}. {listed}"
+    return f"unknown key {key!r}{nearest(key, valid) or '.'} {listed}"
+
+
+def _known_elsewhere(model: type[Strict], key: str, *, energon: bool) -> str:
+    """What is wrong with a key of another place or another version; "" for other keys."""
+    if key == STAGES and model in _INSIDE:
+        return (
+            f"{key!r} are parts of the whole run, so they stand in a split, not in an entry of a "
+            "blend or in another stage"
+        )
+    if key in Stages.model_fields and model in _SPLITS and not energon:
+        return f"the key {key!r} stands beside {STAGES!r}, and there are none"
     if key in _LATER:
-        return f"unsupported key {key!r}: this version does not know it. {listed}"
+        return f"unsupported key {key!r}: this version does not know it"
     own = any(key in _keys(other) for other in _OWN_MODELS)
     if any(key in _keys(other) for other in _MODELS) or (own and not energon):
-        return f"the key {key!r} has no place here. {listed}"
-    if own:
-        return f"unknown key {key!r} in a {ENERGON} file; it needs `__module__: energize`. {listed}"
-    return f"unknown key {key!r}{nearest(key, valid) or '.'} {listed}"
+        return f"the key {key!r} has no place here"
+    return (
+        f"unknown key {key!r} in a {ENERGON} file; it needs `__module__: energize`" if own else ""
+    )
 
 
 def _unexpected(expected: str, value: Any, words: Sequence[str] = ()) -> str:

@@ -12,7 +12,7 @@ from typing import TypeVar
 from energize.errors import ConfigError, WeightError
 from energize.metadataset.leaves import ordered_source, place_noted
 from energize.metadataset.mixing import UNWEIGHTED
-from energize.metadataset.resolving import Blend, Leaf, Node
+from energize.metadataset.resolving import Blend, Leaf, Node, Staged
 from energize.order.quotas import Quota, epoch_counts
 from energize.order.schedule import Schedule
 from energize.order.shares import limited, tempered
@@ -25,7 +25,7 @@ T_node = TypeVar("T_node", bound=Node)
 _log = logging.getLogger("energize")
 
 
-def leaves_with_weights(node: Node, step: int = 0) -> list[tuple[Leaf, Fraction]]:
+def leaves_with_weights(node: Node | Staged, step: int = 0) -> list[tuple[Leaf, Fraction]]:
     """The leaves below `node` with the shares asked for them, in the order written.
 
     Shares are exact and sum to 1. Weights are normalised in each blend and multiplied on the way
@@ -38,7 +38,8 @@ def leaves_with_weights(node: Node, step: int = 0) -> list[tuple[Leaf, Fraction]
     read from their indexes.
 
     Raises `WeightError` for a `Blend` made by hand with weights that a file could not have;
-    `ConfigError` for a blend without a size in one by quotas.
+    `ConfigError` for a blend without a size in one by quotas, and for stages, each of which has
+    shares of its own.
 
     >>> from pathlib import Path
     >>> a, b = Leaf(Path("/data/a"), "train"), Leaf(Path("/data/b"), "train")
@@ -48,6 +49,11 @@ def leaves_with_weights(node: Node, step: int = 0) -> list[tuple[Leaf, Fraction]
     a 5/8
     b 3/8
     """
+    if isinstance(node, Staged):
+        raise ConfigError(
+            f"{node.place}: each stage has shares of its own; ask for those of one, which is "
+            "plan.at(step).dataset of this node"
+        )
     return _merged(_leaf_shares(node, step))
 
 

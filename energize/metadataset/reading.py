@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from energize.metadataset.explaining import explained
 from energize.metadataset.located_yaml import KeyPath, LocatedYaml, read_yaml
 from energize.metadataset.problems import Problem, as_error
-from energize.metadataset.schema import Document, Node, document_model
+from energize.metadataset.schema import Document, Split, document_model
 
 __all__ = ["Metadataset", "load", "read_metadataset"]
 
@@ -25,8 +25,8 @@ class Metadataset:
     text: LocatedYaml
 
     @property
-    def splits(self) -> dict[str, Node]:
-        """The dataset or blend of each split, by the name of the split."""
+    def splits(self) -> dict[str, Split]:
+        """The dataset, blend or stages of each split, by the name of the split."""
         return dict(self.document.splits)
 
     def place(self, path: KeyPath = ()) -> str:

@@ -9,19 +9,25 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from energize.errors import nearest
+from energize.errors import ConfigError, MetadatasetError, nearest
 from energize.metadataset.located_yaml import KeyPath
 from energize.metadataset.mixing import Mixing, mixing_of, weight_of
 from energize.metadataset.problems import Problem, as_error, shown
 from energize.metadataset.reading import Metadataset, load
 from energize.metadataset.schema import Node as Spec
 from energize.metadataset.schema_base import DatasetNode
+from energize.metadataset.schema_mixing import MixOptions
+from energize.metadataset.schema_splits import STAGES, SeededSettings, Stages
+from energize.metadataset.stage_fields import DEFAULT
 from energize.order.schedule import Schedule
+from energize.order.stages import Stage, StagePlan
 
-__all__ = ["Blend", "Leaf", "Node", "combined_multiplier", "resolve"]
+__all__ = ["Blend", "Leaf", "Node", "Staged", "combined_multiplier", "not_staged", "resolve"]
 
 _SUFFIXES = (".yaml", ".yml")
 _LISTED = 1000
+_IN_BLEND = "an entry of a blend is one mixture"
+_IN_STAGE = "a stage is one mixture"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +65,28 @@ class Blend:
 Node = Leaf | Blend
 
 
-def resolve(source: str | os.PathLike[str] | Metadataset, split_part: str) -> Node:
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """Stages of a run, each with the node it reads; only ever the outermost of what is read."""
+
+    plan: StagePlan[Node]
+    place: str = field(default="", compare=False)
+
+
+def not_staged(node: Node | Staged, place: str, reason: str) -> Node:
+    """The node asked for at `place`; a `MetadatasetError` with the `reason` when it has stages."""
+    if isinstance(node, Staged):
+        raise MetadatasetError(f"{place}: {_has_stages(node, reason)}")
+    return node
+
+
+def resolve(source: str | os.PathLike[str] | Metadataset, split_part: str) -> Node | Staged:
     """What `split_part` of a metadataset, or of a prepared folder, is made of.
 
     Paths in a file are relative to the folder the file is in. Settings of outer files win over
     those of inner ones; the outer `split_part` names the split of an inner file, unless the entry
-    gives its own. Only metadataset files are read, no shard and no `.nv-meta`.
+    gives its own. A split with stages is `Staged`. Only metadataset files are read, no shard and no
+    `.nv-meta`.
 
     Raises `MetadatasetError` with every fault of all files on the way (`DatasetNotFoundError` when
     nothing but paths that do not exist is wrong).
@@ -133,7 +155,7 @@ class _Resolver:
         self.problems: list[Problem] = []
         self._read: dict[Path, Metadataset | None] = {}
 
-    def split(self, metadataset: Metadataset, outer: _Inherited) -> Node:
+    def split(self, metadataset: Metadataset, outer: _Inherited) -> Node | Staged:
         """The split of `metadataset` that `outer` asks for."""
         name = outer.split_part
         link = (metadataset.file.resolve(), name)
@@ -148,26 +170,70 @@ class _Resolver:
             fault = Problem(metadataset.place(("splits",)), text)
             raise _FaultyError(fault.included_from(outer.place) if outer.chain else fault)
         inner = replace(outer, chain=(*outer.chain, link))
-        return self._node(metadataset, metadataset.splits[name], ("splits", name), inner)
+        spec = metadataset.splits[name]
+        if isinstance(spec, Stages):
+            return self._staged(metadataset, spec, ("splits", name), inner)
+        return self._node(metadataset, spec, ("splits", name), inner)
 
-    def _node(self, metadataset: Metadataset, spec: Spec, path: KeyPath, outer: _Inherited) -> Node:
+    def _staged(
+        self, metadataset: Metadataset, spec: Stages, path: KeyPath, outer: _Inherited
+    ) -> Staged:
+        here = (*path, STAGES)
+        default = None
+        if isinstance(spec, DatasetNode | MixOptions):
+            first = self._part(metadataset, spec, path, outer, _IN_STAGE)
+            place = metadataset.place(path)
+            default = Stage(DEFAULT, dataset=first, place=place, **_settings(spec, spec))
+        stages = [
+            Stage(
+                each.name,
+                each.start_step,
+                each.end_step,
+                dataset=self._part(metadataset, each, (*here, i), outer, _IN_STAGE),
+                place=metadataset.place((*here, i)),
+                **_settings(each, spec),
+            )
+            for i, each in enumerate(spec.stages)
+        ]
+        try:
+            plan = StagePlan(stages, spec.steps, default)
+        except ConfigError as error:
+            faults = str(error).splitlines()
+            raise _FaultyError(*(metadataset.text.problem(here, each) for each in faults)) from None
+        return Staged(plan.with_datasets(_found), metadataset.place(here))
+
+    def _node(
+        self, metadataset: Metadataset, spec: Spec, path: KeyPath, outer: _Inherited
+    ) -> Node | Staged:
         if isinstance(spec, DatasetNode):
             place = metadataset.place((*path, "path"))
             return self.path(metadataset.file.parent / spec.path, spec, outer, place)
         here = (*path, spec.entries_key)
         mixing = mixing_of(spec, outer.mixing)
         inner = replace(outer, mixing=mixing.inherited)
-        children = []
-        for i, entry in enumerate(spec.entries):
-            try:
-                child = self._node(metadataset, entry, (*here, i), inner)
-            except _FaultyError as error:
-                self.problems += error.problems
-            else:
-                children.append((child, weight_of(entry.weight)))
-        return Blend(tuple(children), metadataset.place(here), mixing)
+        children = [
+            (self._part(metadataset, entry, (*here, i), inner, _IN_BLEND), weight_of(entry.weight))
+            for i, entry in enumerate(spec.entries)
+        ]
+        found = tuple((child, weight) for child, weight in children if child is not None)
+        return Blend(found, metadataset.place(here), mixing)
 
-    def path(self, path: Path, spec: DatasetNode, outer: _Inherited, place: str) -> Node:
+    def _part(
+        self, metadataset: Metadataset, spec: Spec, path: KeyPath, outer: _Inherited, reason: str
+    ) -> Node | None:
+        """One of several nodes; None for one of which nothing can be made, which is noted."""
+        try:
+            node = self._node(metadataset, spec, path, outer)
+        except _FaultyError as error:
+            self.problems += error.problems
+            return None
+        if isinstance(node, Staged):
+            text = _has_stages(node, reason)
+            self.problems.append(Problem(metadataset.place((*path, "path")), text))
+            return None
+        return node
+
+    def path(self, path: Path, spec: DatasetNode, outer: _Inherited, place: str) -> Node | Staged:
         """What the entry `spec` at `place` refers to, its path being `path`."""
         inner = replace(outer.with_entry(spec), place=place)
         if not os.path.exists(path):  # Path.exists raises in folders that may not be entered
@@ -202,6 +268,30 @@ class _Resolver:
         if metadataset is None:  # told of once, where it is first included
             raise _FaultyError(*(each.included_from(place) if place else each for each in found))
         return metadataset
+
+
+def _settings(own: SeededSettings, around: Stages) -> dict[str, Any]:
+    """The settings of a stage: its own, and those around it where it has none."""
+    return {
+        "seq_len": own.seq_len or around.seq_len,
+        "seed": around.seed if own.seed is None else own.seed,
+        "items_per_step": own.items_per_step or around.items_per_step or 1,
+        "batch": (around.batch or {}) | (own.batch or {}),
+    }
+
+
+def _found(stage: Stage[Node | None]) -> Node:
+    """What a stage reads, when something can be made of it; a `_FaultyError` else."""
+    if stage.dataset is None:
+        raise _FaultyError
+    return stage.dataset
+
+
+def _has_stages(node: Staged, reason: str) -> str:
+    return (
+        f"this has stages, at {node.place}. They belong to the split that training reads, and "
+        f"{reason}; name a split without stages with `split_part`"
+    )
 
 
 def _tidied(path: Path) -> Path:

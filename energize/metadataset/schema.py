@@ -22,18 +22,26 @@ from energize.metadataset.schema_energon import (
 )
 from energize.metadataset.schema_mixing import (
     CompositionTable,
-    DocumentV2,
     MixBlendEntry,
     MixDatasetEntry,
-    MixNode,
     MixOptions,
 )
 from energize.metadataset.schema_schedule import ScheduleTable
+from energize.metadataset.schema_splits import (
+    STAGE,
+    STAGES,
+    BlendStage,
+    DatasetStage,
+    DocumentV2,
+    Stages,
+    split_model,
+)
 
 __all__ = [
     "BlendSpec",
     "Document",
     "Node",
+    "Split",
     "document_model",
     "json_schema",
     "model_at",
@@ -45,10 +53,13 @@ Document = DocumentV1 | DocumentEnergon | DocumentV2
 BlendSpec = BlendNode | BlendNodeV1 | MixOptions
 Node = DatasetNode | BlendSpec
 
-_Models = tuple[tuple[type[Strict], type[Strict]], tuple[type[Strict], type[Strict]]]
-_OWN: _Models = ((DatasetNode, MixDatasetEntry), (MixNode, MixBlendEntry))
-_ENERGON: _Models = ((DatasetNode, DatasetEntry), (BlendNode, BlendEntry))
-"""Of datasets and of blends, the model as a split and as an entry."""
+Split = Node | Stages
+
+_ENERGON = ((DatasetNode, BlendNode), (DatasetEntry, BlendEntry))
+_OWN = (MixDatasetEntry, MixBlendEntry)
+_STAGE = (DatasetStage, BlendStage)
+"""Models of datasets and of blends: in files of Energon as a split or an entry, and in our own as
+an entry or a stage."""
 
 
 def document_model(data: Any) -> type[Document]:
@@ -69,28 +80,32 @@ def model_at(document: type[Document], path: Sequence[str | int], value: Any) ->
     """The model of the mapping `value` at `path` of a document."""
     if not path:
         return document
-    in_blend = isinstance(path[-1], int)
+    in_list = isinstance(path[-1], int)
     if document is DocumentV1:
-        return DatasetEntryV1 if in_blend else BlendNodeV1
-    if len(path) > 2 and not in_blend:
+        return DatasetEntryV1 if in_list else BlendNodeV1
+    if len(path) > 2 and not in_list:
         return CompositionTable if path[-1] == "composition" else ScheduleTable
-    models = _OWN if document is DocumentV2 else _ENERGON
-    return models[has_blend(value)][in_blend]
+    if document is DocumentEnergon:
+        return _ENERGON[in_list][has_blend(value)]
+    if not in_list:
+        return split_model(value)
+    return (_STAGE if path[-2] == STAGES else _OWN)[has_blend(value)]
 
 
 def node_expected(document: type[Document], path: Sequence[str | int]) -> str:
-    """What is expected at the root, at a split or at an entry of a blend."""
+    """What is expected at the root, at a split, or in a list of entries or stages."""
     if not path:
         return "a mapping with __module__, __class__ and splits"
     if document is not DocumentV1:
-        return NODE
+        return STAGE if path[-2:-1] == (STAGES,) else NODE
     return "a mapping with 'path'" if isinstance(path[-1], int) else "a mapping with 'datasets'"
 
 
 def without_kinds(document: type[Document], location: Sequence[str | int]) -> tuple[str | int, ...]:
     """The location of a fault as a path in the document.
 
-    The models put the kind behind the name of a split, the index of an entry and its weight.
+    The models put the kind behind the name of a split, the index of an entry or a stage, and the
+    weight of an entry.
     """
     if document is DocumentV1:
         return tuple(location)

@@ -1,4 +1,4 @@
-"""The grammar of energize's own metadataset files, as typed models."""
+"""The grammar of blends in energize's own metadataset files, as typed models."""
 
 from __future__ import annotations
 
@@ -9,14 +9,11 @@ from pydantic import Discriminator, Field, Tag, ValidationInfo, field_validator,
 
 from energize.errors import ConfigError
 from energize.metadataset.schema_base import (
-    NODE,
     DatasetNode,
-    Module,
     Number,
     Strict,
     checked_weights,
     entry_kind,
-    node_kind,
     rule,
 )
 from energize.metadataset.schema_schedule import Weight
@@ -24,7 +21,6 @@ from energize.order.quotas import Quota, epoch_size_in_samples
 
 __all__ = [
     "CompositionTable",
-    "DocumentV2",
     "MixBlendEntry",
     "MixDatasetEntry",
     "MixNode",
@@ -177,24 +173,6 @@ MixEntry = Annotated[
     | Annotated[MixBlendEntry, Tag("<blend entry>")],
     Discriminator(entry_kind),
 ]
-MixSplit = Annotated[
-    Annotated[DatasetNode, Tag("<dataset>")] | Annotated[MixNode, Tag("<blend>")],
-    Discriminator(node_kind),
-]
-
-
-class DocumentV2(Strict):
-    """A metadataset file."""
-
-    module: Module = Field(
-        alias="__module__",
-        description="energize or megatron.energon",
-        json_schema_extra={"enum": ["energize"]},
-    )
-    kind: Literal["MetadatasetV2"] = Field(alias="__class__", description="MetadatasetV2")
-    splits: dict[str, MixSplit] = Field(
-        min_length=1, description=f"a mapping of split names, each to {NODE}"
-    )
 
 
 MixNode.model_rebuild()

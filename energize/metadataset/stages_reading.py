@@ -1,4 +1,4 @@
-"""Stage files: from TOML or YAML to a checked plan. What the stages read is not looked at."""
+"""Stages in a file: from TOML or YAML to a checked plan."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from energize.errors import ConfigError, MetadatasetError, nearest
 from energize.metadataset.located_toml import read_toml
 from energize.metadataset.located_yaml import KeyPath, LocatedYaml, read_yaml
 from energize.metadataset.problems import Problem, as_error
+from energize.metadataset.resolving import Node, Staged, resolve
+from energize.metadataset.stage_fields import DEFAULT
 from energize.metadataset.stages_schema import (
     DataFields,
     StageTable,
@@ -27,7 +29,7 @@ from energize.order.stages import Stage, StagePlan
 __all__ = ["StageData", "is_stage_file", "read_stages"]
 
 _ROOT = "training"
-_DEFAULT = "default"
+_SPLITS = "splits"
 _DATA_KEYS = ("dataset", "dataset_path", "dataset_type", "dataset_folders", "dataset_weights")
 
 
@@ -36,6 +38,7 @@ class StageData:
     """What a stage file says about the data of a stage, as it is written.
 
     `folder` is that of the file: paths are relative to it. `place`: where it was written.
+    `split_part` is what is read of a folder or a metadataset.
     """
 
     dataset_type: str
@@ -45,6 +48,7 @@ class StageData:
     dataset_weights: tuple[float, ...]
     folder: Path
     place: str = ""
+    split_part: str = "train"
 
 
 def is_stage_file(path: str | os.PathLike[str]) -> bool:
@@ -58,13 +62,20 @@ def is_stage_file(path: str | os.PathLike[str]) -> bool:
     return text is not None and isinstance(text.data, dict) and _ROOT in text.data
 
 
-def read_stages(path: str | os.PathLike[str]) -> StagePlan[StageData]:
-    """The plan in a `.toml` or `.yaml` file, from its table `training`.
+def read_stages(
+    path: str | os.PathLike[str], split_part: str = "train"
+) -> StagePlan[StageData] | StagePlan[Node]:
+    """The plan in a `.toml` or `.yaml` file of stages, or in a split of a metadataset.
 
-    Each of `training.data_stages` says all about its data; only `dataset_random_seed`,
-    `items_per_step` and `global_batch_size` fall back to `training`. The data fields of `training`
-    itself make the stage "default": the only one when there are no others, or that of the steps
-    before the first one. Other keys of `training`, and other tables, are the trainer's.
+    In a stage file it is the table `training`. Each of `training.data_stages` says all about its
+    data; only `dataset_random_seed`, `items_per_step` and `global_batch_size` fall back to
+    `training`. The data fields of `training` itself make the stage "default": the only one when
+    there are no others, or that of the steps before the first one. Other keys of `training`, and
+    other tables, are the trainer's. `stage.dataset` is a `StageData`, and what it names is not
+    looked at.
+
+    In a metadataset the stages are those of its split `split_part`, and `stage.dataset` is what
+    `resolve` makes of each.
 
     Raises `MetadatasetError` with every fault of the file, each with its place;
     `DatasetNotFoundError` when there is no such file.
@@ -92,24 +103,41 @@ def read_stages(path: str | os.PathLike[str]) -> StagePlan[StageData]:
     if file.suffix not in (".toml", ".yaml", ".yml"):
         raise MetadatasetError(f"{file}: expected a .toml or .yaml file of stages")
     text = (read_toml if file.suffix == ".toml" else read_yaml)(file, problems)
+    data = None if text is None else text.data
+    if isinstance(data, dict) and _SPLITS in data and _ROOT not in data:
+        return _of_split(file, split_part)
     table = None if text is None or problems else _table(text, problems)
     if text is None or table is None or problems:
         raise as_error(file, problems)
-    default = _stage(table, (), table, text) if _has_data(table) else None
-    stages = [
-        _stage(each, ("data_stages", i), table, text) for i, each in enumerate(table.data_stages)
-    ]
+    parts: list[tuple[DataFields, KeyPath]]
+    parts = [(each, ("data_stages", i)) for i, each in enumerate(table.data_stages)]
+    stages = [_stage(each, key, table, text, split_part) for each, key in parts]
+    default = _stage(table, (), table, text, split_part) if _has_data(table) else None
     try:
         return StagePlan(stages, table.steps, default)
     except ConfigError as error:
-        raise MetadatasetError(f"{text.place((_ROOT,))}: {error}") from None
+        faults = str(error).splitlines()
+        raise as_error(file, [text.problem((_ROOT,), fault) for fault in faults]) from None
+
+
+def _of_split(file: Path, split_part: str) -> StagePlan[Node]:
+    node = resolve(file, split_part)
+    if not isinstance(node, Staged):
+        raise MetadatasetError(
+            f"{node.place}: the split {split_part!r} has no stages, so there is no plan; read it "
+            "with get_train_dataset, or give it `stages`"
+        )
+    return node.plan
 
 
 def _table(text: LocatedYaml, problems: list[Problem]) -> TrainingTable | None:
     """The checked table `training`, or None when it is not of the grammar."""
     data = text.data.get(_ROOT) if isinstance(text.data, dict) else None
     if not isinstance(data, dict):
-        fault = f"there is no table {_ROOT!r}; a stage file has its stages in {_ROOT}.data_stages"
+        fault = (
+            f"there is no table {_ROOT!r}; a stage file has its stages in {_ROOT}.data_stages, and "
+            f"a metadataset in its {_SPLITS}"
+        )
         problems.append(text.problem((), fault))
         return None
     try:
@@ -142,7 +170,7 @@ def _faults_together(table: TrainingTable) -> Iterator[tuple[KeyPath, str]]:
             yield (key,), fault
         for key in ("dataset_type", "seq_len"):
             if getattr(table, key) is None:
-                yield (), f"the key {key!r} is missing, and the stage {_DEFAULT!r} needs it"
+                yield (), f"the key {key!r} is missing, and the stage {DEFAULT!r} needs it"
 
 
 def _has_data(table: TrainingTable) -> bool:
@@ -150,7 +178,7 @@ def _has_data(table: TrainingTable) -> bool:
 
 
 def _stage(
-    fields: DataFields, path: KeyPath, table: TrainingTable, text: LocatedYaml
+    fields: DataFields, path: KeyPath, table: TrainingTable, text: LocatedYaml, split_part: str
 ) -> Stage[StageData]:
     place = text.place((_ROOT, *path))
     own = fields if isinstance(fields, StageTable) else None
@@ -159,7 +187,7 @@ def _stage(
     )
     seed, items = fields.dataset_random_seed, fields.items_per_step or table.items_per_step
     return Stage(
-        name=_DEFAULT if own is None else own.name,
+        name=DEFAULT if own is None else own.name,
         start_step=0 if own is None else own.start_step,
         end_step=None if own is None else own.end_step,
         dataset=StageData(
@@ -170,6 +198,7 @@ def _stage(
             dataset_weights=tuple(fields.dataset_weights or ()),
             folder=text.file.parent,
             place=place,
+            split_part=split_part,
         ),
         seq_len=fields.seq_len,
         seed=table.dataset_random_seed if seed is None else seed,

@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Annotated, Any
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from energize.errors import nearest
 from energize.metadataset.located_yaml import KeyPath
 from energize.metadataset.problems import shown
+from energize.metadataset.stage_fields import (
+    SEED,
+    LengthFields,
+    NonEmpty,
+    PlanFields,
+    Positive,
+    StageFields,
+    Whole,
+)
 
 __all__ = [
     "DataFields",
@@ -24,15 +33,9 @@ __all__ = [
 _TOLERANCE = 0.001
 """How far the sum of weights may be from 1: they are often written with two or three digits."""
 
-NonEmpty = Annotated[str, Field(min_length=1, pattern=r"\S")]
-Whole = Annotated[int, Field(ge=0)]
-Positive = Annotated[int, Field(ge=1)]
 
-
-class DataFields(BaseModel):
+class DataFields(LengthFields):
     """What says which data are read."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
     dataset: NonEmpty | None = Field(None, description="text: the name of a dataset")
     dataset_path: NonEmpty | None = Field(
@@ -45,30 +48,21 @@ class DataFields(BaseModel):
     dataset_weights: list[float] | None = Field(
         None, min_length=1, description="a list of numbers, one for each folder"
     )
-    dataset_random_seed: Whole | None = Field(None, description="a whole number, 0 or more")
-    seq_len: Positive | None = Field(None, description="tokens per sequence: 1 or more")
-    items_per_step: Positive | None = Field(
-        None, description="micro batches per optimizer step, over all ranks: 1 or more"
-    )
+    dataset_random_seed: Whole | None = Field(None, description=SEED)
 
 
-class StageTable(DataFields):
+class StageTable(DataFields, StageFields):
     """One of `data_stages`."""
 
-    name: NonEmpty = Field(description="text that names the stage")
-    start_step: Whole = Field(description="the first step: a whole number, 0 or more")
-    end_step: Positive | None = Field(None, description="the step behind the last one: 1 or more")
     dataset_type: NonEmpty = Field(description="text, such as energize")
     seq_len: Positive = Field(description="tokens per sequence: a whole number, 1 or more")
-    batch: dict[str, Any] | None = Field(None, description="a table of batch settings")
 
 
-class TrainingTable(DataFields):
+class TrainingTable(DataFields, PlanFields):
     """The table `training`, whose other keys belong to the trainer."""
 
     model_config = ConfigDict(extra="ignore", strict=True, frozen=True)
 
-    steps: Positive | None = Field(None, description="the steps of the training: 1 or more")
     global_batch_size: int | None = Field(None, description="sequences per step: a whole number")
     data_stages: list[StageTable] = Field(default_factory=list, description="a list of tables")
 

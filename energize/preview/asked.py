@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from energize.dataset import IndexedDataset
 from energize.errors import ConfigError
-from energize.metadataset import Blend, Leaf, Node, leaves_with_weights, resolve
+from energize.metadataset import Blend, Leaf, Node, Staged, leaves_with_weights, resolve
 from energize.metadataset.building import get_train_dataset
 from energize.metadataset.stages import get_staged_train_dataset
 from energize.metadataset.stages_reading import is_stage_file
@@ -57,7 +57,8 @@ def read_mix(
 ) -> Mix:
     """What `get_train_dataset` with one task encoder makes of `path`; see there for `options`.
 
-    A file of stages is what `get_staged_train_dataset` makes of it; it has no shares of its own.
+    A file of stages is what `get_staged_train_dataset` makes of it. What has stages has no shares
+    of its own.
     Raises what they raise.
     """
     config = WorkerConfig(seed_offset=seed)
@@ -69,6 +70,8 @@ def read_mix(
     dataset = get_train_dataset(node, batch_size=batch_size, worker_config=config, **options)
     mixed = cast("IndexedDataset[Any]", dataset)
     sources = cast("tuple[WebdatasetSource, ...]", mixed.sources)
+    if isinstance(node, Staged):
+        return Mix(mixed, (None,) * len(sources), changes=True)
     return Mix(mixed, _asked(node, sources), _changes(node))
 
 
@@ -78,10 +81,13 @@ def _asked(node: Node, sources: Sequence[WebdatasetSource]) -> tuple[Asked | Non
     except ConfigError:  # the dataset could be built, but not all mixes have shares
         return (None,) * len(sources)
     written: defaultdict[Leaf, list[str]] = defaultdict(list)
-    for leaf, weight in _weights(node):
+    mixes: defaultdict[Leaf, set[int]] = defaultdict(set)
+    for leaf, weight, mix in _weights(node):
         written[_normal(leaf)].append(weight)
+        mixes[_normal(leaf)].add(mix)
+    several = {leaf for leaf, found in mixes.items() if len(found) > 1}
     asked: dict[int, Asked] = {}
-    for number, parts in _matched(leaves, sources):
+    for number, parts in _matched(leaves, sources, several):
         weights = [weight for leaf, _ in parts for weight in written[_normal(leaf)]]
         place = " and ".join(leaf.place for leaf, _ in parts)
         share = float(sum(share for _, share in parts))
@@ -89,10 +95,13 @@ def _asked(node: Node, sources: Sequence[WebdatasetSource]) -> tuple[Asked | Non
     return tuple(asked.get(number) for number in range(len(sources)))
 
 
-def _matched(leaves: _Parts, sources: Sequence[WebdatasetSource]) -> Iterator[tuple[int, _Parts]]:
+def _matched(
+    leaves: _Parts, sources: Sequence[WebdatasetSource], several: Set[Leaf]
+) -> Iterator[tuple[int, _Parts]]:
     """The sources whose leaves are known, with them: by the folder, and then by their order.
 
-    Several leaves may be read as one source, when what their settings say is equal.
+    Several leaves may be read as one source, when what their settings say is equal; and those that
+    stand in `several` mixes as several sources, so that their order says nothing.
     """
     leaves_of: defaultdict[tuple[Path, str, str | None], list[tuple[Leaf, Fraction]]]
     leaves_of, sources_of = defaultdict(list), defaultdict(list)
@@ -104,18 +113,26 @@ def _matched(leaves: _Parts, sources: Sequence[WebdatasetSource]) -> Iterator[tu
     for key, numbers in sources_of.items():
         if len(numbers) == 1:
             yield numbers[0], leaves_of[key]
-        elif len(numbers) == len(leaves_of[key]):
+        elif several.isdisjoint(_normal(leaf) for leaf, _ in leaves_of[key]) and (
+            len(numbers) == len(leaves_of[key])
+        ):
             for number, part in zip(numbers, leaves_of[key], strict=True):
                 yield number, [part]
 
 
-def _weights(node: Node, above: tuple[str, ...] = ()) -> Iterator[tuple[Leaf, str]]:
-    """All leaves with the weights on the way to each, as they are written."""
+def _weights(
+    node: Node, above: tuple[str, ...] = (), mix: Blend | None = None
+) -> Iterator[tuple[Leaf, str, int]]:
+    """All leaves with the weights on the way to each, as they are written, and what tells apart the
+    mixes in which they stand: plain blends in a plain one are one mix.
+    """
     if isinstance(node, Leaf):
-        yield node, " x ".join(above) or "1"
+        yield node, " x ".join(above) or "1", id(mix)
         return
+    if mix is None or not (mix.plain and node.plain):
+        mix = node
     for number, (child, _) in enumerate(node.children):
-        yield from _weights(child, (*above, _weight_text(node, number)))
+        yield from _weights(child, (*above, _weight_text(node, number)), mix)
 
 
 def _weight_text(node: Blend, number: int) -> str:
