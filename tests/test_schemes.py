@@ -108,6 +108,14 @@ def test_every_prefix_holds_the_exact_shares_of_any_weights(weights, start):
     assert scheme.bound <= 1 or min(rare) < max(Fraction(1, 2**40), sum(rare) / 2**20)
 
 
+@pytest.mark.parametrize("weights", [[1e-18, 1.0], [1e-9, 2e-9, 1.0, 0.3], WEIGHTS["rare"], [1, 2]])
+def test_the_farthest_prefixes_hold_the_exact_shares(weights):
+    scheme = make_scheme("exact", weights)
+    for n in (2**48 - 1, 2**50 + 1, 2**55 + 3, 2**61 + 12345):
+        assert deviation_at(scheme, weights, n) <= Fraction(scheme.bound)
+        check_counts(scheme, 12, n - 6, every=4)
+
+
 @pytest.mark.parametrize(
     ("weights", "bound"), [([1, 1], 0.5), ([3, 5, 2], 0.75), ([1] * 11, 0.95), ([5], 0.0)]
 )

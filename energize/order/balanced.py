@@ -13,13 +13,16 @@ __all__ = ["BalancedSlots"]
 
 Int64Array = npt.NDArray[np.int64]
 
+_RUN_BITS = 48
+"""Quotients up to this length are exact."""
+
 
 @dataclass(frozen=True, slots=True)
 class BalancedSlots:
     """A share `weight / total` of all slots: among the first t, the share of t rounded to a whole
     number, halves up or down. So any x slots in a row have the floor or the ceiling of their share.
 
-    `total` is below 2**61, positions below 2**50.
+    `total` is below 2**61, positions below 2**62.
 
     >>> third = BalancedSlots(1, 3)
     >>> third.before(np.arange(8)).tolist(), [third.position(number) for number in range(3)]
@@ -38,11 +41,18 @@ class BalancedSlots:
         """How many are among the first `t` slots, for each t."""
         if self.weight == self.total:
             return ts
-        weight, total = 2 * self.weight, self.total
-        due, about = ts * weight, ts * float(weight)
-        if self.halves_up:
-            return ceil_quotient(due + (total + 1), about + (total + 1), 2 * total) - 1
-        return ceil_quotient(due - total, about - total, 2 * total)
+        before = np.empty_like(ts)
+        runs = ts >> _RUN_BITS
+        for run in np.unique(runs).tolist():
+            rows = runs == run
+            start = run << _RUN_BITS
+            due = 2 * self.weight * start + self.total - (not self.halves_up)
+            whole, rest = divmod(due, 2 * self.total)
+            after = ts[rows] - start
+            about = after * float(2 * self.weight) + rest
+            above = after * (2 * self.weight) + (rest + 1)
+            before[rows] = whole + ceil_quotient(above, about, 2 * self.total) - 1
+        return before
 
     def position(self, number: int) -> int:
         """The slot that is the one of this number, from 0."""

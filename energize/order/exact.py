@@ -36,7 +36,7 @@ class ExactScheme:
     rounded to that. Ties go to the first source, and a weight of 0 never receives a slot. No
     random choice is made, so `key` decides nothing.
 
-    Any position below 2**50 costs the same: an era of 4096 to 2**20 slots is computed, and kept;
+    Any position below 2**62 costs the same: an era of 4096 to 2**20 slots is computed, and kept;
     rare sources, with a share below 2**-20, have slots of their own, evenly spread.
     Raises `WeightError`.
 
