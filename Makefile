@@ -5,6 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 DEMO_DATA ?= demo-data
 JOBS ?= auto
+PACKAGES := -c 'import sysconfig; print(sysconfig.get_path("purelib"))'
 
 .PHONY: demo test sweep check peers bench bench-mixing clean
 
@@ -22,10 +23,11 @@ check: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# Megatron-Energon in an environment of its own: for the tests and benchmarks that run both.
-peers: .venv-energon/.ready
+# Megatron-Energon and MosaicML Streaming, each in an environment of its own: for the tests and
+# benchmarks that run both them and energize.
+peers: .venv-energon/.ready .venv-streaming/.ready
 
-bench: $(READY) peers
+bench: $(READY) .venv-energon/.ready
 	$(BIN)/python -m benchmarks.loading --energon .venv-energon/bin/python
 
 # Mixing, beside libraries that have an environment of their own.
@@ -48,5 +50,14 @@ $(READY): pyproject.toml constraints.txt
 		grain torchdata webdataset datasets torch
 	touch $@
 
+# torch, Pillow and what else its base imports are those of .venv, found by a path file: a second
+# torch would take ten times the disk.
+.venv-streaming/.ready: constraints-streaming.txt | $(READY)
+	test -x .venv-streaming/bin/python || $(BIN)/python -m venv --without-pip .venv-streaming
+	$(BIN)/python -m pip --python .venv-streaming/bin/python install -q --no-deps -r $<
+	$(BIN)/python $(PACKAGES) > "$$(.venv-streaming/bin/python $(PACKAGES))/venv.pth"
+	touch $@
+
 clean:
-	rm -rf $(VENV) .venv-energon .venv-mixing $(DEMO_DATA) .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) .venv-energon .venv-streaming .venv-mixing $(DEMO_DATA)
+	rm -rf .pytest_cache .mypy_cache .ruff_cache

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import io
 import json
-import os
 import pickle
 import subprocess
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -24,45 +21,9 @@ from energize.errors import (
     ShardError,
 )
 from energize.sources.mds import MdsSource
-from energize.testing import check_exactly_once, check_laws, fingerprint
+from energize.testing import check_exactly_once, check_laws
 from tests.support.mds import numbered_mds, write_mds
-from tests.support.mds_samples import COLUMNS, sample
-
-SUPPORT = Path(__file__).parent / "support"
-PEER = os.environ.get(
-    "STREAMING_PYTHON", str(Path(__file__).parent.parent / ".venv-streaming/bin/python")
-)
-"""An interpreter with the package mosaicml-streaming."""
-
-# The package's vision part needs torchvision; only its base is used here.
-IMPORT_BASE = """
-import importlib.util, sys, types
-package = types.ModuleType("streaming")
-package.__path__ = importlib.util.find_spec("streaming").submodule_search_locations
-sys.modules["streaming"] = package
-from streaming.base import MDSWriter, StreamingDataset
-"""
-
-
-def expected(number: int) -> dict:
-    """What reading gives for `sample(number)`: JPEG loses a little."""
-    known = sample(number)
-    jpeg = next(column for column, encoding in COLUMNS.items() if encoding == "jpeg")
-    buffer = io.BytesIO()
-    known[jpeg].save(buffer, "JPEG")
-    return known | {jpeg: Image.open(buffer)}
-
-
-def same(found: Mapping, wanted: Mapping) -> bool:
-    return list(found) == sorted(wanted) and all(
-        fingerprint(_plain(found[name])) == fingerprint(_plain(wanted[name])) for name in wanted
-    )
-
-
-def _plain(value):
-    if isinstance(value, Image.Image):
-        return [value.mode, value.size, value.tobytes()]
-    return value.item() if isinstance(value, np.generic) else value
+from tests.support.mds_samples import COLUMNS, expected, sample, shown
 
 
 @pytest.mark.parametrize("zstd", [False, True])
@@ -71,10 +32,10 @@ def test_columns_of_every_encoding(tmp_path, zstd):
     source = MdsSource(folder)
     assert len(source) == 23
     assert source.name == "data"
-    assert all(same(found, expected(i)) for i, found in enumerate(source))
+    assert [shown(found) for found in source] == [shown(expected(i)) for i in range(23)]
     order = np.random.default_rng(1).permutation(23)
     for found, number in zip(source.at(order), order.tolist(), strict=True):
-        assert same(found, expected(number))
+        assert shown(found) == shown(expected(number))
     arrays = [value for value in source[0].values() if isinstance(value, np.ndarray)]
     assert len(arrays) == 3
     assert all(array.flags.writeable for array in arrays)
@@ -228,36 +189,3 @@ def test_without_zstandard_the_remedy_is_named(tmp_path):
 def test_limits(tmp_path):
     with pytest.raises(ConfigError, match="unpacked_bytes is 0 or more"):
         MdsSource(numbered_mds(tmp_path / "data", 3), unpacked_bytes=-1)
-
-
-@pytest.mark.skipif(not os.access(PEER, os.X_OK), reason=f"no mosaicml-streaming at {PEER}")
-class TestWithTheRealPackage:
-    def run(self, program: str) -> str:
-        done = subprocess.run(
-            [PEER, "-c", IMPORT_BASE + program], capture_output=True, text=True, check=False
-        )
-        assert done.returncode == 0, done.stderr
-        return done.stdout
-
-    @pytest.mark.parametrize("compression", [None, "zstd", "zstd:9"])
-    def test_reads_what_it_writes(self, tmp_path, compression):
-        out = str(tmp_path / "written")
-        self.run(
-            f"sys.path.append({str(SUPPORT)!r})\n"
-            "from mds_samples import COLUMNS, sample\n"
-            f"with MDSWriter(columns=COLUMNS, out={out!r}, compression={compression!r},"
-            " size_limit=20000) as writer:\n"
-            "    for i in range(25):\n"
-            "        writer.write(sample(i))\n"
-        )
-        source = MdsSource(out)
-        assert len(source.shards) > 2
-        assert all(same(found, expected(i)) for i, found in enumerate(source))
-
-    def test_it_reads_what_the_tests_write(self, tmp_path):
-        folder = numbered_mds(tmp_path / "data", 23)
-        read = self.run(
-            f"data = StreamingDataset(local={str(folder)!r}, batch_size=1)\n"
-            "print([data[i] for i in range(23)])"
-        )
-        assert read.strip() == str(list(MdsSource(folder)))

@@ -1,16 +1,15 @@
 """The files under metadatasets/ and the page about them."""
 
 import json
-import os
 import re
-import subprocess
 from fractions import Fraction
 from pathlib import Path
 
 import pytest
 
 from energize.errors import MetadatasetError
-from energize.metadataset import leaves_with_weights, read_metadataset, resolve
+from energize.metadataset import Staged, leaves_with_weights, read_metadataset, resolve
+from tests.support.energon import run_energon
 from tests.support.metadatasets import beside_folders
 
 ROOT = Path(__file__).parent.parent
@@ -36,8 +35,10 @@ def shares(file, split):
 def test_every_split_of_every_example_resolves(examples, file):
     assert file.read_text().startswith("# ")
     for split in read_metadataset(file).splits:
-        found = shares(examples / file.name, split)
-        assert sum(share for *_, share in found) == 1
+        node = resolve(examples / file.name, split)
+        staged = isinstance(node, Staged)
+        for each in [stage.dataset for stage in node.plan.stages] if staged else [node]:
+            assert sum(share for _, share in leaves_with_weights(each)) == 1
 
 
 def test_what_the_examples_say(examples):
@@ -79,17 +80,6 @@ def test_the_page_shows_a_file_and_its_errors_as_they_are(tmp_path, monkeypatch)
     assert str(caught.value) == printed.strip()
 
 
-def energon_python():
-    """An interpreter that has megatron-energon; none is a failure in CI and a skip elsewhere."""
-    python = os.environ.get("ENERGIZE_ENERGON_PYTHON", ROOT / ".venv-energon" / "bin" / "python")
-    if not Path(python).exists():
-        missing = f"there is no {python}; `make peers` makes it"
-        if os.environ.get("CI") == "true":
-            pytest.fail(missing)
-        pytest.skip(missing)
-    return str(python)
-
-
 @pytest.mark.energon
 @pytest.mark.parametrize("split", ["train", "val"])
 def test_energon_finds_the_same_leaves(examples, split):
@@ -99,10 +89,8 @@ def test_energon_finds_the_same_leaves(examples, split):
         "    print(json.dumps([str(leaf.path), leaf.split_part, leaf.subflavors]))\n"
     )
     file = examples / "energon.yaml"
-    command = [energon_python(), "-c", program, str(file), split]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
-    assert done.returncode == 0, done.stderr
-    theirs = [json.loads(line) for line in done.stdout.splitlines()]
+    printed = run_energon(file, split, program=program)
+    theirs = [json.loads(line) for line in printed.splitlines()]
     ours = [
         [str(leaf.path), leaf.split_part, leaf.subflavors]
         for leaf, _ in leaves_with_weights(resolve(file, split))

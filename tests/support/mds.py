@@ -12,6 +12,8 @@ import numpy as np
 import zstandard
 from PIL import Image
 
+from tests.support.mds_samples import SCALARS
+
 
 def _image(kind: str) -> Callable[[Image.Image], bytes]:
     def encode(image: Image.Image) -> bytes:
@@ -34,6 +36,10 @@ def _array(array: np.ndarray) -> bytes:
     return head + np.array(array.shape, f"<u{2**width}").tobytes() + array.tobytes()
 
 
+def _scalar(name: str) -> Callable[[Any], bytes]:
+    return lambda value: np.dtype(name).type(value).tobytes()
+
+
 ENCODERS: Mapping[str, Callable[[Any], bytes]] = {
     "int": lambda value: np.int64(value).tobytes(),
     "str": str.encode,
@@ -42,8 +48,7 @@ ENCODERS: Mapping[str, Callable[[Any], bytes]] = {
     "ndarray": _array,
     "ndarray:float32": lambda array: _array(array)[1:],
     "ndarray:int16:2,3": np.ndarray.tobytes,
-    "uint8": lambda value: np.uint8(value).tobytes(),
-    "float64": lambda value: np.float64(value).tobytes(),
+    **{name: _scalar(name) for name in SCALARS},
     "str_int": lambda value: str(value).encode(),
     "str_float": lambda value: str(value).encode(),
     "str_decimal": lambda value: str(value).encode(),
@@ -52,7 +57,7 @@ ENCODERS: Mapping[str, Callable[[Any], bytes]] = {
     "pil": _pil,
     "pkl": bytes,
 }
-FIXED = {"int": 8, "uint8": 1, "float64": 8, "ndarray:int16:2,3": 12}
+FIXED = {name: np.dtype(name).itemsize for name in SCALARS} | {"int": 8, "ndarray:int16:2,3": 12}
 
 
 def write_mds(

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import io
+from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any
 
 import numpy as np
 from PIL import Image
 
+SCALARS = [
+    *(f"{sign}int{bits}" for bits in (8, 16, 32, 64) for sign in ("", "u")),
+    *(f"float{bits}" for bits in (16, 32, 64)),
+]
 ENCODINGS = [
     "int",
     "str",
@@ -16,8 +22,7 @@ ENCODINGS = [
     "ndarray",
     "ndarray:float32",
     "ndarray:int16:2,3",
-    "uint8",
-    "float64",
+    *SCALARS,
     "str_int",
     "str_float",
     "str_decimal",
@@ -41,8 +46,9 @@ def sample(number: int) -> dict[str, Any]:
         "ndarray": rng.random((2, 300 if number % 2 else 3)),
         "ndarray:float32": rng.random(4, dtype=np.float32),
         "ndarray:int16:2,3": rng.integers(-9, 9, (2, 3)).astype(np.int16),
-        "uint8": number % 256,
-        "float64": number / 7,
+        **{f"uint{bits}": 2**bits - 1 - number for bits in (8, 16, 32, 64)},
+        **{f"int{bits}": -(2 ** (bits - 1)) + number for bits in (8, 16, 32, 64)},
+        **{f"float{bits}": number / 7 for bits in (16, 32, 64)},
         "str_int": 10**30 + number,
         "str_float": number / 3,
         "str_decimal": Decimal(f"{number}.125"),
@@ -51,3 +57,29 @@ def sample(number: int) -> dict[str, Any]:
         "pil": image,
     }
     return {name: values[encoding] for name, encoding in COLUMNS.items()}
+
+
+def expected(number: int) -> dict[str, Any]:
+    """What reading gives for `sample(number)`: JPEG loses a little, numbers have the dtype."""
+    known = sample(number)
+    for column, encoding in COLUMNS.items():
+        if encoding == "jpeg":
+            buffer = io.BytesIO()
+            known[column].save(buffer, "JPEG")
+            known[column] = Image.open(buffer)
+        elif encoding in SCALARS:
+            known[column] = np.dtype(encoding).type(known[column])
+    return known
+
+
+def shown(sample: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Columns as text, in the order of their names: equal texts mean equal types and values."""
+    return [(name, _shown(sample[name])) for name in sorted(sample)]
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, Image.Image):
+        return f"image {value.mode} {value.size} {value.tobytes().hex()}"
+    if isinstance(value, np.ndarray):
+        return f"array {value.dtype} {value.shape} {value.tobytes().hex()}"
+    return f"{type(value).__name__} {value!r}"
