@@ -229,16 +229,43 @@ class IndexedDataset(Dataset[T_co]):
         """
         return None
 
+    def stretches(self, start: int, stop: int) -> Iterator[tuple[int, int, int]] | None:
+        """The items from `start` to before `stop` as stretches of items of the inputs: each the
+        number of an input, the first item and the one behind the last, in the order in which they
+        are taken from that input.
+
+        None where items are not taken in stretches.
+        """
+        if not self.in_turn:
+            return None
+        before, behind = self.taken(start) or (), self.taken(stop) or ()
+        pairs = enumerate(zip(before, behind, strict=True))
+        return ((number, first, end) for number, (first, end) in pairs if end > first)
+
     def consumed(self, n: int) -> Int64Array:
         """How many samples of each of `sources` the first `n` items are made of: int64.
 
-        Reads nothing. Failed samples count, their substitutes do not.
+        Reads nothing. Failed samples count, their substitutes do not. What takes no prefix of a mix
+        costs in proportion to its epochs among the `n` items, or where not even stretches are
+        known, to `n`.
         """
+        inputs = [cast("IndexedDataset[Any]", each) for each in self.inputs]
         taken = self.taken(n)
-        if taken is None:
+        if taken is not None and (self.in_turn or all(each.one_each for each in inputs)):
+            return np.concatenate([each.consumed(k) for each, k in zip(inputs, taken, strict=True)])
+        stretches = self.stretches(0, n)
+        if stretches is None:
             return self._counted(n)
-        inputs = (cast("IndexedDataset[Any]", each) for each in self.inputs)
-        return np.concatenate([each.consumed(k) for each, k in zip(inputs, taken, strict=True)])
+        counts = [np.zeros(len(each.sources), dtype=np.int64) for each in inputs]
+        for number, first, end in stretches:
+            counts[number] += inputs[number].consumed(end) - inputs[number].consumed(first)
+        return np.concatenate(counts)
+
+    @cached_property
+    def one_each(self) -> bool:
+        """Whether every item is known to be one sample, all of one source."""
+        single = len(self.inputs) == 1 and self.taken(1) == [1] and self.taken(2**40) == [2**40]
+        return single and cast("IndexedDataset[Any]", self.inputs[0]).one_each
 
     def _counted(self, n: int) -> Int64Array:
         counts = np.zeros(len(self.sources), dtype=np.int64)

@@ -46,8 +46,17 @@ splits:
       - {path: web/captions, split_part: train, weight: 1}
       - {path: web/captions, split_part: train, dataset_config: dataset.yaml, weight: 2}
       - {path: books/captions, split_part: train, weight: 1}
+  two_schemes:
+    blend:
+      - {path: web/captions, split_part: train, weight: 1}
+      - {path: web/captions, split_part: train, dataset_config: dataset.yaml, weight: 2}
+      - weight: 3
+        scheme: exact
+        blend:
+          - {path: web/captions, split_part: train, weight: 1}
+          - {path: books/captions, split_part: train, weight: 3}
 """
-SPLITS = ("train", "ends", "quotas", "changing", "nearly_equal")
+SPLITS = ("train", "ends", "quotas", "changing", "nearly_equal", "two_schemes")
 
 
 @pytest.fixture(scope="module")
@@ -157,7 +166,7 @@ def test_a_simulation_is_what_the_plan_adds_up_to(mix, split):
         assert source["drawn"] == drawn[source["name"]]
         if source["repeats_known"]:
             assert source["repeats_at"] == repeats.get(source["name"])
-    assert all(source["repeats_known"] for source in run_of["sources"]) == (split != "quotas")
+    assert all(source["repeats_known"] for source in run_of["sources"])
 
 
 def test_what_was_asked_for(mix):
@@ -180,6 +189,16 @@ def test_what_was_asked_for(mix):
     assert [(s["asked_weight"], round(s["asked_share"], 4)) for s in quotas["sources"]] == [
         ("repeat 1.5", 0.8571), ("all", 0.1429),
     ]  # fmt: skip
+
+
+def test_a_folder_in_mixes_of_two_schemes_is_not_taken_for_another(mix):
+    args = ("simulate", mix, "--split", "two_schemes", "--steps", 8000, "--json")
+    sources = json.loads(run(*args))["sources"]
+    assert [(s["name"], round(s["share"], 4), s["asked_share"]) for s in sources] == [
+        ("web/captions #1", 0.5, None),
+        ("web/captions #2", 0.125, None),
+        ("books/captions", 0.375, 0.375),
+    ]
 
 
 def test_the_table_of_a_simulation(mix):

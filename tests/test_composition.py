@@ -12,104 +12,19 @@ from hypothesis import strategies as st
 from energize import ListSource
 from energize.errors import ConfigError
 from energize.order.composition import BATCHING_METHODS, Composition
-from energize.order.quotas import Quota, epoch_counts
+from energize.order.quotas import Quota
 from energize.testing import check_exactly_once, check_laws, check_topology
 from energize.wrappers.composed import ComposedDataset, ComposedSamples
+from tests.support.composing import composed, epoch_of, global_batches
 from tests.support.datasets import numbers
+from tests.support.mosaicml_cases import BATCHES
 
 MIXING = [method for method in BATCHING_METHODS if method != "in_turn"]
 
 
-def composed(counts, method, batch_size, ranks, **options):
-    asked = np.array(counts, dtype=np.int64)
-    return Composition(asked, method, batch_size, batch_size * ranks, key=5, **options)
-
-
-def epoch_of(mixed, epoch=0):
-    at = np.arange(mixed.size)
-    return mixed.locate(np.full_like(at, epoch), at)
-
-
-def global_batches(mixed, epoch=0):
-    """Samples of each stream in each global batch of an epoch."""
-    stream, _ = epoch_of(mixed, epoch)
-    starts = range(0, mixed.size, mixed.global_batch_size)
-    return [
-        tuple(
-            np.bincount(
-                stream[k : k + mixed.global_batch_size], minlength=len(mixed.asked)
-            ).tolist()
-        )
-        for k in starts
-    ]
-
-
-def shares(*weights, epoch_size=1000):
-    quotas = [Quota(proportion=weight) for weight in weights]
-    return tuple(epoch_counts([1] * len(weights), quotas, epoch_size).tolist())
-
-
-# Cases run with MosaicML Streaming 0.13: method, samples of each stream, device batch, ranks; then
-# batches on each rank, samples drawn, and what every full global batch holds (None: it varies).
-# "match": the same numbers; "improve": what is better here.
-ROWS = {
-    "B1 improve: exact over some batches, no long runs": (
-        "random",
-        (100, 100),
-        8,
-        1,
-        25,
-        (100, 100),
-        None,
-    ),
-    "B2 improve: mixed without shuffle too": ("random", (100, 100), 8, 1, 25, (100, 100), None),
-    "B4 improve: none twice": ("random", (5, 5), 1, 4, 2, (4, 4), None),
-    "B5 match, but none twice": ("random", (41, 28), 4, 2, 9, (41, 28), None),
-    "C1 improve: nothing dropped": ("stratified", (200, 300), 4, 1, 125, (200, 300), None),
-    "C2 improve: nothing dropped": ("stratified", (200, 300), 7, 1, 72, (200, 300), None),
-    "C4 match": ("stratified", (200, 300), 10, 1, 50, (200, 300), (4, 6)),
-    "C6 improve: nothing dropped": ("stratified", (300, 300, 300), 8, 1, 113, (300,) * 3, None),
-    "C6 improve, wider": ("stratified", (300, 300, 300), 10, 1, 90, (300,) * 3, None),
-    "C7 improve: nothing dropped": ("stratified", (300,) * 4, 6, 1, 200, (300,) * 4, None),
-    "C7 improve, two": ("stratified", (300, 300), 5, 1, 120, (300, 300), None),
-    "C9 improve: exact shares": ("stratified", shares(0.9, 0.1), 8, 1, 125, (900, 100), None),
-    "C10 improve: exact shares": ("stratified", shares(0.8, 0.2), 8, 1, 125, (800, 200), None),
-    "C10 improve, .55/.45": ("stratified", shares(0.55, 0.45), 2, 1, 500, (550, 450), None),
-    "C11 match": (
-        "stratified",
-        shares(0.6, 0.3, 0.1, epoch_size=900),
-        10,
-        1,
-        90,
-        (540, 270, 90),
-        (6, 3, 1),
-    ),
-    "C12 match: a batch holds it": ("stratified", (1000, 67), 8, 1, 134, (1000, 67), None),
-    "C15 improve: half a sample is enough": (
-        "stratified",
-        (100,) * 16,
-        8,
-        1,
-        200,
-        (100,) * 16,
-        None,
-    ),
-    "C15 match": ("stratified", (100,) * 16, 16, 1, 100, (100,) * 16, (1,) * 16),
-    "C15 match, wider": ("stratified", (100,) * 16, 32, 1, 50, (100,) * 16, (2,) * 16),
-    "E1 match": ("per_stream", (200, 300), 4, 1, 125, (200, 300), None),
-    "E2 match": ("per_stream", (200, 300), 7, 1, 70, (196, 294), None),
-    "E4 match": ("per_stream", (1000, 8), 4, 2, 126, (1000, 8), None),
-    "F2 improve: equal steps": ("device_per_stream", (200, 300), 4, 4, 31, (200, 296), None),
-    "F2 improve, of 7": ("device_per_stream", (200, 300), 7, 4, 17, (189, 287), None),
-    "F3 improve: equal steps": ("device_per_stream", (40, 28), 4, 2, 8, (36, 28), None),
-    "F4 match": ("device_per_stream", (41, 28), 4, 4, 4, (40, 24), None),
-    "F5 improve: no nodes to split over": ("device_per_stream", (6, 8), 4, 1, 3, (4, 8), None),
-}
-
-
-@pytest.mark.parametrize("row", ROWS)
+@pytest.mark.parametrize("row", BATCHES)
 def test_batches_of_an_epoch(row):
-    method, counts, batch_size, ranks, batches, drawn, every = ROWS[row]
+    method, counts, batch_size, ranks, batches, drawn, every = BATCHES[row]
     mixed = composed(counts, method, batch_size, ranks)
     assert mixed.batches == batches * ranks
     assert tuple(mixed.totals.tolist()) == drawn

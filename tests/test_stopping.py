@@ -31,8 +31,7 @@ def stopped(sizes, weights, stop, max_epochs=None, key=0, **options):
             "block", [weights[i] for i in members], key=key + start, start=start, **options
         )
 
-    drawn = [not isinstance(weight, float | int) or weight > 0 for weight in weights]
-    return stopped_scheme(make, slot_limits(sizes, stop, epochs), drawn, stop)
+    return stopped_scheme(make, slot_limits(sizes, stop, epochs), weights, stop)
 
 
 class TestFirstExhausted:
@@ -58,6 +57,51 @@ class TestFirstExhausted:
     def test_a_finite_source_whose_schedule_ends_at_0_may_never_be_over(self):
         gone = Schedule([(0, 1), (10, 0)], change="sample")
         assert stopped([100, INFINITE], [gone, 1.0], "first_exhausted")[1] == INFINITE
+
+    @pytest.mark.timeout(20)
+    @pytest.mark.parametrize("scheme", ["block", "exact", "random"])
+    @pytest.mark.parametrize("behind", ["endless", "restarted"])
+    def test_finite_sources_that_all_go_to_0(self, scheme, behind):
+        """The end lies before they go, or never comes; it is not looked for far out."""
+        gone = Schedule([(0, 1), (500, 0)], change="sample")
+        most = None if behind == "endless" else {"first": 1, "second": 1}
+        other = RepeatDataset(numbers(3, 900)) if behind == "endless" else numbers(3, 900)
+        rule = {"stop": "first_exhausted"} if behind == "endless" else {"max_epochs": most}
+
+        def blend(size):
+            datasets = {"first": numbers(size), "second": numbers(2 * size, 5000), "other": other}
+            weights = {"first": gone, "second": gone, "other": 1}
+            return BlendDataset(datasets, weights=weights, scheme=scheme, **rule)
+
+        assert blend(400).size == INFINITE
+        assert all(900 <= item < 903 for item in blend(400).at(range(500, 600)))
+        if behind == "endless":
+            short = blend(20)
+            drawn = short._scheme_over(np.arange(3), 0).locate(np.arange(500))[0]
+            too_many = np.cumsum(drawn == 0) > 20, np.cumsum(drawn == 1) > 40
+            assert short.size == np.argmax(too_many[0] | too_many[1])
+
+    @pytest.mark.timeout(20)
+    @pytest.mark.parametrize("scheme", ["random", "uniform"])
+    def test_random_draws_without_a_finite_source_never_end(self, scheme):
+        endless = [RepeatDataset(numbers(3)), RepeatDataset(numbers(4))]
+        never = numbers(5, 100)
+        blend = BlendDataset(
+            (endless[0], 1), (endless[1], 2), (never, 0), scheme=scheme, stop="first_exhausted"
+        )
+        assert blend.size == INFINITE
+
+    @pytest.mark.timeout(20)
+    def test_an_end_of_random_draws_that_is_too_far_out(self):
+        endless = RepeatDataset(numbers(3))
+        options = {"scheme": "random", "stop": "first_exhausted"}
+        assert BlendDataset((numbers(1000), 1e-6), (endless, 1), **options).size > 10**8
+        for weight in (1e-12, Schedule([(0, 1), (50, 1e-15)])):
+            with pytest.raises(ConfigError, match="no dataset is over within 4398046511104 slots"):
+                BlendDataset((numbers(1000), weight), (endless, 1), **options)
+        assert BlendDataset(
+            (numbers(1000), 1e-12), (endless, 1), stop="first_exhausted"
+        ).size == pytest.approx(10**15, rel=0.01)
 
     @given(
         sizes=st.lists(st.integers(1, 30), min_size=1, max_size=5),

@@ -77,7 +77,7 @@ class MultiplexedDataset(Dataset[T_co]):
     ) -> None:
         if stop not in STOP_RULES:
             raise ConfigError(
-                f"unknown stop rule {stop!r}{nearest(stop, STOP_RULES)} "
+                f"unknown stop rule {stop!r}{nearest(stop, STOP_RULES) or '.'} "
                 f"Known: {', '.join(STOP_RULES)}"
             )
         self._freeze(

@@ -17,7 +17,13 @@ Int64Array = npt.NDArray[np.int64]
 
 
 class Arrangement(Protocol):
-    """An epoch of sum(counts) units, of which stream s has counts[s]; every epoch has its own."""
+    """An epoch of sum(counts) units, of which stream s has counts[s]; every epoch has its own.
+
+    `in_order`: whether each stream's units come in the order of their numbers.
+    """
+
+    @property
+    def in_order(self) -> bool: ...
 
     def locate(self, epoch: Int64Array, at: Int64Array) -> tuple[Int64Array, Int64Array]:
         """For each unit of an epoch its stream, and its number among those of the stream."""
@@ -28,6 +34,8 @@ class Arrangement(Protocol):
 
 class InTurn:
     """All units of the first stream, then all of the second, ..."""
+
+    in_order = True
 
     def __init__(self, counts: Int64Array) -> None:
         self._ends = np.cumsum(counts)
@@ -46,6 +54,8 @@ class Interleaved:
     """Streams in random order, each in its own: windows of `window` units hold the exact shares
     (within 2 units), and are shuffled inside.
     """
+
+    in_order = True
 
     def __init__(self, counts: Int64Array, window: int, key: int) -> None:
         self._total = int(counts.sum())
@@ -88,6 +98,8 @@ class Rotated:
     of `window` units is turned by a random number of places, so that no place of a window is
     always a certain stream's.
     """
+
+    in_order = False
 
     def __init__(self, counts: Int64Array, window: int, key: int) -> None:
         self._total = int(counts.sum())

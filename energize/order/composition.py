@@ -79,12 +79,17 @@ class Composition:
         self.batch_size = batch_size
         self.global_batch_size = global_batch_size
         self.devices = global_batch_size // batch_size
-        _check_places(self)
+        _check_places(self, drop_last)
         self._unit, units = BATCHING_METHODS[method](self, drop_last)
         self.totals = units * self._unit
         self.size = int(self.totals.sum())
         self.batches = -(-self.size // global_batch_size) * self.devices
         self._arrangement = self._arranged(units, key)
+
+    @property
+    def in_order(self) -> bool:
+        """Whether each stream's samples come in the order of their numbers."""
+        return self._arrangement.in_order
 
     def locate(self, epoch: Int64Array, at: Int64Array) -> tuple[Int64Array, Int64Array]:
         """For each sample of an epoch its stream, and its number among those of the stream."""
@@ -120,11 +125,12 @@ class Composition:
         return Rotated(units, self.global_batch_size // self._unit, key)
 
 
-def _check_places(mixed: Composition) -> None:
+def _check_places(mixed: Composition, drop_last: bool) -> None:
     """Whether an epoch fills a global batch, and each stream gets its place."""
     total, method = int(mixed.asked.sum()), mixed.method
     indifferent = method in ("random", "in_turn")
-    if total < mixed.global_batch_size and (not indifferent or total < mixed.devices):
+    rest_is_enough = indifferent and not drop_last and total >= mixed.devices
+    if total < mixed.global_batch_size and not rest_is_enough:
         raise ConfigError(
             f"the {total} samples of an epoch cannot fill one global batch of "
             f"{mixed.global_batch_size}; use a global batch of at most {total}, or larger quotas"

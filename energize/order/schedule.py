@@ -235,7 +235,8 @@ def _check_options(interpolation: object, slots_per_step: object, change: object
     ):
         if value not in known:
             raise ConfigError(
-                f"unknown {name} {value!r}{nearest(str(value), known)} Known: {', '.join(known)}"
+                f"unknown {name} {value!r}{nearest(str(value), known) or '.'} "
+                f"Known: {', '.join(known)}"
             )
     if isinstance(slots_per_step, bool) or not isinstance(slots_per_step, int):
         raise ConfigError(f"slots_per_step is a whole number, got {slots_per_step!r}")

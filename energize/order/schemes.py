@@ -18,7 +18,7 @@ from energize.order.random_draws import RandomScheme, UniformScheme
 from energize.order.round_robin import RoundRobinScheme
 from energize.order.weights import Weights
 
-__all__ = ["SCHEMES", "WEIGHTLESS", "NamedScheme", "Scheme", "make_scheme"]
+__all__ = ["SCHEMES", "WEIGHTLESS", "NamedScheme", "Scheme", "make_scheme", "option_names"]
 
 Int64Array = npt.NDArray[np.int64]
 
@@ -81,15 +81,26 @@ def make_scheme(name: str, weights: Weights, *, key: int = 0, **options: Any) ->
     >>> scheme.names, scheme.counts(8).tolist()
     (('code', 'text'), [6, 2])
     """
-    if name not in SCHEMES:
-        raise ConfigError(
-            f"unknown scheme {name!r}{nearest(name, list(SCHEMES))} Known: {', '.join(SCHEMES)}"
-        )
-    known = [each for each in inspect.signature(SCHEMES[name]).parameters if each != "weights"]
+    known = option_names(name)
     for option in options:
         if option not in known:
             raise ConfigError(
-                f"the scheme {name!r} has no option {option!r}{nearest(option, known)} "
-                f"Known: {', '.join(known)}"
+                f"the scheme {name!r} has no option {option!r}{nearest(option, known) or '.'} "
+                f"Known: {', '.join(known) or 'none'}"
             )
     return SCHEMES[name](weights, key=key, **options)
+
+
+def option_names(name: str) -> list[str]:
+    """The options of the scheme called `name`; `ConfigError` when there is none.
+
+    >>> option_names("block")
+    ['block_size']
+    """
+    if name not in SCHEMES:
+        raise ConfigError(
+            f"unknown scheme {name!r}{nearest(name, list(SCHEMES)) or '.'} "
+            f"Known: {', '.join(SCHEMES)}"
+        )
+    parameters = inspect.signature(SCHEMES[name]).parameters
+    return [each for each in parameters if each not in ("weights", "key")]

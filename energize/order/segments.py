@@ -49,6 +49,11 @@ class SegmentedScheme:
     def describe(self) -> dict[str, Any]:
         return self._description
 
+    @property
+    def settled(self) -> int:
+        """The first slot of the last segment that is known."""
+        return self._segments[-1].start
+
     def counts(self, n: int) -> Int64Array:
         segments = self._segments_to(n)
         number = int(np.searchsorted(_starts(segments), n, side="right")) - 1

@@ -60,6 +60,18 @@ class ShuffleOrder:
             return (drawn % np.uint64(self._samples)).astype(np.int64)
         return self._permuted(positions) % self._samples
 
+    def places(self, samples: Int64Array, epoch: Int64Array) -> Int64Array:
+        """The place, 0 <= place < size, at which an epoch visits each sample: the inverse of
+        `locate`, for epochs that are not shuffled together.
+        """
+        if self._full:
+            return self._all.inverse(samples, epoch)
+        run, offset = np.divmod(samples, self._run)
+        slot = self._runs.inverse(run, epoch)
+        last = self._runs.inverse(np.full_like(run, self._runs.size - 1), epoch)
+        at = slot * self._run + offset - (slot > last) * (self._run - self._last_run)
+        return self._in_window(at, epoch, inverse=True) if self._window > 1 else at
+
     def _permuted(self, positions: Int64Array) -> Int64Array:
         epoch, at = np.divmod(positions, self.size)
         if self._full:
@@ -68,14 +80,15 @@ class ShuffleOrder:
             at = self._in_window(at, epoch)
         return self._in_runs(at, epoch)
 
-    def _in_window(self, at: Int64Array, epoch: Int64Array) -> Int64Array:
+    def _in_window(self, at: Int64Array, epoch: Int64Array, *, inverse: bool = False) -> Int64Array:
         number, offset = np.divmod(at, self._window)
         full = self.size // self._window
         tweak = epoch * (full + 1) + number
         out = at.copy()
         whole = number < full
-        out[whole] = self._within(offset[whole], tweak[whole])
-        out[~whole] = self._within_tail(offset[~whole], tweak[~whole])
+        for rows, within in ((whole, self._within), (~whole, self._within_tail)):
+            permuted = within.inverse if inverse else within
+            out[rows] = permuted(offset[rows], tweak[rows])
         return number * self._window + out
 
     def _in_runs(self, at: Int64Array, epoch: Int64Array) -> Int64Array:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Protocol
 
 import numpy as np
@@ -12,6 +13,7 @@ from energize.cursor import INFINITE
 from energize.errors import ConfigError, nearest
 from energize.order.schemes import Scheme
 from energize.order.segments import EpochScheme, Segment, SegmentedScheme
+from energize.order.varying import Weight, ever_positive, finally_positive
 
 __all__ = ["STOP_RULES", "SchemeMaker", "slot_limits", "stopped_scheme"]
 
@@ -20,6 +22,9 @@ Int64Array = npt.NDArray[np.int64]
 STOP_RULES = ("restart", "first_exhausted", "all_exhausted")
 
 _FARTHEST = 2**62
+
+_FARTHEST_END: Mapping[str, int] = MappingProxyType({"random": 2**42, "uniform": 2**42})
+"""How far ends are looked for under schemes whose counts take long far out."""
 
 
 class SchemeMaker(Protocol):
@@ -39,7 +44,7 @@ def slot_limits(sizes: Sequence[int], stop: str, max_epochs: Sequence[int | None
     """
     if stop not in STOP_RULES:
         raise ConfigError(
-            f"unknown stop rule {stop!r}{nearest(str(stop), STOP_RULES)} "
+            f"unknown stop rule {stop!r}{nearest(str(stop), STOP_RULES) or '.'} "
             f"Known: {', '.join(STOP_RULES)}"
         )
     limits = []
@@ -57,9 +62,15 @@ def slot_limits(sizes: Sequence[int], stop: str, max_epochs: Sequence[int | None
 
 
 def stopped_scheme(
-    make: SchemeMaker, limits: Int64Array, drawn: Sequence[bool], stop: str
+    make: SchemeMaker,
+    limits: Int64Array,
+    weights: Sequence[Weight],
+    stop: str,
+    *,
+    name: str = "",
 ) -> tuple[Scheme, int]:
-    """The scheme that `make` gives for all sources, ended by a stop rule, and its size.
+    """The scheme `name` that `make` gives for all sources, of these weights, ended by a stop rule;
+    and its size.
 
     `first_exhausted` ends before the first slot that asks a source for more than its limit. Under
     the other rules a source that has reached its limit drops out and its slots go to those that are
@@ -67,24 +78,29 @@ def stopped_scheme(
     size is `INFINITE` when that never comes. Behind the end the same slots come again, and every
     source goes on where it was.
 
-    `drawn` says which sources can be drawn at all: the others, of weight 0, count for nothing.
+    Sources that can never be drawn, of weight 0, count for nothing. Raises `ConfigError` when a
+    `random` or `uniform` mix ends under `first_exhausted`, but not within 2**42 slots.
 
     >>> from energize.order.schemes import make_scheme
     >>> weights = np.array([0.5, 0.5])
     >>> def make(members, start):
     ...     return make_scheme("block", weights[members], block_size=2)
-    >>> scheme, size = stopped_scheme(make, np.array([10, 30]), [True, True], "all_exhausted")
+    >>> scheme, size = stopped_scheme(make, np.array([10, 30]), [0.5, 0.5], "all_exhausted")
     >>> size, scheme.counts(20).tolist(), scheme.counts(30).tolist()
     (40, [10, 10], [10, 20])
     """
     everyone = np.arange(len(limits))
+    drawn = np.array([ever_positive(weight) for weight in weights], dtype=np.bool_)
     scheme: Scheme
     wanted = np.where(drawn, limits, 0)
     size = min(sum(wanted.tolist()), INFINITE)
     if stop == "first_exhausted":
         scheme = make(everyone, 0)
-        size = _first_asked_too_much(scheme, np.where(drawn, limits, INFINITE), size) - 1
-    elif (wanted[np.asarray(drawn)] == INFINITE).all():
+        limits = np.where(drawn, limits, INFINITE)
+        lasting = (limits[finally_positive(weights)] < INFINITE).any()
+        farthest = _FARTHEST_END.get(name, _FARTHEST)
+        size = _first_asked_too_much(scheme, limits, size, bool(lasting), farthest) - 1
+    elif (wanted[drawn] == INFINITE).all():
         return make(everyone, 0), INFINITE
     else:
         scheme = _DroppingScheme(make, wanted)
@@ -131,16 +147,33 @@ class _DroppingScheme(SegmentedScheme):
         return Segment(start, self._make(members, start), members, counts)
 
 
-def _first_asked_too_much(scheme: Scheme, limits: Int64Array, total: int) -> int:
-    """The least number of slots that take more of a source than its limit."""
+def _first_asked_too_much(
+    scheme: Scheme, limits: Int64Array, total: int, lasting: bool, farthest: int
+) -> int:
+    """The least number of slots that take more of a source than its limit.
+
+    `total` slots may be taken in all; `lasting` says whether the last segment can draw a source
+    that has a limit. If not, the end comes before that segment, or never.
+    """
 
     def too_much(n: int) -> bool:
         return bool((scheme.counts(n) > limits).any())
 
+    settled = scheme.settled if isinstance(scheme, SegmentedScheme) else 0
+    if not lasting:
+        return _first(too_much, 0, settled) if too_much(settled) else INFINITE
     end = total + 1 if total < _FARTHEST else 1
-    while end < _FARTHEST and not too_much(end):
+    while end < farthest and not too_much(end):
         end *= 2
-    return _first(too_much, 0, end) if end < _FARTHEST else INFINITE
+    if end >= _FARTHEST == farthest:
+        return INFINITE
+    if end < farthest or too_much(farthest):
+        return _first(too_much, 0, min(end, farthest))
+    raise ConfigError(
+        f"stop='first_exhausted': no dataset is over within {farthest} slots, and behind them "
+        "random draws take too long to count; use scheme='block' or 'exact', give the dataset that "
+        "shall end the mix a larger weight, or use stop='restart'"
+    )
 
 
 def _first(holds: Callable[[int], bool], low: int, high: int) -> int:

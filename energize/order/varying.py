@@ -18,6 +18,7 @@ __all__ = [
     "Sum",
     "Weight",
     "ever_positive",
+    "finally_positive",
     "schedules_in",
     "shares_at",
     "weights_at",
@@ -72,6 +73,13 @@ def ever_positive(weight: Weight) -> bool:
     if isinstance(weight, Product):
         return all(map(ever_positive, weight.factors))
     return any(map(ever_positive, weight.terms)) if isinstance(weight, Sum) else weight > 0
+
+
+def finally_positive(weights: Sequence[Weight]) -> list[bool]:
+    """Which weights are above 0 at the last point of all schedules, and so for ever behind it."""
+    points = [slot for weight in weights for each in schedules_in(weight) for slot in each.slots]
+    last: list[float] = weights_at(weights, [max(points, default=0)])[0].tolist()
+    return [weight > 0 for weight in last]
 
 
 def weights_at(weights: Sequence[Weight], slots: npt.ArrayLike) -> FloatArray:

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from energize.dataset import Dataset, IndexedDataset, Int64Array
+from energize.dataset import Dataset, Int64Array
 from energize.preview.arguments import check_steps, indexed
 from energize.preview.naming import source_labels
-from energize.preview.repeats import samples_before_repeat
+from energize.preview.repeats import first_repeats
 from energize.wrappers.checks import checked_count
 
 __all__ = ["Simulation", "SourceForecast", "simulate"]
@@ -26,8 +23,8 @@ class SourceForecast:
 
     `name`: see `source_labels`. `count`: the samples it has. `drawn`: the samples that are read of
     it. `share`: of all samples that are read, 0 to 1. `repeats_at`: the first step (0-based) of
-    whose batch a sample came before; None when there is none, or when `repeats_known` is False,
-    because samples are left out above the source.
+    whose batch a sample came before; None when there is none, or when `repeats_known` is False: see
+    `first_repeats`.
     """
 
     name: str
@@ -89,50 +86,18 @@ def simulate(dataset: Dataset[Any], steps: int, *, intervals: int = 1) -> Simula
     points = np.array([steps * i // cuts for i in range(cuts + 1)], dtype=np.int64)
     drawn = np.stack([positions.consumed(point) for point in points.tolist()])
     last: list[int] = drawn[-1].tolist()
-    limits = samples_before_repeat(positions)
-    repeats = _repeats(positions, steps, last, limits)
+    repeats = first_repeats(positions, steps)
     labels = source_labels(positions.sources)
-    columns = zip(positions.sources, labels, last, repeats, limits, strict=True)
+    columns = zip(positions.sources, labels, last, repeats, strict=True)
     forecasts = tuple(
-        SourceForecast(name, source.count, n, n / max(1, sum(last)), step, limit is not None)
-        for source, name, n, step, limit in columns
+        SourceForecast(
+            name,
+            source.count,
+            n,
+            n / max(1, sum(last)),
+            repeats_at=None if step == steps else step,
+            repeats_known=step is not None,
+        )
+        for source, name, n, step in columns
     )
     return Simulation(steps, forecasts, points, drawn)
-
-
-def _repeats(
-    dataset: IndexedDataset[Any], steps: int, last: list[int], limits: list[int | None]
-) -> list[int | None]:
-    """For each source the first step that takes it above its limit; `last` is drawn by `steps`."""
-    guesses: dict[int, int] = {}
-    for number, (drawn, limit) in enumerate(zip(last, limits, strict=True)):
-        if limit is not None and drawn > limit:
-            guesses[number] = steps * (limit + 1) // drawn
-    found: list[int | None] = [None] * len(last)
-    # In the order of steps, as schemes keep what they worked out around the last ones asked for.
-    for number in sorted(guesses, key=guesses.__getitem__):
-        counted = partial(_drawn, dataset, number)
-        found[number] = _step_above(counted, steps, guesses[number], limits[number] or 0)
-    return found
-
-
-def _drawn(dataset: IndexedDataset[Any], number: int, n: int) -> int:
-    """The samples of one source in the first `n` items."""
-    return int(dataset.consumed(n)[number])
-
-
-def _step_above(drawn: Callable[[int], int], steps: int, guess: int, limit: int) -> int:
-    """The first step that takes `drawn` above `limit`; all `steps` do.
-
-    Sources are drawn evenly as a rule, so it is looked for around `guess`, where an even source
-    would have it, at twice the distance each time.
-    """
-    low = high = guess
-    reach = 1
-    if drawn(guess) > limit:
-        while low > 0 and drawn(low := max(guess - reach, 0)) > limit:
-            high, reach = low, 2 * reach
-    else:
-        while drawn(high := min(guess + reach, steps)) <= limit:
-            low, reach = high, 2 * reach
-    return low + bisect_right(range(low + 1, high), limit, key=drawn)

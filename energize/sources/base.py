@@ -92,6 +92,10 @@ class Source(IndexedDataset[T_co]):
     def consumed(self, n: int) -> Int64Array:
         return np.array([n], dtype=np.int64)
 
+    @property
+    def one_each(self) -> bool:
+        return True
+
     def _samples(self, positions: Int64Array, attempt: int) -> Int64Array:
         if self.count == 0:
             raise EmptyDatasetError(f"{self.name} has no samples to read")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -38,6 +38,9 @@ class AdvancedDataset(RoutedDataset[T_co]):
 
     def route(self, positions: Int64Array) -> tuple[Int64Array, Int64Array]:
         return np.zeros_like(positions), positions + self.offset
+
+    def stretches(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
+        return iter([(0, start + self.offset, stop + self.offset)])
 
 
 def carried_over(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from itertools import islice
 from typing import Any, TypeVar
@@ -18,7 +18,7 @@ from energize.rng import hash_positions
 from energize.topology import Lane, WorkerConfig
 from energize.wrappers.calling import call, keyed_generators
 from energize.wrappers.checks import checked_count
-from energize.wrappers.routed import indexed_inputs
+from energize.wrappers.routed import indexed_inputs, stretches_of_epochs
 from energize.wrappers.streams import CallingCursor
 
 __all__ = ["BatchDataset"]
@@ -55,18 +55,19 @@ class BatchDataset(IndexedDataset[T_batch_co]):
         drop_last: bool = False,
         worker_config: WorkerConfig | None = None,
     ) -> None:
+        owner = type(self).__name__
         if not callable(batcher):
-            raise ConfigError(f"BatchDataset: batcher is a function of a list; got {batcher!r}")
+            raise ConfigError(f"{owner}: batcher is a function of a list; got {batcher!r}")
         self._freeze(
             inputs=[dataset],
             worker_config=worker_config,
-            batch_size=checked_count(batch_size, "batch_size", "BatchDataset"),
+            batch_size=checked_count(batch_size, "batch_size", owner),
             batcher=batcher,
             drop_last=drop_last,
         )
         if dataset.indexed and self.size == 0 and indexed_inputs(self)[0].size:
             raise ConfigError(
-                f"BatchDataset: the {indexed_inputs(self)[0].size} items of an epoch cannot fill "
+                f"{owner}: the {indexed_inputs(self)[0].size} items of an epoch cannot fill "
                 f"one batch of {batch_size}, and drop_last leaves it out; use a smaller "
                 "batch_size, or drop_last=False"
             )
@@ -116,6 +117,12 @@ class BatchDataset(IndexedDataset[T_batch_co]):
         inner = indexed_inputs(self)[0].size
         whole = min(inner, self.size * self.batch_size) if epochs else 0
         return [epochs * whole + min(rest * self.batch_size, inner)]
+
+    def stretches(self, start: int, stop: int) -> Iterator[tuple[int, int, int]] | None:
+        if self.in_turn:
+            return super().stretches(start, stop)
+        stride = indexed_inputs(self)[0].size
+        return stretches_of_epochs(start, stop, self.size, stride, self.batch_size)
 
     def refs(self, positions: Int64Array, attempt: int = 0) -> Refs:
         members, batch = self._members(positions)

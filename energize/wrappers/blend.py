@@ -13,7 +13,7 @@ from energize.dataset import INFINITE, Dataset, Int64Array, OnFailure
 from energize.errors import ConfigError, EmptyDatasetError, NotIndexedError
 from energize.order.schedule import WeightScheduler
 from energize.order.scheduled import mixing_scheme
-from energize.order.schemes import WEIGHTLESS, Scheme
+from energize.order.schemes import WEIGHTLESS, Scheme, option_names
 from energize.order.stopping import slot_limits, stopped_scheme
 from energize.order.varying import Weight, ever_positive, shares_at
 from energize.rng import derive
@@ -27,6 +27,7 @@ from energize.wrappers.blend_parts import (
     opened_up,
     told_apart,
 )
+from energize.wrappers.checks import check_names, raised_as
 from energize.wrappers.routed import RoutedDataset, indexed_inputs
 from energize.wrappers.streams import RoutedCursor
 
@@ -68,7 +69,8 @@ class BlendDataset(RoutedDataset[T_co]):
 
     Raises `WeightError` for weights that are missing, negative, not finite or all zero;
     `EmptyDatasetError` for a dataset with a weight and no items; `NotIndexedError` for a stream
-    in a blend that shall end; `ConfigError` for the rest.
+    in a blend that shall end; `ConfigError` for the rest. To the rest belongs an end under
+    `first_exhausted` that a `random` or `uniform` blend reaches, but behind slot 2**42.
 
     >>> from energize import ListSource
     >>> blend = BlendDataset((ListSource("a"), 3), (ListSource("b"), 1))
@@ -99,24 +101,26 @@ class BlendDataset(RoutedDataset[T_co]):
         worker_config: WorkerConfig | None = None,
         **options: Any,
     ) -> None:
-        owner = type(self).__name__
-        parts, names = checked_parts(pairs, weights, max_epochs, owner)
-        slot_limits([1] * len(parts), stop, [part.max_epochs for part in parts])
-        parts = levelled(parts, names, temperature, min_share, max_share)
-        if isinstance(scheme, str):
-            if stop == "restart" and max_epochs is None:
-                parts = _flattened(parts, scheme, options)
-            parts = merged(parts, owner)
-        self._freeze(
-            inputs=told_apart(part.dataset for part in parts),
-            worker_config=worker_config,
-            weights=tuple(part.weight for part in parts),
-            scheme=scheme,
-            options=dict(options),
-            stop=stop,
-            max_epochs=tuple(part.max_epochs for part in parts),
-        )
-        self._check()
+        with raised_as(type(self).__name__):
+            if isinstance(scheme, str):
+                check_names(options, option_names(scheme), BlendDataset)
+            parts, names = checked_parts(pairs, weights, max_epochs)
+            slot_limits([1] * len(parts), stop, [part.max_epochs for part in parts])
+            parts = levelled(parts, names, temperature, min_share, max_share)
+            if isinstance(scheme, str):
+                if stop == "restart" and max_epochs is None:
+                    parts = _flattened(parts, scheme, options)
+                parts = merged(parts, type(self).__name__)
+            self._freeze(
+                inputs=told_apart(part.dataset for part in parts),
+                worker_config=worker_config,
+                weights=tuple(part.weight for part in parts),
+                scheme=scheme,
+                options=dict(options),
+                stop=stop,
+                max_epochs=tuple(part.max_epochs for part in parts),
+            )
+            self._check()
 
     def shares(self, slot: int = 0) -> list[float]:
         """The asked share of each of `inputs` at a slot: its weight divided by the sum."""
@@ -153,8 +157,8 @@ class BlendDataset(RoutedDataset[T_co]):
             return self._scheme_over(np.arange(len(self.inputs)), 0), INFINITE
         sizes = [each.size for each in indexed_inputs(self)]
         limits = slot_limits(sizes, self.stop, self.max_epochs)
-        drawn = [ever_positive(weight) for weight in self.weights]
-        return stopped_scheme(self._scheme_over, limits, drawn, self.stop)
+        name = self.scheme if isinstance(self.scheme, str) else ""
+        return stopped_scheme(self._scheme_over, limits, self.weights, self.stop, name=name)
 
     def _scheme_over(self, members: Int64Array, start: int) -> Scheme:
         """The scheme for some of the datasets from a slot on."""
@@ -169,10 +173,11 @@ class BlendDataset(RoutedDataset[T_co]):
         if not isinstance(self.scheme, str):
             self._check_scheme_object(self.scheme)
         if not self.endless and not self.indexed:
+            needs = "max_epochs has" if self.stop == "restart" else f"stop={self.stop!r} has"
             raise NotIndexedError(
-                f"BlendDataset: stop={self.stop!r} and max_epochs need to know how many items "
-                f"there are, and {self._streaming_input()} can only be read as a stream; use "
-                "stop='restart', or cut the blend with LimitDataset"
+                f"{needs} to know how many items there are, and {self._streaming_input()} can only "
+                "be read as a stream; use stop='restart' without max_epochs, or cut the blend with "
+                "LimitDataset"
             )
         if self.indexed:
             self._check_not_empty()
@@ -186,34 +191,34 @@ class BlendDataset(RoutedDataset[T_co]):
                 continue
             read = ", ".join(repr(source.name) for source in each.sources)
             raise EmptyDatasetError(
-                f"BlendDataset: dataset {number} has weight {weight} and no items (it reads "
-                f"{read}); remove it, or give it weight 0"
+                f"dataset {number} has weight {weight} and no items (it reads {read}); remove it, "
+                "or give it weight 0"
             )
         if not any(each.size for each in indexed_inputs(self)):
-            raise EmptyDatasetError("BlendDataset: none of the datasets has items")
+            raise EmptyDatasetError("none of the datasets has items")
 
     def _check_scheme_object(self, scheme: Scheme) -> None:
+        wanted = "a scheme is a name or an object with counts and locate"
+        if isinstance(scheme, type):
+            raise ConfigError(f"{wanted}; {scheme.__name__} is a class, make an object of it")
         for method in ("counts", "locate"):
             if not callable(getattr(scheme, method, None)):
-                raise ConfigError(
-                    f"BlendDataset: a scheme is a name or an object with counts and locate; "
-                    f"{scheme!r} has no {method}"
-                )
+                raise ConfigError(f"{wanted}; {scheme!r} has no {method}")
         if len(scheme.counts(0)) != len(self.inputs):
             raise ConfigError(
-                f"BlendDataset: the scheme is for {len(scheme.counts(0))} sources, but there "
-                f"are {len(self.inputs)} datasets"
+                f"the scheme is for {len(scheme.counts(0))} sources, but there are "
+                f"{len(self.inputs)} datasets"
             )
         if self.options:
             raise ConfigError(
-                f"BlendDataset: {sorted(self.options)} cannot be set for a scheme that is an "
-                "object; set them where it is made"
+                f"{sorted(self.options)} cannot be set for a scheme that is an object; set them "
+                "where it is made"
             )
         drops_out = self.stop == "all_exhausted" or any(self.max_epochs)
         if numbers_only(self.weights) is None or (drops_out and self.stop != "first_exhausted"):
             raise ConfigError(
-                "BlendDataset: schedules, all_exhausted and max_epochs need to make schemes of "
-                "their own; give the scheme by name"
+                "schedules, all_exhausted and max_epochs need to make schemes of their own; give "
+                "the scheme by name"
             )
 
     def _open_stream(self, lane: Lane, state: State | None, on_failure: OnFailure) -> Cursor[T_co]:

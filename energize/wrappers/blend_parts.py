@@ -32,7 +32,7 @@ PerDataset = Any
 
 
 def checked_parts(
-    given: Sequence[Any], weights: object, max_epochs: PerDataset, owner: str
+    given: Sequence[Any], weights: object, max_epochs: PerDataset
 ) -> tuple[list[Part], list[str] | None]:
     """The parts, and their names where they have any.
 
@@ -42,18 +42,16 @@ def checked_parts(
     names = None
     if len(given) == 1 and isinstance(given[0], Mapping):
         names = [str(name) for name in given[0]]
-        given = list(zip(given[0].values(), _weights_by_name(names, weights, owner), strict=True))
+        given = list(zip(given[0].values(), _weights_by_name(names, weights), strict=True))
     elif weights is not None:
         raise WeightError(
-            f"{owner}: weights by name need datasets by name, {{name: dataset}}; or give pairs "
-            "(dataset, weight)"
+            "weights by name need datasets by name, {name: dataset}; or give pairs (dataset, "
+            "weight)"
         )
-    pairs = _pairs(given, names, owner)
+    pairs = _pairs(given, names)
     if not any(ever_positive(weight) for _, weight in pairs):
-        raise WeightError(
-            f"{owner}: all {len(pairs)} weights are 0, so nothing could ever be drawn"
-        )
-    epochs = one_each(max_epochs, names, len(pairs), f"{owner}: max_epochs")
+        raise WeightError(f"all {len(pairs)} weights are 0, so nothing could ever be drawn")
+    epochs = one_each(max_epochs, names, len(pairs), "max_epochs")
     return [Part(*pair, most) for pair, most in zip(pairs, epochs, strict=True)], names
 
 
@@ -160,21 +158,18 @@ def numbers_only(weights: Sequence[Weight]) -> list[float] | None:
     return numbers if len(numbers) == len(weights) else None
 
 
-def _pairs(
-    given: Sequence[Any], names: list[str] | None, owner: str
-) -> list[tuple[Dataset[Any], Weight]]:
-    if len(given) == 1 and not _is_pair(given[0]) and isinstance(given[0], Iterable):
+def _pairs(given: Sequence[Any], names: list[str] | None) -> list[tuple[Dataset[Any], Weight]]:
+    if len(given) == 1 and not _like_a_pair(given[0]) and isinstance(given[0], Iterable):
         if isinstance(given[0], Dataset):
-            raise WeightError(f"{owner}: dataset 0 has no weight; give pairs (dataset, weight)")
+            raise WeightError("dataset 0 has no weight; give pairs (dataset, weight)")
         given = list(given[0])
     if not given:
-        raise ConfigError(f"{owner}: there are no datasets to mix")
+        raise ConfigError("there are no datasets to mix")
     pairs: list[tuple[Dataset[Any], Weight]] = []
     for number, pair in enumerate(given):
-        where = f"{owner}: dataset {number if names is None else repr(names[number])}"
+        where = f"dataset {number if names is None else repr(names[number])}"
         if not _is_pair(pair):
-            what = "has no weight" if isinstance(pair, Dataset) else f"is {str(pair)[:80]!r}"
-            raise WeightError(f"{where} {what}; give pairs (dataset, weight)")
+            raise WeightError(f"{where} {_fault(pair)}")
         dataset, weight = pair
         if not isinstance(weight, Schedule | Share | Product | Sum):
             weight = checked_weight(weight, where)
@@ -182,25 +177,44 @@ def _pairs(
     return pairs
 
 
-def _is_pair(value: object) -> bool:
+def _fault(pair: object) -> str:
+    """What is wrong with something that is no pair (dataset, weight)."""
+    if isinstance(pair, Dataset):
+        return "has no weight; give pairs (dataset, weight)"
+    first, *rest = pair if isinstance(pair, tuple | list) and pair else (pair,)
+    if len(rest) != 1 or isinstance(first, Dataset):
+        return f"is {str(pair)[:80]!r}; give pairs (dataset, weight)"
+    if isinstance(rest[0], Dataset):
+        return "stands behind its weight; give pairs (dataset, weight)"
+    return (
+        f"is {str(first)[:80]!r}, which is no dataset; a list becomes one in ListSource, a "
+        "prepared folder by get_train_dataset"
+    )
+
+
+def _is_pair(value: Any) -> bool:
+    return _like_a_pair(value) and isinstance(value[0], Dataset)
+
+
+def _like_a_pair(value: object) -> bool:
+    """Whether something is more like a pair, right or wrong, than like a list of pairs."""
     return (
         isinstance(value, tuple | list)
         and len(value) == 2
-        and isinstance(value[0], Dataset)
         and not isinstance(value[1], Dataset | tuple | list)
     )
 
 
-def _weights_by_name(names: list[str], weights: object, owner: str) -> list[object]:
+def _weights_by_name(names: list[str], weights: object) -> list[object]:
     by_name = weights.schedules() if isinstance(weights, WeightScheduler) else weights
     if not isinstance(by_name, Mapping):
         raise WeightError(
-            f"{owner}: datasets given by name need weights={{name: weight}}, or a WeightScheduler; "
-            f"got {weights!r}"
+            "datasets given by name need weights={name: weight}, or a WeightScheduler; got "
+            f"{weights!r}"
         )
     difference = names_apart(names, by_name)
     if difference:
-        raise WeightError(f"{owner}: the weights do not name the datasets: {difference}")
+        raise WeightError(f"the weights do not name the datasets: {difference}")
     return [by_name[name] for name in names]
 
 

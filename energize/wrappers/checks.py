@@ -1,14 +1,54 @@
-"""Checks of parameters that several wrappers take."""
+"""Checks of parameters that several wrappers take, and whom their errors name."""
 
 from __future__ import annotations
 
-from energize.errors import ConfigError
+import inspect
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
-__all__ = ["checked_count"]
+import numpy as np
+
+from energize.errors import ConfigError, EmptyDatasetError, nearest
+
+__all__ = ["check_names", "checked_count", "raised_as"]
 
 
 def checked_count(value: object, name: str, owner: str) -> int:
     """`value` as a whole number, 1 or more; `ConfigError` naming the parameter and its owner."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
         raise ConfigError(f"{owner}: {name} is a whole number, 1 or more; got {value!r}")
-    return value
+    return int(value)
+
+
+def check_names(given: Iterable[str], options: Iterable[str], *makers: type) -> None:
+    """`ConfigError` for a name given that is neither of `options` nor a parameter of the classes
+    `makers`; it lists those that are known.
+    """
+    parameters = [
+        name
+        for maker in makers
+        for name, parameter in inspect.signature(maker).parameters.items()
+        if parameter.kind is parameter.KEYWORD_ONLY
+    ]
+    known = list(dict.fromkeys([*parameters, *options]))
+    for name in given:
+        if name not in known:
+            raise ConfigError(
+                f"there is no parameter {name!r}{nearest(name, known) or '.'} Known: "
+                f"{', '.join(known)}"
+            )
+
+
+@contextmanager
+def raised_as(owner: str, *parts: str) -> Iterator[None]:
+    """Errors about parameters begin with the name of the class that the user made, `owner`, instead
+    of one of the classes that it is put together from, or none.
+    """
+    try:
+        yield
+    except (ConfigError, EmptyDatasetError) as error:
+        text = str(error)
+        for name in (owner, *parts):
+            text = text.removeprefix(f"{name}: ")
+        error.args = (f"{owner}: {text}",)
+        raise

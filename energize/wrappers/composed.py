@@ -9,12 +9,12 @@ from typing import Any, TypeVar, cast
 
 import numpy as np
 
-from energize.dataset import Int64Array
+from energize.dataset import INFINITE, Int64Array
 from energize.order.arranging import Arrangement
 from energize.order.composition import Composition
 from energize.topology import WorkerConfig
 from energize.wrappers.batch import BatchDataset
-from energize.wrappers.checks import checked_count
+from energize.wrappers.checks import checked_count, raised_as
 from energize.wrappers.mix_batch import same
 from energize.wrappers.quota import QuotaDataset, QuotaPair
 from energize.wrappers.routed import indexed_inputs
@@ -94,6 +94,28 @@ class ComposedSamples(QuotaDataset[T_co]):
     def _arrangement(self) -> Arrangement:
         return self.composition
 
+    def draws_before_repeat(self, stream: int) -> int:
+        """As `QuotaDataset` says, also where draws are turned within global batches."""
+        before = super().draws_before_repeat(stream)
+        if self.in_order or before == INFINITE:
+            return before
+        count, length = int(self._counts[stream]), self.global_batch_size
+        epoch, nth = divmod(before, count)
+
+        def drawn(batch: int) -> int:
+            return int(self.composition.counts(epoch, min(batch * length, self.size))[stream])
+
+        batch = nth * self.size // count // length  # shares hold in every batch: it is not far off
+        while drawn(batch) > nth:
+            batch -= 1
+        while drawn(batch + 1) <= nth:
+            batch += 1
+        at = np.arange(batch * length, min((batch + 1) * length, self.size), dtype=np.int64)
+        streams, draws = self.composition.locate(np.full_like(at, epoch), at)
+        draws = draws[streams == stream]
+        found = self._draws[stream].first_again(epoch, draws, int(draws.min()))
+        return epoch * count + int(draws.min()) + found
+
     def describe(self) -> dict[str, Any]:
         """Only what decides which samples come: not how a batch is divided among devices."""
         tree = super().describe() | {"samples": self.size}
@@ -165,17 +187,18 @@ class ComposedDataset(BatchDataset[T_batch_co]):
         drop_last: bool = False,
         worker_config: WorkerConfig | None = None,
     ) -> None:
-        samples: ComposedSamples[Any] = ComposedSamples(
-            *streams,
-            batch_size=batch_size,
-            global_batch_size=global_batch_size,
-            batching_method=batching_method,
-            epoch_size=epoch_size,
-            sampling_method=sampling_method,
-            shuffle=shuffle,
-            drop_last=drop_last,
-            worker_config=worker_config,
-        )
+        with raised_as(type(self).__name__, "ComposedSamples"):
+            samples: ComposedSamples[Any] = ComposedSamples(
+                *streams,
+                batch_size=batch_size,
+                global_batch_size=global_batch_size,
+                batching_method=batching_method,
+                epoch_size=epoch_size,
+                sampling_method=sampling_method,
+                shuffle=shuffle,
+                drop_last=drop_last,
+                worker_config=worker_config,
+            )
         make: Callable[[list[Any]], Any] = same if batcher is None else batcher
         super().__init__(samples, batch_size, make)
 

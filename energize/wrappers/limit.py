@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cached_property
 from typing import TypeVar
 
@@ -11,7 +12,7 @@ from energize.cursor import Cursor, State, state_field
 from energize.dataset import INFINITE, Dataset, Int64Array, OnFailure
 from energize.topology import Lane, WorkerConfig
 from energize.wrappers.checks import checked_count
-from energize.wrappers.routed import RoutedDataset, indexed_inputs
+from energize.wrappers.routed import RoutedDataset, indexed_inputs, stretches_of_epochs
 from energize.wrappers.streams import RunCursor
 
 __all__ = ["LimitDataset"]
@@ -53,6 +54,10 @@ class LimitDataset(RoutedDataset[T_co]):
         whole = indexed_inputs(self)[0].size
         inner = at if whole == INFINITE else epoch * whole + at
         return np.zeros_like(positions), inner
+
+    def stretches(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
+        whole = indexed_inputs(self)[0].size
+        return stretches_of_epochs(start, stop, self.size, 0 if whole == INFINITE else whole)
 
     def _open_stream(self, lane: Lane, state: State | None, on_failure: OnFailure) -> Cursor[T_co]:
         taken = 0 if state is None else state_field(state, "taken", int)

@@ -6,9 +6,12 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 from energize.dataset import Dataset
+from energize.errors import ConfigError
+from energize.order.schemes import option_names
 from energize.topology import WorkerConfig
 from energize.wrappers.batch import BatchDataset
 from energize.wrappers.blend import BlendDataset, PairOf
+from energize.wrappers.checks import check_names, raised_as
 
 __all__ = ["MixBatchDataset"]
 
@@ -25,7 +28,7 @@ class MixBatchDataset(BatchDataset[T_batch_co]):
     k`. By default the list itself is the batch. Weights, `scheme`, `stop` and the other parameters
     of a blend are passed to it; in one that ends, the last batch may be short, unless `drop_last`.
 
-    Raises what `BlendDataset` and `BatchDataset` raise.
+    Raises what `BlendDataset` and `BatchDataset` raise, and `ConfigError` for unknown parameters.
 
     >>> from energize import ListSource
     >>> mix = MixBatchDataset(
@@ -45,12 +48,14 @@ class MixBatchDataset(BatchDataset[T_batch_co]):
         **blend: Any,
     ) -> None:
         mix_fn: Callable[[list[T_in]], Any] = same if batch_mix_fn is None else batch_mix_fn
-        super().__init__(
-            BlendDataset(*pairs, worker_config=worker_config, **blend),
-            batch_size,
-            mix_fn,
-            drop_last=drop_last,
-        )
+        with raised_as(type(self).__name__, "BlendDataset"):
+            if not callable(mix_fn):
+                raise ConfigError(f"batch_mix_fn is a function of a list; got {mix_fn!r}")
+            scheme = blend.get("scheme", "block")
+            options = option_names(scheme) if isinstance(scheme, str) else list(blend)
+            check_names(blend, options, MixBatchDataset, BlendDataset)
+            mix = BlendDataset(*pairs, worker_config=worker_config, **blend)
+            super().__init__(mix, batch_size, mix_fn, drop_last=drop_last)
 
 
 def same(items: list[T_in]) -> list[T_in]:

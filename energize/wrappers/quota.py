@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -16,6 +16,7 @@ from energize.order.quotas import Quota, epoch_counts, epoch_size_in_samples
 from energize.order.sampling import EpochDraws
 from energize.rng import derive
 from energize.topology import WorkerConfig
+from energize.wrappers.checks import raised_as
 from energize.wrappers.routed import RoutedDataset, indexed_inputs
 
 __all__ = ["SAMPLING_METHODS", "QuotaDataset", "QuotaPair"]
@@ -81,24 +82,25 @@ class QuotaDataset(RoutedDataset[T_co]):
         **parameters: Any,
     ) -> None:
         """Check and set the parameters, those of a subclass too."""
-        owner = type(self).__name__
-        if sampling_method not in SAMPLING_METHODS:
-            raise ConfigError(
-                f"{owner}: sampling_method={sampling_method!r} is not one of "
-                f"{', '.join(SAMPLING_METHODS)}{nearest(str(sampling_method), SAMPLING_METHODS)}"
+        with raised_as(type(self).__name__):
+            if sampling_method not in SAMPLING_METHODS:
+                raise ConfigError(
+                    f"sampling_method={sampling_method!r} is not one of "
+                    f"{', '.join(SAMPLING_METHODS)}"
+                    f"{nearest(str(sampling_method), SAMPLING_METHODS)}"
+                )
+            pairs = _checked_streams(streams)
+            self._freeze(
+                inputs=[dataset for dataset, _ in pairs],
+                worker_config=worker_config,
+                quotas=tuple(quota for _, quota in pairs),
+                epoch_size=None if epoch_size is None else epoch_size_in_samples(epoch_size),
+                sampling_method=sampling_method,
+                shuffle=bool(shuffle),
+                **parameters,
             )
-        pairs = _checked_streams(streams, owner)
-        self._freeze(
-            inputs=[dataset for dataset, _ in pairs],
-            worker_config=worker_config,
-            quotas=tuple(quota for _, quota in pairs),
-            epoch_size=None if epoch_size is None else epoch_size_in_samples(epoch_size),
-            sampling_method=sampling_method,
-            shuffle=bool(shuffle),
-            **parameters,
-        )
-        _check_finite(self.inputs, owner)
-        self._report(self._asked)
+            _check_finite(self.inputs)
+            self._report(self._asked)
 
     def counts(self) -> list[int]:
         """The samples that each of `inputs` gives to an epoch."""
@@ -152,6 +154,17 @@ class QuotaDataset(RoutedDataset[T_co]):
         taken: list[int] = (epoch * self._counts + self._arrangement.counts(epoch, rest)).tolist()
         return taken
 
+    @property
+    def in_order(self) -> bool:
+        """Whether the draws from each dataset come in the order of their numbers."""
+        return self._arrangement.in_order
+
+    def draws_before_repeat(self, stream: int) -> int:
+        """How many draws from a dataset come before the first of an item that came already, items
+        taken as they lie, every epoch of the dataset alike; `INFINITE` when nothing is drawn.
+        """
+        return self._draws[stream].before_repeat if self._counts[stream] else INFINITE
+
     def _report(self, asked: Int64Array) -> None:
         """Say what nobody would expect: quotas that come to nothing, samples that are left out."""
         for stream, quota in enumerate(self.quotas):
@@ -165,19 +178,21 @@ class QuotaDataset(RoutedDataset[T_co]):
                 )
 
 
-def _checked_streams(given: Sequence[Any], owner: str) -> list[tuple[Dataset[Any], Quota]]:
+def _checked_streams(given: Sequence[Any]) -> list[tuple[Dataset[Any], Quota]]:
     """Streams given as arguments, or as one iterable of them."""
     first = given[0] if len(given) == 1 else None
-    if isinstance(first, Iterable) and not isinstance(first, Dataset) and not _is_pair(first):
+    # A dict would lose the quotas that are its values.
+    one = isinstance(first, Dataset | Mapping) or _is_pair(first)
+    if isinstance(first, Iterable) and not one:
         given = list(first)
     if not given:
-        raise ConfigError(f"{owner}: there are no streams to read")
+        raise ConfigError("there are no streams to read")
     pairs: list[tuple[Dataset[Any], Quota]] = []
     for number, stream in enumerate(given):
         pair = stream if _is_pair(stream) else (stream, None)
         if not isinstance(pair[0], Dataset):
             raise ConfigError(
-                f"{owner}: stream {number} is a dataset, or a pair (dataset, Quota(...)); got "
+                f"stream {number} is a dataset, or a pair (dataset, Quota(...)); got "
                 f"{str(stream)[:80]!r}"
             )
         pairs.append((pair[0], pair[1] or Quota()))
@@ -188,15 +203,15 @@ def _is_pair(value: object) -> bool:
     return isinstance(value, tuple) and len(value) == 2 and isinstance(value[1], Quota | None)
 
 
-def _check_finite(inputs: Sequence[Dataset[Any]], owner: str) -> None:
+def _check_finite(inputs: Sequence[Dataset[Any]]) -> None:
     for number, each in enumerate(inputs):
         if not (isinstance(each, IndexedDataset) and each.indexed):
             raise NotIndexedError(
-                f"{owner}: stream {number} ({type(each).__name__}) can only be read as a stream, "
+                f"stream {number} ({type(each).__name__}) can only be read as a stream, "
                 "and a quota needs random access"
             )
         if each.size == INFINITE:
             raise NotIndexedError(
-                f"{owner}: stream {number} ({type(each).__name__}) never ends, so a quota of it "
+                f"stream {number} ({type(each).__name__}) never ends, so a quota of it "
                 "means nothing; cut it with EpochizeDataset, or blend it by weight"
             )

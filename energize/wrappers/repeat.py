@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from fractions import Fraction
 from functools import cached_property
 from typing import TypeVar
@@ -13,7 +14,7 @@ from energize.cursor import Cursor, State
 from energize.dataset import INFINITE, Dataset, Int64Array, OnFailure
 from energize.errors import ConfigError, NotIndexedError
 from energize.topology import Lane, WorkerConfig
-from energize.wrappers.routed import RoutedDataset, indexed_inputs
+from energize.wrappers.routed import RoutedDataset, indexed_inputs, stretches_of_epochs
 from energize.wrappers.streams import EndlessCursor
 
 __all__ = ["RepeatDataset"]
@@ -79,6 +80,11 @@ class RepeatDataset(RoutedDataset[T_co]):
     @property
     def in_turn(self) -> bool:
         return self.size == INFINITE or self.size % indexed_inputs(self)[0].size == 0
+
+    def stretches(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
+        inner = indexed_inputs(self)[0].size
+        stride = INFINITE if self.size == INFINITE else math.ceil(self.size / inner) * inner
+        return stretches_of_epochs(start, stop, self.size, stride)
 
     def _open_stream(self, lane: Lane, state: State | None, on_failure: OnFailure) -> Cursor[T_co]:
         return EndlessCursor(self.inputs[0], lane, state, on_failure)

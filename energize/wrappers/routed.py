@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from itertools import accumulate
 from typing import Any, TypeVar, cast
@@ -14,7 +14,7 @@ from energize.dataset import IndexedDataset, Int64Array
 from energize.fetching import Attempt, Failed
 from energize.refs import Refs
 
-__all__ = ["RoutedDataset", "indexed_inputs"]
+__all__ = ["RoutedDataset", "indexed_inputs", "stretches_of_epochs"]
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -22,6 +22,21 @@ T_co = TypeVar("T_co", covariant=True)
 def indexed_inputs(dataset: IndexedDataset[Any]) -> tuple[IndexedDataset[Any], ...]:
     """The inputs of an indexed dataset, which are indexed too."""
     return cast("tuple[IndexedDataset[Any], ...]", dataset.inputs)
+
+
+def stretches_of_epochs(
+    start: int, stop: int, size: int, stride: int, each: int = 1
+) -> Iterator[tuple[int, int, int]]:
+    """The stretches of the only input when epochs of `size` items, `each` made of so many of its
+    items, begin at every `stride`-th of them.
+    """
+    if stride == size * each:
+        size = max(stop, 1)
+    while start < stop:
+        epoch, at = divmod(start, size)
+        end = min(stop - epoch * size, size)
+        yield 0, epoch * stride + at * each, epoch * stride + end * each
+        start = epoch * size + end
 
 
 class RoutedDataset(IndexedDataset[T_co]):

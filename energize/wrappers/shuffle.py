@@ -92,3 +92,9 @@ class ShuffleDataset(RoutedDataset[T_co]):
     def route(self, positions: Int64Array) -> tuple[Int64Array, Int64Array]:
         epoch = positions // self.size
         return np.zeros_like(positions), epoch * self.size + self._order.locate(positions)
+
+    def places(self, items: Int64Array, epoch: int) -> Int64Array:
+        """The positions, from `epoch * size` on, at which an epoch visits `items`, 0 <= item <
+        size; epochs must not be shuffled together.
+        """
+        return epoch * self.size + self._order.places(items, np.full_like(items, epoch))

@@ -114,10 +114,18 @@ class StagedDataset(RoutedDataset[T_co]):
             for first, end in zip(self.plan.first_items, ends, strict=True)
         ]
 
+    def stretches(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
+        pairs = zip(self.taken(start), self.taken(stop), self._starts.tolist(), strict=True)
+        return (
+            (stage, first + before, first + behind)
+            for stage, (before, behind, first) in enumerate(pairs)
+            if behind > before
+        )
+
     def consumed(self, n: int) -> Int64Array:
         counts = np.zeros(len(self.sources), dtype=np.int64)
         for stage, items in enumerate(self.taken(n)):
-            np.add.at(counts, self._numbers_of(stage), self._consumed_by(stage, items))
+            np.add.at(counts, self.numbers_of(stage), self._consumed_by(stage, items))
         return counts
 
     def refs(self, positions: Int64Array, attempt: int = 0) -> Refs:
@@ -137,7 +145,8 @@ class StagedDataset(RoutedDataset[T_co]):
         all_sources = (source for each in self._seeded for source in each.sources)
         return np.array([known[digest(s.describe())] for s in all_sources], dtype=np.int64)
 
-    def _numbers_of(self, stage: int) -> Int64Array:
+    def numbers_of(self, stage: int) -> Int64Array:
+        """The position in `sources` of each source that a stage reads."""
         before = self._sources_before
         return self._numbers[before[stage] : before[stage + 1]]
 
@@ -180,7 +189,7 @@ class StagedDataset(RoutedDataset[T_co]):
                 reports.append(StageReport(stage, ()))
                 continue
             items = _SHARES_OVER if stage.steps is None else stage.steps * stage.items_per_step
-            samples, rows = self._consumed_by(number, items), self._numbers_of(number)
+            samples, rows = self._consumed_by(number, items), self.numbers_of(number)
             read = [(self.sources[row], int(before[row])) for row in rows.tolist()]
             reports.append(StageReport(stage, source_shares(stage, read, samples.tolist())))
             if self.carry_over:

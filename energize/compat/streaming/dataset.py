@@ -16,6 +16,7 @@ from energize.dataset import Int64Array
 from energize.errors import ConfigError, StateError
 from energize.loader.state import packed_state, unpacked_state
 from energize.topology import WorkerConfig
+from energize.wrappers.checks import raised_as
 from energize.wrappers.composed import ComposedDataset, ComposedSamples
 
 __all__ = ["StreamingDataset"]
@@ -78,7 +79,7 @@ class StreamingDataset(IterableDataset[Any]):
             streams = [streams_registry.get(stream_name)(**{**(stream_config or {}), **paths})]
         self.streams = tuple(streams)
         self.world = WorkerConfig.default_worker_config(num_workers=0)
-        self.batch_size = batch_size or 1
+        self.batch_size = 1 if batch_size is None else batch_size
         self._pairs = [
             (each.samples(split=split or "", seed=shuffle_seed), each.quota) for each in streams
         ]
@@ -97,7 +98,8 @@ class StreamingDataset(IterableDataset[Any]):
             "sampling_method": sampling_method,
             "shuffle": shuffle,
         }
-        self.samples: ComposedSamples[Any] = ComposedSamples(self._pairs, **self._settings)
+        with raised_as("StreamingDataset", "ComposedSamples"):
+            self.samples: ComposedSamples[Any] = ComposedSamples(self._pairs, **self._settings)
         self._position = SharedPosition(self.samples.size)
         self._delivered = 0
 

@@ -131,8 +131,8 @@ class StreamsRegistry:
         """What is known by `name`; `ConfigError` when nothing is."""
         if name not in self._known:
             raise ConfigError(
-                f"no stream is registered as {name!r}{nearest(name, list(self._known))} Known: "
-                f"{', '.join(self._known)}"
+                f"no stream is registered as {name!r}{nearest(name, list(self._known)) or '.'} "
+                f"Known: {', '.join(self._known)}"
             )
         return self._known[name]
 
