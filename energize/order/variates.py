@@ -146,13 +146,16 @@ def _log_ratios(laws: _Laws, rows: Int64Array, at: Int64Array) -> FloatArray:
     ratios: FloatArray = np.zeros(at.shape)
     if laws.tilt is not None:
         ratios = (at - mode) * laws.tilt[rows]
-    tabulated = bool(laws.largest[rows[0]] < _TABULATED)
-    for offset, sign in laws.parts:
-        old, new = offset[rows] + sign * mode, offset[rows] + sign * at
-        if tabulated:
-            ratios += _log_factorials()[old] - _log_factorials()[new]
-        else:
-            ratios -= _log_factorial_ratios(old, new)
+    parts = [(offset[rows], sign) for offset, sign in laws.parts]
+    if laws.largest[rows[0]] < _TABULATED:
+        table = _log_factorials()
+        for offset, sign in parts:
+            ratios += table[offset + sign * mode] - table[offset + sign * at]
+    else:
+        old = np.stack([offset + sign * mode for offset, sign in parts])
+        new = np.stack([offset + sign * at for offset, sign in parts])
+        for terms in _log_factorial_ratios(old[:, None], new):
+            ratios -= terms
     return ratios
 
 
