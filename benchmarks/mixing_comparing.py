@@ -20,8 +20,9 @@ def compare_delivery(
 ) -> list[Drawn]:
     """Measure libraries in turn, print the table and return the numbers.
 
-    `peers` is the interpreter of the environment that has the libraries other than energize. Raises
-    `RuntimeError` with what a process wrote when it fails.
+    `peers` is the interpreter of the environment that has the libraries other than energize. A mix
+    that another library cannot make has the last line of its error as a row. Raises `RuntimeError`
+    with what the process wrote when energize fails.
     """
     print(f"\n{'library':<19} {'sources':>8} {'position':>18} {'build s':>8}", end=" ")
     print(f"{'first s':>8} {'us each':>9}")
@@ -29,7 +30,14 @@ def compare_delivery(
     for count in sources:
         for library in libraries:
             python = sys.executable if library == OWN else peers
-            drawn = drawn_by(python, library, count, positions)
+            try:
+                drawn = drawn_by(python, library, count, positions)
+            except RuntimeError as error:
+                if library == OWN:
+                    raise
+                reason = str(error).strip().splitlines()[-1]
+                print(f"{library:<19} {count:>8,} {reason}", flush=True)
+                continue
             found.extend(drawn)
             for each in drawn:
                 print(_row(each), flush=True)

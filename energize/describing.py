@@ -14,6 +14,8 @@ __all__ = ["described", "differences", "digest", "jsonable"]
 
 def described(value: Any) -> Any:
     """A parameter as JSON: numbers and text as they are, functions and objects by their names."""
+    if getattr(value, "ndim", None) == 0:  # a number of numpy, or a tensor of one
+        value = value.item()
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, Mapping):

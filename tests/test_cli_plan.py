@@ -1,6 +1,7 @@
 """`energize plan` and `energize simulate` on prepared folders, against what a loader delivers."""
 
 import json
+import os
 import subprocess
 import sys
 from collections import Counter
@@ -103,6 +104,22 @@ def test_a_plan_is_what_the_loaders_of_all_ranks_deliver(mix, split):
     for rank in range(3):
         own = [batch for batch in batches if batch["rank"] == rank]
         assert keys_of(own) == loaded(mix, rank, 3, 4, split)
+
+
+def test_a_narrow_terminal_breaks_lines_and_leaves_nothing_out(mix):
+    environment = os.environ | {"COLUMNS": "40", "FORCE_COLOR": "1", "NO_COLOR": "1"}
+    options = ("--batch-size", "6", "--steps")
+    for command, steps, titles in (
+        ("simulate", "1000000", ("source", "asked %", "planned %", "drawn", "repeats at")),
+        ("plan", "2", ("step", "source", "samples", "epoch")),
+    ):
+        done = subprocess.run(
+            [sys.executable, "-m", "energize.cli", command, mix, *options, steps],
+            env=environment, capture_output=True, text=True, timeout=60, check=True,
+        )  # fmt: skip
+        assert all(title in done.stdout for title in titles)
+        assert "captions" in done.stdout
+        assert "\u2026" not in done.stdout
 
 
 def test_a_plan_far_away_is_what_is_read_there(mix):
@@ -208,7 +225,7 @@ def test_the_table_of_a_simulation(mix):
     assert rows["books/captions"][4:8] == ["30.000", "30.000", "3.00T", "15"]
     assert "Never reached: web/captions [val]: its weight is 0" in shown
     short = run("simulate", mix, "--steps", 1)
-    assert "Never reached: web/captions [train] #2: not in 1 steps" in short
+    assert "Never reached: web/captions [train] #2: not in 1 step\n" in short
     assert "asked % at 0" in run("simulate", mix, "--steps", 1, "--split", "changing")
 
 

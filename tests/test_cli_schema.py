@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import jsonschema
@@ -52,7 +53,12 @@ def test_examples_are_valid(validator, file):
         {"blend": [{"path": "x", "weight": -1}]},
         {"blend": [{"path": "x", "weight": {"points": {"soon": 1}}}]},
         {"blend": [{"path": "x", "weight": {"points": {"0": 1}, "interpolate": "step"}}]},
+        {"blend": [{"path": "x", "weight": {"points": {"0": -1}}}]},
         {"blend": [{"path": "x", "max_epochs": 0}]},
+        {"blend": [{"path": "x", "choose": "many"}]},
+        {"blend": [{"path": "x"}], "epoch_size": "10x"},
+        {"blend": [{"path": "x"}], "epoch_size": 0},
+        {"path": "x", "shuffle_over_epochs_multiplier": 0},
         {"blend": [{"path": "x"}], "shceme": "exact"},
         {"blend": [{"path": "x"}], "scheme": "exakt"},
         {"blend": [{"path": "x"}], "composition": {"method": "stratfied"}},
@@ -75,6 +81,13 @@ def test_what_is_not_read_is_not_valid(validator, tmp_path, node):
         read_metadataset(file)
     document = {"__module__": "energize", "__class__": "MetadatasetV2", "splits": {"train": node}}
     assert not validator.is_valid(document)
+
+
+@pytest.mark.parametrize("size", [1, 7, "10k", " 1.5M ", "1e3k", "20 b", "+3t", "1_000"])
+def test_sizes_that_are_read_are_valid(validator, tmp_path, size):
+    node = {"epoch_size": size, "blend": [{"path": "x", "choose": size}]}
+    data = read_metadataset(written(tmp_path / "mix.yaml", node)).text.data
+    validator.validate(data)
 
 
 def test_files_of_energon_have_their_own_grammar(validator):
@@ -104,3 +117,12 @@ def test_stage_files_have_a_schema_of_their_own():
     data["training"]["data_stages"][0]["start_stpe"] = 3
     with pytest.raises(jsonschema.ValidationError, match="start_stpe"):
         validator.validate(data)
+
+
+def test_weights_of_a_stage_file_are_shares():
+    printed = CliRunner().invoke(app, ["schema", "--stages"])
+    validator = jsonschema.Draft202012Validator(json.loads(printed.stdout))
+    data = tomllib.loads((ROOT / "metadatasets" / "stages.toml").read_text())
+    validator.validate(data)
+    data["training"]["data_stages"][1]["dataset_weights"] = [1.5, -0.5]
+    assert not validator.is_valid(data)

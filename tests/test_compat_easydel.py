@@ -6,7 +6,6 @@ import copy
 from collections import Counter
 from itertools import islice
 
-import datasets
 import pytest
 
 from energize import (
@@ -18,18 +17,14 @@ from energize import (
     get_loader,
 )
 from energize.compat.easydel import (
-    CompositeShardedSource,
-    HFDatasetShardedSource,
-    JsonShardedSource,
     MixedShardedSource,
-    ParquetShardedSource,
     WeightSchedulePoint,
     WeightScheduler,
     block_mixture_interleave,
 )
 from energize.testing import check_laws, check_resume
 from energize.topology import WorkerConfig
-from tests.support.rows import Stream, texts, write_lines, write_parquet
+from tests.support.rows import Stream
 
 
 def lists(**sizes):
@@ -255,6 +250,20 @@ def test_a_stream_under_a_schedule_keeps_the_laws():
     assert tags(mixed, 40).endswith("b" * 10)
 
 
+SWITCH = [WeightSchedulePoint(0, {"a": 1, "b": 0}), WeightSchedulePoint(1000, {"a": 0, "b": 1})]
+
+
+@pytest.mark.parametrize("make", [lists, streams])
+@pytest.mark.parametrize("interpolation", ["step", "linear"])
+def test_sources_left_without_a_weight_are_read_all_the_same(make, interpolation):
+    scheduler = WeightScheduler(SWITCH, interpolation)
+    mixed = MixedShardedSource(
+        make(a=10, b=7), None, 4, 3, "all_exhausted", weight_scheduler=scheduler
+    )
+    assert tags(mixed, 99) == "a" * 10 + "b" * 7
+    check_resume(mixed.dataset, items=40)
+
+
 def test_resuming_at_a_row_costs_no_replay():
     """B10: row 1234 and row 10**9 are one look away."""
     sources = lists(a=700, b=900)
@@ -302,6 +311,8 @@ BAD = [
     ),
     ({"sources": {}}, ConfigError, "no datasets to mix"),
     ({"sources": [1]}, ConfigError, "by name"),
+    ({"sources": {1: [{"i": 0}]}}, ConfigError, "the name of a source is text; got 1"),
+    ({"weight_scheduler": "linear"}, ConfigError, "is a WeightScheduler.*got 'linear'"),
 ]
 
 
@@ -310,40 +321,6 @@ def test_bad_input_is_refused_where_it_is_given(given, error, message):
     """B13."""
     with pytest.raises(error, match=message):
         MixedShardedSource(**{"sources": lists(a=2, b=2), "seed": 0} | given)
-
-
-def test_shards(tmp_path):
-    for name in ("x", "y"):
-        write_parquet(tmp_path / f"{name}.parquet", texts(name, 3))
-        write_lines(tmp_path / f"{name}.jsonl", texts(name, 3))
-    for source in (
-        ParquetShardedSource(f"{tmp_path}/*.parquet"),
-        JsonShardedSource(f"{tmp_path}/*.jsonl"),
-    ):
-        assert source.num_shards() == 2
-        assert len(source) == 6
-        assert [row["text"] for row in source.open_shard(source.shard_names[1])] == [
-            f"y {i}" for i in range(3)
-        ]
-        assert list(source) == list(source.dataset) == texts("x", 3) + texts("y", 3)
-        assert next(source.open_shard_at_row(source.shard_names[0], 2)) == texts("x", 3)[2]
-        with pytest.raises(ConfigError, match="has no shard 'z'"):
-            source.open_shard("z")
-
-
-def test_combined_shards_of_equal_names_are_told_apart():
-    """B9."""
-    one, two = (datasets.Dataset.from_dict({"x": [v]}) for v in (1, 2))
-    combined = CompositeShardedSource([HFDatasetShardedSource(one), HFDatasetShardedSource(two)])
-    assert list(combined.shard_names) == ["hf_dataset:0@0", "hf_dataset:0@1"]
-    assert [list(combined.open_shard(name)) for name in combined.shard_names] == [
-        [{"x": 1}],
-        [{"x": 2}],
-    ]
-    assert len(combined) == 2
-    assert list(combined) == list(combined.dataset) == [{"x": 1}, {"x": 2}]
-    nested = CompositeShardedSource([combined, HFDatasetShardedSource(one, "third")])
-    assert len(set(nested.shard_names)) == nested.num_shards() == 3
 
 
 def test_the_mixed_shard_has_a_name():

@@ -160,6 +160,17 @@ def test_the_mixed_source_gives_the_same_mix_with_its_names():
     assert Counter(e["x"] for e in plain) == Counter(e["x"] for e in named)
 
 
+@pytest.mark.parametrize("order", ["energize", "easydel"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_case_30_both_ways_to_mix_give_one_order(kind, order):
+    code, text = KINDS[kind]()
+    source = MixedShardedSource(
+        {"code": code, "text": text}, {"code": 0.3, "text": 0.7}, 100, 7, order=order
+    )
+    named = [example["x"] for example in islice(source.iter_shards(), 400)]
+    assert [example["x"] for example in mix(kind, order=order).take(400)] == named
+
+
 def test_easydel_order_of_hugging_face_datasets_agrees_with_the_mixed_source():
     code, text = KINDS["map-style"]()
     source = MixedShardedSource(

@@ -221,6 +221,11 @@ def test_configs_from_plain_dicts(files):
         Pipeline.from_config(tree | {"unknown": 1})
 
 
+def opened(data_files=__file__, **options):
+    config = DatasetConfig(data_files=data_files, type="json", **options)
+    return Pipeline.from_config(PipelineConfig(datasets=[config])).source()
+
+
 BAD = [
     (lambda: PipelineConfig(datasets=[]), ConfigError, "no datasets"),
     (
@@ -231,6 +236,23 @@ BAD = [
     (lambda: DatasetConfig(data_files=""), ConfigError, "data_files"),
     (lambda: DatasetConfig(data_files="a", num_rows=0), ConfigError, "num_rows"),
     (lambda: MixStageConfig(weights={"a": 0.9}), WeightError, r"sum to 0\.9"),
+    (lambda: MixStageConfig(weights={"a": -0.5, "b": 1.5}), WeightError, "weight of 'a'.* -0.5"),
+    (lambda: MixStageConfig(weights={"a": "1"}), WeightError, "weight of 'a'.* got '1'"),
+    (lambda: MixStageConfig(weights=[1]), WeightError, r"in a dict; got \[1\]"),
+    (lambda: MixStageConfig(weight_schedule_type="cubic"), ConfigError, "got 'cubic'"),
+    (
+        lambda: PipelineConfig(datasets=DatasetConfig(data_files="a")),
+        ConfigError,
+        "datasets is a list of DatasetConfig objects",
+    ),
+    (lambda: PipelineConfig(datasets=["a"]), ConfigError, "DatasetConfig objects; got 'a' in it"),
+    (lambda: Pipeline.from_config(None), ConfigError, "a config is .* got None"),
+    (lambda: DatasetMixture(informs=["a"]), ConfigError, "TextDatasetInform objects; got 'a'"),
+    (lambda: TokenizerConfig(5), ConfigError, "a tokenizer is a function .* got 5"),
+    (lambda: opened(format_fields=["a"]), ConfigError, r"format_fields maps .* got \['a'\]"),
+    (lambda: opened(format_callback="f"), ConfigError, "format_callback is a function.* got 'f'"),
+    (lambda: opened(data_files=[None]), ConfigError, r"JsonSource: files are .* got \[None\]"),
+    (lambda: build_dataset({}), ConfigError, "of a DatasetMixture; got {}"),
     (lambda: MixStageConfig(block_size=0), ConfigError, "block_size"),
     (lambda: MixStageConfig(stop_strategy="never"), ConfigError, "stop strategy"),
     (

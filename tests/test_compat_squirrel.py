@@ -5,39 +5,27 @@ from __future__ import annotations
 import json
 from collections import Counter
 from itertools import islice
-from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.utils.data import DataLoader, get_worker_info
 
 from energize import (
     ConfigError,
     EmptyDatasetError,
-    ListSource,
-    ShuffleDataset,
     StateMismatchError,
     WeightError,
-    get_loader,
 )
 from energize.compat.squirrel import Multiplexer, MultiplexingStrategy
 from energize.testing import check_resume
-from energize.topology import WorkerConfig
 from tests.support.rows import Stream
+from tests.support.rows import letter_streams as sources
 
 ROUND_ROBIN = MultiplexingStrategy.ROUND_ROBIN
 SAMPLING = MultiplexingStrategy.SAMPLING
 UNIFORM = MultiplexingStrategy.UNIFORM_WITH_REPLACEMENT
-
-
-def sources(*sizes):
-    """Streams of samples like "a0", "a1"."""
-    return [
-        Stream(f"{letter}{i}" for i in range(size))
-        for letter, size in zip("abcdefgh", sizes, strict=False)
-    ]
 
 
 def letters(samples):
@@ -96,8 +84,8 @@ def test_squirrel_order_goes_on_in_the_next_epoch_and_counts_begin_anew():
     ("sizes", "order"), [((2, 3, 5), "abcabcbccc"), ((3, 1, 2), "abcaca"), ((7,), "aaaaaaa")]
 )
 def test_round_robin_goes_on_where_a_source_is_over(sizes, order):
-    mux = Multiplexer(sources(*sizes), ROUND_ROBIN)
-    assert letters(mux) == order
+    mux = Multiplexer(sources(*sizes))
+    assert letters(mux) == letters(mux) == order
     assert mux.num_samples == list(sizes)
     assert mux.reinit_counts == []
 
@@ -198,6 +186,8 @@ BAD = [
     ({"sampling_probas": [1, 1], "mux_strategy": "draw"}, ConfigError, "unknown mux_strategy"),
     ({"sampling_probas": [-1, 1]}, WeightError, "'0'.*-1"),
     ({"sampling_probas": [float("inf"), 1]}, WeightError, "inf"),
+    ({"sampling_probas": 0.5}, WeightError, "a list of numbers.*got 0.5"),
+    ({"proba_threshold": "0.1"}, ConfigError, "proba_threshold is a number.*got '0.1'"),
     ({"sampling_probas": [1], "mux_strategy": UNIFORM}, WeightError, "1 entries for 2"),
     ({"max_reinits": 0}, ConfigError, "max_reinits.*0"),
     ({"max_reinits": -1}, ConfigError, "max_reinits.*-1"),
@@ -230,6 +220,23 @@ def test_whole_numbers_will_do_and_samples_stay_as_they_are(order):
     mux = Multiplexer([ragged, [[3]]], SAMPLING, [2, 6], seed=0, order=order)
     seen = list(mux)
     assert all(any(sample is each for each in ragged) or sample == [3] for sample in seen)
+
+
+def test_numbers_of_numpy_and_torch_will_do():
+    probas = [0.25, 0.75]
+    expected = list(Multiplexer(sources(9, 9), SAMPLING, probas, seed=3, max_reinits=2))
+    for numbers, seed, most in (
+        (np.array(probas), np.int64(3), np.int32(2)),
+        (torch.tensor(probas), torch.tensor(3), 2),
+    ):
+        assert list(Multiplexer(sources(9, 9), SAMPLING, numbers, most, seed)) == expected
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_many_sources_in_turn(order):
+    mux = Multiplexer([[i] for i in range(5000)] + [range(20_000)], ROUND_ROBIN, order=order)
+    assert len(list(mux)) == 25_000
+    assert mux.num_samples == [1] * 5000 + [20_000]
 
 
 @pytest.mark.parametrize("order", ORDERS)
@@ -313,89 +320,3 @@ def test_a_loop_that_is_left_begins_the_same_epoch_again():
     mux = Multiplexer(sources(30, 30), UNIFORM, seed=4)
     begun = list(islice(iter(mux), 7))
     assert list(islice(iter(mux), 7)) == begun
-
-
-@pytest.mark.parametrize("order", ORDERS)
-@pytest.mark.parametrize("strategy", list(MultiplexingStrategy))
-def test_torch_workers_share_one_epoch(strategy, order):
-    def made():
-        return Multiplexer(sources(9, 4, 13), strategy, [0.3, 0.3, 0.4], seed=2, order=order)
-
-    whole = list(made())
-    parts = list(DataLoader(made(), batch_size=None, num_workers=2))
-    assert sorted(parts) == sorted(whole)
-    assert sorted(DataLoader(made(), batch_size=None, num_workers=0)) == sorted(whole)
-
-
-def test_persistent_workers_know_which_epoch_it_is():
-    loader = DataLoader(
-        Multiplexer(sources(20, 20), UNIFORM, seed=2),
-        batch_size=None,
-        num_workers=2,
-        persistent_workers=True,
-    )
-    reference = Multiplexer(sources(20, 20), UNIFORM, seed=2)
-    for _ in range(2):
-        assert sorted(loader) == sorted(reference)
-
-
-def test_ranks_take_turns(monkeypatch):
-    whole = list(Multiplexer(sources(9, 4), UNIFORM, seed=2))
-    for rank in range(3):
-        monkeypatch.setenv("RANK", str(rank))
-        monkeypatch.setenv("WORLD_SIZE", "3")
-        assert list(Multiplexer(sources(9, 4), UNIFORM, seed=2)) == whole[rank::3]
-    with pytest.raises(ConfigError, match="same seed"):
-        Multiplexer(sources(9, 4), UNIFORM)
-
-
-class SplitByWorker:
-    """A source that gives every torch worker a part of its own."""
-
-    def __init__(self, samples):
-        self.samples = samples
-
-    def __iter__(self):
-        worker = get_worker_info()
-        return islice(
-            self.samples, worker.id if worker else 0, None, worker.num_workers if worker else 1
-        )
-
-
-class MessagepackDriver:
-    """Stands in for the store of the document's example."""
-
-    def __init__(self, url):
-        self.url = url
-
-    def get_iter(self, key_hooks):
-        return key_hooks[0](range(self.url, self.url + 10))
-
-
-def test_the_documents_example():
-    text = (Path(__file__).parent / "documents/squirrel/split_by_worker.py").read_text()
-    # The page leaves out the strategy, which squirrel asks for too.
-    text = text.replace("Multiplexer([c0, c1])", "Multiplexer([c0, c1], strategy)")
-    names = {
-        "MessagepackDriver": MessagepackDriver,
-        "SplitByWorker": SplitByWorker,
-        "Multiplexer": Multiplexer,
-        "strategy": ROUND_ROBIN,
-        "local_msgpack_url": 100,
-    }
-    exec(text, names)
-    for workers in (0, 2):
-        loader = DataLoader(names["mux"], batch_size=None, num_workers=workers)
-        assert sorted(loader) == sorted(2 * list(range(100, 110)))
-
-
-def test_it_is_an_energize_dataset_inside():
-    shuffled = ShuffleDataset(ListSource(range(20)))
-    mux = Multiplexer([shuffled, lambda: iter("ab")], ROUND_ROBIN)
-    loader = get_loader(mux.dataset, worker_config=WorkerConfig(num_workers=1))
-    with loader:
-        epochs = [list(loader) for _ in range(2)]
-    assert all(
-        Counter(map(str, epoch)) == Counter([*map(str, range(20)), "a", "b"]) for epoch in epochs
-    )
-    assert epochs[0] != epochs[1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 from collections import Counter
 from itertools import chain, islice
 from pathlib import Path
@@ -157,6 +158,12 @@ def test_places(folder, tmp_path):
         ({"local": "a", "streams": [1]}, "give either streams="),
         ({"local": "a", "batching_method": "stratified"}, "say with batch_size"),
         ({"local": "a", "stream_name": "stram"}, "no stream is registered as 'stram'"),
+        ({"local": "a", "stream_config": {"arg1": 1}}, "stream 'stream':.*'arg1'; it takes remote"),
+        ({"local": "a", "stream_config": [1]}, r"maps arguments .* got \[1\]"),
+        ({"streams": [Stream(local="a")], "stream_config": {"repeat": 2}}, "are made already"),
+        ({"streams": ["a"]}, "streams is a list of Stream objects; got 'a' in it"),
+        ({"streams": Stream(local="a")}, r"list of Stream objects; got Stream\(local='a'\)"),
+        ({"local": "a", "shuffle_seed": -1}, "shuffle_seed is a whole number, 0 or more; got -1"),
     ],
 )
 def test_arguments(arguments, message):
@@ -172,6 +179,23 @@ def test_quotas_are_checked(folder):
     one = Stream(local=str(folder / "stream_A"), proportion=1)
     with pytest.raises(WeightError, match="stream 1 has choose"):
         StreamingDataset(streams=[one, Stream(local=str(folder / "stream_B"), choose=1)])
+
+
+def test_a_stream_tells_its_quota():
+    stream = Stream(local="a", repeat=3)
+    assert (stream.proportion, stream.repeat, stream.choose) == (None, 3, None)
+    assert repr(stream) == "Stream(local='a', repeat=3.0)"
+    with pytest.raises(WeightError, match=r"Stream 'a': repeat.*got -1"):
+        Stream(local="a", repeat=-1)
+
+
+def test_a_copy_has_a_place_of_its_own(folder):
+    plain = mixed(folder)
+    first, second = numbers_of(plain), numbers_of(plain)
+    dataset = mixed(folder)
+    assert numbers_of(dataset) == first
+    copied = pickle.loads(pickle.dumps(dataset))
+    assert numbers_of(copied) == numbers_of(dataset) == second
 
 
 def joined(parts) -> list:

@@ -15,8 +15,8 @@ from energize.metadataset import leaves_with_weights, resolve
 from energize.metadataset.schema_mixing import CompositionTable, MixOptions
 from energize.metadataset.schema_schedule import ScheduleTable
 from energize.order.composition import BATCHING_METHODS
+from energize.order.plain import SCHEMES
 from energize.order.schedule import CHANGES, INTERPOLATIONS
-from energize.order.schemes import SCHEMES
 from energize.order.stopping import STOP_RULES
 from energize.samples.image import CaptioningSample, ImageClassificationSample
 from energize.testing import check_laws
@@ -236,6 +236,11 @@ def test_quotas_inside_a_weighted_blend(mix):
     assert found == {"captions_a": 2000, "captions_b": 1500, "classification": 500}
 
 
+def test_numbers_of_samples_may_be_texts(mix):
+    entries = [{"path": A, "choose": "0.02k"}, {"path": B, "choose": 20}]
+    assert asked(mix(blend=entries)) == {"captions_a": 0.5, "captions_b": 0.5}
+
+
 def encoders():
     return {
         CaptioningSample: Keys(),
@@ -295,7 +300,8 @@ def test_repeat_is_for_folders_and_blends_that_end(mix):
         ({"blend": [{"path": A, "max_epochs": 0}]}, r"blend\[0\].max_epochs\): .*1 or more.*got 0"),
         ({"blend": [{"path": A, "min_share": 2}]}, r"min_share\): expected a number from 0 to 1"),
         ({"blend": [{"path": A, "repeat": 1, "choose": 3}]}, r"blend\[0\]\): a stream has one quo"),
-        ({"blend": [{"path": A, "choose": 1.5}]}, r"choose\): expected a whole number, 0 or more"),
+        ({"blend": [{"path": A, "choose": 1.5}]}, r"choose\): choose counts samples, as .10k. or"),
+        ({"blend": [{"path": A, "choose": -1}]}, r"choose\): .* whole number, 0 or more; got -1"),
         (
             {"stop": "restart", "blend": [{"path": A, "repeat": 1}]},
             r"train\): a blend is mixed by weights or by quotas, and 'stop' is .*'repeat' of entry",

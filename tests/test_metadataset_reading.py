@@ -265,6 +265,8 @@ def test_faults_in_the_older_grammar(file):
     assert "mix.yaml:1 (splits.a.datasets[1]): expected a mapping with 'path'; got 7" in text
     assert "mix.yaml:1 (splits.b): expected a mapping with 'datasets'; got 4" in text
     assert "mix.yaml:2 (foo): unknown key 'foo'" in text
+    newer = message(file, "splits: {a: {datasets: [{path: x}], scheme: exact}}", header="")
+    assert "unknown key 'scheme' in a file of the older grammar; it needs `__class__: Met" in newer
 
 
 WORDS = st.sampled_from(

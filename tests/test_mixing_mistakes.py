@@ -7,6 +7,7 @@ from itertools import islice
 
 import numpy as np
 import pytest
+import torch
 
 from energize import (
     BlendDataset,
@@ -18,9 +19,10 @@ from energize import (
 )
 from energize.compat.streaming import Stream, StreamingDataset
 from energize.errors import ConfigError, EmptyDatasetError, EnergizeError, WeightError
+from energize.order.block import BlockScheme
 from energize.order.quotas import Quota
-from energize.order.schedule import Schedule
-from energize.order.schemes import BlockScheme, make_scheme
+from energize.order.schedule import Schedule, WeightSchedulePoint, WeightScheduler
+from energize.order.schemes import make_scheme
 from energize.wrappers.composed import ComposedDataset, ComposedSamples
 from energize.wrappers.quota import QuotaDataset
 from tests.support.datasets import is_even, numbers
@@ -30,6 +32,7 @@ A, B = numbers(3), numbers(4, 100)
 STREAM = FilterDataset(numbers(6), is_even)
 EMPTY: ListSource = ListSource([])
 NAMED = {"a": A, "b": B}
+SCHEDULER = WeightScheduler([WeightSchedulePoint(0, {"a": 1})])
 
 
 class MyBlend(BlendDataset):
@@ -80,6 +83,16 @@ BLEND_FAULTS = {
     "epochs of 0": ([(A, 1)], {"max_epochs": 0}, "max_epochs, dataset 0: a whole number"),
     "epochs for others": ([(A, 1)], {"max_epochs": [1, 2]}, "2 values are given for 1 datasets"),
     "temperature": ([(A, 1)], {"temperature": "1"}, "temperature is a number, 0 or more"),
+    "a scheduler as a weight": (
+        [(A, SCHEDULER)],
+        {},
+        "dataset 0 has a WeightScheduler, which holds",
+    ),
+    "a floor that is no number": (
+        [(A, 1)],
+        {"min_share": A},
+        "min_share: a share is a number from",
+    ),
     "floors": ([(A, 1), (B, 1)], {"min_share": 0.6}, "the floors of the 2 datasets sum to 1.2"),
     "no items": ([(EMPTY, 1), (B, 1)], {}, "dataset 0 has weight 1.0 and no items"),
     "nothing drawn": ([(A, Schedule([(0, 1), (9, 0)]))], {}, "all 1 weights are 0 at slot 9"),
@@ -114,6 +127,29 @@ def test_batches_of_mixes(options, said):
         mix_batch((A, 1), **options)
     assert str(caught.value).startswith("MixBatchDataset: ")
     assert str(caught.value).count("Dataset: ") == 1
+
+
+@pytest.mark.parametrize(
+    ("given", "plain"),
+    [
+        ({"temperature": np.float32(0.5)}, {"temperature": 0.5}),
+        ({"temperature": np.int64(0)}, {"temperature": 0}),
+        ({"min_share": np.float64(0.4)}, {"min_share": 0.4}),
+        ({"min_share": np.float32(0.4)}, {"min_share": 0.4}),
+        ({"max_share": np.array([0.6, 0.5])}, {"max_share": [0.6, 0.5]}),
+        ({"max_share": {"a": np.float64(0.6)}}, {"max_share": {"a": 0.6}}),
+        ({"max_epochs": np.int64(2)}, {"max_epochs": 2}),
+        ({"max_epochs": np.array([2, 1])}, {"max_epochs": [2, 1]}),
+        ({"block_size": np.int64(8)}, {"block_size": 8}),
+        ({"block_size": torch.tensor(8)}, {"block_size": 8}),
+    ],
+)
+def test_numbers_of_any_kind(given, plain):
+    weights = {"a": torch.tensor(9), "b": np.int8(1)}
+    one = BlendDataset(NAMED, weights=weights, **given)
+    other = BlendDataset(NAMED, weights={"a": 9, "b": 1}, **plain)
+    assert one == other
+    assert one.describe() == other.describe()
 
 
 def test_what_works():
@@ -196,6 +232,7 @@ def test_quotas(owner, fault):
     ("options", "said"),
     [
         ({"batching_method": "stratifed"}, "did you mean 'stratified'?"),
+        ({"batching_method": ["random"]}, "batching_method=['random'] is not one of random"),
         ({"global_batch_size": 3}, "cannot be divided into device batches of 2"),
         ({"batch_size": "3"}, "batch_size is a whole number, 1 or more; got '3'"),
         ({"batcher": "join"}, "batcher is a function of a list; got 'join'"),

@@ -43,7 +43,7 @@ def test_an_epoch_has_the_counts(row):
 
 
 FAULTS = {
-    "A20 choose 2.7": (lambda: chosen(2.7, 1), None, "whole number; got 2.7"),
+    "A20 choose 2.7": (lambda: chosen(2.7, 1), None, "whole number, 0 or more; got 2.7"),
     "A24 choose with epoch_size": (lambda: chosen(2, 1), 10, "epoch_size=10 and choose of stream"),
     "A24 repeat with epoch_size": (lambda: [NONE, Quota(repeat=1)], 10, "repeat of stream 1"),
     "A24 mixed": (
@@ -58,11 +58,13 @@ FAULTS = {
         "one quota, proportion or repeat or choose; got proportion=1, choose=2",
     ),
     "A25 all zero": (lambda: proportions(0, 0), None, "all 2 weights are 0"),
-    "A25 NaN": (lambda: proportions(float("nan"), 1), None, "proportion: a weight is finite"),
+    "A25 NaN": (lambda: proportions(float("nan"), 1), None, "proportion is finite"),
     "A25 infinite": (lambda: proportions(float("inf"), 1), None, "got inf"),
     "A25 repeat 0": (lambda: repeats(0, 0), None, "no sample of any of the 2 streams"),
     "negative": (lambda: repeats(-1, 1), None, "not negative, got -1"),
-    "text": (lambda: chosen("3", 1), None, "a weight is a number, got '3'"),
+    "text": (lambda: chosen("some", 1), None, "whole number, 0 or more; got 'some'"),
+    "part of a sample": (lambda: chosen("1.2345k", 1), None, "0 or more; got '1.2345k'"),
+    "text for a part": (lambda: repeats("2", 1), None, "repeat is a number, got '2'"),
     "too much": (lambda: chosen(2**62, 1), None, "is too long"),
 }
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 import pickle
+from fractions import Fraction
 from itertools import pairwise
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -129,10 +131,28 @@ class TestRefused:
         with pytest.raises(ConfigError, match="WeightScheduler"):
             WeightScheduler(schedule)
 
-    @pytest.mark.parametrize("step", [-1, math.nan, "3", None])
+    @pytest.mark.parametrize("schedule", [None, 5, WeightSchedulePoint(0, {"a": 1})])
+    def test_what_is_no_list_of_points(self, schedule):
+        with pytest.raises(ConfigError, match="schedule is a list of WeightSchedulePoint"):
+            WeightScheduler(schedule)
+
+    @pytest.mark.parametrize("step", [-1, math.nan, "3", None, True, [3]])
     def test_steps_asked_for(self, step):
-        with pytest.raises(ConfigError, match="a step is a number"):
+        with pytest.raises(ConfigError, match="WeightScheduler: a step is a number"):
             code_and_text().get_weights(step)
+        with pytest.raises(ConfigError, match="Schedule: a step is a number"):
+            Schedule([(0, 1)]).value(step)
+
+    def test_numbers_of_any_kind(self):
+        weights = code_and_text().get_weights(5000)
+        for step in (np.int64(5000), np.float32(5000), torch.tensor(5000), Fraction(5000)):
+            assert code_and_text().get_weights(step) == weights
+        assert code_and_text().get_weights(10**400) == code_and_text().get_weights(50_000)
+        plain = Schedule([(0, 1), (8, 0.5)], "linear", 4)
+        for kind in (np.int64, torch.tensor):
+            given = [(kind(0), torch.tensor(1)), (kind(8), np.float32(0.5))]
+            assert Schedule(given, "linear", kind(4)) == plain
+            assert WeightSchedulePoint(kind(3), {"a": 1}) == WeightSchedulePoint(3, {"a": 1})
 
     def test_all_zero_for_a_while(self):
         with pytest.raises(WeightError, match="all 2 weights are 0 at slot 10"):

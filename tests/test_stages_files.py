@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from itertools import islice
 from pathlib import Path
@@ -20,6 +21,7 @@ from energize import (
     build_stage,
     get_loader,
     get_staged_train_dataset,
+    get_train_dataset,
     read_stages,
 )
 from tests.support.prepared import captions, classes
@@ -182,6 +184,13 @@ def test_faults_of_a_stage(tmp_path, name, kind):
     assert str(tmp_path / f"run.{kind}") in str(caught.value)
 
 
+def test_a_number_is_written_without_underscores_in_yaml(tmp_path):
+    file = tmp_path / "run.yaml"
+    file.write_text("training:\n  dataset_path: x\n  steps: 100_000\n")
+    with pytest.raises(MetadatasetError, match="got '100_000'; write 100000, without quotes"):
+        read_stages(file)
+
+
 @pytest.mark.parametrize("weight", ["nan", "inf"])
 def test_a_weight_is_finite(tmp_path, weight):
     file = tmp_path / "run.toml"
@@ -213,7 +222,9 @@ def test_faults_of_the_plan_name_the_place(tmp_path, name):
     with pytest.raises(MetadatasetError) as caught:
         plan_of(tmp_path, stages, steps=10)
     assert message in str(caught.value)
-    assert "run.toml:1 (training)" in str(caught.value)
+    places = re.findall(r"run\.toml:\d+ \(training[^)]*\)", str(caught.value))
+    assert places
+    assert len(set(places)) == len(places)
 
 
 TRAINING = {"dataset_type": "energize", "dataset_path": "mix.yaml", "seq_len": 16}
@@ -393,3 +404,25 @@ def test_options_beside_build_would_have_no_effect(folder):
 def test_a_stage_without_a_batch_size(folder):
     with pytest.raises(ConfigError, match="there is no batch_size"):
         get_staged_train_dataset(folder / "seeds.toml")
+
+
+@pytest.mark.parametrize(
+    ("build", "told"),
+    [
+        (7, "build is a function of a stage that returns its dataset; got 7"),
+        (
+            lambda stage: None,
+            r"seeds.toml:\d+ .*: build returns the dataset of the stage; got None",
+        ),
+    ],
+)
+def test_what_is_no_build(folder, build, told):
+    with pytest.raises(ConfigError, match=told):
+        get_staged_train_dataset(folder / "seeds.toml", build=build)
+
+
+@pytest.mark.parametrize("kind", ["toml", "yaml"])
+def test_a_stage_file_is_no_metadataset(tmp_path, kind):
+    plan_of(tmp_path, [stage()], f"run.{kind}", steps=5)
+    with pytest.raises(MetadatasetError, match="it is read by get_staged_train_dataset"):
+        get_train_dataset(tmp_path / f"run.{kind}", batch_size=2)

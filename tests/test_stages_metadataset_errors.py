@@ -72,6 +72,16 @@ FAULTS = {
         "train: {stages: [{name: one, start_step: 0, blend: [{path: {A}, wieght: 1}]}]}",
         "(splits.train.stages[0].blend[0].wieght): unknown key 'wieght'; did you mean 'weight'?",
     ),
+    "key of a stage file": (
+        "train: {stages: [{name: one, start_step: 0, path: {A}, dataset_random_seed: 3}]}",
+        "dataset_random_seed', which is for stage files, with a table 'training'; in a metadataset "
+        "it is 'seed'",
+    ),
+    "underscores": (
+        f"train: {{steps: 10_000, stages: [{ONE}]}}",
+        "(splits.train.steps): expected the steps of the training: a whole number, 1 or more; got "
+        "'10_000'; write 10000, without quotes and underscores",
+    ),
     "scheme of a folder": (
         "train: {stages: [{name: one, start_step: 0, path: {A}, scheme: exact}]}",
         "stages[0].scheme): the key 'scheme' has no place here",
@@ -184,7 +194,7 @@ def test_a_folder_that_is_not_there(mix):
     ("head", "message"),
     [
         (HEAD.replace("energize", "megatron.energon"), "needs `__module__: energize`"),
-        (HEAD.replace("MetadatasetV2", "Metadataset"), "the key 'stages' has no place here"),
+        (HEAD.replace("MetadatasetV2", "Metadataset"), "it needs `__class__: MetadatasetV2`"),
     ],
 )
 def test_other_grammars_have_no_stages(mix, head, message):

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 
+import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -143,6 +146,41 @@ def test_all_faults_are_told_together():
 def test_a_step_is_a_whole_number(step):
     with pytest.raises(ConfigError, match="a step is a whole number"):
         three().at(step)
+    with pytest.raises(ConfigError, match="a step is a whole number"):
+        three().remaining(step)
+
+
+def test_numbers_may_be_those_of_other_libraries():
+    stages = [
+        stage("a", np.int64(0), torch.tensor(5), seed=np.int32(3), seq_len=torch.tensor(64)),
+        stage("b", torch.tensor(5), items_per_step=np.int64(2)),
+    ]
+    plan = StagePlan(stages, np.int64(9))
+    same = StagePlan([stage("a", 0, 5, seed=3, seq_len=64), stage("b", 5, items_per_step=2)], 9)
+    assert plan == same
+    assert json.dumps(plan.describe()) == json.dumps(same.describe())
+    assert plan.at(np.int64(5)).name == plan.at(torch.tensor(5)).name == "b"
+    assert plan.remaining(np.int64(3)) == [2, 4]
+
+
+@pytest.mark.parametrize(
+    "stages", [None, stage("a"), {"a": stage("a")}, ["a"], [("a", 0)], [None]], ids=repr
+)
+def test_what_is_no_stage(stages):
+    with pytest.raises(ConfigError, match=r"StagePlan: .*; got"):
+        StagePlan(stages, 10)
+
+
+def test_a_default_is_a_stage():
+    with pytest.raises(ConfigError, match=r"a stage is a Stage\(.*; got 'web'"):
+        StagePlan([stage("a", 5)], 10, default="web")
+
+
+def test_more_items_than_can_be_counted():
+    with pytest.raises(ConfigError, match=r"items .* no more than 2\*\*62 can be counted"):
+        StagePlan([stage("a", 0, items_per_step=8)], 10**18)
+    with pytest.raises(ConfigError, match=r"items .* no more than 2\*\*62 can be counted"):
+        StagePlan([stage("a"), stage("b", 10**19)])
 
 
 def test_items_are_counted_through_stages_of_different_batches():

@@ -9,6 +9,8 @@ from itertools import islice
 import pytest
 
 from energize import (
+    BlendDataset,
+    ListSource,
     Stage,
     StagedDataset,
     StagePlan,
@@ -179,6 +181,11 @@ def test_tokens_of_a_stage(log):
     assert "general: steps 0 -> 100,000 (100,000 steps), 409.60B tokens" in messages(log)[0]
 
 
+def test_a_global_batch_size_that_the_trainer_works_out_counts_no_tokens():
+    stage = Stage("general", 0, 10, dataset=mix(0.8), seq_len=4096, batch={"global_batch_size": -1})
+    assert staged(stage).report[0].tokens is None
+
+
 def test_a_resumed_run_says_where_it_goes_on(log):
     data = two_mixes()
     next(data.open(state=state_at(data, 50)))
@@ -201,7 +208,8 @@ def test_a_transition_with_nothing_new(log):
 
 
 def test_sources_that_come_and_go(log):
-    data = staged(Stage("a", 0, 5, dataset=web()), Stage("b", 5, dataset=maths(), seed=4))
+    nothing = BlendDataset((maths(), 1), (ListSource(range(7), name="unread"), 0))
+    data = staged(Stage("a", 0, 5, dataset=web()), Stage("b", 5, dataset=nothing, seed=4))
     data.at([0])
     list(islice(data, 6))
     assert messages(log)[-1].endswith(

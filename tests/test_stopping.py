@@ -162,6 +162,12 @@ class TestAllExhausted:
         assert size == 45
         assert scheme.counts(25).tolist() == [5, 10, 10]
 
+    def test_counts_may_be_asked_in_any_order(self):
+        scheme, size = stopped([50, 3, 7], [1.0, 1.0, 1.0], "all_exhausted")
+        afresh, _ = stopped([50, 3, 7], [1.0, 1.0, 1.0], "all_exhausted")
+        backwards = [scheme.counts(n).tolist() for n in range(size, -1, -1)]
+        assert backwards[::-1] == [afresh.counts(n).tolist() for n in range(size + 1)]
+
     def test_many_sources(self):
         sizes = list(range(1, 81))
         scheme, size = stopped(sizes, [1.0] * 80, "all_exhausted")
@@ -385,3 +391,28 @@ class TestShares:
         ]
         if ratios:
             assert max(ratios) == pytest.approx(min(ratios), rel=1e-9)
+
+
+@pytest.mark.parametrize("name", ["block", "exact"])
+def test_ends_are_looked_for_where_they_are_expected(name):
+    """With hundreds of sources, a search over all slots for each of them would take minutes."""
+    asked = []
+
+    class Watched:
+        def __init__(self, scheme):
+            self.locate, self.describe, self._counts = scheme.locate, scheme.describe, scheme.counts
+
+        def counts(self, n):
+            asked.append(n)
+            return self._counts(n)
+
+    weights = [1 + (7 * i) % 13 for i in range(60)]
+    limits = np.array([1000 + (31 * i) % 997 for i in range(60)])
+
+    def make(members, start):
+        return Watched(make_scheme(name, np.array(weights)[members], key=start))
+
+    scheme, size = stopped_scheme(make, limits, [float(each) for each in weights], "all_exhausted")
+    assert scheme.counts(size - 1).sum() == size - 1
+    assert len(asked) < 13 * len(limits)
+    check_counts(scheme, 300, size - 200)

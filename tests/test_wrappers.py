@@ -25,6 +25,7 @@ from energize import (
     SequenceSource,
     ShuffleDataset,
     WorkerConfig,
+    get_loader,
 )
 from energize.errors import (
     ConfigError,
@@ -34,6 +35,7 @@ from energize.errors import (
     NotIndexedError,
     SkipSample,
     StateError,
+    StateMismatchError,
     SubstitutionError,
     WeightError,
 )
@@ -239,6 +241,29 @@ class TestBlend:
         scheme = make_scheme("block", [3, 1], block_size=4, key=5)
         blend = BlendDataset((numbers(2), 1), (numbers(2, 5), 1), scheme=scheme)
         assert np.bincount(blend.refs(range(40)).source).tolist() == [30, 10]
+
+    def test_a_scheme_object_is_part_of_the_state(self):
+        one, other = numbers(2), numbers(2, 5)
+
+        def blend(*weights):
+            return BlendDataset((one, 1), (other, 1), scheme=make_scheme("exact", weights))
+
+        assert blend(3, 1) == blend(6, 2) != blend(1, 3)
+        with get_loader(blend(3, 1)) as loader:
+            state = loader.state_dict()
+        with get_loader(blend(6, 2)) as loader:
+            loader.load_state_dict(state)
+        with get_loader(blend(1, 3)) as loader, pytest.raises(StateMismatchError, match="weights"):
+            loader.load_state_dict(state)
+
+    def test_a_scheme_object_over_other_names(self):
+        named = {"code": numbers(2), "text": numbers(2, 5)}
+        weights = {"code": 3, "text": 1}
+        scheme = make_scheme("exact", weights)
+        assert BlendDataset(named, weights=weights, scheme=scheme).consumed(8).tolist() == [6, 2]
+        turned = make_scheme("exact", {"text": 1, "code": 3})
+        with pytest.raises(WeightError, match="over the sources text, code, and the datasets are"):
+            BlendDataset(named, weights=weights, scheme=turned)
 
     def test_a_scheme_of_another_size(self):
         with pytest.raises(ConfigError, match="3 sources, but there are 2 datasets"):

@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.cells import cell_len
 from rich.console import Console
+from rich.table import Table
 
 __all__ = [
     "AsJson",
@@ -18,11 +20,13 @@ __all__ = [
     "SplitPart",
     "Steps",
     "count_text",
+    "counted_text",
+    "print_table",
     "table_console",
 ]
 
 MixPath = Annotated[
-    Path, typer.Argument(metavar="MIX", help="A metadataset file, or a prepared folder.")
+    Path, typer.Argument(metavar="MIX", help="A metadataset, a stage file, or a prepared folder.")
 ]
 Steps = Annotated[int, typer.Option(help="How many steps: batches of all ranks together.")]
 BatchSize = Annotated[int, typer.Option(help="Samples per batch of one rank.")]
@@ -39,12 +43,35 @@ MaxSamplesPerSequence = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="Write JSON, for programs.")]
 
 _WIDTH_OF_FILES = 120
+_LEAST_WIDTH = 12
+"""Of a column of text that may be broken into lines."""
 
 
 def table_console() -> Console:
     """Where tables go: as wide as the terminal, wider than rich's default when there is none."""
     console = Console(highlight=False)
     return console if console.is_terminal else Console(highlight=False, width=_WIDTH_OF_FILES)
+
+
+def print_table(console: Console, table: Table) -> None:
+    """Print all columns of a table; a terminal that is too narrow for them breaks the lines."""
+    widths = [
+        max(cell_len(str(cell)) for cell in (column.header, *column.cells, column.footer))
+        if column.no_wrap
+        else (column.min_width or _LEAST_WIDTH)
+        for column in table.columns
+    ]
+    console.width = max(console.width, sum(widths) + 3 * len(widths) + 2)
+    console.print(table)
+
+
+def counted_text(number: int, what: str) -> str:
+    """A number of things, for people.
+
+    >>> counted_text(1, "step"), counted_text(2000, "step")
+    ('1 step', '2,000 steps')
+    """
+    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
 
 
 def count_text(number: float, digits: int = 0) -> str:

@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 import energize.cli.mix_options as opt
-from energize.cli.mix_options import count_text, table_console
+from energize.cli.mix_options import count_text, counted_text, print_table, table_console
 from energize.preview.asked import read_mix
 from energize.preview.planning import PlannedBatch, PlannedSample
 from energize.preview.planning import plan as planned
@@ -75,12 +75,13 @@ def _show(console: Console, batches: Iterator[PlannedBatch]) -> None:
     steps = 0
     totals: Counter[str] = Counter()
     while chunk := list(islice(batches, _STEPS_PER_TABLE)):
-        console.print(_table(chunk))
+        print_table(console, _table(chunk))
         steps += len(chunk)
         totals.update(sample.source for batch in chunk for sample in batch.samples)
     samples = totals.total()
     parts = [f"{name} {n:,} ({100 * n / samples:.1f} %)" for name, n in totals.most_common()]
-    console.print(f"{steps:,} steps, {samples:,} samples: {', '.join(parts)}", markup=False)
+    total = f"{counted_text(steps, 'step')}, {counted_text(samples, 'sample')}"
+    console.print(f"{total}: {', '.join(parts)}", markup=False)
 
 
 def _table(batches: Sequence[PlannedBatch]) -> Table:

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 import energize.cli.mix_options as opt
-from energize.cli.mix_options import count_text, table_console
+from energize.cli.mix_options import count_text, counted_text, print_table, table_console
 from energize.preview.asked import Asked, Mix, read_mix
 from energize.preview.chart import check_chart, draw_shares
 from energize.preview.simulating import Simulation, SourceForecast
@@ -90,17 +90,19 @@ def _as_json(simulation: Simulation, mix: Mix) -> dict[str, Any]:
 
 
 def _show(console: Console, simulation: Simulation, mix: Mix) -> None:
-    console.print(_table(simulation, mix, with_weights=console.width >= _WIDE))
+    print_table(console, _table(simulation, mix, with_weights=console.width >= _WIDE))
     for each, asked in zip(simulation.sources, mix.asked, strict=True):
         if not each.drawn:
             never = asked is not None and not asked.share and not mix.changes
-            why = "its weight is 0" if never else f"not in {simulation.steps:,} steps"
+            steps = counted_text(simulation.steps, "step")
+            why = "its weight is 0" if never else f"not in {steps}"
             console.print("Never reached:", style="yellow", end=" ")
             console.print(f"{each.name}: {why}", markup=False)
 
 
 def _table(simulation: Simulation, mix: Mix, *, with_weights: bool) -> Table:
-    title = f"{simulation.steps:,} steps, {simulation.samples:,} samples"
+    steps, samples = simulation.steps, simulation.samples
+    title = f"{counted_text(steps, 'step')}, {counted_text(samples, 'sample')}"
     several = len(simulation.sources) > 1
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, show_footer=several)
     table.padding, table.pad_edge = (0, 1, 0, 0), False

@@ -28,8 +28,8 @@ class SlotCursor(Protocol):
     def advance(self) -> None:
         """Go on to the next slot."""
 
-    def ended(self, over: frozenset[int]) -> None:
-        """A source had no item for the slot at hand; those in `over` will not be asked again."""
+    def ended(self, *, left_out: bool) -> None:
+        """The source of the slot at hand had no item; if it is left out it is not asked again."""
 
     def state(self) -> State:
         """What `Slots.begin` goes on from; of constant shape."""
@@ -115,13 +115,15 @@ class MultiplexedCursor(Cursor[T]):
         self.given = _counted(state, "given", sources)
         self.passes = _counted(state, "passes", sources)
         states = [None] * sources if state is None else _entries(state, "inputs", sources)
+        self._read = sum(self.given)
+        self._never_over = self.passes.count(0)
         slots = None if state is None else state_field(state, "slots", dict)
         self._slots = dataset.slots.begin(slots, self._over())
         self._cursors = [self._opened(number, at) for number, at in enumerate(states)]
         self._fresh = [state is None] * sources
 
     def __next__(self) -> T:
-        left_out = (self._lane.index - sum(self.given)) % self._lane.count
+        left_out = (self._lane.index - self._read) % self._lane.count
         for _ in range(left_out):
             self._next()
         return self._next()
@@ -136,26 +138,28 @@ class MultiplexedCursor(Cursor[T]):
             else:
                 self._slots.advance()
                 self.given[source] += 1
+                self._read += 1
                 self._fresh[source] = False
                 return item
         raise StopIteration
 
     def _source_is_over(self, source: int) -> None:
         self.passes[source] += 1
+        self._never_over -= self.passes[source] == 1
         stop = self._dataset.stop
         if stop == "first_exhausted":
             self._ended = True
         elif stop == "all_exhausted":
-            self._ended = len(self._over()) == len(self.passes)
+            self._ended = not self._never_over
         elif self._fresh[source]:
             raise EmptyDatasetError(
                 f"{self._dataset.names[source]!r} has no items, so it cannot be started again; "
                 "remove it from the mix, or give it weight 0"
             )
         elif stop == "all_seen":
-            most = max(self.passes) == self._dataset.max_passes
-            self._ended = most or min(self.passes) > 0
-        self._slots.ended(frozenset() if self._ended else self._over())
+            most = self.passes[source] == self._dataset.max_passes
+            self._ended = most or not self._never_over
+        self._slots.ended(left_out=stop == "all_exhausted")
         if stop != "all_exhausted" and not self._ended:
             self._start_again(source)
 

@@ -6,6 +6,7 @@ import logging
 import secrets
 
 from energize.errors import ConfigError
+from energize.order.numeric import whole_number
 from energize.topology import WorkerConfig
 
 __all__ = ["checked_seed"]
@@ -13,16 +14,17 @@ __all__ = ["checked_seed"]
 _log = logging.getLogger("energize")
 
 
-def checked_seed(seed: int | None, owner: str) -> int:
+def checked_seed(seed: int | None, owner: str, name: str = "seed") -> int:
     """`seed`, or for None one that is drawn and logged.
 
     Raises `ConfigError` for anything else than a whole number from 0, and for None where there are
     several ranks: each would draw another one, and they would read the same data.
     """
     if seed is not None:
-        if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
-            raise ConfigError(f"{owner}: seed is a whole number, 0 or more; got {seed!r}")
-        return seed
+        number = whole_number(seed)
+        if number is None or number < 0:
+            raise ConfigError(f"{owner}: {name} is a whole number, 0 or more; got {seed!r}")
+        return number
     if WorkerConfig.default_worker_config(num_workers=0).world_size > 1:
         raise ConfigError(
             f"{owner}: there are several ranks, and without a seed each would draw an order of its "

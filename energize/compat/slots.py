@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -9,19 +10,22 @@ import numpy as np
 
 from energize.cursor import State, state_field
 from energize.describing import described
+from energize.order.protocol import Scheme
 from energize.order.scheduled import mixing_scheme
-from energize.order.schemes import Scheme
 from energize.order.varying import Weight
+from energize.rng import derive
 
-__all__ = ["GivenSlots", "SchemeSlots"]
+__all__ = ["GivenSlots", "SchemeSlots", "Turns"]
 
 _AT_ONCE = 256
 
 
 @dataclass(frozen=True)
 class SchemeSlots:
-    """The slots of the scheme called `scheme`, with weights that may be schedules; sources that are
-    over hand theirs to the others, by weight.
+    """The slots of the scheme called `scheme`, with weights that may be schedules.
+
+    When a source is left out, a scheme over the others begins at that slot, also of the schedules;
+    where none of the others has a weight, they share the slots evenly.
     """
 
     scheme: str
@@ -30,12 +34,13 @@ class SchemeSlots:
     options: dict[str, Any] = field(default_factory=dict)
 
     def begin(self, state: State | None, over: frozenset[int]) -> _SchemeSlotCursor:
-        return _SchemeSlotCursor(self, state, over)
+        left = [each for each in range(len(self.weights)) if each not in over]
+        return _SchemeSlotCursor(self._among, left, state)
 
-    def without(self, over: frozenset[int]) -> Scheme:
-        """The scheme over the sources that are not over."""
-        left = [0.0 if i in over else weight for i, weight in enumerate(self.weights)]
-        return mixing_scheme(self.scheme, left, key=self.key, **self.options)
+    def _among(self, left: Sequence[int], start: int) -> Scheme:
+        key = derive(self.key, start) if start else self.key
+        weights = [self.weights[each] for each in left]
+        return mixing_scheme(self.scheme, weights, key=key, start=start, **self.options)
 
     def describe(self) -> dict[str, Any]:
         return {"scheme": self.scheme, "weights": described(self.weights), **self.options}
@@ -43,51 +48,87 @@ class SchemeSlots:
 
 @dataclass(frozen=True)
 class GivenSlots:
-    """The slots of a scheme object; those of sources that are over are left out."""
+    """The slots of a scheme object over `sources`, none of which is ever left out."""
 
     scheme: Scheme
+    sources: int
 
     def begin(self, state: State | None, over: frozenset[int]) -> _SchemeSlotCursor:
-        return _SchemeSlotCursor(self, state, over)
-
-    def without(self, over: frozenset[int]) -> Scheme:
-        """The scheme as it is: its weights are its own."""
-        return self.scheme
+        return _SchemeSlotCursor(lambda *_: self.scheme, list(range(self.sources)), state)
 
     def describe(self) -> dict[str, Any]:
         return self.scheme.describe()
 
 
 class _SchemeSlotCursor:
-    """A source that is over is asked again in its next pass, for the same slot."""
+    """Looks some slots ahead. `start` is the slot at which the scheme of those left began."""
 
     def __init__(
-        self, slots: SchemeSlots | GivenSlots, state: State | None, over: frozenset[int]
+        self, among: Callable[[Sequence[int], int], Scheme], left: list[int], state: State | None
     ) -> None:
-        self._slots = slots
+        self._among = among
+        self._left = left
         self._position = 0 if state is None else state_field(state, "position", int)
-        self._over = over
-        self._scheme = slots.without(over)
-        self._plan: list[int] = []
+        self._start = 0 if state is None else state_field(state, "start", int)
+        self._scheme: Scheme | None = None
+        self._ahead: list[int] = []
 
     def current(self) -> int:
-        while not self._plan or self._plan[-1] in self._over:
-            if self._plan:
-                self.advance()
-                continue
-            ahead = np.arange(self._position, self._position + _AT_ONCE, dtype=np.int64)
-            self._plan = self._scheme.locate(ahead)[0].tolist()[::-1]
-        return self._plan[-1]
+        if not self._ahead:
+            if self._scheme is None:
+                self._scheme = self._among(self._left, self._start)
+            first = self._position - self._start
+            chosen, _ = self._scheme.locate(np.arange(first, first + _AT_ONCE, dtype=np.int64))
+            self._ahead = chosen[::-1].tolist()
+        return self._left[self._ahead[-1]]
 
     def advance(self) -> None:
-        self._plan.pop()
+        self._ahead.pop()
         self._position += 1
 
-    def ended(self, over: frozenset[int]) -> None:
-        if over != self._over:
-            self._over = over
-            self._scheme = self._slots.without(over)
-            self._plan = []
+    def ended(self, *, left_out: bool) -> None:
+        if left_out:
+            self._left.remove(self.current())
+            self._start, self._scheme, self._ahead = self._position, None, []
 
     def state(self) -> State:
-        return {"position": self._position}
+        return {"position": self._position, "start": self._start}
+
+
+@dataclass(frozen=True)
+class Turns:
+    """One source after another. When one is left out the next one follows, or the first that is
+    left if `from_first`.
+    """
+
+    sources: int
+    from_first: bool = False
+
+    def begin(self, state: State | None, over: frozenset[int]) -> _TurnCursor:
+        left = [each for each in range(self.sources) if each not in over]
+        return _TurnCursor(left, self.from_first, state)
+
+    def describe(self) -> dict[str, Any]:
+        return {"turns": self.sources, "from_first": self.from_first}
+
+
+class _TurnCursor:
+    def __init__(self, left: list[int], from_first: bool, state: State | None) -> None:
+        self._left = left
+        self._from_first = from_first
+        self._turn = 0 if state is None else state_field(state, "turn", int)
+
+    def current(self) -> int:
+        return self._left[self._turn]
+
+    def advance(self) -> None:
+        self._turn = (self._turn + 1) % len(self._left)
+
+    def ended(self, *, left_out: bool) -> None:
+        if left_out:
+            del self._left[self._turn]
+            if self._from_first or self._turn == len(self._left):
+                self._turn = 0
+
+    def state(self) -> State:
+        return {"turn": self._turn}

@@ -10,7 +10,7 @@ from pydantic_core import ErrorDetails
 
 from energize.errors import nearest
 from energize.metadataset.located_yaml import KeyPath, LocatedYaml
-from energize.metadataset.problems import Problem, shown
+from energize.metadataset.problems import Problem, number_hint, shown
 from energize.metadataset.schema import (
     Document,
     model_at,
@@ -45,6 +45,15 @@ _EITHER = (DatasetNode, DatasetEntry, MixDatasetEntry, DatasetStage)
 """What a node without `path` and without `blend` is checked as."""
 _SPLITS = (DatasetNode, MixNode)
 """What a split without `stages` is checked as."""
+_OLDER = (BlendNodeV1, DatasetEntryV1)
+_OF_STAGE_FILES = {
+    "data_stages": STAGES,
+    "dataset_path": "path",
+    "dataset_folders": "blend",
+    "dataset_weights": "weight",
+    "dataset_random_seed": "seed",
+}
+"""Keys of stage files, and what they are called here."""
 _INSIDE = (MixDatasetEntry, MixBlendEntry, DatasetStage, BlendStage)
 """What a part of a split is checked as."""
 
@@ -133,7 +142,21 @@ def _known_elsewhere(model: type[Strict], key: str, *, energon: bool) -> str:
         return f"the key {key!r} stands beside {STAGES!r}, and there are none"
     if key in _LATER:
         return f"unsupported key {key!r}: this version does not know it"
+    if key in _OF_STAGE_FILES and not energon:
+        return (
+            f"unknown key {key!r}, which is for stage files, with a table 'training'; in a "
+            f"metadataset it is {_OF_STAGE_FILES[key]!r}"
+        )
+    return _of_other_models(model, key, energon=energon)
+
+
+def _of_other_models(model: type[Strict], key: str, *, energon: bool) -> str:
     own = any(key in _keys(other) for other in _OWN_MODELS)
+    if own and model in _OLDER:
+        return (
+            f"unknown key {key!r} in a file of the older grammar; it needs "
+            "`__class__: MetadatasetV2`"
+        )
     if any(key in _keys(other) for other in _MODELS) or (own and not energon):
         return f"the key {key!r} has no place here"
     return (
@@ -144,7 +167,8 @@ def _known_elsewhere(model: type[Strict], key: str, *, energon: bool) -> str:
 def _unexpected(expected: str, value: Any, words: Sequence[str] = ()) -> str:
     hint = ""
     if isinstance(value, str):
-        hint = f"; write `path: {value}`" if expected == NODE else nearest(value, words)
+        hint = number_hint(value) or nearest(value, words)
+        hint = f"; write `path: {value}`" if expected == NODE else hint
     return f"expected {expected}; got {shown(value)}{hint}"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 
 from energize.errors import DatasetNotFoundError, MetadatasetError
 
-__all__ = ["Problem", "as_error", "shown"]
+__all__ = ["Problem", "as_error", "number_hint", "shown"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,3 +52,14 @@ def shown(value: Any) -> str:
         return "null" if value is None else str(value).lower()
     text = repr(value)
     return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def number_hint(value: Any) -> str:
+    """What to do about a text in the place of a number, when it reads like one; else nothing.
+
+    >>> number_hint("100_000")
+    '; write 100000, without quotes and underscores'
+    """
+    if not isinstance(value, str) or not re.fullmatch(r"[0-9][0-9_]*(\.[0-9]+)?", value):
+        return ""
+    return f"; write {value.replace('_', '')}, without quotes and underscores"

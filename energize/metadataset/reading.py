@@ -13,7 +13,11 @@ from energize.metadataset.located_yaml import KeyPath, LocatedYaml, read_yaml
 from energize.metadataset.problems import Problem, as_error
 from energize.metadataset.schema import Document, Split, document_model
 
-__all__ = ["Metadataset", "load", "read_metadataset"]
+__all__ = ["STAGE_FILE", "Metadataset", "load", "read_metadataset"]
+
+STAGE_FILE = (
+    "a file of stages is no metadataset; it is read by get_staged_train_dataset and read_stages"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +72,9 @@ def load(file: Path, problems: list[Problem]) -> Metadataset | None:
     found: list[Problem] = []
     text = read_yaml(file, found)
     document = None
-    if text is not None:
+    if text is not None and _is_of_stages(text.data):
+        found.append(text.problem(("training",), STAGE_FILE))
+    elif text is not None:
         model = document_model(text.data)
         module = text.data.get("__module__") if isinstance(text.data, dict) else None
         try:
@@ -78,3 +84,7 @@ def load(file: Path, problems: list[Problem]) -> Metadataset | None:
             found += [p for p in explained(text, model, error) if p.place not in places]
     problems += sorted(found, key=lambda problem: problem.line)
     return None if found or text is None or document is None else Metadataset(file, document, text)
+
+
+def _is_of_stages(data: object) -> bool:
+    return isinstance(data, dict) and "training" in data and "splits" not in data

@@ -13,12 +13,13 @@ from energize.errors import ConfigError, MetadatasetError, nearest
 from energize.metadataset.located_yaml import KeyPath
 from energize.metadataset.mixing import Mixing, mixing_of, weight_of
 from energize.metadataset.problems import Problem, as_error, shown
-from energize.metadataset.reading import Metadataset, load
+from energize.metadataset.reading import STAGE_FILE, Metadataset, load
 from energize.metadataset.schema import Node as Spec
 from energize.metadataset.schema_base import DatasetNode
 from energize.metadataset.schema_mixing import MixOptions
 from energize.metadataset.schema_splits import STAGES, SeededSettings, Stages
 from energize.metadataset.stage_fields import DEFAULT
+from energize.metadataset.staging import plan_problems
 from energize.order.schedule import Schedule
 from energize.order.stages import Stage, StagePlan
 
@@ -198,8 +199,8 @@ class _Resolver:
         try:
             plan = StagePlan(stages, spec.steps, default)
         except ConfigError as error:
-            faults = str(error).splitlines()
-            raise _FaultyError(*(metadataset.text.problem(here, each) for each in faults)) from None
+            given = [*stages, *([] if default is None else [default])]
+            raise _FaultyError(*plan_problems(metadataset.text, here, given, error)) from None
         return Staged(plan.with_datasets(_found), metadataset.place(here))
 
     def _node(
@@ -250,6 +251,7 @@ class _Resolver:
             )
         if path.suffix not in _SUFFIXES:
             text = f"expected a prepared folder or a metadataset .yaml; got {shown(spec.path)}"
+            text += f"; {STAGE_FILE}" if path.suffix == ".toml" else ""
             raise _FaultyError(Problem(place, text))
         for key in ("dataset_config", "split_config"):
             if getattr(spec, key) is not None:

@@ -59,7 +59,9 @@ class DatasetNode(Strict):
     )
     subflavors: dict[str, Any] | None = Field(None, description="a mapping")
     shuffle_over_epochs_multiplier: Annotated[int, Field(ge=-1)] | None = Field(
-        1, description="a whole number above 0, or -1 (draw with replacement), or null (no shuffle)"
+        1,
+        description="a whole number above 0, or -1 (draw with replacement), or null (no shuffle)",
+        json_schema_extra={"not": {"const": 0}},
     )
     dataset_config: str | None = Field(
         None, min_length=1, description="text: the name of a file in the .nv-meta folder"

@@ -29,6 +29,10 @@ __all__ = [
 
 Portion = Annotated[float, Field(ge=0, le=1)]
 
+_COUNT = r"^\s*\+?[.0-9][-+0-9._/eE]*\s*[kKmMbBtT]?\s*$"
+"""What a text that counts samples looks like, for editors; whether it is one is looked at closer
+when a file is read."""
+
 
 class EntryOptions(Strict):
     """How an entry takes part in its blend: by weight, or with a quota."""
@@ -47,9 +51,19 @@ class EntryOptions(Strict):
     repeat: Number | None = Field(
         None, description="a finite number, 0 or more: passes over it in an epoch"
     )
-    choose: Annotated[int, Field(ge=0)] | None = Field(
-        None, description="a whole number, 0 or more: samples of it in an epoch"
+    choose: int | str | None = Field(
+        None,
+        description="a whole number, 0 or more, or text like 10k: samples of it in an epoch",
+        json_schema_extra={"minimum": 0, "pattern": _COUNT},
     )
+
+    @field_validator("choose", mode="before")
+    @classmethod
+    def _chosen(cls, value: Any) -> int | str | None:
+        try:
+            return Quota(choose=value).choose
+        except ConfigError as reason:
+            raise rule(str(reason)) from None
 
     @model_validator(mode="after")
     def _one_quota(self) -> Self:
@@ -101,7 +115,9 @@ class MixOptions(Strict):
         1.0, description="a finite number, 0 or more: 1 keeps the weights, 0 makes shares equal"
     )
     epoch_size: int | str | None = Field(
-        None, description="a whole number from 1, or text like 10k or 1.5M: samples of an epoch"
+        None,
+        description="a whole number from 1, or text like 10k or 1.5M: samples of an epoch",
+        json_schema_extra={"minimum": 1, "pattern": _COUNT},
     )
     sampling_method: Literal["balanced", "fixed"] | None = Field(
         None, description="balanced or fixed"

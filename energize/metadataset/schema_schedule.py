@@ -22,7 +22,7 @@ _POINTS = "a mapping of steps to weights in the order of steps, such as {0: 0.2,
 class ScheduleTable(Strict):
     """A weight that changes with the step."""
 
-    points: dict[str, float] = Field(
+    points: dict[str, Number] = Field(
         description=_POINTS,
         min_length=1,
         json_schema_extra={"propertyNames": {"pattern": f"^{_STEP}$"}},

@@ -34,14 +34,17 @@ class ItemFields(Strict):
     """How much a step takes: said by a stage, or around it for all stages."""
 
     items_per_step: Positive | None = Field(
-        None, description="micro batches per optimizer step, over all ranks: 1 or more"
+        None,
+        description="micro batches per optimizer step, over all ranks: a whole number, 1 or more",
     )
 
 
 class LengthFields(ItemFields):
     """With the length of its sequences."""
 
-    seq_len: Positive | None = Field(None, description="tokens per sequence: 1 or more")
+    seq_len: Positive | None = Field(
+        None, description="tokens per sequence: a whole number, 1 or more"
+    )
 
 
 class SettingFields(LengthFields):
@@ -55,10 +58,14 @@ class StageFields(SettingFields):
 
     name: NonEmpty = Field(description="text that names the stage")
     start_step: Whole = Field(description="the first step: a whole number, 0 or more")
-    end_step: Positive | None = Field(None, description="the step behind the last one: 1 or more")
+    end_step: Positive | None = Field(
+        None, description="the step behind the last one: a whole number, 1 or more"
+    )
 
 
 class PlanFields(ItemFields):
     """What is said of all stages together."""
 
-    steps: Positive | None = Field(None, description="the steps of the training: 1 or more")
+    steps: Positive | None = Field(
+        None, description="the steps of the training: a whole number, 1 or more"
+    )

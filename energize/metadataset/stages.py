@@ -45,7 +45,8 @@ def get_staged_train_dataset(
     `build` returns.
 
     Raises what `read_stages` and `get_train_dataset` raise, all before a sample is read, and
-    `ConfigError` for options beside `build`, which takes none.
+    `ConfigError` for options beside `build`, which takes none, and for a `build` that returns no
+    dataset.
     """
     if build is not None and options:
         raise ConfigError(
@@ -53,9 +54,22 @@ def get_staged_train_dataset(
             "which makes the datasets; use them in it, for example with build_stage"
         )
     check_one_epoch(path, **{key: options[key] for key in _EPOCHS if key in options})
+    if build is not None and not callable(build):
+        raise ConfigError(
+            f"get_staged_train_dataset: build is a function of a stage that returns its dataset; "
+            f"got {build!r}"
+        )
     make = build or (lambda stage: build_stage(stage, **options))
-    plan = read_stages(path, split_part).with_datasets(make)
+    plan = read_stages(path, split_part).with_datasets(lambda stage: _made(stage, make(stage)))
     return StagedDataset(plan, carry_over=carry_over, worker_config=worker_config)
+
+
+def _made(stage: Stage[Any], dataset: object) -> Dataset[Any]:
+    if not isinstance(dataset, Dataset):
+        raise ConfigError(
+            f"{stage_label(stage)}: build returns the dataset of the stage; got {dataset!r}"
+        )
+    return dataset
 
 
 def build_stage(stage: Stage[StageData] | Stage[Node], **options: Any) -> Dataset[Any]:

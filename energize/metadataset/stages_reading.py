@@ -24,6 +24,7 @@ from energize.metadataset.stages_schema import (
     schema_faults,
     unknown_key,
 )
+from energize.metadataset.staging import plan_problems
 from energize.order.stages import Stage, StagePlan
 
 __all__ = ["StageData", "is_stage_file", "read_stages"]
@@ -116,8 +117,8 @@ def read_stages(
     try:
         return StagePlan(stages, table.steps, default)
     except ConfigError as error:
-        faults = str(error).splitlines()
-        raise as_error(file, [text.problem((_ROOT,), fault) for fault in faults]) from None
+        given = [*stages, *([] if default is None else [default])]
+        raise as_error(file, plan_problems(text, (_ROOT,), given, error)) from None
 
 
 def _of_split(file: Path, split_part: str) -> StagePlan[Node]:

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from energize.errors import nearest
 from energize.metadataset.located_yaml import KeyPath
-from energize.metadataset.problems import shown
+from energize.metadataset.problems import number_hint, shown
 from energize.metadataset.stage_fields import (
     SEED,
     LengthFields,
@@ -46,7 +46,10 @@ class DataFields(LengthFields):
         None, min_length=1, description="a list of one or more folders, relative to this file"
     )
     dataset_weights: list[float] | None = Field(
-        None, min_length=1, description="a list of numbers, one for each folder"
+        None,
+        min_length=1,
+        description="a list of numbers, one for each folder",
+        json_schema_extra={"items": {"type": "number", "minimum": 0, "maximum": 1}},
     )
     dataset_random_seed: Whole | None = Field(None, description=SEED)
 
@@ -98,7 +101,8 @@ def schema_faults(error: ValidationError) -> Iterator[tuple[KeyPath, str]]:
             yield path, unknown_key(key, list(model.model_fields))
         else:
             expected = "a table of settings" if names == ["data_stages"] and path[1:] else None
-            yield path, f"expected {expected or _expected(model, key)}; got {shown(each['input'])}"
+            got = f"{shown(each['input'])}{number_hint(each['input'])}"
+            yield path, f"expected {expected or _expected(model, key)}; got {got}"
 
 
 def _expected(model: type[DataFields], key: str) -> str:

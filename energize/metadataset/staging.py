@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from energize.errors import ConfigError
+from energize.metadataset.located_yaml import KeyPath, LocatedYaml
+from energize.metadataset.problems import Problem
 from energize.order.stage_faults import stage_label
 from energize.order.stages import Stage
 
-__all__ = ["batch_size_of", "check_one_epoch"]
+__all__ = ["batch_size_of", "check_one_epoch", "plan_problems"]
 
 _BATCH_SIZE = "batch_size"
 
@@ -44,3 +47,16 @@ def check_one_epoch(where: object, *, repeat: bool = True, virtual_epoch_length:
             f"{where}: virtual_epoch_length={virtual_epoch_length} cuts epochs, and stages are one "
             "epoch, the whole run; leave it out, and count batches in the training loop"
         )
+
+
+def plan_problems(
+    text: LocatedYaml, path: KeyPath, stages: Iterable[Stage[Any]], error: ConfigError
+) -> list[Problem]:
+    """What is wrong with a plan, line by line: at the stage that it is about, else at `path`."""
+    places = {f"{stage.place}: ": stage.place for stage in stages}
+    problems = []
+    for fault in str(error).splitlines():
+        start = next((each for each in places if fault.startswith(each)), "")
+        place = places[start] if start else text.place(path)
+        problems.append(Problem(place, fault.removeprefix(start)))
+    return problems

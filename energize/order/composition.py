@@ -64,7 +64,7 @@ class Composition:
         key: int,
         drop_last: bool = False,
     ) -> None:
-        if method not in BATCHING_METHODS:
+        if method not in list(BATCHING_METHODS):  # a list takes what cannot be hashed, too
             raise ConfigError(
                 f"batching_method={method!r} is not one of {', '.join(BATCHING_METHODS)}"
                 f"{nearest(str(method), list(BATCHING_METHODS))}"

@@ -182,15 +182,19 @@ def _earliest_closing(keys: list[int], opening: Int64Array) -> list[int]:
     `keys` are in the order in which they open, `opening[t]` of them at position t.
     """
     heap: list[int] = []
-    taken: list[int] = []
+    taken = [0] * len(keys)
+    push, pop, push_and_pop = heappush, heappop, heappushpop  # found faster
     at = 0
-    for number in opening.tolist():
+    for position, number in enumerate(opening.tolist()):
         if number == 1:
-            taken.append(heappushpop(heap, keys[at]))
+            taken[position] = push_and_pop(heap, keys[at])
             at += 1
-            continue
-        for key in keys[at : at + number]:
-            heappush(heap, key)
-        at += number
-        taken.append(heappop(heap))
+        elif number:
+            last = at + number - 1
+            for key in keys[at:last]:
+                push(heap, key)
+            taken[position] = push_and_pop(heap, keys[last])
+            at = last + 1
+        else:
+            taken[position] = pop(heap)
     return taken

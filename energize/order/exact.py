@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
 
 from energize.order.balanced import BalancedSlots
 from energize.order.eras import Eras, slots_per_era
-from energize.order.weights import Weights, bounded_weights, integer_weights, names_of
+from energize.order.protocol import WeightedScheme
+from energize.order.weights import Weights, bounded_weights
 
-__all__ = ["ExactScheme"]
+__all__ = ["ExactScheme", "RareSources"]
 
 Int64Array = npt.NDArray[np.int64]
 
@@ -20,7 +19,7 @@ _LONGEST_ERA = 2**20
 _LONGEST_RARE_ERA = 2**48
 
 
-class ExactScheme:
+class ExactScheme(WeightedScheme):
     """After any number t of slots, each source has had its share `w * t` within `bound` slots.
 
     `bound` is proven (see `energize.order.eras`), for n sources with weights above zero:
@@ -45,26 +44,25 @@ class ExactScheme:
     (('code', 'text', 'math'), [500000000001, 300000000000, 200000000000], 0.75)
     """
 
+    scheme = "exact"
+
     def __init__(self, weights: Weights, *, key: int = 0) -> None:
-        self.names = names_of(weights)
-        integers = integer_weights(weights)
+        super().__init__(weights, key)
+        integers = self._integers
         self._count = len(integers)
         drawn = np.flatnonzero(integers > 0)
         bounded = bounded_weights(integers[drawn], _WEIGHT_BITS)
         slots = BalancedSlots(int(bounded.sum()), int(bounded.sum()))
         rare = bounded < -(-slots.total // max(_LONGEST_ERA - 1, 2 * len(bounded)))
         self._common_sources, self._rare_sources = drawn[~rare], drawn[rare]
-        self._rare: _Rare | None = None
+        self._rare: RareSources | None = None
         if rare.any():
-            self._rare = _Rare(bounded[rare], slots.total)
+            self._rare = RareSources(bounded[rare], slots.total)
             slots = self._rare.slots.others()
         self._common = Eras(bounded[~rare], slots)
         self.bound = self._common.bound if self._rare is None else self._rare.bound
 
-    def describe(self) -> dict[str, Any]:
-        return {"scheme": "exact"}
-
-    def counts(self, n: int) -> Int64Array:
+    def _counts(self, n: int) -> Int64Array:
         counts = np.zeros(self._count, dtype=np.int64)
         of_rare = 0
         if self._rare is not None:
@@ -73,7 +71,7 @@ class ExactScheme:
         counts[self._common_sources] = self._common.counts(n - of_rare)
         return counts
 
-    def locate(self, ks: Int64Array) -> tuple[Int64Array, Int64Array]:
+    def _locate(self, ks: Int64Array) -> tuple[Int64Array, Int64Array]:
         if self._rare is None:
             source, nth = self._common.locate(ks)
             return self._common_sources[source], nth
@@ -87,9 +85,10 @@ class ExactScheme:
         return source, nth
 
 
-class _Rare:
-    """Sources with too small a share to be due a slot in every era: the slots that they have
-    together, spread evenly, and how they share them.
+class RareSources:
+    """Sources that are not due a slot in every era, or every block, of all: `slots`, which they
+    have together, spread evenly, and `shares`, how they share these. Each stays within `bound` of
+    its exact share.
     """
 
     def __init__(self, weights: Int64Array, total: int) -> None:
@@ -97,8 +96,10 @@ class _Rare:
         self.shares: Eras | ExactScheme
         era = slots_per_era(weights, self.slots)
         if era <= _LONGEST_ERA and self.slots.position(era) < _LONGEST_RARE_ERA:
-            self.shares, self.bound = Eras(weights, self.slots), 1.0
+            self.shares = Eras(weights, self.slots)
+            self.bound = self.shares.bound
         else:
             # In the slots of rare sources, a source strays by at most 1, or 1.51 if it is rare
-            # among them too; and these slots by half a slot from their share.
-            self.shares, self.bound = ExactScheme(weights.tolist()), 1.51
+            # among them too; and these slots, unless they are all, by half a slot from their share.
+            self.shares = ExactScheme(weights.tolist())
+            self.bound = self.shares.bound if self.slots.weight == total else 1.51

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+import reprlib
 
 import numpy as np
 import numpy.typing as npt
 
 from energize.errors import ConfigError
 from energize.order.pieces import ranks_within
-from energize.order.weights import Weights, integer_weights, names_of
+from energize.order.protocol import WeightedScheme
+from energize.order.weights import Weights
 
 __all__ = ["GreedyScheme"]
 
@@ -18,7 +19,7 @@ Int64Array = npt.NDArray[np.int64]
 _LONGEST_PERIOD = 2**20
 
 
-class GreedyScheme:
+class GreedyScheme(WeightedScheme):
     """The order of Megatron's blending index: slot t goes to the source with the largest
     `w * max(t, 1) - count`, ties to the first.
 
@@ -34,29 +35,28 @@ class GreedyScheme:
     [1, 2, 0, 1, 3, 1, 2, 1, 2, 1]
     """
 
+    scheme = "greedy"
+
     def __init__(self, weights: Weights, *, key: int = 0) -> None:
-        self.names = names_of(weights)
-        self._weights = integer_weights(weights)
+        super().__init__(weights, key)
+        self._weights = self._integers
         self._period = int(self._weights.sum())
         if self._period > _LONGEST_PERIOD:
             raise ConfigError(
-                f"the scheme 'greedy' makes a table of one period, and these weights repeat only "
-                f"after {self._period} slots, more than {_LONGEST_PERIOD}: round them to fewer "
-                "digits, or use the scheme 'exact', which needs no table"
+                "the scheme 'greedy' makes a table of one period, and these weights repeat only "
+                f"after {reprlib.repr(self._period)} slots, more than {_LONGEST_PERIOD}: round "
+                "them to fewer digits, or use the scheme 'exact', which needs no table"
             )
         self._sources = _greedy_order(self._weights, 2 * self._period)
         self._ranks = ranks_within(self._sources, 2 * self._weights)
 
-    def describe(self) -> dict[str, Any]:
-        return {"scheme": "greedy"}
-
-    def counts(self, n: int) -> Int64Array:
+    def _counts(self, n: int) -> Int64Array:
         round_, place = self._placed(np.array([n], dtype=np.int64))
         table = np.bincount(self._sources[: int(place[0])], minlength=len(self._weights))
         counts: Int64Array = self._weights * int(round_[0]) + table
         return counts
 
-    def locate(self, ks: Int64Array) -> tuple[Int64Array, Int64Array]:
+    def _locate(self, ks: Int64Array) -> tuple[Int64Array, Int64Array]:
         round_, place = self._placed(ks)
         source = self._sources[place].astype(np.int64)
         return source, self._ranks[place] + self._weights[source] * round_

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from energize.errors import ConfigError, EmptyDatasetError, WeightError
+from energize.order.numeric import whole_number
 from energize.order.weights import checked_weight, integer_weights, largest_remainder
 
 __all__ = ["Quota", "epoch_counts", "epoch_size_in_samples"]
@@ -28,8 +29,8 @@ class Quota:
 
     `proportion`: its part of the epoch, relative to the proportions of the other streams, which
     then need one too. `repeat`: passes over it, 0.25 for a quarter of its samples. `choose`: so
-    many samples. Without any, each of its samples once; or, when the epoch has a given size, a part
-    of it in proportion to the stream's size.
+    many samples, 250 or "10k". Without any, each of its samples once; or, when the epoch has a
+    given size, a part of it in proportion to the stream's size.
 
     Raises `WeightError` for numbers that are negative or not finite, for a `choose` that is not
     whole, and for two kinds at once.
@@ -40,7 +41,7 @@ class Quota:
 
     proportion: float | None = None
     repeat: float | None = None
-    choose: int | None = None
+    choose: int | str | None = None
 
     def __post_init__(self) -> None:
         given = {f.name: getattr(self, f.name) for f in fields(self)}
@@ -51,13 +52,9 @@ class Quota:
                 f"a stream has one quota, proportion or repeat or choose; got {shown}"
             )
         for name, value in given.items():
-            number = checked_weight(value, name)
-            if name == "choose" and not number.is_integer():
-                raise WeightError(
-                    f"choose counts samples, a whole number; got {value!r}. A part of a stream is "
-                    "asked for with repeat"
-                )
-            object.__setattr__(self, name, int(value) if name == "choose" else number)
+            chosen = name == "choose"
+            checked = _samples(value) if chosen else checked_weight(value, "a quota", name)
+            object.__setattr__(self, name, checked)
 
     @property
     def kind(self) -> str | None:
@@ -73,22 +70,36 @@ def epoch_size_in_samples(value: int | str) -> int:
     >>> epoch_size_in_samples("64M")
     64000000
     """
-    samples: Fraction | None = None
-    if isinstance(value, int | np.integer) and not isinstance(value, bool):
-        samples = Fraction(int(value))
-    elif isinstance(value, str):
-        text = value.strip().lower()
-        unit = _UNITS.get(text[-1:], 1)
-        try:
-            samples = Fraction(text if unit == 1 else text[:-1]) * unit
-        except (ValueError, ZeroDivisionError):
-            samples = None
-    if samples is None or samples.denominator != 1 or not 1 <= samples < MOST_SAMPLES:
+    samples = _counted(value) if isinstance(value, str) else whole_number(value)
+    if samples is None or not 1 <= samples < MOST_SAMPLES:
         raise ConfigError(
             "epoch_size counts samples: a whole number from 1 to 2**62, or a text like '10k', "
             f"'64M', '77b'; got {value!r}. Leave it out for the natural size"
         )
-    return int(samples)
+    return samples
+
+
+def _samples(value: object) -> int:
+    """What `choose` asks for; a float will do when it is whole."""
+    whole = int(value) if isinstance(value, float) and value.is_integer() else value
+    samples = _counted(whole) if isinstance(whole, str) else whole_number(whole)
+    if samples is None or samples < 0:
+        raise WeightError(
+            "choose counts samples, as '10k' or as a whole number, 0 or more; got "
+            f"{value!r}. A part of a stream is asked for with repeat"
+        )
+    return samples
+
+
+def _counted(text: str) -> int | None:
+    """A text like "10k" as a number; None when it is not that of a whole one."""
+    digits = text.strip().lower()
+    unit = _UNITS.get(digits[-1:], 1)
+    try:
+        number = Fraction(digits if unit == 1 else digits[:-1]) * unit
+    except (ValueError, ZeroDivisionError):
+        return None
+    return int(number) if number.denominator == 1 else None
 
 
 def epoch_counts(
@@ -150,7 +161,7 @@ def _absolute_counts(sizes: Sequence[int], quotas: Sequence[Quota]) -> Int64Arra
     counts = [
         _passes(size, 1.0 if quota.repeat is None else quota.repeat)
         if quota.choose is None
-        else quota.choose
+        else int(quota.choose)
         for size, quota in zip(sizes, quotas, strict=True)
     ]
     if sum(counts) >= MOST_SAMPLES:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from energize.order.pieces import Piece, locate_in_pieces, ranks_within
+from energize.order.protocol import WeightedScheme
 from energize.order.remembered import Remembered
 from energize.order.variates import binomial, hypergeometric
-from energize.order.weights import Weights, bounded_weights, integer_weights, names_of
+from energize.order.weights import Weights, bounded_weights
 from energize.rng import derive, shuffled
 
 __all__ = ["RandomScheme", "UniformScheme"]
@@ -22,7 +22,7 @@ _FIRST_BITS, _LARGEST_BITS = 30, 40
 _WEIGHT_BITS = 50
 
 
-class RandomScheme:
+class RandomScheme(WeightedScheme):
     """Each slot is drawn independently of all others, a source with the probability of its weight.
 
     Counts are known without drawing what lies before: a few large blocks draw how many slots each
@@ -41,12 +41,12 @@ class RandomScheme:
     [750018750, 249981250]
     """
 
-    def __init__(self, weights: Weights, *, key: int = 0) -> None:
-        self._draw_from(names_of(weights), integer_weights(weights), derive("random", key))
+    scheme = "random"
 
-    def _draw_from(self, names: tuple[str, ...] | None, integers: Int64Array, key: int) -> None:
-        self.names = names
-        self._key = key
+    def __init__(self, weights: Weights, *, key: int = 0) -> None:
+        super().__init__(weights, key)
+        self._key = derive(self.scheme, self._given_key)
+        integers = self._drawn_by()
         self._count = len(integers)
         self._drawn = np.flatnonzero(integers > 0)
         self._weights = bounded_weights(integers[self._drawn], _WEIGHT_BITS)
@@ -56,10 +56,11 @@ class RandomScheme:
         self._left_half = Remembered(self._split, path)
         self._layout = Remembered(self._laid_out, 2)
 
-    def describe(self) -> dict[str, Any]:
-        return {"scheme": "random"}
+    def _drawn_by(self) -> Int64Array:
+        """The weights that decide."""
+        return self._integers
 
-    def counts(self, n: int) -> Int64Array:
+    def _counts(self, n: int) -> Int64Array:
         leaf, rest = divmod(n, 1 << self._bits)
         drawn, _ = self._block(self._bits, leaf)
         if rest:
@@ -68,7 +69,7 @@ class RandomScheme:
         counts[self._drawn] = drawn
         return counts
 
-    def locate(self, ks: Int64Array) -> tuple[Int64Array, Int64Array]:
+    def _locate(self, ks: Int64Array) -> tuple[Int64Array, Int64Array]:
         source, nth = locate_in_pieces(ks, 1 << self._bits, self._layout)
         return self._drawn[source], nth
 
@@ -119,12 +120,11 @@ class UniformScheme(RandomScheme):
     [499655, 0, 500345]
     """
 
-    def __init__(self, weights: Weights, *, key: int = 0) -> None:
-        equal = (integer_weights(weights) > 0).astype(np.int64)
-        self._draw_from(names_of(weights), equal, derive("uniform", key))
+    scheme = "uniform"
 
-    def describe(self) -> dict[str, Any]:
-        return {"scheme": "uniform"}
+    def _drawn_by(self) -> Int64Array:
+        equal: Int64Array = (self._integers > 0).astype(np.int64)
+        return equal
 
 
 def _is_large(bits: int, number: int) -> bool:

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from energize.errors import ConfigError, WeightError, nearest
+from energize.order.numeric import real_number, whole_number
 from energize.order.weights import checked_weight
 
 __all__ = ["CHANGES", "INTERPOLATIONS", "Schedule", "WeightSchedulePoint", "WeightScheduler"]
@@ -62,20 +63,21 @@ class Schedule:
         if not isinstance(points, Iterable):
             raise ConfigError(f"Schedule: points is a list of (step, value) pairs; got {points!r}")
         given = [_pair(each) for each in points]
-        _check_options(interpolation, slots_per_step, change)
-        _check_steps([step for step, _ in given], "Schedule")
+        per_step = _checked_options("Schedule", interpolation, slots_per_step, change)
+        steps = _checked_steps([step for step, _ in given], "Schedule")
         checked = tuple(
             (step, checked_weight(value, f"Schedule: the point at step {step}"))
-            for step, value in given
+            for step, (_, value) in zip(steps, given, strict=True)
         )
         object.__setattr__(self, "points", checked)
         object.__setattr__(self, "interpolation", interpolation)
-        object.__setattr__(self, "slots_per_step", slots_per_step)
+        object.__setattr__(self, "slots_per_step", per_step)
         object.__setattr__(self, "change", change)
 
     def value(self, step: float) -> float:
-        """The weight at a step."""
-        return float(self.at(np.array([step * self.slots_per_step], dtype=np.float64))[0])
+        """The weight at a step, 0 or more."""
+        slot = _checked_step(step, "Schedule") * self.slots_per_step
+        return float(self.at(np.array([slot], dtype=np.float64))[0])
 
     def at(self, slots: FloatArray) -> FloatArray:
         """The weight at each slot, which need not be a whole number."""
@@ -108,8 +110,8 @@ class WeightSchedulePoint:
     normalize: bool = False
 
     def __post_init__(self) -> None:
-        where = f"WeightSchedulePoint: the point at step {self.step!r}"
-        _check_steps([self.step], "WeightSchedulePoint")
+        [step] = _checked_steps([self.step], "WeightSchedulePoint")
+        where = f"WeightSchedulePoint: the point at step {step}"
         if not isinstance(self.weights, Mapping):
             raise WeightError(
                 f"{where}: weights map names to numbers, got {type(self.weights).__name__}"
@@ -130,6 +132,7 @@ class WeightSchedulePoint:
             )
         if self.normalize:
             checked = {name: weight / total for name, weight in checked.items()}
+        object.__setattr__(self, "step", step)
         object.__setattr__(self, "weights", checked)
 
 
@@ -159,14 +162,17 @@ class WeightScheduler:
     change: str = "block"
 
     def __post_init__(self) -> None:
-        points = tuple(self.schedule)
-        if not all(isinstance(point, WeightSchedulePoint) for point in points):
+        listed = isinstance(self.schedule, Iterable)
+        points = tuple(self.schedule) if listed else ()
+        if not listed or not all(isinstance(each, WeightSchedulePoint) for each in points):
             raise ConfigError(
                 "WeightScheduler: schedule is a list of WeightSchedulePoint(step, weights), got "
                 f"{self.schedule!r}"
             )
-        _check_options(self.interpolation, self.slots_per_step, self.change)
-        _check_steps([point.step for point in points], "WeightScheduler")
+        per_step = _checked_options(
+            "WeightScheduler", self.interpolation, self.slots_per_step, self.change
+        )
+        _checked_steps([point.step for point in points], "WeightScheduler")
         for point in points[1:]:
             difference = names_apart(points[0].weights, point.weights)
             if difference:
@@ -175,6 +181,7 @@ class WeightScheduler:
                     f"the first one: {difference}"
                 )
         object.__setattr__(self, "schedule", points)
+        object.__setattr__(self, "slots_per_step", per_step)
 
     @property
     def dataset_names(self) -> list[str]:
@@ -183,8 +190,7 @@ class WeightScheduler:
 
     def get_weights(self, step: float) -> dict[str, float]:
         """The weight of each source at a step, 0 or more; between points they sum to 1."""
-        if isinstance(step, bool) or not isinstance(step, int | float) or not step >= 0:
-            raise ConfigError(f"WeightScheduler: a step is a number, 0 or more; got {step!r}")
+        step = _checked_step(step, "WeightScheduler")
         weights = {name: each.value(step) for name, each in self.schedules().items()}
         glides = self.interpolation != "step"
         if glides and self.schedule[0].step < step < self.schedule[-1].step:
@@ -228,34 +234,55 @@ def _eased(way: FloatArray, interpolation: str) -> FloatArray:
     return (1 - np.cos(np.pi * way)) / 2
 
 
-def _check_options(interpolation: object, slots_per_step: object, change: object) -> None:
+def _checked_options(
+    owner: str, interpolation: object, slots_per_step: object, change: object
+) -> int:
+    """`slots_per_step` as an int, when all are right."""
     for name, value, known in (
         ("interpolation", interpolation, INTERPOLATIONS),
         ("change", change, CHANGES),
     ):
         if value not in known:
             raise ConfigError(
-                f"unknown {name} {value!r}{nearest(str(value), known) or '.'} "
+                f"{owner}: unknown {name} {value!r}{nearest(str(value), known) or '.'} "
                 f"Known: {', '.join(known)}"
             )
-    if isinstance(slots_per_step, bool) or not isinstance(slots_per_step, int):
-        raise ConfigError(f"slots_per_step is a whole number, got {slots_per_step!r}")
-    if slots_per_step < 1:
-        raise ConfigError(f"slots_per_step counts slots, 1 or more; got {slots_per_step}")
+    number = whole_number(slots_per_step)
+    if number is None or number < 1:
+        raise ConfigError(
+            f"{owner}: slots_per_step counts the slots of a step, a whole number, 1 or more; got "
+            f"{slots_per_step!r}"
+        )
+    return number
 
 
-def _check_steps(steps: Sequence[object], owner: str) -> None:
-    if not steps:
+def _checked_step(step: object, owner: str) -> float:
+    number = real_number(step)
+    if number is None or not number >= 0:
+        raise ConfigError(f"{owner}: a step is a number, 0 or more; got {step!r}")
+    try:
+        return float(number)
+    except OverflowError:
+        return math.inf
+
+
+def _checked_steps(given: Sequence[object], owner: str) -> list[int]:
+    """The steps of points as ints: in order, none twice."""
+    if not given:
         raise ConfigError(f"{owner}: the schedule has no points; give one at step 0 at least")
-    for step in steps:
-        if isinstance(step, bool) or not isinstance(step, int) or step < 0:
+    steps = []
+    for step in given:
+        number = whole_number(step)
+        if number is None or number < 0:
             raise ConfigError(
                 f"{owner}: a point is given with its step, a whole number, 0 or more; got {step!r}"
             )
+        steps.append(number)
     for before, after in pairwise(steps):
         if before == after:
             raise ConfigError(f"{owner}: there are two points at step {after}")
-        if before > after:  # type: ignore[operator]  # both are integers
+        if before > after:
             raise ConfigError(
                 f"{owner}: step {after} comes behind step {before}; give points in order of steps"
             )
+    return steps

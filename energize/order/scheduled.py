@@ -12,7 +12,8 @@ import numpy.typing as npt
 from energize.errors import ConfigError, WeightError
 from energize.order.block_stage import BlockStage
 from energize.order.integral import BlockStartSum, Dues, Piece, ShareIntegral
-from energize.order.schemes import Scheme, make_scheme
+from energize.order.plain import WEIGHTLESS, plain_scheme
+from energize.order.protocol import Scheme
 from energize.order.segments import Segment, SegmentedScheme
 from energize.order.varying import Weight, schedules_in, shares_at, weights_at
 from energize.rng import derive
@@ -25,7 +26,6 @@ FloatArray = npt.NDArray[np.float64]
 _BLOCK_SIZE = 1000
 _LAST_POINT = 2**40
 _LARGEST_TABLE = 2**24
-_IGNORE_WEIGHTS = ("uniform", "round_robin")
 
 
 def mixing_scheme(
@@ -56,12 +56,12 @@ def mixing_scheme(
     """
     schedules = [schedule for weight in weights for schedule in schedules_in(weight)]
     if not schedules:
-        return make_scheme(name, weights, key=key, **options)  # type: ignore[arg-type]  # numbers
+        return plain_scheme(name, weights, key=key, **options)  # type: ignore[arg-type]  # numbers
     points = sorted({slot for each in schedules for slot in each.slots if slot > start})
     if not start:
         _check_never_all_zero(weights, [0, *points])
     last = float(points[-1] if points else start)
-    tail = make_scheme(name, _tail_weights(weights, last), key=derive(key, "tail"), **options)
+    tail = plain_scheme(name, _tail_weights(weights, last), key=derive(key, "tail"), **options)
     if name == "block":
         change = _common({each.change for each in schedules})
         size = options.get("block_size", _BLOCK_SIZE)
@@ -148,7 +148,7 @@ def _joined_steps(
     segments = []
     for at, behind in pairwise(begins):
         now = shares_at(weights, [at])[0].tolist()
-        scheme = make_scheme(name, now, key=derive(key, "stage", at), **options)
+        scheme = plain_scheme(name, now, key=derive(key, "stage", at), **options)
         segments.append(Segment(at - begins[0], scheme, everyone, before))
         before = segments[-1].counts(behind - begins[0])
     segments.append(Segment(begins[-1] - begins[0], tail, everyone, before))
@@ -185,7 +185,7 @@ def _check_small(table: int) -> None:
 
 
 def _check_steps_only(name: str, interpolations: Iterable[str]) -> None:
-    if name in _IGNORE_WEIGHTS:
+    if name in WEIGHTLESS:
         raise ConfigError(
             f"the scheme {name!r} takes no notice of weights, so a schedule would do nothing; use "
             "'block', 'exact' or 'random'"

@@ -1,69 +1,36 @@
-"""Schemes: which source each slot of a mix belongs to."""
+"""The door to all schemes: which source each slot of a mix belongs to."""
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
-from typing import Any, Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from energize.errors import ConfigError, nearest
-from energize.order.block import BlockScheme
-from energize.order.exact import ExactScheme
-from energize.order.greedy import GreedyScheme
-from energize.order.random_draws import RandomScheme, UniformScheme
-from energize.order.round_robin import RoundRobinScheme
-from energize.order.weights import Weights
+from energize.describing import described
+from energize.order.plain import plain_scheme
+from energize.order.protocol import CheckedScheme, NamedScheme, Scheme
+from energize.order.schedule import Schedule, WeightScheduler
+from energize.order.scheduled import mixing_scheme
+from energize.order.varying import Product, Share, Sum, Weight
+from energize.order.weights import checked_weight, listed_weights, names_of
 
-__all__ = ["SCHEMES", "WEIGHTLESS", "NamedScheme", "Scheme", "make_scheme", "option_names"]
+__all__ = ["GivenWeights", "make_scheme"]
 
 Int64Array = npt.NDArray[np.int64]
 
-
-class Scheme(Protocol):
-    """Slots 0, 1, 2, ... given to sources 0 .. n-1; positions only, nothing is read."""
-
-    def counts(self, n: int) -> Int64Array:
-        """Slots given to each source among the first `n`: int64, sums to `n`, monotone in `n`."""
-
-    def locate(self, ks: Int64Array) -> tuple[Int64Array, Int64Array]:
-        """For each slot its source, and how many slots before it went to that source."""
-
-    def describe(self) -> dict[str, Any]:
-        """Name and parameters as JSON, without the weights."""
+GivenWeights: TypeAlias = Sequence[Weight] | Mapping[str, Weight] | WeightScheduler
+"""A weight for each source: by position, by name in the order of the mapping, or over steps."""
 
 
-class NamedScheme(Scheme, Protocol):
-    """A scheme that knows what its sources are called."""
-
-    names: tuple[str, ...] | None
-    """The names of the sources in their order, or None when they go by position."""
-
-
-SCHEMES: Mapping[str, Callable[..., NamedScheme]] = MappingProxyType(
-    {
-        "block": BlockScheme,
-        "exact": ExactScheme,
-        "random": RandomScheme,
-        "uniform": UniformScheme,
-        "round_robin": RoundRobinScheme,
-        "greedy": GreedyScheme,
-    }
-)
-
-WEIGHTLESS = frozenset({"uniform", "round_robin"})
-"""Schemes that treat all sources alike, whatever their weights."""
-
-
-def make_scheme(name: str, weights: Weights, *, key: int = 0, **options: Any) -> NamedScheme:
+def make_scheme(name: str, weights: GivenWeights, *, key: int = 0, **options: Any) -> NamedScheme:
     """The scheme called `name` over sources with these `weights`, which need not sum to 1.
 
     Weights are given by position, or by name in a mapping; sources are numbered in its order, and
-    one of weight 0 keeps its number. `key` is what random choices depend on. `options` are the
-    scheme's own: `block_size` of `block`.
+    one of weight 0 keeps its number. A weight is a number or a `Schedule`; a `WeightScheduler` has
+    those of all sources (see `mixing_scheme` for what schemes make of weights that change). `key`
+    is what random choices depend on. `options` are the scheme's own: `block_size` of `block`.
 
     | name | promise |
     |---|---|
@@ -75,32 +42,54 @@ def make_scheme(name: str, weights: Weights, *, key: int = 0, **options: Any) ->
     | `greedy` | the order of Megatron's blending index |
 
     Raises `WeightError` for weights that cannot be used, and `ConfigError` for an unknown name or
-    option.
+    option, and for schedules that the scheme cannot follow.
 
     >>> scheme = make_scheme("block", {"code": 3, "text": 1}, block_size=4)
     >>> scheme.names, scheme.counts(8).tolist()
     (('code', 'text'), [6, 2])
     """
-    known = option_names(name)
-    for option in options:
-        if option not in known:
-            raise ConfigError(
-                f"the scheme {name!r} has no option {option!r}{nearest(option, known) or '.'} "
-                f"Known: {', '.join(known) or 'none'}"
-            )
-    return SCHEMES[name](weights, key=key, **options)
+    given = weights.schedules() if isinstance(weights, WeightScheduler) else weights
+    named = listed_weights(given)
+    if not any(isinstance(weight, Schedule | Share | Product | Sum) for _, weight in named):
+        numbers: Any = dict(named) if names_of(given) else [weight for _, weight in named]
+        return plain_scheme(name, numbers, key=key, **options)
+    return _ScheduledScheme(name, named, names_of(given), key, options)
 
 
-def option_names(name: str) -> list[str]:
-    """The options of the scheme called `name`; `ConfigError` when there is none.
+class _ScheduledScheme(CheckedScheme):
+    """A scheme whose weights change with the slot, and what it was made from."""
 
-    >>> option_names("block")
-    ['block_size']
-    """
-    if name not in SCHEMES:
-        raise ConfigError(
-            f"unknown scheme {name!r}{nearest(name, list(SCHEMES)) or '.'} "
-            f"Known: {', '.join(SCHEMES)}"
-        )
-    parameters = inspect.signature(SCHEMES[name]).parameters
-    return [each for each in parameters if each not in ("weights", "key")]
+    def __init__(
+        self,
+        name: str,
+        weights: Sequence[tuple[str | int, Any]],
+        names: tuple[str, ...] | None,
+        key: int,
+        options: Mapping[str, Any],
+    ) -> None:
+        self.names = names
+        self._name, self._key, self._options = name, key, dict(options)
+        self._weights = [_checked(weight, f"weight {which!r}") for which, weight in weights]
+        self._scheme: Scheme = mixing_scheme(name, self._weights, key=key, **options)
+
+    def describe(self) -> dict[str, Any]:
+        weights = described(self._weights)
+        by_name = None if self.names is None else dict(zip(self.names, weights, strict=True))
+        return {
+            "scheme": self._name,
+            "weights": by_name or weights,
+            "key": self._key,
+            **described(self._options),
+        }
+
+    def _counts(self, n: int) -> Int64Array:
+        return self._scheme.counts(n)
+
+    def _locate(self, ks: Int64Array) -> tuple[Int64Array, Int64Array]:
+        return self._scheme.locate(ks)
+
+
+def _checked(weight: object, where: str) -> Weight:
+    if isinstance(weight, Schedule | Share | Product | Sum):
+        return weight
+    return checked_weight(weight, where)

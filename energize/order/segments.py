@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from energize.order.schemes import Scheme
+from energize.order.protocol import Scheme
 
 __all__ = ["EpochScheme", "Segment", "SegmentedScheme"]
 

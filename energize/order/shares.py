@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 
 from energize.errors import ConfigError, WeightError
+from energize.order.numeric import real_number
 
 __all__ = ["checked_temperature", "limited", "tempered"]
 
@@ -16,13 +17,13 @@ _ROUNDED = Fraction(1, 10**9)
 
 def checked_temperature(temperature: object) -> float:
     """`temperature` as a finite number, 0 or more."""
-    number = isinstance(temperature, int | float) and not isinstance(temperature, bool)
-    if not number or not math.isfinite(temperature) or temperature < 0:  # type: ignore[arg-type, operator]
+    number = real_number(temperature)
+    if number is None or not 0 <= number < math.inf:
         raise ConfigError(
             "temperature is a number, 0 or more: 1 keeps the weights, 0 makes them equal; got "
             f"{temperature!r}"
         )
-    return float(temperature)  # type: ignore[arg-type]
+    return float(number)
 
 
 def tempered(weights: Sequence[float], temperature: float) -> list[float]:
@@ -105,7 +106,7 @@ def _limits(
     default: Fraction,
 ) -> list[Fraction]:
     """One limit per source; a source of weight 0 has a share of 0 whatever limit is for all."""
-    if given is None or isinstance(given, int | float | str):
+    if not isinstance(given, Sequence) or isinstance(given, str):
         checked = default if given is None else _checked_limit(given, name, "")
         return [checked if w else Fraction(0) for w in weigh]
     if len(given) != len(weigh):
@@ -123,9 +124,10 @@ def _limits(
 
 
 def _checked_limit(limit: object, name: str, where: str) -> Fraction:
-    if isinstance(limit, bool) or not isinstance(limit, int | float) or not 0 <= limit <= 1:
+    number = real_number(limit)
+    if number is None or not 0 <= number <= 1:
         raise ConfigError(f"{name}{where}: a share is a number from 0 to 1, got {limit!r}")
-    return Fraction(repr(limit))
+    return Fraction(str(number))
 
 
 def _check_feasible(

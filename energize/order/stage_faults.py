@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+from energize.order.numeric import whole_number
+
 if TYPE_CHECKING:
     from energize.order.stages import Stage
 
@@ -43,7 +45,7 @@ def faults_of_each(
 
 def _faults(stage: Stage[Any]) -> Iterator[str]:
     if not isinstance(stage.name, str) or not stage.name.strip():
-        yield "a stage has a name that is not empty"
+        yield f"a stage has a name that is not empty; got {stage.name!r}"
     if not _is_whole(stage.start_step, 0):
         yield f"start_step is a whole number, 0 or more; got {stage.start_step!r}"
     elif stage.end_step is not None and not _is_whole(stage.end_step, stage.start_step + 1):
@@ -62,7 +64,8 @@ def _faults(stage: Stage[Any]) -> Iterator[str]:
 
 
 def _is_whole(value: object, least: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+    number = whole_number(value)
+    return number is not None and number >= least
 
 
 def faults_of_order(

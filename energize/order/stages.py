@@ -11,12 +11,16 @@ from typing import Any, Generic, TypeVar, cast
 
 from energize.describing import described
 from energize.errors import ConfigError
+from energize.order.numeric import whole_number
 from energize.order.stage_faults import faults_of_each, faults_of_order
 
 __all__ = ["Stage", "StagePlan"]
 
 D = TypeVar("D")
 E = TypeVar("E")
+
+_MOST_ITEMS = 2**62
+"""Positions below it fit in int64 with all that is computed from them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +46,12 @@ class Stage(Generic[D]):
     items_per_step: int = field(default=1, kw_only=True)
     batch: Mapping[str, Any] = field(default_factory=dict, kw_only=True, hash=False)
     place: str = field(default="", kw_only=True, compare=False)
+
+    def __post_init__(self) -> None:
+        for name in ("start_step", "end_step", "seq_len", "seed", "items_per_step"):
+            number = whole_number(getattr(self, name))
+            if number is not None:  # else it stays as it is, and the plan says what is wrong
+                object.__setattr__(self, name, number)
 
     @property
     def steps(self) -> int | None:
@@ -78,7 +88,9 @@ class StagePlan(Generic[D]):
         total_steps: int | None = None,
         default: Stage[D] | None = None,
     ) -> None:
-        given = list(stages)
+        given = _listed(stages, default)
+        if whole_number(total_steps) is not None:
+            total_steps = whole_number(total_steps)
         faults = [*faults_of_each(given, default, total_steps)]
         if not faults:
             ordered = sorted(given, key=lambda stage: stage.start_step)
@@ -89,6 +101,12 @@ class StagePlan(Generic[D]):
             raise ConfigError("\n".join(faults))
         self.stages = _with_ends(given, total_steps)
         self.total_steps = self.stages[-1].end_step
+        items = max(self.first_items[-1], self.total_items or 0)
+        if items > _MOST_ITEMS:
+            raise ConfigError(
+                f"the stages take {items:,} items (steps * items_per_step), and no more than 2**62 "
+                "can be counted; give fewer steps"
+            )
 
     def at(self, step: int) -> Stage[D]:
         """The stage that `step` belongs to; behind the end of training, the last one."""
@@ -96,12 +114,12 @@ class StagePlan(Generic[D]):
 
     def index_at(self, step: int) -> int:
         """The index in `stages` of the stage that `step` belongs to."""
-        if isinstance(step, bool) or not isinstance(step, int) or step < 0:
-            raise ConfigError(f"a step is a whole number, counted from 0; got {step!r}")
+        step = _checked_step(step)
         return bisect_right(self.stages, step, key=lambda stage: stage.start_step) - 1
 
     def remaining(self, step: int) -> list[int | None]:
         """Steps of each stage that are left to train from `step` on; None where there is no end."""
+        step = _checked_step(step)
         return [
             None if stage.end_step is None else max(0, stage.end_step - max(step, stage.start_step))
             for stage in self.stages
@@ -153,6 +171,26 @@ class StagePlan(Generic[D]):
 
     def __repr__(self) -> str:
         return f"StagePlan({list(self.stages)!r}, total_steps={self.total_steps!r})"
+
+
+def _checked_step(step: int) -> int:
+    number = whole_number(step)
+    if number is None or number < 0:
+        raise ConfigError(f"a step is a whole number, counted from 0; got {step!r}")
+    return number
+
+
+def _listed(stages: Iterable[Stage[D]], default: Stage[D] | None) -> list[Stage[D]]:
+    """The stages, when they and the default are some; `ConfigError` for anything else."""
+    if isinstance(stages, Stage | Mapping) or not isinstance(stages, Iterable):
+        raise ConfigError(f"StagePlan: stages come as a list of Stage; got {stages!r}")
+    given = list(stages)
+    for each in [*given, *([] if default is None else [default])]:
+        if not isinstance(each, Stage):
+            raise ConfigError(
+                f"StagePlan: a stage is a Stage(name, start_step, dataset=...); got {each!r}"
+            )
+    return given
 
 
 def _filled(stages: list[Stage[D]], default: Stage[D] | None) -> list[Stage[D]]:

@@ -11,9 +11,11 @@ import numpy.typing as npt
 
 from energize.cursor import INFINITE
 from energize.errors import ConfigError, nearest
-from energize.order.schemes import Scheme
+from energize.order.numeric import whole_number
+from energize.order.plain import WEIGHTLESS
+from energize.order.protocol import Scheme
 from energize.order.segments import EpochScheme, Segment, SegmentedScheme
-from energize.order.varying import Weight, ever_positive, finally_positive
+from energize.order.varying import Weight, ever_positive, finally_positive, shares_at
 
 __all__ = ["STOP_RULES", "SchemeMaker", "slot_limits", "stopped_scheme"]
 
@@ -52,12 +54,13 @@ def slot_limits(sizes: Sequence[int], stop: str, max_epochs: Sequence[int | None
         if epochs is None:
             limits.append(INFINITE if stop == "restart" else size)
             continue
-        if isinstance(epochs, bool) or not isinstance(epochs, int) or epochs < 1:
+        passes = whole_number(epochs)
+        if passes is None or passes < 1:
             raise ConfigError(
                 f"max_epochs, dataset {number}: a whole number of epochs, 1 or more, or None for "
                 f"no limit; got {epochs!r}. Give a dataset that shall not be read the weight 0"
             )
-        limits.append(min(size * epochs, INFINITE))
+        limits.append(min(size * passes, INFINITE))
     return np.array(limits, dtype=np.int64)
 
 
@@ -103,7 +106,9 @@ def stopped_scheme(
     elif (wanted[drawn] == INFINITE).all():
         return make(everyone, 0), INFINITE
     else:
-        scheme = _DroppingScheme(make, wanted)
+        scheme = _DroppingScheme(
+            make, wanted, [1.0] * len(limits) if name in WEIGHTLESS else weights
+        )
     if size >= _FARTHEST or size == 0:
         return scheme, INFINITE if size else 0
     each = scheme.counts(size) if stop == "first_exhausted" else wanted
@@ -113,13 +118,14 @@ def stopped_scheme(
 class _DroppingScheme(SegmentedScheme):
     """A source that has had `limits` slots drops out; a new segment begins without it.
 
-    Segments are found when they are needed, each by bisection from the one before it. Slots lie
-    below the sum of the limits.
+    Segments are found when they are needed, each from the one before it: sought from where it would
+    begin if shares held exactly. Slots lie below the sum of the limits.
     """
 
-    def __init__(self, make: SchemeMaker, limits: Int64Array) -> None:
+    def __init__(self, make: SchemeMaker, limits: Int64Array, weights: Sequence[Weight]) -> None:
         self._make = make
         self._limits = limits
+        self._weights = weights
         members = np.flatnonzero(limits)
         first = Segment(0, make(members, 0), members, np.zeros(len(limits), dtype=np.int64))
         super().__init__([first], first.scheme.describe())
@@ -137,14 +143,42 @@ class _DroppingScheme(SegmentedScheme):
         def over(slot: int) -> bool:
             return bool((segment.counts(slot) >= self._limits)[segment.members].any())
 
-        if not over(n):
+        if n <= segment.start:
             return None
-        start = _first(over, segment.start, n)
+        low, high = _around(over, self._expected(segment), segment.start, n)
+        if low == high:
+            return None
+        start = _first(over, low, high)
         counts = segment.counts(start)
         members = segment.members[(counts < self._limits)[segment.members]]
         if not members.size:
             return None
         return Segment(start, self._make(members, start), members, counts)
+
+    def _expected(self, segment: Segment) -> int:
+        """About where the first source of a segment is over."""
+        weights = [self._weights[each] for each in segment.members.tolist()]
+        shares = shares_at(weights, [segment.start])[0]
+        left = (self._limits - segment.before)[segment.members]
+        slots = (left[shares > 0] / shares[shares > 0]).min()
+        return segment.start + int(min(slots, _FARTHEST))
+
+
+def _around(holds: Callable[[int], bool], guess: int, low: int, high: int) -> tuple[int, int]:
+    """A number for which `holds` is false, `low` or above, and a higher one for which it is true:
+    close together when the guess is close. Twice `high` when it is false up to there.
+    """
+    step, at = 1, min(max(guess, low + 1), high)
+    if holds(at):
+        high = at
+        while (at := high - step) > low and holds(at):
+            high, step = at, 2 * step
+        return max(low, at), high
+    while at < high:
+        low, at, step = at, min(at + step, high), 2 * step
+        if holds(at):
+            return low, at
+    return high, high
 
 
 def _first_asked_too_much(

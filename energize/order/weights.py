@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+import reprlib
+from collections.abc import Iterable, Mapping, Sequence, Set
 from decimal import Decimal
-from fractions import Fraction
-from typing import TypeAlias
+from numbers import Rational
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from energize.errors import WeightError
+from energize.order.numeric import real_number
 
 __all__ = [
     "Weights",
@@ -19,6 +21,7 @@ __all__ = [
     "checked_weight",
     "integer_weights",
     "largest_remainder",
+    "listed_weights",
     "names_of",
 ]
 
@@ -30,24 +33,37 @@ Weights: TypeAlias = Sequence[float] | Mapping[str, float]
 _LIMIT = 2**31
 
 
-def checked_weight(weight: object, where: str) -> float:
+def checked_weight(weight: object, where: str, what: str = "a weight") -> float:
     """`weight` as a finite number, 0 or more; `WeightError` naming `where` and the value."""
-    if isinstance(weight, bool) or not isinstance(weight, int | float | Fraction | np.number):
-        raise WeightError(f"{where}: a weight is a number, got {weight!r}")
-    if isinstance(weight, np.complexfloating):
-        raise WeightError(f"{where}: a weight is a real number, got {weight!r}")
+    number = real_number(weight)
+    if number is None:
+        raise WeightError(f"{where}: {what} is a number, got {reprlib.repr(weight)}")
     try:
-        value = float(weight)
+        value = float(number)
     except OverflowError:
         value = math.inf
     if not math.isfinite(value) or value < 0:
-        raise WeightError(f"{where}: a weight is finite and not negative, got {weight!r}")
+        raise WeightError(f"{where}: {what} is finite and not negative, got {reprlib.repr(weight)}")
     return value
 
 
-def names_of(weights: Weights) -> tuple[str, ...] | None:
+def names_of(weights: Mapping[str, Any] | Iterable[Any]) -> tuple[str, ...] | None:
     """The names of the sources in their order, or None when they go by position."""
     return tuple(weights) if isinstance(weights, Mapping) else None
+
+
+def listed_weights(weights: Mapping[str, Any] | Iterable[Any]) -> list[tuple[str | int, Any]]:
+    """Names or positions, with the weights as given; `WeightError` for what is no list of them."""
+    if isinstance(weights, Mapping):
+        return list(weights.items())
+    try:
+        if not isinstance(weights, str | Set):  # which have no weights, or no order
+            return list(enumerate(weights))
+    except TypeError:
+        pass
+    raise WeightError(
+        f"weights are a list of numbers, or numbers by name in a dict; got {reprlib.repr(weights)}"
+    )
 
 
 def integer_weights(weights: Weights) -> Int64Array:
@@ -58,7 +74,7 @@ def integer_weights(weights: Weights) -> Int64Array:
     it holds Python integers. Raises `WeightError`, which names the weight by its name or position,
     for one that cannot be used, and when there are none, or none above zero.
     """
-    named = list(weights.items()) if isinstance(weights, Mapping) else list(enumerate(weights))
+    named = listed_weights(weights)
     if not named:
         raise WeightError("there are no weights: a mix needs at least one source")
     checked = [checked_weight(weight, f"weight {name!r}") for name, weight in named]
@@ -73,11 +89,10 @@ def integer_weights(weights: Weights) -> Int64Array:
 
 
 def _ratio(weight: object) -> tuple[int, int]:
-    if isinstance(weight, np.integer):
-        weight = int(weight)
-    if isinstance(weight, int | Fraction):
-        return weight.as_integer_ratio()
-    return Decimal(str(weight)).as_integer_ratio()
+    number = real_number(weight)
+    if isinstance(number, Rational):
+        return int(number.numerator), int(number.denominator)
+    return Decimal(str(number)).as_integer_ratio()
 
 
 def bounded_weights(integers: Int64Array, bits: int) -> Int64Array:

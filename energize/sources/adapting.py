@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import torch.utils.data
+
 from energize.dataset import Dataset
 from energize.errors import ConfigError
 from energize.sources.hugging_face import HuggingFaceSource
@@ -18,9 +20,10 @@ __all__ = ["as_dataset"]
 def as_dataset(samples: Any, name: str) -> Dataset[Any]:
     """`samples` as a dataset called `name`: with random access where they have it, else a stream.
 
-    Takes energize datasets as they are, Hugging Face datasets of both kinds, objects with `__len__`
-    and `__getitem__`, anything that can be iterated over again and again, and functions that make
-    an iterable. Raises `ConfigError` for anything else, an iterator for example.
+    Takes energize datasets as they are, also those inside a torch dataset of `energize.compat`;
+    Hugging Face datasets of both kinds, objects with `__len__` and `__getitem__`, anything that can
+    be iterated over again and again, and functions that make an iterable. Raises `ConfigError` for
+    anything else, an iterator for example.
 
     >>> as_dataset([1, 2], "numbers").indexed, as_dataset({1, 2}, "numbers").indexed
     (True, False)
@@ -32,6 +35,9 @@ def as_dataset(samples: Any, name: str) -> Dataset[Any]:
             f"{name!r} is a {type(samples).__name__}, which is not a collection of samples: "
             f"{str(samples)[:80]!r}"
         )
+    if isinstance(samples, torch.utils.data.IterableDataset):
+        inside = getattr(samples, "dataset", None)
+        return inside if isinstance(inside, Dataset) else IterableSource(samples, name=name)
     if is_instance_of(samples, "datasets", "Dataset"):
         return HuggingFaceSource(samples, name=name)
     streaming = is_instance_of(samples, "datasets", "IterableDataset")

@@ -32,7 +32,13 @@ def data_files(given: DataFiles, owner: str) -> tuple[Path, ...]:
 
     Raises `DatasetNotFoundError` for a path or pattern without a file, `ConfigError` for none.
     """
-    listed = [given] if isinstance(given, str | os.PathLike) else list(given)
+    alone = isinstance(given, str | os.PathLike) or not isinstance(given, Sequence)
+    listed: list[Any] = [given] if alone else list(given)  # type: ignore[arg-type]
+    for each in listed:
+        if not isinstance(each, str | os.PathLike):
+            raise ConfigError(
+                f"{owner}: files are a path, a pattern or a list of them; got {given!r}"
+            )
     if not listed:
         raise ConfigError(f"{owner}: there are no files to read")
     return tuple(path for each in listed for path in _matching(os.fspath(each), owner))

@@ -10,10 +10,11 @@ import numpy as np
 
 from energize.cursor import Cursor, State
 from energize.dataset import INFINITE, Dataset, Int64Array, OnFailure
-from energize.errors import ConfigError, EmptyDatasetError, NotIndexedError
+from energize.errors import ConfigError, EmptyDatasetError, NotIndexedError, WeightError
+from energize.order.plain import WEIGHTLESS, option_names
+from energize.order.protocol import Scheme
 from energize.order.schedule import WeightScheduler
 from energize.order.scheduled import mixing_scheme
-from energize.order.schemes import WEIGHTLESS, Scheme, option_names
 from energize.order.stopping import slot_limits, stopped_scheme
 from energize.order.varying import Weight, ever_positive, shares_at
 from energize.rng import derive
@@ -105,6 +106,7 @@ class BlendDataset(RoutedDataset[T_co]):
             if isinstance(scheme, str):
                 check_names(options, option_names(scheme), BlendDataset)
             parts, names = checked_parts(pairs, weights, max_epochs)
+            _check_same_names(names, getattr(scheme, "names", None))
             slot_limits([1] * len(parts), stop, [part.max_epochs for part in parts])
             parts = levelled(parts, names, temperature, min_share, max_share)
             if isinstance(scheme, str):
@@ -223,6 +225,15 @@ class BlendDataset(RoutedDataset[T_co]):
 
     def _open_stream(self, lane: Lane, state: State | None, on_failure: OnFailure) -> Cursor[T_co]:
         return RoutedCursor(self.route, self.inputs, lane, state, on_failure)
+
+
+def _check_same_names(datasets: list[str] | None, sources: tuple[str, ...] | None) -> None:
+    """A scheme numbers its sources: by name, these are the datasets in their order."""
+    if datasets is not None and sources is not None and tuple(datasets) != sources:
+        raise WeightError(
+            f"the scheme is over the sources {', '.join(sources)}, and the datasets are "
+            f"{', '.join(datasets)}; give both the same names in the same order"
+        )
 
 
 def _flattened(parts: Sequence[Part], scheme: str, options: dict[str, Any]) -> list[Part]:

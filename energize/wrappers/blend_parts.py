@@ -7,6 +7,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from energize.dataset import Dataset
 from energize.errors import ConfigError, WeightError, nearest
 from energize.order.schedule import Schedule, WeightScheduler, names_apart
@@ -68,6 +70,8 @@ def one_each(value: PerDataset, names: list[str] | None, count: int, what: str) 
                 f"{what}: the datasets are {', '.join(names)}; unknown {', '.join(unknown)}"
             )
         return [value.get(name) for name in names]
+    if isinstance(value, np.ndarray):
+        value = value.tolist()
     if isinstance(value, list | tuple):
         if len(value) != count:
             raise ConfigError(f"{what}: {len(value)} values are given for {count} datasets")
@@ -93,7 +97,9 @@ def levelled(
                 "limits at its points"
             )
         least, most = (
-            one_each(value, names, len(parts), name) if isinstance(value, Mapping) else value
+            one_each(value, names, len(parts), name)
+            if isinstance(value, Mapping | np.ndarray)
+            else value
             for name, value in (("min_share", min_share), ("max_share", max_share))
         )
         numbers = tempered(numbers, exponent) if exponent != 1 else numbers
@@ -171,6 +177,11 @@ def _pairs(given: Sequence[Any], names: list[str] | None) -> list[tuple[Dataset[
         if not _is_pair(pair):
             raise WeightError(f"{where} {_fault(pair)}")
         dataset, weight = pair
+        if isinstance(weight, WeightScheduler):
+            raise WeightError(
+                f"{where} has a WeightScheduler, which holds the weights of all; give datasets by "
+                "name and weights=it, or a Schedule to each dataset"
+            )
         if not isinstance(weight, Schedule | Share | Product | Sum):
             weight = checked_weight(weight, where)
         pairs.append((dataset, weight))

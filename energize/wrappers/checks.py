@@ -6,18 +6,18 @@ import inspect
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-import numpy as np
-
 from energize.errors import ConfigError, EmptyDatasetError, nearest
+from energize.order.numeric import whole_number
 
 __all__ = ["check_names", "checked_count", "raised_as"]
 
 
 def checked_count(value: object, name: str, owner: str) -> int:
     """`value` as a whole number, 1 or more; `ConfigError` naming the parameter and its owner."""
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
+    number = whole_number(value)
+    if number is None or number < 1:
         raise ConfigError(f"{owner}: {name} is a whole number, 1 or more; got {value!r}")
-    return int(value)
+    return number
 
 
 def check_names(given: Iterable[str], options: Iterable[str], *makers: type) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -36,7 +37,8 @@ class SourceShare:
 class StageReport:
     """A stage and the share of each of its sources, as planned; none for stages that are streams.
 
-    `tokens`: steps * global batch size * seq_len, when all three are known.
+    `tokens`: steps * global batch size * seq_len, when all three are known. Trainers write a global
+    batch size below 1 for one that they work out themselves.
     """
 
     stage: Stage[Any]
@@ -45,8 +47,8 @@ class StageReport:
     @property
     def tokens(self) -> int | None:
         factors = (self.stage.steps, self.stage.batch.get(_BATCH), self.stage.seq_len)
-        steps, batch, length = (each if isinstance(each, int) else None for each in factors)
-        return None if steps is None or batch is None or length is None else steps * batch * length
+        known = [each for each in factors if isinstance(each, int) and each > 0]
+        return math.prod(known) if len(known) == len(factors) else None
 
 
 def source_shares(
@@ -115,7 +117,9 @@ def changes(old: StageReport, new: StageReport) -> list[str]:
 
 
 def _changed_sources(old: StageReport, new: StageReport) -> Iterator[str]:
-    before, after = ({each.name: each.share for each in report.sources} for report in (old, new))
+    before, after = (
+        {each.name: each.share for each in report.sources if each.share} for report in (old, new)
+    )
     for name in {**before, **after}:
         one, other = before.get(name, 0.0), after.get(name, 0.0)
         if name not in before:

@@ -38,3 +38,11 @@ class Stream:
     def __iter__(self) -> Iterator[Any]:
         self.passes += 1
         return iter(self.samples)
+
+
+def letter_streams(*sizes: int) -> list[Stream]:
+    """Streams of samples like "a0", "a1", of these sizes."""
+    return [
+        Stream(f"{letter}{i}" for i in range(size))
+        for letter, size in zip("abcdefgh", sizes, strict=False)
+    ]

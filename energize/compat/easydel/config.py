@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from energize.compat.checks import checked_list
 from energize.compat.easydel.mixing import Mixing
 from energize.compat.easydel.tokenizing import Tokenizer, TokenizerConfig
 from energize.errors import ConfigError, WeightError
-from energize.order.schedule import WeightSchedulePoint, WeightScheduler
+from energize.order.schedule import INTERPOLATIONS, WeightSchedulePoint, WeightScheduler
+from energize.order.weights import checked_weight
 from energize.sources.row_files import DataFiles
-from energize.wrappers.checks import checked_count
+from energize.wrappers.checks import checked_count, raised_as
 
 __all__ = ["DatasetConfig", "LoadStageConfig", "MixStageConfig", "PipelineConfig"]
 
@@ -78,10 +81,24 @@ class MixStageConfig:
 
     def __post_init__(self) -> None:
         if self.weights is not None:
-            total = sum(self.weights.values())
+            if not isinstance(self.weights, Mapping):
+                raise WeightError(
+                    "MixStageConfig: weights are numbers by the names of the datasets, in a dict; "
+                    f"got {self.weights!r}"
+                )
+            total = math.fsum(
+                checked_weight(weight, f"MixStageConfig: weight of {name!r}")
+                for name, weight in self.weights.items()
+            )
             if not abs(total - 1) <= _SUM_TOLERANCE:
                 raise WeightError(f"MixStageConfig: the weights sum to {total:.9g}, not to 1")
-        self.scheduler()  # the points are checked here
+        if self.weight_schedule_type not in INTERPOLATIONS:
+            raise ConfigError(
+                f"MixStageConfig: weight_schedule_type is one of {', '.join(INTERPOLATIONS)}; got "
+                f"{self.weight_schedule_type!r}"
+            )
+        with raised_as("MixStageConfig", "WeightScheduler"):
+            self.scheduler()  # the points are checked here
         self.mixing(0)
 
     def scheduler(self) -> WeightScheduler | None:
@@ -127,6 +144,7 @@ class PipelineConfig:
     load: LoadStageConfig = field(default_factory=LoadStageConfig)
 
     def __post_init__(self) -> None:
+        checked_list(self.datasets, DatasetConfig, "PipelineConfig: datasets")
         names = self.names()
         if not names:
             raise ConfigError("PipelineConfig: there are no datasets")
@@ -142,7 +160,10 @@ class PipelineConfig:
     def from_dict(cls, tree: Mapping[str, Any]) -> PipelineConfig:
         """A config from plain dicts; `ConfigError` naming keys that are not known."""
         values = dict(tree)
-        values["datasets"] = [_made(DatasetConfig, each) for each in tree.get("datasets", ())]
+        given = tree.get("datasets") or ()
+        if isinstance(given, Sequence) and not isinstance(given, str):
+            given = [_made(DatasetConfig, each) for each in given]
+        values["datasets"] = given
         for name, kind in (("mix", MixStageConfig), ("load", LoadStageConfig)):
             if tree.get(name) is not None:
                 values[name] = _made(kind, tree[name])

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from energize.compat.easydel.mixing import Mixing, mixed
 from energize.compat.easydel.sharded import ShardedDataSource
-from energize.compat.hugging_face import to_iterable_dataset
 from energize.dataset import Dataset
 from energize.errors import ConfigError
 from energize.order.schedule import WeightScheduler
 from energize.sources.adapting import as_dataset
-
-if TYPE_CHECKING:
-    import datasets
 
 __all__ = ["SOURCE_FIELD", "MixedShardedSource", "named_datasets"]
 
@@ -40,8 +36,10 @@ class MixedShardedSource(ShardedDataSource):
     `shuffle=False`; streams come as they come. `order="easydel"` repeats the order of EasyDeL 0.3,
     sources in their stored order. `seed=None` draws a seed, which the log tells.
 
-    `dataset` is the mix for `energize.get_loader`; `to_iterable_dataset()` the same for trainers
-    and torch loaders. Either gives ranks and workers a part each of one and the same order.
+    `dataset` is the mix for `energize.get_loader`; `to_iterable_dataset()` the same for trainers.
+    Either gives ranks and workers a part each of one and the same order; with a stream among the
+    sources, only the second can divide it among ranks. The source itself goes into a torch
+    DataLoader, whose workers get a part each.
 
     Raises `WeightError` listing names that do not match, `ConfigError` for other values,
     `EmptyDatasetError` naming a source that is to start again and has no examples.
@@ -86,10 +84,6 @@ class MixedShardedSource(ShardedDataSource):
         self._number_of(shard_name)
         return self._dataset
 
-    def to_iterable_dataset(self) -> datasets.IterableDataset:
-        """The mix as a Hugging Face iterable dataset, with a state and parts for ranks."""
-        return to_iterable_dataset(self._dataset)
-
 
 def named_datasets(sources: Mapping[str, Any], owner: str) -> dict[str, Dataset[Any]]:
     """Named sources, sharded or of any other kind, as datasets."""
@@ -98,9 +92,10 @@ def named_datasets(sources: Mapping[str, Any], owner: str) -> dict[str, Dataset[
             f"{owner}: sources are given by name, {{'code': ..., 'text': ...}}; got "
             f"{type(sources).__name__}"
         )
+    for name in sources:
+        if not isinstance(name, str):
+            raise ConfigError(f"{owner}: the name of a source is text; got {name!r}")
     return {
-        str(name): source.dataset
-        if isinstance(source, ShardedDataSource)
-        else as_dataset(source, str(name))
+        name: source.dataset if isinstance(source, ShardedDataSource) else as_dataset(source, name)
         for name, source in sources.items()
     }

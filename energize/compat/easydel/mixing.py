@@ -59,7 +59,7 @@ class Mixing:
         ):
             if value not in known:
                 raise ConfigError(
-                    f"{self.owner}: unknown {name} {value!r}{nearest(str(value), known)} "
+                    f"{self.owner}: unknown {name} {value!r}{nearest(str(value), known) or '.'} "
                     f"Known: {', '.join(known)}"
                 )
         if self.order == "easydel" and self.stop == "all_exhausted":
@@ -116,7 +116,7 @@ def mixed(
     if all(part.indexed for part in parts):
         return _blend(parts, by_name, mixing)
     drawn = [i for i, weight in enumerate(by_name) if ever_positive(weight)]
-    key = derive(mixing.owner, seed, *names)
+    key = derive("mixed", seed, *names)
     return MultiplexedDataset(
         [parts[i] for i in drawn],
         [names[i] for i in drawn],
@@ -138,7 +138,7 @@ def _blend(
 
 def _slots(weights: list[Amount], key: int, mixing: Mixing) -> Slots:
     if mixing.order == "easydel":
-        return GivenSlots(_easydel(weights, mixing))
+        return GivenSlots(_easydel(weights, mixing), len(weights))
     return SchemeSlots(mixing.scheme, tuple(weights), key, mixing.options())
 
 
@@ -183,7 +183,12 @@ def _weights(
             f"{{{', '.join(f'{name!r}: ...' for name in names)}}}"
         )
     if scheduler is not None:
-        _check_names(owner, "the weight schedule", names, scheduler.dataset_names)
+        if not isinstance(scheduler, WeightScheduler):
+            raise ConfigError(
+                f"{owner}: weight_scheduler is a WeightScheduler(points, interpolation); got "
+                f"{scheduler!r}"
+            )
+        _check_names(owner, "the weights of the schedule", names, scheduler.dataset_names)
     if weights is not None:
         _check_names(owner, "weights", names, list(weights))
     if scheduler is not None:

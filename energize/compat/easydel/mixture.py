@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from energize.compat.checks import checked_list
 from energize.compat.easydel.mixing import Mixing, mixed
 from energize.compat.easydel.reading import Formatted, rows_of
 from energize.compat.hugging_face import to_iterable_dataset
@@ -57,6 +58,7 @@ class DatasetMixture:
     text_target_field: str = "text"
 
     def __post_init__(self) -> None:
+        checked_list(self.informs, TextDatasetInform, "DatasetMixture: informs")
         names = self.names()
         if not names:
             raise ConfigError("DatasetMixture: there are no informs")
@@ -81,7 +83,7 @@ class _Text:
         for name in (self.content_field, *self.kept):
             if name not in example:
                 raise ConfigError(
-                    f"an example has no field {name!r}{nearest(name, list(example))} "
+                    f"an example has no field {name!r}{nearest(name, list(example)) or '.'} "
                     f"It has {', '.join(example)}; set content_field and additional_fields of the "
                     "TextDatasetInform"
                 )
@@ -94,6 +96,8 @@ def build_dataset(mixture: DatasetMixture) -> datasets.IterableDataset | Dataset
 
     The energize dataset has random access, and a length when the stop strategy ends it.
     """
+    if not isinstance(mixture, DatasetMixture):
+        raise ConfigError(f"build_dataset makes the dataset of a DatasetMixture; got {mixture!r}")
     scheme = "block"
     if not mixture.block_mixture:
         scheme = "round_robin" if mixture.mixture_weights is None else "random"
@@ -120,7 +124,7 @@ def _texts(inform: TextDatasetInform, name: str, mixture: DatasetMixture) -> Dat
         split=inform.split,
         streaming=mixture.streaming,
         num_rows=inform.num_rows,
-        formatted=Formatted(inform.format_callback, dict(inform.format_fields or {})),
+        formatted=Formatted(inform.format_callback, inform.format_fields or {}),
     )
     text = _Text(inform.content_field, mixture.text_target_field, tuple(inform.additional_fields))
     return MapDataset(rows, text, seeded=False)

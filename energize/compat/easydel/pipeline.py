@@ -60,6 +60,10 @@ class Pipeline:
     @classmethod
     def from_config(cls, config: PipelineConfig | Mapping[str, Any]) -> Pipeline:
         """A pipeline before its first stage, of a config or of plain dicts."""
+        if not isinstance(config, PipelineConfig | Mapping):
+            raise ConfigError(
+                f"Pipeline: a config is a PipelineConfig or a dict of its fields; got {config!r}"
+            )
         if not isinstance(config, PipelineConfig):
             config = PipelineConfig.from_dict(config)
         return cls(config)
@@ -161,7 +165,7 @@ def _opened(config: DatasetConfig, name: str, streaming: bool) -> Dataset[Any]:
         split=config.split,
         streaming=streaming,
         num_rows=config.num_rows,
-        formatted=Formatted(config.format_callback, dict(config.format_fields or {})),
+        formatted=Formatted(config.format_callback, config.format_fields or {}),
     )
 
 

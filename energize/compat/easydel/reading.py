@@ -41,6 +41,14 @@ class Formatted:
     callback: Callable[[Example], Example] | None
     fields: Mapping[str, str]
 
+    def __post_init__(self) -> None:
+        if self.callback is not None and not callable(self.callback):
+            raise ConfigError(f"format_callback is a function of an example; got {self.callback!r}")
+        if not isinstance(self.fields, Mapping):
+            raise ConfigError(
+                f"format_fields maps names of fields to their new names; got {self.fields!r}"
+            )
+
     def __call__(self, example: Mapping[str, Any]) -> Example:
         made = {**example}
         if self.callback is not None:
@@ -98,7 +106,7 @@ def _kind(files: DataFiles, given: str | None, name: str) -> str:
         kind = _ALIASES.get(str(given).lower(), str(given).lower())
         if kind not in TYPES:
             raise ConfigError(
-                f"dataset {name!r}: unknown type {given!r}{nearest(kind, list(TYPES))} "
+                f"dataset {name!r}: unknown type {given!r}{nearest(kind, list(TYPES)) or '.'} "
                 f"Known: {', '.join(TYPES)}"
             )
         return kind

@@ -8,8 +8,12 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import torch.utils.data
+
+from energize.compat.checks import checked_list
+from energize.compat.hugging_face import to_iterable_dataset
 from energize.cursor import Cursor, State
 from energize.dataset import Dataset, IndexedDataset
 from energize.errors import ConfigError, NotIndexedError, nearest
@@ -17,7 +21,11 @@ from energize.sources.adapting import as_dataset
 from energize.sources.json_rows import JsonSource
 from energize.sources.parquet import ParquetSource
 from energize.sources.row_files import DataFiles, RowFiles
+from energize.topology import SINGLE_LANE, Lane
 from energize.wrappers.concat import ConcatDataset
+
+if TYPE_CHECKING:
+    import datasets
 
 __all__ = [
     "CompositeShardedSource",
@@ -30,8 +38,12 @@ __all__ = [
 Example = dict[str, Any]
 
 
-class ShardedDataSource(ABC):
-    """Examples in shards that are opened by name; `dataset` is all of them as one."""
+class ShardedDataSource(torch.utils.data.IterableDataset[Example], ABC):
+    """Examples in shards that are opened by name; `dataset` is all of them as one.
+
+    It is an iterable torch dataset: iterating gives all examples, in the workers of a DataLoader a
+    part each. Ranks are not divided among: `to_iterable_dataset()` is for trainers, which do that.
+    """
 
     @property
     @abstractmethod
@@ -73,7 +85,13 @@ class ShardedDataSource(ABC):
             yield from self.open_shard(name)
 
     def __iter__(self) -> Iterator[Example]:
-        return self.iter_shards()
+        worker = torch.utils.data.get_worker_info()
+        lane = SINGLE_LANE if worker is None else Lane(worker.id, worker.num_workers)
+        return self.dataset.open(lane)
+
+    def to_iterable_dataset(self) -> datasets.IterableDataset:
+        """The examples as a Hugging Face iterable dataset, with a state and parts for ranks."""
+        return to_iterable_dataset(self.dataset)
 
     def __len__(self) -> int:
         """Examples in all shards; `NotIndexedError` (a TypeError) when there is no such number."""
@@ -82,11 +100,15 @@ class ShardedDataSource(ABC):
             return len(dataset)
         raise NotIndexedError(f"{type(self).__name__} is a stream, whose length is not known")
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.dataset!r})"
+
     def _number_of(self, shard_name: str) -> int:
         names = list(self.shard_names)
         if shard_name not in names:
             raise ConfigError(
-                f"{type(self).__name__} has no shard {shard_name!r}{nearest(shard_name, names)} "
+                f"{type(self).__name__} has no shard {shard_name!r}"
+                f"{nearest(str(shard_name), names) or '.'} "
                 f"It has {', '.join(names[:20])}{', ...' if len(names) > 20 else ''}"
             )
         return names.index(shard_name)
@@ -169,6 +191,11 @@ class CompositeShardedSource(ShardedDataSource):
     """
 
     def __init__(self, sources: Sequence[ShardedDataSource]) -> None:
+        self._sources = checked_list(
+            sources,
+            ShardedDataSource,  # type: ignore[type-abstract]  # only asked about, not made
+            "CompositeShardedSource: sources",
+        )
         if not sources:
             raise ConfigError("CompositeShardedSource: there are no sources to combine")
         self._parts = [(part, name) for part in sources for name in part.shard_names]
@@ -178,7 +205,6 @@ class CompositeShardedSource(ShardedDataSource):
             for number, part in enumerate(sources)
             for name in part.shard_names
         )
-        self._sources = tuple(sources)
 
     @property
     def shard_names(self) -> Sequence[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +32,13 @@ class TokenizerConfig:
     add_special_tokens: bool = True
     return_attention_mask: bool = True
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.name_or_path, str | os.PathLike) and not callable(self.name_or_path):
+            raise ConfigError(
+                "a tokenizer is a function of a text, a file, or a name that transformers knows; "
+                f"got {self.name_or_path!r}"
+            )
+
 
 @dataclass(frozen=True)
 class TokenizeExample:
@@ -45,7 +53,7 @@ class TokenizeExample:
         for name in (self.content_field, *self.kept):
             if name not in example:
                 raise ConfigError(
-                    f"an example has no field {name!r}{nearest(name, list(example))} "
+                    f"an example has no field {name!r}{nearest(name, list(example)) or '.'} "
                     f"It has {', '.join(example)}; set content_field and additional_fields of the "
                     "DatasetConfig"
                 )

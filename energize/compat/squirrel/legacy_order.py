@@ -1,4 +1,4 @@
-"""The exact orders of squirrel-core 0.20, for runs that have to repeat one of its."""
+"""The exact draws of squirrel-core 0.20, for runs that have to repeat one of its."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from energize.cursor import State, state_field
 from energize.errors import StateError
 
-__all__ = ["LegacyDraws", "LegacyTurns"]
+__all__ = ["LegacyDraws"]
 
 _AT_ONCE = 256
 
@@ -58,7 +58,7 @@ class _DrawCursor:
     def advance(self) -> None:
         self._used += 1
 
-    def ended(self, over: frozenset[int]) -> None:
+    def ended(self, *, left_out: bool) -> None:
         self.advance()
 
     def state(self) -> State:
@@ -87,36 +87,3 @@ def _unpacked(text: str) -> dict[str, Any]:
         "has_gauss": 0,
         "gauss": 0.0,
     }
-
-
-@dataclass(frozen=True)
-class LegacyTurns:
-    """Round robin that begins again at the first source left whenever one is over."""
-
-    sources: int
-
-    def begin(self, state: State | None, over: frozenset[int]) -> _TurnCursor:
-        return _TurnCursor(self.sources, state, over)
-
-    def describe(self) -> dict[str, Any]:
-        return {"order": "squirrel", "turns": self.sources}
-
-
-class _TurnCursor:
-    def __init__(self, sources: int, state: State | None, over: frozenset[int]) -> None:
-        self._sources = sources
-        self._left = [each for each in range(sources) if each not in over]
-        self._turn = 0 if state is None else state_field(state, "turn", int)
-
-    def current(self) -> int:
-        return self._left[self._turn % len(self._left)]
-
-    def advance(self) -> None:
-        self._turn = (self._turn + 1) % len(self._left)
-
-    def ended(self, over: frozenset[int]) -> None:
-        self._left = [each for each in range(self._sources) if each not in over]
-        self._turn = 0
-
-    def state(self) -> State:
-        return {"turn": self._turn}

@@ -11,8 +11,8 @@ import torch.utils.data
 
 from energize.compat.multiplexed import MultiplexedCursor, MultiplexedDataset, Slots
 from energize.compat.seeds import checked_seed
-from energize.compat.slots import GivenSlots, SchemeSlots
-from energize.compat.squirrel.legacy_order import LegacyDraws, LegacyTurns
+from energize.compat.slots import SchemeSlots, Turns
+from energize.compat.squirrel.legacy_order import LegacyDraws
 from energize.compat.squirrel.strategy import (
     MultiplexingStrategy,
     Survivors,
@@ -22,7 +22,7 @@ from energize.compat.squirrel.strategy import (
 from energize.cursor import State
 from energize.errors import ConfigError
 from energize.loader.state import packed_state, unpacked_state
-from energize.order.schemes import make_scheme
+from energize.order.numeric import real_number
 from energize.rng import derive
 from energize.sources.adapting import as_dataset
 from energize.topology import Lane, WorkerConfig
@@ -41,10 +41,11 @@ class Multiplexer(torch.utils.data.IterableDataset[T]):
     `sampling_probas`: a list, or a mapping by name; they need not sum to 1. Sources with one of at
     most `proba_threshold` are left out, and named in the log and in `dropped`.
 
-    ROUND_ROBIN takes the sources in turn, leaves out those that are over, and gives each sample
-    once. The others draw a source for each slot; one that is over starts again and fills the slot,
-    so shares do not depend on lengths. They end when every source was over at least once, or when
-    one was over `max_reinits` times: a source is seen to be over when it is drawn once more.
+    ROUND_ROBIN, the default, takes the sources in turn, leaves out those that are over, and gives
+    each sample once. The others draw a source for each slot; one that is over starts again and
+    fills the slot, so shares do not depend on lengths. They end when every source was over at least
+    once, or when one was over `max_reinits` times: a source is seen to be over when it is drawn
+    once more.
 
     `seed` decides the order; None draws one, which the log tells. `order="squirrel"` repeats the
     order of squirrel-core 0.20 draw by draw, with its bias towards long sources.
@@ -68,7 +69,7 @@ class Multiplexer(torch.utils.data.IterableDataset[T]):
     def __init__(  # noqa: PLR0917 - squirrel's order of arguments
         self,
         composables: Sequence[Any] | Mapping[str, Any],
-        mux_strategy: MultiplexingStrategy,
+        mux_strategy: MultiplexingStrategy = MultiplexingStrategy.ROUND_ROBIN,
         sampling_probas: Sequence[float] | Mapping[str, float] | None = None,
         max_reinits: int | None = None,
         seed: int | None = None,
@@ -81,11 +82,14 @@ class Multiplexer(torch.utils.data.IterableDataset[T]):
         self.names = _checked_names(composables, names)
         self.mux_strategy = checked_strategy(mux_strategy)
         self._divides = (not already_split, not already_split)
-        if not (math.isfinite(proba_threshold) and proba_threshold >= 0):
-            raise ConfigError(f"Multiplexer: proba_threshold is 0 or more; got {proba_threshold!r}")
+        threshold = real_number(proba_threshold)
+        if threshold is None or not 0 <= float(threshold) < math.inf:
+            raise ConfigError(
+                f"Multiplexer: proba_threshold is a number, 0 or more; got {proba_threshold!r}"
+            )
         if max_reinits is not None:
             checked_count(max_reinits, "max_reinits", "Multiplexer")
-        kept = survivors(self.names, self.mux_strategy, sampling_probas, proba_threshold)
+        kept = survivors(self.names, self.mux_strategy, sampling_probas, float(threshold))
         sources = composables.values() if isinstance(composables, Mapping) else composables
         datasets = [as_dataset(each, name) for each, name in zip(sources, self.names, strict=True)]
         in_turn = self.mux_strategy is MultiplexingStrategy.ROUND_ROBIN
@@ -109,9 +113,7 @@ class Multiplexer(torch.utils.data.IterableDataset[T]):
             )
         count = len(kept.numbers)
         if self.mux_strategy is MultiplexingStrategy.ROUND_ROBIN:
-            if order == "squirrel":
-                return LegacyTurns(count)
-            return GivenSlots(make_scheme("round_robin", [1] * count))
+            return Turns(count, from_first=order == "squirrel")
         seed = checked_seed(seed, "Multiplexer")
         uniform = self.mux_strategy is MultiplexingStrategy.UNIFORM_WITH_REPLACEMENT
         if order == "squirrel":
@@ -136,6 +138,9 @@ class Multiplexer(torch.utils.data.IterableDataset[T]):
         worker = torch.utils.data.get_worker_info() if among_workers else None
         number, workers = (0, 1) if worker is None else (worker.id, worker.num_workers)
         return Lane(rank + world_size * number, world_size * workers)
+
+    def __repr__(self) -> str:
+        return f"Multiplexer({', '.join(self.names)}; {self.mux_strategy})"
 
     @property
     def dropped(self) -> tuple[str, ...]:

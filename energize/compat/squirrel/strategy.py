@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -43,7 +43,7 @@ def checked_strategy(strategy: object) -> MultiplexingStrategy:
     known = [each.value for each in MultiplexingStrategy]
     if strategy not in known:
         raise ConfigError(
-            f"Multiplexer: unknown mux_strategy {strategy!r}{nearest(str(strategy), known)} "
+            f"Multiplexer: unknown mux_strategy {strategy!r}{nearest(str(strategy), known) or '.'} "
             f"Known: {', '.join(map(str, MultiplexingStrategy))}"
         )
     return MultiplexingStrategy(strategy)
@@ -98,12 +98,18 @@ def _one_each(names: Sequence[str], probas: Sequence[float] | Mapping[str, float
                 f"{missing or 'none'}, extra {extra or 'none'}"
             )
         probas = [probas[name] for name in names]
-    if len(probas) != len(names):
+    if not isinstance(probas, Iterable) or isinstance(probas, str):
         raise WeightError(
-            f"Multiplexer: sampling_probas has {len(probas)} entries for {len(names)} sources "
+            "Multiplexer: sampling_probas is a list of numbers, or numbers by name in a dict; got "
+            f"{probas!r}"
+        )
+    listed = list(probas)
+    if len(listed) != len(names):
+        raise WeightError(
+            f"Multiplexer: sampling_probas has {len(listed)} entries for {len(names)} sources "
             f"({', '.join(names)}); give one for each"
         )
     return [
         checked_weight(value, f"Multiplexer: sampling_probas of {name!r}")
-        for name, value in zip(names, probas, strict=True)
+        for name, value in zip(names, listed, strict=True)
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
@@ -9,6 +10,8 @@ from typing import Any, TypeVar
 import numpy as np
 from torch.utils.data import IterableDataset
 
+from energize.compat.checks import checked_list
+from energize.compat.seeds import checked_seed
 from energize.compat.streaming.position import Pass, SharedPosition
 from energize.compat.streaming.stream import Stream, streams_registry
 from energize.cursor import State, state_field
@@ -69,6 +72,11 @@ class StreamingDataset(IterableDataset[Any]):
                 "StreamingDataset: give either streams=[Stream(...), ...] or the paths of a single "
                 "one, local and remote"
             )
+        if streams and (stream_name != "stream" or stream_config):
+            raise ConfigError(
+                "StreamingDataset: stream_name and stream_config are for the single stream that "
+                "local and remote describe; the streams given are made already"
+            )
         if batch_size is None and batching_method != "random":
             raise ConfigError(
                 f"StreamingDataset: batching_method={batching_method!r} puts batches together; say "
@@ -76,19 +84,20 @@ class StreamingDataset(IterableDataset[Any]):
             )
         if not streams:
             paths = {"remote": remote, "local": local, "split": split}
-            streams = [streams_registry.get(stream_name)(**{**(stream_config or {}), **paths})]
-        self.streams = tuple(streams)
+            streams = [_made(stream_name, stream_config or {}, paths)]
+        self.streams = checked_list(streams, Stream, "StreamingDataset: streams")
+        seed = checked_seed(shuffle_seed, "StreamingDataset", "shuffle_seed")
         self.world = WorkerConfig.default_worker_config(num_workers=0)
         self.batch_size = 1 if batch_size is None else batch_size
         self._pairs = [
-            (each.samples(split=split or "", seed=shuffle_seed), each.quota) for each in streams
+            (each.samples(split=split or "", seed=seed), each.quota) for each in self.streams
         ]
         in_turn = batching_method == "random" and not shuffle
-        if in_turn and len(streams) > 1:
+        if in_turn and len(self.streams) > 1:
             _log.warning(
                 "StreamingDataset: without shuffle the %d streams come one after the other; "
                 "shuffle=True or batching_method='stratified' mixes them",
-                len(streams),
+                len(self.streams),
             )
         self._settings: dict[str, Any] = {
             "batch_size": self.batch_size,
@@ -102,6 +111,9 @@ class StreamingDataset(IterableDataset[Any]):
             self.samples: ComposedSamples[Any] = ComposedSamples(self._pairs, **self._settings)
         self._position = SharedPosition(self.samples.size)
         self._delivered = 0
+
+    def __repr__(self) -> str:
+        return f"StreamingDataset(streams={list(self.streams)!r})"
 
     def batches(self, batcher: Callable[[list[Any]], T] | None = None) -> ComposedDataset[T]:
         """The device batches of all ranks in turn, each `batcher(samples)` or a list."""
@@ -174,3 +186,23 @@ class StreamingDataset(IterableDataset[Any]):
             raise StateError(f"the saved state has position {position}; it is 0 or more")
         self._position.set(position)
         self._delivered = 0
+
+
+def _made(name: str, config: Mapping[str, Any], paths: Mapping[str, Any]) -> Stream:
+    """A stream of the kind called `name`; `ConfigError` for arguments that it does not take."""
+    kind = streams_registry.get(name)
+    if not isinstance(config, Mapping):
+        raise ConfigError(
+            f"StreamingDataset: stream_config maps arguments of the stream {name!r} to values; got "
+            f"{config!r}"
+        )
+    arguments = {**config, **paths}
+    parameters = inspect.signature(kind)
+    try:
+        parameters.bind(**arguments)
+    except TypeError as error:
+        raise ConfigError(
+            f"StreamingDataset: stream_config does not fit the stream {name!r}: {error}; it takes "
+            f"{', '.join(parameters.parameters)}"
+        ) from error
+    return kind(**arguments)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import multiprocessing
 from dataclasses import dataclass
+from multiprocessing.context import get_spawning_popen
+from typing import Any
 
 from torch.utils.data import get_worker_info
 
@@ -31,8 +33,17 @@ class SharedPosition:
     def __init__(self, size: int) -> None:
         self._size = size
         self._begun = 0
-        # Spawned workers can take over locks of this context only, forked ones any.
-        self._shared = multiprocessing.get_context("spawn").Array("q", 4)
+        self._shared = _shared_array([0] * 4)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A worker that is being started shares the place; any other copy has one of its own."""
+        shared = self._shared if get_spawning_popen() else list(self._shared)
+        return {**self.__dict__, "_shared": shared}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        if isinstance(self._shared, list):
+            self._shared = _shared_array(self._shared)
 
     def begin(self) -> Pass:
         """Start an iteration, or join the one that another worker has started."""
@@ -66,3 +77,8 @@ class SharedPosition:
     def in_workers(self) -> bool:
         """Whether the last iteration is one of DataLoader's workers."""
         return bool(self._shared[3])
+
+
+def _shared_array(values: list[int]) -> Any:
+    # Spawned workers can take over locks of this context only, forked ones any.
+    return multiprocessing.get_context("spawn").Array("q", values)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit
@@ -15,6 +16,7 @@ from energize.sources.mds import MdsSource
 from energize.sources.webdataset import WebdatasetSource
 from energize.storage.mds_format import INDEX
 from energize.task_encoder.decoding import SampleDecoder
+from energize.wrappers.checks import raised_as
 from energize.wrappers.map import MapDataset
 
 __all__ = ["Stream", "StreamsRegistry", "streams_registry"]
@@ -54,7 +56,29 @@ class Stream:
         self.remote = remote
         self.local = local
         self.split = split or ""
-        self.quota = Quota(proportion=proportion, repeat=repeat, choose=choose)
+        with raised_as(f"Stream {str(local or remote)!r}", "a quota"):
+            self.quota = Quota(proportion=proportion, repeat=repeat, choose=choose)
+
+    @property
+    def proportion(self) -> float | None:
+        """Its part of an epoch beside the other streams, as it was given."""
+        return self.quota.proportion
+
+    @property
+    def repeat(self) -> float | None:
+        """Passes over it in an epoch, as they were given."""
+        return self.quota.repeat
+
+    @property
+    def choose(self) -> int | None:
+        """Samples of it in an epoch, as they were given."""
+        return None if self.quota.choose is None else int(self.quota.choose)
+
+    def __repr__(self) -> str:
+        given = {"remote": self.remote, "local": self.local, "split": self.split or None}
+        given |= {each.name: getattr(self.quota, each.name) for each in fields(self.quota)}
+        shown = [f"{name}={value!r}" for name, value in given.items() if value is not None]
+        return f"{type(self).__name__}({', '.join(shown)})"
 
     def samples(self, *, split: str = "", seed: int = 0) -> IndexedDataset[Any]:
         """The samples, in the order in which they are stored.
