@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
+import sys
 from dataclasses import dataclass
-
-import torch.distributed
 
 from energize.errors import ConfigError
 
@@ -69,8 +68,9 @@ class WorkerConfig:
         Started by torchrun without an initialised process group, the RANK and WORLD_SIZE of the
         environment are taken, so that ranks never read the same data by mistake.
         """
-        if torch.distributed.is_available() and torch.distributed.is_initialized():
-            rank, world_size = torch.distributed.get_rank(), torch.distributed.get_world_size()
+        distributed = sys.modules.get("torch.distributed")  # nobody initialised it without
+        if distributed is not None and distributed.is_available() and distributed.is_initialized():
+            rank, world_size = distributed.get_rank(), distributed.get_world_size()
         else:
             rank = int(os.environ.get("RANK", "0"))
             world_size = int(os.environ.get("WORLD_SIZE", "1"))

@@ -296,3 +296,16 @@ def test_a_file_of_stages(tmp_path):
         run("simulate", tmp_path / "run.yaml", "--steps", 30, "--batch-size", 4, "--json")
     )
     assert [each["drawn"] for each in told["sources"]] == [80, 40]
+
+
+@pytest.mark.parametrize("command", [["plan", "--at", "1000000000"], ["simulate", "--steps", "9"]])
+def test_a_preview_does_not_wait_for_torch(mix, command):
+    program = (
+        "import sys; from energize.cli.main import app\n"
+        f"app({[command[0], str(mix), *command[1:]]!r}, standalone_mode=False)\n"
+        "print('torch' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=100
+    )
+    assert done.stdout.splitlines()[-1] == "False"

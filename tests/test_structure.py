@@ -11,7 +11,7 @@ PACKAGE = Path(__file__).parent.parent / "energize"
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 LAYERS = [
-    {"errors", "rng"},
+    {"errors", "late", "rng"},
     {"refs", "topology", "fetching", "describing"},
     {"cursor"},
     {"dataset"},
@@ -93,6 +93,7 @@ def test_order_knows_no_torch_and_no_files():
                 }
             if isinstance(node, ast.ImportFrom):
                 assert (node.module or "").split(".")[0] not in {"torch", "os", "pathlib"}
+                assert node.module != "energize.late"
 
 
 def test_every_import_is_at_the_top():

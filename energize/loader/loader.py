@@ -9,12 +9,10 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import Generic, Self, TypeVar, cast
 
-import torch
-from torch.utils.data._utils.pin_memory import pin_memory
-
 from energize.cursor import Cursor, State
 from energize.dataset import Dataset, IndexedDataset
 from energize.errors import ConfigError, LoaderError, NotIndexedError
+from energize.late import torch
 from energize.loader.delivery import open_in_workers
 from energize.loader.failures import FailureLog, FailureSummary
 from energize.loader.pool import WorkerPool
@@ -263,7 +261,7 @@ def _configured(dataset: Dataset[T], given: WorkerConfig | None) -> tuple[Datase
 
 
 def _pinned(item: T) -> T:
-    return cast("T", pin_memory(item))  # type: ignore[no-untyped-call]
+    return cast("T", torch.utils.data._utils.pin_memory.pin_memory(item))  # type: ignore[no-untyped-call]
 
 
 def _checked_start_method(given: str | None) -> str:

@@ -10,11 +10,9 @@ from dataclasses import dataclass, field
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
-import torch
-import torch.multiprocessing  # registers how large tensors travel through shared memory
-
 from energize.cursor import State
 from energize.errors import LoaderError
+from energize.late import torch
 from energize.loader.slots import ReceivedSlots, Slots, SlotTensor
 
 __all__ = ["ContinueStream", "Reply", "Request", "ShippedError", "dumps", "rebuilt", "shipped"]

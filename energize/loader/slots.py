@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
-import torch
+
+from energize.late import torch
 
 __all__ = ["ReceivedSlots", "SlotTensor", "Slots"]
 

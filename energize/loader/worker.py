@@ -12,12 +12,12 @@ from multiprocessing.connection import Connection
 from typing import Any, cast
 
 import numpy as np
-import torch
 
 from energize.cursor import Cursor, State
 from energize.dataset import Dataset, IndexedDataset
 from energize.errors import LoaderError
 from energize.fetching import Attempt, Failed, resolve
+from energize.late import torch
 from energize.loader.shipping import ContinueStream, Reply, Request, dumps, shipped
 from energize.loader.slots import Slots
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
-
+from energize.late import torch
 from energize.samples.sample import Sample
 
 __all__ = ["InterleavedSample"]

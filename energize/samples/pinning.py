@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
-import torch
-
+from energize.late import torch
 from energize.samples.structure import map_leaves
 
 __all__ = ["pin_memory"]

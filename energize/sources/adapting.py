@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import torch.utils.data
-
 from energize.dataset import Dataset
 from energize.errors import ConfigError
+from energize.late import torch
 from energize.sources.hugging_face import HuggingFaceSource
 from energize.sources.iterable import IterableSource
 from energize.sources.memory import SequenceSource

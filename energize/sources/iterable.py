@@ -9,11 +9,10 @@ from functools import cached_property
 from itertools import islice
 from typing import Any, Self, TypeVar
 
-import torch.utils.data
-
 from energize.cursor import Cursor, State, state_field
 from energize.dataset import Dataset, OnFailure, log_failure
 from energize.errors import ConfigError, StateError
+from energize.late import torch
 from energize.rng import derive
 from energize.sources.optional import is_instance_of
 from energize.topology import SINGLE_LANE, Lane

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, TypeVar, cast
 
-import torch
-
 from energize.errors import ConfigError
+from energize.late import torch
 from energize.samples.structure import build, is_record, type_fields
 from energize.task_encoder.concat import concat_pad
 from energize.task_encoder.joining import Joining, checked_alike

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from itertools import chain
 from typing import Any, Literal, TypeVar
 
-import torch
-
 from energize.errors import ConfigError
+from energize.late import torch
 from energize.task_encoder.joining import Joining, checked_alike
 
 __all__ = ["concat_pad", "generic_concat", "homogeneous_concat_mix"]

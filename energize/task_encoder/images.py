@@ -17,7 +17,8 @@ import numpy as np
 import numpy.typing as npt
 import PIL.Image
 import simplejpeg
-import torch
+
+from energize.late import torch
 
 __all__ = ["IMAGE_EXTENSIONS", "IMAGE_SPECS", "ImageSpec", "decode_image"]
 

@@ -6,9 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-
 from energize.errors import ConfigError
+from energize.late import torch
 from energize.samples.sample import METADATA
 from energize.samples.structure import fields_of, is_record, rebuilt
 

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import torch
+
+from energize.late import torch
 
 __all__ = ["fingerprint", "same_item"]
 

@@ -13,10 +13,10 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import numpy as np
-import torch
 
 from energize.errors import DataError, EncoderError, SkipSample
 from energize.fetching import Failed
+from energize.late import torch
 
 __all__ = ["call", "function_name", "keyed_generators"]
 
