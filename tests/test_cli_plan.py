@@ -13,9 +13,10 @@ import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
-from energize import WorkerConfig, get_loader, get_train_dataset
+from energize import WorkerConfig, get_loader, get_staged_train_dataset, get_train_dataset
 from energize.cli.main import app
 from tests.support.prepared import captions, classes
+from tests.support.terminal import Terminal
 
 MIX = """\
 __module__: energize
@@ -242,7 +243,9 @@ def test_shares_are_drawn(mix, tmp_path):
 
 def test_a_chart_that_cannot_be_drawn(mix, tmp_path):
     options = ("simulate", mix, "--steps", 10, "--plot")
-    assert ".png, .svg, .pdf" in run(*options, tmp_path / "shares.jpg", code=1)
+    assert ".png, .svg, .pdf; got '.jpg'; did" in run(*options, tmp_path / "shares.jpg", code=1)
+    assert "; got '.pgn'; did you mean '.png'?\n" in run(*options, tmp_path / "a.pgn", code=1)
+    assert "; got no suffix\n" in run(*options, tmp_path / "shares", code=1)
     assert "make it first" in run(*options, tmp_path / "none" / "shares.png", code=1)
     (tmp_path / "folder.png").mkdir()
     assert "cannot be written" in run(*options, tmp_path / "folder.png", code=1)
@@ -260,11 +263,12 @@ def test_a_chart_that_cannot_be_drawn(mix, tmp_path):
 def test_wrong_arguments(mix, tmp_path):
     assert "does not exist" in run("plan", tmp_path / "none", code=1)
     assert "no split 'test'" in run("plan", mix, "--split", "test", code=1)
-    assert "0 or more; got -1" in run("plan", mix, "--at", -1, code=1)
-    assert "1 or more; got 0" in run("simulate", mix, "--steps", 0, code=1)
+    assert "--at is a whole number, 0 or more; got -1" in run("plan", mix, "--at", -1, code=1)
+    assert "--steps is a whole number, 1 or" in run("simulate", mix, "--steps", 0, code=1)
     assert "too far away" in run("plan", mix, "--at", 2**61, "--batch-size", 8, code=1)
-    assert "batch_size" in run("plan", mix, "--batch-size", 0, code=1)
-    assert "world_size" in run("plan", mix, "--world-size", 0, code=1)
+    for option in ("batch-size", "world-size", "shuffle-buffer-size", "max-samples-per-sequence"):
+        said = run("plan", mix, f"--{option}", 0, code=1)
+        assert said == f"Error: --{option} is a whole number, 1 or more; got 0\n"
 
 
 def test_as_a_program(mix):
@@ -277,35 +281,112 @@ def test_as_a_program(mix):
     assert got == planned(mix, "--at", 10**9, "--steps", 3, "--batch-size", 4)
 
 
-def test_a_file_of_stages(tmp_path):
-    for name in ("one", "two"):
-        captions(tmp_path / name, 40)
-    (tmp_path / "run.yaml").write_text(
-        "training:\n  steps: 30\n  data_stages:\n"
-        "    - {name: first, start_step: 0, end_step: 20, seq_len: 8,"
-        " dataset_type: energize, dataset_path: one}\n"
-        "    - {name: second, start_step: 20, seq_len: 8,"
-        " dataset_type: energize, dataset_path: two}\n"
-    )
-    batches = planned(tmp_path / "run.yaml", "--at", 19, "--steps", 2, "--batch-size", 4)
-    assert [{each["source"] for each in batch["samples"]} for batch in batches] == [
-        {"one"},
-        {"two"},
+STAGES = """\
+training:
+  steps: 30
+  data_stages:
+    - {name: first, start_step: 0, end_step: 20, seq_len: 8, dataset_type: energize,
+       dataset_folders: [one/shards, two/shards], dataset_weights: [0.75, 0.25]}
+    - {name: second, start_step: 20, seq_len: 8, dataset_type: energize,
+       dataset_folders: [two/shards, three/shards], dataset_weights: [0.5, 0.5],
+       dataset_random_seed: 5}
+"""
+
+
+@pytest.fixture(scope="module")
+def stage_file(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("stage_file")
+    for name in ("one", "two", "three"):
+        captions(folder / name / "shards", 40)
+    (folder / "run.yaml").write_text(STAGES)
+    return folder / "run.yaml"
+
+
+def test_a_file_of_stages(stage_file):
+    options = ("--batch-size", 4, "--seed", 3, "--keys")
+    batches = planned(stage_file, *options, "--steps", 30)
+    config = WorkerConfig(seed_offset=3)
+    read = get_staged_train_dataset(stage_file, batch_size=4, worker_config=config)
+    assert keys_of(batches) == [batch.__key__ for batch in read]
+    assert {each["source"] for batch in batches[:20] for each in batch["samples"]} == {
+        "one/shards", "two/shards #1",
+    }  # fmt: skip
+    told = json.loads(run("simulate", stage_file, *options[:4], "--steps", 30, "--json"))
+    drawn = Counter(each["source"] for batch in batches for each in batch["samples"])
+    assert {each["name"]: each["drawn"] for each in told["sources"]} == drawn
+    assert [drawn[name] for name in ("two/shards #2", "three/shards")] != [0, 0]
+
+
+def test_what_the_first_stage_asks_for(stage_file):
+    options = ("--steps", 30, "--batch-size", 4)
+    sources = json.loads(run("simulate", stage_file, *options, "--json"))["sources"]
+    asked = [(s["name"], s["asked_weight"], s["asked_share"]) for s in sources]
+    assert asked == [
+        ("one/shards", "0.75", 0.75),
+        ("two/shards #1", "0.25", 0.25),
+        ("two/shards #2", "0.5", 0.0),
+        ("three/shards", "0.5", 0.0),
     ]
-    told = json.loads(
-        run("simulate", tmp_path / "run.yaml", "--steps", 30, "--batch-size", 4, "--json")
-    )
-    assert [each["drawn"] for each in told["sources"]] == [80, 40]
+    shown = run("simulate", stage_file, *options)
+    assert "asked % at 0" in shown
+    rows = {line.split()[0]: line.split() for line in shown.splitlines() if "/shards" in line}
+    assert rows["one/shards"][2] == "75.000"
+    assert rows["three/shards"][2] == "0.000"
 
 
-@pytest.mark.parametrize("command", [["plan", "--at", "1000000000"], ["simulate", "--steps", "9"]])
-def test_a_preview_does_not_wait_for_torch(mix, command):
-    program = (
-        "import sys; from energize.cli.main import app\n"
-        f"app({[command[0], str(mix), *command[1:]]!r}, standalone_mode=False)\n"
-        "print('torch' in sys.modules)"
+def test_what_the_first_stage_of_a_split_asks_for(mix):
+    staged = mix.parent / "staged.yaml"
+    head, _, _ = MIX.partition("  train:")
+    staged.write_text(
+        f"""{head}
+  train:
+    stages:
+      - name: first
+        start_step: 0
+        end_step: 5
+        blend:
+          - {{path: web/captions, weight: {{points: {{0: 0.9, 4: 0.1}}}}}}
+          - {{path: books/captions, weight: 0.1}}
+      - name: twice
+        start_step: 5
+        scheme: exact
+        blend:
+          - {{path: classes, weight: 1}}
+          - {{path: classes, weight: 1, dataset_config: dataset.yaml}}
+          - {{path: books/captions, weight: 6}}
+"""
     )
+    sources = json.loads(run("simulate", staged, "--steps", 9, "--json"))["sources"]
+    asked = [(s["name"], s["asked_weight"], s["asked_share"]) for s in sources]
+    assert asked == [
+        ("web/captions", "0.9->0.1", 0.9),
+        ("books/captions", "0.1", 0.1),
+        ("classes", "1 + 1", 0.0),
+    ]
+
+
+# Waiting
+
+
+def test_somebody_who_waits_sees_that_something_is_done(mix):
+    terminal = Terminal("simulate", mix, "--steps", 5, "--batch-size", 6)
+    assert terminal.answer([]) == 0
+    waiting, _, shown = terminal.shown.partition("5 steps, 30 samples")
+    assert "Working out 5 steps" in waiting
+    assert "Working out" not in shown
+    assert "books/captions" in shown
+
+
+def test_nothing_is_said_of_waiting_where_nobody_looks(mix):
     done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=100
-    )
-    assert done.stdout.splitlines()[-1] == "False"
+        [sys.executable, "-m", "energize.cli", "simulate", mix, "--steps", "5"],
+        env=os.environ | {"FORCE_COLOR": "1"}, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert done.stderr == ""
+    assert "Working out" not in done.stdout
+
+
+def test_an_error_comes_behind_the_wait(mix):
+    terminal = Terminal("simulate", mix, "--steps", 5, "--split", "test")
+    assert terminal.answer([]) == 1
+    assert "no split 'test'" in terminal.shown.rpartition("Working out")[2]

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from energize import ListSource
+from energize import ConcatDataset, ListSource
 from energize.errors import ConfigError
 from energize.order.composition import BATCHING_METHODS, Composition
 from energize.order.quotas import Quota
@@ -222,9 +222,22 @@ def test_left_out_samples_are_logged_and_change(caplog):
         batching_method="per_stream",
     )
     assert batches.counts() == [8, 8]
-    assert "others in each: 2 of 10 of stream 0, 1 of 9 of stream 1" in caplog.text
+    assert (
+        "others in each: 2 of 10 of stream 0 (numbers0), 1 of 9 of stream 1 (numbers100)"
+        in caplog.text
+    )
     seen = Counter(number for batch in batches.at(np.arange(len(batches) * 45)) for number in batch)
     assert set(seen.values()) == {36, 40}, "in 45 epochs every sample comes equally often"
+
+
+def test_streams_are_named_by_what_they_read(caplog):
+    several = ConcatDataset(*(numbers(2, 10 * i) for i in range(5)))
+    streams = (numbers(9, name="web"), several)
+    options = {"batching_method": "per_stream"}
+    ComposedDataset(*streams, batch_size=4, **options)
+    assert "2 of 10 of stream 1 (numbers0, numbers10, numbers20 and 2 more)" in caplog.text
+    with pytest.raises(ConfigError, match=r"stream 0 gives 9 .*\. Stream 0 is web0$"):
+        ComposedDataset(*streams, batch_size=10, **options)
 
 
 def test_nothing_is_logged_when_nothing_is_left_out(caplog):

@@ -25,7 +25,7 @@ from energize import (
 from energize.errors import ConfigError, NotIndexedError
 from energize.order.stages import Stage
 from energize.preview import plan, simulate
-from energize.preview.naming import source_labels
+from energize.sources.naming import source_labels
 from tests.support.datasets import INDEXED, is_even
 from tests.support.shards import prepared
 
@@ -228,10 +228,22 @@ def test_wrong_arguments():
         plan(dataset, 2**62, 1)
     with pytest.raises(ConfigError, match="counts steps"):
         simulate(dataset, 0)
-    with pytest.raises(ConfigError, match="world_size"):
-        plan(dataset, 0, 1, world_size=0)
+    for ranks in (0, 1.5, True):
+        with pytest.raises(ConfigError, match="world_size is a whole number, 1 or more"):
+            plan(dataset, 0, 1, world_size=ranks)
     with pytest.raises(ConfigError, match="intervals"):
         simulate(dataset, 5, intervals=0)
+
+
+def test_numbers_of_numpy():
+    dataset = MIXES["three"]
+    given = plan(dataset, np.int64(5), np.int32(2), world_size=np.int16(2))
+    assert list(given) == list(plan(dataset, 5, 2, world_size=2))
+    run = simulate(dataset, np.int64(70))
+    assert run.sources == simulate(dataset, 70).sources
+    assert type(run.steps) is int
+    with pytest.raises(ConfigError, match="at counts steps, 0 or more; got "):
+        plan(dataset, np.int64(-1), 1)
 
 
 def test_a_map_above_the_sources_changes_nothing():

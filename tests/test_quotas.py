@@ -257,7 +257,15 @@ def test_inputs_that_cannot_have_a_quota():
 def test_a_quota_that_comes_to_nothing_is_logged(caplog):
     QuotaDataset((numbers(1000), Quota()), (numbers(3, 5000), Quota(repeat=0.1)))
     assert "repeat=0.1" in caplog.text
-    assert "of stream 1 comes to no sample" in caplog.text
+    assert "of stream 1 (numbers5000) comes to no sample" in caplog.text
+
+
+def test_errors_about_streams_name_them():
+    with pytest.raises(EmptyDatasetError, match=r"stream 1 has no samples.*Stream 1 is none0$"):
+        QuotaDataset((numbers(3), Quota()), (numbers(0, name="none"), Quota()))
+    named = r"stream 0 has a prop.*\. Stream 0 is list #1\. Stream 1 is list #2$"
+    with pytest.raises(WeightError, match=named):
+        QuotaDataset((ListSource("ab"), Quota(proportion=1)), (ListSource("abc"), Quota()))
 
 
 def test_descriptions_tell_quotas_apart():

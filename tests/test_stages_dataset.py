@@ -14,6 +14,7 @@ from energize import (
     BatchDataset,
     BlendDataset,
     ConcatDataset,
+    ConfigError,
     EmptyDatasetError,
     EpochizeDataset,
     FilterDataset,
@@ -289,6 +290,12 @@ def test_streams_are_staged_when_nothing_carries_over():
 def test_streams_do_not_carry_over():
     with pytest.raises(NotIndexedError, match=r"stage 'even' is a stream.*carry_over=False"):
         staged(Stage("even", 0, dataset=FilterDataset(numbers(20), is_even)))
+
+
+def test_a_stage_that_reads_from_no_dataset():
+    wrong = Stage("second", 5, dataset=[1, 2], place="run.toml:7")
+    with pytest.raises(ConfigError, match=r"run\.toml:7: stage 'second' .*got list '\[1, 2\]'"):
+        staged(Stage("first", 0, dataset=web()), wrong)
 
 
 def test_a_stage_without_items():

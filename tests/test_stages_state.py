@@ -11,13 +11,16 @@ import pytest
 from energize import (
     BlendDataset,
     ListSource,
+    ShuffleDataset,
     Stage,
     StagedDataset,
     StagePlan,
     StateMismatchError,
+    WebdatasetSource,
     WorkerConfig,
     get_loader,
 )
+from tests.support.shards import prepared
 from tests.support.stages import maths, mix, staged, two_mixes, web
 
 # Resuming
@@ -215,3 +218,36 @@ def test_sources_that_come_and_go(log):
     assert messages(log)[-1].endswith(
         "numbers0 is gone, was 1.000; numbers1000 is new with 1.000; seed None -> 4"
     )
+
+
+def test_folders_of_one_name_are_told_apart(log, tmp_path):
+    web, maths = (
+        ShuffleDataset(WebdatasetSource(prepared(tmp_path / each / "shards")))
+        for each in ("web", "maths")
+    )
+
+    first = BlendDataset((web, 9), (maths, 1), scheme="exact")
+    second = BlendDataset((web, 1), (maths, 4), scheme="exact")
+    data = staged(Stage("a", 0, 10, dataset=first), Stage("b", 10, 20, dataset=second))
+    list(data)
+    assert [each.name for each in data.report[0].sources] == ["web/shards", "maths/shards"]
+    assert "       0.900 web/shards: 9 samples, " in messages(log)[0]
+    assert messages(log)[-1].endswith("web/shards 0.900 -> 0.200; maths/shards 0.100 -> 0.800")
+
+
+def test_a_source_in_another_order_keeps_its_name(log):
+    first = BlendDataset((web(), 3), (maths(), 1), scheme="exact")
+    second = BlendDataset((web(), 1), (maths(), 3), scheme="exact")
+    both = BlendDataset((web(), 1), (web().reseeded(3), 1), scheme="exact")
+    data = staged(
+        Stage("a", 0, 40, dataset=first),
+        Stage("b", 40, 80, dataset=second, seed=7),
+        Stage("c", 80, 120, dataset=both),
+    )
+    list(data)
+    assert {each.name for stage in data.report for each in stage.sources} == {
+        "numbers0", "numbers1000",
+    }  # fmt: skip
+    _, _, second, third = messages(log)
+    assert "numbers0 0.750 -> 0.250; numbers1000 0.250 -> 0.750; seed None -> 7" in second
+    assert "numbers0 0.250 -> 1.000; numbers1000 is gone, was 0.750; seed 7 -> None" in third

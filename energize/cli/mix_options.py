@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -9,6 +10,8 @@ import typer
 from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
+
+from energize.errors import ConfigError
 
 __all__ = [
     "AsJson",
@@ -19,26 +22,43 @@ __all__ = [
     "ShuffleBufferSize",
     "SplitPart",
     "Steps",
+    "at_least",
     "count_text",
     "counted_text",
     "print_table",
     "table_console",
 ]
 
+
+def at_least(least: int) -> Callable[[typer.CallbackParam, int | None], int | None]:
+    """What checks the number given for an option: `ConfigError` for one below `least`."""
+
+    def check(option: typer.CallbackParam, value: int | None) -> int | None:
+        if value is not None and value < least:
+            raise ConfigError(f"{option.opts[0]} is a whole number, {least} or more; got {value}")
+        return value
+
+    return check
+
+
 MixPath = Annotated[
     Path, typer.Argument(metavar="MIX", help="A metadataset, a stage file, or a prepared folder.")
 ]
-Steps = Annotated[int, typer.Option(help="How many steps: batches of all ranks together.")]
-BatchSize = Annotated[int, typer.Option(help="Samples per batch of one rank.")]
+Steps = Annotated[
+    int, typer.Option(callback=at_least(1), help="How many steps: batches of all ranks together.")
+]
+BatchSize = Annotated[
+    int, typer.Option(callback=at_least(1), help="Samples per batch of one rank.")
+]
 SplitPart = Annotated[
     str, typer.Option("--split", "--split-part", help="Which split of the mix is read.")
 ]
 Seed = Annotated[int, typer.Option(help="The seed_offset of the run.")]
 ShuffleBufferSize = Annotated[
-    int | None, typer.Option(help="As in the run, when it keeps reads local.")
+    int | None, typer.Option(callback=at_least(1), help="As in the run, when it keeps reads local.")
 ]
 MaxSamplesPerSequence = Annotated[
-    int | None, typer.Option(help="As in the run, when it keeps reads local.")
+    int | None, typer.Option(callback=at_least(1), help="As in the run, when it keeps reads local.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Write JSON, for programs.")]
 

@@ -27,10 +27,17 @@ _STEPS_PER_TABLE = 20
 _SHARDS_SHOWN = 12
 
 At = Annotated[
-    int, typer.Option(help="The first step, from 0: how many batches all ranks have had before.")
+    int,
+    typer.Option(
+        callback=opt.at_least(0),
+        help="The first step, from 0: how many batches all ranks have had before.",
+    ),
 ]
 WorldSize = Annotated[
-    int | None, typer.Option(help="How many ranks take turns: shows which one gets a batch.")
+    int | None,
+    typer.Option(
+        callback=opt.at_least(1), help="How many ranks take turns: shows which one gets a batch."
+    ),
 ]
 Keys = Annotated[
     bool, typer.Option("--keys", help="Show keys instead of numbers; this opens the shards.")

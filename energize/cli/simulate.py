@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sys
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -51,15 +53,16 @@ def simulate(
     """
     if plot is not None:
         check_chart(plot)
-    read = read_mix(
-        mix,
-        split_part=split,
-        batch_size=batch_size,
-        seed=seed,
-        shuffle_buffer_size=shuffle_buffer_size,
-        max_samples_per_sequence=max_samples_per_sequence,
-    )
-    simulation = simulated(read.dataset, steps, intervals=1 if plot is None else _PLOTTED)
+    with _waiting(f"Working out {counted_text(steps, 'step')}"):
+        read = read_mix(
+            mix,
+            split_part=split,
+            batch_size=batch_size,
+            seed=seed,
+            shuffle_buffer_size=shuffle_buffer_size,
+            max_samples_per_sequence=max_samples_per_sequence,
+        )
+        simulation = simulated(read.dataset, steps, intervals=1 if plot is None else _PLOTTED)
     if as_json:
         typer.echo(json.dumps(_as_json(simulation, read), indent=2, ensure_ascii=False))
     else:
@@ -68,6 +71,14 @@ def simulate(
         shares = [None if asked is None else asked.share for asked in read.asked]
         draw_shares(simulation, plot, None if read.changes else shares)
         typer.echo(f"Shares over time: {plot}", err=True)
+
+
+def _waiting(text: str) -> AbstractContextManager[object]:
+    """A spinner with `text` while there is nothing to show yet; gone behind it.
+
+    It is for people alone: rich takes a pipe for a terminal too when FORCE_COLOR is set.
+    """
+    return Console(stderr=True).status(text) if sys.stderr.isatty() else nullcontext()
 
 
 def _as_json(simulation: Simulation, mix: Mix) -> dict[str, Any]:
@@ -81,7 +92,7 @@ def _as_json(simulation: Simulation, mix: Mix) -> dict[str, Any]:
                 "epochs": each.epochs,
                 "asked_weight": None if asked is None else asked.weight,
                 "asked_share": None if asked is None else asked.share,
-                "asked_at": None if asked is None else asked.leaf.place,
+                "asked_at": None if asked is None else asked.place,
                 "source": source.describe(),
             }
             for each, source, asked in rows
@@ -119,7 +130,7 @@ def _table(simulation: Simulation, mix: Mix, *, with_weights: bool) -> Table:
     ):
         table.add_column(name, total, justify="right", no_wrap=True)
     for each, asked in zip(simulation.sources, mix.asked, strict=True):
-        weight = ["-" if asked is None else asked.weight] if with_weights else []
+        weight = [(asked and asked.weight) or "-"] if with_weights else []
         style = None if each.drawn else "yellow"
         table.add_row(Text(each.name), *weight, *_numbers(each, asked), style=style)
     return table

@@ -18,7 +18,7 @@ from energize.order.stages import Stage
 from energize.topology import WorkerConfig
 from energize.wrappers.staged import StagedDataset
 
-__all__ = ["StageData", "build_stage", "get_staged_train_dataset"]
+__all__ = ["StageData", "build_stage", "get_staged_train_dataset", "stage_node"]
 
 BuildStage = Callable[[Stage[Any]], Dataset[Any]]
 
@@ -94,14 +94,18 @@ def build_stage(stage: Stage[StageData] | Stage[Node], **options: Any) -> Datase
         raise ConfigError(
             f"{where}: there is no batch_size; give it as an argument, or in the stage's batch"
         )
-    data = stage.dataset
-    node = _node(data, where) if isinstance(data, StageData) else data
-    dataset: Dataset[Any] = get_train_dataset(node, **options | {"batch_size": size})
+    dataset: Dataset[Any] = get_train_dataset(stage_node(stage), **options | {"batch_size": size})
     return dataset
 
 
-def _node(data: StageData, where: str) -> Node:
-    """What a stage reads: a path, or the blend of its folders."""
+def stage_node(stage: Stage[StageData] | Stage[Node]) -> Node:
+    """What a stage of a file reads: what its path resolves to, or the blend of its folders.
+
+    Raises what `build_stage` raises for data that energize does not read.
+    """
+    data, where = stage.dataset, stage_label(stage)
+    if not isinstance(data, StageData):
+        return data
     if data.dataset_type not in _BUILT:
         hint = nearest(data.dataset_type, _BUILT) or "."
         raise MetadatasetError(

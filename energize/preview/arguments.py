@@ -6,8 +6,9 @@ from typing import Any
 
 from energize.dataset import Dataset, IndexedDataset
 from energize.errors import ConfigError, NotIndexedError
+from energize.order.numeric import whole_number
 
-__all__ = ["check_steps", "indexed"]
+__all__ = ["checked_steps", "indexed"]
 
 _FARTHEST = 2**62
 """Positions of samples below it fit in int64 with all that is computed from them."""
@@ -24,14 +25,28 @@ def indexed(dataset: Dataset[Any], purpose: str) -> IndexedDataset[Any]:
     return dataset
 
 
-def check_steps(dataset: IndexedDataset[Any], at: int, steps: int) -> None:
-    """Raise `ConfigError` for steps from `at` on that are none, or too far away to be counted."""
-    for name, value, least in (("at", at, 0), ("steps", steps, 1)):
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise ConfigError(f"{name} counts steps, {least} or more; got {value!r}")
+def checked_steps(dataset: IndexedDataset[Any], at: object, steps: object) -> tuple[int, int]:
+    """`at` and `steps` as whole numbers of Python; numpy's will do.
+
+    Raises `ConfigError` for steps from `at` on that are none, or too far away to be counted.
+
+    >>> import numpy as np
+    >>> from energize import ListSource
+    >>> checked_steps(ListSource("ab"), np.int64(7), 2)
+    (7, 2)
+    """
+    first, count = _whole("at", at, 0), _whole("steps", steps, 1)
     samples = int(dataset.consumed(1).sum())
-    if (at + steps) * samples > _FARTHEST:
+    if (first + count) * samples > _FARTHEST:
         raise ConfigError(
-            f"step {at + steps:,} of {samples:,} samples each is too far away; samples are counted "
-            f"up to {_FARTHEST:,}"
+            f"step {first + count:,} of {samples:,} samples each is too far away; samples are "
+            f"counted up to {_FARTHEST:,}"
         )
+    return first, count
+
+
+def _whole(name: str, value: object, least: int) -> int:
+    number = whole_number(value)
+    if number is None or number < least:
+        raise ConfigError(f"{name} counts steps, {least} or more; got {value!r}")
+    return number

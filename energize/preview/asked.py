@@ -14,11 +14,12 @@ from energize.dataset import IndexedDataset
 from energize.errors import ConfigError
 from energize.metadataset import Blend, Leaf, Node, Staged, leaves_with_weights, resolve
 from energize.metadataset.building import get_train_dataset
-from energize.metadataset.stages import get_staged_train_dataset
-from energize.metadataset.stages_reading import is_stage_file
+from energize.metadataset.stages import stage_node
+from energize.metadataset.stages_reading import is_stage_file, read_stages
 from energize.order.schedule import Schedule
 from energize.sources.webdataset import WebdatasetSource
 from energize.topology import WorkerConfig
+from energize.wrappers.staged import StagedDataset
 
 __all__ = ["Asked", "Mix", "read_mix"]
 
@@ -29,13 +30,14 @@ _Parts = Sequence[tuple[Leaf, Fraction]]
 class Asked:
     """What a file asks for a source.
 
-    `leaf`: the folder and its settings; of several that are read as one, the first, with the places
-    of all. `weight`: as written, with those of the blends around it ("0.4 x 3"). `share`: of all
-    samples, 0 to 1; at the first step, where weights change.
+    `place`: where it was written; all places, for several that are read as one. `weight`: as
+    written, with those of the blends around it ("0.4 x 3"). Of several stages both are those of the
+    first that reads the source, and None where they cannot be told. `share`: of all samples, 0 to
+    1; at the first step, where weights or stages change.
     """
 
-    leaf: Leaf
-    weight: str
+    place: str | None
+    weight: str | None
     share: float
 
 
@@ -44,7 +46,7 @@ class Mix:
     """The training dataset of a mix, and what was asked for each of `dataset.sources`.
 
     None stands where that cannot be told apart from what was asked for other sources of the folder,
-    or where the file gives no shares. `changes`: whether weights change during the run.
+    or where the file gives no shares. `changes`: whether weights or stages change during the run.
     """
 
     dataset: IndexedDataset[Any]
@@ -57,22 +59,34 @@ def read_mix(
 ) -> Mix:
     """What `get_train_dataset` with one task encoder makes of `path`; see there for `options`.
 
-    A file of stages is what `get_staged_train_dataset` makes of it. What has stages has no shares
-    of its own.
-    Raises what they raise.
+    A file of stages is what `get_staged_train_dataset` makes of it. Raises what they raise.
     """
     config = WorkerConfig(seed_offset=seed)
+    node: Node | Staged
     if is_stage_file(path):
-        options |= {"split_part": split_part, "batch_size": batch_size}
-        staged = get_staged_train_dataset(path, worker_config=config, **options)
-        return Mix(staged, (None,) * len(staged.sources), changes=True)
-    node = resolve(path, split_part)
+        node = Staged(read_stages(path, split_part).with_datasets(stage_node), str(path))
+    else:
+        node = resolve(path, split_part)
     dataset = get_train_dataset(node, batch_size=batch_size, worker_config=config, **options)
+    if isinstance(node, Staged):
+        staged = cast("StagedDataset[Any]", dataset)
+        return Mix(staged, _asked_at_start(node, staged), changes=True)
     mixed = cast("IndexedDataset[Any]", dataset)
     sources = cast("tuple[WebdatasetSource, ...]", mixed.sources)
-    if isinstance(node, Staged):
-        return Mix(mixed, (None,) * len(sources), changes=True)
     return Mix(mixed, _asked(node, sources), _changes(node))
+
+
+def _asked_at_start(node: Staged, dataset: StagedDataset[Any]) -> tuple[Asked | None, ...]:
+    """What the first stage asks for; of sources that only later ones read, no sample yet."""
+    sources = cast("tuple[WebdatasetSource, ...]", dataset.sources)
+    asked: dict[int, Asked | None] = {}
+    for number, stage in enumerate(node.plan.stages):
+        rows = dataset.numbers_of(number).tolist()
+        found = _asked(stage.dataset, [sources[row] for row in rows])
+        for row, each in zip(rows, found, strict=True):
+            later = replace(each or Asked(None, None, 0.0), share=0.0)
+            asked.setdefault(row, later if number else each)
+    return tuple(asked[row] for row in range(len(sources)))
 
 
 def _asked(node: Node, sources: Sequence[WebdatasetSource]) -> tuple[Asked | None, ...]:
@@ -91,7 +105,7 @@ def _asked(node: Node, sources: Sequence[WebdatasetSource]) -> tuple[Asked | Non
         weights = [weight for leaf, _ in parts for weight in written[_normal(leaf)]]
         place = " and ".join(leaf.place for leaf, _ in parts)
         share = float(sum(share for _, share in parts))
-        asked[number] = Asked(replace(parts[0][0], place=place), " + ".join(weights), share)
+        asked[number] = Asked(place, " + ".join(weights), share)
     return tuple(asked.get(number) for number in range(len(sources)))
 
 

@@ -23,8 +23,8 @@ def check_chart(path: Path) -> None:
     """Raise `ConfigError` when a chart cannot be drawn to `path`, before there is one."""
     if path.suffix.lower() not in _KINDS:
         raise ConfigError(
-            f"{path}: a chart is drawn to {', '.join(_KINDS)}"
-            f"{nearest(path.suffix, _KINDS)}; got {path.suffix or 'no suffix'!r}"
+            f"{path}: a chart is drawn to {', '.join(_KINDS)}; got "
+            f"{repr(path.suffix) if path.suffix else 'no suffix'}{nearest(path.suffix, _KINDS)}"
         )
     if not path.absolute().parent.is_dir():
         raise ConfigError(f"{path}: there is no folder {path.absolute().parent}; make it first")

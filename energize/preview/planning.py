@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from energize.dataset import Dataset, IndexedDataset, Int64Array
-from energize.errors import ConfigError
-from energize.preview.arguments import check_steps, indexed
-from energize.preview.naming import source_labels
+from energize.preview.arguments import checked_steps, indexed
 from energize.refs import Refs
 from energize.sources.base import Source
+from energize.sources.naming import source_labels
 from energize.sources.webdataset import WebdatasetSource
+from energize.wrappers.checks import checked_count
 
 __all__ = ["PlannedBatch", "PlannedSample", "plan"]
 
@@ -74,9 +74,9 @@ def plan(
     1000000001 1 2
     """
     positions = indexed(dataset, "plan")
-    check_steps(positions, at, steps)
-    if world_size is not None and world_size < 1:
-        raise ConfigError(f"world_size counts ranks, 1 or more; got {world_size!r}")
+    at, steps = checked_steps(positions, at, steps)
+    if world_size is not None:
+        world_size = checked_count(world_size, "world_size", "plan")
     return _batches(positions, at, at + steps, world_size, keys=keys)
 
 

@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from energize.dataset import Dataset, Int64Array
-from energize.preview.arguments import check_steps, indexed
-from energize.preview.naming import source_labels
+from energize.preview.arguments import checked_steps, indexed
 from energize.preview.repeats import first_repeats
+from energize.sources.naming import source_labels
 from energize.wrappers.checks import checked_count
 
 __all__ = ["Simulation", "SourceForecast", "simulate"]
@@ -81,7 +81,7 @@ def simulate(dataset: Dataset[Any], steps: int, *, intervals: int = 1) -> Simula
     [(900, 1.0), (100, 2.0)]
     """
     positions = indexed(dataset, "simulate")
-    check_steps(positions, 0, steps)
+    _, steps = checked_steps(positions, 0, steps)
     cuts = min(checked_count(intervals, "intervals", "simulate"), steps)
     points = np.array([steps * i // cuts for i in range(cuts + 1)], dtype=np.int64)
     drawn = np.stack([positions.consumed(point) for point in points.tolist()])

@@ -126,10 +126,13 @@ class ComposedSamples(QuotaDataset[T_co]):
     def _report(self, asked: Int64Array) -> None:
         super()._report(asked)
         left = asked - self._counts
-        streams = np.flatnonzero(left)
-        if streams.size:
-            named = [f"{left[each]} of {asked[each]} of stream {each}" for each in streams[:_NAMED]]
-            more = [f"{left.sum()} in all"] if streams.size > _NAMED else []
+        streams = np.flatnonzero(left).tolist()
+        if streams:
+            named = [
+                f"{left[each]} of {asked[each]} of stream {each} ({self._stream_name(each)})"
+                for each in streams[:_NAMED]
+            ]
+            more = [f"{left.sum()} in all"] if len(streams) > _NAMED else []
             _log.warning(
                 "%r batches of %d leave samples out of every epoch, %s: %s",
                 self.batching_method,

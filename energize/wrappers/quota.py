@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from typing import Any, TypeVar
 
 import numpy as np
 
 from energize.dataset import INFINITE, Dataset, IndexedDataset, Int64Array
-from energize.errors import ConfigError, NotIndexedError, nearest
+from energize.errors import ConfigError, EmptyDatasetError, NotIndexedError, nearest
 from energize.order.arranging import Arrangement, Interleaved, InTurn
 from energize.order.quotas import Quota, epoch_counts, epoch_size_in_samples
 from energize.order.sampling import EpochDraws
 from energize.rng import derive
+from energize.sources.naming import source_labels
 from energize.topology import WorkerConfig
 from energize.wrappers.checks import raised_as
 from energize.wrappers.routed import RoutedDataset, indexed_inputs
@@ -28,6 +31,8 @@ QuotaPair = Dataset[Any] | tuple[Dataset[Any], Quota | None]
 SAMPLING_METHODS = ("balanced", "fixed")
 
 _WINDOW = 4096
+_NAMED = 3
+"""How many sources of a stream a message names."""
 
 _log = logging.getLogger("energize")
 
@@ -100,7 +105,8 @@ class QuotaDataset(RoutedDataset[T_co]):
                 **parameters,
             )
             _check_finite(self.inputs)
-            self._report(self._asked)
+            with self._streams_named():
+                self._report(self._asked)
 
     def counts(self) -> list[int]:
         """The samples that each of `inputs` gives to an epoch."""
@@ -165,15 +171,36 @@ class QuotaDataset(RoutedDataset[T_co]):
         """
         return self._draws[stream].before_repeat if self._counts[stream] else INFINITE
 
+    def _stream_name(self, stream: int) -> str:
+        """The names of the sources that a stream reads, see `source_labels`; of many the first."""
+        first, end = self._sources_before[stream : stream + 2]
+        labels = source_labels(self.sources)[first:end]
+        more = f" and {len(labels) - _NAMED} more" if len(labels) > _NAMED else ""
+        return ", ".join(labels[:_NAMED]) + more
+
+    @contextmanager
+    def _streams_named(self) -> Iterator[None]:
+        """Errors about numbers of samples know streams by number; they get the names of those that
+        they speak of.
+        """
+        try:
+            yield
+        except (ConfigError, EmptyDatasetError) as error:
+            numbers = dict.fromkeys(map(int, re.findall(r"\bstream (\d+)\b", str(error))))
+            names = "".join(f". Stream {each} is {self._stream_name(each)}" for each in numbers)
+            error.args = (f"{error}{names}",)
+            raise
+
     def _report(self, asked: Int64Array) -> None:
         """Say what nobody would expect: quotas that come to nothing, samples that are left out."""
         for stream, quota in enumerate(self.quotas):
             if not asked[stream] and (quota.kind is None or getattr(quota, quota.kind)):
                 _log.warning(
-                    "%s: %s of stream %d comes to no sample in an epoch of %d",
+                    "%s: %s of stream %d (%s) comes to no sample in an epoch of %d",
                     type(self).__name__,
                     quota,
                     stream,
+                    self._stream_name(stream),
                     int(asked.sum()),
                 )
 

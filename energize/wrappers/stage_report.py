@@ -7,10 +7,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from energize.describing import digest
 from energize.order.stages import Stage
 from energize.sources.base import Source
+from energize.sources.naming import source_labels
 
-__all__ = ["SourceShare", "StageReport", "changes", "plan_lines", "source_shares"]
+__all__ = ["SourceShare", "StageReport", "changes", "plan_lines", "source_names", "source_shares"]
 
 _BATCH = "global_batch_size"
 _SOURCES_SHOWN = 20
@@ -22,8 +24,9 @@ _SHARE_STEP = 5e-4
 class SourceShare:
     """What a stage takes of one source.
 
-    `share`: of all samples of the stage, 0 to 1. `samples`: how many; None when the stage does not
-    end. `before`: how many samples of the source earlier stages took. `count`: how many it has.
+    `name`: see `source_names`. `share`: of all samples of the stage, 0 to 1. `samples`: how many;
+    None when the stage does not end. `before`: how many samples of the source earlier stages took.
+    `count`: how many it has.
     """
 
     name: str
@@ -51,18 +54,31 @@ class StageReport:
         return math.prod(known) if len(known) == len(factors) else None
 
 
+def source_names(sources: Sequence[Source[Any]]) -> list[str]:
+    """A name for each source, as `source_labels` gives them; one for those that differ in their
+    seed alone, which are one thing to people who read what changes.
+
+    >>> from energize import ListSource
+    >>> web, other = ListSource("ab", name="web"), ListSource("abc", name="web")
+    >>> source_names([web, other, web.reseeded(7)])
+    ['web #1', 'web #2', 'web #1']
+    """
+    keys = [digest(each.reseeded(0).describe()) for each in sources]
+    distinct = dict(zip(keys, sources, strict=True))
+    names = dict(zip(distinct, source_labels(list(distinct.values())), strict=True))
+    return [names[key] for key in keys]
+
+
 def source_shares(
-    stage: Stage[Any], read: Sequence[tuple[Source[Any], int]], samples: Sequence[int]
+    stage: Stage[Any], read: Sequence[tuple[str, Source[Any], int]], samples: Sequence[int]
 ) -> tuple[SourceShare, ...]:
-    """The share of each source of a stage, given with what was `read` of it before, when
-    `samples` come of them; a number over some items when the stage does not end.
+    """The share of each source of a stage, given with its name and what was `read` of it before,
+    when `samples` come of them; a number over some items when the stage does not end.
     """
     total = max(sum(samples), 1)
     return tuple(
-        SourceShare(
-            source.name, each / total, None if stage.steps is None else each, before, source.count
-        )
-        for (source, before), each in zip(read, samples, strict=True)
+        SourceShare(name, each / total, None if stage.steps is None else each, before, source.count)
+        for (name, source, before), each in zip(read, samples, strict=True)
     )
 
 
@@ -117,9 +133,7 @@ def changes(old: StageReport, new: StageReport) -> list[str]:
 
 
 def _changed_sources(old: StageReport, new: StageReport) -> Iterator[str]:
-    before, after = (
-        {each.name: each.share for each in report.sources if each.share} for report in (old, new)
-    )
+    before, after = _shares(old), _shares(new)
     for name in {**before, **after}:
         one, other = before.get(name, 0.0), after.get(name, 0.0)
         if name not in before:
@@ -128,6 +142,15 @@ def _changed_sources(old: StageReport, new: StageReport) -> Iterator[str]:
             yield f"{name} is gone, was {one:.3f}"
         elif abs(one - other) >= _SHARE_STEP:
             yield f"{name} {one:.3f} -> {other:.3f}"
+
+
+def _shares(report: StageReport) -> dict[str, float]:
+    """The shares that are not 0, by name."""
+    shares: dict[str, float] = {}
+    for each in report.sources:
+        if each.share:
+            shares[each.name] = shares.get(each.name, 0.0) + each.share
+    return shares
 
 
 def _changed_settings(old: Stage[Any], new: Stage[Any]) -> Iterator[str]:

@@ -21,13 +21,14 @@ from energize.dataset import (
 from energize.describing import differences, digest, jsonable
 from energize.errors import ConfigError, EmptyDatasetError, NotIndexedError
 from energize.fetching import Attempt
+from energize.order.stage_faults import stage_label
 from energize.order.stages import StagePlan
 from energize.refs import Refs
 from energize.sources.base import Source
 from energize.topology import SINGLE_LANE, Lane, WorkerConfig
 from energize.wrappers.advanced import carried_over
 from energize.wrappers.routed import RoutedDataset
-from energize.wrappers.stage_report import StageReport, source_shares
+from energize.wrappers.stage_report import StageReport, source_names, source_shares
 from energize.wrappers.stage_state import check_stage, stage_differences
 from energize.wrappers.staged_cursor import StagedCursor
 from energize.wrappers.streams import RoutedCursor
@@ -56,8 +57,9 @@ class StagedDataset(RoutedDataset[T_co]):
     changes. A state names its stage, and is refused when the plan up to its position is another
     one; stages behind it may be changed, added or removed. Use it as the outermost dataset.
 
-    `StagePlan` checks the stages. Raises `EmptyDatasetError` for a stage without items, and
-    `NotIndexedError` when a stream should be carried over.
+    `StagePlan` checks the stages. Raises, naming the stage, `ConfigError` for one that reads from
+    something else than a dataset, `EmptyDatasetError` for one without items, and `NotIndexedError`
+    when a stream should be carried over.
 
     >>> from energize import ListSource, Stage, StagePlan
     >>> web, maths = ListSource("abcd"), ListSource("12")
@@ -79,6 +81,13 @@ class StagedDataset(RoutedDataset[T_co]):
     ) -> None:
         if not isinstance(plan, StagePlan):
             raise ConfigError(f"StagedDataset reads a StagePlan; got {type(plan).__name__}")
+        for stage in plan.stages:
+            if not isinstance(stage.dataset, Dataset):
+                raise ConfigError(
+                    f"StagedDataset: {stage_label(stage)} reads from a dataset; got "
+                    f"{type(stage.dataset).__name__} {str(stage.dataset)[:80]!r}; wrap an object "
+                    "that has __len__ and __getitem__ in SequenceSource"
+                )
         self._freeze(
             inputs=[stage.dataset for stage in plan.stages],
             worker_config=worker_config,
@@ -183,6 +192,7 @@ class StagedDataset(RoutedDataset[T_co]):
     def report(self) -> tuple[StageReport, ...]:
         """For each stage its planned samples and shares by source; nothing is read."""
         before = np.zeros(len(self.sources), dtype=np.int64)
+        names = source_names(self.sources)
         reports = []
         for number, stage in enumerate(self.plan.stages):
             if not self.indexed:
@@ -190,7 +200,7 @@ class StagedDataset(RoutedDataset[T_co]):
                 continue
             items = _SHARES_OVER if stage.steps is None else stage.steps * stage.items_per_step
             samples, rows = self._consumed_by(number, items), self.numbers_of(number)
-            read = [(self.sources[row], int(before[row])) for row in rows.tolist()]
+            read = [(names[row], self.sources[row], int(before[row])) for row in rows.tolist()]
             reports.append(StageReport(stage, source_shares(stage, read, samples.tolist())))
             if self.carry_over:
                 np.add.at(before, rows, samples)
