@@ -236,7 +236,7 @@ def test_streams_are_named_by_what_they_read(caplog):
     options = {"batching_method": "per_stream"}
     ComposedDataset(*streams, batch_size=4, **options)
     assert "2 of 10 of stream 1 (numbers0, numbers10, numbers20 and 2 more)" in caplog.text
-    with pytest.raises(ConfigError, match=r"stream 0 gives 9 .*\. Stream 0 is web0$"):
+    with pytest.raises(ConfigError, match=r"stream 0 \(web0\) gives 9 "):
         ComposedDataset(*streams, batch_size=10, **options)
 
 

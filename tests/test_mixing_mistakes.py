@@ -208,11 +208,15 @@ QUOTA_FAULTS = {
     "in a dict": ([{A: Quota(repeat=2)}], {}, "stream 0 is a dataset, or a pair"),
     "no dataset": ([[1, 2]], {}, "stream 0 is a dataset, or a pair (dataset, Quota(...)); got '1'"),
     "nothing": ([], {}, "there are no streams to read"),
-    "mixed": ([(A, Quota(proportion=1)), B], {}, "stream 0 has a proportion, but stream 1 has no"),
+    "mixed": (
+        [(A, Quota(proportion=1)), B],
+        {},
+        "stream 0 (numbers0) has a proportion, but stream 1 (numbers100) has no",
+    ),
     "size and repeat": ([(A, Quota(repeat=1))], {"epoch_size": 3}, "contradict each other"),
     "a size": ([A], {"epoch_size": "3q"}, "epoch_size counts samples"),
     "a method": ([A], {"sampling_method": "fixd"}, "did you mean 'fixed'?"),
-    "no items": ([EMPTY], {}, "stream 0 has no samples"),
+    "no items": ([EMPTY], {}, "stream 0 (list) has no samples"),
     "all 0": ([(A, Quota(repeat=0))], {}, "no sample of any of the 1 streams"),
     "a stream": ([STREAM], {}, "can only be read as a stream"),
     "endless": ([RepeatDataset(A)], {}, "never ends, so a quota of it means nothing"),
@@ -249,7 +253,9 @@ def test_compositions(options, said):
 def test_streams_of_folders(tmp_path):
     paths = [str(numbered_mds(tmp_path / name, 3)) for name in ("one", "two")]
     mixed = [Stream(local=paths[0], proportion=1), Stream(local=paths[1])]
-    with pytest.raises(WeightError, match="StreamingDataset: stream 0 has a proportion, but"):
+    with pytest.raises(
+        WeightError, match=r"StreamingDataset: stream 0 \(.*\) has a proportion, but"
+    ):
         StreamingDataset(streams=mixed)
     for options in ({"batching_method": "stratifed"}, {"batch_size": 0}, {"epoch_size": "3q"}):
         with pytest.raises(ConfigError) as caught:

@@ -41,7 +41,7 @@ class Composition:
     come: a rest that is enough for one division may be too little for another.
 
     `totals` are the samples of each stream that do come, `size` their sum, and `batches` the device
-    batches of an epoch, as many for each device.
+    batches of an epoch, as many for each device. `label` is what errors call a stream.
 
     Raises `ConfigError` when `batch_size` does not divide `global_batch_size`, for an unknown
     method, when an epoch fills no global batch, and when a stream has no place: less than half a
@@ -63,6 +63,7 @@ class Composition:
         *,
         key: int,
         drop_last: bool = False,
+        label: Callable[[int], str] = "stream {}".format,
     ) -> None:
         if method not in list(BATCHING_METHODS):  # a list takes what cannot be hashed, too
             raise ConfigError(
@@ -79,6 +80,7 @@ class Composition:
         self.batch_size = batch_size
         self.global_batch_size = global_batch_size
         self.devices = global_batch_size // batch_size
+        self.label = label
         _check_places(self, drop_last)
         self._unit, units = BATCHING_METHODS[method](self, drop_last)
         self.totals = units * self._unit
@@ -140,15 +142,15 @@ def _check_places(mixed: Composition, drop_last: bool) -> None:
     stream, least = int(mixed.asked.argmin()), int(mixed.asked.min())
     if least == 0:
         raise ConfigError(
-            f"stream {stream} gives no samples to an epoch, so it has no place in the batches of "
-            f"{method!r}; leave it out, or use batching_method='random'"
+            f"{mixed.label(stream)} gives no samples to an epoch, so it has no place in the "
+            f"batches of {method!r}; leave it out, or use batching_method='random'"
         )
     smallest = -(-total // (2 * least))
     if method == "stratified" and mixed.global_batch_size < smallest:
         raise ConfigError(
-            f"stream {stream} gives {least} of the {total} samples of an epoch, less than half a "
-            f"sample of a global batch of {mixed.global_batch_size}; the smallest global batch "
-            f"that holds all streams has {smallest}. Use one, or a larger quota, or "
+            f"{mixed.label(stream)} gives {least} of the {total} samples of an epoch, less than "
+            f"half a sample of a global batch of {mixed.global_batch_size}; the smallest global "
+            f"batch that holds all streams has {smallest}. Use one, or a larger quota, or "
             "batching_method='random'"
         )
 
@@ -187,9 +189,9 @@ def _device_batches(mixed: Composition, drop_last: bool) -> tuple[int, Int64Arra
         units[by_remainder[(units < most)[by_remainder]][:missing]] += 1
     if not units.all():
         raise ConfigError(
-            f"stream {int(units.argmin())} fills {most[units.argmin()]} of {most.sum()} device "
-            f"batches, and of the {wanted} that can be shared out evenly among {mixed.devices} "
-            "devices it gets none; use a smaller batch_size, or a larger quota"
+            f"{mixed.label(int(units.argmin()))} fills {most[units.argmin()]} of {most.sum()} "
+            f"device batches, and of the {wanted} that can be shared out evenly among "
+            f"{mixed.devices} devices it gets none; use a smaller batch_size, or a larger quota"
         )
     return mixed.batch_size, units
 
@@ -197,10 +199,11 @@ def _device_batches(mixed: Composition, drop_last: bool) -> tuple[int, Int64Arra
 def _check_full(mixed: Composition, batch: int, kind: str) -> None:
     least = int(mixed.asked.min())
     if least < batch:
+        stream = mixed.label(int(mixed.asked.argmin()))
         raise ConfigError(
-            f"stream {int(mixed.asked.argmin())} gives {least} samples to an epoch and cannot fill "
-            f"one {kind} of {batch}, which {mixed.method!r} makes of one stream; use batches of at "
-            f"most {least}, or a larger quota"
+            f"{stream} gives {least} samples to an epoch and cannot fill one {kind} of {batch}, "
+            f"which {mixed.method!r} makes of one stream; use batches of at most {least}, or a "
+            "larger quota"
         )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from fractions import Fraction
 
@@ -103,14 +103,18 @@ def _counted(text: str) -> int | None:
 
 
 def epoch_counts(
-    sizes: Sequence[int], quotas: Sequence[Quota], epoch_size: int | None = None
+    sizes: Sequence[int],
+    quotas: Sequence[Quota],
+    epoch_size: int | None = None,
+    *,
+    label: Callable[[int], str] = "stream {}".format,
 ) -> Int64Array:
     """Samples that each stream gives to every epoch: int64, one per stream.
 
     `sizes` are those of the streams. Proportions share out `epoch_size`, by default the sum of the
     sizes, by largest remainder: within 1 of exact, ties to the first, 0 gets nothing. Repeats give
     the nearest whole number of samples, halves the lower one. All numbers are taken as the decimals
-    they print as.
+    they print as. `label` is what errors call a stream.
 
     Raises `WeightError` for proportions beside other quotas, and when nothing is asked of any
     stream; `ConfigError` for an `epoch_size` beside repeat or choose; `EmptyDatasetError` for
@@ -120,7 +124,7 @@ def epoch_counts(
     [75, 225]
     """
     kinds = [quota.kind for quota in quotas]
-    _check_together(kinds, epoch_size)
+    _check_together(kinds, epoch_size, label)
     if "proportion" in kinds:
         weights = [quota.proportion or 0.0 for quota in quotas]
         counts = largest_remainder(integer_weights(weights), epoch_size or sum(sizes))
@@ -131,7 +135,7 @@ def epoch_counts(
     for stream, (size, count) in enumerate(zip(sizes, counts.tolist(), strict=True)):
         if size == 0 and (count or kinds[stream] is None):
             raise EmptyDatasetError(
-                f"stream {stream} has no samples, but {count or 'all of its'} samples are asked of "
+                f"{label(stream)} has no samples, but {count or 'all of its'} samples are asked of "
                 "it; remove it, or give it repeat=0"
             )
     if not counts.any():
@@ -139,19 +143,21 @@ def epoch_counts(
     return counts
 
 
-def _check_together(kinds: Sequence[str | None], epoch_size: int | None) -> None:
+def _check_together(
+    kinds: Sequence[str | None], epoch_size: int | None, label: Callable[[int], str]
+) -> None:
     """Proportions are for all streams or for none; a size of the epoch does not go with counts."""
     relative = [kind == "proportion" for kind in kinds]
     if any(relative) and not all(relative):
         other = relative.index(False)
         raise WeightError(
-            f"stream {relative.index(True)} has a proportion, but stream {other} has "
+            f"{label(relative.index(True))} has a proportion, but {label(other)} has "
             f"{kinds[other] or 'no quota'}: proportions are given to all streams or to none"
         )
     absolute = [i for i, kind in enumerate(kinds) if kind in ("repeat", "choose")]
     if epoch_size is not None and absolute:
         raise ConfigError(
-            f"epoch_size={epoch_size} and {kinds[absolute[0]]} of stream {absolute[0]} contradict "
+            f"epoch_size={epoch_size} and {kinds[absolute[0]]} of {label(absolute[0])} contradict "
             "each other: with repeat and choose the epoch is as long as what they give. Use "
             "proportion, or leave epoch_size out"
         )

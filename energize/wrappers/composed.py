@@ -84,6 +84,7 @@ class ComposedSamples(QuotaDataset[T_co]):
             self.global_batch_size,
             key=self.key,
             drop_last=self.drop_last,
+            label=self._stream_label,
         )
 
     @cached_property
@@ -129,7 +130,7 @@ class ComposedSamples(QuotaDataset[T_co]):
         streams = np.flatnonzero(left).tolist()
         if streams:
             named = [
-                f"{left[each]} of {asked[each]} of stream {each} ({self._stream_name(each)})"
+                f"{left[each]} of {asked[each]} of {self._stream_label(each)}"
                 for each in streams[:_NAMED]
             ]
             more = [f"{left.sum()} in all"] if len(streams) > _NAMED else []

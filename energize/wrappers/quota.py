@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import logging
-import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, TypeVar
 
 import numpy as np
 
 from energize.dataset import INFINITE, Dataset, IndexedDataset, Int64Array
-from energize.errors import ConfigError, EmptyDatasetError, NotIndexedError, nearest
+from energize.errors import ConfigError, NotIndexedError, nearest
 from energize.order.arranging import Arrangement, Interleaved, InTurn
 from energize.order.quotas import Quota, epoch_counts, epoch_size_in_samples
 from energize.order.sampling import EpochDraws
@@ -105,8 +103,7 @@ class QuotaDataset(RoutedDataset[T_co]):
                 **parameters,
             )
             _check_finite(self.inputs)
-            with self._streams_named():
-                self._report(self._asked)
+            self._report(self._asked)
 
     def counts(self) -> list[int]:
         """The samples that each of `inputs` gives to an epoch."""
@@ -119,7 +116,7 @@ class QuotaDataset(RoutedDataset[T_co]):
     @cached_property
     def _asked(self) -> Int64Array:
         sizes = [each.size for each in indexed_inputs(self)]
-        return epoch_counts(sizes, self.quotas, self.epoch_size)
+        return epoch_counts(sizes, self.quotas, self.epoch_size, label=self._stream_label)
 
     @cached_property
     def _counts(self) -> Int64Array:
@@ -171,36 +168,22 @@ class QuotaDataset(RoutedDataset[T_co]):
         """
         return self._draws[stream].before_repeat if self._counts[stream] else INFINITE
 
-    def _stream_name(self, stream: int) -> str:
-        """The names of the sources that a stream reads, see `source_labels`; of many the first."""
+    def _stream_label(self, stream: int) -> str:
+        """A stream in messages: its number, and the sources that it reads; of many the first."""
         first, end = self._sources_before[stream : stream + 2]
-        labels = source_labels(self.sources)[first:end]
-        more = f" and {len(labels) - _NAMED} more" if len(labels) > _NAMED else ""
-        return ", ".join(labels[:_NAMED]) + more
-
-    @contextmanager
-    def _streams_named(self) -> Iterator[None]:
-        """Errors about numbers of samples know streams by number; they get the names of those that
-        they speak of.
-        """
-        try:
-            yield
-        except (ConfigError, EmptyDatasetError) as error:
-            numbers = dict.fromkeys(map(int, re.findall(r"\bstream (\d+)\b", str(error))))
-            names = "".join(f". Stream {each} is {self._stream_name(each)}" for each in numbers)
-            error.args = (f"{error}{names}",)
-            raise
+        names = source_labels(self.sources)[first:end]
+        more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+        return f"stream {stream} ({', '.join(names[:_NAMED])}{more})"
 
     def _report(self, asked: Int64Array) -> None:
         """Say what nobody would expect: quotas that come to nothing, samples that are left out."""
         for stream, quota in enumerate(self.quotas):
             if not asked[stream] and (quota.kind is None or getattr(quota, quota.kind)):
                 _log.warning(
-                    "%s: %s of stream %d (%s) comes to no sample in an epoch of %d",
+                    "%s: %s of %s comes to no sample in an epoch of %d",
                     type(self).__name__,
                     quota,
-                    stream,
-                    self._stream_name(stream),
+                    self._stream_label(stream),
                     int(asked.sum()),
                 )
 
