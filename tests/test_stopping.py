@@ -168,10 +168,18 @@ class TestAllExhausted:
         backwards = [scheme.counts(n).tolist() for n in range(size, -1, -1)]
         assert backwards[::-1] == [afresh.counts(n).tolist() for n in range(size + 1)]
 
-    def test_many_sources(self):
-        sizes = list(range(1, 81))
-        scheme, size = stopped(sizes, [1.0] * 80, "all_exhausted")
-        assert scheme.counts(size).tolist() == sizes
+    def test_steps_of_schedules_act_at_their_slot(self):
+        """Slots that are left out would make a scheme run ahead of its schedule."""
+        rising = Schedule([(0, 1), (1000, 3)])
+
+        def make(members, start):
+            weights = [[8.0, rising, 1.0][i] for i in members]
+            return mixing_scheme("exact", weights, start=start)
+
+        limits = slot_limits([80, INFINITE, INFINITE], "all_exhausted", [None] * 3)
+        scheme, _ = stopped_scheme(make, limits, [8.0, rising, 1.0], "all_exhausted", name="exact")
+        assert scheme.counts(1000).tolist() == pytest.approx([80, 460, 460], abs=2)
+        assert scheme.counts(5000).tolist() == pytest.approx([80, 3460, 1460], abs=3)
 
 
 class TestMaxEpochs:

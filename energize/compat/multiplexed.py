@@ -119,7 +119,11 @@ class MultiplexedCursor(Cursor[T]):
         self._never_over = self.passes.count(0)
         slots = None if state is None else state_field(state, "slots", dict)
         self._slots = dataset.slots.begin(slots, self._over())
-        self._cursors = [self._opened(number, at) for number, at in enumerate(states)]
+        ended = [False] * sources if state is None else _entries(state, "ended", sources)
+        self._cursors = [
+            _OverCursor(at) if over and at is not None else self._opened(number, at)
+            for number, (at, over) in enumerate(zip(states, ended, strict=True))
+        ]
         self._fresh = [state is None] * sources
 
     def __next__(self) -> T:
@@ -172,7 +176,7 @@ class MultiplexedCursor(Cursor[T]):
     def _opened(self, source: int, state: State | None) -> Cursor[Any]:
         dataset = self._dataset.inputs[source]
         if isinstance(dataset, IndexedDataset) and dataset.indexed and dataset.size == 0:
-            return _EmptyCursor()
+            return _OverCursor({"position": 0})
         return dataset.open(state=state, on_failure=self._on_failure)
 
     def _over(self) -> frozenset[int]:
@@ -195,6 +199,7 @@ class MultiplexedCursor(Cursor[T]):
             "given": list(given),
             "passes": list(passes),
             "inputs": [each.state() for each in inputs],
+            "ended": [each.ended and not self._ended for each in inputs],
         }
 
     def close(self) -> None:
@@ -202,14 +207,23 @@ class MultiplexedCursor(Cursor[T]):
             each.close()
 
 
-class _EmptyCursor(Cursor[Any]):
-    """Over at once, as a stream without items is."""
+class _OverCursor(Cursor[Any]):
+    """A pass that is over, as that of a stream without items is at once. Its state opens the next
+    one.
+    """
+
+    def __init__(self, state: State) -> None:
+        self._state = state
 
     def __next__(self) -> Any:
         raise StopIteration
 
+    @property
+    def ended(self) -> bool:
+        return True
+
     def state(self) -> State:
-        return {"position": 0}
+        return self._state
 
 
 def _counted(state: State | None, name: str, sources: int) -> list[int]:

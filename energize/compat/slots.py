@@ -7,15 +7,19 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from energize.cursor import State, state_field
 from energize.describing import described
+from energize.order.capped import enough_over
 from energize.order.protocol import Scheme
 from energize.order.scheduled import mixing_scheme
-from energize.order.varying import Weight
+from energize.order.varying import Weight, final_weights
 from energize.rng import derive
 
 __all__ = ["GivenSlots", "SchemeSlots", "Turns"]
+
+FloatArray = npt.NDArray[np.float64]
 
 _AT_ONCE = 256
 
@@ -24,8 +28,10 @@ _AT_ONCE = 256
 class SchemeSlots:
     """The slots of the scheme called `scheme`, with weights that may be schedules.
 
-    When a source is left out, a scheme over the others begins at that slot, also of the schedules;
-    where none of the others has a weight, they share the slots evenly.
+    The slots of sources that are left out go to the others. When a quarter of the sources, or
+    sources with a quarter of the weight, are left out, a scheme over the others begins at that
+    slot; while there are schedules it does so, also for them, at each source that is left out.
+    Where none of the others has a weight, they share the slots evenly.
     """
 
     scheme: str
@@ -34,8 +40,7 @@ class SchemeSlots:
     options: dict[str, Any] = field(default_factory=dict)
 
     def begin(self, state: State | None, over: frozenset[int]) -> _SchemeSlotCursor:
-        left = [each for each in range(len(self.weights)) if each not in over]
-        return _SchemeSlotCursor(self._among, left, state)
+        return _SchemeSlotCursor(self._among, *final_weights(self.weights), state, over)
 
     def _among(self, left: Sequence[int], start: int) -> Scheme:
         key = derive(self.key, start) if start else self.key
@@ -54,45 +59,84 @@ class GivenSlots:
     sources: int
 
     def begin(self, state: State | None, over: frozenset[int]) -> _SchemeSlotCursor:
-        return _SchemeSlotCursor(lambda *_: self.scheme, list(range(self.sources)), state)
+        return _SchemeSlotCursor(lambda *_: self.scheme, 0, np.ones(self.sources), state, over)
 
     def describe(self) -> dict[str, Any]:
         return self.scheme.describe()
 
 
 class _SchemeSlotCursor:
-    """Looks some slots ahead. `start` is the slot at which the scheme of those left began."""
+    """Looks some slots ahead. The scheme that runs began at slot `start`, over the sources that
+    were `among` those left then; its slot `next` is the one at hand. The slots of those of its
+    sources that are over by now are left out.
+    """
 
     def __init__(
-        self, among: Callable[[Sequence[int], int], Scheme], left: list[int], state: State | None
+        self,
+        among: Callable[[Sequence[int], int], Scheme],
+        settled_at: int,
+        final: FloatArray,
+        state: State | None,
+        over: frozenset[int],
     ) -> None:
         self._among = among
-        self._left = left
-        self._position = 0 if state is None else state_field(state, "position", int)
-        self._start = 0 if state is None else state_field(state, "start", int)
+        self._settled_at, self._final = settled_at, final
+        self._position = self._start = self._next = 0
+        mixed = [True] * len(final)
+        if state is not None:
+            self._position = state_field(state, "position", int)
+            self._start = state_field(state, "start", int)
+            self._next = state_field(state, "next", int)
+            mixed = state_field(state, "among", list)
+        self._members = np.flatnonzero(np.array(mixed, dtype=np.bool_))
+        self._over = np.isin(np.arange(len(final)), list(over))
         self._scheme: Scheme | None = None
-        self._ahead: list[int] = []
+        self._seen = self._next
+        self._ahead: list[tuple[int, int]] = []
 
     def current(self) -> int:
-        if not self._ahead:
+        while not self._ahead:
             if self._scheme is None:
-                self._scheme = self._among(self._left, self._start)
-            first = self._position - self._start
-            chosen, _ = self._scheme.locate(np.arange(first, first + _AT_ONCE, dtype=np.int64))
-            self._ahead = chosen[::-1].tolist()
-        return self._left[self._ahead[-1]]
+                self._scheme = self._among(self._members.tolist(), self._start)
+            slots = np.arange(self._seen, self._seen + _AT_ONCE, dtype=np.int64)
+            source = self._members[self._scheme.locate(slots)[0]]
+            left = ~self._over[source]
+            self._ahead = list(zip(slots[left], source[left].tolist(), strict=True))[::-1]
+            self._seen += _AT_ONCE
+        return self._ahead[-1][1]
 
     def advance(self) -> None:
-        self._ahead.pop()
+        slot, _ = self._ahead.pop()
+        self._next = int(slot) + 1
         self._position += 1
 
     def ended(self, *, left_out: bool) -> None:
-        if left_out:
-            self._left.remove(self.current())
-            self._start, self._scheme, self._ahead = self._position, None, []
+        if not left_out:
+            return
+        source = self.current()
+        self._over[source] = True
+        gone = self._over[self._members]
+        if self._start < self._settled_at or enough_over(gone, self._final[self._members]):
+            self._begin_anew()
+        else:
+            self._ahead = [each for each in self._ahead if each[1] != source]
+
+    def _begin_anew(self) -> None:
+        """A scheme over the sources that are left; over all, for the next epoch, if none is."""
+        if self._over.all():
+            self._over[:] = False
+        self._members = np.flatnonzero(~self._over)
+        self._start, self._scheme = self._position, None
+        self._next, self._seen, self._ahead = 0, 0, []
 
     def state(self) -> State:
-        return {"position": self._position, "start": self._start}
+        among = np.isin(np.arange(len(self._over)), self._members)
+        return {
+            "position": self._position,
+            "start": self._start,
+            "next": self._next,
+            "among": among.tolist(),
+        }
 
 
 @dataclass(frozen=True)

@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from energize.cursor import INFINITE
 from energize.errors import ConfigError, nearest
+from energize.order.capped import FARTHEST, CappedScheme
 from energize.order.numeric import whole_number
 from energize.order.plain import WEIGHTLESS
 from energize.order.protocol import Scheme
+from energize.order.searching import first_where
 from energize.order.segments import EpochScheme, Segment, SegmentedScheme
-from energize.order.varying import Weight, ever_positive, finally_positive, shares_at
+from energize.order.varying import Weight, ever_positive, final_weights, normalised, shares_at
 
 __all__ = ["STOP_RULES", "SchemeMaker", "slot_limits", "stopped_scheme"]
 
 Int64Array = npt.NDArray[np.int64]
 
 STOP_RULES = ("restart", "first_exhausted", "all_exhausted")
-
-_FARTHEST = 2**62
 
 _FARTHEST_END: Mapping[str, int] = MappingProxyType({"random": 2**42, "uniform": 2**42})
 """How far ends are looked for under schemes whose counts take long far out."""
@@ -94,128 +94,122 @@ def stopped_scheme(
     """
     everyone = np.arange(len(limits))
     drawn = np.array([ever_positive(weight) for weight in weights], dtype=np.bool_)
-    scheme: Scheme
+    if name in WEIGHTLESS:
+        weights = np.where(drawn, 1.0, 0.0).tolist()
     wanted = np.where(drawn, limits, 0)
-    size = min(sum(wanted.tolist()), INFINITE)
+    scheme: Scheme
     if stop == "first_exhausted":
         scheme = make(everyone, 0)
         limits = np.where(drawn, limits, INFINITE)
-        lasting = (limits[finally_positive(weights)] < INFINITE).any()
-        farthest = _FARTHEST_END.get(name, _FARTHEST)
-        size = _first_asked_too_much(scheme, limits, size, bool(lasting), farthest) - 1
-    elif (wanted[drawn] == INFINITE).all():
-        return make(everyone, 0), INFINITE
+        size = _first_asked_too_much(scheme, limits, weights, _FARTHEST_END.get(name, FARTHEST)) - 1
+        wanted = scheme.counts(size) if size < FARTHEST else wanted
     else:
-        scheme = _DroppingScheme(
-            make, wanted, [1.0] * len(limits) if name in WEIGHTLESS else weights
-        )
-    if size >= _FARTHEST or size == 0:
+        size = min(sum(wanted.tolist()), INFINITE)
+        if size == 0 or (wanted[drawn] == INFINITE).all():
+            return make(everyone, 0), size
+        scheme = _DroppingScheme(make, wanted, weights)
+    if size >= FARTHEST or size == 0:
         return scheme, INFINITE if size else 0
-    each = scheme.counts(size) if stop == "first_exhausted" else wanted
-    return EpochScheme(scheme, each), size
+    return EpochScheme(scheme, wanted), size
+
+
+class _Found(NamedTuple):
+    """Segments, and the slot up to which no other begins."""
+
+    segments: tuple[Segment, ...]
+    last: CappedScheme
+    reach: int
 
 
 class _DroppingScheme(SegmentedScheme):
-    """A source that has had `limits` slots drops out; a new segment begins without it.
+    """Sources that have had `limits` slots have no more, and their slots go to the others.
 
-    Segments are found when they are needed, each from the one before it: sought from where it would
-    begin if shares held exactly. Slots lie below the sum of the limits.
+    In a segment, the slots of sources that are over are left out of its scheme; where these are
+    many, a new segment begins without them. While weights change, a segment ends before the first
+    slot that would be left out, so slots stay in step with schedules. Segments are found when they
+    are needed, each from the one before it. Slots lie below the sum of the limits.
     """
 
     def __init__(self, make: SchemeMaker, limits: Int64Array, weights: Sequence[Weight]) -> None:
         self._make = make
         self._limits = limits
         self._weights = weights
-        members = np.flatnonzero(limits)
-        first = Segment(0, make(members, 0), members, np.zeros(len(limits), dtype=np.int64))
-        super().__init__([first], first.scheme.describe())
+        self._settled_at, self._final = final_weights(weights)
+        self._found = self._with_segment((), 0, np.zeros(len(limits), dtype=np.int64))
+        super().__init__(self._found.segments, self._found.last.describe())
 
     def _segments_to(self, n: int) -> tuple[Segment, ...]:
-        segments = self._segments
-        while (follower := self._after(segments[-1], n)) is not None:
-            segments = (*segments, follower)
-        self._segments = segments
-        return segments
+        found = self._found
+        while found.reach <= n:
+            found = self._further(found, n)
+        self._found = found
+        return found.segments
 
-    def _after(self, segment: Segment, n: int) -> Segment | None:
-        """The segment behind `segment`, if it begins at slot `n` or before it."""
+    def _further(self, found: _Found, n: int) -> _Found:
+        """A longer reach, or one more segment."""
+        segment, capped = found.segments[-1], found.last
+        asked = n - segment.start + 1
+        if segment.start < self._settled_at:
+            kept = capped.whole_to(asked)
+            taken = capped.taken(kept)
+        else:
+            taken = _taken(capped, asked, capped.enough(segment.start))
+            kept = int(taken.sum())
+        if kept >= asked:
+            return found._replace(reach=segment.start + kept)
+        counts = segment.before.copy()
+        counts[segment.members] += taken
+        return self._with_segment(found.segments, segment.start + kept, counts)
 
-        def over(slot: int) -> bool:
-            return bool((segment.counts(slot) >= self._limits)[segment.members].any())
-
-        if n <= segment.start:
-            return None
-        low, high = _around(over, self._expected(segment), segment.start, n)
-        if low == high:
-            return None
-        start = _first(over, low, high)
-        counts = segment.counts(start)
-        members = segment.members[(counts < self._limits)[segment.members]]
+    def _with_segment(
+        self, segments: tuple[Segment, ...], start: int, counts: Int64Array
+    ) -> _Found:
+        """A segment behind those known, unless all sources are over."""
+        members = np.flatnonzero(counts < self._limits)
         if not members.size:
-            return None
-        return Segment(start, self._make(members, start), members, counts)
-
-    def _expected(self, segment: Segment) -> int:
-        """About where the first source of a segment is over."""
-        weights = [self._weights[each] for each in segment.members.tolist()]
-        shares = shares_at(weights, [segment.start])[0]
-        left = (self._limits - segment.before)[segment.members]
-        slots = (left[shares > 0] / shares[shares > 0]).min()
-        return segment.start + int(min(slots, _FARTHEST))
+            return _Found(segments, self._found.last, INFINITE)
+        if start < self._settled_at:
+            shares = shares_at([self._weights[each] for each in members.tolist()], [start])[0]
+        else:
+            shares = normalised(self._final[members])
+        left = (self._limits - counts)[members]
+        capped = CappedScheme(self._make(members, start), left, shares)
+        return _Found((*segments, Segment(start, capped, members, counts)), capped, start)
 
 
-def _around(holds: Callable[[int], bool], guess: int, low: int, high: int) -> tuple[int, int]:
-    """A number for which `holds` is false, `low` or above, and a higher one for which it is true:
-    close together when the guess is close. Twice `high` when it is false up to there.
+def _taken(capped: CappedScheme, asked: int, most: int) -> Int64Array:
+    """What sources take of so many slots of the whole scheme that they take `asked` or more
+    together; or of `most` slots, when these are too few.
     """
-    step, at = 1, min(max(guess, low + 1), high)
-    if holds(at):
-        high = at
-        while (at := high - step) > low and holds(at):
-            high, step = at, 2 * step
-        return max(low, at), high
-    while at < high:
-        low, at, step = at, min(at + step, high), 2 * step
-        if holds(at):
-            return low, at
-    return high, high
+    at = min(2 * asked, most)
+    while (taken := capped.taken(at)).sum() < asked and at < most:
+        at = min(2 * at, most)
+    return taken
 
 
 def _first_asked_too_much(
-    scheme: Scheme, limits: Int64Array, total: int, lasting: bool, farthest: int
+    scheme: Scheme, limits: Int64Array, weights: Sequence[Weight], farthest: int
 ) -> int:
-    """The least number of slots that take more of a source than its limit.
-
-    `total` slots may be taken in all; `lasting` says whether the last segment can draw a source
-    that has a limit. If not, the end comes before that segment, or never.
-    """
+    """The least number of slots that take more of a source than its limit, or `INFINITE`."""
 
     def too_much(n: int) -> bool:
         return bool((scheme.counts(n) > limits).any())
 
-    settled = scheme.settled if isinstance(scheme, SegmentedScheme) else 0
-    if not lasting:
-        return _first(too_much, 0, settled) if too_much(settled) else INFINITE
-    end = total + 1 if total < _FARTHEST else 1
-    while end < farthest and not too_much(end):
-        end *= 2
-    if end >= _FARTHEST == farthest:
-        return INFINITE
-    if end < farthest or too_much(farthest):
-        return _first(too_much, 0, min(end, farthest))
-    raise ConfigError(
-        f"stop='first_exhausted': no dataset is over within {farthest} slots, and behind them "
-        "random draws take too long to count; use scheme='block' or 'exact', give the dataset that "
-        "shall end the mix a larger weight, or use stop='restart'"
-    )
-
-
-def _first(holds: Callable[[int], bool], low: int, high: int) -> int:
-    """The least number above `low` for which `holds`, which is true of `high` and all above."""
-    while high - low > 1:
-        middle = (low + high) // 2
-        if holds(middle):
-            high = middle
-        else:
-            low = middle
-    return high
+    _, final = final_weights(weights)
+    ending = (limits < INFINITE) & (final > 0)
+    if not ending.any():  # it comes before the last segment, or never
+        settled = scheme.settled if isinstance(scheme, SegmentedScheme) else 0
+        return first_where(too_much, above=0, upto=settled) if too_much(settled) else INFINITE
+    expected = min(float((limits[ending] / normalised(final)[ending]).min()), farthest)
+    end = max(int(expected), 1)
+    while not too_much(end):
+        if end == FARTHEST:
+            return INFINITE
+        if end == farthest:
+            raise ConfigError(
+                f"stop='first_exhausted': no dataset is over within {farthest} slots, and behind "
+                "them random draws take too long to count; use scheme='block' or 'exact', give the "
+                "dataset that shall end the mix a larger weight, or use stop='restart'"
+            )
+        end = min(2 * end, farthest)
+    return first_where(too_much, above=0, upto=end, guess=expected)

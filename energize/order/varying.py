@@ -18,7 +18,8 @@ __all__ = [
     "Sum",
     "Weight",
     "ever_positive",
-    "finally_positive",
+    "final_weights",
+    "normalised",
     "schedules_in",
     "shares_at",
     "weights_at",
@@ -75,11 +76,11 @@ def ever_positive(weight: Weight) -> bool:
     return any(map(ever_positive, weight.terms)) if isinstance(weight, Sum) else weight > 0
 
 
-def finally_positive(weights: Sequence[Weight]) -> list[bool]:
-    """Which weights are above 0 at the last point of all schedules, and so for ever behind it."""
+def final_weights(weights: Sequence[Weight]) -> tuple[int, FloatArray]:
+    """The last point of all schedules, or 0, and the weights there and for ever behind it."""
     points = [slot for weight in weights for each in schedules_in(weight) for slot in each.slots]
-    last: list[float] = weights_at(weights, [max(points, default=0)])[0].tolist()
-    return [weight > 0 for weight in last]
+    last = max(points, default=0)
+    return last, weights_at(weights, [last])[0]
 
 
 def weights_at(weights: Sequence[Weight], slots: npt.ArrayLike) -> FloatArray:
@@ -94,6 +95,12 @@ def shares_at(
 ) -> FloatArray:
     """The weights at each slot divided by their sum; equal where they are all 0."""
     return _normalised(weights_at(weights, slots), temperature)
+
+
+def normalised(weights: FloatArray) -> FloatArray:
+    """Weights divided by their sum; equal where they are all 0."""
+    shares: FloatArray = _normalised(weights[np.newaxis], 1.0)[0]
+    return shares
 
 
 def _parts(weight: Weight) -> tuple[Weight, ...]:

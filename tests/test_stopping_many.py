@@ -1,0 +1,178 @@
+"""Mixes of very many sources that end, and the slots that are left out there."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from energize.compat.multiplexed import MultiplexedDataset
+from energize.compat.slots import SchemeSlots
+from energize.order.capped import CappedScheme
+from energize.order.plain import SCHEMES
+from energize.order.schedule import Schedule
+from energize.order.scheduled import mixing_scheme
+from energize.order.schemes import make_scheme
+from energize.order.stopping import slot_limits, stopped_scheme
+from tests.support.datasets import numbers
+from tests.support.schemes import check_counts
+
+
+class TestManySources:
+    """Each end costs little, and how it is asked changes nothing."""
+
+    def mix(self, name, sizes, weights):
+        def make(members, start):
+            return mixing_scheme(name, [weights[i] for i in members], key=start)
+
+        limits = slot_limits(sizes, "all_exhausted", [None] * len(sizes))
+        return stopped_scheme(make, limits, weights, "all_exhausted", name=name)
+
+    def sizes_and_weights(self, count):
+        sizes = [1 + (31 * i) % 97 for i in range(count)]
+        return sizes, [float(1 + (7 * i) % 13) for i in range(count)]
+
+    @pytest.mark.timeout(60)
+    @pytest.mark.parametrize("name", list(SCHEMES))
+    def test_each_is_read_in_full(self, name):
+        sizes, weights = self.sizes_and_weights(1500)
+        scheme, size = self.mix(name, sizes, weights)
+        source, nth = scheme.locate(np.arange(size))
+        assert np.bincount(source).tolist() == sizes == scheme.counts(size).tolist()
+        order = np.lexsort((nth, source))
+        assert nth[order].tolist() == [n for each in sizes for n in range(each)]
+
+    @pytest.mark.timeout(60)
+    @pytest.mark.parametrize("name", ["block", "exact", "random", "round_robin"])
+    def test_any_order_of_asking(self, name):
+        sizes, weights = self.sizes_and_weights(400)
+        scheme, size = self.mix(name, sizes, weights)
+        slots = np.arange(size - 1, -1, -1)
+        backwards = [each[::-1] for each in scheme.locate(slots)]
+        scheme, _ = self.mix(name, sizes, weights)
+        pieces = [scheme.locate(np.arange(at, min(at + 777, size))) for at in range(0, size, 777)]
+        for way, parts in zip(backwards, zip(*pieces, strict=True), strict=True):
+            assert way.tolist() == np.concatenate(parts).tolist()
+        for start in (0, size // 3, size - 300):
+            check_counts(scheme, 300, start)
+
+    @pytest.mark.timeout(60)
+    def test_one_item_each(self):
+        scheme, size = self.mix("block", [1] * 20_000, [1.0] * 20_000)
+        assert sorted(scheme.locate(np.arange(size))[0].tolist()) == list(range(20_000))
+
+    @pytest.mark.timeout(60)
+    @pytest.mark.parametrize("name", ["block", "exact"])
+    def test_first_exhausted(self, name):
+        weights = [1.0 + i % 7 for i in range(20_000)]
+        limits = np.full(20_000, 100)
+        scheme, size = stopped_scheme(
+            lambda *_: mixing_scheme(name, weights), limits, weights, "first_exhausted", name=name
+        )
+        assert scheme.counts(size).max() == 100
+        assert size == pytest.approx(100 * sum(weights) / 7, rel=0.03)
+
+    def test_the_others_keep_their_shares(self):
+        """Between the first end and the last, two sources stay within their bounds in each scheme,
+        and there are few schemes.
+        """
+        sizes = [*range(500, 3500, 10), 10**6, 10**6]
+        weights = [1.0] * 300 + [100.0, 50.0]
+        begins = []
+
+        def make(members, start):
+            begins.append(start)
+            return mixing_scheme("exact", [weights[i] for i in members])
+
+        scheme, _ = stopped_scheme(make, np.array(sizes), weights, "all_exhausted", name="exact")
+        for n in np.linspace(0, sum(sizes[:300]) + 150 * 3490, 60).astype(int).tolist():
+            *_, twice, once = scheme.counts(n).tolist()
+            assert abs(twice - 2 * once) <= 3 * len(begins)
+        assert 1 < len(begins) < 25
+
+    def test_a_far_end_is_not_looked_for(self):
+        asked = []
+
+        class Watched:
+            def __init__(self, scheme):
+                self.locate, self.describe = scheme.locate, scheme.describe
+                self._counts = scheme.counts
+
+            def counts(self, n):
+                asked.append(n)
+                return self._counts(n)
+
+        def make(members, start):
+            return Watched(mixing_scheme("random", [1.0] * len(members), key=start))
+
+        limits = np.array([100] + [10**15] * 9)
+        scheme, _ = stopped_scheme(make, limits, [1.0] * 10, "all_exhausted", name="random")
+        assert scheme.locate(np.arange(50_000))[1].max() > 4000
+        assert scheme.counts(50_000)[0] == 100
+        assert max(asked) < 300_000
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    name=st.sampled_from(list(SCHEMES)),
+    weights=st.lists(st.integers(1, 40), min_size=1, max_size=6),
+    limits=st.lists(st.integers(1, 3000), min_size=6, max_size=6),
+    slots=st.lists(st.integers(0, 10**6), max_size=30),
+)
+def test_capped_schemes_leave_slots_out_and_change_nothing_else(name, weights, limits, slots):
+    limits = np.array(limits[: len(weights)])
+    scheme = make_scheme(name, weights, key=3)
+    source, nth = scheme.locate(np.arange(130_000))
+    used = nth < limits[source]
+    source, nth = source[used], nth[used]
+    capped = CappedScheme(scheme, limits, np.array(weights) / sum(weights))
+    asked = np.array(slots, dtype=np.int64) % len(source)
+    found = capped.locate(asked)
+    assert found[0].tolist() == source[asked].tolist()
+    assert found[1].tolist() == nth[asked].tolist()
+    for n in [*asked[:5].tolist(), len(source)]:
+        counts = np.bincount(source[:n], minlength=len(weights))
+        assert capped.counts(n).tolist() == counts.tolist()
+
+
+def slotted(sizes, weights, scheme="block"):
+    """Streams with items that tell their source."""
+    sources = [numbers(size, 1000 * number) for number, size in enumerate(sizes)]
+    slots = SchemeSlots(scheme, tuple(weights), 5)
+    names = [str(number) for number in range(len(sizes))]
+    return MultiplexedDataset(sources, names, slots, stop="all_exhausted")
+
+
+class TestSlotsOfStreams:
+    """Lengths are not known beforehand here."""
+
+    @pytest.mark.timeout(60)
+    @pytest.mark.parametrize("scheme", ["block", "exact", "random"])
+    def test_many_are_read_in_full(self, scheme):
+        sizes = [1 + (31 * i) % 23 for i in range(1000)]
+        mix = slotted(sizes, [1.0 + (7 * i) % 13 for i in range(1000)], scheme)
+        read = list(mix.open())
+        assert sorted(read) == [1000 * i + n for i, size in enumerate(sizes) for n in range(size)]
+
+    @pytest.mark.parametrize("late", [1.0, Schedule([(0, 0.1), (40, 5)], "linear")])
+    def test_resumed_at_any_item(self, late):
+        mix = slotted([3, 9, 1, 20, 7, 2, 30], [2.0, 1.0, 3.0, 1.0, late, 4.0, 0.5])
+        cursor = mix.open()
+        states, read = [cursor.state()], []
+        for item in cursor:
+            read.append(item)
+            states.append(cursor.state())
+        for at, state in enumerate(states[:-1]):
+            assert list(mix.open(state=state)) == read[at:]
+        again = list(mix.open(state=cursor.state()))
+        assert sorted(again) == sorted(read)
+        assert again != read
+
+    def test_slots_of_a_source_that_is_over_go_to_the_others_by_weight(self):
+        mix = slotted([900, 900, 20, 900, 900, 900], [3.0, 1.0, 1.0, 1.0, 1.0, 1.0], "exact")
+        cursor = mix.open()
+        for _ in range(700):
+            next(cursor)
+        assert cursor.given[2] == 20
+        assert cursor.given[0] == pytest.approx(60 + 3 / 7 * 540, abs=2)
