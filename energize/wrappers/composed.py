@@ -167,6 +167,11 @@ class ComposedDataset(BatchDataset[T_batch_co]):
     no batch, are logged; `counts()` are those that come. With sampling_method "balanced" they are
     others in every epoch.
 
+    Global batches are the same however they are divided among devices, but those of
+    "device_per_stream", if an epoch fills them or with `drop_last`. A rest is left out also where
+    it has fewer samples than there are devices, and then what comes differs from a division that
+    can hold it.
+
     Raises what `QuotaDataset` raises, and `ConfigError` for an unknown method, for sizes that do
     not divide, and when a batch cannot hold the streams; the message has the size that can.
 
