@@ -33,11 +33,11 @@ from energize.loader import Loader, get_loader, get_savable_loader
 from energize.metadataset.building import get_train_dataset, get_val_dataset, get_val_datasets
 from energize.metadataset.stages import StageData, build_stage, get_staged_train_dataset
 from energize.metadataset.stages_reading import read_stages
+from energize.order.epochs.quotas import Quota
+from energize.order.making import make_scheme
 from energize.order.protocol import Scheme
-from energize.order.quotas import Quota
-from energize.order.schedule import Schedule, WeightSchedulePoint, WeightScheduler
-from energize.order.schemes import make_scheme
-from energize.order.stages import Stage, StagePlan
+from energize.order.schedules.schedule import Schedule, WeightSchedulePoint, WeightScheduler
+from energize.order.stages.plan import Stage, StagePlan
 from energize.prepare import PrepareReport, prepare
 from energize.refs import Refs
 from energize.samples.crude import CrudeSample

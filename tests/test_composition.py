@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from energize import ConcatDataset, ListSource
 from energize.errors import ConfigError
-from energize.order.composition import BATCHING_METHODS, Composition
-from energize.order.quotas import Quota
+from energize.order.epochs.composition import BATCHING_METHODS, Composition
+from energize.order.epochs.quotas import Quota
 from energize.testing import check_exactly_once, check_laws, check_topology
 from energize.wrappers.composed import ComposedDataset, ComposedSamples
 from tests.support.composing import composed, epoch_of, global_batches

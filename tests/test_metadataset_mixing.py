@@ -14,10 +14,10 @@ from energize.errors import ConfigError, MetadatasetError, WeightError
 from energize.metadataset import leaves_with_weights, resolve
 from energize.metadataset.schema_mixing import CompositionTable, MixOptions
 from energize.metadataset.schema_schedule import ScheduleTable
-from energize.order.composition import BATCHING_METHODS
-from energize.order.plain import SCHEMES
-from energize.order.schedule import CHANGES, INTERPOLATIONS
-from energize.order.stopping import STOP_RULES
+from energize.order.ends.stopping import STOP_RULES
+from energize.order.epochs.composition import BATCHING_METHODS
+from energize.order.schedules.schedule import CHANGES, INTERPOLATIONS
+from energize.order.schemes.plain import SCHEMES
 from energize.samples.image import CaptioningSample, ImageClassificationSample
 from energize.testing import check_laws
 from energize.wrappers.quota import SAMPLING_METHODS

@@ -19,10 +19,10 @@ from energize import (
 )
 from energize.compat.streaming import Stream, StreamingDataset
 from energize.errors import ConfigError, EmptyDatasetError, EnergizeError, WeightError
-from energize.order.block import BlockScheme
-from energize.order.quotas import Quota
-from energize.order.schedule import Schedule, WeightSchedulePoint, WeightScheduler
-from energize.order.schemes import make_scheme
+from energize.order.epochs.quotas import Quota
+from energize.order.making import make_scheme
+from energize.order.schedules.schedule import Schedule, WeightSchedulePoint, WeightScheduler
+from energize.order.schemes.block import BlockScheme
 from energize.wrappers.composed import ComposedDataset, ComposedSamples
 from energize.wrappers.quota import QuotaDataset
 from tests.support.datasets import is_even, numbers

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from energize.order.permutation import Permutation
-from energize.order.shuffle import ShuffleOrder
+from energize.order.epochs.permutation import Permutation
+from energize.order.epochs.shuffle import ShuffleOrder
 from energize.rng import derive, hash_positions, shuffled, words
 
 

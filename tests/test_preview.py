@@ -23,7 +23,7 @@ from energize import (
     WebdatasetSource,
 )
 from energize.errors import ConfigError, NotIndexedError
-from energize.order.stages import Stage
+from energize.order.stages.plan import Stage
 from energize.preview import plan, simulate
 from energize.sources.naming import source_labels
 from tests.support.datasets import INDEXED, is_even

@@ -23,8 +23,8 @@ from energize import (
     StagePlan,
 )
 from energize.cursor import INFINITE
-from energize.order.sampling import EpochDraws
-from energize.order.shuffle import ShuffleOrder
+from energize.order.epochs.sampling import EpochDraws
+from energize.order.epochs.shuffle import ShuffleOrder
 from energize.preview import simulate
 from energize.preview.finding import first_above
 from energize.preview.repeats import first_repeats, samples_before_repeat

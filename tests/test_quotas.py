@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from energize import ListSource, RepeatDataset
 from energize.errors import ConfigError, EmptyDatasetError, NotIndexedError, WeightError
-from energize.order.quotas import Quota, epoch_counts, epoch_size_in_samples
-from energize.order.sampling import EpochDraws
+from energize.order.epochs.quotas import Quota, epoch_counts, epoch_size_in_samples
+from energize.order.epochs.sampling import EpochDraws
 from energize.testing import check_exactly_once, check_laws, check_topology
 from energize.wrappers.filter import FilterDataset
 from energize.wrappers.quota import QuotaDataset

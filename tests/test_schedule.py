@@ -15,10 +15,15 @@ from hypothesis import strategies as st
 
 from energize import BlendDataset, LimitDataset, MixBatchDataset
 from energize.errors import ConfigError, WeightError
-from energize.order.integral import UNIT, Piece, ShareIntegral
-from energize.order.schedule import CHANGES, Schedule, WeightSchedulePoint, WeightScheduler
-from energize.order.scheduled import mixing_scheme
-from energize.order.varying import Product, Share, Sum, shares_at
+from energize.order.schedules.integral import UNIT, Piece, ShareIntegral
+from energize.order.schedules.schedule import (
+    CHANGES,
+    Schedule,
+    WeightSchedulePoint,
+    WeightScheduler,
+)
+from energize.order.schedules.scheduled import mixing_scheme
+from energize.order.schedules.varying import Product, Share, Sum, shares_at
 from energize.testing import check_laws
 from tests.support.datasets import numbers, shuffled
 from tests.support.schemes import check_counts

@@ -15,9 +15,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from energize.errors import ConfigError, WeightError
-from energize.order import eras, exact
-from energize.order.plain import SCHEMES
-from energize.order.schemes import make_scheme
+from energize.order.making import make_scheme
+from energize.order.schemes import eras, exact
+from energize.order.schemes.plain import SCHEMES
 from tests.support.schemes import check_counts
 from tests.support.shares import asked, deviation, deviation_at, surprise
 

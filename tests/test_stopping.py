@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from energize import BatchDataset, BlendDataset, FilterDataset, MixBatchDataset, RepeatDataset
 from energize.cursor import INFINITE
 from energize.errors import ConfigError, EmptyDatasetError, NotIndexedError, WeightError
-from energize.order.schedule import Schedule
-from energize.order.scheduled import mixing_scheme
-from energize.order.schemes import make_scheme
+from energize.order.ends.stopping import slot_limits, stopped_scheme
+from energize.order.making import make_scheme
+from energize.order.schedules.schedule import Schedule
+from energize.order.schedules.scheduled import mixing_scheme
 from energize.order.shares import limited, tempered
-from energize.order.stopping import slot_limits, stopped_scheme
 from energize.testing import check_exactly_once, check_laws
 from tests.support.datasets import is_even, numbers, shuffled
 from tests.support.schemes import check_counts

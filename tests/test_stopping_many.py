@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 
 from energize.compat.multiplexed import MultiplexedDataset
 from energize.compat.slots import SchemeSlots
-from energize.order.capped import CappedScheme
-from energize.order.plain import SCHEMES
-from energize.order.schedule import Schedule
-from energize.order.scheduled import mixing_scheme
-from energize.order.schemes import make_scheme
-from energize.order.stopping import slot_limits, stopped_scheme
+from energize.order.ends.capped import CappedScheme
+from energize.order.ends.stopping import slot_limits, stopped_scheme
+from energize.order.making import make_scheme
+from energize.order.schedules.schedule import Schedule
+from energize.order.schedules.scheduled import mixing_scheme
+from energize.order.schemes.plain import SCHEMES
 from tests.support.datasets import numbers
 from tests.support.schemes import check_counts
 

@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 
 from energize.errors import ConfigError, DatasetError
-from energize.order.quotas import Quota, epoch_counts
-from energize.order.sampling import EpochDraws
+from energize.order.epochs.quotas import Quota, epoch_counts
+from energize.order.epochs.sampling import EpochDraws
 from energize.sources.mds import MdsSource
 from tests.support.composing import composed, global_batches
 from tests.support.mds import numbered_mds, write_mds

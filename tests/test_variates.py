@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from energize.order.variates import binomial, hypergeometric
+from energize.order.schemes.variates import binomial, hypergeometric
 
 DRAWS = 40_000
 

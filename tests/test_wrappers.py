@@ -39,7 +39,7 @@ from energize.errors import (
     SubstitutionError,
     WeightError,
 )
-from energize.order.schemes import make_scheme
+from energize.order.making import make_scheme
 from tests.support.datasets import is_even, noisy, numbers, shuffled
 
 

@@ -11,10 +11,10 @@ import numpy.typing as npt
 
 from energize.cursor import State, state_field
 from energize.describing import described
-from energize.order.capped import enough_over
+from energize.order.ends.capped import enough_over
 from energize.order.protocol import Scheme
-from energize.order.scheduled import mixing_scheme
-from energize.order.varying import Weight, final_weights
+from energize.order.schedules.scheduled import mixing_scheme
+from energize.order.schedules.varying import Weight, final_weights
 from energize.rng import derive
 
 __all__ = ["GivenSlots", "SchemeSlots", "Turns"]

@@ -13,7 +13,7 @@ from energize.errors import ConfigError
 from energize.metadataset.flattening import leaves_of, parts_with_shares
 from energize.metadataset.leaves import TrainingOrder, place_noted, typed_samples
 from energize.metadataset.resolving import Blend, Leaf, Node
-from energize.order.quotas import Quota
+from energize.order.epochs.quotas import Quota
 from energize.task_encoder.encoder import TaskEncoder, active_hooks
 from energize.wrappers.batch import BatchDataset
 from energize.wrappers.blend import BlendDataset

@@ -20,7 +20,7 @@ from energize.metadataset.leaves import (
 )
 from energize.metadataset.resolving import Blend, Leaf, Node, Staged, not_staged, resolve
 from energize.metadataset.staging import batch_size_of, check_one_epoch
-from energize.order.stages import Stage
+from energize.order.stages.plan import Stage
 from energize.task_encoder.encoder import DefaultTaskEncoder, TaskEncoder
 from energize.topology import WorkerConfig
 from energize.wrappers.concat import ConcatDataset

@@ -13,8 +13,8 @@ from energize.errors import ConfigError, WeightError
 from energize.metadataset.leaves import ordered_source, place_noted
 from energize.metadataset.mixing import UNWEIGHTED
 from energize.metadataset.resolving import Blend, Leaf, Node, Staged
-from energize.order.quotas import Quota, epoch_counts
-from energize.order.schedule import Schedule
+from energize.order.epochs.quotas import Quota, epoch_counts
+from energize.order.schedules.schedule import Schedule
 from energize.order.shares import limited, tempered
 from energize.order.weights import checked_weight
 

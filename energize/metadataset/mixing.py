@@ -8,8 +8,8 @@ from typing import Any
 
 from energize.metadataset.schema_mixing import MixOptions
 from energize.metadataset.schema_schedule import ScheduleTable
-from energize.order.quotas import Quota
-from energize.order.schedule import Schedule
+from energize.order.epochs.quotas import Quota
+from energize.order.schedules.schedule import Schedule
 
 __all__ = ["UNWEIGHTED", "Composed", "Mixing", "mixing_of", "weight_of"]
 

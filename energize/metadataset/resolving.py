@@ -20,8 +20,8 @@ from energize.metadataset.schema_mixing import MixOptions
 from energize.metadataset.schema_splits import STAGES, SeededSettings, Stages
 from energize.metadataset.stage_fields import DEFAULT
 from energize.metadataset.staging import plan_problems
-from energize.order.schedule import Schedule
-from energize.order.stages import Stage, StagePlan
+from energize.order.schedules.schedule import Schedule
+from energize.order.stages.plan import Stage, StagePlan
 
 __all__ = ["Blend", "Leaf", "Node", "Staged", "combined_multiplier", "not_staged", "resolve"]
 

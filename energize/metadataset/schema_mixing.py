@@ -17,7 +17,7 @@ from energize.metadataset.schema_base import (
     rule,
 )
 from energize.metadataset.schema_schedule import Weight
-from energize.order.quotas import Quota, epoch_size_in_samples
+from energize.order.epochs.quotas import Quota, epoch_size_in_samples
 
 __all__ = [
     "CompositionTable",

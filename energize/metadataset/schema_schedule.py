@@ -11,7 +11,7 @@ from pydantic import Discriminator, Field, Tag, field_validator
 from energize.errors import ConfigError
 from energize.metadataset.problems import shown
 from energize.metadataset.schema_base import Number, Strict, rule
-from energize.order.schedule import Schedule
+from energize.order.schedules.schedule import Schedule
 
 __all__ = ["ScheduleTable", "Weight"]
 

@@ -13,8 +13,8 @@ from energize.metadataset.building import get_train_dataset
 from energize.metadataset.resolving import Blend, Node, not_staged, resolve
 from energize.metadataset.stages_reading import StageData, read_stages
 from energize.metadataset.staging import batch_size_of, check_one_epoch
-from energize.order.stage_faults import stage_label
-from energize.order.stages import Stage
+from energize.order.stages.faults import stage_label
+from energize.order.stages.plan import Stage
 from energize.topology import WorkerConfig
 from energize.wrappers.staged import StagedDataset
 

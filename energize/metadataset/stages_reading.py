@@ -25,7 +25,7 @@ from energize.metadataset.stages_schema import (
     unknown_key,
 )
 from energize.metadataset.staging import plan_problems
-from energize.order.stages import Stage, StagePlan
+from energize.order.stages.plan import Stage, StagePlan
 
 __all__ = ["StageData", "is_stage_file", "read_stages"]
 

@@ -8,8 +8,8 @@ from typing import Any
 from energize.errors import ConfigError
 from energize.metadataset.located_yaml import KeyPath, LocatedYaml
 from energize.metadataset.problems import Problem
-from energize.order.stage_faults import stage_label
-from energize.order.stages import Stage
+from energize.order.stages.faults import stage_label
+from energize.order.stages.plan import Stage
 
 __all__ = ["batch_size_of", "check_one_epoch", "plan_problems"]
 

@@ -16,7 +16,7 @@ from energize.metadataset import Blend, Leaf, Node, Staged, leaves_with_weights,
 from energize.metadataset.building import get_train_dataset
 from energize.metadataset.stages import stage_node
 from energize.metadataset.stages_reading import is_stage_file, read_stages
-from energize.order.schedule import Schedule
+from energize.order.schedules.schedule import Schedule
 from energize.sources.webdataset import WebdatasetSource
 from energize.topology import WorkerConfig
 from energize.wrappers.staged import StagedDataset

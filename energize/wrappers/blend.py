@@ -11,12 +11,12 @@ import numpy as np
 from energize.cursor import Cursor, State
 from energize.dataset import INFINITE, Dataset, Int64Array, OnFailure
 from energize.errors import ConfigError, EmptyDatasetError, NotIndexedError, WeightError
-from energize.order.plain import WEIGHTLESS, option_names
+from energize.order.ends.stopping import slot_limits, stopped_scheme
 from energize.order.protocol import Scheme
-from energize.order.schedule import WeightScheduler
-from energize.order.scheduled import mixing_scheme
-from energize.order.stopping import slot_limits, stopped_scheme
-from energize.order.varying import Weight, ever_positive, shares_at
+from energize.order.schedules.schedule import WeightScheduler
+from energize.order.schedules.scheduled import mixing_scheme
+from energize.order.schedules.varying import Weight, ever_positive, shares_at
+from energize.order.schemes.plain import WEIGHTLESS, option_names
 from energize.rng import derive
 from energize.topology import Lane, WorkerConfig
 from energize.wrappers.blend_parts import (

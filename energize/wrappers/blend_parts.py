@@ -11,9 +11,9 @@ import numpy as np
 
 from energize.dataset import Dataset
 from energize.errors import ConfigError, WeightError, nearest
-from energize.order.schedule import Schedule, WeightScheduler, names_apart
+from energize.order.schedules.schedule import Schedule, WeightScheduler, names_apart
+from energize.order.schedules.varying import Product, Share, Sum, Weight, ever_positive
 from energize.order.shares import checked_temperature, limited, tempered
-from energize.order.varying import Product, Share, Sum, Weight, ever_positive
 from energize.order.weights import checked_weight
 
 __all__ = ["Part", "checked_parts", "levelled", "merged", "numbers_only", "opened_up", "told_apart"]

@@ -10,8 +10,8 @@ from typing import Any, TypeVar, cast
 import numpy as np
 
 from energize.dataset import INFINITE, Int64Array
-from energize.order.arranging import Arrangement
-from energize.order.composition import Composition
+from energize.order.epochs.arranging import Arrangement
+from energize.order.epochs.composition import Composition
 from energize.topology import WorkerConfig
 from energize.wrappers.batch import BatchDataset
 from energize.wrappers.checks import checked_count, raised_as

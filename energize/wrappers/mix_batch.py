@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from energize.dataset import Dataset
 from energize.errors import ConfigError
-from energize.order.plain import option_names
+from energize.order.schemes.plain import option_names
 from energize.topology import WorkerConfig
 from energize.wrappers.batch import BatchDataset
 from energize.wrappers.blend import BlendDataset, PairOf

@@ -11,9 +11,9 @@ import numpy as np
 
 from energize.dataset import INFINITE, Dataset, IndexedDataset, Int64Array
 from energize.errors import ConfigError, NotIndexedError, nearest
-from energize.order.arranging import Arrangement, Interleaved, InTurn
-from energize.order.quotas import Quota, epoch_counts, epoch_size_in_samples
-from energize.order.sampling import EpochDraws
+from energize.order.epochs.arranging import Arrangement, Interleaved, InTurn
+from energize.order.epochs.quotas import Quota, epoch_counts, epoch_size_in_samples
+from energize.order.epochs.sampling import EpochDraws
 from energize.rng import derive
 from energize.sources.naming import source_labels
 from energize.topology import WorkerConfig

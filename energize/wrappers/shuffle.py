@@ -9,7 +9,7 @@ import numpy as np
 
 from energize.dataset import INFINITE, Dataset, Int64Array
 from energize.errors import ConfigError
-from energize.order.shuffle import ShuffleOrder
+from energize.order.epochs.shuffle import ShuffleOrder
 from energize.topology import WorkerConfig
 from energize.wrappers.checks import checked_count
 from energize.wrappers.routed import RoutedDataset, indexed_inputs

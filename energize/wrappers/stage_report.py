@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from energize.describing import digest
-from energize.order.stages import Stage
+from energize.order.stages.plan import Stage
 from energize.sources.base import Source
 from energize.sources.naming import source_labels
 

@@ -9,7 +9,7 @@ from typing import Any
 from energize.cursor import State, state_field
 from energize.describing import differences
 from energize.errors import StateError, StateMismatchError
-from energize.order.stages import StagePlan
+from energize.order.stages.plan import StagePlan
 
 __all__ = ["check_stage", "stage_differences", "stage_fields"]
 

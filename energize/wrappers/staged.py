@@ -21,8 +21,8 @@ from energize.dataset import (
 from energize.describing import differences, digest, jsonable
 from energize.errors import ConfigError, EmptyDatasetError, NotIndexedError
 from energize.fetching import Attempt
-from energize.order.stage_faults import stage_label
-from energize.order.stages import StagePlan
+from energize.order.stages.faults import stage_label
+from energize.order.stages.plan import StagePlan
 from energize.refs import Refs
 from energize.sources.base import Source
 from energize.topology import SINGLE_LANE, Lane, WorkerConfig

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from energize.cursor import INFINITE, Cursor, State, state_field
-from energize.order.stages import StagePlan
+from energize.order.stages.plan import StagePlan
 from energize.topology import Lane
 from energize.wrappers.stage_report import StageReport, changes, plan_lines
 from energize.wrappers.stage_state import stage_fields

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from energize.dataset import Int64Array
-from energize.order.composition import Composition
+from energize.order.epochs.composition import Composition
 
 
 def composed(

@@ -18,7 +18,7 @@ from energize.compat.easydel.sharded import (
     ShardedDataSource,
 )
 from energize.compat.easydel.tokenizing import TokenizerConfig
-from energize.order.schedule import WeightSchedulePoint, WeightScheduler
+from energize.order.schedules.schedule import WeightSchedulePoint, WeightScheduler
 
 __all__ = [
     "CompositeShardedSource",

@@ -12,7 +12,7 @@ from energize.compat.checks import checked_list
 from energize.compat.easydel.mixing import Mixing
 from energize.compat.easydel.tokenizing import Tokenizer, TokenizerConfig
 from energize.errors import ConfigError, WeightError
-from energize.order.schedule import INTERPOLATIONS, WeightSchedulePoint, WeightScheduler
+from energize.order.schedules.schedule import INTERPOLATIONS, WeightSchedulePoint, WeightScheduler
 from energize.order.weights import checked_weight
 from energize.sources.row_files import DataFiles
 from energize.wrappers.checks import checked_count, raised_as

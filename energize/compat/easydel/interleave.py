@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from energize.compat.easydel.mixed_source import named_datasets
 from energize.compat.easydel.mixing import Mixing, mixed
 from energize.compat.hugging_face import to_iterable_dataset
-from energize.order.schedule import WeightScheduler
+from energize.order.schedules.schedule import WeightScheduler
 
 if TYPE_CHECKING:
     import datasets

@@ -9,7 +9,7 @@ from energize.compat.easydel.mixing import Mixing, mixed
 from energize.compat.easydel.sharded import ShardedDataSource
 from energize.dataset import Dataset
 from energize.errors import ConfigError
-from energize.order.schedule import WeightScheduler
+from energize.order.schedules.schedule import WeightScheduler
 from energize.sources.adapting import as_dataset
 
 __all__ = ["SOURCE_FIELD", "MixedShardedSource", "named_datasets"]

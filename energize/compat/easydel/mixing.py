@@ -12,8 +12,8 @@ from energize.compat.seeds import checked_seed
 from energize.compat.slots import GivenSlots, SchemeSlots
 from energize.dataset import INFINITE, Dataset, IndexedDataset
 from energize.errors import ConfigError, EmptyDatasetError, WeightError, nearest
-from energize.order.schedule import Schedule, WeightScheduler, names_apart
-from energize.order.varying import ever_positive
+from energize.order.schedules.schedule import Schedule, WeightScheduler, names_apart
+from energize.order.schedules.varying import ever_positive
 from energize.order.weights import checked_weight
 from energize.rng import derive
 from energize.wrappers.blend import BlendDataset

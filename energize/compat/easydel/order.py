@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from energize.describing import described
 from energize.errors import ConfigError
-from energize.order.varying import Weight, schedules_in, weights_at
+from energize.order.schedules.varying import Weight, schedules_in, weights_at
 
 __all__ = ["EasydelScheme"]
 

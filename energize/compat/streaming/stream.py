@@ -11,7 +11,7 @@ from urllib.parse import unquote, urlsplit
 
 from energize.dataset import IndexedDataset
 from energize.errors import ConfigError, DatasetNotFoundError, nearest
-from energize.order.quotas import Quota
+from energize.order.epochs.quotas import Quota
 from energize.sources.mds import MdsSource
 from energize.sources.webdataset import WebdatasetSource
 from energize.storage.mds_format import INDEX

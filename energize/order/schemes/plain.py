@@ -8,12 +8,12 @@ from types import MappingProxyType
 from typing import Any
 
 from energize.errors import ConfigError, nearest
-from energize.order.block import BlockScheme
-from energize.order.exact import ExactScheme
-from energize.order.greedy import GreedyScheme
 from energize.order.protocol import NamedScheme
-from energize.order.random_draws import RandomScheme, UniformScheme
-from energize.order.round_robin import RoundRobinScheme
+from energize.order.schemes.block import BlockScheme
+from energize.order.schemes.exact import ExactScheme
+from energize.order.schemes.greedy import GreedyScheme
+from energize.order.schemes.random_draws import RandomScheme, UniformScheme
+from energize.order.schemes.round_robin import RoundRobinScheme
 from energize.order.weights import Weights
 
 __all__ = ["SCHEMES", "WEIGHTLESS", "option_names", "plain_scheme"]

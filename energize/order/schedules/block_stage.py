@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from energize.order.apportion import Apportionment
-from energize.order.integral import Dues, Piece
 from energize.order.remembered import Remembered
+from energize.order.schedules.apportion import Apportionment
+from energize.order.schedules.integral import Dues, Piece
 from energize.rng import derive, shuffled
 
 __all__ = ["BlockStage"]

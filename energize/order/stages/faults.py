@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from energize.order.numeric import whole_number
 
 if TYPE_CHECKING:
-    from energize.order.stages import Stage
+    from energize.order.stages.plan import Stage
 
 __all__ = ["faults_of_each", "faults_of_order", "stage_label"]
 

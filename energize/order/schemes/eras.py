@@ -40,10 +40,10 @@ from heapq import heappop, heappush, heappushpop
 import numpy as np
 import numpy.typing as npt
 
-from energize.order.balanced import BalancedSlots
 from energize.order.pieces import Piece, locate_in_pieces, ranks_within
 from energize.order.quotients import ceil_quotient
 from energize.order.remembered import Remembered
+from energize.order.schemes.balanced import BalancedSlots
 
 __all__ = ["Eras", "slots_per_era"]
 

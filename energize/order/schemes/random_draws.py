@@ -10,7 +10,7 @@ import numpy.typing as npt
 from energize.order.pieces import Piece, locate_in_pieces, ranks_within
 from energize.order.protocol import WeightedScheme
 from energize.order.remembered import Remembered
-from energize.order.variates import binomial, hypergeometric
+from energize.order.schemes.variates import binomial, hypergeometric
 from energize.order.weights import Weights, bounded_weights
 from energize.rng import derive, shuffled
 

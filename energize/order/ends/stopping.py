@@ -11,13 +11,19 @@ import numpy.typing as npt
 
 from energize.cursor import INFINITE
 from energize.errors import ConfigError, nearest
-from energize.order.capped import FARTHEST, CappedScheme
+from energize.order.ends.capped import FARTHEST, CappedScheme
+from energize.order.ends.searching import first_where
 from energize.order.numeric import whole_number
-from energize.order.plain import WEIGHTLESS
 from energize.order.protocol import Scheme
-from energize.order.searching import first_where
+from energize.order.schedules.varying import (
+    Weight,
+    ever_positive,
+    final_weights,
+    normalised,
+    shares_at,
+)
+from energize.order.schemes.plain import WEIGHTLESS
 from energize.order.segments import EpochScheme, Segment, SegmentedScheme
-from energize.order.varying import Weight, ever_positive, final_weights, normalised, shares_at
 
 __all__ = ["STOP_RULES", "SchemeMaker", "slot_limits", "stopped_scheme"]
 
@@ -84,7 +90,7 @@ def stopped_scheme(
     Sources that can never be drawn, of weight 0, count for nothing. Raises `ConfigError` when a
     `random` or `uniform` mix ends under `first_exhausted`, but not within 2**42 slots.
 
-    >>> from energize.order.schemes import make_scheme
+    >>> from energize.order.making import make_scheme
     >>> weights = np.array([0.5, 0.5])
     >>> def make(members, start):
     ...     return make_scheme("block", weights[members], block_size=2)

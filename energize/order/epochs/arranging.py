@@ -8,7 +8,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from energize.order.exact import ExactScheme
+from energize.order.schemes.exact import ExactScheme
 from energize.rng import derive, hash_positions, shuffled
 
 __all__ = ["Arrangement", "InTurn", "Interleaved", "Rotated"]

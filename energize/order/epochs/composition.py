@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from energize.errors import ConfigError, nearest
-from energize.order.arranging import Arrangement, Interleaved, InTurn, Rotated
+from energize.order.epochs.arranging import Arrangement, Interleaved, InTurn, Rotated
 from energize.order.weights import largest_remainder
 
 __all__ = ["BATCHING_METHODS", "Composition"]

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from energize.order.integral import UNIT, UNIT_BITS, Dues
 from energize.order.remembered import Remembered
+from energize.order.schedules.integral import UNIT, UNIT_BITS, Dues
 from energize.rng import hash_positions
 
 __all__ = ["Apportionment"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from energize.order.permutation import Permutation
+from energize.order.epochs.permutation import Permutation
 from energize.rng import derive, hash_positions
 
 __all__ = ["ShuffleOrder"]

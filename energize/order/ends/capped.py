@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from energize.order.ends.searching import first_where
 from energize.order.pieces import Piece
 from energize.order.protocol import Scheme
 from energize.order.remembered import Remembered
-from energize.order.searching import first_where
-from energize.order.varying import normalised
+from energize.order.schedules.varying import normalised
 
 __all__ = ["FARTHEST", "CappedScheme", "enough_over"]
 
@@ -47,7 +47,7 @@ class CappedScheme:
 
     `shares` are what the sources have of the scheme's slots: they only say where to look.
 
-    >>> from energize.order.schemes import make_scheme
+    >>> from energize.order.making import make_scheme
     >>> turns = make_scheme("round_robin", [1, 1, 1])
     >>> capped = CappedScheme(turns, np.array([1, 3, 2]), np.array([1, 1, 1]) / 3)
     >>> capped.locate(np.arange(6))[0].tolist(), capped.counts(5).tolist()

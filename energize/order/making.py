@@ -9,11 +9,11 @@ import numpy as np
 import numpy.typing as npt
 
 from energize.describing import described
-from energize.order.plain import plain_scheme
 from energize.order.protocol import CheckedScheme, NamedScheme, Scheme
-from energize.order.schedule import Schedule, WeightScheduler
-from energize.order.scheduled import mixing_scheme
-from energize.order.varying import Product, Share, Sum, Weight
+from energize.order.schedules.schedule import Schedule, WeightScheduler
+from energize.order.schedules.scheduled import mixing_scheme
+from energize.order.schedules.varying import Product, Share, Sum, Weight
+from energize.order.schemes.plain import plain_scheme
 from energize.order.weights import checked_weight, listed_weights, names_of
 
 __all__ = ["GivenWeights", "make_scheme"]

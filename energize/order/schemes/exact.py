@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from energize.order.balanced import BalancedSlots
-from energize.order.eras import Eras, slots_per_era
 from energize.order.protocol import WeightedScheme
+from energize.order.schemes.balanced import BalancedSlots
+from energize.order.schemes.eras import Eras, slots_per_era
 from energize.order.weights import Weights, bounded_weights
 
 __all__ = ["ExactScheme", "RareSources"]
@@ -22,7 +22,7 @@ _LONGEST_RARE_ERA = 2**48
 class ExactScheme(WeightedScheme):
     """After any number t of slots, each source has had its share `w * t` within `bound` slots.
 
-    `bound` is proven (see `energize.order.eras`), for n sources with weights above zero:
+    `bound` is proven (see `energize.order.schemes.eras`), for n sources with weights above zero:
 
     - `1 - 1 / (2 n - 2)` when the weights, as integers without a common divisor, sum to at most
       2**17: shares in percent, per mille, small counts;

@@ -8,12 +8,12 @@ import numpy as np
 import numpy.typing as npt
 
 from energize.errors import ConfigError
-from energize.order.exact import RareSources
 from energize.order.numeric import whole_number
 from energize.order.pieces import Piece, by_source, locate_in_pieces
 from energize.order.protocol import WeightedScheme
-from energize.order.remainders import LargestRemainders
 from energize.order.remembered import Remembered
+from energize.order.schemes.exact import RareSources
+from energize.order.schemes.remainders import LargestRemainders
 from energize.order.weights import Weights, bounded_weights
 from energize.rng import shuffled
 

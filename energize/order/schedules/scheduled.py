@@ -10,12 +10,12 @@ import numpy as np
 import numpy.typing as npt
 
 from energize.errors import ConfigError, WeightError
-from energize.order.block_stage import BlockStage
-from energize.order.integral import BlockStartSum, Dues, Piece, ShareIntegral
-from energize.order.plain import WEIGHTLESS, plain_scheme
 from energize.order.protocol import Scheme
+from energize.order.schedules.block_stage import BlockStage
+from energize.order.schedules.integral import BlockStartSum, Dues, Piece, ShareIntegral
+from energize.order.schedules.varying import Weight, schedules_in, shares_at, weights_at
+from energize.order.schemes.plain import WEIGHTLESS, plain_scheme
 from energize.order.segments import Segment, SegmentedScheme
-from energize.order.varying import Weight, schedules_in, shares_at, weights_at
 from energize.rng import derive
 
 __all__ = ["mixing_scheme"]
@@ -48,7 +48,7 @@ def mixing_scheme(
     Raises `WeightError` where all weights are 0 at some slot; `ConfigError` for schedules that
     disagree about `change`, glide under a scheme that cannot, or end beyond slot 2**40.
 
-    >>> from energize.order.schedule import Schedule
+    >>> from energize.order.schedules.schedule import Schedule
     >>> rising = Schedule([(0, 0), (1000, 1)], "linear")
     >>> falling = Schedule([(0, 1), (1000, 0)], "linear")
     >>> mixing_scheme("block", [rising, falling], block_size=100).counts(500).tolist()

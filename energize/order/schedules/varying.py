@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from energize.order.schedule import Schedule
+from energize.order.schedules.schedule import Schedule
 
 __all__ = [
     "Product",

@@ -1,0 +1,1 @@
+"""What an epoch is made of, and in which order its samples come."""

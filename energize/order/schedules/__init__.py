@@ -1,0 +1,1 @@
+"""Weights that follow the step: their integrals, and the schemes over them."""

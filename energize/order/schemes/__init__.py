@@ -1,0 +1,1 @@
+"""Fixed weights: which source each slot belongs to."""

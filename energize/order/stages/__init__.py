@@ -1,0 +1,1 @@
+"""Parts of a run that read different mixtures."""
