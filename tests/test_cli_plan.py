@@ -48,6 +48,11 @@ splits:
       - {path: web/captions, split_part: train, weight: 1}
       - {path: web/captions, split_part: train, dataset_config: dataset.yaml, weight: 2}
       - {path: books/captions, split_part: train, weight: 1}
+  composed:
+    composition: {method: stratified, global_batch_size: 8}
+    blend:
+      - {path: web/captions, split_part: train, proportion: 3}
+      - {path: books/captions, split_part: train, proportion: 1}
   two_schemes:
     blend:
       - {path: web/captions, split_part: train, weight: 1}
@@ -390,3 +395,12 @@ def test_an_error_comes_behind_the_wait(mix):
     terminal = Terminal("simulate", mix, "--steps", 5, "--split", "test")
     assert terminal.answer([]) == 1
     assert "no split 'test'" in terminal.shown.rpartition("Working out")[2]
+
+
+def test_a_step_is_a_global_batch_of_a_composed_mix(mix):
+    shown = json.loads(run("simulate", mix, "--split", "composed", "--steps", 3, "--json"))
+    assert [each["drawn"] for each in shown["sources"]] == [18, 6]
+    shown = json.loads(
+        run("simulate", mix, "--split", "composed", "--steps", 3, "--batch-size", 2, "--json")
+    )
+    assert sum(each["drawn"] for each in shown["sources"]) == 6

@@ -48,7 +48,11 @@ Steps = Annotated[
     int, typer.Option(callback=at_least(1), help="How many steps: batches of all ranks together.")
 ]
 BatchSize = Annotated[
-    int, typer.Option(callback=at_least(1), help="Samples per batch of one rank.")
+    int | None,
+    typer.Option(
+        callback=at_least(1),
+        help="Samples per batch of one rank; by default 1, or the global batch that the mix says.",
+    ),
 ]
 SplitPart = Annotated[
     str, typer.Option("--split", "--split-part", help="Which split of the mix is read.")

@@ -49,7 +49,7 @@ def plan(
     *,
     at: At = 0,
     steps: opt.Steps = 1,
-    batch_size: opt.BatchSize = 1,
+    batch_size: opt.BatchSize = None,
     split: opt.SplitPart = "train",
     world_size: WorldSize = None,
     seed: opt.Seed = 0,

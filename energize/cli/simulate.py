@@ -39,7 +39,7 @@ def simulate(
     mix: opt.MixPath,
     *,
     steps: opt.Steps,
-    batch_size: opt.BatchSize = 1,
+    batch_size: opt.BatchSize = None,
     split: opt.SplitPart = "train",
     seed: opt.Seed = 0,
     shuffle_buffer_size: opt.ShuffleBufferSize = None,

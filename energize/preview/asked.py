@@ -55,11 +55,17 @@ class Mix:
 
 
 def read_mix(
-    path: str | os.PathLike[str], *, split_part: str, batch_size: int, seed: int, **options: Any
+    path: str | os.PathLike[str],
+    *,
+    split_part: str,
+    batch_size: int | None,
+    seed: int,
+    **options: Any,
 ) -> Mix:
     """What `get_train_dataset` with one task encoder makes of `path`; see there for `options`.
 
-    A file of stages is what `get_staged_train_dataset` makes of it. Raises what they raise.
+    A `batch_size` of None is a whole global batch where the mix is composed of such, else 1. A file
+    of stages is what `get_staged_train_dataset` makes of it. Raises what they raise.
     """
     config = WorkerConfig(seed_offset=seed)
     node: Node | Staged
@@ -67,13 +73,19 @@ def read_mix(
         node = Staged(read_stages(path, split_part).with_datasets(stage_node), str(path))
     else:
         node = resolve(path, split_part)
-    dataset = get_train_dataset(node, batch_size=batch_size, worker_config=config, **options)
+    size = _global_batch_size(node) if batch_size is None else batch_size
+    dataset = get_train_dataset(node, batch_size=size, worker_config=config, **options)
     if isinstance(node, Staged):
         staged = cast("StagedDataset[Any]", dataset)
         return Mix(staged, _asked_at_start(node, staged), changes=True)
     mixed = cast("IndexedDataset[Any]", dataset)
     sources = cast("tuple[WebdatasetSource, ...]", mixed.sources)
     return Mix(mixed, _asked(node, sources), _changes(node))
+
+
+def _global_batch_size(node: Node | Staged) -> int:
+    composition = node.mixing.composition if isinstance(node, Blend) else None
+    return (composition.global_batch_size if composition else None) or 1
 
 
 def _asked_at_start(node: Staged, dataset: StagedDataset[Any]) -> tuple[Asked | None, ...]:
