@@ -29,7 +29,15 @@ from energize.metadataset import Leaf, Staged, leaves_with_weights, resolve
 from energize.samples.image import CaptioningSample, ImageClassificationSample
 from energize.testing import check_laws
 from tests.support.metadatasets import beside_folders
-from tests.support.staged_files import FOLDERS, HEAD, KEYS, LINE, Keys, build, splits_file
+from tests.support.staged_files import (
+    FOLDERS,
+    HEAD,
+    KEYS,
+    LINE,
+    Keys,
+    build,
+    writer_beside,
+)
 
 ROOT = Path(__file__).parent.parent
 
@@ -41,13 +49,7 @@ def examples(tmp_path_factory):
 
 @pytest.fixture
 def mix(examples, request):
-    """Writes a metadataset beside the examples."""
-    own = re.sub(r"\W+", "-", request.node.name)[:80]
-
-    def write(splits, name=f"test-{own}.yaml", **options):
-        return splits_file(examples / name, splits, **options)
-
-    return write
+    return writer_beside(examples, request)
 
 
 # The same run

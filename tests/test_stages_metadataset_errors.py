@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 
 import pytest
 
@@ -20,7 +19,7 @@ from energize import (
 )
 from energize.metadataset import leaves_with_weights, resolve
 from tests.support.metadatasets import beside_folders
-from tests.support.staged_files import HEAD, KEYS, LINE, build, splits_file
+from tests.support.staged_files import HEAD, KEYS, LINE, build, writer_beside
 
 
 @pytest.fixture(scope="module")
@@ -30,13 +29,7 @@ def examples(tmp_path_factory):
 
 @pytest.fixture
 def mix(examples, request):
-    """Writes a metadataset beside the examples."""
-    own = re.sub(r"\W+", "-", request.node.name)[:80]
-
-    def write(splits, name=f"test-{own}.yaml", **options):
-        return splits_file(examples / name, splits, **options)
-
-    return write
+    return writer_beside(examples, request)
 
 
 def fault(file, ask=build, kind=MetadatasetError):

@@ -7,10 +7,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["ceil_quotient"]
+__all__ = ["EXACT_BITS", "ceil_quotient"]
 
 Int64Array = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.floating[Any]]
+
+EXACT_BITS = 48
+"""Quotients up to this length are exact, with room to spare."""
 
 
 def ceil_quotient(above: Int64Array, about: FloatArray, below: Int64Array | int) -> Int64Array:

@@ -95,7 +95,7 @@ def _ratio(weight: object) -> tuple[int, int]:
     return Decimal(str(number)).as_integer_ratio()
 
 
-def bounded_weights(integers: Int64Array, bits: int) -> Int64Array:
+def bounded_weights(integers: Int64Array, bits: int = 60) -> Int64Array:
     """Positive `integers` as int64 of a sum of about 2**bits at most.
 
     They are kept when their sum fits. Otherwise each share is rounded down to a multiple of

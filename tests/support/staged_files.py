@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from textwrap import dedent
 
@@ -40,6 +41,16 @@ def splits_file(file: Path, splits: str, head: str = HEAD) -> Path:
         splits = splits.replace(mark, path)
     file.write_text(head + "".join(f"  {line}\n" for line in splits.splitlines()))
     return file
+
+
+def writer_beside(examples: Path, request):
+    """A function that writes a metadataset beside the examples, named after the test."""
+    own = re.sub(r"\W+", "-", request.node.name)[:80]
+
+    def write(splits, name=f"test-{own}.yaml", **options):
+        return splits_file(examples / name, splits, **options)
+
+    return write
 
 
 def build(file, **options):

@@ -7,14 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from energize.order.quotients import ceil_quotient
+from energize.order.quotients import EXACT_BITS, ceil_quotient
 
 __all__ = ["BalancedSlots"]
 
 Int64Array = npt.NDArray[np.int64]
-
-_RUN_BITS = 48
-"""Quotients up to this length are exact."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +39,10 @@ class BalancedSlots:
         if self.weight == self.total:
             return ts
         before = np.empty_like(ts)
-        runs = ts >> _RUN_BITS
+        runs = ts >> EXACT_BITS
         for run in np.unique(runs).tolist():
             rows = runs == run
-            start = run << _RUN_BITS
+            start = run << EXACT_BITS
             due = 2 * self.weight * start + self.total - (not self.halves_up)
             whole, rest = divmod(due, 2 * self.total)
             after = ts[rows] - start
@@ -53,6 +50,10 @@ class BalancedSlots:
             above = after * (2 * self.weight) + (rest + 1)
             before[rows] = whole + ceil_quotient(above, about, 2 * self.total) - 1
         return before
+
+    def among_first(self, t: int) -> int:
+        """How many are among the first `t` slots."""
+        return (2 * self.weight * t + self.total - (not self.halves_up)) // (2 * self.total)
 
     def position(self, number: int) -> int:
         """The slot that is the one of this number, from 0."""

@@ -23,7 +23,6 @@ Int32Array = npt.NDArray[np.int32]
 Int64Array = npt.NDArray[np.int64]
 
 _LARGEST_BLOCK = 2**24
-_WEIGHT_BITS = 60
 
 
 class BlockScheme(WeightedScheme):
@@ -59,7 +58,7 @@ class BlockScheme(WeightedScheme):
         super().__init__(weights, key)
         self.block_size = size
         drawn = np.flatnonzero(self._integers > 0)
-        bounded = bounded_weights(self._integers[drawn], _WEIGHT_BITS)
+        bounded = bounded_weights(self._integers[drawn])
         total = int(bounded.sum())
         rare = bounded < -(-total // size)
         self._common_sources, self._rare_sources = drawn[~rare], drawn[rare]
@@ -93,7 +92,7 @@ class BlockScheme(WeightedScheme):
         start = block * self.block_size
         of_rare = 0
         if self._rare is not None:
-            of_rare = int(self._rare.slots.before(np.array([start]))[0])
+            of_rare = self._rare.slots.among_first(start)
         return self._common.counts(start, start - of_rare), of_rare
 
     def _ordered(self, block: int) -> tuple[Int32Array, Int64Array]:

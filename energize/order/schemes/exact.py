@@ -14,7 +14,6 @@ __all__ = ["ExactScheme", "RareSources"]
 
 Int64Array = npt.NDArray[np.int64]
 
-_WEIGHT_BITS = 60
 _LONGEST_ERA = 2**20
 _LONGEST_RARE_ERA = 2**48
 
@@ -51,7 +50,7 @@ class ExactScheme(WeightedScheme):
         integers = self._integers
         self._count = len(integers)
         drawn = np.flatnonzero(integers > 0)
-        bounded = bounded_weights(integers[drawn], _WEIGHT_BITS)
+        bounded = bounded_weights(integers[drawn])
         slots = BalancedSlots(int(bounded.sum()), int(bounded.sum()))
         rare = bounded < -(-slots.total // max(_LONGEST_ERA - 1, 2 * len(bounded)))
         self._common_sources, self._rare_sources = drawn[~rare], drawn[rare]
@@ -66,7 +65,7 @@ class ExactScheme(WeightedScheme):
         counts = np.zeros(self._count, dtype=np.int64)
         of_rare = 0
         if self._rare is not None:
-            of_rare = int(self._rare.slots.before(np.array([n]))[0])
+            of_rare = self._rare.slots.among_first(n)
             counts[self._rare_sources] = self._rare.shares.counts(of_rare)
         counts[self._common_sources] = self._common.counts(n - of_rare)
         return counts

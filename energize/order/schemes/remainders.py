@@ -5,15 +5,12 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from energize.order.quotients import ceil_quotient
+from energize.order.quotients import EXACT_BITS, ceil_quotient
 from energize.order.remembered import Remembered
 
 __all__ = ["LargestRemainders"]
 
 Int64Array = npt.NDArray[np.int64]
-
-_RUN_BITS = 48
-"""Quotients up to this length are exact."""
 
 
 class LargestRemainders:
@@ -39,8 +36,8 @@ class LargestRemainders:
 
     def counts(self, t: int, seats: int) -> Int64Array:
         """Slots of each source among the first `t` of all, `seats` of which are theirs together."""
-        run, after = divmod(t, 1 << _RUN_BITS)
-        whole, rest = self._far(run << _RUN_BITS)
+        run, after = divmod(t, 1 << EXACT_BITS)
+        whole, rest = self._far(run << EXACT_BITS)
         above = after * self._weights + rest
         about = float(after) * self._weights + rest
         grown = ceil_quotient(above + 1, about + 1, self._total) - 1
