@@ -376,7 +376,7 @@ def test_kinds_of_numbers_mean_the_same():
 
 # determinism
 
-FINGERPRINT = "3d928c6b1d73573e"
+FINGERPRINT = "83bbed51195b6810"
 
 
 def fingerprint() -> str:
@@ -413,9 +413,9 @@ def test_orders_never_change():
         "block": [1, 0, 0, 1, 0, 1, 2, 2, 0, 2, 1, 0],
         "exact": [1, 0, 2, 0, 1, 0, 2, 0, 1, 2, 0, 1],
         "greedy": [1, 2, 0, 1, 0, 2, 0, 1, 0, 2, 0, 1],
-        "random": [2, 2, 1, 2, 0, 0, 1, 0, 0, 1, 1, 1],
+        "random": [0, 0, 1, 1, 1, 0, 1, 0, 2, 0, 2, 2],
         "round_robin": [1, 2, 0, 1, 2, 0, 1, 2, 0, 1, 2, 0],
-        "uniform": [1, 2, 0, 0, 0, 2, 0, 1, 2, 0, 1, 0],
+        "uniform": [0, 0, 2, 2, 0, 1, 2, 0, 1, 1, 2, 2],
     }
     assert fingerprint() == FINGERPRINT
 

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import numpy.typing as npt
 
-from energize.order.pieces import Piece, locate_in_pieces, ranks_within
+from energize.order.pieces import Piece, locate_in_pieces
 from energize.order.protocol import WeightedScheme
 from energize.order.remembered import Remembered
-from energize.order.schemes.variates import binomial, hypergeometric
+from energize.order.schemes.portions import multinomial
+from energize.order.schemes.random_order import RandomOrder, leaf_bits
 from energize.order.weights import Weights, bounded_weights
-from energize.rng import derive, shuffled
+from energize.rng import derive
 
 __all__ = ["RandomScheme", "UniformScheme"]
 
@@ -25,20 +24,19 @@ _WEIGHT_BITS = 50
 class RandomScheme(WeightedScheme):
     """Each slot is drawn independently of all others, a source with the probability of its weight.
 
-    Counts are known without drawing what lies before: a few large blocks draw how many slots each
-    source has in them (multinomial), a half of a block how many of its block's (hypergeometric),
-    and a smallest block, of 2**14 to 2**20 slots, puts its own in random order. Together these are
-    independent draws. The first large block has 2**30 slots, each other as many as all before
-    it, up to 2**40. So any position costs about the same, ten to twenty splits once, and less than
-    one per thousand slots when read on.
+    Counts are known without drawing what lies before: slots come in runs, the first of 2**30 slots,
+    each other of as many as all before it, up to 2**40. How many slots of a run each source has is
+    drawn first (multinomial), then in which order they come (`RandomOrder`); together these are
+    independent draws. So any position costs about the same, ten to twenty halvings of a run once,
+    and two for each smallest block when read on.
 
-    All draws are integer functions of `key` and the position, the same on every machine and with
-    every version of numpy. Weights of more than 50 bits together are rounded to that; a weight of 0
+    All draws are functions of `key` and the position, the same on every machine and with every
+    version of numpy. Weights of more than 50 bits together are rounded to that; a weight of 0
     never receives a slot. Raises `WeightError`.
 
     >>> scheme = RandomScheme([3, 1], key=5)
     >>> scheme.counts(10**9).tolist()
-    [750018750, 249981250]
+    [749991390, 250008610]
     """
 
     scheme = "random"
@@ -50,10 +48,9 @@ class RandomScheme(WeightedScheme):
         self._count = len(integers)
         self._drawn = np.flatnonzero(integers > 0)
         self._weights = bounded_weights(integers[self._drawn], _WEIGHT_BITS)
-        self._bits = min(20, max(14, (64 * len(self._drawn) - 1).bit_length()))
-        path = _LARGEST_BITS - self._bits + 4
-        self._block = Remembered(self._counted, path)
-        self._left_half = Remembered(self._split, path)
+        self._leaf = leaf_bits(len(self._drawn))
+        self._run = Remembered(self._made, _LARGEST_BITS - _FIRST_BITS + 2)
+        self._before = Remembered(self._before_run, 4)
         self._layout = Remembered(self._laid_out, 2)
 
     def _drawn_by(self) -> Int64Array:
@@ -61,63 +58,53 @@ class RandomScheme(WeightedScheme):
         return self._integers
 
     def _counts(self, n: int) -> Int64Array:
-        leaf, rest = divmod(n, 1 << self._bits)
-        drawn, _ = self._block(self._bits, leaf)
+        leaf, rest = divmod(n, 1 << self._leaf)
+        run, within = self._place(leaf)
+        drawn = self._before(run) + self._run(run).before(within)
         if rest:
-            drawn = drawn + np.bincount(self._layout(leaf).source[:rest], minlength=len(drawn))
+            drawn += np.bincount(self._layout(leaf).source[:rest], minlength=len(drawn))
         counts = np.zeros(self._count, dtype=np.int64)
         counts[self._drawn] = drawn
         return counts
 
     def _locate(self, ks: Int64Array) -> tuple[Int64Array, Int64Array]:
-        source, nth = locate_in_pieces(ks, 1 << self._bits, self._layout)
+        source, nth = locate_in_pieces(ks, 1 << self._leaf, self._layout)
         return self._drawn[source], nth
 
-    # A block has 2**bits slots and a number: it begins at slot number * 2**bits.
-
-    def _counted(self, bits: int, number: int) -> tuple[Int64Array, Int64Array]:
-        """The slots of each source before a block, and in it."""
-        if _is_large(bits, number):
-            before = sum(
-                (self._drawn_at_once(*block) for block in _large_blocks_before(bits, number)),
-                np.zeros_like(self._weights),
-            )
-            return before, self._drawn_at_once(bits, number)
-        before, counts = self._block(bits + 1, number // 2)
-        left = self._left_half(bits + 1, number // 2)
-        return (before + left, counts - left) if number % 2 else (before, left)
-
-    def _drawn_at_once(self, bits: int, number: int) -> Int64Array:
-        """The slots of each source in a large block: binomial splits down a tree over sources."""
-        key = derive(self._key, "large", bits, number)
-        counts = np.array([1 << bits], dtype=np.int64)
-        for weights in _tree(self._weights):
-            left = binomial(key, _numbers(counts), counts, weights[0::2], weights[1::2])
-            counts = _interleaved(left, counts - left)
-        return counts[: len(self._weights)]
-
-    def _split(self, bits: int, number: int) -> Int64Array:
-        """The slots of each source in the left half of a block, down the same tree."""
-        key = derive(self._key, "half", bits, number)
-        _, counts = self._block(bits, number)
-        taken = np.array([1 << (bits - 1)], dtype=np.int64)
-        for there in _tree(counts):
-            left = hypergeometric(key, _numbers(taken), there[0::2], there[1::2], taken)
-            taken = _interleaved(left, taken - left)
-        return taken[: len(counts)]
-
     def _laid_out(self, leaf: int) -> Piece:
-        before, counts = self._block(self._bits, leaf)
-        order = shuffled(derive(self._key, "order"), leaf, 1 << self._bits)
-        source = np.repeat(np.arange(len(counts), dtype=np.int32), counts)[order]
-        return Piece(source, ranks_within(source, counts), before)
+        run, within = self._place(leaf)
+        order = self._run(run)
+        source, rank = order.laid_out(within)
+        return Piece(source, rank, self._before(run) + order.before(within))
+
+    # Runs are numbered; run 0 has 2**30 slots, run i begins at 2**(29 + i) and ends at twice that.
+    # Those from 2**40 on all have 2**40.
+
+    def _place(self, leaf: int) -> tuple[int, int]:
+        """The run of a leaf, and the leaf's number in it."""
+        slot = leaf << self._leaf
+        doubled = max(slot.bit_length() - _FIRST_BITS, 0)
+        run = min(doubled, _LARGEST_BITS - _FIRST_BITS) + (slot >> _LARGEST_BITS)
+        return run, (slot - _span(run)[0]) >> self._leaf
+
+    def _made(self, run: int) -> RandomOrder:
+        start, length = _span(run)
+        key = derive(self._key, "run", start)
+        [totals] = multinomial(key, np.array([length]), self._weights[np.newaxis])
+        return RandomOrder(totals, key, self._leaf)
+
+    def _before_run(self, run: int) -> Int64Array:
+        before = np.zeros_like(self._weights)
+        for each in range(run):
+            before += self._run(each).totals
+        return before
 
 
 class UniformScheme(RandomScheme):
     """As `RandomScheme`, with the same probability for every source of a weight above 0.
 
     >>> UniformScheme([1, 0, 9], key=5).counts(10**6).tolist()
-    [499655, 0, 500345]
+    [500841, 0, 499159]
     """
 
     scheme = "uniform"
@@ -127,38 +114,11 @@ class UniformScheme(RandomScheme):
         return equal
 
 
-def _is_large(bits: int, number: int) -> bool:
-    """Whether a block is drawn by itself: the first, each as long as all before it, and behind
-    those each of the largest.
-    """
-    return bits == _LARGEST_BITS or (bits >= _FIRST_BITS and number < 2)
-
-
-def _large_blocks_before(bits: int, number: int) -> Iterator[tuple[int, int]]:
-    """The large blocks before a large one."""
-    if (bits, number) == (_FIRST_BITS, 0):
-        return
-    yield _FIRST_BITS, 0
-    yield from ((each, 1) for each in range(_FIRST_BITS, bits))
-    yield from ((bits, each) for each in range(1, number))
-
-
-def _tree(leaves: Int64Array) -> list[Int64Array]:
-    """The levels below the root of a binary tree in which a node is the sum of its children."""
-    depth = (len(leaves) - 1).bit_length()
-    level = np.zeros(1 << depth, dtype=np.int64)
-    level[: len(leaves)] = leaves
-    levels = []
-    for _ in range(depth):
-        levels.append(level)
-        level = level[0::2] + level[1::2]
-    return levels[::-1]
-
-
-def _numbers(level: Int64Array) -> Int64Array:
-    """The nodes of a level, numbered so that no two of the tree have the same number."""
-    return len(level) + np.arange(len(level))
-
-
-def _interleaved(left: Int64Array, right: Int64Array) -> Int64Array:
-    return np.stack([left, right], axis=1).reshape(-1)
+def _span(run: int) -> tuple[int, int]:
+    """The first slot of a run, and its length."""
+    if run == 0:
+        return 0, 1 << _FIRST_BITS
+    doubled = _FIRST_BITS - 1 + run
+    if doubled < _LARGEST_BITS:
+        return 1 << doubled, 1 << doubled
+    return (doubled - _LARGEST_BITS + 1) << _LARGEST_BITS, 1 << _LARGEST_BITS

@@ -1,14 +1,14 @@
-"""Binomial and hypergeometric numbers that are pure functions of a key and a number.
+"""Binomial numbers that are pure functions of a key and a number.
 
 Numpy does not promise that its generators draw the same numbers in every version. These are made of
 hashed words and of additions, multiplications, divisions and square roots, which give the same bits
 on every machine; logarithms too.
 
-Both laws are drawn by the ratio of uniforms: a point (u, v) of the rectangle 0 < u <= 1, |v| <= s
-stands for the number floor(mean + 1/2 + v / u), and is accepted when u * u is at most the
-probability of that number over the largest one. `s = sqrt(2/e) sqrt(variance + 1/2) + 3/2 -
-sqrt(3/e)` leaves nothing out. Probabilities are compared by logarithms that are right to about
-1e-8, for up to 2**40 trials.
+They are drawn by the ratio of uniforms: a point (u, v) of the rectangle 0 < u <= 1, |v| <= s stands
+for the number floor(mean + 1/2 + v / u), and is accepted when u * u is at most the probability of
+that number over the largest one. `s = sqrt(2/e) sqrt(variance + 1/2) + 3/2 - sqrt(3/e)` leaves
+nothing out. Probabilities are compared by logarithms that are right to about 1e-8, for up to 2**40
+trials.
 
 Sources: Kinderman, Monahan, "Computer generation of random variables using the ratio of uniform
 deviates", ACM TOMS 3, 1977; Stadlober, "The ratio of uniforms approach for generating discrete
@@ -17,7 +17,6 @@ random variates", J. Comput. Appl. Math. 31, 1990.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 
@@ -26,7 +25,7 @@ import numpy.typing as npt
 
 from energize.rng import hash_positions
 
-__all__ = ["binomial", "hypergeometric"]
+__all__ = ["binomial"]
 
 Int64Array = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float64]
@@ -41,56 +40,49 @@ _SLOPE = 0.8577638849607068  # sqrt(2 / e)
 _MARGIN = 0.4494580810294493  # 3/2 - sqrt(3 / e)
 
 
-@dataclass(frozen=True, slots=True)
-class _Laws:
-    """Laws of whole numbers x from `low` to `high`, one for each entry. The logarithm of a
-    probability is `x * tilt` less those of the factorials of `offset + sign * x`, for all parts.
-    """
-
-    low: Int64Array
-    high: Int64Array
-    mode: Int64Array
-    mean: FloatArray
-    variance: FloatArray
-    parts: tuple[tuple[Int64Array, int], ...]
-    """Offset and sign of each."""
-    tilt: FloatArray | None
-    largest: Int64Array
-    """No factorial is of more than this."""
-
-
 def binomial(
     key: int, numbers: Int64Array, trials: Int64Array, yes: Int64Array, no: Int64Array
 ) -> Int64Array:
     """For each of `numbers`, how many of `trials` (up to 2**40) succeed when each does so with
     probability `yes / (yes + no)`; `yes + no` is below 2**53. With both 0 there are no trials.
     """
-    share = yes / np.maximum(yes + no, 1)
-    low, high = np.where(no > 0, 0, trials), np.where(yes > 0, trials, 0)
+    values = np.where(no > 0, 0, trials)
+    open_ = (trials > 0) & (yes > 0) & (no > 0)
+    small = trials < _TABULATED
+    for rows in (np.flatnonzero(open_ & small), np.flatnonzero(open_ & ~small)):
+        if rows.size:
+            laws = _laws(trials[rows], yes[rows].astype(np.float64), no[rows].astype(np.float64))
+            values[rows] = _drawn(key, numbers[rows], laws)
+    return values
+
+
+@dataclass(frozen=True, slots=True)
+class _Laws:
+    """Binomial laws, one for each entry; all of less than `_TABULATED` trials, or none."""
+
+    trials: Int64Array
+    mode: Int64Array
+    centre: FloatArray
+    spread: FloatArray
+    odds: FloatArray
+    """log(p / (1 - p))."""
+
+    def of(self, rows: Int64Array) -> _Laws:
+        return _Laws(
+            self.trials[rows],
+            self.mode[rows],
+            self.centre[rows],
+            self.spread[rows],
+            self.odds[rows],
+        )
+
+
+def _laws(trials: Int64Array, yes: FloatArray, no: FloatArray) -> _Laws:
+    share = yes / (yes + no)
     mean = trials * share
-    mode = np.clip(np.floor(mean + share).astype(np.int64), low, high)
-    odds = _log(np.maximum(yes, 1).astype(np.float64), np.maximum(no, 1).astype(np.float64))
-    parts = ((np.zeros_like(trials), 1), (trials, -1))
-    return _drawn(
-        key, numbers, _Laws(low, high, mode, mean, mean * (1 - share), parts, odds, trials)
-    )
-
-
-def hypergeometric(
-    key: int, numbers: Int64Array, good: Int64Array, bad: Int64Array, taken: Int64Array
-) -> Int64Array:
-    """For each of `numbers`, how many are good among `taken` of `good + bad` (up to 2**40) things,
-    drawn without replacement.
-    """
-    total = np.maximum(good + bad, 2)
-    low, high = np.maximum(0, taken - bad), np.minimum(good, taken)
-    share = taken / total
-    mean = share * good
-    mode = np.floor((good + 1.0) * (taken + 1.0) / (total + 2.0)).astype(np.int64)
-    mode = np.clip(mode, low, high)
-    variance = mean * (bad / total) * ((total - taken) / (total - 1))
-    parts = ((np.zeros_like(good), 1), (good, -1), (taken, -1), (bad - taken, 1))
-    return _drawn(key, numbers, _Laws(low, high, mode, mean, variance, parts, None, total))
+    mode = np.minimum((mean + share).astype(np.int64), trials)
+    spread = _SLOPE * np.sqrt(mean * (1 - share) + 0.5) + _MARGIN
+    return _Laws(trials, mode, mean + 0.5, spread, _log(yes, no))
 
 
 def _drawn(key: int, numbers: Int64Array, laws: _Laws) -> Int64Array:
@@ -98,31 +90,21 @@ def _drawn(key: int, numbers: Int64Array, laws: _Laws) -> Int64Array:
     many are made at once decides nothing.
     """
     values = laws.mode.copy()
-    centre, spread = laws.mean + 0.5, _SLOPE * np.sqrt(laws.variance + 0.5) + _MARGIN
-    for rows in _alike(laws):
-        pending, first = rows, 0
-        while pending.size:
-            tries = 1 if pending.size > 4096 else 3 if pending.size > 256 else 8
-            attempts = numbers[pending] * _MOST_ATTEMPTS + np.arange(first, first + tries)[:, None]
-            u, v = _point(key, attempts)
-            at = centre[pending] + v * spread[pending] / u
-            inside = (at >= laws.low[pending]) & (at < laws.high[pending] + 1)
-            whole = np.where(inside, at, laws.mode[pending]).astype(np.int64)
-            accepted = inside & _below(u, _log_ratios(laws, pending, whole))
-            done = accepted.any(axis=0)
-            chosen = accepted.argmax(axis=0)[done]
-            values[pending[done]] = whole[chosen, np.flatnonzero(done)]
-            pending = pending[~done]
-            first += tries
+    pending, first = np.arange(len(values)), 0
+    while pending.size:
+        tries = 1 if pending.size > 4096 else 3 if pending.size > 256 else 8
+        attempts = numbers * _MOST_ATTEMPTS + np.arange(first, first + tries)[:, None]
+        u, v = _point(key, attempts)
+        at = laws.centre + v * laws.spread / u
+        inside = (at >= 0) & (at < laws.trials + 1)
+        whole = np.where(inside, at, laws.mode).astype(np.int64)
+        accepted = inside & _below(u, _log_ratios(laws, whole))
+        done = accepted.any(axis=0)
+        values[pending[done]] = whole[accepted.argmax(axis=0)[done], np.flatnonzero(done)]
+        left = np.flatnonzero(~done)
+        pending, numbers, laws = pending[left], numbers[left], laws.of(left)
+        first += tries
     return values
-
-
-def _alike(laws: _Laws) -> Iterator[Int64Array]:
-    """The laws that leave a choice: those whose factorials are tabulated, then the others."""
-    chosen = laws.high > laws.low
-    tabulated = laws.largest < _TABULATED
-    yield np.flatnonzero(chosen & tabulated)
-    yield np.flatnonzero(chosen & ~tabulated)
 
 
 def _point(key: int, attempts: Int64Array) -> tuple[FloatArray, FloatArray]:
@@ -140,22 +122,16 @@ def _below(u: FloatArray, log_ratio: FloatArray) -> BoolArray:
     return below
 
 
-def _log_ratios(laws: _Laws, rows: Int64Array, at: Int64Array) -> FloatArray:
-    """The logarithm of the probability of `at` over that of the mode, for laws that are alike."""
-    mode = laws.mode[rows]
-    ratios: FloatArray = np.zeros(at.shape)
-    if laws.tilt is not None:
-        ratios = (at - mode) * laws.tilt[rows]
-    parts = [(offset[rows], sign) for offset, sign in laws.parts]
-    if laws.largest[rows[0]] < _TABULATED:
+def _log_ratios(laws: _Laws, at: Int64Array) -> FloatArray:
+    """The logarithm of the probability of `at` over that of the mode."""
+    trials, mode = laws.trials, laws.mode
+    ratios: FloatArray = (at - mode) * laws.odds
+    if trials[0] < _TABULATED:
         table = _log_factorials()
-        for offset, sign in parts:
-            ratios += table[offset + sign * mode] - table[offset + sign * at]
+        ratios += table[mode] + table[trials - mode] - table[at] - table[trials - at]
     else:
-        old = np.stack([offset + sign * mode for offset, sign in parts])
-        new = np.stack([offset + sign * at for offset, sign in parts])
-        for terms in _log_factorial_ratios(old[:, None], new):
-            ratios -= terms
+        old, new = np.stack([mode, trials - mode]), np.stack([at, trials - at])
+        ratios -= _log_factorial_ratios(old[:, None], new).sum(axis=0)
     return ratios
 
 
