@@ -277,6 +277,8 @@ class IndexedDataset(Dataset[T_co]):
     def where(self, position: int, attempt: int = 0) -> str:
         """Where the first sample of the item at `position` lies, for messages."""
         refs = self.refs(np.array([position], dtype=np.int64), attempt)
+        if not len(refs):
+            return f"item {position}, which is padding"
         return self.sources[int(refs.source[0])].where(int(refs.index[0]))
 
     def __len__(self) -> int:

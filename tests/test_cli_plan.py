@@ -49,7 +49,7 @@ splits:
       - {path: web/captions, split_part: train, dataset_config: dataset.yaml, weight: 2}
       - {path: books/captions, split_part: train, weight: 1}
   composed:
-    composition: {method: stratified, global_batch_size: 8}
+    composition: {method: stratified, global_batch_size: 8, drop_last: true}
     blend:
       - {path: web/captions, split_part: train, proportion: 3}
       - {path: books/captions, split_part: train, proportion: 1}

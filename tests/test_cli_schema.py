@@ -62,6 +62,7 @@ def test_examples_are_valid(validator, file):
         {"blend": [{"path": "x"}], "shceme": "exact"},
         {"blend": [{"path": "x"}], "scheme": "exakt"},
         {"blend": [{"path": "x"}], "composition": {"method": "stratfied"}},
+        {"blend": [{"path": "x"}], "composition": {"method": "random", "drop_last": 1}},
         {"blend": [{"blend": [{"path": "x"}], "composition": {"method": "random"}}]},
         {"path": "x", "steps": 3},
         {"stages": []},

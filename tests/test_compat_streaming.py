@@ -258,7 +258,7 @@ def of_ranks(folder, monkeypatch, ranks, **options) -> list[StreamingDataset]:
     for rank in range(ranks):
         monkeypatch.setenv("RANK", str(rank))
         monkeypatch.setenv("WORLD_SIZE", str(ranks))
-        datasets.append(mixed(folder, batch_size=8 // ranks, **options))
+        datasets.append(mixed(folder, **{"batch_size": 8 // ranks, **options}))
     return datasets
 
 
@@ -281,10 +281,64 @@ def test_global_batches_on_any_number_of_ranks(folder, monkeypatch, method, epoc
         assert sorted(joined(streams)) == sorted(whole)
 
 
+def marked(sample: dict) -> dict:
+    return {**sample, "number": -1 - sample["number"]}
+
+
 def test_a_rest_that_not_every_rank_gets_something_of(folder, monkeypatch, caplog):
-    streams = [numbers_of(each) for each in of_ranks(folder, monkeypatch, 4, epoch_size=163)]
-    assert list(map(len, streams)) == [40] * 4
+    with pytest.raises(
+        ConfigError, match=r"StreamingDataset: an epoch of 163 samples leaves 3 .* 4"
+    ):
+        of_ranks(folder, monkeypatch, 4, epoch_size=163)
+    for ranks in (1, 4):
+        dropping = of_ranks(folder, monkeypatch, ranks, epoch_size=163, drop_last=True)
+        assert [len(numbers_of(each)) for each in dropping] == [160 // ranks] * ranks
     assert "leave samples out of every epoch, others in each: 2 of 122 of stream 0" in caplog.text
+
+
+@pytest.mark.parametrize("method", ["random", "stratified"])
+def test_padding_where_a_rank_gets_nothing(folder, monkeypatch, method):
+    options = {"epoch_size": 163, "batching_method": method, "pad": marked}
+    whole = mixed(folder, **options)
+    ranks = of_ranks(folder, monkeypatch, 4, **options)
+    for _ in range(3):
+        expected, parts = numbers_of(whole), [numbers_of(each) for each in ranks]
+        assert len(expected) == ranks[0].size == 163
+        assert list(map(len, parts)) == list(map(len, ranks)) == [41] * 4
+        assert sorted(n for part in parts for n in part if n >= 0) == sorted(expected)
+        assert [n for part in parts for n in part if n < 0] == [-1 - expected[160]]
+
+
+def test_padding_in_workers_and_after_a_state(folder, monkeypatch):
+    options = {"epoch_size": 163, "pad": marked}
+    before_the_rest = mixed(folder, epoch_size=163).state_dict(num_samples=160)
+    ranks = of_ranks(folder, monkeypatch, 4, **options)
+    for rank, again in zip(ranks, of_ranks(folder, monkeypatch, 4, **options), strict=True):
+        first, second, beginning = numbers_of(rank), numbers_of(rank), again.state_dict()
+        loader = DataLoader(again, batch_size=2, num_workers=2)
+        batches = [batch["number"].tolist() for batch in loader]
+        assert list(map(len, batches)) == [2] * 20 + [1]
+        assert joined(batches) == first
+        again.load_state_dict(again.state_dict(num_samples=21 * 8))
+        assert numbers_of(again) == second
+        for taken in (39, 40, 41):
+            again.load_state_dict(beginning)
+            numbers_of(islice(again, taken))
+            again.load_state_dict(again.state_dict())
+            assert numbers_of(again) == (first[taken:] or second)
+        again.load_state_dict(before_the_rest)
+        assert numbers_of(again) == first[40:]
+
+
+def test_without_a_batch_size_ranks_leave_out_what_they_cannot_share(folder, monkeypatch):
+    def ranks_of(**options):
+        return of_ranks(folder, monkeypatch, 4, **{"epoch_size": 163, **options})
+
+    plain = {"batch_size": None, "batching_method": "random"}
+    assert [len(numbers_of(each)) for each in ranks_of(**plain)] == [40] * 4
+    assert [len(numbers_of(each)) for each in ranks_of(**plain, pad=marked)] == [41] * 4
+    with pytest.raises(ConfigError, match="leaves 3"):
+        ranks_of(**plain, drop_last=False)
 
 
 def test_state_in_process(folder):

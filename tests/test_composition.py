@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import pickle
 from collections import Counter
+from itertools import chain
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from energize import ConcatDataset, ListSource
-from energize.errors import ConfigError
+from energize import ConcatDataset, ListSource, MapDataset, QuotaDataset
+from energize.errors import ConfigError, EncoderError
 from energize.order.epochs.composition import BATCHING_METHODS, Composition
 from energize.order.epochs.quotas import Quota
+from energize.preview import plan
 from energize.testing import check_exactly_once, check_laws, check_topology
 from energize.wrappers.composed import ComposedDataset, ComposedSamples
 from tests.support.composing import composed, epoch_of, global_batches
-from tests.support.datasets import numbers
+from tests.support.datasets import noisy, numbers, skip_thirds
 from tests.support.mosaicml_cases import BATCHES
 
 MIXING = [method for method in BATCHING_METHODS if method != "in_turn"]
@@ -88,7 +91,6 @@ FAULTS = {
     "G1 per_stream": ("per_stream", (10, 0), 2, 1, "stream 1 gives no samples"),
     "G1 device_per_stream": ("device_per_stream", (0, 10), 2, 1, "stream 0 gives no samples"),
     "unknown": ("stratfied", (10, 10), 2, 1, "did you mean 'stratified'"),
-    "too small": ("random", (1, 1), 1, 3, "cannot fill"),
 }
 
 
@@ -140,7 +142,9 @@ def test_every_rank_makes_the_same_number_of_steps(method, counts, batch_size, r
     full = mixed.size // mixed.global_batch_size * ranks
     assert (end - first)[:full].tolist() == [batch_size] * full
     assert np.ptp((end - first)[full:]) <= 1 if full < mixed.batches else True
-    assert (end > first).all()
+    empty = np.flatnonzero(end == first)
+    assert len(empty) == mixed.idle
+    assert (empty >= full).all()
     for epoch in (0, 5):
         stream, nth = epoch_of(mixed, epoch)
         for each, total in enumerate(mixed.totals.tolist()):
@@ -150,15 +154,61 @@ def test_every_rank_makes_the_same_number_of_steps(method, counts, batch_size, r
             assert mixed.counts(epoch, n).tolist() == drawn.tolist()
 
 
-@pytest.mark.parametrize("method", ["random", "stratified", "per_stream"])
-def test_global_batches_do_not_depend_on_the_devices(method):
-    whole = composed((157, 331), method, 16, 1)
-    for ranks in (2, 4, 8):
-        divided = composed((157, 331), method, 16 // ranks, ranks)
-        for epoch in (0, 1):
-            assert [each.tolist() for each in epoch_of(divided, epoch)] == [
-                each.tolist() for each in epoch_of(whole, epoch)
-            ]
+def padding(number: int) -> str:
+    return f"padding, a copy of {number}"
+
+
+@given(
+    st.sampled_from([method for method in BATCHING_METHODS if method != "device_per_stream"]),
+    st.lists(st.integers(1, 30), min_size=1, max_size=4),
+    st.integers(1, 16),
+    st.fixed_dictionaries(
+        {
+            "sampling_method": st.sampled_from(["balanced", "fixed"]),
+            "shuffle": st.booleans(),
+            "drop_last": st.booleans(),
+        }
+    ),
+)
+def test_epochs_are_the_same_on_any_division(method, sizes, size, options):
+    """Padding taken out; it is where a device would get nothing, and there only."""
+    streams = [numbers(each, 100 * stream) for stream, each in enumerate(sizes)]
+
+    def divided(devices):
+        return ComposedDataset(
+            [(stream, Quota(repeat=1.5)) for stream in streams],
+            batch_size=size // devices,
+            global_batch_size=size,
+            batching_method=method,
+            pad=padding,
+            **options,
+        )
+
+    divisions = [devices for devices in range(1, size + 1) if size % devices == 0]
+    try:
+        whole = divided(1)
+    except ConfigError:
+        for devices in divisions:
+            with pytest.raises(ConfigError):
+                divided(devices)
+        return
+    asked = QuotaDataset([(stream, Quota(repeat=1.5)) for stream in streams]).size
+    if method != "per_stream":
+        assert len(whole) == (asked // size if options["drop_last"] else -(-asked // size))
+    expected = whole.at(np.arange(3 * len(whole)))
+    for devices in divisions:
+        batches = divided(devices)
+        assert batches.counts() == whole.counts()
+        assert len(batches) == len(whole) * devices
+        items = batches.at(np.arange(3 * len(batches)))
+        for k, samples in enumerate(expected):
+            parts = items[k * devices : (k + 1) * devices]
+            padded = [device for device, part in enumerate(parts) if isinstance(part[0], str)]
+            drawn = [part for device, part in enumerate(parts) if device not in padded]
+            assert list(chain.from_iterable(drawn)) == samples
+            assert len(padded) == max(0, devices - len(samples))
+            for device in padded:
+                assert parts[device] == [padding(samples[device % len(samples)])]
 
 
 def test_purity_of_batches():
@@ -212,6 +262,97 @@ def test_laws(method, shuffle):
         assert batches.consumed(n).tolist() == drawn.tolist()
     samples = [sample for batch in batches for sample in batch]
     assert samples == list(batches.inputs[0])
+
+
+def padded(**options):
+    return ComposedDataset(
+        *(numbers(5, start) for start in (0, 10)),
+        **{"batch_size": 1, "global_batch_size": 4, "pad": padding, **options},
+    )
+
+
+def test_padding_is_no_sample():
+    batches = padded()
+    assert len(batches) == 12
+    assert batches.counts() == [5, 5]
+    for epoch in range(3):
+        positions = np.arange(12 * epoch, 12 * epoch + 12)
+        marked = batches.padding(positions)
+        assert marked.sum() == 2
+        assert [isinstance(batch[0], str) for batch in batches.at(positions)] == marked.tolist()
+        refs = batches.refs(positions)
+        assert refs.item.tolist() == np.flatnonzero(~marked).tolist()
+        assert sorted(zip(refs.source.tolist(), refs.index.tolist(), strict=True)) == [
+            (source, index) for source in (0, 1) for index in range(5)
+        ]
+    for n in range(30):
+        drawn = np.bincount(batches.refs(np.arange(n)).source, minlength=2)
+        assert batches.consumed(n).tolist() == drawn.tolist()
+    shown = [len(batch.samples) for batch in plan(batches, 0, 12, world_size=4)]
+    assert shown == [1 - int(each) for each in batches.padding(range(12))]
+
+
+def test_padding_is_a_part_of_the_description():
+    batches = padded()
+    again = pickle.loads(pickle.dumps(batches))
+    assert list(again) == list(batches)
+    assert again.describe() == batches.describe()
+    other = padded(pad=noisy)
+    assert other.describe() != batches.describe()
+    assert other.samples.describe() == batches.samples.describe()
+
+
+def test_padding_is_a_copy_of_what_came():
+    """Also where a sample that failed has a substitute."""
+    batches = ComposedDataset(
+        MapDataset(numbers(21), skip_thirds),
+        batch_size=1,
+        global_batch_size=4,
+        batching_method="in_turn",
+        shuffle=True,
+        pad=padding,
+    )
+    for epoch in range(9):
+        last = batches.at(np.arange(24 * epoch + 20, 24 * epoch + 24))
+        assert last[:3] == [[padding(last[3][0])]] * 3
+
+
+def test_padding_that_fails_has_a_substitute():
+    batches = ComposedDataset(
+        numbers(21), batch_size=1, global_batch_size=4, shuffle=True, pad=skip_thirds
+    )
+    positions = np.arange(24 * 30)
+    failed: list[str] = []
+    items = batches.at(positions, lambda each: failed.append(str(each)))
+    made = [item[0] for item, each in zip(items, batches.padding(positions), strict=True) if each]
+    assert all(number % 3 and number % 7 for number in made)
+    assert len({str(number) for number in made}) > 5
+    assert failed
+    assert all(each.startswith("padding, a copy of numbers0") for each in failed)
+
+
+@pytest.mark.parametrize("argument", ["pad", "batcher"])
+def test_errors_about_padding_say_where(argument):
+    def breaks(_):
+        raise KeyError("loss_weight")
+
+    batches = padded(**{argument: breaks})
+    number = int(np.flatnonzero(batches.padding(range(12)))[0])
+    place = r"padding, a copy of numbers\d+" if argument == "pad" else "item 8, which is padding"
+    with pytest.raises(EncoderError, match=f"breaks raised KeyError(.|\n)*at .*{place}"):
+        batches[number]
+
+
+def test_a_last_batch_that_needs_padding():
+    with pytest.raises(
+        ConfigError, match=r"10 samples leaves 2 .* too few for 4 devices"
+    ) as caught:
+        padded(pad=None)
+    assert all(remedy in str(caught.value) for remedy in ("drop_last=True", "pad=", "another size"))
+    assert list(map(len, padded(pad=None, drop_last=True))) == [1] * 8
+    assert list(map(len, padded(pad=None, batch_size=2))) == [2] * 4 + [1] * 2
+    with pytest.raises(ConfigError, match=r"ComposedDataset: pad is a function .* got \[0\]"):
+        padded(pad=[0])
 
 
 def test_left_out_samples_are_logged_and_change(caplog):

@@ -203,7 +203,6 @@ def test_case_a23_sizes_of_epochs_as_text():
 # of each stream in an epoch, and how many global batches hold what (None: it varies).
 COMPOSED = {
     "B1 improve": ("random", (100, 100), None, None, 8, 1, 25, [100, 100], None),
-    "B4 improve": ("random", (5, 5), None, None, 1, 4, 2, [4, 4], None),
     "B5 match": ("random", (41, 28), None, None, 4, 2, 9, [41, 28], None),
     "C1 improve": (
         *("stratified", (200, 300), None, None, 4, 1, 125, [200, 300]),
@@ -276,6 +275,22 @@ def test_batches_of_an_epoch(case):
         for first in range(0, len(items), ranks)
     ]
     assert held is None or Counter(found) == held
+
+
+def test_case_b4_ten_samples_in_global_batches_of_four():
+    """There 12 come, two of them twice."""
+    settings = {"batch_size": 1, "global_batch_size": 4, "batching_method": "random"}
+    data = [numbers(5), numbers(5, 10_000)]
+    full = ComposedDataset(data, drop_last=True, **settings)
+    assert full.counts() == [4, 4]
+    padded = ComposedDataset(data, pad=str, **settings)
+    assert padded.counts() == [5, 5]
+    assert [len(list(full)) // 4, len(list(padded)) // 4] == [2, 3]
+    for epoch in range(3):
+        samples = list(chain.from_iterable(padded.at(range(12 * epoch, 12 * epoch + 12))))
+        drawn = [each for each in samples if not isinstance(each, str)]
+        assert sorted(drawn) == [*range(5), *range(10_000, 10_005)]
+        assert len(samples) - len(drawn) == 2
 
 
 def test_case_d1_every_rank_sees_every_stream():

@@ -117,6 +117,10 @@ REFUSED = {
         lambda: QuotaDataset((numbers(3), Quota(choose=1)), epoch_size=5),
         r"epoch_size=5 and choose of stream 0 \(.*\) contradict",
     ),
+    "B4: a rest that is too little for all devices": (
+        lambda: composed((5, 5), "random", 1, 4),
+        r"10 samples leaves 2 .* too few for 4 devices. Use drop_last=True .*; pad=\.\.\. ",
+    ),
     "C14: a batch larger than the epoch": (
         lambda: composed((3, 3), "stratified", 8),
         "6 samples of an epoch cannot fill one global batch of 8; use .* of at most 6",

@@ -168,6 +168,25 @@ def test_composition(examples, mix, batch_size):
     assert build(referred, batch_size=batch_size).describe() == dataset.describe()
 
 
+@pytest.mark.parametrize("written_there", [None, False, True])
+@pytest.mark.parametrize("batch_drop_last", [False, True])
+def test_a_rest_of_a_composed_epoch(mix, written_there, batch_drop_last):
+    """10 samples in global batches of 4, of 2 on each device: what the file says wins."""
+    table = {"method": "random", "global_batch_size": 4}
+    if written_there is not None:
+        table["drop_last"] = written_there
+    file = mix(epoch_size=10, composition=table, blend=[{"path": A}])
+    dropped = batch_drop_last if written_there is None else written_there
+    dataset = build(file, batch_size=2, batch_drop_last=batch_drop_last)
+    assert dataset.size == (4 if dropped else 6)
+    assert len(dataset.refs(np.arange(dataset.size))) == (8 if dropped else 10)
+    if dropped:
+        assert build(file, batch_size=1, batch_drop_last=batch_drop_last).size == 8
+    else:
+        told = fault(ConfigError, file, batch_size=1, batch_drop_last=batch_drop_last)
+        assert re.search(r"leaves 2 for its last .* 4 devices(.|\n)*\(splits\.train\.blend\)", told)
+
+
 def test_temperature_and_limits(examples):
     file = examples / "temperature.yaml"
     shares = {"captions_a": 0.6, "captions_b": 0.25, "classification": 0.15}
@@ -374,7 +393,7 @@ ENDLESS = {"blend": [{"path": A}, {"path": B}]}
         ({"blend": [{"path": A, "proportion": 1}, {"path": B, "repeat": 1}]}, WeightError,
          "proportions are given to all streams or to none"),
         ({"epoch_size": 9, "blend": [{"path": A, "repeat": 1}]}, ConfigError, "contradict"),
-        ({"scheme": "exact", "blend": [{"path": A, "weight": GLIDE}, {"path": B, "weight": 1}]},
+        ({"scheme": "greedy", "blend": [{"path": A, "weight": GLIDE}, {"path": B, "weight": 1}]},
          ConfigError, "not 'linear' ones"),
         ({"blend": [{"path": A, "weight": {"points": {"0": 1, "5": 0}}}]}, WeightError,
          "weights are 0 at slot 5"),

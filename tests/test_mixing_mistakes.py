@@ -240,6 +240,8 @@ def test_quotas(owner, fault):
         ({"global_batch_size": 3}, "cannot be divided into device batches of 2"),
         ({"batch_size": "3"}, "batch_size is a whole number, 1 or more; got '3'"),
         ({"batcher": "join"}, "batcher is a function of a list; got 'join'"),
+        ({"pad": 0}, "pad is a function of a sample, or None; got 0"),
+        ({"global_batch_size": 6}, "an epoch of 7 samples leaves 1 for its last global batch"),
         ({"batch_size": 9, "drop_last": True}, "the 7 samples of an epoch cannot fill one global"),
         ({"batch_size": 9, "batching_method": "stratified"}, "the 7 samples of an epoch cannot"),
     ],
@@ -257,7 +259,8 @@ def test_streams_of_folders(tmp_path):
         WeightError, match=r"StreamingDataset: stream 0 \(.*\) has a proportion, but"
     ):
         StreamingDataset(streams=mixed)
-    for options in ({"batching_method": "stratifed"}, {"batch_size": 0}, {"epoch_size": "3q"}):
+    faults = ({"batching_method": "stratifed"}, {"batch_size": 0}, {"epoch_size": "3q"}, {"pad": 0})
+    for options in faults:
         with pytest.raises(ConfigError) as caught:
             StreamingDataset(local=paths[0], **{"batch_size": 1, **options})
         assert str(caught.value).startswith("StreamingDataset: ")

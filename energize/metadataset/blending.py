@@ -108,6 +108,7 @@ class Mixer:
         with place_noted(node.place):
             if self.batch_size is None or mixing.composition is None or mixing.quotas is None:
                 raise ConfigError("composition is about batches, and batch_size is None")
+            drop_last = mixing.composition.drop_last
             batches: Dataset[Any] = ComposedDataset(
                 list(zip(streams, mixing.quotas, strict=True)),
                 batch_size=self.batch_size,
@@ -117,7 +118,7 @@ class Mixer:
                 epoch_size=mixing.epoch_size,
                 sampling_method=mixing.sampling_method,
                 shuffle=self._shuffle,
-                drop_last=self.drop_last,
+                drop_last=self.drop_last if drop_last is None else drop_last,
             )
         return _after_batch(batches, encoder)
 

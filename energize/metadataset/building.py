@@ -65,9 +65,9 @@ def get_train_dataset(
 
     `repeat=False` gives a folder once per epoch, the last batch short unless `batch_drop_last`. A
     metadataset whose outermost blend ends by its own parameters (a stop rule, quotas) comes in
-    these epochs. `virtual_epoch_length` cuts epochs of that many batches. Every epoch is in a new
-    order; `max_samples_per_sequence` and `shuffle_buffer_size` keep reads local, see
-    `ShuffleDataset`.
+    these epochs; `drop_last` in its `composition` wins over `batch_drop_last`.
+    `virtual_epoch_length` cuts epochs of that many batches. Every epoch is in a new order;
+    `max_samples_per_sequence` and `shuffle_buffer_size` keep reads local, see `ShuffleDataset`.
 
     A split with stages gives a `StagedDataset` of what this function makes of each stage; a
     `batch_size` in the stage's `batch` wins over that given here. `get_staged_train_dataset` does

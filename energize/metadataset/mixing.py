@@ -19,10 +19,13 @@ UNWEIGHTED = ("uniform", "round_robin")
 
 @dataclass(frozen=True, slots=True)
 class Composed:
-    """What a global batch is made of, see `ComposedDataset`; None: as large as a batch."""
+    """What a global batch is made of, see `ComposedDataset`; None: as large as a batch, and
+    `drop_last` as the program that reads the mix says.
+    """
 
     method: str
     global_batch_size: int | None = None
+    drop_last: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +78,7 @@ def mixing_of(spec: object, outer: Mixing) -> Mixing:
             quotas=tuple(entry.quota() for entry in spec.entries),
             epoch_size=None if spec.epoch_size is None else int(spec.epoch_size),
             sampling_method=spec.sampling_method or "balanced",
-            composition=table and Composed(table.method, table.global_batch_size),
+            composition=table and Composed(table.method, table.global_batch_size, table.drop_last),
         )
     own_scheme = spec.scheme is not None
     return Mixing(

@@ -87,6 +87,9 @@ class CompositionTable(Strict):
     global_batch_size: Annotated[int, Field(ge=1)] | None = Field(
         None, description="a whole number, 1 or more: samples of a global batch"
     )
+    drop_last: bool | None = Field(
+        None, description="true or false: whether samples that fill no global batch are left out"
+    )
 
 
 _WEIGHTED_NODE = ("scheme", "block_size", "stop", "temperature")

@@ -39,8 +39,9 @@ class PlannedSample:
 
 @dataclass(frozen=True, slots=True)
 class PlannedBatch:
-    """The samples of the batch of a step, in their order; `rank` is None for an unknown number of
-    ranks.
+    """The samples of the batch of a step, in their order; none where the batch is padding.
+
+    `rank` is None for an unknown number of ranks.
     """
 
     step: int

@@ -55,6 +55,18 @@ class BatchDataset(IndexedDataset[T_batch_co]):
         drop_last: bool = False,
         worker_config: WorkerConfig | None = None,
     ) -> None:
+        self._set_up(dataset, batch_size, batcher, drop_last, worker_config)
+
+    def _set_up(
+        self,
+        dataset: Dataset[Any],
+        batch_size: int,
+        batcher: Callable[[list[Any]], T_batch_co],
+        drop_last: bool,
+        worker_config: WorkerConfig | None = None,
+        **parameters: Any,
+    ) -> None:
+        """Check and set the parameters, those of a subclass too."""
         owner = type(self).__name__
         if not callable(batcher):
             raise ConfigError(f"{owner}: batcher is a function of a list; got {batcher!r}")
@@ -64,6 +76,7 @@ class BatchDataset(IndexedDataset[T_batch_co]):
             batch_size=checked_count(batch_size, "batch_size", owner),
             batcher=batcher,
             drop_last=drop_last,
+            **parameters,
         )
         if dataset.indexed and self.size == 0 and indexed_inputs(self)[0].size:
             raise ConfigError(

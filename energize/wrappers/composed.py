@@ -8,12 +8,17 @@ from functools import cached_property
 from typing import Any, TypeVar, cast
 
 import numpy as np
+import numpy.typing as npt
 
 from energize.dataset import INFINITE, Int64Array
+from energize.errors import ConfigError
+from energize.fetching import MAX_ATTEMPTS, Failed
 from energize.order.epochs.arranging import Arrangement
 from energize.order.epochs.composition import Composition
+from energize.refs import Refs
 from energize.topology import WorkerConfig
 from energize.wrappers.batch import BatchDataset
+from energize.wrappers.calling import call
 from energize.wrappers.checks import checked_count, raised_as
 from energize.wrappers.mix_batch import same
 from energize.wrappers.quota import QuotaDataset, QuotaPair
@@ -165,15 +170,17 @@ class ComposedDataset(BatchDataset[T_batch_co]):
     "random", "in_turn" and "stratified" the last one takes what is left, in device batches that
     differ by one sample at most, unless `drop_last`. Samples that are left out, because they fill
     no batch, are logged; `counts()` are those that come. With sampling_method "balanced" they are
-    others in every epoch.
+    others in every epoch. Epochs and global batches are the same however these are divided among
+    devices, but those of "device_per_stream".
 
-    Global batches are the same however they are divided among devices, but those of
-    "device_per_stream", if an epoch fills them or with `drop_last`. A rest is left out also where
-    it has fewer samples than there are devices, and then what comes differs from a division that
-    can hold it.
+    `pad` is for a last global batch of fewer samples than devices. It makes a copy of a sample that
+    counts nothing, with loss weight 0, and leaves the sample itself as it is. Device d of one that
+    would get none of r samples gets a batch of one such copy, of sample d mod r. Padding is no
+    sample: `counts`, `consumed` and `refs` leave it out.
 
     Raises what `QuotaDataset` raises, and `ConfigError` for an unknown method, for sizes that do
-    not divide, and when a batch cannot hold the streams; the message has the size that can.
+    not divide, when a batch cannot hold the streams (the message has the size that can), and when
+    the last batch needs `pad` and there is none.
 
     >>> from energize import ListSource
     >>> batches = ComposedDataset(
@@ -182,6 +189,8 @@ class ComposedDataset(BatchDataset[T_batch_co]):
     >>> ["".join(sorted(batch)) for batch in batches]
     ['aaab', 'aaab']
     """
+
+    pad: Callable[[Any], Any] | None
 
     def __init__(
         self,
@@ -194,9 +203,13 @@ class ComposedDataset(BatchDataset[T_batch_co]):
         sampling_method: str = "balanced",
         shuffle: bool = False,
         drop_last: bool = False,
+        pad: Callable[[Any], Any] | None = None,
         worker_config: WorkerConfig | None = None,
     ) -> None:
-        with raised_as(type(self).__name__, "ComposedSamples"):
+        owner = type(self).__name__
+        if pad is not None and not callable(pad):
+            raise ConfigError(f"{owner}: pad is a function of a sample, or None; got {pad!r}")
+        with raised_as(owner, "ComposedSamples"):
             samples: ComposedSamples[Any] = ComposedSamples(
                 *streams,
                 batch_size=batch_size,
@@ -209,27 +222,60 @@ class ComposedDataset(BatchDataset[T_batch_co]):
                 worker_config=worker_config,
             )
         make: Callable[[list[Any]], Any] = same if batcher is None else batcher
-        super().__init__(samples, batch_size, make)
+        if samples.composition.idle and pad is None:
+            raise ConfigError(_unshared(owner, samples.composition))
+        self._set_up(samples, batch_size, make, samples.drop_last, pad=pad)
 
     def counts(self) -> list[int]:
         """The samples that each dataset gives to an epoch."""
-        return self._samples.counts()
+        return self.samples.counts()
 
     @property
-    def _samples(self) -> ComposedSamples[Any]:
+    def samples(self) -> ComposedSamples[Any]:
+        """The samples, one by one, in the order of the batches; padding is none of them."""
         return cast("ComposedSamples[Any]", indexed_inputs(self)[0])
 
     @cached_property
     def size(self) -> int:
-        return self._samples.composition.batches
+        return self.samples.composition.batches
 
     def _members(self, positions: Int64Array) -> tuple[Int64Array, Int64Array]:
         epoch, at = np.divmod(positions, self.size)
-        first, end = self._samples.composition.bounds(at)
+        first, end = self.samples.composition.bounds(at)
+        empty = first == end
+        if empty.any():
+            first = np.where(empty, self.samples.composition.lent(at), first)
+            end = np.where(empty, first + 1, end)
         batch = np.repeat(np.arange(len(positions)), end - first)
         before = np.cumsum(end - first) - (end - first)
         offset = np.arange(len(batch)) - before[batch]
-        return epoch[batch] * self._samples.size + first[batch] + offset, batch
+        return epoch[batch] * self.samples.size + first[batch] + offset, batch
+
+    def padding(self, positions: npt.ArrayLike) -> npt.NDArray[np.bool_]:
+        """For each of any positions whether its batch is padding."""
+        at = np.asarray(positions, dtype=np.int64) % self.size
+        first, end = self.samples.composition.bounds(at)
+        return np.equal(first, end)
+
+    def refs(self, positions: Int64Array, attempt: int = 0) -> Refs:
+        members, batch = self._members(positions)
+        drawn = ~self.padding(positions)[batch]
+        refs = self.samples.refs(members[drawn], attempt * MAX_ATTEMPTS)
+        return refs.grouped(batch[drawn])
+
+    def _call(self, samples: list[Any], position: int, attempt: int) -> T_batch_co | Failed:
+        if self.pad is not None and self.padding([position])[0]:
+            made = call(self.pad, samples[0], lambda: self._lender(position, attempt))
+            if type(made) is Failed:
+                return made
+            samples = [made]
+        return super()._call(samples, position, attempt)
+
+    def _lender(self, position: int, attempt: int) -> str:
+        """Where the sample lies that padding is a copy of, for messages."""
+        members, _ = self._members(np.array([position], dtype=np.int64))
+        where = self.samples.where(int(members[0]), attempt * MAX_ATTEMPTS)
+        return f"padding, a copy of {where}"
 
     @property
     def in_turn(self) -> bool:
@@ -237,5 +283,14 @@ class ComposedDataset(BatchDataset[T_batch_co]):
 
     def taken(self, n: int) -> Sequence[int]:
         epoch, batch = divmod(n, self.size)
-        first, _ = self._samples.composition.bounds(np.array([batch], dtype=np.int64))
-        return [epoch * self._samples.size + int(first[0])]
+        first, _ = self.samples.composition.bounds(np.array([batch], dtype=np.int64))
+        return [epoch * self.samples.size + int(first[0])]
+
+
+def _unshared(owner: str, mixed: Composition) -> str:
+    return (
+        f"{owner}: an epoch of {mixed.size} samples leaves {mixed.rest} for its last global batch, "
+        f"too few for {mixed.devices} devices. Use drop_last=True to leave samples out, the same "
+        "however batches are divided; pad=... to give the other devices copies that count nothing; "
+        "or batches of another size"
+    )

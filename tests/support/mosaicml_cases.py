@@ -72,7 +72,7 @@ BATCHES = {
         None,
     ),
     "B2 improve: mixed without shuffle too": ("random", (100, 100), 8, 1, 25, (100, 100), None),
-    "B4 improve: none twice": ("random", (5, 5), 1, 4, 2, (4, 4), None),
+    "B4 improve: none twice": ("random", (5, 5), 1, 4, 3, (5, 5), None),
     "B5 improve: none twice": ("random", (41, 28), 4, 2, 9, (41, 28), None),
     "C1 improve: nothing dropped": ("stratified", (200, 300), 4, 1, 125, (200, 300), None),
     "C2 improve: nothing dropped": ("stratified", (200, 300), 7, 1, 72, (200, 300), None),

@@ -15,7 +15,6 @@ from energize.compat.seeds import checked_seed
 from energize.compat.streaming.position import Pass, SharedPosition
 from energize.compat.streaming.stream import Stream, streams_registry
 from energize.cursor import State, state_field
-from energize.dataset import Int64Array
 from energize.errors import ConfigError, StateError
 from energize.loader.state import packed_state, unpacked_state
 from energize.topology import WorkerConfig
@@ -45,6 +44,11 @@ class StreamingDataset(IterableDataset[Any]):
     DataLoader the same `batch_size`. The samples of a global batch are the same for every number of
     ranks and workers when its size is.
 
+    `drop_last` and `pad` are those of `ComposedDataset`: every rank has the same number of batches,
+    and one that gets no sample of an epoch's last batch gets one that `pad` makes. Given neither
+    `batch_size` nor `pad`, `drop_last` is True by default: ranks leave out what they cannot share
+    evenly.
+
     `samples` is the dataset that is read, of the samples of all ranks; `batches()` makes the one of
     device batches, for `get_loader`.
 
@@ -64,28 +68,18 @@ class StreamingDataset(IterableDataset[Any]):
         sampling_method: str = "balanced",
         shuffle: bool = False,
         shuffle_seed: int = 9176,
+        drop_last: bool | None = None,
+        pad: Callable[[Any], Any] | None = None,
         stream_name: str = "stream",
         stream_config: Mapping[str, Any] | None = None,
     ) -> None:
-        if bool(streams) == bool(remote or local):
-            raise ConfigError(
-                "StreamingDataset: give either streams=[Stream(...), ...] or the paths of a single "
-                "one, local and remote"
-            )
-        if streams and (stream_name != "stream" or stream_config):
-            raise ConfigError(
-                "StreamingDataset: stream_name and stream_config are for the single stream that "
-                "local and remote describe; the streams given are made already"
-            )
+        paths = {"remote": remote, "local": local, "split": split}
+        self.streams = _streams(streams, paths, stream_name, stream_config or {})
         if batch_size is None and batching_method != "random":
             raise ConfigError(
                 f"StreamingDataset: batching_method={batching_method!r} puts batches together; say "
                 "with batch_size of how many samples on each rank"
             )
-        if not streams:
-            paths = {"remote": remote, "local": local, "split": split}
-            streams = [_made(stream_name, stream_config or {}, paths)]
-        self.streams = checked_list(streams, Stream, "StreamingDataset: streams")
         seed = checked_seed(shuffle_seed, "StreamingDataset", "shuffle_seed")
         self.world = WorkerConfig.default_worker_config(num_workers=0)
         self.batch_size = 1 if batch_size is None else batch_size
@@ -99,6 +93,8 @@ class StreamingDataset(IterableDataset[Any]):
                 "shuffle=True or batching_method='stratified' mixes them",
                 len(self.streams),
             )
+        if drop_last is None:
+            drop_last = batch_size is None and pad is None
         self._settings: dict[str, Any] = {
             "batch_size": self.batch_size,
             "global_batch_size": self.batch_size * self.world.world_size,
@@ -106,9 +102,12 @@ class StreamingDataset(IterableDataset[Any]):
             "epoch_size": epoch_size,
             "sampling_method": sampling_method,
             "shuffle": shuffle,
+            "drop_last": drop_last,
+            "pad": pad,
         }
-        with raised_as("StreamingDataset", "ComposedSamples"):
-            self.samples: ComposedSamples[Any] = ComposedSamples(self._pairs, **self._settings)
+        with raised_as("StreamingDataset", "ComposedDataset"):
+            self._all: ComposedDataset[list[Any]] = self.batches()
+        self.samples: ComposedSamples[Any] = self._all.samples
         self._position = SharedPosition(self.samples.size)
         self._delivered = 0
 
@@ -121,26 +120,25 @@ class StreamingDataset(IterableDataset[Any]):
 
     @property
     def size(self) -> int:
-        """Samples of an epoch, on all ranks together."""
+        """Samples of an epoch, on all ranks together, without padding."""
         return self.samples.size
 
     def __len__(self) -> int:
-        """Samples of an epoch on this rank."""
-        mixed, rank = self.samples.composition, self.world.rank
-        whole, rest = divmod(mixed.size, mixed.global_batch_size)
-        of_rest = (rank + 1) * rest // mixed.devices - rank * rest // mixed.devices
-        return whole * mixed.batch_size + of_rest
+        """Samples of an epoch on this rank, padding among them."""
+        mixed, ranks = self.samples.composition, self.world.world_size
+        before = mixed.batches // ranks - 1
+        first, end = mixed.bounds(np.array([before * ranks + self.world.rank]))
+        return before * mixed.batch_size + max(1, int(end[0] - first[0]))
 
     def __iter__(self) -> Iterator[Any]:
         self._delivered = 0
-        for positions in self._read_at(self._position.begin()):
-            for sample in self.samples.at(positions):
-                self._delivered += 1
-                yield sample
+        for sample in self._read(self._position.begin()):
+            self._delivered += 1
+            yield sample
 
-    def _read_at(self, run: Pass) -> Iterator[Int64Array]:
-        """The positions of this rank's samples from the start of a pass to the end of its epoch, of
-        every `run.workers`-th device batch, some batches at a time.
+    def _read(self, run: Pass) -> Iterator[Any]:
+        """The samples of this rank from the start of a pass to the end of its epoch, of every
+        `run.workers`-th device batch; some batches are read at a time.
         """
         mixed, ranks = self.samples.composition, self.world.world_size
         epoch, taken = divmod(run.start, mixed.size)
@@ -153,14 +151,17 @@ class StreamingDataset(IterableDataset[Any]):
             if at == 0 and run.worker == 0:
                 first[0] += begun
             samples = [np.arange(*ends) for ends in zip(first, end, strict=True)]
-            yield epoch * mixed.size + np.concatenate(samples)
+            yield from self.samples.at(epoch * mixed.size + np.concatenate(samples))
+        if len(numbers) and self._all.padding(numbers[-1:])[0]:
+            yield from self._all.at([epoch * mixed.batches + numbers[-1]])[0]
 
     def state_dict(self, num_samples: int | None = None, from_beginning: bool = True) -> State:
         """Where the current epoch stands: a small dict, JSON-able, the same on all ranks.
 
         `num_samples`: how many samples all ranks together have taken of it, counted from its
-        beginning, or else from where this iteration started. By default as many as were iterated
-        over in this process; it has to be said when DataLoader's workers read.
+        beginning, or else from where this iteration started; more than the epoch has, as where
+        padding is counted too, is its end. By default as many as were iterated over in this
+        process; it has to be said when DataLoader's workers read.
         """
         start, size, ranks = self._position.start, self.size, self.world.world_size
         if num_samples is None:
@@ -172,7 +173,8 @@ class StreamingDataset(IterableDataset[Any]):
             over = start % size // ranks + self._delivered >= len(self)
             position = self._position.following if over else start + self._delivered * ranks
         else:
-            position = (start // size * size if from_beginning else start) + num_samples
+            taken = (start // size * size if from_beginning else start) + num_samples
+            position = min(taken, (start // size + 1) * size)
         return packed_state(self.samples, {"position": position})
 
     def load_state_dict(self, state: State) -> None:
@@ -186,6 +188,27 @@ class StreamingDataset(IterableDataset[Any]):
             raise StateError(f"the saved state has position {position}; it is 0 or more")
         self._position.set(position)
         self._delivered = 0
+
+
+def _streams(
+    given: Sequence[Stream] | None,
+    paths: Mapping[str, Any],
+    name: str,
+    config: Mapping[str, Any],
+) -> tuple[Stream, ...]:
+    """The streams that are given, or the one of the kind `name` that `paths` describe."""
+    if bool(given) == bool(paths["remote"] or paths["local"]):
+        raise ConfigError(
+            "StreamingDataset: give either streams=[Stream(...), ...] or the paths of a single "
+            "one, local and remote"
+        )
+    if given and (name != "stream" or config):
+        raise ConfigError(
+            "StreamingDataset: stream_name and stream_config are for the single stream that "
+            "local and remote describe; the streams given are made already"
+        )
+    streams = given or [_made(name, config, paths)]
+    return checked_list(streams, Stream, "StreamingDataset: streams")
 
 
 def _made(name: str, config: Mapping[str, Any], paths: Mapping[str, Any]) -> Stream:

@@ -35,10 +35,9 @@ class Composition:
       hold the shares within 1 device batch.
 
     Every global batch is full; except that with the first three methods, the samples that are left
-    at the end of an epoch make a shorter one, whose device batches differ by one sample at most. It
-    is left out when it has fewer samples than device batches, or with `drop_last`. All methods but
-    the last make the same global batches however these are divided, as long as the same samples
-    come: a rest that is enough for one division may be too little for another.
+    at the end of an epoch make a shorter one, unless `drop_last`. Its device batches differ by one
+    sample at most; with fewer samples than devices, `idle` device batches hold none. All methods
+    but the last make the same global batches however these are divided.
 
     `totals` are the samples of each stream that do come, `size` their sum, and `batches` the device
     batches of an epoch, as many for each device. `label` is what errors call a stream.
@@ -86,7 +85,13 @@ class Composition:
         self.totals = units * self._unit
         self.size = int(self.totals.sum())
         self.batches = -(-self.size // global_batch_size) * self.devices
+        self.idle = max(0, self.devices - self.rest) if self.rest else 0
         self._arrangement = self._arranged(units, key)
+
+    @property
+    def rest(self) -> int:
+        """Samples of the shorter last global batch of an epoch; 0 where all are full."""
+        return self.size % self.global_batch_size
 
     @property
     def in_order(self) -> bool:
@@ -110,11 +115,24 @@ class Composition:
 
     def bounds(self, batch: Int64Array) -> tuple[Int64Array, Int64Array]:
         """For each device batch of an epoch its first sample, and that behind its last."""
-        which, device = np.divmod(batch, self.devices)
-        start = which * self.global_batch_size
-        length = np.minimum(self.size - start, self.global_batch_size)
+        start, length, device = self._divided(batch)
         first = start + device * length // self.devices
         return first, start + (device + 1) * length // self.devices
+
+    def lent(self, batch: Int64Array) -> Int64Array:
+        """For each device batch of an epoch the sample of its global batch to read where it holds
+        none: to device d of a global batch of r samples, sample d mod r.
+        """
+        start, length, device = self._divided(batch)
+        return start + device % length
+
+    def _divided(self, batch: Int64Array) -> tuple[Int64Array, Int64Array, Int64Array]:
+        """For each device batch the first sample of its global batch and the number of samples
+        there, and the device.
+        """
+        which, device = np.divmod(batch, self.devices)
+        start = which * self.global_batch_size
+        return start, np.minimum(self.size - start, self.global_batch_size), device
 
     def _arranged(self, units: Int64Array, key: int) -> Arrangement:
         if self.method == "in_turn":
@@ -131,8 +149,7 @@ def _check_places(mixed: Composition, drop_last: bool) -> None:
     """Whether an epoch fills a global batch, and each stream gets its place."""
     total, method = int(mixed.asked.sum()), mixed.method
     indifferent = method in ("random", "in_turn")
-    rest_is_enough = indifferent and not drop_last and total >= mixed.devices
-    if total < mixed.global_batch_size and not rest_is_enough:
+    if total < mixed.global_batch_size and (drop_last or not indifferent):
         raise ConfigError(
             f"the {total} samples of an epoch cannot fill one global batch of "
             f"{mixed.global_batch_size}; use a global batch of at most {total}, or larger quotas"
@@ -156,12 +173,10 @@ def _check_places(mixed: Composition, drop_last: bool) -> None:
 
 
 def _samples(mixed: Composition, drop_last: bool) -> tuple[int, Int64Array]:
-    """Samples as units; a last batch that is short, if every device gets something of it."""
+    """Samples as units: all of them, or as many as fill global batches."""
     total = int(mixed.asked.sum())
-    rest = total % mixed.global_batch_size
-    if not rest or (rest >= mixed.devices and not drop_last):
-        return 1, mixed.asked
-    return 1, largest_remainder(mixed.asked, total - rest)
+    rest = total % mixed.global_batch_size if drop_last else 0
+    return 1, largest_remainder(mixed.asked, total - rest) if rest else mixed.asked
 
 
 def _global_batches(mixed: Composition, drop_last: bool) -> tuple[int, Int64Array]:
