@@ -5,19 +5,16 @@ from __future__ import annotations
 import math
 import pickle
 from fractions import Fraction
-from itertools import pairwise
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from energize import BlendDataset, LimitDataset, MixBatchDataset
 from energize.errors import ConfigError, WeightError
-from energize.order.schedules.integral import UNIT, Piece, ShareIntegral
+from energize.order.schedules.integral import UNIT, ShareIntegral
+from energize.order.schedules.panels import Piece
 from energize.order.schedules.schedule import (
-    CHANGES,
     Schedule,
     WeightSchedulePoint,
     WeightScheduler,
@@ -26,6 +23,7 @@ from energize.order.schedules.scheduled import mixing_scheme
 from energize.order.schedules.varying import Product, Share, Sum, shares_at
 from energize.testing import check_laws
 from tests.support.datasets import numbers, shuffled
+from tests.support.schedules import due_at, integral_of
 from tests.support.schemes import check_counts
 
 CODE = ((0, 0.2), (10_000, 0.5), (50_000, 0.8))
@@ -235,13 +233,6 @@ class TestBlocks:
         scheme = mixing_scheme("block", [1.0, rare])
         assert scheme.counts(100_000)[1] in (49, 50)
 
-    def test_rare_sources_are_not_starved_by_many_stages(self):
-        on_off = [
-            Schedule([(s, (s // 100 + i) % 2) for s in range(0, 50_000, 100)]) for i in (0, 1)
-        ]
-        scheme = mixing_scheme("block", [*on_off, 0.004], block_size=100)
-        assert 150 <= scheme.counts(50_000)[2] <= 250
-
     def test_after_the_last_point_it_is_the_plain_scheme(self):
         scheme = mixing_scheme("block", [Schedule([(0, 1), (1000, 3)]), 1.0], key=3)
         behind = scheme.counts(10**15) - scheme.counts(1000)
@@ -258,8 +249,52 @@ class TestBlocks:
             mine = nth[source == number]
             assert mine.tolist() == list(range(expected[number], expected[number] + len(mine)))
 
-    def test_pickled_in_the_middle(self):
-        scheme = scheme_of(code_and_text())
+
+class TestExact:
+    @pytest.mark.parametrize("interpolation", ["linear", "cosine"])
+    def test_gliding(self, interpolation):
+        scheme = scheme_of(code_and_text(interpolation), name="exact")
+        check_counts(scheme, 2000, start=9_000)
+        assert scheme.counts(10_000).tolist() == [3500, 6500]
+        assert scheme.counts(50_000).tolist() == [29_500, 20_500]
+        assert scheme.counts(10**12)[0] == 29_500 + (10**12 - 50_000) * 8 // 10
+
+    def test_steps(self):
+        scheme = scheme_of(code_and_text("step"), name="exact")
+        check_counts(scheme, 2000, start=9_000)
+        assert scheme.counts(10_000).tolist() == [2000, 8000]
+        assert scheme.counts(50_000).tolist() == [22_000, 28_000]
+
+    def test_roundings_do_not_add_up_over_points(self):
+        """In no stretch of ten slots is the first source due a whole one."""
+        points = [(slot, 0.04 + 0.01 * (slot // 10 % 2)) for slot in range(0, 10_000, 10)]
+        scheme = mixing_scheme("exact", [Schedule(points), 0.5, 0.46])
+        assert scheme.counts(9_990).tolist() == [447, 4970, 4573]
+
+    def test_a_source_that_comes_in_and_goes(self):
+        once = Schedule([(0, 0), (1000, 0), (3000, 1), (5000, 0), (9000, 0)], "linear")
+        scheme = mixing_scheme("exact", [once, 1.0])
+        exact = 4000 * (1 - math.log(2))  # twice the integral of x / (1 + x)
+        counts = [scheme.counts(slot)[0] for slot in (1000, 5000, 9000)]
+        assert counts == [0, pytest.approx(exact, abs=1.07), counts[1]]
+
+    def test_resuming_needs_no_replay(self):
+        weights = [Schedule([(0, 1), (10**12, 5)], "cosine"), Schedule([(0, 2)]), 0.5]
+        check_counts(mixing_scheme("exact", weights), 500, start=5 * 10**11)
+
+
+@pytest.mark.parametrize("name", ["block", "exact"])
+class TestBlocksAndExact:
+    def test_rare_sources_are_not_starved_by_many_stages(self, name):
+        on_off = [
+            Schedule([(s, (s // 100 + i) % 2) for s in range(0, 50_000, 100)], change="sample")
+            for i in (0, 1)
+        ]
+        scheme = mixing_scheme(name, [*on_off, 0.004])
+        assert 150 <= scheme.counts(50_000)[2] <= 250
+
+    def test_pickled_in_the_middle(self, name):
+        scheme = scheme_of(code_and_text(), name)
         slots = np.arange(4000, 9000)
         expected = scheme.locate(slots)
         again = pickle.loads(pickle.dumps(scheme)).locate(slots)
@@ -269,14 +304,8 @@ class TestBlocks:
 
 class TestOtherSchemes:
     def test_gliding_names_what_works(self):
-        with pytest.raises(ConfigError, match="scheme='block', or interpolation='step'"):
-            scheme_of(code_and_text(), name="exact")
-
-    def test_steps(self):
-        scheme = scheme_of(code_and_text("step"), name="exact")
-        check_counts(scheme, 2000, start=9_000)
-        assert scheme.counts(10_000).tolist() == [2000, 8000]
-        assert scheme.counts(50_000).tolist() == [22_000, 28_000]
+        with pytest.raises(ConfigError, match="use 'block', 'exact' or 'random', or interpolation"):
+            scheme_of(code_and_text(), name="greedy")
 
     def test_one_that_takes_no_notice_of_weights(self):
         with pytest.raises(ConfigError, match="'round_robin' takes no notice of weights"):
@@ -288,92 +317,28 @@ class TestIntegral:
         """The share of a weight that grows to 1 beside a constant 1 is x / (1 + x)."""
         length = 10**6
         weights = [Schedule([(0, 0), (length, 1)], "linear"), 1.0]
-        due = ShareIntegral(lambda s: shares_at(weights, s), [Piece(0, length, 0, length)])
+        due = integral_of(weights, length)
         for slot in (1, 1000, 123_456, 700_000, length):
             x = slot / length
             exact = length * (x - math.log1p(x))
-            assert due.units(slot)[0] / UNIT == pytest.approx(exact, abs=2 / UNIT)
+            assert due_at(due, slot)[0] == pytest.approx(exact, abs=2 / UNIT)
 
     def test_a_ratio_of_weights_far_apart(self):
         weights = [Schedule([(0, 1e-6), (1000, 1)], "linear"), 1e-6]
-        due = ShareIntegral(lambda s: shares_at(weights, s), [Piece(0, 1000, 0, 1000)])
+        due = integral_of(weights, 1000)
         slope = (1 - 1e-6) / 1000
         exact = 1000 - 1e-6 / slope * math.log((2e-6 + slope * 1000) / 2e-6)
-        assert due.units(1000)[0] / UNIT == pytest.approx(exact, abs=1e-5)
+        assert due_at(due, 1000)[0] == pytest.approx(exact, abs=1e-5)
 
     def test_a_product(self):
         outer = [Schedule([(0, 0), (100, 1)], "linear"), Schedule([(0, 1), (100, 0)], "linear")]
         inner = (Schedule([(0, 1), (100, 0)], "linear"), Schedule([(0, 0), (100, 1)], "linear"))
         weights = [Product((outer[0], Share(inner, 0))), Product((outer[0], Share(inner, 1)))]
         due = ShareIntegral(lambda s: shares_at([*weights, outer[1]], s), [Piece(0, 100, 0, 100)])
-        assert (due.units(100) / UNIT).tolist() == pytest.approx([100 / 6, 100 / 3, 50], abs=2e-6)
+        assert due_at(due, 100).tolist() == pytest.approx([100 / 6, 100 / 3, 50], abs=2e-6)
         assert shares_at([Sum((weights[0], weights[1])), outer[1]], [30.0])[0] == pytest.approx(
             [0.3, 0.7]
         )
-
-
-values = st.one_of(st.just(0.0), st.floats(0.001, 1), st.integers(1, 5))
-
-
-@st.composite
-def schedules(draw, weight=values):
-    steps = draw(st.lists(st.integers(0, 400), min_size=1, max_size=4, unique=True))
-    points = [(step, draw(weight)) for step in sorted(steps)]
-    return Schedule(points, draw(st.sampled_from(["step", "linear", "cosine"])))
-
-
-def with_change(weights, change):
-    return [
-        Schedule(w.points, w.interpolation, change=change) if isinstance(w, Schedule) else w
-        for w in weights
-    ]
-
-
-mixes = st.lists(st.one_of(schedules(), st.floats(0.001, 1)), min_size=1, max_size=9)
-
-
-@settings(deadline=None)
-@given(weights=mixes, change=st.sampled_from(CHANGES), size=st.integers(1, 70), key=st.integers())
-def test_law_4_for_any_schedule(weights, change, size, key):
-    scheme = mixing_scheme("block", [*with_change(weights, change), 0.5], block_size=size, key=key)
-    check_counts(scheme, 600)
-
-
-@settings(deadline=None)
-@given(weights=mixes, size=st.integers(1, 70))
-def test_a_source_is_never_drawn_where_its_share_is_0(weights, size):
-    weights = [*with_change(weights, "sample"), 0.5]
-    source, _ = mixing_scheme("block", weights, block_size=size).locate(np.arange(500))
-    inside = np.arange(500)[:, None] + np.array([0.0, 0.25, 0.5, 0.75, 0.999])
-    shares = shares_at(weights, inside.ravel()).reshape(500, 5, -1).max(axis=1)
-    assert (shares[np.arange(500), source] > 0).all()
-
-
-@settings(deadline=None, max_examples=40)
-@given(
-    weights=st.lists(schedules(st.floats(0.01, 1)), min_size=1, max_size=20),
-    size=st.integers(1, 50),
-)
-def test_every_block_end_is_near_the_integral(weights, size):
-    weights = [*with_change(weights, "sample"), 0.5]
-    scheme = mixing_scheme("block", weights, block_size=size)
-    points = sorted({0, *(s for w in weights[:-1] for s in w.slots), 450})
-    due = ShareIntegral(
-        lambda s: shares_at(weights, s), [Piece(a, b, a, b - a) for a, b in pairwise(points)]
-    )
-    bound = math.ceil(math.log2(len(weights))) / 2 + 1e-3
-    for begin, end in pairwise(points[:-1]):
-        for slot in (*range(begin, end, size), end):
-            assert np.abs(scheme.counts(slot) - due.units(slot) / UNIT).max() <= bound
-
-
-def test_law_4_for_a_thousand_sources():
-    rng = np.random.default_rng(4)
-    weights = [
-        Schedule([(0, a), (20_000, b)], "linear") for a, b in rng.random((1000, 2)) ** 8 + 1e-6
-    ]
-    scheme = mixing_scheme("block", weights, key=1)
-    check_counts(scheme, 2500, start=17_900, every=100)
 
 
 class TestBlend:

@@ -35,7 +35,7 @@ def make_scheme(name: str, weights: GivenWeights, *, key: int = 0, **options: An
     | name | promise |
     |---|---|
     | `block` | exact shares in every block of `block_size` slots, random order inside it |
-    | `exact` | exact shares in every prefix, within 1 slot |
+    | `exact` | exact shares in every prefix, within 1 slot while weights do not change |
     | `random` | independent draws |
     | `uniform` | independent draws, all sources alike |
     | `round_robin` | all sources in turn |

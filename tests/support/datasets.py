@@ -61,6 +61,10 @@ def skip_batches(items: list[int]) -> list[int]:
     return items
 
 
+def negative(item: int) -> int:
+    return -item
+
+
 def is_even(item: int) -> bool:
     return item % 2 == 0
 
@@ -125,6 +129,12 @@ INDEXED |= {
     "blend scheduled exactly": BlendDataset(
         (shuffled(9), STEPS), (shuffled(7, 100), 1), scheme="exact"
     ),
+    "blend gliding exactly": BlendDataset(
+        (shuffled(9), RISING), (shuffled(7, 100), 0.5), scheme="exact"
+    ),
+    "blend gliding at random": BlendDataset(
+        (shuffled(9), RISING), (shuffled(7, 100), 0.5), scheme="random"
+    ),
     "blend scheduled in scheduled": BlendDataset(
         (BlendDataset((shuffled(9), RISING), (shuffled(4, 200), 1)), STEPS),
         (shuffled(7, 100), 1),
@@ -161,12 +171,36 @@ INDEXED |= {
 for method in ("random", "stratified", "per_stream", "device_per_stream"):
     INDEXED[f"composed {method}"] = ComposedDataset(
         (numbers(24), Quota(proportion=1)),
-        (numbers(17, 100), Quota(proportion=2)),
+        (numbers(18, 100), Quota(proportion=2)),
         batch_size=2,
         global_batch_size=4,
         batching_method=method,
         shuffle=True,
     )
+for method in ("random", "in_turn", "stratified"):
+    INDEXED[f"composed {method}, padded"] = ComposedDataset(
+        (numbers(9), Quota(proportion=1)),
+        (numbers(5, 100), Quota(proportion=2)),
+        batch_size=1,
+        global_batch_size=4,
+        batching_method=method,
+        batcher=skip_batches,
+        epoch_size=14,
+        shuffle=True,
+        pad=negative,
+    )
+INDEXED |= {
+    "composed of skipping map, padded": ComposedDataset(
+        MapDataset(numbers(21), skip_thirds),
+        batch_size=1,
+        global_batch_size=4,
+        shuffle=True,
+        pad=noisy,
+    ),
+    "composed, padding skips": ComposedDataset(
+        numbers(21), batch_size=1, global_batch_size=4, shuffle=True, pad=skip_thirds
+    ),
+}
 
 STREAMING: dict[str, Dataset] = {
     "filter": FilterDataset(shuffled(20), is_even),

@@ -12,7 +12,10 @@ import numpy.typing as npt
 from energize.errors import ConfigError, WeightError
 from energize.order.protocol import Scheme
 from energize.order.schedules.block_stage import BlockStage
-from energize.order.schedules.integral import BlockStartSum, Dues, Piece, ShareIntegral
+from energize.order.schedules.drawn_stage import DrawnStage, run_starts
+from energize.order.schedules.exact_stage import ExactStage
+from energize.order.schedules.integral import BlockStartSum, Dues, ShareIntegral
+from energize.order.schedules.panels import Piece, Shares
 from energize.order.schedules.varying import Weight, schedules_in, shares_at, weights_at
 from energize.order.schemes.plain import WEIGHTLESS, plain_scheme
 from energize.order.segments import Segment, SegmentedScheme
@@ -26,6 +29,8 @@ FloatArray = npt.NDArray[np.float64]
 _BLOCK_SIZE = 1000
 _LAST_POINT = 2**40
 _LARGEST_TABLE = 2**24
+_SAME = 1e-12
+"""Shares that differ by less are the same."""
 
 
 def mixing_scheme(
@@ -34,24 +39,35 @@ def mixing_scheme(
     """The scheme called `name` over sources whose weights may be schedules.
 
     Slot 0 of the scheme is slot `start` of the schedules. Behind the last point it is the plain
-    scheme of that name.
+    scheme of that name. Before that, sources are due the integral of their shares:
 
-    `block`, before that: every block holds the integral of the shares over its slots, rounded with
-    carry from block to block, in random order. A source is within ceil(log2(n)) / 2 slots of the
-    integral at every block end. Where a source comes in (its share leaves 0) or goes out the carry
-    ends and begins anew; so a source whose share is 0 is never drawn. What `Schedule.change` says
-    decides where points act. Any block is computed alone: nothing is replayed.
+    - `block`: every block holds the integral over its slots, rounded with carry from block to
+      block, in random order. A source is within ceil(log2(n)) / 2 slots of the integral at every
+      block end. What `Schedule.change` says decides where points act.
+    - `exact`: a source is within ceil(log2(n)) / 2 + 1/16 slots of the integral at every slot.
+      Points act at their own slots.
 
-    Other schemes can follow weights that change in steps: each stretch between points is drawn by
-    the plain scheme on its own.
+    However many points there are, roundings do not add up. But where a source comes in (its share
+    leaves 0) or goes out, the carry ends and begins anew, at random; so a source whose share is 0
+    is never drawn. From then on n sources may stray twice as far from the integral since, and where
+    that happens k times, about sqrt(k) times as far from all of it. Any slot is computed alone:
+    nothing is replayed.
+
+    - `random`: each slot is drawn on its own, with the shares as probabilities. Where they glide,
+      up to 1024 runs of equal length stand for the way from one point to the next, and each has its
+      mean shares (see `run_starts`). Points act at their own slots.
+
+    `greedy` can follow weights that change in steps: each stretch between points is drawn by the
+    plain scheme on its own.
 
     Raises `WeightError` where all weights are 0 at some slot; `ConfigError` for schedules that
-    disagree about `change`, glide under a scheme that cannot, or end beyond slot 2**40.
+    disagree about `change` under `block`, glide under a scheme that cannot, or end beyond slot
+    2**40.
 
     >>> from energize.order.schedules.schedule import Schedule
     >>> rising = Schedule([(0, 0), (1000, 1)], "linear")
     >>> falling = Schedule([(0, 1), (1000, 0)], "linear")
-    >>> mixing_scheme("block", [rising, falling], block_size=100).counts(500).tolist()
+    >>> mixing_scheme("exact", [rising, falling]).counts(500).tolist()
     [125, 375]
     """
     schedules = [schedule for weight in weights for schedule in schedules_in(weight)]
@@ -65,30 +81,32 @@ def mixing_scheme(
     if name == "block":
         change = _common({each.change for each in schedules})
         size = options.get("block_size", _BLOCK_SIZE)
-        return _Timeline(
-            weights, start=start, points=points, change=change, block_size=size, key=key
-        ).scheme(tail)
+        timeline: _Timeline = _BlockTimeline(
+            weights, start, points, key, change=change, block_size=size
+        )
+        return timeline.scheme(tail)
+    if name == "exact":
+        return _Timeline(weights, start, points, key).scheme(tail)
+    if name == "random":
+        return _DrawnTimeline(weights, start, points, key).scheme(tail)
     _check_steps_only(name, {each.interpolation for each in schedules})
     return _joined_steps(name, weights, [start, *points], tail=tail, key=key, options=options)
 
 
 class _Timeline:
-    """The stretches of a `block` scheme under schedules; slots are counted from its own start."""
+    """The stretches of a scheme under schedules, `exact` unless a subclass knows better; slots are
+    counted from its own start. Points act at slots that are a multiple of `align`.
+    """
 
     def __init__(
         self,
         weights: Sequence[Weight],
-        *,
         start: int,
         points: Sequence[int],
-        change: str,
-        block_size: int,
         key: int,
+        align: int = 1,
     ) -> None:
         self._weights, self._start, self._key = weights, start, key
-        self._by_first_slot = change == "block_start"
-        self._block_size = block_size
-        align = 1 if change == "sample" else block_size
         self._pieces = []
         for at, behind in pairwise([0, *(point - start for point in points)]):
             begin, end = (-(-slot // align) * align for slot in (at, behind))
@@ -99,38 +117,96 @@ class _Timeline:
         """Stages, in each of which the same sources have a share, and the tail behind them."""
         before = np.zeros(len(self._weights), dtype=np.int64)
         segments = []
-        for drawn, pieces in groupby(self._pieces, self._drawn):
-            members = np.flatnonzero(np.frombuffer(drawn, dtype=np.bool_))
-            stage = self._stage(list(pieces), members)
-            segments.append(Segment(stage.start, stage, members, before))
-            before = segments[-1].counts(stage.end)
+        drawn = dict(zip(self._pieces, self._drawn(), strict=True))
+        for flags, group in groupby(self._pieces, drawn.__getitem__):
+            pieces = list(group)
+            members = np.flatnonzero(np.frombuffer(flags, dtype=np.bool_))
+            stage = self._stage(pieces, members, derive(self._key, "stage", pieces[0].start))
+            segments.append(Segment(pieces[0].start, stage, members, before))
+            before = segments[-1].counts(pieces[-1].end)
         end = self._pieces[-1].end if self._pieces else 0
         segments.append(Segment(end, tail, np.arange(len(before)), before))
         return SegmentedScheme(segments, tail.describe())
 
-    def _drawn(self, piece: Piece) -> bytes:
-        """Which sources have a share in a piece."""
-        ways = np.array([0.25, 0.5, 0.75]) if not self._by_first_slot else np.linspace(0, 0.75, 4)
-        drawn: bytes = (self._shares(piece.origin + ways * piece.length) > 0).any(axis=0).tobytes()
+    def _stage(self, pieces: list[Piece], members: Int64Array, key: int) -> Scheme:
+        dues = ShareIntegral(self._shares_of(members), pieces)
+        return ExactStage(dues, len(members), key, carried=pieces[0].start > 0)
+
+    def _drawn(self) -> list[bytes]:
+        """Which sources have a share in each piece."""
+        drawn: list[bytes] = []
+        at_once = max(_LARGEST_TABLE // (4 * len(self._weights)), 1)
+        for first in range(0, len(self._pieces), at_once):
+            pieces = self._pieces[first : first + at_once]
+            slots = np.array([each.origin + self._probes() * each.length for each in pieces])
+            shares = self._shares(slots.ravel()).reshape(*slots.shape, -1)
+            flags = np.asarray((shares > 0).any(axis=1))
+            drawn += [each.tobytes() for each in flags]
         return drawn
 
-    def _stage(self, pieces: list[Piece], members: Int64Array) -> BlockStage:
-        start, end = pieces[0].start, pieces[-1].end
-
-        def shares(slots: FloatArray) -> FloatArray:
-            return self._shares(slots)[:, members]
-
-        dues: Dues
-        if self._by_first_slot:
-            _check_small((end - start) // self._block_size * len(members))
-            dues = BlockStartSum(shares, start, end, self._block_size)
-        else:
-            dues = ShareIntegral(shares, pieces)
-        key = derive(self._key, "stage", start)
-        return BlockStage(dues, pieces, self._block_size, key, carried=start > 0)
+    def _probes(self) -> FloatArray:
+        """Ways through a piece at which a source has a share if it has one in the piece."""
+        return np.array([0.25, 0.5, 0.75])
 
     def _shares(self, slots: npt.ArrayLike) -> FloatArray:
         return shares_at(self._weights, np.asarray(slots, dtype=np.float64) + self._start)
+
+    def _shares_of(self, members: Int64Array) -> Shares:
+        return lambda slots: self._shares(slots)[:, members]
+
+
+class _BlockTimeline(_Timeline):
+    """The stretches of a `block` scheme."""
+
+    def __init__(
+        self,
+        weights: Sequence[Weight],
+        start: int,
+        points: Sequence[int],
+        key: int,
+        *,
+        change: str,
+        block_size: int,
+    ) -> None:
+        align = 1 if change == "sample" else block_size
+        super().__init__(weights, start, points, key, align)
+        self._by_first_slot = change == "block_start"
+        self._block_size = block_size
+
+    def _stage(self, pieces: list[Piece], members: Int64Array, key: int) -> Scheme:
+        start, end = pieces[0].start, pieces[-1].end
+        shares, count = self._shares_of(members), len(members)
+        dues: Dues
+        if self._by_first_slot:
+            _check_small((end - start) // self._block_size * count)
+            dues = BlockStartSum(shares, start, end, self._block_size)
+        else:
+            dues = ShareIntegral(shares, pieces)
+        return BlockStage(dues, pieces, count, self._block_size, key, carried=start > 0)
+
+    def _probes(self) -> FloatArray:
+        return np.linspace(0, 0.75, 4) if self._by_first_slot else super()._probes()
+
+
+class _DrawnTimeline(_Timeline):
+    """The stretches of a `random` scheme."""
+
+    def _stage(self, pieces: list[Piece], members: Int64Array, key: int) -> Scheme:
+        shares = self._shares_of(members)
+        starts = [
+            start
+            for piece in pieces
+            for start in run_starts(
+                piece.start, piece.end, len(members), glides=_glides(shares, piece)
+            )
+        ]
+        return DrawnStage(ShareIntegral(shares, pieces), starts, pieces[-1].end, key)
+
+
+def _glides(shares: Shares, piece: Piece) -> bool:
+    """Whether shares change within a piece."""
+    there = shares(piece.origin + np.array([0.01, 0.25, 0.5, 0.75, 0.99]) * piece.length)
+    return bool(np.ptp(there, axis=0).max() > _SAME)
 
 
 def _joined_steps(
@@ -194,7 +270,7 @@ def _check_steps_only(name: str, interpolations: Iterable[str]) -> None:
     if gliding:
         raise ConfigError(
             f"the scheme {name!r} can follow schedules that change in steps, not {gliding[0]!r} "
-            "ones; use scheme='block', or interpolation='step'"
+            "ones; use 'block', 'exact' or 'random', or interpolation='step'"
         )
 
 
