@@ -5,8 +5,8 @@
 A slot is which source comes next, and which of its samples. Slots are asked for in calls of 256, as
 a loader does, from a position on without anything before it. `first` is the first call. `mean` is
 over all later calls, those among them that compute an era, a block or a leaf too. The longest of
-these has 2**20 slots, so with many sources four times as many slots are measured. `steady` is the
-median call.
+these has 2**20 slots, so with many sources 4 or 8 times as many slots are measured. `steady` is
+the median call.
 
 The second table is of mixes that are iterated over, see `benchmarks.mixing_peers`. `--peers` is the
 interpreter of an environment that has the other libraries.
@@ -21,6 +21,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -30,20 +31,23 @@ from benchmarks.mixing_comparing import compare_delivery
 from benchmarks.mixing_peers import OPENERS
 from energize.order.making import make_scheme
 from energize.order.protocol import Scheme
+from energize.order.schedules.schedule import Schedule
 
 __all__ = ["Cost", "cost", "main"]
 
 _CALL = 256
 _RUNS = 3
-_MANY = 10_000
-"""Sources from which on four times as many slots are measured."""
+_MANY, _VERY_MANY = 10_000, 100_000
+"""Sources from which on 4 and 8 times as many slots are measured."""
 _LONG_RUN = 200
 """ms of CPU time for the first call from which on one run has to do."""
 
 _SCHEMES = ("block", "exact", "random", "uniform", "round_robin")
 _UNWEIGHTED = ("uniform", "round_robin")
-_FAR = {"random": 10**9, "uniform": 10**9}
-_DEFAULT_FAR = 10**12
+_FAR, _LESS_FAR = 10**12, 10**9
+_NEARER = ("random", "uniform", "glides")
+"""Schemes and kinds of weights that are measured less far out."""
+_GLIDE = 2**31
 
 Locate = Callable[[npt.NDArray[np.int64]], object]
 
@@ -104,27 +108,32 @@ def _compare_schemes(numbers_of_sources: Sequence[int], slots: int) -> list[Cost
     print(f"{'first ms':>10} {'mean us':>9} {'steady us':>9}")
     costs: list[Cost] = []
     for sources in numbers_of_sources:
-        measured = 4 * slots if sources >= _MANY else slots
+        measured = slots * (8 if sources >= _VERY_MANY else 4 if sources >= _MANY else 1)
         for kind, weights in _weights(sources).items():
             for name in _SCHEMES:
                 if name in _UNWEIGHTED and kind != "integers":
                     continue
-                for position in (0, _FAR.get(name, _DEFAULT_FAR)):
+                far = _LESS_FAR if name in _NEARER or kind in _NEARER else _FAR
+                for position in (0, far):
                     costs.append(_scheme_cost(name, kind, weights, position, measured))
                     _show(costs[-1])
     return costs
 
 
-def _weights(sources: int) -> dict[str, list[float]]:
-    """Weights as people write them, which repeat soon, and measured ones, which never do."""
+def _weights(sources: int) -> dict[str, list[Any]]:
+    """Weights as people write them, which repeat soon; measured ones, which never do; and those
+    that glide, each along half a cosine, to a slot beyond all that are measured.
+    """
     rng = np.random.default_rng(sources)
+    ways = (rng.random((sources, 2)) + 0.01).tolist()
     return {
         "integers": rng.integers(1, 100, sources).tolist(),
         "floats": (rng.random(sources) + 0.01).tolist(),
+        "glides": [Schedule([(0, a), (_GLIDE, b)], "cosine") for a, b in ways],
     }
 
 
-def _scheme_cost(name: str, kind: str, weights: Sequence[float], position: int, slots: int) -> Cost:
+def _scheme_cost(name: str, kind: str, weights: Sequence[Any], position: int, slots: int) -> Cost:
     def opened() -> Locate:
         scheme: Scheme = make_scheme(name, weights, key=1)
         return scheme.locate

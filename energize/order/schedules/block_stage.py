@@ -11,7 +11,7 @@ import numpy.typing as npt
 from energize.order.pieces import by_source
 from energize.order.remembered import Remembered
 from energize.order.schedules.apportion import Apportionment
-from energize.order.schedules.integral import Dues
+from energize.order.schedules.integral import Dues, ShareIntegral
 from energize.order.schedules.marks import Marks, Stretch
 from energize.order.schedules.panels import Piece
 from energize.rng import derive, shuffled
@@ -30,7 +30,9 @@ class BlockStage:
     `sources`, shuffled.
 
     Slot 0 is the start of the first piece. Every piece begins with a new block; its last one may be
-    short. The counts at block ends are computed for a group of blocks at once.
+    short. A group of blocks is computed at once: the counts at their ends; or, for more sources
+    than a block has slots, where each of their slots goes. Then block ends are no marks, and counts
+    there may be 1/16 slot further from the integral.
     """
 
     def __init__(
@@ -46,10 +48,16 @@ class BlockStage:
         self.start, self.end = pieces[0].start, pieces[-1].end
         self._sources, self._block_size, self._key = sources, block_size, key
         self._blocks = Marks([Stretch(each.start, each.end, block_size) for each in pieces])
+        self._by_slots = sources > block_size
         self._group_size = min(max(_LARGEST_TABLE // sources, 1), _LARGEST_GROUP)
+        self._large_group_size = -(-sources // block_size)
         threshold_key = derive(key, "thresholds") if carried else None
-        self._apportionment = Apportionment(dues, self._blocks, threshold_key)
+        marks = self._blocks
+        if self._by_slots and isinstance(dues, ShareIntegral):
+            marks = dues.marks()
+        self._apportionment = Apportionment(dues, marks, threshold_key)
         self._group = Remembered(self._counts_in_group, 4)
+        self._large_group = Remembered(self._located_in_group, 2)
         self._laid_out = Remembered(self._layout, 4)
 
     def describe(self) -> dict[str, Any]:
@@ -89,14 +97,34 @@ class BlockStage:
         behind = min(first + self._group_size, self._blocks.last + 1)
         return self._apportionment.counts(self._blocks.slots(np.arange(first, behind)) - self.start)
 
-    def _layout(self, block: int) -> tuple[Int32Array, Int64Array]:
-        """For each slot of a block its source, and the slots of that source before it."""
+    def _located_in_group(self, group: int) -> tuple[int, Int64Array, Int64Array]:
+        """The first slot of a large group; for each of its slots a source, and the slots of that
+        source before it.
+        """
+        first = group * self._large_group_size
+        behind = min(first + self._large_group_size, self._blocks.last)
+        begin, end = (self._blocks.slots(np.array([first, behind])) - self.start).tolist()
+        return begin, *self._apportionment.located(begin, end)
+
+    def _ordered(self, block: int) -> tuple[Int32Array, Int64Array]:
+        """The sources of a block's slots, in order of the sources, and the slots of the source
+        before each of them.
+        """
+        if self._by_slots:
+            begin, source, nth = self._large_group(block // self._large_group_size)
+            here = slice(*(self._mark(each) - self.start - begin for each in (block, block + 1)))
+            order = by_source(source[here].astype(np.int32), self._sources)
+            return source[here][order].astype(np.int32), nth[here][order]
         before = self._counts_at(block)
         given = self._counts_at(block + 1) - before
         ordered = np.repeat(np.arange(len(given), dtype=np.int32), given)
-        placed = ordered[shuffled(self._key, block, len(ordered))]
-        ranks = np.empty(len(placed), dtype=np.int64)
-        ranks[by_source(placed, self._sources)] = np.arange(len(placed))
         first = np.cumsum(given) - given
-        ranks += (before - first)[placed]
+        return ordered, np.arange(len(ordered)) + (before - first)[ordered]
+
+    def _layout(self, block: int) -> tuple[Int32Array, Int64Array]:
+        """For each slot of a block its source, and the slots of that source before it."""
+        ordered, nth = self._ordered(block)
+        placed = ordered[shuffled(self._key, block, len(ordered))]
+        ranks = np.empty_like(nth)
+        ranks[by_source(placed, self._sources)] = nth
         return placed, ranks

@@ -14,7 +14,14 @@ from energize.errors import ConfigError, WeightError, nearest
 from energize.order.numeric import real_number, whole_number
 from energize.order.weights import checked_weight
 
-__all__ = ["CHANGES", "INTERPOLATIONS", "Schedule", "WeightSchedulePoint", "WeightScheduler"]
+__all__ = [
+    "CHANGES",
+    "INTERPOLATIONS",
+    "Schedule",
+    "WeightSchedulePoint",
+    "WeightScheduler",
+    "weights_along",
+]
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -81,14 +88,7 @@ class Schedule:
 
     def at(self, slots: FloatArray) -> FloatArray:
         """The weight at each slot, which need not be a whole number."""
-        steps = np.array([step * self.slots_per_step for step, _ in self.points], dtype=np.float64)
-        values = np.array([value for _, value in self.points])
-        now = np.clip(np.searchsorted(steps, slots, side="right") - 1, 0, None)
-        then = np.minimum(now + 1, len(steps) - 1)
-        length = np.where(then > now, steps[then] - steps[now], 1.0)
-        way = np.clip((slots - steps[now]) / length, 0.0, 1.0)
-        rise = values[then] - values[now]
-        weights: FloatArray = values[now] + _eased(way, self.interpolation) * rise
+        weights: FloatArray = weights_along(self.slots, self.interpolation, [self], slots)[:, 0]
         return weights
 
     @property
@@ -209,6 +209,22 @@ class WeightScheduler:
             )
             for name in self.dataset_names
         }
+
+
+def weights_along(
+    points: Sequence[int], interpolation: str, schedules: Sequence[Schedule], slots: FloatArray
+) -> FloatArray:
+    """The weights (columns) of schedules that all have points at these slots, and change in this
+    way, at each slot (rows).
+    """
+    steps = np.array(points, dtype=np.float64)
+    values = np.array([[value for _, value in each.points] for each in schedules]).T
+    now = np.clip(np.searchsorted(steps, slots, side="right") - 1, 0, None)
+    then = np.minimum(now + 1, len(steps) - 1)
+    length = np.where(then > now, steps[then] - steps[now], 1.0)
+    way = _eased(np.clip((slots - steps[now]) / length, 0.0, 1.0), interpolation)
+    weights: FloatArray = values[now] + way[:, np.newaxis] * (values[then] - values[now])
+    return weights
 
 
 def names_apart(expected: Iterable[str], found: Iterable[str]) -> str:

@@ -43,7 +43,8 @@ def mixing_scheme(
 
     - `block`: every block holds the integral over its slots, rounded with carry from block to
       block, in random order. A source is within ceil(log2(n)) / 2 slots of the integral at every
-      block end. What `Schedule.change` says decides where points act.
+      block end, and 1/16 more when a block has fewer slots than there are sources. What
+      `Schedule.change` says decides where points act.
     - `exact`: a source is within ceil(log2(n)) / 2 + 1/16 slots of the integral at every slot.
       Points act at their own slots.
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from energize.order.schedules.schedule import Schedule
+from energize.order.schedules.schedule import Schedule, weights_along
 
 __all__ = [
     "Product",
@@ -86,8 +86,18 @@ def final_weights(weights: Sequence[Weight]) -> tuple[int, FloatArray]:
 def weights_at(weights: Sequence[Weight], slots: npt.ArrayLike) -> FloatArray:
     """The weights (columns) at each slot (rows): float64."""
     at = np.asarray(slots, dtype=np.float64)
+    found = np.empty((len(at), len(weights)))
+    alike: dict[tuple[tuple[int, ...], str], list[int]] = {}
     memo: _Memo = {}
-    return np.stack([_value(weight, at, memo) for weight in weights], axis=1)
+    for number, weight in enumerate(weights):
+        if isinstance(weight, Schedule):
+            alike.setdefault((tuple(weight.slots), weight.interpolation), []).append(number)
+        else:
+            found[:, number] = _value(weight, at, memo)
+    for (points, interpolation), numbers in alike.items():
+        schedules: Any = [weights[number] for number in numbers]
+        found[:, numbers] = weights_along(points, interpolation, schedules, at)
+    return found
 
 
 def shares_at(
