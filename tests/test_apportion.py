@@ -136,7 +136,7 @@ def test_sources_that_are_due_a_slot_far_away():
         tiny = np.array([1e-7, 3e-6, 1e-6]) * (1 + slots[:, np.newaxis] / 10**7)
         return np.concatenate([tiny, 1 - tiny.sum(axis=1, keepdims=True)], axis=1)
 
-    due = ShareIntegral(shares, [Piece(0, 10**7, 0, 10**7)])
+    due = ShareIntegral(shares, [Piece(0, 10**7)])
     marks = Marks([Stretch(0, 10**7, 1000)])
     scheme = Apportioned(Apportionment(due, marks))
     for first in (0, 5 * 10**6, 10**7 - 700):

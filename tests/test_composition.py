@@ -110,15 +110,19 @@ def test_the_smallest_batch_that_is_named_is_one():
 counts_of_streams = st.lists(st.integers(1, 300), min_size=1, max_size=12)
 
 
-@given(counts_of_streams, st.integers(1, 40), st.integers(0, 3))
-def test_stratified_is_within_one_sample_after_every_batch(counts, batch, epoch):
+@given(counts_of_streams, st.integers(1, 40), st.integers(0, 3), st.booleans())
+def test_stratified_is_within_one_sample_after_every_batch(counts, batch, epoch, drop_last):
     smallest = -(-sum(counts) // (2 * min(counts)))
     batch = max(batch, smallest)
     if sum(counts) < batch:
         return
-    mixed = composed(counts, "stratified", batch, 1)
-    assert mixed.totals.tolist() == counts
-    total = np.cumsum(global_batches(mixed, epoch), axis=0)[:-1]
+    mixed = composed(counts, "stratified", batch, 1, drop_last=drop_last)
+    assert drop_last or mixed.totals.tolist() == counts
+    assert (mixed.totals <= counts).all()
+    total = np.cumsum(global_batches(mixed, epoch), axis=0)
+    if not drop_last:
+        assert total[-1].tolist() == counts
+        total = total[:-1]
     ideal = np.outer(np.arange(1, len(total) + 1) * batch, counts) / sum(counts)
     assert np.abs(total - ideal).max(initial=0) <= 1
 

@@ -334,7 +334,7 @@ class TestIntegral:
         outer = [Schedule([(0, 0), (100, 1)], "linear"), Schedule([(0, 1), (100, 0)], "linear")]
         inner = (Schedule([(0, 1), (100, 0)], "linear"), Schedule([(0, 0), (100, 1)], "linear"))
         weights = [Product((outer[0], Share(inner, 0))), Product((outer[0], Share(inner, 1)))]
-        due = ShareIntegral(lambda s: shares_at([*weights, outer[1]], s), [Piece(0, 100, 0, 100)])
+        due = ShareIntegral(lambda s: shares_at([*weights, outer[1]], s), [Piece(0, 100)])
         assert due_at(due, 100).tolist() == pytest.approx([100 / 6, 100 / 3, 50], abs=2e-6)
         assert shares_at([Sum((weights[0], weights[1])), outer[1]], [30.0])[0] == pytest.approx(
             [0.3, 0.7]

@@ -83,6 +83,27 @@ def test_every_block_end_is_near_the_integral(weights, size):
             assert np.abs(scheme.counts(slot) - due_at(due, slot)).max() <= bound
 
 
+@settings(deadline=None, max_examples=40)
+@given(
+    weights=st.lists(
+        st.builds(lambda each: Schedule(each.points, "linear"), schedules(st.floats(0.01, 1))),
+        min_size=1,
+        max_size=9,
+    ),
+    size=st.integers(1, 90),
+    start=st.integers(0, 100),
+)
+def test_blocks_hold_what_glides_are_due_wherever_their_points_lie(weights, size, start):
+    weights = [*weights, 0.5]
+    scheme = mixing_scheme("block", weights, block_size=size, start=start)
+    due = integral_of(weights, 600)
+    last = max(slot for each in weights[:-1] for slot in each.slots)
+    bound = math.ceil(math.log2(len(weights))) / 2 + 1e-3 + (len(weights) > size) / 16
+    for slot in range(0, max(last - start, 0) + size, size):
+        there = due_at(due, start + slot) - due_at(due, start)
+        assert np.abs(scheme.counts(slot) - there).max() <= bound
+
+
 nested = st.one_of(
     schedules(st.floats(1e-9, 1)),
     st.builds(

@@ -127,6 +127,10 @@ class TestBatch:
         batches = BatchDataset(numbers(7), 3, list)
         assert [len(batch) for n in range(3) for batch in epoch(batches, n)] == [3, 3, 1] * 3
 
+    def test_drop_last_is_a_flag(self):
+        with pytest.raises(ConfigError, match="drop_last is True or False; got 'no'"):
+            BatchDataset(numbers(7), 2, list, drop_last="no")
+
     def test_drop_last_that_drops_everything(self):
         with pytest.raises(ConfigError, match="cannot fill one batch of 8"):
             BatchDataset(numbers(7), 8, list, drop_last=True)

@@ -17,7 +17,7 @@ from energize.refs import Refs
 from energize.rng import hash_positions
 from energize.topology import Lane, WorkerConfig
 from energize.wrappers.calling import call, keyed_generators
-from energize.wrappers.checks import checked_count
+from energize.wrappers.checks import checked_count, checked_flag
 from energize.wrappers.routed import indexed_inputs, stretches_of_epochs
 from energize.wrappers.streams import CallingCursor
 
@@ -75,7 +75,7 @@ class BatchDataset(IndexedDataset[T_batch_co]):
             worker_config=worker_config,
             batch_size=checked_count(batch_size, "batch_size", owner),
             batcher=batcher,
-            drop_last=drop_last,
+            drop_last=checked_flag(drop_last, "drop_last", owner),
             **parameters,
         )
         if dataset.indexed and self.size == 0 and indexed_inputs(self)[0].size:

@@ -6,10 +6,12 @@ import inspect
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
+import numpy as np
+
 from energize.errors import ConfigError, EmptyDatasetError, nearest
 from energize.order.numeric import whole_number
 
-__all__ = ["check_names", "checked_count", "raised_as"]
+__all__ = ["check_names", "checked_count", "checked_flag", "raised_as"]
 
 
 def checked_count(value: object, name: str, owner: str) -> int:
@@ -18,6 +20,13 @@ def checked_count(value: object, name: str, owner: str) -> int:
     if number is None or number < 1:
         raise ConfigError(f"{owner}: {name} is a whole number, 1 or more; got {value!r}")
     return number
+
+
+def checked_flag(value: object, name: str, owner: str) -> bool:
+    """`value` as True or False; `ConfigError` naming the parameter and its owner."""
+    if not isinstance(value, bool | np.bool_):
+        raise ConfigError(f"{owner}: {name} is True or False; got {value!r}")
+    return bool(value)
 
 
 def check_names(given: Iterable[str], options: Iterable[str], *makers: type) -> None:

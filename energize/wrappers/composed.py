@@ -19,7 +19,7 @@ from energize.refs import Refs
 from energize.topology import WorkerConfig
 from energize.wrappers.batch import BatchDataset
 from energize.wrappers.calling import call
-from energize.wrappers.checks import checked_count, raised_as
+from energize.wrappers.checks import checked_count, checked_flag, raised_as
 from energize.wrappers.mix_batch import same
 from energize.wrappers.quota import QuotaDataset, QuotaPair
 from energize.wrappers.routed import indexed_inputs
@@ -76,7 +76,7 @@ class ComposedSamples(QuotaDataset[T_co]):
             batching_method=batching_method,
             batch_size=checked_count(batch_size, "batch_size", owner),
             global_batch_size=checked_count(whole, "global_batch_size", owner),
-            drop_last=bool(drop_last),
+            drop_last=checked_flag(drop_last, "drop_last", owner),
         )
 
     @cached_property

@@ -17,7 +17,7 @@ from energize.order.epochs.sampling import EpochDraws
 from energize.rng import derive
 from energize.sources.naming import source_labels
 from energize.topology import WorkerConfig
-from energize.wrappers.checks import raised_as
+from energize.wrappers.checks import checked_flag, raised_as
 from energize.wrappers.routed import RoutedDataset, indexed_inputs
 
 __all__ = ["SAMPLING_METHODS", "QuotaDataset", "QuotaPair"]
@@ -99,7 +99,7 @@ class QuotaDataset(RoutedDataset[T_co]):
                 quotas=tuple(quota for _, quota in pairs),
                 epoch_size=None if epoch_size is None else epoch_size_in_samples(epoch_size),
                 sampling_method=sampling_method,
-                shuffle=bool(shuffle),
+                shuffle=checked_flag(shuffle, "shuffle", type(self).__name__),
                 **parameters,
             )
             _check_finite(self.inputs)

@@ -24,5 +24,5 @@ def integral_of(weights, end):
     """The integral of the shares from slot 0 to an end."""
     slots = {slot for each in weights for slot in points_of(each)}
     points = sorted({0, end, *(slot for slot in slots if slot < end)})
-    pieces = [Piece(a, b, a, b - a) for a, b in pairwise(points)]
+    pieces = [Piece(a, b) for a, b in pairwise(points)]
     return ShareIntegral(lambda slots: shares_at(weights, slots), pieces)

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from energize.errors import ConfigError, nearest
 from energize.order.epochs.arranging import Arrangement, Interleaved, InTurn, Rotated
+from energize.order.schemes.exact import ExactScheme
 from energize.order.weights import largest_remainder
 
 __all__ = ["BATCHING_METHODS", "Composition"]
@@ -142,7 +143,8 @@ class Composition:
             return Interleaved(units, together * self.global_batch_size, key)
         if self.method == "per_stream":
             return Interleaved(units, 64, key)
-        return Rotated(units, self.global_batch_size // self._unit, key)
+        whole = self.asked if self.method == "stratified" else units
+        return Rotated(whole, self.global_batch_size // self._unit, key)
 
 
 def _check_places(mixed: Composition, drop_last: bool) -> None:
@@ -176,7 +178,11 @@ def _samples(mixed: Composition, drop_last: bool) -> tuple[int, Int64Array]:
     """Samples as units: all of them, or as many as fill global batches."""
     total = int(mixed.asked.sum())
     rest = total % mixed.global_batch_size if drop_last else 0
-    return 1, largest_remainder(mixed.asked, total - rest) if rest else mixed.asked
+    if not rest:
+        return 1, mixed.asked
+    if mixed.method == "stratified":  # the first samples of the whole epoch, so shares hold
+        return 1, ExactScheme(mixed.asked.tolist()).counts(total - rest)
+    return 1, largest_remainder(mixed.asked, total - rest)
 
 
 def _global_batches(mixed: Composition, drop_last: bool) -> tuple[int, Int64Array]:

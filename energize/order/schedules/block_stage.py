@@ -13,7 +13,6 @@ from energize.order.remembered import Remembered
 from energize.order.schedules.apportion import Apportionment
 from energize.order.schedules.integral import Dues, ShareIntegral
 from energize.order.schedules.marks import Marks, Stretch
-from energize.order.schedules.panels import Piece
 from energize.rng import derive, shuffled
 
 __all__ = ["BlockStage"]
@@ -26,28 +25,28 @@ _LARGEST_TABLE = 2**20
 
 
 class BlockStage:
-    """Blocks in `pieces` that follow one another, each with the share that is due to each of
-    `sources`, shuffled.
+    """Blocks of `block_size` slots in `stretches` that follow one another, each with the share that
+    is due to each of `sources`, shuffled.
 
-    Slot 0 is the start of the first piece. Every piece begins with a new block; its last one may be
-    short. A group of blocks is computed at once: the counts at their ends; or, for more sources
-    than a block has slots, where each of their slots goes. Then block ends are no marks, and counts
-    there may be 1/16 slot further from the integral.
+    Slot 0 is the start of the first stretch. The last block of each may be short. A group of blocks
+    is computed at once: the counts at their ends; or, for more sources than a block has slots,
+    where each of their slots goes. Then block ends are no marks, and counts there may be 1/16 slot
+    further from the integral.
     """
 
     def __init__(
         self,
         dues: Dues,
-        pieces: Sequence[Piece],
+        stretches: Sequence[Stretch],
         sources: int,
         block_size: int,
         key: int,
         *,
         carried: bool,
     ) -> None:
-        self.start, self.end = pieces[0].start, pieces[-1].end
+        self.start, self.end = stretches[0].begin, stretches[-1].end
         self._sources, self._block_size, self._key = sources, block_size, key
-        self._blocks = Marks([Stretch(each.start, each.end, block_size) for each in pieces])
+        self._blocks = Marks(stretches)
         self._by_slots = sources > block_size
         self._group_size = min(max(_LARGEST_TABLE // sources, 1), _LARGEST_GROUP)
         self._large_group_size = -(-sources // block_size)

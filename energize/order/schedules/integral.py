@@ -53,7 +53,7 @@ class ShareIntegral:
     >>> import numpy as np
     >>> def rising(slots):
     ...     return np.stack([slots / 100, 1 - slots / 100], axis=1)
-    >>> due = ShareIntegral(rising, [Piece(0, 100, 0, 100)])
+    >>> due = ShareIntegral(rising, [Piece(0, 100)])
     >>> (due.units(np.array([10])) / UNIT).tolist()
     [[0.5, 9.5]]
     """

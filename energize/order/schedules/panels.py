@@ -31,14 +31,10 @@ _MOST_CELLS = 2**21
 
 @dataclass(frozen=True)
 class Piece:
-    """The slots `start` to `end`, in which shares are smooth: those of `origin` + way * `length`,
-    for a way from 0 to 1.
-    """
+    """The slots `start` to `end`, in which shares are smooth."""
 
     start: int
     end: int
-    origin: int
-    length: int
 
 
 class Panels(NamedTuple):
@@ -55,21 +51,16 @@ class Panels(NamedTuple):
 
 def fitted_panels(shares: Shares, pieces: Sequence[Piece]) -> Panels:
     """Pieces halved until the shares are polynomials on each part, up to the rounding of floats."""
-    sources = shares(np.array([float(pieces[0].origin)])).shape[1]
+    sources = shares(np.array([float(pieces[0].start)])).shape[1]
     at_once = max(_MOST_CELLS // (len(_WAYS) * sources), 1)
-    piece = np.arange(len(pieces))
     starts = np.array([each.start for each in pieces], dtype=np.float64)
     ends = np.array([each.end for each in pieces], dtype=np.float64)
     found = []
-    while len(piece):
-        now = slice(at_once)
-        panels, good = _fitted(
-            shares, [pieces[each] for each in piece[now]], starts[now], ends[now]
-        )
+    while len(starts):
+        panels, good = _fitted(shares, starts[:at_once], ends[:at_once])
         found.append(panels.among(good))
         split = np.flatnonzero(~good)
         middle = (starts[split] + ends[split]) / 2
-        piece = np.concatenate([piece[split], piece[split], piece[at_once:]])
         starts = np.concatenate([starts[split], middle, starts[at_once:]])
         ends = np.concatenate([middle, ends[split], ends[at_once:]])
     every = Panels(
@@ -81,14 +72,11 @@ def fitted_panels(shares: Shares, pieces: Sequence[Piece]) -> Panels:
 
 
 def _fitted(
-    shares: Shares, pieces: Sequence[Piece], starts: FloatArray, ends: FloatArray
+    shares: Shares, starts: FloatArray, ends: FloatArray
 ) -> tuple[Panels, npt.NDArray[np.bool_]]:
-    """Polynomials through the shares on panels of these pieces, and which of them are good."""
-    begins = np.array([float(each.start) for each in pieces])
-    origins = np.array([float(each.origin) for each in pieces])
-    stretch = np.array([each.length / (each.end - each.start) for each in pieces])
-    slots = (starts - begins) + (_WAYS[:, np.newaxis] + 1) / 2 * (ends - starts)
-    values = shares((origins + slots * stretch).ravel()).reshape(*slots.shape, -1)
+    """Polynomials through the shares on panels, and which of them are good."""
+    slots = starts + (_WAYS[:, np.newaxis] + 1) / 2 * (ends - starts)
+    values = shares(slots.ravel()).reshape(*slots.shape, -1)
     at_nodes, between = values[: len(_NODES)], values[len(_NODES) :]
     coefficients = _combined(chebyshev.chebvander(_NODES, _DEGREE).T, at_nodes)
     coefficients[0] /= 2

@@ -40,12 +40,13 @@ class Schedule:
     the next. Before the first point its value holds, behind the last one that of the last.
 
     Steps are slots of the mix; or optimizer steps, when `slots_per_step` says how many slots one of
-    them takes (the global batch size, for a mix of samples). `change` says where a point acts in
-    the scheme `block`:
+    them takes (the global batch size, for a mix of samples). `change` says what the blocks of the
+    scheme `block` hold:
 
-    - `block`: at the next block start; a block holds the integral of the weights over its slots;
-    - `sample`: at its own slot; the block before is cut there, and a new one begins;
-    - `block_start`: a block holds the weights of its first slot throughout.
+    - `block`: the integral of the weights over their slots; steps act at the next block start;
+    - `sample`: the same, where every point acts at its own slot: the block before is cut there, and
+      a new one begins;
+    - `block_start`: the weights of their first slots throughout.
 
     Schemes without blocks change at the slot itself.
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby, pairwise
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -15,8 +16,15 @@ from energize.order.schedules.block_stage import BlockStage
 from energize.order.schedules.drawn_stage import DrawnStage, run_starts
 from energize.order.schedules.exact_stage import ExactStage
 from energize.order.schedules.integral import BlockStartSum, Dues, ShareIntegral
+from energize.order.schedules.marks import Stretch
 from energize.order.schedules.panels import Piece, Shares
-from energize.order.schedules.varying import Weight, schedules_in, shares_at, weights_at
+from energize.order.schedules.varying import (
+    Weight,
+    schedules_in,
+    shares_at,
+    stepping_at_blocks,
+    weights_at,
+)
 from energize.order.schemes.plain import WEIGHTLESS, plain_scheme
 from energize.order.segments import Segment, SegmentedScheme
 from energize.rng import derive
@@ -42,9 +50,10 @@ def mixing_scheme(
     scheme of that name. Before that, sources are due the integral of their shares:
 
     - `block`: every block holds the integral over its slots, rounded with carry from block to
-      block, in random order. A source is within ceil(log2(n)) / 2 slots of the integral at every
-      block end, and 1/16 more when a block has fewer slots than there are sources. What
-      `Schedule.change` says decides where points act.
+      block, in random order. With `Schedule.change` "block", steps act at block starts, and glides
+      from point to point, wherever these lie. A source is within ceil(log2(n)) / 2 slots of the
+      integral at every block end, and 1/16 more when a block has fewer slots than there are
+      sources.
     - `exact`: a source is within ceil(log2(n)) / 2 + 1/16 slots of the integral at every slot.
       Points act at their own slots.
 
@@ -74,45 +83,37 @@ def mixing_scheme(
     schedules = [schedule for weight in weights for schedule in schedules_in(weight)]
     if not schedules:
         return plain_scheme(name, weights, key=key, **options)  # type: ignore[arg-type]  # numbers
-    points = sorted({slot for each in schedules for slot in each.slots if slot > start})
-    if not start:
-        _check_never_all_zero(weights, [0, *points])
-    last = float(points[-1] if points else start)
-    tail = plain_scheme(name, _tail_weights(weights, last), key=derive(key, "tail"), **options)
+    _check_never_all_zero(weights, start)
+    change, size = "sample", 1
     if name == "block":
         change = _common({each.change for each in schedules})
         size = options.get("block_size", _BLOCK_SIZE)
-        timeline: _Timeline = _BlockTimeline(
-            weights, start, points, key, change=change, block_size=size
-        )
+    if change == "block":
+        weights = stepping_at_blocks(weights, size, start)
+        _check_never_all_zero(weights, start)
+    points = _points(weights, start)
+    last = float(points[-1] if points else start)
+    tail = plain_scheme(name, _tail_weights(weights, last), key=derive(key, "tail"), **options)
+    cuts = [0, *(point - start for point in points)]
+    if name == "block":
+        timeline = _BlockTimeline(weights, start, cuts, key, change=change, block_size=size)
         return timeline.scheme(tail)
-    if name == "exact":
-        return _Timeline(weights, start, points, key).scheme(tail)
-    if name == "random":
-        return _DrawnTimeline(weights, start, points, key).scheme(tail)
+    if name in _TIMELINES:
+        return _TIMELINES[name](weights, start, cuts, key).scheme(tail)
     _check_steps_only(name, {each.interpolation for each in schedules})
     return _joined_steps(name, weights, [start, *points], tail=tail, key=key, options=options)
 
 
 class _Timeline:
-    """The stretches of a scheme under schedules, `exact` unless a subclass knows better; slots are
-    counted from its own start. Points act at slots that are a multiple of `align`.
+    """The stretches of a scheme under schedules, `exact` unless a subclass knows better. Slots are
+    counted from its own start, and shares are smooth between `cuts`.
     """
 
     def __init__(
-        self,
-        weights: Sequence[Weight],
-        start: int,
-        points: Sequence[int],
-        key: int,
-        align: int = 1,
+        self, weights: Sequence[Weight], start: int, cuts: Sequence[int], key: int
     ) -> None:
         self._weights, self._start, self._key = weights, start, key
-        self._pieces = []
-        for at, behind in pairwise([0, *(point - start for point in points)]):
-            begin, end = (-(-slot // align) * align for slot in (at, behind))
-            if end > begin:
-                self._pieces.append(Piece(begin, end, at, behind - at))
+        self._pieces = [Piece(*each) for each in pairwise(cuts)]
 
     def scheme(self, tail: Scheme) -> Scheme:
         """Stages, in each of which the same sources have a share, and the tail behind them."""
@@ -139,7 +140,7 @@ class _Timeline:
         at_once = max(_LARGEST_TABLE // (4 * len(self._weights)), 1)
         for first in range(0, len(self._pieces), at_once):
             pieces = self._pieces[first : first + at_once]
-            slots = np.array([each.origin + self._probes() * each.length for each in pieces])
+            slots = np.array([_along(each, self._probes()) for each in pieces])
             shares = self._shares(slots.ravel()).reshape(*slots.shape, -1)
             flags = np.asarray((shares > 0).any(axis=1))
             drawn += [each.tobytes() for each in flags]
@@ -157,33 +158,48 @@ class _Timeline:
 
 
 class _BlockTimeline(_Timeline):
-    """The stretches of a `block` scheme."""
+    """The stretches of a `block` scheme. Blocks are cut where points act at once; else they begin
+    at multiples of their size, but where a source comes in or goes out between them.
+    """
 
     def __init__(
         self,
         weights: Sequence[Weight],
         start: int,
-        points: Sequence[int],
+        cuts: Sequence[int],
         key: int,
         *,
         change: str,
         block_size: int,
     ) -> None:
-        align = 1 if change == "sample" else block_size
-        super().__init__(weights, start, points, key, align)
         self._by_first_slot = change == "block_start"
+        self._cut_at_points = change == "sample"
         self._block_size = block_size
+        starts = {self._next_block(cut) for cut in cuts}
+        if self._by_first_slot:
+            cuts = sorted(starts)
+        elif not self._cut_at_points:
+            cuts = sorted({*cuts, max(starts)})
+        super().__init__(weights, start, cuts, key)
+
+    def _next_block(self, slot: int) -> int:
+        return -(-slot // self._block_size) * self._block_size
 
     def _stage(self, pieces: list[Piece], members: Int64Array, key: int) -> Scheme:
-        start, end = pieces[0].start, pieces[-1].end
+        start, end, size = pieces[0].start, pieces[-1].end, self._block_size
         shares, count = self._shares_of(members), len(members)
         dues: Dues
         if self._by_first_slot:
-            _check_small((end - start) // self._block_size * count)
-            dues = BlockStartSum(shares, start, end, self._block_size)
+            _check_small((end - start) // size * count)
+            dues = BlockStartSum(shares, start, end, size)
         else:
             dues = ShareIntegral(shares, pieces)
-        return BlockStage(dues, pieces, count, self._block_size, key, carried=start > 0)
+        head = min(self._next_block(start), end)
+        stretches = [Stretch(start, head, size), Stretch(head, end, size)]
+        if self._cut_at_points:
+            stretches = [Stretch(each.start, each.end, size) for each in pieces]
+        stretches = [each for each in stretches if each.end > each.begin]
+        return BlockStage(dues, stretches, count, size, key, carried=start > 0)
 
     def _probes(self) -> FloatArray:
         return np.linspace(0, 0.75, 4) if self._by_first_slot else super()._probes()
@@ -206,8 +222,19 @@ class _DrawnTimeline(_Timeline):
 
 def _glides(shares: Shares, piece: Piece) -> bool:
     """Whether shares change within a piece."""
-    there = shares(piece.origin + np.array([0.01, 0.25, 0.5, 0.75, 0.99]) * piece.length)
+    there = shares(_along(piece, np.array([0.01, 0.25, 0.5, 0.75, 0.99])))
     return bool(np.ptp(there, axis=0).max() > _SAME)
+
+
+_TIMELINES: Mapping[str, type[_Timeline]] = MappingProxyType(
+    {"exact": _Timeline, "random": _DrawnTimeline}
+)
+
+
+def _along(piece: Piece, ways: FloatArray) -> FloatArray:
+    """The slots that are so far along a piece: 0 at its start, 1 at its end."""
+    slots: FloatArray = piece.start + ways * (piece.end - piece.start)
+    return slots
 
 
 def _joined_steps(
@@ -242,8 +269,17 @@ def _tail_weights(weights: Sequence[Weight], last: float) -> list[float]:
     return final if any(final) else [1.0] * len(final)
 
 
-def _check_never_all_zero(weights: Sequence[Weight], points: Sequence[int]) -> None:
-    """Weights have to be above 0 somewhere, at points and between them."""
+def _points(weights: Sequence[Weight], start: int) -> list[int]:
+    """The slots behind `start` at which schedules have points."""
+    schedules = (schedule for weight in weights for schedule in schedules_in(weight))
+    return sorted({slot for each in schedules for slot in each.slots if slot > start})
+
+
+def _check_never_all_zero(weights: Sequence[Weight], start: int) -> None:
+    """Weights have to be above 0 somewhere, at points and between them, in a run from slot 0 on."""
+    if start:
+        return
+    points = [0, *_points(weights, 0)]
     probes = [*points, *(f * a + (1 - f) * b for a, b in pairwise(points) for f in (0.25, 0.75))]
     drawn = weights_at(weights, sorted(probes)).any(axis=1)
     if not drawn.all():

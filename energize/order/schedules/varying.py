@@ -22,6 +22,7 @@ __all__ = [
     "normalised",
     "schedules_in",
     "shares_at",
+    "stepping_at_blocks",
     "weights_at",
 ]
 
@@ -74,6 +75,37 @@ def ever_positive(weight: Weight) -> bool:
     if isinstance(weight, Product):
         return all(map(ever_positive, weight.factors))
     return any(map(ever_positive, weight.terms)) if isinstance(weight, Sum) else weight > 0
+
+
+def stepping_at_blocks(weights: Sequence[Weight], block_size: int, start: int) -> list[Weight]:
+    """The weights, with the points of schedules that change in steps moved to the next of the slots
+    `start`, `start` + block_size, ...; of points at the same slot the last one counts.
+    """
+    known: dict[int, Any] = {}
+
+    def moved(weight: Any) -> Any:
+        if id(weight) not in known:
+            known[id(weight)] = weight, remade(weight)  # kept, so that its id stays its own
+        return known[id(weight)][1]
+
+    def remade(weight: Any) -> Any:
+        if isinstance(weight, tuple):
+            return tuple(moved(each) for each in weight)
+        if isinstance(weight, Share):
+            return Share(moved(weight.among), weight.number, weight.temperature)
+        if isinstance(weight, Product):
+            return Product(moved(weight.factors))
+        if isinstance(weight, Sum):
+            return Sum(moved(weight.terms))
+        if not isinstance(weight, Schedule) or weight.interpolation != "step":
+            return weight
+        points = {
+            start + -(-max(slot - start, 0) // block_size) * block_size: value
+            for slot, (_, value) in zip(weight.slots, weight.points, strict=True)
+        }
+        return Schedule(points.items(), change=weight.change)
+
+    return [moved(weight) for weight in weights]
 
 
 def final_weights(weights: Sequence[Weight]) -> tuple[int, FloatArray]:

@@ -27,8 +27,9 @@ class RandomScheme(WeightedScheme):
     Counts are known without drawing what lies before: slots come in runs, the first of 2**30 slots,
     each other of as many as all before it, up to 2**40. How many slots of a run each source has is
     drawn first (multinomial), then in which order they come (`RandomOrder`); together these are
-    independent draws. So any position costs about the same, ten to twenty halvings of a run once,
-    and two for each smallest block when read on.
+    independent draws. So any position below 2**40 costs about the same, ten to twenty halvings of a
+    run once, and two for each smallest block when read on. Beyond, the totals of all runs before
+    are drawn too.
 
     All draws are functions of `key` and the position, the same on every machine and with every
     version of numpy. Weights of more than 50 bits together are rounded to that; a weight of 0
