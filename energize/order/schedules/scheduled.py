@@ -84,10 +84,8 @@ def mixing_scheme(
     if not schedules:
         return plain_scheme(name, weights, key=key, **options)  # type: ignore[arg-type]  # numbers
     _check_never_all_zero(weights, start)
-    change, size = "sample", 1
-    if name == "block":
-        change = _common({each.change for each in schedules})
-        size = options.get("block_size", _BLOCK_SIZE)
+    change = _common({each.change for each in schedules}) if name == "block" else "sample"
+    size = options.get("block_size", _BLOCK_SIZE)
     if change == "block":
         weights = stepping_at_blocks(weights, size, start)
         _check_never_all_zero(weights, start)
