@@ -28,7 +28,6 @@ from energize.errors import (
     WeightError,
     WorkerDiedError,
 )
-from energize.fetching import Failed
 from energize.loader import Loader, get_loader, get_savable_loader
 from energize.metadataset.building import get_train_dataset, get_val_dataset, get_val_datasets
 from energize.metadataset.stages import StageData, build_stage, get_staged_train_dataset
@@ -38,7 +37,9 @@ from energize.order.making import make_scheme
 from energize.order.protocol import Scheme
 from energize.order.schedules.schedule import Schedule, WeightSchedulePoint, WeightScheduler
 from energize.order.stages.plan import Stage, StagePlan
+from energize.padding import is_padding
 from energize.prepare import PrepareReport, prepare
+from energize.reading import Failed, Reading
 from energize.refs import Refs
 from energize.samples.crude import CrudeSample
 from energize.samples.image import CaptioningSample, ImageClassificationSample, ImageSample
@@ -130,6 +131,7 @@ __all__ = [
     "PrepareReport",
     "Quota",
     "QuotaDataset",
+    "Reading",
     "Refs",
     "RepeatDataset",
     "Sample",
@@ -175,6 +177,7 @@ __all__ = [
     "get_val_dataset",
     "get_val_datasets",
     "homogeneous_concat_mix",
+    "is_padding",
     "make_scheme",
     "pin_memory",
     "prepare",

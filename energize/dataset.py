@@ -2,51 +2,55 @@
 
 A `Dataset` is a frozen description of what to read and in which order. Opening it gives a `Cursor`,
 the only thing that moves. An `IndexedDataset` is an endless sequence cut into epochs of `size`
-items: item k is a pure function of k, and positions behind the first epoch are the next ones, each
+items: item k is a pure function of k, and positions after the first epoch are the next ones, each
 in an order of its own. Everything about order is therefore arithmetic on positions, and everything
-about content is a function of what lies at a position.
+about content is a function of what lies at a position. A dataset that is not indexed is a stream:
+the same arithmetic, but its items are found one after another (`energize.streaming`).
 """
 
 from __future__ import annotations
 
-import copy
-import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, cast
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
 
-from energize.cursor import INFINITE, Counted, CountingCursor, Cursor, State, state_field
-from energize.describing import described, differences, jsonable
+from energize.cursor import (
+    INFINITE,
+    CountingCursor,
+    Cursor,
+    Origin,
+    State,
+    counter_field,
+    state_field,
+)
+from energize.description import Description
 from energize.errors import ConfigError, NotIndexedError
-from energize.fetching import Attempt, Failed, resolve
+from energize.outline import packed_outline, tree_differences
+from energize.parts import PartReader, PartStream
+from energize.reading import Failed, Reading, resolve
 from energize.refs import Refs
-from energize.rng import derive
-from energize.topology import SINGLE_LANE, Lane, WorkerConfig
+from energize.streaming import IndexedStream, LaneCursor, Stream, TakenStream
+from energize.topology import SINGLE_LANE, Lane
 
 if TYPE_CHECKING:
     from energize.sources.base import Source
 
-__all__ = ["INFINITE", "Cursor", "Dataset", "IndexedDataset", "Int64Array", "OnFailure", "State"]
+__all__ = ["INFINITE", "Cursor", "Dataset", "IndexedDataset", "Int64Array", "State"]
 
 Int64Array = npt.NDArray[np.int64]
-OnFailure = Callable[[Failed], None]
 T_co = TypeVar("T_co", covariant=True)
-
-_log = logging.getLogger("energize")
 
 _COUNTED_AT_ONCE = 2**16
 
-
-def log_failure(failed: Failed) -> None:
-    """What happens to a failed sample where nobody asked for anything else: a warning."""
-    _log.warning("%s; a substitute takes its place", failed)
+_READING = Reading()
+"""What is read by default: every sample, failures are logged, exceptions raised."""
 
 
-class Dataset(ABC, Generic[T_co]):
+class Dataset(Description, ABC, Generic[T_co]):
     """What to read and in which order: immutable, picklable, comparable, holding nothing open.
 
     Two datasets are equal when they are of one class, with equal parameters and equal inputs.
@@ -54,49 +58,26 @@ class Dataset(ABC, Generic[T_co]):
     """
 
     inputs: tuple[Dataset[Any], ...]
-    worker_config: WorkerConfig | None
-    _parameters: tuple[str, ...]
 
-    def _freeze(
-        self,
-        inputs: Sequence[Dataset[Any]] = (),
-        worker_config: WorkerConfig | None = None,
-        **parameters: Any,
-    ) -> None:
-        """Set inputs and parameters for good.
-
-        Of a worker config given here, `seed_offset` seeds the inputs that carry no config yet.
-        """
-        for each in inputs:
-            if not isinstance(each, Dataset):
-                raise ConfigError(
-                    f"{type(self).__name__} reads from datasets, got {type(each).__name__} "
-                    f"{str(each)[:80]!r}; wrap an object that has __len__ and __getitem__ in "
-                    "SequenceSource"
-                )
-        if worker_config is not None and worker_config.seed_offset:
-            seed = worker_config.seed_offset
-            inputs = [each if each.worker_config else each.reseeded(seed) for each in inputs]
-        values = {
-            "inputs": tuple(inputs),
-            "worker_config": _common_worker_config(type(self).__name__, worker_config, inputs),
-            "_parameters": tuple(parameters),
-            **parameters,
-        }
-        for name, value in values.items():
-            object.__setattr__(self, name, value)
-
-    @abstractmethod
     def open(
         self,
         lane: Lane = SINGLE_LANE,
         state: State | None = None,
-        on_failure: OnFailure = log_failure,
+        reading: Reading = _READING,
     ) -> Cursor[T_co]:
         """Start reading, or go on from `state`; the only way to get something that moves.
 
-        `on_failure` is told each sample that failed and was substituted.
+        `reading` says what becomes of samples that fail.
         """
+        return self.open_lane(lane, state, reading, endless=False)
+
+    def open_lane(
+        self, lane: Lane, state: State | None, reading: Reading, *, endless: bool
+    ) -> LaneCursor[T_co]:
+        """A cursor over this dataset as a stream; if `endless`, its epoch never ends."""
+        size = INFINITE if endless else self.size if self.sized else None
+        open_stream = partial(self.addressed, lane, reading=reading, endless=size is not None)
+        return LaneCursor(open_stream, size, lane, state)
 
     @cached_property
     def indexed(self) -> bool:
@@ -104,85 +85,134 @@ class Dataset(ABC, Generic[T_co]):
         return all(each.indexed for each in self.inputs)
 
     @cached_property
-    def key(self) -> int:
-        """What the random choices of this node are keyed by: seed, sources and kinds on the way."""
-        return derive(type(self).__name__, *(each.key for each in self.inputs))
+    def sized(self) -> bool:
+        """Whether `size` is known without reading."""
+        return self.indexed
+
+    @cached_property
+    def size(self) -> int:
+        """Items per epoch, or `INFINITE`; `NotIndexedError` where only reading tells."""
+        raise NotIndexedError(
+            f"how many items {type(self).__name__} gives is only known when they have been read; "
+            "cut it with EpochizeDataset and count steps"
+        )
+
+    def mismatches(
+        self, saved: dict[str, Any], current: dict[str, Any], state: State
+    ) -> Iterator[str]:
+        """What forbids to go on here from `state` of a dataset with another outline, a line each.
+
+        Every difference does, unless a subclass knows that those after the state's position do no
+        harm.
+        """
+        return tree_differences(saved, current)
+
+    forgives_later_changes: ClassVar[bool] = False
+    """Whether a state may be of another dataset, where `mismatches` finds nothing in its past."""
+
+    @cached_property
+    def packed_outline(self) -> str:
+        """What decides which samples come, as a state keeps it."""
+        return packed_outline(self)
+
+    @cached_property
+    def pass_length(self) -> int:
+        """Items in one pass over what is read: those of an epoch, or of one that never ends, as
+        many as its inputs have together. `NotIndexedError` where only reading tells.
+        """
+        if (self.sized and self.size != INFINITE) or not self.inputs:
+            return self.size
+        return sum(each.pass_length for each in self.inputs)
+
+    def __len__(self) -> int:
+        """Items per epoch; of an endless dataset `pass_length`, for progress bars.
+
+        `NotIndexedError` (a TypeError) when there is no such number.
+        """
+        return self.pass_length
+
+    @property
+    def steps_per_epoch(self) -> int | None:
+        """How many steps each rank of a loader makes in a loop over this dataset, where that is not
+        for the size of its epochs to say.
+        """
+        return None
+
+    @property
+    def divisible(self) -> bool:
+        """Whether a lane of this stream is read without reading the other lanes' part."""
+        return True
+
+    def stream(
+        self, lane: Lane, state: State | None, reading: Reading, *, endless: bool
+    ) -> Stream[T_co]:
+        """The dataset as an input of something that is read in `lane`.
+
+        `endless` goes on from epoch to epoch, else a stream of unknown length ends with its epoch.
+        """
+        if self.indexed or self.divisible or lane.count == 1:
+            return self.addressed(lane, state, reading, endless=endless)
+        return PartStream(PartReader(self, lane, state, reading, endless=endless))
+
+    def addressed(
+        self, lane: Lane, state: State | None, reading: Reading, *, endless: bool
+    ) -> Stream[T_co]:
+        """As `stream`, for one who knows which positions are the lane's; none are asked in vain."""
+        if self.indexed:
+            return IndexedStream(cast("IndexedDataset[T_co]", self), reading)
+        if self.divisible or lane.count == 1:
+            return self._stream(lane, state, reading, endless)
+        inner = None if state is None else state_field(state, "input", dict)
+        whole = self._stream(SINGLE_LANE, inner, reading, endless)
+        return TakenStream(whole, counter_field(state, "next"))
+
+    def _stream(
+        self, lane: Lane, state: State | None, reading: Reading, endless: bool
+    ) -> Stream[T_co]:
+        """As `addressed`, where it is not indexed; asked in a single lane if not `divisible`."""
+        raise NotIndexedError(
+            f"{type(self).__name__} needs random access to its input, and "
+            f"{self._streaming_input()} can only be read as a stream"
+        )
+
+    def _streaming_input(self) -> str:
+        node: Dataset[Any] = self
+        while True:
+            streaming = [each for each in node.inputs if not each.indexed]
+            if not streaming:
+                return type(node).__name__
+            node = streaming[0]
+
+    @cached_property
+    def parts(self) -> tuple[Dataset[Any], ...]:
+        """What a stream reads: the largest indexed datasets below it, and sources without random
+        access. An indexed dataset is its own only part.
+        """
+        if self.indexed or not self.inputs:
+            return (self,)
+        return tuple(part for each in self.inputs for part in each.parts)
+
+    def refs_of(self, origins: Sequence[Origin]) -> Refs:
+        """The samples that an item with these origins is made of, as refs of item 0."""
+        found = []
+        for part, position, epoch in origins:
+            before = sum(len(each.sources) for each in self.parts[:part])
+            each = self.parts[part]
+            if each.indexed:
+                at = np.array([position], dtype=np.int64)
+                refs = cast("IndexedDataset[Any]", each).refs(at)
+            else:
+                refs = Refs.of_source(np.array([position]), np.array([epoch]))
+            found.append((refs, np.zeros(1, dtype=np.int64), before))
+        return Refs.merged(found)
 
     @cached_property
     def sources(self) -> tuple[Source[Any], ...]:
         """The sources that are read, in the order of the description; refs count in it."""
         return tuple(leaf for each in self.inputs for leaf in each.sources)
 
-    def with_inputs(self, inputs: Sequence[Dataset[Any]]) -> Self:
-        """The same description over other inputs."""
-        return self._replace(inputs=tuple(inputs))
-
-    def reseeded(self, seed: int) -> Self:
-        """The same description with `seed` in all its sources: other orders, other draws."""
-        return self.with_inputs([each.reseeded(seed) for each in self.inputs])
-
-    def distinguished(self, occurrence: int) -> Self:
-        """The same description with an order of its own, to stand beside itself in a mix."""
-        return self.with_inputs([each.distinguished(occurrence) for each in self.inputs])
-
-    def with_worker_config(self, worker_config: WorkerConfig | None) -> Self:
-        """The same description carrying a worker config for the loader to take."""
-        return self._replace(worker_config=worker_config)
-
-    def mismatches(self, saved: dict[str, Any], state: State) -> Iterator[str]:
-        """What forbids to go on here from `state` of the dataset described as `saved`, a line each.
-
-        Every difference does, unless a subclass knows that those behind the state's position do no
-        harm.
-        """
-        return differences(saved, jsonable(self.describe()))
-
-    def describe(self) -> dict[str, Any]:
-        """The description as a JSON-able tree: what a saved state is checked against."""
-        tree: dict[str, Any] = {"kind": type(self).__name__}
-        tree |= {name: described(getattr(self, name)) for name in self._parameters}
-        if self.inputs:
-            tree["inputs"] = [each.describe() for each in self.inputs]
-        return tree
-
-    def _replace(self, **changed: Any) -> Self:
-        other = copy.copy(self)
-        for name, value in changed.items():
-            object.__setattr__(other, name, value)
-        return other
-
     def __iter__(self) -> Iterator[T_co]:
         return self.open()
-
-    def __setattr__(self, name: str, value: object) -> None:
-        raise ConfigError(
-            f"{type(self).__name__}.{name} cannot be changed: a dataset is a frozen description; "
-            "make a new one"
-        )
-
-    def __eq__(self, other: object) -> bool:
-        if type(self) is not type(other):
-            return NotImplemented
-        return self is other or bool(self._compared() == cast("Dataset[Any]", other)._compared())
-
-    def __hash__(self) -> int:
-        return hash((type(self).__name__, self.key))
-
-    def _compared(self) -> tuple[Any, ...]:
-        return self.inputs, *((name, getattr(self, name)) for name in self._parameters)
-
-    def __getstate__(self) -> dict[str, Any]:
-        """What is copied and pickled: the description, not what was computed from it."""
-        kept = ("inputs", "worker_config", "_parameters", *self._parameters)
-        return {name: getattr(self, name) for name in kept}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        for name, value in state.items():
-            object.__setattr__(self, name, value)
-
-    def __repr__(self) -> str:
-        shown = [f"{k}={v!r}" for k, v in self.describe().items() if k not in ("kind", "inputs")]
-        return f"{type(self).__name__}({', '.join([*map(repr, self.inputs), *shown])})"
 
 
 class IndexedDataset(Dataset[T_co]):
@@ -196,7 +226,7 @@ class IndexedDataset(Dataset[T_co]):
     @cached_property
     @abstractmethod
     def size(self) -> int:
-        """Items per epoch, or `INFINITE`."""
+        """Items per epoch, or `INFINITE`; asked only where `sized`."""
 
     @property
     def read_ahead(self) -> int:
@@ -204,10 +234,10 @@ class IndexedDataset(Dataset[T_co]):
         return min((cast("IndexedDataset[Any]", i).read_ahead for i in self.inputs), default=1)
 
     @abstractmethod
-    def fetch(self, positions: Int64Array, attempt: Attempt) -> list[T_co | Failed]:
+    def fetch(self, positions: Int64Array, reading: Reading) -> list[T_co | Failed]:
         """The items at `positions` (int64, any order, any epoch), failed ones as `Failed`.
 
-        What comes at a position depends on the position and `attempt.number` alone. `__getitem__`
+        What comes at a position depends on the position and `reading.attempt` alone. `__getitem__`
         and cursors ask again for failed positions with higher attempts, which sources answer with
         substitutes.
         """
@@ -281,53 +311,56 @@ class IndexedDataset(Dataset[T_co]):
             return f"item {position}, which is padding"
         return self.sources[int(refs.source[0])].where(int(refs.index[0]))
 
-    def __len__(self) -> int:
-        """Items per epoch; `NotIndexedError` (a TypeError) when there is no such number."""
-        self._check_indexed("length")
-        if self.size == INFINITE:
-            raise NotIndexedError(
-                f"{type(self).__name__} never ends, so it has no length; cut it with "
-                "LimitDataset or EpochizeDataset"
-            )
-        return self.size
-
     def __getitem__(self, position: int) -> T_co:
-        """Item `position` of the first epoch; IndexError behind it, negative ones from its end."""
+        """Item `position` of the first epoch; IndexError after it, negative ones from its end."""
         self._check_indexed("random access")
+        if isinstance(position, bool) or not isinstance(position, int | np.integer):
+            raise ConfigError(
+                f"{type(self).__name__}[{position!r}]: an index is one whole number; for several "
+                "items at once use at([0, 1, 2]), for the first ones LimitDataset"
+            )
         if position < 0 and self.size != INFINITE:
             position += self.size
         if not 0 <= position < self.size:
             raise IndexError(f"position {position} of a dataset of {self.size} items per epoch")
         return self.at(np.array([position], dtype=np.int64))[0]
 
-    def at(self, positions: npt.ArrayLike, on_failure: OnFailure = log_failure) -> list[T_co]:
+    def at(self, positions: npt.ArrayLike, reading: Reading = _READING) -> list[T_co]:
         """The items at any positions, of any epochs, with failed samples substituted."""
         self._check_indexed("random access")
-        return resolve(self, np.asarray(positions, dtype=np.int64), Attempt(0, on_failure))
+        asked = np.asarray(positions)
+        if asked.ndim != 1 or (asked.size and (asked.dtype.kind not in "iu" or asked.min() < 0)):
+            raise ConfigError(
+                f"{type(self).__name__}.at: positions are whole numbers, 0 or more, in one row; "
+                f"got {str(positions)[:80]}"
+            )
+        return resolve(self, asked.astype(np.int64), reading)
 
     def open(
         self,
         lane: Lane = SINGLE_LANE,
         state: State | None = None,
-        on_failure: OnFailure = log_failure,
+        reading: Reading = _READING,
     ) -> Cursor[T_co]:
         if not self.indexed:
-            return self._open_stream(lane, state, on_failure)
-        start = 0 if state is None else state_field(state, "position", int)
-        return self.cursor(self, lane, start, Attempt(0, on_failure))
+            return super().open(lane, state, reading)
+        self.check_state(state or {"position": 0})
+        return CountingCursor(self, lane, counter_field(state, "position"), reading)
 
-    def cursor(
-        self, reader: Counted[Any], lane: Lane, start: int, attempt: Attempt
-    ) -> Cursor[T_co]:
-        """A cursor over this dataset whose items are fetched by `reader`: itself, or workers."""
-        return CountingCursor(reader, lane, start, attempt)
+    def state_at(self, position: int) -> State:
+        """The state in which `position` items have been delivered."""
+        return {"position": position}
 
-    def _open_stream(self, lane: Lane, state: State | None, on_failure: OnFailure) -> Cursor[T_co]:
-        """Called when an input is a stream; wrappers that can follow one override it."""
-        raise NotIndexedError(
-            f"{type(self).__name__} needs random access to its input, and "
-            f"{self._streaming_input()} can only be read as a stream"
-        )
+    def check_state(self, state: State) -> None:
+        """Raises `StateError` for a state that this dataset cannot go on from."""
+
+    def padding(self, positions: Int64Array) -> npt.NDArray[np.bool_]:
+        """For each of `positions` whether its item is padding, which counts for nothing."""
+        return np.zeros(len(positions), dtype=np.bool_)
+
+    def watcher(self, lane: Lane) -> Callable[[int], None] | None:
+        """What is told the position of each item that a lane delivers, if anything is."""
+        return None
 
     def _check_indexed(self, wanted: str) -> None:
         if not self.indexed:
@@ -335,26 +368,3 @@ class IndexedDataset(Dataset[T_co]):
                 f"{type(self).__name__} reads from {self._streaming_input()}, a stream, so it has "
                 f"no {wanted}; iterate over it instead"
             )
-
-    def _streaming_input(self) -> str:
-        node: Dataset[Any] = self
-        while True:
-            streaming = [each for each in node.inputs if not each.indexed]
-            if not streaming:
-                return type(node).__name__
-            node = streaming[0]
-
-
-def _common_worker_config(
-    kind: str, given: WorkerConfig | None, inputs: Sequence[Dataset[Any]]
-) -> WorkerConfig | None:
-    """The one worker config that a node and its inputs carry; two different ones are an error."""
-    carried = {each.worker_config for each in inputs} | {given}
-    carried.discard(None)
-    if len(carried) > 1:
-        shown = " and ".join(sorted(map(str, carried)))
-        raise ConfigError(
-            f"{kind} is built from parts with different worker configs: {shown}. Use one for a "
-            "whole loader, or give it to the loader alone"
-        )
-    return next(iter(carried), None)

@@ -1,15 +1,15 @@
-"""Descriptions as JSON-able trees, and the differences between two of them by name."""
+"""Values of descriptions as JSON."""
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-__all__ = ["described", "differences", "digest", "jsonable"]
+__all__ = ["described", "digest"]
 
 
 def described(value: Any) -> Any:
@@ -41,39 +41,6 @@ def _named(thing: Any) -> str:
     return f"{thing.__module__}.{thing.__qualname__}"
 
 
-def jsonable(tree: Any) -> Any:
-    """The tree as it comes back when it was saved as JSON."""
-    return json.loads(json.dumps(tree))
-
-
 def digest(tree: Any) -> str:
     """A short fingerprint of a tree."""
     return hashlib.blake2b(json.dumps(tree, sort_keys=True).encode(), digest_size=16).hexdigest()
-
-
-def differences(saved: Any, current: Any, path: str = "dataset") -> Iterator[str]:
-    """A line for each place in which two trees differ, with its path and both values."""
-    if isinstance(saved, dict) and isinstance(current, dict):
-        if saved.get("kind") != current.get("kind"):
-            yield f"{path}: was a {saved.get('kind')}, is a {current.get('kind')}"
-            return
-        for name in {**saved, **current}:
-            inner = f"{path}.{name}"
-            if name not in current:
-                yield f"{inner}: was {_short(saved[name])}, is gone"
-            elif name not in saved:
-                yield f"{inner}: is new, {_short(current[name])}"
-            else:
-                yield from differences(saved[name], current[name], inner)
-    elif isinstance(saved, list) and isinstance(current, list):
-        for i, (one, other) in enumerate(zip(saved, current, strict=False)):
-            yield from differences(one, other, f"{path}[{i}]")
-        if len(saved) != len(current):
-            yield f"{path}: had {len(saved)} entries, has {len(current)}"
-    elif saved != current:
-        yield f"{path}: was {_short(saved)}, is {_short(current)}"
-
-
-def _short(value: Any) -> str:
-    text = json.dumps(value)
-    return text if len(text) <= 100 else f"{text[:97]}..."

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["derive", "hash_positions", "shuffled", "words"]
+__all__ = ["derive", "generator", "hash_positions", "shuffled", "words"]
 
 UInt64Array = npt.NDArray[np.uint64]
 Int64Array = npt.NDArray[np.int64]
@@ -76,3 +76,8 @@ def shuffled(key: int, counter: int, count: int) -> Int64Array:
     if (ordered[1:] == ordered[:-1]).any():
         order = np.argsort(keys, kind="stable")
     return order
+
+
+def generator(word: int) -> np.random.Generator:
+    """A random generator of its own for each 64-bit word."""
+    return np.random.Generator(np.random.Philox(key=word))

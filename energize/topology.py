@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from dataclasses import dataclass
+from typing import Any
 
 from energize.errors import ConfigError
+from energize.ranks import Ranks, current_ranks
 
 __all__ = ["SINGLE_LANE", "Lane", "WorkerConfig"]
 
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """One of `count` interleaved parts of a stream: the items k with k mod count = index."""
+    """Every `count`-th item of each epoch of a dataset: the items index, index + count, ...
+
+    What an indexed dataset gives does not depend on the number of lanes. A stream, such as a
+    filter, whose items can only be found one after another, is divided where it reads: each lane
+    has its own part of the input. So which items a stream gives, and in which order, depends on the
+    number of lanes; on nothing else of who reads them.
+    """
 
     index: int = 0
     count: int = 1
@@ -28,7 +34,6 @@ class Lane:
 SINGLE_LANE = Lane()
 
 
-@dataclass(frozen=True, slots=True)
 class WorkerConfig:
     """Which part of a run this process delivers, and with how many worker processes.
 
@@ -36,42 +41,132 @@ class WorkerConfig:
     The stream is the same for every `world_size` and `num_workers`; only `seed_offset` names
     another one. `num_workers=0` reads in the training process itself.
 
-    Raises `ConfigError` when a number is out of range.
+    Without `rank` and `world_size` they are those of `data_parallel_group` (a process group, or a
+    device mesh of the data-parallel dimensions), else of torch.distributed, torchrun, MPI or SLURM,
+    taken whenever they are asked for: a loader asks when its first item is asked for, so it may be
+    made before the process group is. Ranks of one data-parallel group's other dimensions (tensor
+    parallel, say) get the same data.
+
+    Raises `ConfigError` for a number out of range, and when the rank given is not that of the group
+    given.
 
     >>> WorkerConfig(rank=0, world_size=2, num_workers=4)
     WorkerConfig(rank=0, world_size=2, num_workers=4, seed_offset=0)
     """
 
-    rank: int = 0
-    world_size: int = 1
-    num_workers: int = 0
-    seed_offset: int = 0
+    __slots__ = ("_chosen", "data_parallel_group", "num_workers", "seed_offset")
 
-    def __post_init__(self) -> None:
-        if self.world_size < 1 or not 0 <= self.rank < self.world_size:
+    num_workers: int
+    seed_offset: int
+    data_parallel_group: Any
+    _chosen: Ranks | None
+
+    def __init__(
+        self,
+        rank: int | None = None,
+        world_size: int | None = None,
+        num_workers: int = 0,
+        data_parallel_group: Any = None,
+        seed_offset: int = 0,
+    ) -> None:
+        if (rank is None) != (world_size is None):
             raise ConfigError(
-                "a worker config needs 0 <= rank < world_size, got "
-                f"rank {self.rank}, world_size {self.world_size}"
+                "a worker config has both rank and world_size, or neither (they are then those of "
+                f"torch.distributed or of the launcher); got rank={rank!r}, "
+                f"world_size={world_size!r}"
             )
-        if self.num_workers < 0:
-            raise ConfigError(f"num_workers counts processes, 0 or more; got {self.num_workers}")
+        for name, value, least in (
+            ("rank", rank, 0),
+            ("world_size", world_size, 1),
+            ("num_workers", num_workers, 0),
+            ("seed_offset", seed_offset, None),
+        ):
+            whole = isinstance(value, int) and not isinstance(value, bool)
+            if value is not None and not (whole and (least is None or value >= least)):
+                raise ConfigError(
+                    f"WorkerConfig: {name} is a whole number{_from(least)}; got {value!r}"
+                )
+        chosen = None if rank is None or world_size is None else Ranks(rank, world_size)
+        values = (chosen, data_parallel_group, num_workers, seed_offset)
+        for name, value in zip(self.__slots__, values, strict=True):
+            object.__setattr__(self, name, value)
 
     @property
-    def lane(self) -> Lane:
-        """The part of an indexed dataset's stream that this rank delivers."""
-        return Lane(self.rank, self.world_size)
+    def rank(self) -> int:
+        """The rank that was given, or the one of this process now."""
+        return self.ranks().rank
+
+    @property
+    def world_size(self) -> int:
+        """The world size that was given, or the one of this process now."""
+        return self.ranks().world_size
+
+    def ranks(self) -> Ranks:
+        """Rank, world size, and the process group in which these ranks can talk, if there is one.
+
+        Raises `ConfigError` when sources disagree.
+        """
+        if self._chosen is None:
+            return current_ranks(self.data_parallel_group)
+        try:
+            found = current_ranks(self.data_parallel_group)
+        except ConfigError:
+            if self.data_parallel_group is not None:
+                raise
+            return self._chosen  # which is what the message of the error asks for
+        if found == self._chosen:
+            return found
+        if self.data_parallel_group is not None:
+            raise ConfigError(
+                f"WorkerConfig: rank {self._chosen.rank} of {self._chosen.world_size} is given, and"
+                f" this process is rank {found.rank} of {found.world_size} in data_parallel_group; "
+                "give one of the two"
+            )
+        return self._chosen
 
     @classmethod
-    def default_worker_config(cls, num_workers: int = 4) -> WorkerConfig:
-        """Rank and world size of torch.distributed when it is initialised, else one process.
+    def default_worker_config(cls, num_workers: int = 4, group: Any = None) -> WorkerConfig:
+        """Ranks as torch.distributed, the launcher, or `group` say; `num_workers` for each."""
+        return cls(num_workers=num_workers, data_parallel_group=group)
 
-        Started by torchrun without an initialised process group, the RANK and WORLD_SIZE of the
-        environment are taken, so that ranks never read the same data by mistake.
-        """
-        distributed = sys.modules.get("torch.distributed")  # nobody initialised it without
-        if distributed is not None and distributed.is_available() and distributed.is_initialized():
-            rank, world_size = distributed.get_rank(), distributed.get_world_size()
-        else:
-            rank = int(os.environ.get("RANK", "0"))
-            world_size = int(os.environ.get("WORLD_SIZE", "1"))
-        return cls(rank=rank, world_size=world_size, num_workers=num_workers)
+    def __setattr__(self, name: str, value: object) -> None:
+        raise ConfigError(f"WorkerConfig.{name} cannot be changed; make a new one")
+
+    def _key(self) -> tuple[Any, ...]:
+        group = self.data_parallel_group
+        return (
+            self._chosen,
+            self.num_workers,
+            self.seed_offset,
+            None if group is None else id(group),
+        )
+
+    def __eq__(self, other: object) -> bool:
+        return self._key() == other._key() if isinstance(other, WorkerConfig) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self._key())
+
+    def __repr__(self) -> str:
+        chosen = self._chosen
+        named = "" if chosen is None else f"rank={chosen.rank}, world_size={chosen.world_size}, "
+        return (
+            f"WorkerConfig({named}num_workers={self.num_workers}, seed_offset={self.seed_offset})"
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """In another process the ranks of a process group, which cannot follow, are numbers."""
+        if self.data_parallel_group is None and self._chosen is None:
+            return WorkerConfig, (None, None, self.num_workers, None, self.seed_offset)
+        ranks = self.ranks()
+        return WorkerConfig, (
+            ranks.rank,
+            ranks.world_size,
+            self.num_workers,
+            None,
+            self.seed_offset,
+        )
+
+
+def _from(least: int | None) -> str:
+    return "" if least is None else f", {least} or more"

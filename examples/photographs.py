@@ -21,7 +21,7 @@ import webdataset
 from PIL import Image
 from rich.console import Console
 
-from energize import DatasetError, WebdatasetSource, prepare
+from energize import DatasetError, Reading, WebdatasetSource, prepare
 from examples.command_line import ExampleError, data_parser, run
 
 PHOTOGRAPHS = {
@@ -91,7 +91,7 @@ def _complete(folder: Path, recipe: Recipe) -> bool:
     try:
         for split_part in SPLIT:
             source = WebdatasetSource(folder, split_part=split_part)
-            read += sum(1 for _ in source.open(on_failure=failed.append))
+            read += sum(1 for _ in source.open(reading=Reading(report=failed.append)))
     except DatasetError:
         return False
     return read == recipe.samples and not failed

@@ -380,7 +380,7 @@ def test_state_for_another_number_of_ranks(folder, monkeypatch):
 
 def test_states_that_do_not_fit(folder):
     state = mixed(folder).state_dict()
-    with pytest.raises(StateMismatchError, match="epoch_size: was 160, is 200"):
+    with pytest.raises(StateMismatchError, match="epoch_size was 160, is 200"):
         mixed(folder, epoch_size=200).load_state_dict(state)
     with pytest.raises(StateError):
         mixed(folder).load_state_dict({})

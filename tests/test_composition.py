@@ -16,6 +16,7 @@ from energize.errors import ConfigError, EncoderError
 from energize.order.epochs.composition import BATCHING_METHODS, Composition
 from energize.order.epochs.quotas import Quota
 from energize.preview import plan
+from energize.reading import Reading
 from energize.testing import check_exactly_once, check_laws, check_topology
 from energize.wrappers.composed import ComposedDataset, ComposedSamples
 from tests.support.composing import composed, epoch_of, global_batches
@@ -327,7 +328,7 @@ def test_padding_that_fails_has_a_substitute():
     )
     positions = np.arange(24 * 30)
     failed: list[str] = []
-    items = batches.at(positions, lambda each: failed.append(str(each)))
+    items = batches.at(positions, Reading(report=lambda each: failed.append(str(each))))
     made = [item[0] for item, each in zip(items, batches.padding(positions), strict=True) if each]
     assert all(number % 3 and number % 7 for number in made)
     assert len({str(number) for number in made}) > 5

@@ -20,6 +20,7 @@ from energize.errors import (
     EmptyDatasetError,
     ShardError,
 )
+from energize.reading import Reading
 from energize.sources.mds import MdsSource
 from energize.testing import check_exactly_once, check_laws
 from tests.support.mds import numbered_mds, write_mds
@@ -151,7 +152,7 @@ def test_a_damaged_sample_is_substituted(tmp_path):
     shard = folder / "shard.00000.mds"
     shard.write_bytes(shard.read_bytes().replace(b'{"n": 3}', b'{"n": 3)'))
     failed = []
-    found = MdsSource(folder).at([3], failed.append)
+    found = MdsSource(folder).at([3], Reading(report=failed.append))
     assert found[0]["x"]["n"] != 3
     assert "sample 3" in str(failed[0])
     assert "column 'x' of 8 bytes cannot be decoded: JSONDecodeError" in str(failed[0])

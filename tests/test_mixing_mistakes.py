@@ -96,8 +96,6 @@ BLEND_FAULTS = {
     "floors": ([(A, 1), (B, 1)], {"min_share": 0.6}, "the floors of the 2 datasets sum to 1.2"),
     "no items": ([(EMPTY, 1), (B, 1)], {}, "dataset 0 has weight 1.0 and no items"),
     "nothing drawn": ([(A, Schedule([(0, 1), (9, 0)]))], {}, "all 1 weights are 0 at slot 9"),
-    "a stream that ends": ([(STREAM, 1)], {"stop": "all_exhausted"}, "stop='all_exhausted' has to"),
-    "epochs of a stream": ([(STREAM, 1)], {"max_epochs": 2}, "max_epochs has to know how many"),
 }
 
 

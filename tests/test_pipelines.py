@@ -296,7 +296,7 @@ class TestBadInput:
         saved = get_loader(train(root / "one"))
         next(iter(saved))
         other = get_loader(train(root / "two"))
-        with pytest.raises(StateMismatchError, match=r"name: was \"one\", is \"two\""):
+        with pytest.raises(StateMismatchError, match=r"name was \"one\", is \"two\""):
             other.load_state_dict(saved.state_dict())
 
 

@@ -16,6 +16,7 @@ from webdataset import TarWriter
 from energize import MapDataset, WebdatasetSource, prepare
 from energize.describing import described
 from energize.errors import ConfigError, DataError, DatasetError, DecodeError, UntrustedCodeError
+from energize.reading import Reading
 from energize.samples.crude import CrudeSample
 from energize.samples.field_map import default_field_map, parse_field
 from energize.samples.image import CaptioningSample, ImageClassificationSample, ImageSample
@@ -325,7 +326,9 @@ def test_samples_of_a_prepared_folder(tmp_path):
     told = {"image": "jpg", "caption": "meta.json[caption]"}
     load = SampleLoader(sample_type=CaptioningSample, field_map=told)
     failures = []
-    samples = MapDataset(WebdatasetSource(tmp_path), load).at([0, 1, 2], failures.append)
+    samples = MapDataset(WebdatasetSource(tmp_path), load).at(
+        [0, 1, 2], Reading(report=failures.append)
+    )
     assert [sample.caption for sample in samples][::2] == ["picture 0", "picture 2"]
     assert samples[1].caption in ("picture 0", "picture 2")
     assert samples[2].__sources__ == (

@@ -72,9 +72,10 @@ def test_a_hugging_face_dataset_goes_on_from_its_own_state():
     for _ in range(3950):
         next(cursor)
     state = cursor.state()
-    assert '"shard_idx": 39' in state["inner"]
+    assert '"shard_idx": 39' in state["input"]["inner"]
     # Only what the inner state says counts: nothing is skipped by number.
-    assert next(source.open(state=state | {"read": 0})) == {"x": 3950}
+    other = state | {"input": state["input"] | {"read": 0}}
+    assert next(source.open(state=other)) == {"x": 3950}
 
 
 def test_the_users_dataset_is_left_alone():
@@ -113,7 +114,8 @@ def test_after_the_end_a_cursor_stays_at_the_end():
     cursor = IterableSource([1], name="one").open()
     assert list(cursor) == [1]
     assert list(cursor) == []
-    assert cursor.state() == {"pass": 1, "read": 0, "inner": ""}
+    stream = {"pass": 1, "read": 0, "inner": ""}
+    assert cursor.state() == {"epoch": 1, "taken": 0, "input": stream}
 
 
 def test_the_loader_delivers_pass_after_pass():

@@ -103,13 +103,16 @@ def test_stages_behind_the_position_may_change():
 
 
 CHANGED = {
-    "name": (Stage("x", 0, 5, dataset=mix(0.9, 2)), 'stage 0 \'one\'.name: was "one", is "x"'),
-    "mix": (Stage("one", 0, 5, dataset=mix(0.8, 2)), "stage 0 'one'.dataset"),
+    "name": (Stage("x", 0, 5, dataset=mix(0.9, 2)), 'stage 0 \'one\': name was "one", is "x"'),
+    "mix": (
+        Stage("one", 0, 5, dataset=mix(0.8, 2)),
+        "stage 0 'one': BlendDataset of 'numbers0', 'numbers1000': weights",
+    ),
     "items": (
         Stage("one", 0, 5, dataset=mix(0.9, 2), items_per_step=2),
-        "stage 0 'one'.items_per_step: was 1, is 2",
+        "stage 0 'one': items_per_step was 1, is 2",
     ),
-    "seed": (Stage("one", 0, 5, dataset=mix(0.9, 2), seed=3), "stage 0 'one'.seed"),
+    "seed": (Stage("one", 0, 5, dataset=mix(0.9, 2), seed=3), "stage 0 'one': seed was"),
 }
 
 
@@ -124,7 +127,7 @@ def test_what_lies_before_the_position_may_not_change(name):
 
 
 def test_how_positions_carry_over_may_not_change():
-    with pytest.raises(StateMismatchError, match="carry_over: was true, is false"):
+    with pytest.raises(StateMismatchError, match="carry_over was true, is false"):
         loaded(two_mixes(carry_over=False), saved(two_mixes(), 3))
 
 

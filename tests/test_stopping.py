@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from energize import BatchDataset, BlendDataset, FilterDataset, MixBatchDataset, RepeatDataset
 from energize.cursor import INFINITE
-from energize.errors import ConfigError, EmptyDatasetError, NotIndexedError, WeightError
+from energize.errors import ConfigError, EmptyDatasetError, WeightError
 from energize.order.ends.stopping import slot_limits, stopped_scheme
 from energize.order.making import make_scheme
 from energize.order.schedules.schedule import Schedule
@@ -308,11 +308,12 @@ class TestBlends:
         with pytest.raises(EmptyDatasetError, match="dataset 0 has weight Schedule"):
             BlendDataset((numbers(0), Schedule([(0, 0), (9, 1)])), (numbers(3), 1))
 
-    def test_streams_restart_only(self):
+    def test_streams_end_where_reading_finds_their_ends(self):
         pairs = [(FilterDataset(numbers(9), is_even), 1), (numbers(3, 100), 1)]
-        for options in ({"stop": "all_exhausted"}, {"max_epochs": 2}):
-            with pytest.raises(NotIndexedError, match="stop='restart'"):
-                BlendDataset(pairs, **options)
+        evens, others = list(range(0, 9, 2)), [100, 101, 102]
+        assert sorted(BlendDataset(pairs, stop="all_exhausted")) == evens + others
+        assert sorted(BlendDataset(pairs, max_epochs=2)) == sorted(2 * (evens + others))
+        assert len(list(BlendDataset(pairs, stop="first_exhausted", scheme="round_robin"))) == 7
 
     def test_scheme_objects(self):
         pairs = [(shuffled(10), 1), (shuffled(30, 100), 1)]

@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from energize.compat.multiplexed import MultiplexedDataset
-from energize.compat.slots import SchemeSlots
 from energize.order.ends.capped import CappedScheme
 from energize.order.ends.stopping import slot_limits, stopped_scheme
 from energize.order.making import make_scheme
 from energize.order.schedules.schedule import Schedule
 from energize.order.schedules.scheduled import mixing_scheme
 from energize.order.schemes.plain import SCHEMES
+from energize.wrappers.multiplexed import End, MultiplexedDataset
+from energize.wrappers.slots import SchemeSlots
 from tests.support.datasets import numbers
 from tests.support.schemes import check_counts
 
@@ -141,7 +141,8 @@ def slotted(sizes, weights, scheme="block"):
     sources = [numbers(size, 1000 * number) for number, size in enumerate(sizes)]
     slots = SchemeSlots(scheme, tuple(weights), 5)
     names = [str(number) for number in range(len(sizes))]
-    return MultiplexedDataset(sources, names, slots, stop="all_exhausted")
+    end = End("leave_out", (1,) * len(sizes), slots_anew=False)
+    return MultiplexedDataset(sources, names, slots, end)
 
 
 class TestSlotsOfStreams:
@@ -174,5 +175,5 @@ class TestSlotsOfStreams:
         cursor = mix.open()
         for _ in range(700):
             next(cursor)
-        assert cursor.given[2] == 20
-        assert cursor.given[0] == pytest.approx(60 + 3 / 7 * 540, abs=2)
+        assert cursor.stream.given[2] == 20
+        assert cursor.stream.given[0] == pytest.approx(60 + 3 / 7 * 540, abs=2)

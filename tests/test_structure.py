@@ -12,8 +12,9 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 
 LAYERS = [
     {"errors", "late", "rng"},
-    {"refs", "topology", "fetching", "describing"},
-    {"cursor"},
+    {"refs", "ranks", "topology", "reading", "padding", "describing"},
+    {"cursor", "description"},
+    {"streaming", "parts", "outline"},
     {"dataset"},
     {"order", "samples", "storage"},
     {"prepare", "sources"},
@@ -24,7 +25,7 @@ LAYERS = [
 """Lowest first: a part may import parts of its own layer and of those above it in this list."""
 
 ANYWHERE = {"testing"}
-BESIDE = {"loader": 3}
+BESIDE = {"loader": 4}
 """The loader knows the protocol only: layers up to this one."""
 
 
@@ -79,7 +80,10 @@ def test_files_and_functions_stay_small(path):
     assert text.count("\n") <= 400
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            assert node.end_lineno - node.lineno < 60, f"{node.name} is too long"
+            said = node.body[0].lineno, node.body[0].end_lineno + 1
+            documented = said[1] - said[0] if ast.get_docstring(node) else 0
+            lines = node.end_lineno - node.lineno - documented
+            assert lines < 60, f"{node.name} is too long"
 
 
 def test_order_knows_no_torch_and_no_files():

@@ -27,7 +27,7 @@ from energize.errors import (
     ShardError,
     SplitError,
 )
-from energize.fetching import Failed
+from energize.reading import Failed, Reading
 from energize.sources.webdataset import WebdatasetSource
 from energize.storage.tar import index_path
 from tests.support.shards import offsets, packed, payload, prepared, write_meta, write_shard
@@ -255,7 +255,7 @@ def test_a_damaged_sample_fails_alone(tmp_path):
         assert failed.where.endswith(f"(index {number})")
         assert failed.where == source.where(number)
     told: list[Failed] = []
-    assert all(sample["jpg"] for sample in source.at(np.arange(16), on_failure=told.append))
+    assert all(sample["jpg"] for sample in source.at(np.arange(16), Reading(report=told.append)))
     assert len(told) >= 4
 
 

@@ -40,6 +40,7 @@ from energize.errors import (
     WeightError,
 )
 from energize.order.making import make_scheme
+from energize.reading import Reading
 from tests.support.datasets import is_even, noisy, numbers, shuffled
 
 
@@ -77,8 +78,11 @@ class TestRepeat:
             RepeatDataset(numbers(3), 0.1)
 
     def test_passes_over_a_stream_cannot_be_counted(self):
-        with pytest.raises(NotIndexedError, match="cannot be counted"):
-            RepeatDataset(FilterDataset(numbers(3), is_even), 2)
+        with pytest.raises(NotIndexedError, match="whole number of passes"):
+            RepeatDataset(FilterDataset(numbers(3), is_even), 2.5)
+
+    def test_whole_passes_over_a_stream(self):
+        assert list(RepeatDataset(FilterDataset(numbers(5), is_even), 2)) == [0, 2, 4, 0, 2, 4]
 
 
 class TestEpochize:
@@ -90,9 +94,12 @@ class TestEpochize:
     def test_num_epochs_of_a_finite_dataset(self):
         assert len(EpochizeDataset(numbers(10), num_epochs=10)) == 100
 
-    def test_num_epochs_of_an_endless_dataset_says_what_to_do(self):
-        with pytest.raises(ConfigError, match="give length"):
-            EpochizeDataset(RepeatDataset(numbers(3)), num_epochs=2)
+    def test_num_epochs_of_an_endless_dataset_are_passes_over_what_it_reads(self):
+        assert len(EpochizeDataset(RepeatDataset(numbers(3)), num_epochs=2)) == 6
+
+    def test_num_epochs_of_a_stream_of_unknown_length(self):
+        with pytest.raises(NotIndexedError, match="only known when they have been read"):
+            EpochizeDataset(FilterDataset(numbers(3), is_even), num_epochs=2)
 
     @pytest.mark.parametrize("given", [{}, {"length": 3, "num_epochs": 2}, {"length": 0}])
     def test_refuses(self, given):
@@ -279,9 +286,8 @@ class TestBlend:
         with pytest.raises(ConfigError, match="did you mean 'block'"):
             BlendDataset((numbers(2), 1), scheme="blocks")
 
-    def test_it_has_no_length(self):
-        with pytest.raises(TypeError, match="never ends"):
-            len(BlendDataset((numbers(2), 1)))
+    def test_its_length_is_a_pass_over_the_datasets_with_a_weight(self):
+        assert len(BlendDataset((numbers(2), 1), (numbers(5, 10), 9), (numbers(7, 100), 0))) == 7
 
     def test_position_10_to_the_9_costs_what_position_0_costs(self):
         blend = BlendDataset((shuffled(5), 0.6), (shuffled(3, 100), 0.4))
@@ -322,7 +328,7 @@ class TestMap:
             return item
 
         reported = []
-        items = MapDataset(numbers(5), damaged).at(range(5), on_failure=reported.append)
+        items = MapDataset(numbers(5), damaged).at(range(5), Reading(report=reported.append))
         assert len(items) == 5
         assert 3 not in items
         assert ["sample 3: DataError: bad bytes" in str(each) for each in reported] == [True]
@@ -331,7 +337,7 @@ class TestMap:
         def nothing(item):
             raise SkipSample
 
-        with pytest.raises(SubstitutionError, match="31 substitutes were all skipped"):
+        with pytest.raises(SubstitutionError, match="255 substitutes were all skipped"):
             MapDataset(numbers(5), nothing)[0]
 
     def test_not_a_function(self):

@@ -25,7 +25,7 @@ def checked_seed(seed: int | None, owner: str, name: str = "seed") -> int:
         if number is None or number < 0:
             raise ConfigError(f"{owner}: {name} is a whole number, 0 or more; got {seed!r}")
         return number
-    if WorkerConfig.default_worker_config(num_workers=0).world_size > 1:
+    if WorkerConfig().world_size > 1:
         raise ConfigError(
             f"{owner}: there are several ranks, and without a seed each would draw an order of its "
             "own; give all of them the same seed"

@@ -1,5 +1,6 @@
-"""Delivery: worker processes, topology and state of a running loader."""
+"""Delivery: ranks, workers, state."""
 
-from energize.loader.loader import Loader, get_loader, get_savable_loader
+from energize.loader.loader import Loader
+from energize.loader.opening import get_loader, get_savable_loader
 
 __all__ = ["Loader", "get_loader", "get_savable_loader"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from energize.errors import FailureBudgetError
@@ -46,6 +47,11 @@ class FailureLog:
                 f"{len(self._last)}:\n{shown}\n"
                 "Repair the data, or give get_loader a larger failure_budget (None: no limit)"
             )
+
+    def add_all(self, failed: Iterable[object]) -> None:
+        """Several failed samples."""
+        for each in failed:
+            self.add(each)
 
     def summary(self) -> FailureSummary:
         """What has been added so far."""

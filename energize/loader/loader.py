@@ -2,29 +2,34 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import sys
+import logging
+import os
 import weakref
+from collections import deque
 from collections.abc import Iterator
 from types import TracebackType
-from typing import Generic, Self, TypeVar, cast
+from typing import Any, Generic, Self, TypeVar, cast
 
-from energize.cursor import Cursor, State
-from energize.dataset import Dataset, IndexedDataset
-from energize.errors import ConfigError, LoaderError, NotIndexedError
+from energize.cursor import State
+from energize.dataset import Dataset
+from energize.errors import LoaderError
 from energize.late import torch
-from energize.loader.delivery import open_in_workers
+from energize.loader.agreement import Agreement
+from energize.loader.ahead import ReadAhead
 from energize.loader.failures import FailureLog, FailureSummary
+from energize.loader.feeds import Feed, Opening, Place, ThisRank
 from energize.loader.pool import WorkerPool
+from energize.loader.settings import LoaderSettings
 from energize.loader.state import packed_state, unpacked_state
-from energize.topology import SINGLE_LANE, Lane, WorkerConfig
+from energize.loader.worker import Task
+from energize.ranks import Ranks
+from energize.topology import WorkerConfig
 
-__all__ = ["Loader", "get_loader", "get_savable_loader"]
+__all__ = ["Loader"]
 
 T = TypeVar("T")
 
-DEFAULT_TIMEOUT = 1800.0
-"""Seconds, as long as the collectives of torch.distributed with gloo wait before they give up."""
+_log = logging.getLogger("energize")
 
 
 class Loader(Generic[T]):
@@ -32,87 +37,113 @@ class Loader(Generic[T]):
 
     Rank r of W delivers the items r, r + W, r + 2W, ... of the dataset's stream. Neither W nor the
     number of workers changes the stream: the ranks' items, taken in turn, are those of
-    `for item in dataset`. When W does not divide the items of an epoch, the first ranks deliver
-    one more than the others; where that matters, give `EpochizeDataset` a length that W divides.
+    `for item in dataset`; of a stream, those of its lanes in turn (see `get_loader`, `lanes`).
 
-    A loader has one position, that after the last delivered item, and never goes back by itself:
+    **Steps.** Every rank makes the same number of steps in every epoch. Where the ranks do not
+    divide the items of one, `uneven` says what becomes of the last step: `"pad"` fills it with
+    copies that say that they are padding (`is_padding`, `Loader.padding`), `"drop"` leaves it out,
+    `"repeat"` fills it with items that come a second time, and `"allow"` gives the first ranks one
+    step more. With global batches the last of these is filled or left out. `EpochizeDataset` as the
+    outermost dataset, or `virtual_epoch_length`, says where a loop ends: it counts the steps that
+    each rank makes, and the next loop goes on after them.
+
+    **Position.** A loader has one, that after the last delivered item, and never goes back by
+    itself:
 
     - `for item in loader` delivers up to the end of the epoch, and the next loop the next epoch.
-    - After a `break`, the next loop goes on behind the last item delivered; `rewind()` goes back
-      to the very first. Items that workers had read ahead are read again.
+    - After a `break`, the next loop goes on after the last item delivered; `rewind()` goes back to
+      the very first.
     - There is one iterator at a time. A new one, `load_state_dict`, `rewind` and `close` end the
       old one, which then raises `LoaderError` instead of giving its next item.
 
-    Workers live from the first `iter()` to `close()`, the end of a `with` block, or the last
-    reference to the loader.
+    **Ranks** are taken from `worker_config` when an iteration begins, so a loader may be made, and
+    pickled, before the process group exists. Workers live from the first `iter()` to `close()`, the
+    end of a `with` block, or the last reference to the loader.
     """
 
     def __init__(
-        self,
-        dataset: Dataset[T],
-        worker_config: WorkerConfig,
-        *,
-        prefetch_factor: int,
-        pin_memory: bool,
-        failure_budget: int | None,
-        start_method: str,
-        timeout: float | None,
+        self, dataset: Dataset[T], worker_config: WorkerConfig, settings: LoaderSettings
     ) -> None:
         self.dataset = dataset
         self.worker_config = worker_config
-        self._prefetch_factor = prefetch_factor
-        self._pin_memory = pin_memory
-        self._start_method = start_method
-        self._timeout = timeout
-        self._failures = FailureLog(failure_budget)
-        self._resume: State | None = None
-        self._cursor: Cursor[T] | None = None
+        self._settings = settings
+        self._failures = FailureLog(settings.failure_budget)
+        self._resume: Place | None = None
+        self._loaded = False
+        self._ranks: Ranks | None = None
+        self._feed: Feed[T] | None = None
+        self._iterator: object = None
         self._pool: WorkerPool | None = None
+        self._replaced = 0
+        self._owner = os.getpid()
+        self._last: deque[T] = deque(maxlen=1)
+        self._opening = Opening(dataset, settings, worker_config.num_workers)
 
     def __iter__(self) -> Iterator[T]:
-        self._let_go()
-        self._cursor = self._open()
-        return self._deliver(self._cursor)
+        if self._owner != os.getpid():
+            self._leave_to_parent()
+        ranks = self.worker_config.ranks()
+        if self._feed is None or ranks != self._ranks or not self._feed.begin_loop():
+            self._let_go()
+            self._ranks = ranks
+            self._feed = self._open(ranks)
+        self._iterator = token = object()
+        return self._deliver(token)
 
     def __len__(self) -> int:
-        """Items per epoch on this rank; `NotIndexedError` when there is no such number."""
-        if not isinstance(self.dataset, IndexedDataset):
-            raise NotIndexedError(
-                f"{type(self.dataset).__name__} is a stream: how many items come out is only known "
-                "when they have been read; cut it with EpochizeDataset and count steps"
-            )
-        return len(range(self.worker_config.rank, len(self.dataset), self.worker_config.world_size))
+        """Steps of a loop on this rank; of an endless dataset, of one pass over what it reads, for
+        progress bars. `NotIndexedError` (a TypeError) where only reading tells.
+        """
+        return self._opening.steps(self.worker_config.ranks())
+
+    @property
+    def accumulation_steps(self) -> int:
+        """Steps that make one global batch: its size, by that of a micro batch times the ranks.
+
+        1 for a loader without global batches. Raises `ConfigError` when the world size does not fit
+        the global batch.
+        """
+        return self._opening.accumulation_steps(self.worker_config.ranks())
+
+    @property
+    def padding(self) -> bool:
+        """Whether the last delivered item is padding: a copy that counts for nothing."""
+        return self._feed is not None and self._feed.padding
 
     @property
     def failures(self) -> FailureSummary:
         """How many samples of this rank failed since the loader was made, and the last of them."""
         return self._failures.summary()
 
+    @property
+    def workers_replaced(self) -> int:
+        """How many workers died or hung since the loader was made, and others took their places."""
+        return self._replaced + (self._pool.replaced if self._pool is not None else 0)
+
     def state_dict(self) -> State:
-        """The state after the last delivered item, whatever has been read ahead: JSON-able, small.
+        """The state after the last delivered item, whatever has been read ahead: plain data, small.
 
-        With an indexed dataset it is the same on all ranks that have made the same number of steps,
-        so one rank saves it and any number of ranks and workers resumes from it. The size does not
-        grow with the position, and resuming costs the same everywhere.
+        It is the same on all ranks that have made the same number of steps, so one rank saves it
+        and any number of ranks and workers resumes from it. The size does not grow with the
+        position, and resuming costs the same everywhere. Of a stream on several ranks, all of them
+        have to call it at the same step: they tell each other where their lanes stand.
         """
-        if self._cursor is not None:
-            return packed_state(self.dataset, self._cursor.state())
-        if self._resume is None:
-            cursor = self.dataset.open(self._lane)
-            self._resume = cursor.state()
-            cursor.close()
-        return packed_state(self.dataset, self._resume)
+        place, ranks = self._place(), self._ranks or self.worker_config.ranks()
+        state = self._opening.saved(place, self._agreement(ranks))
+        return packed_state(self.dataset, state)
 
-    def load_state_dict(self, state_dict: State) -> None:
+    def load_state_dict(self, state_dict: State, strict: bool = True) -> None:
         """Go on from a state at the next `iter()`; a state of an epoch's end starts the next one.
 
         Raises `StateMismatchError` naming what differs when it was saved over another dataset, and
-        `StateError` when it cannot be used; the loader then stays where it is.
+        `StateError` when it cannot be used; the loader then stays where it is. What changes no
+        sample (where folders are mounted, functions of other names, where loops end) is a warning;
+        without `strict`, so is anything else. Ranks that load different states find out when they
+        begin to read.
         """
-        cursor_state = unpacked_state(self.dataset, state_dict)
-        self.dataset.open(self._lane, cursor_state).close()
+        place = self._opening.loaded(unpacked_state(self.dataset, state_dict, strict=strict))
         self._let_go()
-        self._resume = cursor_state
+        self._resume, self._loaded = place, True
 
     save_state_rank = state_dict
     restore_state_rank = load_state_dict
@@ -126,6 +157,7 @@ class Loader(Generic[T]):
         """End the worker processes. The position stays; a later `iter()` starts new ones."""
         self._let_go()
         if self._pool is not None:
+            self._replaced += self._pool.replaced
             self._pool.close()
             self._pool = None
 
@@ -140,141 +172,88 @@ class Loader(Generic[T]):
     ) -> None:
         self.close()
 
-    @property
-    def _lane(self) -> Lane:
-        return self.worker_config.lane if self.dataset.indexed else SINGLE_LANE
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy in another process goes on from the same place, with workers of its own."""
+        resume = self._resume if self._feed is None else self._feed.state()
+        left = {"_feed": None, "_iterator": None, "_pool": None, "_ranks": None}
+        return {**self.__dict__, **left, "_resume": resume, "_last": deque(maxlen=1)}
 
-    def _open(self) -> Cursor[T]:
-        if self.worker_config.num_workers == 0:
-            return self.dataset.open(self._lane, self._resume, self._failures.add)
-        if self._pool is None or self._pool.closed:
-            self._pool = WorkerPool(
-                self.dataset,
-                self.worker_config.num_workers if self.dataset.indexed else 1,
-                self._prefetch_factor,
-                self._start_method,
-                self._timeout,
-            )
+    def _place(self) -> Place:
+        """Where this rank stands."""
+        if self._feed is not None:
+            return self._feed.state()
+        if self._resume is None:
+            self._resume = self._opening.start(self.worker_config.ranks())
+        return self._resume
+
+    def _agreement(self, ranks: Ranks) -> Agreement | None:
+        """With the other ranks, where there are any and they can talk."""
+        if ranks.group is None or ranks.world_size == 1:
+            return None
+        return Agreement(ranks, self._settings.timeout)
+
+    def _open(self, ranks: Ranks) -> Feed[T]:
+        agreement, place = self._agreement(ranks), self._place()
+        if self._loaded and agreement is not None:
+            self._opening.check_alike(place, agreement)
+        self._loaded = False
+        here = ThisRank(ranks, agreement, self._pool_for, self._failures, self._last)
+        return self._opening.feed(place, here)
+
+    def _pool_for(self, task: Task) -> tuple[WorkerPool, ReadAhead]:
+        """The workers, started if there are none, and how much to ask of them."""
+        settings, workers = self._settings, self.worker_config.num_workers
+        if self._pool is None or self._pool.closed or self._pool.task != task:
+            if self._pool is not None:
+                self._replaced += self._pool.replaced
+                self._pool.close()
+            method = settings.start_method
+            self._pool = WorkerPool(task, workers, method, settings.timeout)
             weakref.finalize(self, self._pool.close)
-        return open_in_workers(self.dataset, self._lane, self._resume, self._pool, self._failures)
+        self._pool.forget()
+        return self._pool, ReadAhead(workers, settings.prefetch_factor, settings.prefetch_bytes)
 
-    def _deliver(self, cursor: Cursor[T]) -> Iterator[T]:
-        # Only by reading on does a stream learn that the item before a resume was its epoch's last.
-        may_be_over = not self.dataset.indexed
+    def _deliver(self, token: object) -> Iterator[T]:
+        pin = self._settings.pin_memory is not False and torch.cuda.is_available()
+        first = True
         while True:
-            if cursor is not self._cursor:
+            feed = self._feed
+            if token is not self._iterator or feed is None:
                 raise LoaderError(
                     "this iterator has ended: the loader was iterated anew, given a state, rewound "
                     "or closed since. A loader has one position and one iterator at a time"
                 )
             try:
-                item = next(cursor)
+                item = next(feed)
             except StopIteration:
-                self._let_go()
-                if not may_be_over:
+                # Only by reading on does a stream learn that the item before a resume, or before
+                # this loop, was its epoch's last.
+                if not (first and feed.may_be_over):
                     return
-                self._cursor = cursor = self._open()
+                self._let_go()
+                self._feed = self._open(self._ranks or self.worker_config.ranks())
+                self._iterator = token
+            except BaseException:
+                self._let_go()
+                raise
             else:
-                yield _pinned(item) if self._pin_memory else item
-            may_be_over = False
+                yield _pinned(item) if pin else item
+            first = False
+
+    def _leave_to_parent(self) -> None:
+        """In a process forked from the one that reads: go on from here, with workers of its own."""
+        if self._feed is not None:
+            self._resume = self._feed.state()
+        self._feed = self._pool = None
+        self._owner = os.getpid()
 
     def _let_go(self) -> None:
-        """Keep the position of the running iterator, if there is one, and end it."""
-        if self._cursor is not None:
-            self._resume = self._cursor.state()
-            self._cursor.close()
-            self._cursor = None
-
-
-def get_loader(
-    dataset: Dataset[T],
-    *,
-    worker_config: WorkerConfig | None = None,
-    prefetch_factor: int = 2,
-    pin_memory: bool | None = None,
-    failure_budget: int | None = 100,
-    multiprocessing_context: str | None = None,
-    timeout: float | None = DEFAULT_TIMEOUT,
-) -> Loader[T]:
-    """A `Loader` of this rank's items of `dataset`. No argument changes what the items are.
-
-    `worker_config`: rank, world size and workers. When it is not given, the one that the dataset
-    carries, else rank and world size of torch.distributed without workers: processes are only
-    started when they were asked for. A `seed_offset` reseeds a dataset that carries no config.
-    `prefetch_factor`: chunks of items that each worker has ready or in work.
-    `pin_memory`: whether tensors come in page-locked memory; by default, and at most, where there
-    is a CUDA device.
-    `failure_budget`: how many samples of this rank may fail and be left out; None for any number.
-    `multiprocessing_context`: how workers start; by default "fork" on Linux, which takes lambdas
-    too, else "spawn", which needs a dataset that can be pickled.
-    `timeout`: seconds to wait for workers that run but do not answer; None for ever.
-
-    Raises `ConfigError` for a value that cannot be used, for a config that disagrees with the
-    dataset's about the seed, and for a stream with more than one rank.
-
-    >>> from energize.sources.memory import ListSource
-    >>> loader = get_loader(ListSource("abc"))
-    >>> list(loader), len(loader)
-    (['a', 'b', 'c'], 3)
-    """
-    if not isinstance(dataset, Dataset):
-        raise ConfigError(f"get_loader delivers an energize Dataset; got {type(dataset).__name__}")
-    _check_whole("prefetch_factor", prefetch_factor, least=1)
-    if failure_budget is not None:
-        _check_whole("failure_budget", failure_budget, least=0)
-    if timeout is not None and not timeout > 0:
-        raise ConfigError(f"timeout is a number of seconds above 0, or None; got {timeout!r}")
-    dataset, config = _configured(dataset, worker_config)
-    return Loader(
-        dataset,
-        config,
-        prefetch_factor=prefetch_factor,
-        pin_memory=pin_memory is not False and torch.cuda.is_available(),
-        failure_budget=failure_budget,
-        start_method=_checked_start_method(multiprocessing_context),
-        timeout=timeout,
-    )
-
-
-get_savable_loader = get_loader  # every loader can be saved; users know both names
-
-
-def _configured(dataset: Dataset[T], given: WorkerConfig | None) -> tuple[Dataset[T], WorkerConfig]:
-    carried = dataset.worker_config
-    config = given or carried or WorkerConfig.default_worker_config(num_workers=0)
-    if carried is None:
-        dataset = dataset.reseeded(config.seed_offset) if config.seed_offset else dataset
-    elif carried.seed_offset != config.seed_offset:
-        raise ConfigError(
-            f"the loader's worker config has seed_offset {config.seed_offset}, the dataset was "
-            f"built with seed_offset {carried.seed_offset}: they name different orders. Build the "
-            "dataset with the loader's worker config, or use one seed_offset for both"
-        )
-    if not dataset.indexed and config.world_size > 1:
-        raise ConfigError(
-            f"{type(dataset).__name__} reads a stream, which cannot be divided among ranks, and "
-            f"world_size is {config.world_size}. To keep a dataset divisible, leave samples out by "
-            "raising SkipSample in an encoder instead of using FilterDataset, or filter them out "
-            "when the data are prepared"
-        )
-    return dataset, config
+        """Keep the position of the running iteration, if there is one, and end it."""
+        if self._feed is not None:
+            self._resume = self._feed.state()
+            self._feed.close()
+            self._feed = self._iterator = None
 
 
 def _pinned(item: T) -> T:
     return cast("T", torch.utils.data._utils.pin_memory.pin_memory(item))  # type: ignore[no-untyped-call]
-
-
-def _checked_start_method(given: str | None) -> str:
-    if given is None:
-        return "fork" if sys.platform == "linux" else "spawn"
-    known = multiprocessing.get_all_start_methods()
-    if given not in known:
-        raise ConfigError(
-            f"multiprocessing_context is one of {', '.join(known)} here, or None; got {given!r}"
-        )
-    return given
-
-
-def _check_whole(name: str, value: int, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ConfigError(f"{name} is a whole number, {least} or more; got {value!r}")

@@ -3,133 +3,131 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import multiprocessing
 import os
 import pickle
-import signal
+import select
+import threading
 import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-from energize.dataset import Dataset
-from energize.errors import ConfigError, LoaderError, WorkerDiedError
-from energize.loader.shipping import Reply, Request, loads
+from energize.errors import LoaderError, WorkerDiedError
+from energize.loader.channel import Channel, channel_pair
+from energize.loader.obituary import how_it_ended, unpicklable
+from energize.loader.shipping import NOT_STARTED, Reply, Request, loads, rebuilt
 from energize.loader.slots import ReceivedSlots
-from energize.loader.worker import serve
+from energize.loader.worker import Task, serve
 
 __all__ = ["WorkerPool"]
 
 _SECONDS_TO_STOP = 1.0
 
-_CAUSES = {
-    signal.SIGKILL: "Most often the kernel does that when memory runs out (see dmesg): fewer "
-    "workers, a smaller prefetch_factor or smaller batches need less",
-    signal.SIGBUS: "Most often shared memory ran out: enlarge /dev/shm (docker run --shm-size=8g), "
-    "or use fewer workers or a smaller prefetch_factor",
-    signal.SIGSEGV: "Native code crashed, in a decoder for example; num_workers=0 with "
-    "`python -X faulthandler` shows where",
-}
+_LOOK_AROUND = 1.0
+"""Seconds after which a wait looks whether workers still run."""
+
+_MOST_ENDS = 3
+"""How many workers may end in one place without an answer before it is given up."""
+
+_log = logging.getLogger("energize")
 
 
 @dataclass(slots=True)
 class _Member:
-    """A worker process, and the requests it has not answered yet, oldest first."""
+    """A worker process, and what it has not answered yet, oldest first.
 
+    `silent` is for how many seconds the trainer has waited in vain for a reply of it, `ends` how
+    many workers in its place have ended since one of them answered.
+    """
+
+    number: int
     process: BaseProcess
-    connection: Connection
-    pending: deque[Request] = field(default_factory=deque)
+    channel: Channel
+    pending: deque[tuple[int, Request]] = field(default_factory=deque)
     slots: ReceivedSlots = field(default_factory=ReceivedSlots)
-
-    def has_ended(self) -> bool:
-        """Whether the process is gone, or about to be: its pipe has been closed already."""
-        self.process.join(_SECONDS_TO_STOP)
-        return not self.process.is_alive()
-
-    def obituary(self) -> WorkerDiedError:
-        """What is to be said about this worker, which has ended."""
-        self.has_ended()
-        code = self.process.exitcode
-        if code is not None and code < 0:
-            how = f"was killed by {signal.Signals(-code).name}"
-            cause = _CAUSES.get(
-                signal.Signals(-code), "Something outside the loader sent the signal"
-            )
-        else:
-            how = f"ended with exit code {code}"
-            cause = (
-                "Its own output says why: something called sys.exit(), or it could not start. A "
-                'script that spawns workers keeps its work under `if __name__ == "__main__":`'
-            )
-        work = f" while it had {self.pending[0]} to answer" if self.pending else ""
-        return WorkerDiedError(
-            f"{self.process.name} (pid {self.process.pid}) {how}{work}. {cause}. The loader's "
-            "state is that after the last delivered item; iterating again starts new workers"
-        )
+    silent: float = 0.0
+    ends: int = 0
 
 
 class WorkerPool:
-    """`count` processes that answer requests; replies are taken in the order of the requests.
+    """`count` processes that answer requests. `replaced` counts those whose place others took.
 
-    `prefetch` requests per worker are under way or answered ahead. The next one goes to the worker
-    with the fewest left, so a slow one holds up the others as little as possible. Any error on the
-    way, Ctrl-C included, closes the pool; what a worker raised is part of its reply.
+    A worker that dies, or gives no whole reply for `timeout` seconds while one is waited for, is
+    replaced, and what it was asked is asked again: requests are answered alike by any worker.
     """
 
-    def __init__(
-        self,
-        dataset: Dataset[Any],
-        count: int,
-        prefetch: int,
-        start_method: str,
-        timeout: float | None,
-    ) -> None:
-        self._owner = os.getpid()
-        self._prefetch = prefetch
+    def __init__(self, task: Task, count: int, start_method: str, timeout: float | None) -> None:
+        self.replaced = 0
+        self.task = task
+        self._start_method = start_method
         self._timeout = timeout
-        self._requests: Iterator[Request] = iter(())
+        self._owner = os.getpid()
         self._tickets = itertools.count()
-        self._due: deque[int] = deque()
-        self._arrived: dict[int, Reply] = {}
+        self._pickled: bytes | None = None
+        self._replies: dict[int, Reply] = {}
+        self._wanted: set[int] = set()
         self._members: list[_Member] = []
-        try:
+        with self._closed_on_error():
             for number in range(count):
-                self._members.append(_started(dataset, number, start_method))
-        except BaseException:
-            self.close()
-            raise
+                self._members.append(self._started(number))
 
     @property
     def closed(self) -> bool:
         """Whether this process has no worker of the pool: they are gone, or those of its parent."""
         return not self._members or os.getpid() != self._owner
 
-    def begin(self, requests: Iterator[Request]) -> None:
-        """Answer these requests from now on; earlier ones that were not taken are dropped."""
-        self._requests = requests
-        self._due.clear()
-        self._arrived.clear()
+    @property
+    def workers(self) -> int:
+        """How many workers there are."""
+        return len(self._members)
+
+    def ask(self, request: Request, worker: int | None = None) -> int:
+        """Ask a worker, or the one with the least to do, and return the ticket of the reply."""
+        ticket = next(self._tickets)
+        self._wanted.add(ticket)
+        if worker is None:
+            member = min(self._members, key=lambda each: len(each.pending))
+        else:
+            member = self._members[worker]
+        member.pending.append((ticket, request))
         with self._closed_on_error():
-            self._send_ahead()
+            self._post(member, ticket, request)
+        return ticket
 
-    def take(self) -> Reply:
-        """The reply to the oldest request not yet taken; there must be one.
+    def look(self) -> None:
+        """Take in what replies have come, without waiting for any."""
+        with self._closed_on_error():
+            self._exchange(0.0)
 
-        Raises `WorkerDiedError` as soon as a worker has died, and `LoaderError` when no reply comes
-        within the timeout.
+    def has(self, ticket: int) -> bool:
+        """Whether the reply has come."""
+        return ticket in self._replies
+
+    def take(self, ticket: int) -> Reply:
+        """The reply, when it has come.
+
+        Raises `WorkerDiedError` when a request has ended several workers, and `LoaderError` when
+        several gave no answer to it.
         """
         with self._closed_on_error():
-            self._send_ahead()
-            until = None if self._timeout is None else time.monotonic() + self._timeout
-            while self._due[0] not in self._arrived:
-                self._receive(until)
-            reply = self._arrived.pop(self._due.popleft())
-            self._send_ahead()
-            return reply
+            while ticket not in self._replies:
+                began = time.monotonic()
+                heard = self._exchange(_LOOK_AROUND)
+                # No more than that: while the trainer itself was stopped nobody could be heard.
+                waited = min(time.monotonic() - began, _LOOK_AROUND)
+                self._note_silence(heard, waited)
+        self._wanted.discard(ticket)
+        return self._replies.pop(ticket)
+
+    def forget(self) -> None:
+        """Drop what was asked and not taken; workers answer it, and nobody listens."""
+        self._wanted.clear()
+        self._replies.clear()
 
     def close(self) -> None:
         """End the worker processes; those that do not stop within a second are killed."""
@@ -138,92 +136,141 @@ class WorkerPool:
             return  # a forked copy of the pool: the processes are not its children
         for member in members:
             with suppress(OSError):
-                member.connection.send(None)
+                member.channel.post(pickle.dumps(None))
         until = time.monotonic() + _SECONDS_TO_STOP
         for member in members:
             member.process.join(max(0.0, until - time.monotonic()))
-            if member.process.is_alive():
-                member.process.kill()
-                member.process.join()
-            member.connection.close()
+            _end(member)
 
     @contextmanager
     def _closed_on_error(self) -> Iterator[None]:
-        """A message that was read in part, by Ctrl-C say, leaves its pipe unusable."""
+        """Whatever breaks, Ctrl-C included, leaves no worker behind."""
         try:
             yield
         except BaseException:
             self.close()
             raise
 
-    def _send_ahead(self) -> None:
-        while len(self._due) < self._prefetch * len(self._members):
-            request = next(self._requests, None)
-            if request is None:
-                return
-            ticket = next(self._tickets)
-            member = min(self._members, key=lambda each: len(each.pending))
-            member.pending.append(request)
-            self._due.append(ticket)
-            try:
-                member.connection.send((ticket, request))
-            except OSError as error:
-                raise member.obituary() from error
+    def _post(self, member: _Member, ticket: int, request: Request) -> None:
+        with suppress(OSError):  # it has died, which is seen where replies are received
+            member.channel.post(pickle.dumps((ticket, request)))
 
-    def _receive(self, until: float | None) -> None:
-        """Wait for something to come, and take one reply from each worker that has one."""
-        ended = {each.process.sentinel: each for each in self._members}
-        talking = {each.connection: each for each in self._members}
-        seconds = None if until is None else max(0.0, until - time.monotonic())
-        ready = wait([*talking, *ended], seconds)
-        if not ready:
-            raise LoaderError(
-                f"no answer from the workers within timeout={self._timeout} s; they were asked for "
-                f"{', '.join(str(each.pending[0]) for each in self._members if each.pending)}. "
-                "Look for a file system that hangs or an encoder that waits for a lock, or give a "
-                "longer timeout"
-            )
-        for handle in ready:
-            if isinstance(handle, int):
-                raise ended[handle].obituary()
-        for handle in ready:
-            if isinstance(handle, Connection):
-                self._receive_from(talking[handle])
+    def _exchange(self, seconds: float) -> set[int]:
+        """Send what waits and take what has come, or else comes within `seconds`; the numbers of
+        the workers that something came from.
+        """
+        poll = select.poll()
+        by_descriptor = {member.channel.fileno(): member for member in self._members}
+        for descriptor, member in by_descriptor.items():
+            with suppress(OSError):
+                unsent = not member.channel.flush()
+                poll.register(descriptor, select.POLLIN | (select.POLLOUT if unsent else 0))
+        heard = set()
+        for descriptor, _ in poll.poll(seconds * 1000):
+            member = by_descriptor[descriptor]
+            heard.add(member.number)
+            self._receive_from(member)
+        return heard
 
     def _receive_from(self, member: _Member) -> None:
         try:
-            data = member.connection.recv_bytes()
-            reply: Reply = loads(data, member.slots)
-        except (OSError, EOFError) as error:
-            if member.has_ended():
-                raise member.obituary() from error
+            for message in member.channel.received():
+                reply, size = loads(message.data, message.descriptors, member.slots)
+                if reply.error is not None and reply.ticket == NOT_STARTED:
+                    raise rebuilt(reply.error)
+                reply.size = size
+                member.silent, member.ends = 0.0, 0
+                member.pending.popleft()
+                if reply.ticket in self._wanted:
+                    self._replies[reply.ticket] = reply
+        except EOFError:
+            self._replace(member, None)
+        except OSError as error:
+            if isinstance(error, ConnectionError):
+                self._replace(member, None)
+                return
             raise LoaderError(
-                f"a reply of {member.process.name} cannot be read: {type(error).__name__}: "
+                f"a reply of {member.process.name} cannot be taken over: {type(error).__name__}: "
                 f"{error}. Each piece of shared memory that holds a large tensor takes a file "
                 "descriptor; raise the limit (ulimit -n), or keep fewer batches at a time"
             ) from error
-        member.pending.popleft()
-        if reply.ticket in self._due:
-            self._arrived[reply.ticket] = reply
+
+    def _note_silence(self, heard: set[int], waited: float) -> None:
+        """Count how long workers with something to answer were silent; replace those too long."""
+        for member in list(self._members):
+            if not member.pending or member.number in heard:
+                continue
+            member.silent += waited
+            if self._timeout is not None and member.silent >= self._timeout:
+                self._replace(member, self._timeout)
+
+    def _replace(self, member: _Member, timeout: float | None) -> None:
+        """Another worker in place of one that is gone, or that was silent for `timeout` seconds."""
+        if timeout is not None:
+            member.process.kill()
+        member.process.join(_SECONDS_TO_STOP)
+        how, cause = how_it_ended(member.process, timeout)
+        work = f" while it had {member.pending[0][1]} to answer" if member.pending else ""
+        what = f"{member.process.name} (pid {member.process.pid}) {how}{work}. {cause}"
+        _end(member)
+        if member.ends + 1 == _MOST_ENDS:
+            raise (WorkerDiedError if timeout is None else LoaderError)(
+                f"{what}. It was the last of {_MOST_ENDS} workers that ended so, one after "
+                "another. The loader's state is that after the last delivered item; iterating "
+                "again starts new workers"
+            )
+        self.replaced += 1
+        _log.warning("%s. A new one takes its place (replacement %d)", what, self.replaced)
+        other = self._started(member.number)
+        other.ends = member.ends + 1
+        other.pending.extend(member.pending)
+        self._members[member.number] = other
+        for ticket, request in other.pending:
+            self._post(other, ticket, request)
+
+    def _started(self, number: int) -> _Member:
+        context: Any = multiprocessing.get_context(self._start_method)
+        ours, theirs = channel_pair()
+        forked = self._start_method == "fork"
+        held = [member.channel.fileno() for member in self._members] if forked else []
+        arguments = (
+            self.task if forked else self._pickled_task(),
+            theirs,
+            0 if self._start_method == "forkserver" else os.getpid(),
+            [*held, ours.fileno()] if forked else [],
+            threading.current_thread() is threading.main_thread()
+            and self._start_method != "forkserver",
+        )
+        name = f"energize worker {number}"
+        process = context.Process(target=serve, args=arguments, name=name, daemon=True)
+        try:
+            process.start()
+        except BaseException as error:
+            ours.close()
+            if isinstance(error, OSError):
+                raise LoaderError(
+                    f"{name} cannot be started: {error}. Use fewer workers, or raise the limits on "
+                    "processes and memory"
+                ) from error
+            raise
+        finally:
+            theirs.close()
+        return _Member(number, process, Channel(ours))
+
+    def _pickled_task(self) -> bytes:
+        """The task for a process that starts from nothing; pickled once for all of them."""
+        if self._pickled is None:
+            try:
+                self._pickled = pickle.dumps(self.task)
+            except Exception as error:  # whatever the classes of the user do
+                raise unpicklable(self.task, self._start_method, error) from error
+        return self._pickled
 
 
-def _started(dataset: Dataset[Any], number: int, start_method: str) -> _Member:
-    context: Any = multiprocessing.get_context(start_method)  # its type does not know Process
-    ours, theirs = context.Pipe()
-    process = context.Process(
-        target=serve,
-        args=(dataset, theirs),
-        name=f"energize worker {number}",
-        daemon=True,
-    )
-    try:
-        process.start()
-    except (pickle.PicklingError, AttributeError, TypeError) as error:
-        raise ConfigError(
-            f"the dataset cannot be pickled for a worker started by {start_method!r}: {error}. "
-            "Define functions at the top of a module instead of lambdas or inner functions, or use "
-            "multiprocessing_context='fork'"
-        ) from error
-    finally:
-        theirs.close()
-    return _Member(process, ours)
+def _end(member: _Member) -> None:
+    """See a worker off, whatever state it is in."""
+    if member.process.is_alive():
+        member.process.kill()
+    member.process.join()
+    with suppress(OSError):
+        member.channel.close()

@@ -1,37 +1,82 @@
-"""What travels between trainer and workers, and how errors and tensors are packed for the way."""
+"""What travels between trainer and workers, and how items and errors are packed for the way."""
 
 from __future__ import annotations
 
 import io
 import itertools
 import pickle
+import struct
 import traceback
 from dataclasses import dataclass, field
-from multiprocessing.reduction import ForkingPickler
 from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from energize.cursor import State
 from energize.errors import LoaderError
 from energize.late import torch
-from energize.loader.slots import ReceivedSlots, Slots, SlotTensor
+from energize.loader.slots import ReceivedSlots, SlotBytes, Slots
 
-__all__ = ["ContinueStream", "Reply", "Request", "ShippedError", "dumps", "rebuilt", "shipped"]
+__all__ = [
+    "NOT_STARTED",
+    "Fetch",
+    "Reply",
+    "Request",
+    "ShippedError",
+    "StreamOn",
+    "dumps",
+    "loads",
+    "rebuilt",
+    "shipped",
+]
 
-SMALL_TENSOR = 512 * 1024
-"""Bytes up to which a tensor is copied through the pipe. A larger one goes through a slot of shared
-memory, each of which holds a file descriptor."""
+NOT_STARTED = -1
+"""The ticket of what a worker sends that cannot start."""
+
+SMALL = 512 * 1024
+"""Bytes up to which a tensor or an array is copied through the socket; a larger one goes through a
+slot of shared memory."""
+
+_LENGTH = struct.Struct("!Q")
+
+Int64Array = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
-class ContinueStream:
-    """Asks for the next items of a stream; `reopen` first opens it at `state`."""
+class Fetch:
+    """Asks for the items at some positions of an indexed dataset."""
 
-    reopen: bool = False
-    state: State | None = None
+    positions: tuple[int, ...]
+
+    def __str__(self) -> str:
+        shown = ", ".join(map(str, self.positions[:3]))
+        return f"the items at {shown}{', ...' if len(self.positions) > 3 else ''}"
+
+    def __len__(self) -> int:
+        return len(self.positions)
 
 
-Request = range | ContinueStream
-"""The positions to fetch, or a call for more of a stream."""
+@dataclass(frozen=True, slots=True)
+class StreamOn:
+    """Asks for the next items of a lane of a stream.
+
+    They are those after `state`, which a worker that is `at` the same place already has open.
+    """
+
+    lane: int
+    at: int
+    state: State | None
+    items: int
+
+    def __str__(self) -> str:
+        return f"lane {self.lane} of a stream, from its item {self.at} on"
+
+    def __len__(self) -> int:
+        return self.items
+
+
+Request = Fetch | StreamOn
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +92,8 @@ class Reply:
     """What a worker answers.
 
     `states` has the stream's state after each item, and `end` the one after its last; both stay
-    empty for positions. With an `error` the items are those that came before it.
+    empty for positions. With an `error` the items are those that came before it. `seconds` is what
+    it took, and `size`, set by the receiver, the bytes that the items take.
     """
 
     ticket: int
@@ -56,9 +102,11 @@ class Reply:
     end: State | None = None
     failures: list[str] = field(default_factory=list)
     error: ShippedError | None = None
+    seconds: float = 0.0
+    size: int = 0
 
 
-def shipped(error: Exception) -> ShippedError:
+def shipped(error: BaseException) -> ShippedError:
     """`error` ready to travel; an exception that cannot be rebuilt is replaced by its text."""
     chain = []
     link: BaseException | None = error
@@ -93,25 +141,26 @@ def rebuilt(error: ShippedError) -> BaseException:
     return chain[0]
 
 
-class _Pickler(ForkingPickler):
-    def __init__(self, buffer: Any, slots: Slots) -> None:
-        super().__init__(buffer, 5)
-        self._slots = slots
-        self._sent: dict[int, tuple[torch.Tensor, SlotTensor]] = {}
+class _Pickler(pickle.Pickler):
+    """Tensors as buffers, as numpy's arrays are anyway; large buffers in slots."""
 
-    def persistent_id(self, obj: Any) -> Any:
-        if type(obj) is not torch.Tensor or not _is_plain(obj) or _is_small(obj):
-            return None
-        if id(obj) not in self._sent:
-            # The tensor is kept as well: were it let go, its id would become another one's.
-            self._sent[id(obj)] = obj, self._slots.put(obj)
-        return self._sent[id(obj)][1]
+    def __init__(self, file: Any, slots: Slots) -> None:
+        super().__init__(file, 5, buffer_callback=self._keep_in_pickle)
+        self._slots = slots
+        self.buffers: list[SlotBytes] = []
+
+    def _keep_in_pickle(self, buffer: pickle.PickleBuffer) -> bool:
+        raw = buffer.raw()
+        if raw.nbytes <= SMALL:
+            return True
+        self.buffers.append(self._slots.put(np.frombuffer(raw, dtype=np.uint8)))
+        return False
 
     def reducer_override(self, obj: Any) -> Any:
-        if type(obj) is torch.Tensor and _is_small(obj):
-            flat = obj.contiguous().reshape(-1).view(torch.uint8)
-            return _tensor, (bytearray(flat.numpy()), obj.dtype, tuple(obj.shape))
-        return NotImplemented
+        if type(obj) is not torch.Tensor or not _is_plain(obj):
+            return NotImplemented
+        flat = obj.contiguous().reshape(-1).view(torch.uint8)
+        return _tensor, (pickle.PickleBuffer(flat.numpy().data), obj.dtype, tuple(obj.shape))
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:
@@ -120,42 +169,39 @@ def _is_plain(tensor: torch.Tensor) -> bool:
         and tensor.layout is torch.strided
         and not tensor.is_quantized
         and not tensor.requires_grad
+        and not tensor.is_conj()
+        and not tensor.is_neg()
         and tensor.numel() > 0
     )
 
 
-def _is_small(tensor: torch.Tensor) -> bool:
-    return _is_plain(tensor) and tensor.numel() * tensor.element_size() <= SMALL_TENSOR
-
-
-def _tensor(data: bytearray, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
+def _tensor(data: Any, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
     return torch.frombuffer(data, dtype=dtype).reshape(shape)
 
 
-def dumps(value: Any, slots: Slots) -> memoryview:
-    """`value` pickled for the process at the other end of a pipe, large tensors in slots."""
+def dumps(value: Any, slots: Slots) -> tuple[memoryview, list[int]]:
+    """`value` packed for the process at the other end, large buffers in slots; and the descriptors
+    of slots that are new.
+    """
     buffer = io.BytesIO()
-    _Pickler(buffer, slots).dump(value)
-    _Pickler(buffer, slots).dump(slots.dropped)
-    slots.dropped = []
-    return buffer.getbuffer()
+    pickler = _Pickler(buffer, slots)
+    pickler.dump(value)
+    length = buffer.tell()
+    made, descriptors, dropped = slots.news()
+    pickle.dump((pickler.buffers, made, dropped), buffer, 5)
+    buffer.write(_LENGTH.pack(length))
+    return buffer.getbuffer(), descriptors
 
 
-class _Unpickler(pickle.Unpickler):
-    def __init__(self, buffer: Any, slots: ReceivedSlots) -> None:
-        super().__init__(buffer)
-        self._slots = slots
-        self._loaded: dict[int, torch.Tensor] = {}
-
-    def persistent_load(self, pid: Any) -> Any:
-        if pid.slot not in self._loaded:
-            self._loaded[pid.slot] = self._slots.tensor(pid)
-        return self._loaded[pid.slot]
-
-
-def loads(data: bytes, slots: ReceivedSlots) -> Any:
-    """What `dumps` packed; large tensors lie in the worker's slots until they are let go."""
-    unpickler = _Unpickler(io.BytesIO(data), slots)
-    value = unpickler.load()
-    slots.forget(unpickler.load())
-    return value
+def loads(data: memoryview, descriptors: list[int], slots: ReceivedSlots) -> tuple[Any, int]:
+    """What `dumps` packed, and the bytes that it takes; large buffers lie in the worker's slots
+    until they are let go.
+    """
+    end = len(data) - _LENGTH.size
+    (length,) = _LENGTH.unpack(data[end:])
+    buffers: list[SlotBytes]
+    buffers, made, dropped = pickle.loads(data[length:end])  # noqa: S301 - from our own worker
+    slots.update(made, descriptors, dropped)
+    views = [slots.view(each).data for each in buffers]
+    value = pickle.loads(data[:length], buffers=views)  # noqa: S301 - from our own worker
+    return value, len(data) + sum(each.size for each in buffers)

@@ -1,14 +1,16 @@
-"""Shared memory in which large tensors travel from a worker to the trainer.
+"""Shared memory in which large tensors and arrays travel from a worker to the trainer.
 
 Making shared memory costs far more than copying into it: the kernel clears every page, and both
 sides map it anew. So a worker keeps the pieces, called slots, and writes into one again as soon as
-the trainer has let go of all tensors in it. Their first byte says whether they have: the worker
-sets it, the trainer clears it, and no message is needed.
+the trainer has let go of everything in it. Their first byte says whether it has: the worker sets
+it, the trainer clears it, and no message is needed. A slot is a file without a name (memfd), whose
+descriptor travels once with the message that first uses it, so nothing can be left over, and the
+size of /dev/shm is no limit.
 """
 
 from __future__ import annotations
 
-import math
+import mmap
 import os
 import weakref
 from dataclasses import dataclass, field
@@ -16,9 +18,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from energize.late import torch
-
-__all__ = ["ReceivedSlots", "SlotTensor", "Slots"]
+__all__ = ["ReceivedSlots", "SlotBytes", "Slots"]
 
 _HEADER = 64
 """Bytes before the data: the flag, and the rest of a cache line, to which data are aligned."""
@@ -27,108 +27,104 @@ _FREE_SLOTS = 16
 """How many unused slots a worker keeps, or as many as are in use."""
 
 _MOST_WASTE = 2
-"""A slot this many times as large as a tensor is left to larger ones."""
+"""A slot this many times as large as what it shall hold is left to larger ones."""
 
 Bytes = npt.NDArray[np.uint8]
 
 
 @dataclass(frozen=True, slots=True)
-class SlotTensor:
-    """What travels in place of a tensor; `storage` only when the slot is new to the trainer."""
+class SlotBytes:
+    """What travels in place of bytes: where they are."""
 
     slot: int
-    storage: torch.UntypedStorage | None
-    dtype: torch.dtype
-    shape: tuple[int, ...]
-
-
-@dataclass(slots=True)
-class _Slot:
-    """A piece of shared memory: a flag, then data."""
-
-    storage: torch.UntypedStorage
-    memory: Bytes = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.memory = torch.tensor([], dtype=torch.uint8).set_(self.storage).numpy()
-
-    @property
-    def capacity(self) -> int:
-        return len(self.memory) - _HEADER
-
-    @property
-    def taken(self) -> bool:
-        return bool(self.memory[0])
+    size: int
 
 
 class Slots:
-    """The worker's side: puts tensors into slots, made as they are needed.
+    """The worker's side: puts bytes into slots, made as they are needed.
 
-    `dropped` are slots given up since it was last emptied, for the trainer to forget.
+    `made` are the numbers and descriptors of slots that are new to the trainer, `dropped` the
+    numbers of those given up, both since they were last taken by `news`.
     """
 
     def __init__(self) -> None:
-        self._slots: dict[int, _Slot] = {}
-        self._made = 0
-        self.dropped: list[int] = []
+        self._slots: dict[int, Bytes] = {}
+        self._count = 0
+        self._made: list[tuple[int, int]] = []
+        self._dropped: list[int] = []
 
-    def put(self, tensor: torch.Tensor) -> SlotTensor:
-        """A copy of a dense CPU tensor in a slot, which is taken until the trainer frees it."""
-        size = tensor.numel() * tensor.element_size()
-        storage = None
-        number = self._free_slot(size)
+    def put(self, data: Bytes) -> SlotBytes:
+        """A copy of contiguous bytes in a slot, which is taken until the trainer frees it."""
+        number = self._free_slot(len(data))
         if number is None:
-            storage = _shared(_HEADER + _rounded(size))
-            number, self._made = self._made, self._made + 1
-            self._slots[number] = _Slot(storage)
-        memory = self._slots[number].memory
+            number = self._make(len(data))
+        memory = self._slots[number]
         memory[0] = 1
-        target = torch.from_numpy(memory[_HEADER : _HEADER + size])
-        target.view(tensor.dtype).view(tensor.shape).copy_(tensor)
-        return SlotTensor(number, storage, tensor.dtype, tuple(tensor.shape))
+        memory[_HEADER : _HEADER + len(data)] = data
+        return SlotBytes(number, len(data))
+
+    def _make(self, size: int) -> int:
+        whole = _HEADER + _rounded(size)
+        descriptor = os.memfd_create("energize", os.MFD_CLOEXEC)
+        try:
+            os.posix_fallocate(descriptor, 0, whole)  # an error now, not a bus error later
+            memory = np.frombuffer(mmap.mmap(descriptor, whole), dtype=np.uint8)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        number, self._count = self._count, self._count + 1
+        self._slots[number] = memory
+        self._made.append((number, descriptor))
+        return number
+
+    def news(self) -> tuple[list[int], list[int], list[int]]:
+        """The numbers of new slots, their descriptors, and the numbers of those given up."""
+        made, dropped = self._made, self._dropped
+        self._made, self._dropped = [], []
+        return [number for number, _ in made], [descriptor for _, descriptor in made], dropped
 
     def _free_slot(self, size: int) -> int | None:
         """The smallest free slot that fits. Of other free ones, too many are not kept."""
-        free = [number for number, slot in self._slots.items() if not slot.taken]
-        fitting = [n for n in free if size <= self._slots[n].capacity <= size * _MOST_WASTE]
-        best = min(fitting, key=lambda n: self._slots[n].capacity, default=None)
+        free = [number for number, memory in self._slots.items() if not memory[0]]
+        room = {number: len(self._slots[number]) - _HEADER for number in free}
+        fitting = [n for n in free if size <= room[n] <= max(size, 1) * _MOST_WASTE]
+        best = min(fitting, key=room.__getitem__, default=None)
         kept = max(_FREE_SLOTS, len(self._slots) - len(free))
         for number in [n for n in free if n != best][: max(0, len(free) - kept)]:
             del self._slots[number]
-            self.dropped.append(number)
+            self._dropped.append(number)
         return best
 
 
+@dataclass(slots=True)
 class ReceivedSlots:
     """The trainer's side of one worker's slots."""
 
-    def __init__(self) -> None:
-        self._slots: dict[int, _Slot] = {}
+    _slots: dict[int, Bytes] = field(default_factory=dict)
 
-    def tensor(self, sent: SlotTensor) -> torch.Tensor:
-        """The tensor; its slot is freed when the last tensor that shares its memory is gone."""
-        if sent.storage is not None:
-            self._slots[sent.slot] = _Slot(sent.storage)
-        memory = self._slots[sent.slot].memory
-        size = sent.dtype.itemsize * math.prod(sent.shape)
-        lease = memory[_HEADER : _HEADER + size]  # the tensor's storage keeps this very object
-        weakref.finalize(lease, _free, memory, os.getpid()).atexit = False
-        return torch.from_numpy(lease).view(sent.dtype).view(sent.shape)
-
-    def forget(self, dropped: list[int]) -> None:
-        """Let go of slots that the worker has given up."""
+    def update(self, made: list[int], descriptors: list[int], dropped: list[int]) -> None:
+        """Take over new slots, whose descriptors are closed, and forget those given up."""
+        for number, descriptor in zip(made, descriptors, strict=True):
+            try:
+                memory = mmap.mmap(descriptor, os.fstat(descriptor).st_size)
+            finally:
+                os.close(descriptor)
+            self._slots[number] = np.frombuffer(memory, dtype=np.uint8)
         for number in dropped:
             self._slots.pop(number, None)
+
+    def view(self, sent: SlotBytes) -> Bytes:
+        """The bytes; their slot is freed when the last array or tensor over them is gone."""
+        memory = self._slots[sent.slot]
+        lease = memory[_HEADER : _HEADER + sent.size]  # what is made of it keeps this very object
+        weakref.finalize(lease, _free, memory, os.getpid()).atexit = False
+        return lease
 
 
 def _rounded(size: int) -> int:
     """At most an eighth more, so that batches of slightly different sizes share slots."""
     step = 1 << max(0, size.bit_length() - 4)
-    return -(-size // step) * step
-
-
-def _shared(size: int) -> torch.UntypedStorage:
-    return torch.UntypedStorage._new_shared(size)  # type: ignore[no-untyped-call,no-any-return]
+    return -(-max(size, 1) // step) * step
 
 
 def _free(memory: Bytes, owner: int) -> None:

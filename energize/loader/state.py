@@ -4,37 +4,46 @@ from __future__ import annotations
 
 import itertools
 import json
+import logging
 from typing import Any
 
 from energize.cursor import State, state_field
 from energize.dataset import Dataset
 from energize.errors import StateError, StateMismatchError
+from energize.outline import differences, functions_of, packed, unpacked
 
 __all__ = ["packed_state", "unpacked_state"]
 
-VERSION = 1
+VERSION = 2
 
 _DIFFERENCES_SHOWN = 20
 
+_FUNCTIONS_KEPT = 40
+
+_log = logging.getLogger("energize")
+
 
 def packed_state(dataset: Dataset[Any], cursor: State) -> State:
-    """The state to save: `version`, the description of the `dataset` and the `cursor`'s state.
+    """The state to save: `version`, the outline of the `dataset`, the `functions` that are called
+    on items, and the `cursor`'s state.
 
-    The two are JSON texts. torch.distributed.checkpoint cuts dicts and lists into one entry for
+    The last three are texts. torch.distributed.checkpoint cuts dicts and lists into one entry for
     each leaf, and then insists on the same leaves when it loads; a text stays one entry.
     """
     return {
         "version": VERSION,
-        "dataset": json.dumps(dataset.describe()),
-        "cursor": json.dumps(cursor),
+        "dataset": dataset.packed_outline,
+        "functions": json.dumps(functions_of(dataset)[:_FUNCTIONS_KEPT]),
+        "cursor": packed(cursor),
     }
 
 
-def unpacked_state(dataset: Dataset[Any], saved: object) -> State:
+def unpacked_state(dataset: Dataset[Any], saved: object, *, strict: bool = True) -> State:
     """The cursor's state in a saved one.
 
     Raises `StateMismatchError` when it was saved over another dataset, `StateError` when it is not
-    a state of this version at all.
+    a state of this version at all. Without `strict` differences are warnings, as are functions of
+    other names, which change no order, in any case.
     """
     if not isinstance(saved, dict):
         raise StateError(
@@ -46,25 +55,48 @@ def unpacked_state(dataset: Dataset[Any], saved: object) -> State:
             f"the saved state has version {version}, this energize reads version {VERSION}; resume "
             "with the energize that saved it"
         )
-    cursor = _parsed(saved, "cursor")
-    found = list(dataset.mismatches(_parsed(saved, "dataset"), cursor))
+    cursor = unpacked(state_field(saved, "cursor", str), "cursor")
+    found = _mismatches(dataset, saved, cursor)
     if found:
-        shown = "\n".join(f"  {each}" for each in itertools.islice(found, _DIFFERENCES_SHOWN))
+        shown = "\n".join(f"  {each}" for each in found[:_DIFFERENCES_SHOWN])
         more = len(found) - _DIFFERENCES_SHOWN
-        raise StateMismatchError(
+        text = (
             "the saved state belongs to another dataset, and positions in that one mean nothing in "
-            f"this one:\n{shown}{f'{chr(10)}  and {more} more' if more > 0 else ''}\n"
-            "Build the dataset as it was, or start without the state"
+            f"this one:\n{shown}{f'{chr(10)}  and {more} more' if more > 0 else ''}"
         )
+        if strict:
+            raise StateMismatchError(
+                f"{text}\nBuild the dataset as it was, start without the state, or go on all the "
+                "same with load_state_dict(state, strict=False)"
+            )
+        _log.warning("%s\n  (it goes on all the same: strict=False)", text)
+    _warn_of_functions(dataset, saved)
     return cursor
 
 
-def _parsed(saved: State, name: str) -> State:
-    text = state_field(saved, name, str)
+def _mismatches(dataset: Dataset[Any], saved: State, cursor: State) -> list[str]:
+    trees = differences(state_field(saved, "dataset", str), dataset)
+    if trees is None:
+        return []
+    found = list(itertools.islice(dataset.mismatches(*trees, cursor), 1000))
+    unnamed = "something of its settings is different (a state of so wide a mix does not keep what)"
+    return found or ([] if dataset.forgives_later_changes else [unnamed])
+
+
+def _warn_of_functions(dataset: Dataset[Any], saved: State) -> None:
+    text = saved.get("functions")
     try:
-        value = json.loads(text)
-    except ValueError as error:
-        raise StateError(f"the saved state's {name!r} is not JSON: {error}") from error
-    if not isinstance(value, dict):
-        raise StateError(f"the saved state's {name!r} is not a JSON object: {text[:80]}")
-    return value
+        before = json.loads(text) if isinstance(text, str) else []
+    except (ValueError, RecursionError):
+        before = []
+    now = functions_of(dataset)[:_FUNCTIONS_KEPT]
+    if not isinstance(before, list) or before == now:
+        return
+    gone = [str(each) for each in before if each not in now]
+    new = [each for each in now if each not in before]
+    _log.warning(
+        "the saved state was made with other functions than this dataset has: gone %s; new %s. The "
+        "order of the samples does not depend on them",
+        ", ".join(gone) or "none",
+        ", ".join(new) or "none",
+    )

@@ -2,49 +2,106 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import os
+import pickle
 import queue
 import signal
+import socket
 import threading
 import time
-from multiprocessing.connection import Connection
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 import numpy as np
 
-from energize.cursor import Cursor, State
+from energize.cursor import Cursor
 from energize.dataset import Dataset, IndexedDataset
-from energize.errors import LoaderError
-from energize.fetching import Attempt, Failed, resolve
+from energize.errors import EncoderError, LoaderError
 from energize.late import torch
-from energize.loader.shipping import ContinueStream, Reply, Request, dumps, shipped
+from energize.loader.channel import Channel
+from energize.loader.shipping import NOT_STARTED, Reply, Request, StreamOn, dumps, shipped
 from energize.loader.slots import Slots
+from energize.reading import Failed, Reading, resolve
+from energize.topology import Lane
 
-__all__ = ["serve"]
+__all__ = ["Task", "serve"]
 
-_LOOK_FOR_TRAINER = 2.0
+_LOOK_FOR_TRAINER = 0.5
 """Seconds between two looks whether the trainer is still there."""
 
-_STREAM_SECONDS = 0.005
+_STREAM_SECONDS = 0.02
 """How long items of a stream are gathered into one reply: long against the cost of sending it."""
 
-_STREAM_ITEMS = 64
+_SET_PARENT_DEATH_SIGNAL = 1
 
 
-def serve(dataset: Dataset[Any], connection: Connection) -> None:
-    """The whole life of a worker process: it ends when told to, or when the trainer is gone."""
-    _settle()
-    outbox: queue.SimpleQueue[memoryview] = queue.SimpleQueue()
-    threading.Thread(target=_send_all, args=(outbox, connection), daemon=True).start()
-    worker = _Worker(dataset)
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What a worker is started for: the `dataset`, in so many `lanes` if it is a stream."""
+
+    dataset: Dataset[Any]
+    on_error: Callable[[EncoderError], None]
+    lanes: int = 1
+    endless: bool = False
+
+
+def serve(
+    task: Task | bytes, end: socket.socket, trainer: int, others: Sequence[int], dies: bool
+) -> None:
+    """The whole life of a worker process: it ends when told to, or when the trainer is gone.
+
+    `trainer` is the process that has to be its parent, or 0 where a fork server is. `others` are
+    descriptors that a forked process has inherited and must not hold. `dies` has the kernel end it
+    with the trainer, which it may when the thread that started it lives as long.
+    """
+    _watch_trainer(trainer, dies)
+    _settle(others)
+    channel = Channel(end)
+    outbox: queue.SimpleQueue[tuple[memoryview, list[int]]] = queue.SimpleQueue()
+    threading.Thread(target=_send_all, args=(outbox, channel), daemon=True).start()
     slots = Slots()
-    trainer = os.getppid()
-    while (message := _next_message(connection, trainer)) is not None:
-        outbox.put(_packed(worker.answered(*message), slots))
+    try:
+        started = pickle.loads(task) if isinstance(task, bytes) else task  # noqa: S301 - trainer's
+    except Exception as error:  # a class that is not there in this process, for example
+        wrong = LoaderError(
+            f"the dataset cannot be rebuilt in a worker: {type(error).__name__}: {error}. Define "
+            "what it is made of in modules that can be imported, not in the script itself or in an "
+            "interactive session, or use multiprocessing_context='fork'"
+        )
+        wrong.__cause__ = error
+        channel.send(*dumps(Reply(NOT_STARTED, error=shipped(wrong)), slots))
+        return
+    worker = _Worker(started)
+    with suppress(EOFError, OSError):
+        while True:
+            message = pickle.loads(channel.wait().data)  # noqa: S301 - from the trainer
+            if message is None:
+                return
+            outbox.put(_packed(worker.answered(*message), slots))
 
 
-def _settle() -> None:
+def _watch_trainer(trainer: int, dies: bool) -> None:
+    """See to it that this process does not outlive the trainer, whatever it is busy with."""
+    if dies:
+        with suppress(OSError, AttributeError):  # not on this system
+            ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
+    parent = os.getppid()
+    if parent != trainer if trainer else parent == 1:
+        os._exit(1)  # it died before anybody looked
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(_LOOK_FOR_TRAINER)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def _settle(others: Sequence[int]) -> None:
     """Undo what a forked process has inherited of the trainer, and leave the cores to others.
 
     Ctrl-C reaches all processes of a terminal; what it means is for the trainer to decide. A
@@ -52,90 +109,100 @@ def _settle() -> None:
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    for descriptor in others:
+        with suppress(OSError):
+            os.close(descriptor)
     torch.set_num_threads(1)
     gc.freeze()
 
 
-def _next_message(connection: Connection, trainer: int) -> tuple[int, Request] | None:
-    """The next ticket and request; None when there will be no more."""
-    try:
-        # A sibling forked later may hold the other end open, so a dead trainer need not be an EOF.
-        while not connection.poll(_LOOK_FOR_TRAINER):
-            if os.getppid() != trainer:
-                return None
-        return cast("tuple[int, Request] | None", connection.recv())
-    except (EOFError, OSError):
-        return None
-
-
-def _send_all(outbox: queue.SimpleQueue[memoryview], connection: Connection) -> None:
+def _send_all(outbox: queue.SimpleQueue[tuple[memoryview, list[int]]], channel: Channel) -> None:
     """In a thread of its own, so that the next reply is made while this one waits to be taken."""
     while True:
+        data, descriptors = outbox.get()
         try:
-            connection.send_bytes(outbox.get())
+            channel.send(data, descriptors)
         except OSError:
             return
+        finally:
+            for descriptor in descriptors:
+                os.close(descriptor)
 
 
-def _packed(reply: Reply, slots: Slots) -> memoryview:
+def _packed(reply: Reply, slots: Slots) -> tuple[memoryview, list[int]]:
     try:
         return dumps(reply, slots)
     except Exception as error:  # pickling runs the code of the user's classes
         unsendable = LoaderError(
             f"items cannot be sent from a worker to the trainer: {type(error).__name__}: {error}. "
-            "Items travel by pickle, and tensors above 512 KiB through shared memory. If an item "
-            "cannot be pickled (a lambda, an open file), leave that part out in the encoder, or "
-            "use num_workers=0; if shared memory is full, enlarge /dev/shm (docker run "
-            "--shm-size=8g), or use fewer workers or a smaller prefetch_factor"
+            "Items travel by pickle, and tensors and arrays above 512 KiB through shared memory. "
+            "If an item cannot be pickled (a lambda, an open file), leave that part out in the "
+            "encoder, or use num_workers=0; if memory is full, use fewer workers, or a smaller "
+            "prefetch_factor or prefetch_bytes"
         )
         unsendable.__cause__ = error
         return dumps(Reply(reply.ticket, error=shipped(unsendable)), slots)
 
 
-class _Worker:
-    """Answers requests. Only a stream has a position here, and the trainer is told it."""
+@dataclass(slots=True)
+class _OpenLane:
+    """A lane of a stream, and how many of its items were asked for since the run began."""
 
-    def __init__(self, dataset: Dataset[Any]) -> None:
-        self._dataset = dataset
-        self._stream: Cursor[Any] | None = None
-        self._failures: list[str] = []
+    cursor: Cursor[Any]
+    at: int
+
+
+@dataclass(slots=True)
+class _Worker:
+    """Answers requests. Only streams have a place here, and the trainer is told it."""
+
+    task: Task
+    lanes: dict[int, _OpenLane] = field(default_factory=dict)
+    failures: list[str] = field(default_factory=list)
 
     def answered(self, ticket: int, request: Request) -> Reply:
         """The reply to a request; what goes wrong on the way is part of it."""
         reply = Reply(ticket)
+        began = time.perf_counter()
         try:
-            if isinstance(request, ContinueStream):
-                self._answer_stream(request, reply)
+            if isinstance(request, StreamOn):
+                self._stream_on(request, reply)
             else:
-                self._answer_positions(request, reply)
+                positions = np.array(request.positions, dtype=np.int64)
+                dataset = cast("IndexedDataset[Any]", self.task.dataset)
+                reply.items = resolve(dataset, positions, self._reading())
         except Exception as error:  # raised again in the trainer
             reply.error = shipped(error)
-        reply.failures, self._failures = self._failures, []
+        reply.failures, self.failures = self.failures, []
+        reply.seconds = time.perf_counter() - began
         return reply
 
+    def _reading(self) -> Reading:
+        return Reading(report=self._report, on_error=self.task.on_error)
+
     def _report(self, failed: Failed) -> None:
-        self._failures.append(str(failed))
+        self.failures.append(str(failed))
 
-    def _answer_positions(self, request: range, reply: Reply) -> None:
-        positions = np.arange(request.start, request.stop, request.step, dtype=np.int64)
-        dataset = cast("IndexedDataset[Any]", self._dataset)
-        reply.items = resolve(dataset, positions, Attempt(0, self._report))
-
-    def _answer_stream(self, request: ContinueStream, reply: Reply) -> None:
-        if request.reopen:
-            self._reopen(request.state)
-        if self._stream is None:
-            raise LoaderError("more was asked of a stream that is not open")
+    def _stream_on(self, request: StreamOn, reply: Reply) -> None:
+        cursor = self._opened(request)
         until = time.monotonic() + _STREAM_SECONDS
-        while not reply.items or (time.monotonic() < until and len(reply.items) < _STREAM_ITEMS):
+        while not reply.items or (time.monotonic() < until and len(reply.items) < request.items):
             try:
-                reply.items.append(next(self._stream))
+                reply.items.append(next(cursor))
             except StopIteration:
-                reply.end = self._stream.state()
+                reply.end = cursor.state()
+                del self.lanes[request.lane]
                 return
-            reply.states.append(self._stream.state())
+            reply.states.append(cursor.state())
+        self.lanes[request.lane].at += len(reply.items)
 
-    def _reopen(self, state: State | None) -> None:
-        if self._stream is not None:
-            self._stream.close()
-        self._stream = self._dataset.open(state=state, on_failure=self._report)
+    def _opened(self, request: StreamOn) -> Cursor[Any]:
+        held = self.lanes.get(request.lane)
+        if held is None or held.at != request.at:
+            if held is not None:
+                held.cursor.close()
+            lane = Lane(request.lane, self.task.lanes)
+            dataset, endless = self.task.dataset, self.task.endless
+            cursor = dataset.open_lane(lane, request.state, self._reading(), endless=endless)
+            held = self.lanes[request.lane] = _OpenLane(cursor, request.at)
+        return held.cursor

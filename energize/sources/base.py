@@ -10,7 +10,7 @@ import numpy as np
 
 from energize.dataset import IndexedDataset, Int64Array
 from energize.errors import EmptyDatasetError
-from energize.fetching import Attempt, Failed
+from energize.reading import Failed, Reading
 from energize.refs import Refs
 from energize.rng import derive, hash_positions
 
@@ -83,8 +83,8 @@ class Source(IndexedDataset[T_co]):
     def distinguished(self, occurrence: int) -> Self:
         return self._replace(occurrence=derive(self.occurrence, occurrence) % 2**62)
 
-    def fetch(self, positions: Int64Array, attempt: Attempt) -> list[T_co | Failed]:
-        return self.read(self._samples(positions, attempt.number))
+    def fetch(self, positions: Int64Array, reading: Reading) -> list[T_co | Failed]:
+        return self.read(self._samples(positions, reading.attempt))
 
     def refs(self, positions: Int64Array, attempt: int = 0) -> Refs:
         return Refs.of_source(self._samples(positions, attempt), positions // self.count)

@@ -6,7 +6,7 @@ from typing import Any
 
 from energize.dataset import Int64Array
 from energize.errors import ConfigError
-from energize.fetching import Failed
+from energize.reading import Failed
 from energize.sources.base import Source
 from energize.sources.optional import is_instance_of
 
@@ -64,9 +64,8 @@ class HuggingFaceSource(Source[dict[str, Any]]):
     def _compared(self) -> tuple[Any, ...]:
         return id(self.rows), self.given_name, self.seed, self.occurrence
 
-    def describe(self) -> dict[str, Any]:
+    def settings(self) -> dict[str, Any]:
         return {
-            "kind": type(self).__name__,
             "name": self.given_name,
             "count": self.count,
             "columns": list(self.rows.column_names),

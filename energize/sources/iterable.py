@@ -9,13 +9,15 @@ from functools import cached_property
 from itertools import islice
 from typing import Any, Self, TypeVar
 
-from energize.cursor import Cursor, State, state_field
-from energize.dataset import Dataset, OnFailure, log_failure
-from energize.errors import ConfigError, StateError
+from energize.cursor import Origin, State, counter_field, state_field
+from energize.dataset import Dataset
+from energize.errors import ConfigError
 from energize.late import torch
+from energize.reading import Reading
 from energize.rng import derive
 from energize.sources.optional import is_instance_of
-from energize.topology import SINGLE_LANE, Lane
+from energize.streaming import EndlessStream, Stream
+from energize.topology import Lane
 
 __all__ = ["IterableSource"]
 
@@ -33,7 +35,7 @@ class IterableSource(Dataset[T_co]):
 
     Resuming is exact: a Hugging Face dataset goes on from its own state; anything else, and one
     that holds samples in a shuffle buffer, is read from the front of the pass up to the place. In
-    lane i of n come the samples i, i + n, ...; the others are read and left out.
+    lane i of n come the samples i, i + n, ... of a pass; the others are read and left out.
 
     Raises `ConfigError` for what cannot be iterated over, and for an iterator, which gives its
     samples only once.
@@ -76,21 +78,33 @@ class IterableSource(Dataset[T_co]):
     def distinguished(self, occurrence: int) -> Self:
         return self._replace(occurrence=derive(self.occurrence, occurrence) % 2**62)
 
-    def describe(self) -> dict[str, Any]:
+    def settings(self) -> dict[str, Any]:
         return {
-            "kind": type(self).__name__,
             "name": self.name,
             "seed": self.seed,
             "occurrence": self.occurrence,
         }
 
-    def open(
-        self,
-        lane: Lane = SINGLE_LANE,
-        state: State | None = None,
-        on_failure: OnFailure = log_failure,
-    ) -> Cursor[T_co]:
-        return _IterableCursor(self, lane, state)
+    @property
+    def divisible(self) -> bool:
+        return False
+
+    @cached_property
+    def sources(self) -> tuple[Any, ...]:
+        """Itself, though it has no random access."""
+        return (self,)
+
+    def where(self, index: int, attempt: int = 0) -> str:
+        """Where a sample is, for messages."""
+        return f"{self.name}, sample {index}"
+
+    def _stream(
+        self, lane: Lane, state: State | None, reading: Reading, endless: bool
+    ) -> Stream[T_co]:
+        def open_pass(at: State | None) -> Stream[T_co]:
+            return _IterableStream(self, at)
+
+        return EndlessStream(open_pass, state, lane, self.name) if endless else open_pass(state)
 
     def _compared(self) -> tuple[Any, ...]:
         """Samples are compared as objects: reading them to compare may cost a whole pass."""
@@ -105,36 +119,27 @@ class IterableSource(Dataset[T_co]):
         return dataset  # type: ignore[no-any-return]
 
 
-class _IterableCursor(Cursor[T]):
-    """Counts the samples read in a pass, those of all lanes."""
+class _IterableStream(Stream[T]):
+    """Counts the samples read in a pass."""
 
-    def __init__(self, source: IterableSource[T], lane: Lane, state: State | None) -> None:
+    def __init__(self, source: IterableSource[T], state: State | None) -> None:
         self._source = source
-        self._lane = lane
-        self._pass = 0 if state is None else state_field(state, "pass", int)
-        self._read = 0 if state is None else state_field(state, "read", int)
-        if min(self._pass, self._read) < 0:
-            raise StateError(f"{source.name}: pass and read count up from 0; the state has {state}")
+        self._pass = counter_field(state, "pass")
+        self._read = counter_field(state, "read")
         self._inner = "" if state is None else state_field(state, "inner", str)
         self._stateful: Any = None
         self._iterator: Iterator[T] | None = None
-        self._over = False
 
-    def __next__(self) -> T:
-        if self._over:
-            raise StopIteration
+    def at(self, position: int, attempt: int = 0) -> T:
         if self._iterator is None:
             self._iterator = self._begin()
-        left_out = (self._lane.index - self._read) % self._lane.count
         try:
-            for _ in range(left_out):
-                next(self._iterator)
-                self._read += 1
             item = next(self._iterator)
         except StopIteration:
-            self._pass, self._read, self._over = self._pass + 1, 0, True
+            self._pass, self._read = self._pass + 1, 0
             self._iterator, self._stateful, self._inner = None, None, ""
             raise
+        self.origin = (Origin(0, self._read, self._pass),)
         self._read += 1
         return item
 

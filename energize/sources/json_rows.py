@@ -12,7 +12,7 @@ import numpy as np
 
 from energize.dataset import Int64Array
 from energize.errors import DataError, ShardError
-from energize.fetching import Failed
+from energize.reading import Failed
 from energize.sources.row_files import DataFiles, RowFiles, data_files
 from energize.storage.files import OpenFiles
 

@@ -13,7 +13,7 @@ import numpy as np
 from energize.dataset import Int64Array
 from energize.describing import digest
 from energize.errors import ConfigError, DecodeError, ShardError
-from energize.fetching import Failed
+from energize.reading import Failed
 from energize.sources.base import Source
 from energize.sources.mds_shards import MdsShards
 from energize.sources.sharded import read_by_file
@@ -96,9 +96,8 @@ class MdsSource(Source[dict[str, Any]]):
     def run_length(self) -> int:
         return max(1, self.count // len(self.shards))
 
-    def describe(self) -> dict[str, Any]:
+    def settings(self) -> dict[str, Any]:
         return {
-            "kind": type(self).__name__,
             "name": self.name,
             "shards": len(self.shards),
             "samples": self.count,

@@ -7,7 +7,7 @@ from typing import Any, Protocol, TypeVar
 
 from energize.dataset import Int64Array
 from energize.errors import ConfigError, DataError, SkipSample
-from energize.fetching import Failed
+from energize.reading import Failed
 from energize.sources.base import Source
 
 __all__ = ["ListSource", "SequenceSource"]
@@ -81,9 +81,8 @@ class SequenceSource(Source[T_co]):
         """Samples are compared as objects: comparing contents may cost all they cost to read."""
         return id(self.samples), self.given_name, self.seed, self.occurrence
 
-    def describe(self) -> dict[str, Any]:
+    def settings(self) -> dict[str, Any]:
         return {
-            "kind": type(self).__name__,
             "name": self.given_name,
             "count": self.count,
             "seed": self.seed,

@@ -10,7 +10,7 @@ from typing import Any
 
 from energize.dataset import Int64Array
 from energize.errors import ConfigError, ShardError, nearest
-from energize.fetching import Failed
+from energize.reading import Failed
 from energize.sources.optional import optional_module
 from energize.sources.row_files import DataFiles, RowFiles, data_files
 

@@ -15,7 +15,7 @@ import numpy as np
 from energize.dataset import Int64Array
 from energize.describing import digest
 from energize.errors import ConfigError, DatasetNotFoundError
-from energize.fetching import Failed
+from energize.reading import Failed
 from energize.sources.base import Source
 from energize.sources.sharded import read_by_file
 
@@ -116,9 +116,8 @@ class RowFiles(Source[Row]):
         first = next(i for i, each in enumerate(self.runs) if each[0] == file)
         return f"{self.files[file]}, row {index - int(self._starts[first])}"
 
-    def describe(self) -> dict[str, Any]:
+    def settings(self) -> dict[str, Any]:
         return {
-            "kind": type(self).__name__,
             "name": self.name,
             "files": len(self.files),
             "rows": self.count,

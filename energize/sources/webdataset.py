@@ -13,7 +13,7 @@ import numpy as np
 from energize.dataset import Int64Array
 from energize.describing import digest
 from energize.errors import DataError, DatasetError, ShardError
-from energize.fetching import Failed
+from energize.reading import Failed
 from energize.sources.base import Source
 from energize.sources.sharded import read_by_file
 from energize.sources.webdataset_split import read_split
@@ -99,9 +99,8 @@ class WebdatasetSource(Source[dict[str, Any]]):
     def run_length(self) -> int:
         return max(1, self.count // len(self.shards))
 
-    def describe(self) -> dict[str, Any]:
+    def settings(self) -> dict[str, Any]:
         return {
-            "kind": type(self).__name__,
             "name": self.name,
             "split_part": self.split_part,
             "shards": len(self.shards),

@@ -4,26 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
-from itertools import islice
 from typing import Any, TypeVar
 
 import numpy as np
 
-from energize.cursor import Cursor, State
-from energize.dataset import INFINITE, Dataset, IndexedDataset, Int64Array, OnFailure
+from energize.cursor import State
+from energize.dataset import INFINITE, Dataset, IndexedDataset, Int64Array
 from energize.errors import ConfigError
-from energize.fetching import MAX_ATTEMPTS, Attempt, Failed, resolve
+from energize.reading import MAX_ATTEMPTS, Failed, Reading, resolve
 from energize.refs import Refs
 from energize.rng import hash_positions
+from energize.streaming import EndlessStream, Stream
 from energize.topology import Lane, WorkerConfig
-from energize.wrappers.calling import call, keyed_generators
+from energize.wrappers.batch_stream import BatchStream
+from energize.wrappers.calling import Call, Seeding, keyed_calls, seeding_of
 from energize.wrappers.checks import checked_count, checked_flag
 from energize.wrappers.routed import indexed_inputs, stretches_of_epochs
-from energize.wrappers.streams import CallingCursor
 
 __all__ = ["BatchDataset"]
 
-T = TypeVar("T")
 T_in = TypeVar("T_in")
 T_batch_co = TypeVar("T_batch_co", covariant=True)
 
@@ -33,7 +32,8 @@ class BatchDataset(IndexedDataset[T_batch_co]):
 
     A batch is always full: a sample that is skipped or fails is substituted from its source. Only
     the last batch of an epoch may be short, unless `drop_last`. No batch reaches over the end of an
-    epoch.
+    epoch. Over a stream of unknown length, each lane makes batches of its own items, and has a last
+    batch of its own.
 
     Raises `ConfigError` for a batch size below 1, and when `drop_last` leaves no batch.
 
@@ -78,19 +78,34 @@ class BatchDataset(IndexedDataset[T_batch_co]):
             drop_last=checked_flag(drop_last, "drop_last", owner),
             **parameters,
         )
-        if dataset.indexed and self.size == 0 and indexed_inputs(self)[0].size:
+        if dataset.sized and self.size == 0 and dataset.size:
             raise ConfigError(
-                f"{owner}: the {indexed_inputs(self)[0].size} items of an epoch cannot fill "
-                f"one batch of {batch_size}, and drop_last leaves it out; use a smaller "
-                "batch_size, or drop_last=False"
+                f"{owner}: the {dataset.size} items of an epoch cannot fill one batch of "
+                f"{batch_size}, and drop_last leaves it out; use a smaller batch_size, or "
+                "drop_last=False"
             )
 
     @cached_property
+    def seeding(self) -> Seeding:
+        """Where `batcher` draws its random numbers from."""
+        return seeding_of(self.batcher)
+
+    @cached_property
+    def sized(self) -> bool:
+        return self.inputs[0].sized
+
+    @cached_property
     def size(self) -> int:
-        inner = indexed_inputs(self)[0].size
+        inner = self.inputs[0].size
         if inner == INFINITE:
             return INFINITE
         return inner // self.batch_size if self.drop_last else -(-inner // self.batch_size)
+
+    @cached_property
+    def pass_length(self) -> int:
+        """Batches in one pass over what is read."""
+        finite = self.sized and self.size != INFINITE
+        return self.size if finite else -(-self.inputs[0].pass_length // self.batch_size)
 
     @property
     def read_ahead(self) -> int:
@@ -107,17 +122,17 @@ class BatchDataset(IndexedDataset[T_batch_co]):
         offset = np.arange(len(batch)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
         return start[batch] + offset, batch
 
-    def fetch(self, positions: Int64Array, attempt: Attempt) -> list[T_batch_co | Failed]:
+    def fetch(self, positions: Int64Array, reading: Reading) -> list[T_batch_co | Failed]:
         members, batch = self._members(positions)
-        of_members = attempt.numbered(attempt.number * MAX_ATTEMPTS)
+        of_members = reading.again(reading.attempt * MAX_ATTEMPTS)
         samples: list[Any] = resolve(indexed_inputs(self)[0], members, of_members)
         bounds = np.searchsorted(batch, np.arange(len(positions) + 1)).tolist()
-        seeds = hash_positions(self.key, positions, attempt.number).tolist()
+        words = hash_positions(self.key, positions, reading.attempt).tolist()
         out: list[T_batch_co | Failed] = []
-        with keyed_generators(enabled=True) as seed:
+        with keyed_calls(self.batcher, reading, self.seeding) as call:
             for i, position in enumerate(positions.tolist()):
-                seed(seeds[i])
-                out.append(self._call(samples[bounds[i] : bounds[i + 1]], position, attempt.number))
+                members_of = samples[bounds[i] : bounds[i + 1]]
+                out.append(self._made(call, members_of, words[i], position, reading))
         return out
 
     @property
@@ -141,29 +156,25 @@ class BatchDataset(IndexedDataset[T_batch_co]):
         members, batch = self._members(positions)
         return indexed_inputs(self)[0].refs(members, attempt * MAX_ATTEMPTS).grouped(batch)
 
-    def _call(self, samples: list[Any], position: int, attempt: int) -> T_batch_co | Failed:
-        return call(
-            self.batcher,
-            samples,
-            lambda: f"a batch of {len(samples)} that begins with {self.where(position, attempt)}",
-        )
+    def _made(
+        self, call: Call, samples: list[Any], word: int, position: int, reading: Reading
+    ) -> T_batch_co | Failed:
+        """The batch of `samples` at a position."""
 
-    def _open_stream(
-        self, lane: Lane, state: State | None, on_failure: OnFailure
-    ) -> Cursor[T_batch_co]:
-        return CallingCursor(
-            self,
-            self.batcher,
-            lane,
-            state,
-            on_failure,
-            seed_key=self.key,
-            take=self._next_batch,
-        )
+        def where() -> str:
+            return f"a batch of {len(samples)} that begins with " + self.where(
+                position, reading.attempt
+            )
 
-    def _next_batch(self, cursor: Cursor[Any]) -> list[Any]:
-        """The samples of the next batch of a stream."""
-        samples = list(islice(cursor, self.batch_size))
-        if not samples or (self.drop_last and len(samples) < self.batch_size):
-            raise StopIteration
-        return samples
+        made: T_batch_co | Failed = call(samples, word, where)
+        return made
+
+    def _stream(
+        self, lane: Lane, state: State | None, reading: Reading, endless: bool
+    ) -> Stream[T_batch_co]:
+        def open_pass(at: State | None) -> Stream[T_batch_co]:
+            return BatchStream(self, lane, at, reading, rotating=endless)
+
+        if not endless or self.sized:
+            return open_pass(state)
+        return EndlessStream(open_pass, state, lane, type(self).__name__)

@@ -8,16 +8,18 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from energize.cursor import Cursor, State
-from energize.dataset import INFINITE, Dataset, Int64Array, OnFailure
-from energize.errors import ConfigError, EmptyDatasetError, NotIndexedError, WeightError
+from energize.cursor import State
+from energize.dataset import INFINITE, Dataset, Int64Array
+from energize.errors import ConfigError, EmptyDatasetError, WeightError
 from energize.order.ends.stopping import slot_limits, stopped_scheme
 from energize.order.protocol import Scheme
 from energize.order.schedules.schedule import WeightScheduler
 from energize.order.schedules.scheduled import mixing_scheme
 from energize.order.schedules.varying import Weight, ever_positive, shares_at
 from energize.order.schemes.plain import WEIGHTLESS, option_names
+from energize.reading import Reading
 from energize.rng import derive
+from energize.streaming import EndlessStream, Stream
 from energize.topology import Lane, WorkerConfig
 from energize.wrappers.blend_parts import (
     Part,
@@ -29,8 +31,9 @@ from energize.wrappers.blend_parts import (
     told_apart,
 )
 from energize.wrappers.checks import check_names, raised_as
-from energize.wrappers.routed import RoutedDataset, indexed_inputs
-from energize.wrappers.streams import RoutedCursor
+from energize.wrappers.multiplexed import End, MultiplexedStream, Slots
+from energize.wrappers.routed import RoutedDataset
+from energize.wrappers.slots import GivenSlots, SchemeSlots
 
 __all__ = ["BlendDataset", "PairOf"]
 
@@ -57,7 +60,9 @@ class BlendDataset(RoutedDataset[T_co]):
     over its slots, by weight, until all are over, each item read once. `max_epochs` (for all, or
     one each) is how many epochs of a dataset count: without limit under `restart`, else 1; with it
     a blend ends under `restart` too, when all have reached it. In the epochs of a blend that ends,
-    slots and schedules begin anew, while every dataset goes on where the last epoch left it.
+    slots and schedules begin anew, while every dataset goes on where the last epoch left it. With a
+    stream of unknown length among its datasets, a blend that ends is read as a whole in every lane:
+    where it ends, one lane alone could not know.
 
     `temperature` t takes part with weight ** t: 1 keeps the weights, 0 makes them equal.
     `min_share` and `max_share` (for all, or one each) then bound the shares of the datasets with a
@@ -69,9 +74,9 @@ class BlendDataset(RoutedDataset[T_co]):
     same folder with other settings gets an order of its own.
 
     Raises `WeightError` for weights that are missing, negative, not finite or all zero;
-    `EmptyDatasetError` for a dataset with a weight and no items; `NotIndexedError` for a stream
-    in a blend that shall end; `ConfigError` for the rest. To the rest belongs an end under
-    `first_exhausted` that a `random` or `uniform` blend reaches, but behind slot 2**42.
+    `EmptyDatasetError` for a dataset with a weight and no items; `ConfigError` for the rest. To the
+    rest belongs an end under `first_exhausted` that a `random` or `uniform` blend reaches, but
+    after slot 2**42.
 
     >>> from energize import ListSource
     >>> blend = BlendDataset((ListSource("a"), 3), (ListSource("b"), 1))
@@ -138,8 +143,25 @@ class BlendDataset(RoutedDataset[T_co]):
         return self.stop == "restart" and not any(self.max_epochs)
 
     @cached_property
+    def sized(self) -> bool:
+        return self.endless or all(each.sized for each in self.inputs)
+
+    @cached_property
     def size(self) -> int:
         return self._mix[1]
+
+    @cached_property
+    def pass_length(self) -> int:
+        """Items of an epoch; of one that never ends, a pass over each dataset with a weight."""
+        if self.sized and self.size != INFINITE:
+            return self.size
+        pairs = zip(self.inputs, self.weights, strict=True)
+        return sum(each.pass_length for each, weight in pairs if ever_positive(weight))
+
+    @property
+    def divisible(self) -> bool:
+        """Whether lanes can know where it ends without reading each other's part."""
+        return self.sized
 
     def route(self, positions: Int64Array) -> tuple[Int64Array, Int64Array]:
         return self._mix[0].locate(positions)
@@ -157,7 +179,7 @@ class BlendDataset(RoutedDataset[T_co]):
         """Which dataset each slot belongs to, and the size of an epoch."""
         if self.endless:
             return self._scheme_over(np.arange(len(self.inputs)), 0), INFINITE
-        sizes = [each.size for each in indexed_inputs(self)]
+        sizes = [each.size for each in self.inputs]
         limits = slot_limits(sizes, self.stop, self.max_epochs)
         name = self.scheme if isinstance(self.scheme, str) else ""
         return stopped_scheme(self._scheme_over, limits, self.weights, self.stop, name=name)
@@ -174,29 +196,21 @@ class BlendDataset(RoutedDataset[T_co]):
         """Whatever is wrong shows here, not at the first item."""
         if not isinstance(self.scheme, str):
             self._check_scheme_object(self.scheme)
-        if not self.endless and not self.indexed:
-            needs = "max_epochs has" if self.stop == "restart" else f"stop={self.stop!r} has"
-            raise NotIndexedError(
-                f"{needs} to know how many items there are, and {self._streaming_input()} can only "
-                "be read as a stream; use stop='restart' without max_epochs, or cut the blend with "
-                "LimitDataset"
-            )
-        if self.indexed:
-            self._check_not_empty()
-        _ = self._mix
+        self._check_not_empty()
+        if self.sized:
+            _ = self._mix
 
     def _check_not_empty(self) -> None:
-        for number, (each, weight) in enumerate(
-            zip(indexed_inputs(self), self.weights, strict=True)
-        ):
-            if each.size or not ever_positive(weight) or self.stop == "all_exhausted":
+        for number, (each, weight) in enumerate(zip(self.inputs, self.weights, strict=True)):
+            filled = not each.sized or each.size
+            if filled or not ever_positive(weight) or self.stop == "all_exhausted":
                 continue
             read = ", ".join(repr(source.name) for source in each.sources)
             raise EmptyDatasetError(
                 f"dataset {number} has weight {weight} and no items (it reads {read}); remove it, "
                 "or give it weight 0"
             )
-        if not any(each.size for each in indexed_inputs(self)):
+        if not any(not each.sized or each.size for each in self.inputs):
             raise EmptyDatasetError("none of the datasets has items")
 
     def _check_scheme_object(self, scheme: Scheme) -> None:
@@ -223,8 +237,36 @@ class BlendDataset(RoutedDataset[T_co]):
                 "the scheme by name"
             )
 
-    def _open_stream(self, lane: Lane, state: State | None, on_failure: OnFailure) -> Cursor[T_co]:
-        return RoutedCursor(self.route, self.inputs, lane, state, on_failure)
+    def _stream(
+        self, lane: Lane, state: State | None, reading: Reading, endless: bool
+    ) -> Stream[T_co]:
+        if self.sized:
+            return super()._stream(lane, state, reading, endless)
+
+        def open_epoch(at: State | None) -> Stream[T_co]:
+            names = [repr(each) for each in range(len(self.inputs))]
+            slots, end = self._slots, self._end
+            return MultiplexedStream(self.inputs, names, at, reading, slots=slots, end=end)
+
+        if not endless:
+            return open_epoch(state)
+        return EndlessStream(open_epoch, state, lane, type(self).__name__)
+
+    @cached_property
+    def _slots(self) -> Slots:
+        """The slots of a blend whose end only reading tells."""
+        if not isinstance(self.scheme, str):
+            return GivenSlots(self.scheme, len(self.inputs))
+        return SchemeSlots(self.scheme, self.weights, self.key, self.options)
+
+    @cached_property
+    def _end(self) -> End:
+        """How often each dataset may be passed through; those of weight 0 are not read at all."""
+        default = None if self.stop == "restart" else 1
+        passes = [default if most is None else most for most in self.max_epochs]
+        drawn = [ever_positive(weight) for weight in self.weights]
+        rule = "first" if self.stop == "first_exhausted" else "leave_out"
+        return End(rule, tuple(p if d else 0 for p, d in zip(passes, drawn, strict=True)))
 
 
 def _check_same_names(datasets: list[str] | None, sources: tuple[str, ...] | None) -> None:

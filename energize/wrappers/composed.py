@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -12,13 +12,13 @@ import numpy.typing as npt
 
 from energize.dataset import INFINITE, Int64Array
 from energize.errors import ConfigError
-from energize.fetching import MAX_ATTEMPTS, Failed
 from energize.order.epochs.arranging import Arrangement
 from energize.order.epochs.composition import Composition
+from energize.reading import MAX_ATTEMPTS, Failed, Reading
 from energize.refs import Refs
 from energize.topology import WorkerConfig
 from energize.wrappers.batch import BatchDataset
-from energize.wrappers.calling import call
+from energize.wrappers.calling import Call, Seeding, keyed_calls, seeding_of
 from energize.wrappers.checks import checked_count, checked_flag, raised_as
 from energize.wrappers.mix_batch import same
 from energize.wrappers.quota import QuotaDataset, QuotaPair
@@ -122,12 +122,12 @@ class ComposedSamples(QuotaDataset[T_co]):
         found = self._draws[stream].first_again(epoch, draws, int(draws.min()))
         return epoch * count + int(draws.min()) + found
 
-    def describe(self) -> dict[str, Any]:
+    def settings(self) -> dict[str, Any]:
         """Only what decides which samples come: not how a batch is divided among devices."""
-        tree = super().describe() | {"samples": self.size}
+        settings = super().settings() | {"samples": self.size}
         if self.batching_method != "device_per_stream":
-            del tree["batch_size"]
-        return tree
+            del settings["batch_size"]
+        return settings
 
     def _report(self, asked: Int64Array) -> None:
         super()._report(asked)
@@ -190,6 +190,8 @@ class ComposedDataset(BatchDataset[T_batch_co]):
     ['aaab', 'aaab']
     """
 
+    changes_no_sample = ("pad",)
+
     pad: Callable[[Any], Any] | None
 
     def __init__(
@@ -231,6 +233,11 @@ class ComposedDataset(BatchDataset[T_batch_co]):
         return self.samples.counts()
 
     @property
+    def global_batch_size(self) -> int:
+        """Samples of a global batch."""
+        return self.samples.global_batch_size
+
+    @property
     def samples(self) -> ComposedSamples[Any]:
         """The samples, one by one, in the order of the batches; padding is none of them."""
         return cast("ComposedSamples[Any]", indexed_inputs(self)[0])
@@ -263,13 +270,21 @@ class ComposedDataset(BatchDataset[T_batch_co]):
         refs = self.samples.refs(members[drawn], attempt * MAX_ATTEMPTS)
         return refs.grouped(batch[drawn])
 
-    def _call(self, samples: list[Any], position: int, attempt: int) -> T_batch_co | Failed:
+    def _made(
+        self, call: Call, samples: list[Any], word: int, position: int, reading: Reading
+    ) -> T_batch_co | Failed:
         if self.pad is not None and self.padding([position])[0]:
-            made = call(self.pad, samples[0], lambda: self._lender(position, attempt))
+            with keyed_calls(self.pad, reading, self.pad_seeding) as pad:
+                made = pad(samples[0], word, partial(self._lender, position, reading.attempt))
             if type(made) is Failed:
                 return made
             samples = [made]
-        return super()._call(samples, position, attempt)
+        return super()._made(call, samples, word, position, reading)
+
+    @cached_property
+    def pad_seeding(self) -> Seeding:
+        """Where `pad` draws its random numbers from."""
+        return Seeding.NONE if self.pad is None else seeding_of(self.pad)
 
     def _lender(self, position: int, attempt: int) -> str:
         """Where the sample lies that padding is a copy of, for messages."""

@@ -9,11 +9,15 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from energize.cursor import Cursor, State, state_field
-from energize.dataset import INFINITE, Dataset, Int64Array, OnFailure
+from energize.cursor import State, counter_field
+from energize.dataset import INFINITE, Dataset, Int64Array
 from energize.errors import ConfigError
+from energize.parts import PartReader
+from energize.reading import Reading
+from energize.streaming import EndlessStream, Stream
 from energize.topology import Lane, WorkerConfig
-from energize.wrappers.routed import RoutedDataset, indexed_inputs
+from energize.wrappers.routed import RoutedDataset
+from energize.wrappers.streams import states_of
 
 __all__ = ["ConcatDataset"]
 
@@ -24,9 +28,10 @@ T_co = TypeVar("T_co", covariant=True)
 class ConcatDataset(RoutedDataset[T_co]):
     """All items of the first dataset, then all of the second, ...: the same in every run.
 
-    It resumes at any item, and delivers in the same order on any number of ranks and workers. Only
-    the last dataset may be endless. Raises `ConfigError` without datasets, or when one that never
-    ends has others behind it.
+    It resumes at any item, and delivers in the same order on any number of ranks and workers. With
+    a stream of unknown length among the datasets, each lane reads its part of the first, then its
+    part of the second, and so on. Only the last dataset may be endless. Raises `ConfigError`
+    without datasets, or when one that never ends has others after it.
 
     >>> from energize import ListSource
     >>> list(ConcatDataset(ListSource("ab"), ListSource("c")))
@@ -37,20 +42,23 @@ class ConcatDataset(RoutedDataset[T_co]):
         if not datasets:
             raise ConfigError("ConcatDataset: there are no datasets to concatenate")
         self._freeze(inputs=datasets, worker_config=worker_config)
-        if self.indexed:
-            for number, (each, _) in enumerate(pairwise(indexed_inputs(self))):
-                if each.size == INFINITE:
-                    raise ConfigError(
-                        f"ConcatDataset: dataset {number} ({type(each).__name__}) never ends, so "
-                        "the ones behind it are never reached; pass repeat=False, or cut it with "
-                        "LimitDataset"
-                    )
+        for number, (each, _) in enumerate(pairwise(self.inputs)):
+            if each.sized and each.size == INFINITE:
+                raise ConfigError(
+                    f"ConcatDataset: dataset {number} ({type(each).__name__}) never ends, so "
+                    "the ones after it are never reached; pass repeat=False, or cut it with "
+                    "LimitDataset"
+                )
 
     @cached_property
     def _ends(self) -> Int64Array:
-        sizes = [each.size for each in indexed_inputs(self)]
+        sizes = [each.size for each in self.inputs]
         ends = [min(sum(sizes[: i + 1]), INFINITE) for i in range(len(sizes))]
         return np.array(ends, dtype=np.int64)
+
+    @cached_property
+    def sized(self) -> bool:
+        return all(each.sized for each in self.inputs)
 
     @cached_property
     def size(self) -> int:
@@ -72,48 +80,56 @@ class ConcatDataset(RoutedDataset[T_co]):
         behind = np.clip(rest - (self._ends - lengths), 0, lengths)
         return [int(count) for count in epochs * lengths + behind]
 
-    def _open_stream(self, lane: Lane, state: State | None, on_failure: OnFailure) -> Cursor[T_co]:
-        return _ConcatCursor(self.inputs, lane, state, on_failure)
+    def _stream(
+        self, lane: Lane, state: State | None, reading: Reading, endless: bool
+    ) -> Stream[T_co]:
+        if self.sized:
+            return super()._stream(lane, state, reading, endless)
+
+        def open_pass(at: State | None) -> Stream[T_co]:
+            return _ConcatStream(self.inputs, lane, at, reading)
+
+        if not endless:
+            return open_pass(state)
+        return EndlessStream(open_pass, state, lane, type(self).__name__)
 
 
-class _ConcatCursor(Cursor[T]):
-    """Reads streams one after another; those passed already are left at their next epoch."""
+class _ConcatStream(Stream[T]):
+    """Reads a lane's part of each dataset; those read already are left at their next pass."""
 
     def __init__(
         self,
         inputs: Sequence[Dataset[Any]],
         lane: Lane,
         state: State | None,
-        on_failure: OnFailure,
+        reading: Reading,
     ) -> None:
-        self._current = 0 if state is None else state_field(state, "current", int)
-        states = [None] * len(inputs) if state is None else state_field(state, "inputs", list)
-        self._cursors: list[Cursor[Any]] = [
-            each.open(lane, at, on_failure) for each, at in zip(inputs, states, strict=True)
+        self._current = counter_field(state, "current")
+        self._inputs = [
+            PartReader(each, lane, at, reading, endless=False)
+            for each, at in zip(inputs, states_of(state, len(inputs)), strict=True)
         ]
+        self._parts_before = np.cumsum([0, *(len(each.parts) for each in inputs)]).tolist()
 
-    def __next__(self) -> T:
-        while self._current < len(self._cursors):
-            cursor = self._cursors[self._current]
+    def at(self, position: int, attempt: int = 0) -> T:
+        while self._current < len(self._inputs):
+            reader: PartReader[T] = self._inputs[self._current]
             try:
-                item: T = next(cursor)
+                item = reader.read()
             except StopIteration:
                 self._current += 1
             else:
-                self._current += cursor.ended
+                before = self._parts_before[self._current]
+                self.origin = tuple(
+                    each._replace(part=each.part + before) for each in reader.origin
+                )
                 return item
+        self._current = 0
         raise StopIteration
 
-    @property
-    def ended(self) -> bool:
-        return self._current == len(self._cursors)
-
     def state(self) -> State:
-        return {
-            "current": self._current % len(self._cursors),
-            "inputs": [each.state() for each in self._cursors],
-        }
+        return {"current": self._current, "inputs": [each.state() for each in self._inputs]}
 
     def close(self) -> None:
-        for each in self._cursors:
+        for each in self._inputs:
             each.close()

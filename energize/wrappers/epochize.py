@@ -7,13 +7,11 @@ from typing import TypeVar
 
 import numpy as np
 
-from energize.cursor import Cursor, State, state_field
-from energize.dataset import INFINITE, Dataset, IndexedDataset, Int64Array, OnFailure
+from energize.dataset import Dataset, Int64Array
 from energize.errors import ConfigError
-from energize.topology import Lane, WorkerConfig
+from energize.topology import WorkerConfig
 from energize.wrappers.checks import checked_count
 from energize.wrappers.routed import RoutedDataset
-from energize.wrappers.streams import EndlessCursor, RunCursor
 
 __all__ = ["EpochizeDataset"]
 
@@ -23,11 +21,15 @@ T_co = TypeVar("T_co", covariant=True)
 class EpochizeDataset(RoutedDataset[T_co]):
     """Epochs of `length` items each, without end: an epoch goes on where the last one stopped.
 
-    A finite input starts its next pass when one is over, so every epoch is full. Instead of a
-    length, `num_epochs` makes one epoch of that many passes over a finite dataset.
+    A finite input starts its next pass when one is over, so every epoch is full. As the outermost
+    dataset of a loader it says where a loop ends, not what is read: `length` counts the steps that
+    each rank makes, as in Energon (see `Loader`). `LimitDataset` says what is read.
 
-    Raises `ConfigError` unless exactly one of the two is given, or when `num_epochs` is asked of a
-    dataset that never ends.
+    Instead of a length, `num_epochs` makes one epoch of that many passes, over all ranks: of an
+    endless dataset, passes as `len` of it counts them.
+
+    Raises `ConfigError` unless exactly one of the two is given, or for a number below 1, and
+    `NotIndexedError` for `num_epochs` of a stream of unknown length.
 
     >>> from energize import ListSource
     >>> epochs = EpochizeDataset(ListSource("abc"), 2)
@@ -36,7 +38,10 @@ class EpochizeDataset(RoutedDataset[T_co]):
     (['a', 'b'], ['c', 'a'])
     """
 
+    ends_loops = True
+
     length: int
+    num_epochs: int | None
 
     def __init__(
         self,
@@ -49,19 +54,33 @@ class EpochizeDataset(RoutedDataset[T_co]):
         if (length is None) == (num_epochs is None):
             raise ConfigError(
                 "EpochizeDataset: give either length (items per epoch) or num_epochs (passes over "
-                f"a finite dataset); got length={length!r}, num_epochs={num_epochs!r}"
+                f"the dataset); got length={length!r}, num_epochs={num_epochs!r}"
             )
         if num_epochs is not None:
-            length = _passes(dataset, checked_count(num_epochs, "num_epochs", "EpochizeDataset"))
+            length = len(dataset) * checked_count(num_epochs, "num_epochs", "EpochizeDataset")
         self._freeze(
             inputs=[dataset],
             worker_config=worker_config,
             length=checked_count(length, "length", "EpochizeDataset"),
+            num_epochs=num_epochs,
         )
+
+    @cached_property
+    def key(self) -> int:
+        """That of the input: where epochs end changes no order."""
+        return self.inputs[0].key
+
+    @cached_property
+    def sized(self) -> bool:
+        return True
 
     @cached_property
     def size(self) -> int:
         return self.length
+
+    @property
+    def steps_per_epoch(self) -> int | None:
+        return self.length if self.num_epochs is None else None
 
     def route(self, positions: Int64Array) -> tuple[Int64Array, Int64Array]:
         return np.zeros_like(positions), positions
@@ -69,18 +88,3 @@ class EpochizeDataset(RoutedDataset[T_co]):
     @property
     def in_turn(self) -> bool:
         return True
-
-    def _open_stream(self, lane: Lane, state: State | None, on_failure: OnFailure) -> Cursor[T_co]:
-        taken = 0 if state is None else state_field(state, "taken", int)
-        inner = None if state is None else state_field(state, "input", dict)
-        endless = EndlessCursor(self.inputs[0], lane, inner, on_failure)
-        return RunCursor(endless, self.length, taken % self.length)
-
-
-def _passes(dataset: Dataset[T_co], num_epochs: int) -> int:
-    if isinstance(dataset, IndexedDataset) and dataset.indexed and dataset.size != INFINITE:
-        return num_epochs * dataset.size
-    raise ConfigError(
-        f"EpochizeDataset: num_epochs={num_epochs} counts passes over a finite dataset, and "
-        f"{type(dataset).__name__} has no end to count; give length, the items per epoch"
-    )

@@ -6,12 +6,14 @@ from collections.abc import Callable
 from functools import cached_property, partial
 from typing import Any, TypeVar
 
-from energize.cursor import Cursor, State, state_field
-from energize.dataset import Dataset, OnFailure, log_failure
+from energize.cursor import State, counter_field, state_field
+from energize.dataset import INFINITE, Dataset
 from energize.errors import ConfigError, EmptyDatasetError
-from energize.fetching import Failed
-from energize.topology import SINGLE_LANE, Lane, WorkerConfig
-from energize.wrappers.calling import call, function_name, keys_of
+from energize.parts import PartReader
+from energize.reading import Failed, Reading
+from energize.streaming import Stream, empty_passes, nothing_comes
+from energize.topology import Lane, WorkerConfig
+from energize.wrappers.calling import Seeding, function_name, keyed_calls, keys_of
 from energize.wrappers.checks import checked_count
 
 __all__ = ["FilterDataset"]
@@ -24,7 +26,8 @@ class FilterDataset(Dataset[T_co]):
     """The items for which `filter_fn(item)` is true.
 
     How many come out depends on the data, so this is a stream: it has no length and no random
-    access, and neither has what is built on it. Where a substitute may take the place of a bad
+    access, and neither has what is built on it. In a loader each lane filters its own part of the
+    input, so ranks and workers share the work. Where a substitute may take the place of a bad
     sample, raising `SkipSample` in an encoder keeps the dataset indexed.
 
     `EmptyDatasetError` is raised when `max_rejected_in_a_row` items are left out one after another,
@@ -34,6 +37,8 @@ class FilterDataset(Dataset[T_co]):
     >>> list(FilterDataset(ListSource(range(6)), lambda x: x % 2 == 0))
     [0, 2, 4]
     """
+
+    changes_no_sample = ("max_rejected_in_a_row",)
 
     filter_fn: Callable[[Any], bool]
     max_rejected_in_a_row: int
@@ -63,45 +68,77 @@ class FilterDataset(Dataset[T_co]):
     def indexed(self) -> bool:
         return False
 
-    def open(
-        self,
-        lane: Lane = SINGLE_LANE,
-        state: State | None = None,
-        on_failure: OnFailure = log_failure,
-    ) -> Cursor[T_co]:
-        return _FilterCursor(self, lane, state, on_failure)
+    @cached_property
+    def sized(self) -> bool:
+        return self.inputs[0].sized and self.inputs[0].size == INFINITE
+
+    @cached_property
+    def size(self) -> int:
+        return self.inputs[0].size if self.sized else super().size
+
+    @cached_property
+    def pass_length(self) -> int:
+        """Not known, though the length of the input may be."""
+        return super().size
+
+    def _stream(
+        self, lane: Lane, state: State | None, reading: Reading, endless: bool
+    ) -> Stream[T_co]:
+        return _FilterStream(self, lane, state, reading, endless)
 
 
-class _FilterCursor(Cursor[T]):
+class _FilterStream(Stream[T]):
     def __init__(
-        self, dataset: FilterDataset[T], lane: Lane, state: State | None, on_failure: OnFailure
+        self,
+        dataset: FilterDataset[T],
+        lane: Lane,
+        state: State | None,
+        reading: Reading,
+        endless: bool,
     ) -> None:
         self._dataset = dataset
-        self._on_failure = on_failure
+        self._reading = reading
+        self._lane = lane
+        self._rejected = counter_field(state, "rejected")
         inner = None if state is None else state_field(state, "input", dict)
-        self._cursor: Cursor[T] = dataset.inputs[0].open(lane, inner, on_failure)
+        self._input: PartReader[T] = PartReader(
+            dataset.inputs[0], lane, inner, reading, endless=endless, scattered=True
+        )
 
-    def __next__(self) -> T:
-        for _ in range(self._dataset.max_rejected_in_a_row):
-            item = next(self._cursor)
-            kept = call(self._dataset.filter_fn, item, partial(keys_of, item))
+    @cached_property
+    def _enough(self) -> int:
+        """So many rejected in a row are some passes over an input of known length."""
+        input_ = self._dataset.inputs[0]
+        if not input_.sized or input_.size == INFINITE:
+            return INFINITE
+        return -(-input_.size // self._lane.count) * empty_passes(self._lane)
+
+    def at(self, position: int, attempt: int = 0) -> T:
+        dataset = self._dataset
+        most = min(self._enough, dataset.max_rejected_in_a_row)
+        while self._rejected < most:
+            item = self._input.read()
+            with keyed_calls(dataset.filter_fn, self._reading, Seeding.NONE) as call:
+                kept = call(item, 0, partial(keys_of, item))
             if isinstance(kept, Failed):
                 if not kept.skipped:
-                    self._on_failure(kept)
+                    self._reading.report(kept)
             elif kept:
+                self._rejected = 0
+                self.origin = self._input.origin
                 return item
+            self._rejected += 1
+        if most == self._enough:
+            raise EmptyDatasetError(
+                nothing_comes(f"FilterDataset ({function_name(dataset.filter_fn)})", self._lane)
+            )
         raise EmptyDatasetError(
-            f"FilterDataset: {function_name(self._dataset.filter_fn)} left out "
-            f"{self._dataset.max_rejected_in_a_row} items in a row; check the condition, or raise "
-            "max_rejected_in_a_row"
+            f"FilterDataset: {function_name(dataset.filter_fn)} left out {self._rejected} items in "
+            "a row; check the condition, or raise max_rejected_in_a_row"
         )
 
     def state(self) -> State:
-        return {"input": self._cursor.state()}
-
-    @property
-    def ended(self) -> bool:
-        return self._cursor.ended
+        return {"rejected": self._rejected, "input": self._input.state()}
 
     def close(self) -> None:
-        self._cursor.close()
+        self._input.close()

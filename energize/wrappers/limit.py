@@ -8,24 +8,27 @@ from typing import TypeVar
 
 import numpy as np
 
-from energize.cursor import Cursor, State, state_field
-from energize.dataset import INFINITE, Dataset, Int64Array, OnFailure
+from energize.cursor import State, counter_field, state_field
+from energize.dataset import INFINITE, Dataset, Int64Array
+from energize.reading import Reading
+from energize.streaming import EndlessStream, Stream
 from energize.topology import Lane, WorkerConfig
 from energize.wrappers.checks import checked_count
 from energize.wrappers.routed import RoutedDataset, indexed_inputs, stretches_of_epochs
-from energize.wrappers.streams import RunCursor
 
 __all__ = ["LimitDataset"]
 
+T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 
 class LimitDataset(RoutedDataset[T_co]):
     """The first `length` items of each epoch of a dataset, or all of them when it has fewer.
 
-    Unlike `EpochizeDataset`, the next epoch does not go on behind the limit: it takes the first
-    items of the input's next epoch, and those of its only epoch again when the input never ends or
-    is a stream.
+    The limit says what is read: it counts the items of all ranks together. Unlike that of
+    `EpochizeDataset`, the next epoch does not go on after the limit: it takes the first items of
+    the input's next epoch, and those of its only epoch again when the input never ends or is a
+    stream. A stream of unknown length is read from the front in each lane, up to the limit.
 
     Raises `ConfigError` for a length below 1.
 
@@ -46,8 +49,17 @@ class LimitDataset(RoutedDataset[T_co]):
         )
 
     @cached_property
+    def sized(self) -> bool:
+        return self.inputs[0].sized
+
+    @cached_property
     def size(self) -> int:
-        return min(self.length, indexed_inputs(self)[0].size)
+        return min(self.length, self.inputs[0].size)
+
+    @property
+    def divisible(self) -> bool:
+        """Only where the length of the input is known: else its end may come before the limit."""
+        return self.sized
 
     def route(self, positions: Int64Array) -> tuple[Int64Array, Int64Array]:
         epoch, at = np.divmod(positions, self.size)
@@ -59,9 +71,81 @@ class LimitDataset(RoutedDataset[T_co]):
         whole = indexed_inputs(self)[0].size
         return stretches_of_epochs(start, stop, self.size, 0 if whole == INFINITE else whole)
 
-    def _open_stream(self, lane: Lane, state: State | None, on_failure: OnFailure) -> Cursor[T_co]:
-        taken = 0 if state is None else state_field(state, "taken", int)
-        over = taken >= self.length
-        inner = None if state is None or over else state_field(state, "input", dict)
-        cursor = self.inputs[0].open(lane, inner, on_failure)
-        return RunCursor(cursor, self.length, 0 if over else taken)
+    def _stream(
+        self, lane: Lane, state: State | None, reading: Reading, endless: bool
+    ) -> Stream[T_co]:
+        if self.sized:
+            return _LimitStream(self, lane, state, reading)
+
+        def open_pass(at: State | None) -> Stream[T_co]:
+            return _FirstItems(self, lane, at, reading)
+
+        if not endless:
+            return open_pass(state)
+        return EndlessStream(open_pass, state, lane, type(self).__name__)
+
+
+class _LimitStream(Stream[T]):
+    """Reads a stream anew in every epoch; where each ends is known."""
+
+    def __init__(
+        self, dataset: LimitDataset[T], lane: Lane, state: State | None, reading: Reading
+    ) -> None:
+        self._size = dataset.size
+        self._input = dataset.inputs[0]
+        self._lane, self._reading = lane, reading
+        self._epoch = counter_field(state, "epoch")
+        self._open(None if state is None else state_field(state, "input", dict))
+
+    def _open(self, state: State | None) -> None:
+        self._stream: Stream[T] = self._input.stream(self._lane, state, self._reading, endless=True)
+
+    def at(self, position: int, attempt: int = 0) -> T:
+        epoch, place = divmod(position, self._size)
+        if epoch != self._epoch:
+            self._stream.close()
+            self._epoch = epoch
+            self._open(None)
+        item = self._stream.at(place, attempt)
+        self.origin = self._stream.origin
+        return item
+
+    def ahead(self, positions: Int64Array) -> None:
+        places = positions - self._epoch * self._size
+        self._stream.ahead(places[places < self._size])
+
+    def state(self) -> State:
+        return {"epoch": self._epoch, "input": self._stream.state()}
+
+    def close(self) -> None:
+        self._stream.close()
+
+
+class _FirstItems(Stream[T]):
+    """The first items of one pass of a stream that is read as a whole."""
+
+    def __init__(
+        self, dataset: LimitDataset[T], lane: Lane, state: State | None, reading: Reading
+    ) -> None:
+        self._length = dataset.length
+        self._taken = counter_field(state, "taken")
+        inner = None if state is None or not self._taken else state_field(state, "input", dict)
+        self._input = dataset.inputs[0].stream(lane, inner, reading, endless=False)
+
+    def at(self, position: int, attempt: int = 0) -> T:
+        try:
+            if self._taken == self._length:
+                raise StopIteration
+            item: T = self._input.at(self._taken, attempt)
+        except StopIteration:
+            self._taken = 0  # the next pass reads the same items again
+            raise
+        self._taken += 1
+        self.origin = self._input.origin
+        return item
+
+    def state(self) -> State:
+        return {"taken": self._taken, "input": self._input.state()}
+
+    def close(self) -> None:
+        self._input.close()

@@ -10,14 +10,17 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from energize.cursor import State
 from energize.dataset import Dataset, Int64Array
 from energize.errors import ConfigError
-from energize.fetching import Attempt, Failed
-from energize.topology import WorkerConfig
-from energize.wrappers.routed import RoutedDataset, indexed_inputs
+from energize.reading import Failed, Reading
+from energize.streaming import Stream
+from energize.topology import Lane, WorkerConfig
+from energize.wrappers.routed import RoutedDataset
 
 __all__ = ["LogSampleDataset"]
 
+T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 _log = logging.getLogger("energize.samples")
@@ -36,6 +39,8 @@ class LogSampleDataset(RoutedDataset[T_co]):
     >>> list(LogSampleDataset(ListSource("ab"), "train", get_keys_fn=lambda item: [item]))
     ['a', 'b']
     """
+
+    passes_on = True
 
     mode: str
     get_keys_fn: Callable[[Any], Any]
@@ -61,8 +66,16 @@ class LogSampleDataset(RoutedDataset[T_co]):
         return self.inputs[0].key
 
     @cached_property
+    def sized(self) -> bool:
+        return self.inputs[0].sized
+
+    @cached_property
     def size(self) -> int:
-        return indexed_inputs(self)[0].size
+        return self.inputs[0].size
+
+    @property
+    def steps_per_epoch(self) -> int | None:
+        return self.inputs[0].steps_per_epoch
 
     def route(self, positions: Int64Array) -> tuple[Int64Array, Int64Array]:
         return np.zeros_like(positions), positions
@@ -71,13 +84,43 @@ class LogSampleDataset(RoutedDataset[T_co]):
     def in_turn(self) -> bool:
         return True
 
-    def fetch(self, positions: Int64Array, attempt: Attempt) -> list[T_co | Failed]:
-        items = super().fetch(positions, attempt)
+    def fetch(self, positions: Int64Array, reading: Reading) -> list[T_co | Failed]:
+        items = super().fetch(positions, reading)
         for position, item in zip(positions.tolist(), items, strict=True):
             if not isinstance(item, Failed):
-                line = {"mode": self.mode, "position": position, "keys": self.get_keys_fn(item)}
-                _log.info("%s", json.dumps(line, default=str))
+                self.log(item, position)
         return items
+
+    def log(self, item: Any, position: int) -> None:
+        """Write the line of an item."""
+        line = {"mode": self.mode, "position": position, "keys": self.get_keys_fn(item)}
+        _log.info("%s", json.dumps(line, default=str))
+
+    def _stream(
+        self, lane: Lane, state: State | None, reading: Reading, endless: bool
+    ) -> Stream[T_co]:
+        return _LoggedStream(self, self.inputs[0].stream(lane, state, reading, endless=endless))
+
+
+class _LoggedStream(Stream[T]):
+    def __init__(self, dataset: LogSampleDataset[T], stream: Stream[T]) -> None:
+        self._dataset = dataset
+        self._stream = stream
+
+    def ahead(self, positions: Int64Array) -> None:
+        self._stream.ahead(positions)
+
+    def at(self, position: int, attempt: int = 0) -> T:
+        item = self._stream.at(position, attempt)
+        self.origin = self._stream.origin
+        self._dataset.log(item, position)
+        return item
+
+    def state(self) -> State:
+        return self._stream.state()
+
+    def close(self) -> None:
+        self._stream.close()
 
 
 def default_keys(item: Any) -> Any:

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cached_property
-from typing import Any, TypeVar
+from functools import cached_property, partial
+from typing import Any, TypeVar, cast
 
-from energize.cursor import Cursor, State
-from energize.dataset import Dataset, IndexedDataset, Int64Array, OnFailure
-from energize.errors import ConfigError
-from energize.fetching import Attempt, Failed
+import numpy as np
+
+from energize.cursor import State, counter_field, state_field
+from energize.dataset import Dataset, IndexedDataset, Int64Array
+from energize.errors import ConfigError, SubstitutionError
+from energize.reading import Failed, Reading
 from energize.refs import Refs
 from energize.rng import derive, hash_positions
+from energize.streaming import Stream
 from energize.topology import Lane, WorkerConfig
-from energize.wrappers.calling import call, keyed_generators
+from energize.wrappers.calling import Seeding, function_name, keyed_calls, keys_of, seeding_of
 from energize.wrappers.routed import indexed_inputs
-from energize.wrappers.streams import CallingCursor
 
 __all__ = ["MapDataset"]
 
@@ -23,22 +25,28 @@ T = TypeVar("T")
 T_in = TypeVar("T_in")
 T_out_co = TypeVar("T_out_co", covariant=True)
 
+_MOST_SKIPPED = 1_000_000
+"""How many items of a stream may be left out one after another before it is an error."""
+
 
 class MapDataset(IndexedDataset[T_out_co]):
     """`map_fn(item)` for each item; order and number stay as they are.
 
-    The function may raise `SkipSample` to leave an item out and `DataError` for bad bytes; in an
-    indexed dataset a substitute from the same source comes in its place. Any other exception is
-    raised as `EncoderError` with the sample's source.
+    The function may raise `SkipSample` to leave an item out and `DataError` for bad bytes; a
+    substitute from the same source comes in its place, from a stream the next item. Any other
+    exception is raised as `EncoderError` with the sample's source.
 
-    The global generators of random, numpy and torch are seeded for each call by (seed, position),
-    so random augmentations are the same for any number of workers and after a resume;
-    `seeded=False` saves these microseconds for functions that draw nothing.
+    A function with a parameter `rng` is given a `numpy.random.Generator` keyed by (seed, position).
+    For others the global generators of random, numpy and torch are seeded so for each call, and put
+    back afterwards; `seeded=False` saves these microseconds for functions that draw nothing. Random
+    augmentations are therefore the same for any number of workers and after a resume.
 
     >>> from energize import ListSource
     >>> list(MapDataset(ListSource([1, 2, 3]), lambda x: x * x))
     [1, 4, 9]
     """
+
+    passes_on = True
 
     map_fn: Callable[[Any], T_out_co]
     seeded: bool
@@ -67,21 +75,32 @@ class MapDataset(IndexedDataset[T_out_co]):
         return derive(below.seed_key if isinstance(below, MapDataset) else self.key, "map")
 
     @cached_property
-    def size(self) -> int:
-        return indexed_inputs(self)[0].size
+    def seeding(self) -> Seeding:
+        """Where the function draws its random numbers from."""
+        return seeding_of(self.map_fn, seeded=self.seeded)
 
-    def fetch(self, positions: Int64Array, attempt: Attempt) -> list[T_out_co | Failed]:
-        items = indexed_inputs(self)[0].fetch(positions, attempt)
-        seeds = hash_positions(self.seed_key, positions, attempt.number).tolist()
-        out: list[T_out_co | Failed] = []
-        with keyed_generators(self.seeded) as seed:
-            for i, item in enumerate(items):
-                if type(item) is Failed:
-                    out.append(item)
-                    continue
-                seed(seeds[i])
-                out.append(self._call(item, int(positions[i]), attempt.number))
-        return out
+    @cached_property
+    def sized(self) -> bool:
+        return self.inputs[0].sized
+
+    @cached_property
+    def size(self) -> int:
+        return self.inputs[0].size
+
+    @property
+    def steps_per_epoch(self) -> int | None:
+        return self.inputs[0].steps_per_epoch
+
+    def fetch(self, positions: Int64Array, reading: Reading) -> list[T_out_co | Failed]:
+        items = indexed_inputs(self)[0].fetch(positions, reading)
+        words = hash_positions(self.seed_key, positions, reading.attempt).tolist()
+        with keyed_calls(self.map_fn, reading, self.seeding) as call:
+            return [
+                item
+                if type(item) is Failed
+                else call(item, words[i], partial(self.where, int(positions[i]), reading.attempt))
+                for i, item in enumerate(items)
+            ]
 
     @property
     def in_turn(self) -> bool:
@@ -93,19 +112,54 @@ class MapDataset(IndexedDataset[T_out_co]):
     def refs(self, positions: Int64Array, attempt: int = 0) -> Refs:
         return indexed_inputs(self)[0].refs(positions, attempt)
 
-    def _call(self, item: Any, position: int, attempt: int) -> T_out_co | Failed:
-        return call(self.map_fn, item, lambda: self.where(position, attempt))
+    def _stream(
+        self, lane: Lane, state: State | None, reading: Reading, endless: bool
+    ) -> Stream[T_out_co]:
+        return _MapStream(self, lane, state, reading, endless)
 
-    def _open_stream(
-        self, lane: Lane, state: State | None, on_failure: OnFailure
-    ) -> Cursor[T_out_co]:
-        return CallingCursor(
-            self,
-            self.map_fn,
-            lane,
-            state,
-            on_failure,
-            seed_key=self.seed_key,
-            take=next,
-            seeded=self.seeded,
+
+class _MapStream(Stream[T]):
+    """The function's results; an item that fails or is skipped is asked for once more."""
+
+    def __init__(
+        self,
+        dataset: MapDataset[T],
+        lane: Lane,
+        state: State | None,
+        reading: Reading,
+        endless: bool,
+    ) -> None:
+        self._dataset = dataset
+        self._lane = lane
+        self._reading = reading
+        self._called = counter_field(state, "called")
+        inner = None if state is None else state_field(state, "input", dict)
+        self._input = dataset.inputs[0].stream(lane, inner, reading, endless=endless)
+
+    def ahead(self, positions: Int64Array) -> None:
+        self._input.ahead(positions)
+
+    def at(self, position: int, attempt: int = 0) -> T:
+        for tries in range(attempt, attempt + _MOST_SKIPPED):
+            item = self._input.at(position, tries)
+            called = np.array([self._lane.index + self._lane.count * self._called])
+            word = int(hash_positions(self._dataset.seed_key, called)[0])
+            self._called += 1
+            map_fn, seeding = self._dataset.map_fn, self._dataset.seeding
+            with keyed_calls(map_fn, self._reading, seeding) as call:
+                made = call(item, word, partial(keys_of, item))
+            if type(made) is not Failed:
+                self.origin = self._input.origin
+                return cast("T", made)
+            if not made.skipped:
+                self._reading.report(made)
+        raise SubstitutionError(
+            f"MapDataset: {function_name(self._dataset.map_fn)} left out {_MOST_SKIPPED} items in "
+            "a row; check its condition"
         )
+
+    def state(self) -> State:
+        return {"called": self._called, "input": self._input.state()}
+
+    def close(self) -> None:
+        self._input.close()

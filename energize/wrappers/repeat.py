@@ -10,15 +10,18 @@ from typing import TypeVar
 
 import numpy as np
 
-from energize.cursor import Cursor, State
-from energize.dataset import INFINITE, Dataset, Int64Array, OnFailure
+from energize.cursor import State, counter_field, state_field
+from energize.dataset import INFINITE, Dataset, Int64Array
 from energize.errors import ConfigError, NotIndexedError
+from energize.parts import PartReader
+from energize.reading import Reading
+from energize.streaming import EndlessStream, Stream
 from energize.topology import Lane, WorkerConfig
 from energize.wrappers.routed import RoutedDataset, indexed_inputs, stretches_of_epochs
-from energize.wrappers.streams import EndlessCursor
 
 __all__ = ["RepeatDataset"]
 
+T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 
@@ -29,8 +32,9 @@ class RepeatDataset(RoutedDataset[T_co]):
     ceil(repeats) times. Each pass over a shuffled input is in a new order; so the samples that a
     fractional pass takes, the first of its order, are others in every epoch.
 
-    A stream, whose length is not known, can be repeated without end only. Raises `ConfigError` for
-    `repeats` that are not a number above 0, or that leave no item.
+    A stream is repeated as a whole: `repeats` is a whole number, or None. Raises `ConfigError` for
+    `repeats` that are not a number above 0, or that leave no item, and `NotIndexedError` for a
+    fraction of a stream.
 
     >>> from energize import ListSource
     >>> list(RepeatDataset(ListSource("abcd"), 1.5))
@@ -52,10 +56,10 @@ class RepeatDataset(RoutedDataset[T_co]):
                 f"RepeatDataset: repeats is a number above 0, or None for ever; got {repeats!r}"
             )
         self._freeze(inputs=[dataset], worker_config=worker_config, repeats=repeats)
-        if not dataset.indexed and repeats is not None:
+        if not dataset.indexed and repeats is not None and repeats != int(repeats):
             raise NotIndexedError(
-                f"RepeatDataset: {repeats} passes over a stream of unknown length cannot be "
-                "counted; leave repeats out to repeat it for ever"
+                f"RepeatDataset: {repeats} passes over a stream end within a pass, whose length is "
+                "not known; give a whole number of passes, or none to repeat it for ever"
             )
         if dataset.indexed and self.size == 0:
             raise ConfigError(
@@ -64,18 +68,22 @@ class RepeatDataset(RoutedDataset[T_co]):
             )
 
     @cached_property
+    def sized(self) -> bool:
+        return self.repeats is None or self.inputs[0].sized
+
+    @cached_property
     def size(self) -> int:
-        inner = indexed_inputs(self)[0].size
-        if self.repeats is None or inner == INFINITE:
+        if self.repeats is None or self.inputs[0].size == INFINITE:
             return INFINITE
+        inner = self.inputs[0].size
         return math.floor(Fraction(repr(self.repeats)) * inner + Fraction(1, 2))
 
     def route(self, positions: Int64Array) -> tuple[Int64Array, Int64Array]:
         if self.size == INFINITE:
             return np.zeros_like(positions), positions
         epoch, at = np.divmod(positions, self.size)
-        passes = math.ceil(self.size / indexed_inputs(self)[0].size)
-        return np.zeros_like(positions), epoch * passes * indexed_inputs(self)[0].size + at
+        inner = self.inputs[0].size
+        return np.zeros_like(positions), epoch * math.ceil(self.size / inner) * inner + at
 
     @property
     def in_turn(self) -> bool:
@@ -86,5 +94,47 @@ class RepeatDataset(RoutedDataset[T_co]):
         stride = INFINITE if self.size == INFINITE else math.ceil(self.size / inner) * inner
         return stretches_of_epochs(start, stop, self.size, stride)
 
-    def _open_stream(self, lane: Lane, state: State | None, on_failure: OnFailure) -> Cursor[T_co]:
-        return EndlessCursor(self.inputs[0], lane, state, on_failure)
+    def _stream(
+        self, lane: Lane, state: State | None, reading: Reading, endless: bool
+    ) -> Stream[T_co]:
+        if self.sized:
+            return super()._stream(lane, state, reading, endless)
+
+        def open_epoch(at: State | None) -> Stream[T_co]:
+            return _RepeatStream(self, lane, at, reading)
+
+        if not endless:
+            return open_epoch(state)
+        return EndlessStream(open_epoch, state, lane, type(self).__name__)
+
+
+class _RepeatStream(Stream[T]):
+    """Some passes over a lane's part of a stream of unknown length."""
+
+    def __init__(
+        self, dataset: RepeatDataset[T], lane: Lane, state: State | None, reading: Reading
+    ) -> None:
+        self._repeats = int(dataset.repeats or 1)
+        self._passed = counter_field(state, "passed")
+        inner = None if state is None else state_field(state, "input", dict)
+        self._input: PartReader[T] = PartReader(
+            dataset.inputs[0], lane, inner, reading, endless=False
+        )
+
+    def at(self, position: int, attempt: int = 0) -> T:
+        while self._passed < self._repeats:
+            try:
+                item = self._input.read()
+            except StopIteration:
+                self._passed += 1
+            else:
+                self.origin = self._input.origin
+                return item
+        self._passed = 0
+        raise StopIteration
+
+    def state(self) -> State:
+        return {"passed": self._passed, "input": self._input.state()}
+
+    def close(self) -> None:
+        self._input.close()

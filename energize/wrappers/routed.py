@@ -10,9 +10,13 @@ from typing import Any, TypeVar, cast
 
 import numpy as np
 
+from energize.cursor import State
 from energize.dataset import IndexedDataset, Int64Array
-from energize.fetching import Attempt, Failed
+from energize.reading import Failed, Reading
 from energize.refs import Refs
+from energize.streaming import Stream
+from energize.topology import Lane
+from energize.wrappers.streams import RoutedStream
 
 __all__ = ["RoutedDataset", "indexed_inputs", "stretches_of_epochs"]
 
@@ -54,14 +58,14 @@ class RoutedDataset(IndexedDataset[T_co]):
     def taken(self, n: int) -> Sequence[int] | None:
         return [n] if len(self.inputs) == 1 else None
 
-    def fetch(self, positions: Int64Array, attempt: Attempt) -> list[T_co | Failed]:
+    def fetch(self, positions: Int64Array, reading: Reading) -> list[T_co | Failed]:
         inputs = self.routed_to
         which, inner = self.route(positions)
         if len(inputs) == 1:
-            return inputs[0].fetch(inner, attempt)
+            return inputs[0].fetch(inner, reading)
         items: list[Any] = [None] * len(positions)
         for number, rows in _by_input(which):
-            fetched = inputs[number].fetch(inner[rows], attempt)
+            fetched = inputs[number].fetch(inner[rows], reading)
             for row, item in zip(rows.tolist(), fetched, strict=True):
                 items[row] = item
         return items
@@ -77,6 +81,13 @@ class RoutedDataset(IndexedDataset[T_co]):
                 for number, rows in _by_input(which)
             ]
         )
+
+    def _stream(
+        self, lane: Lane, state: State | None, reading: Reading, endless: bool
+    ) -> Stream[T_co]:
+        if not self.sized:
+            return super()._stream(lane, state, reading, endless)
+        return RoutedStream(self.route, self.inputs, lane, state, reading)
 
     @cached_property
     def _sources_before(self) -> list[int]:

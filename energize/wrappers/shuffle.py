@@ -8,7 +8,7 @@ from typing import TypeVar
 import numpy as np
 
 from energize.dataset import INFINITE, Dataset, Int64Array
-from energize.errors import ConfigError
+from energize.errors import ConfigError, NotIndexedError
 from energize.order.epochs.shuffle import ShuffleOrder
 from energize.topology import WorkerConfig
 from energize.wrappers.checks import checked_count
@@ -33,7 +33,8 @@ class ShuffleDataset(RoutedDataset[T_co]):
     `over_epochs` epochs may be shuffled together: each sample comes that many times in them, and
     may come twice in one. -1 draws samples independently, with replacement.
 
-    Raises `ConfigError` for numbers below 1 and for an input that never ends.
+    Raises `ConfigError` for numbers below 1 and for an input that never ends, `NotIndexedError` for
+    a stream.
 
     >>> from energize import ListSource
     >>> letters = ShuffleDataset(ListSource("abcd"))
@@ -71,7 +72,12 @@ class ShuffleDataset(RoutedDataset[T_co]):
                 else checked_count(over_epochs, "over_epochs", "ShuffleDataset")
             ),
         )
-        if dataset.indexed and self.size == INFINITE:
+        if not dataset.indexed:
+            raise NotIndexedError(
+                f"ShuffleDataset needs random access to its input, and {self._streaming_input()} "
+                "can only be read as a stream; shuffle what it reads instead"
+            )
+        if self.size == INFINITE:
             raise ConfigError(
                 "ShuffleDataset: the input never ends, and an endless dataset cannot be permuted; "
                 "shuffle its finite parts before they are repeated or blended"

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from itertools import zip_longest
 from typing import Any
 
-from energize.cursor import State, state_field
-from energize.describing import differences
+from energize.cursor import State, counter_field, state_field
 from energize.errors import StateError, StateMismatchError
 from energize.order.stages.plan import StagePlan
+from energize.outline import tree_differences
 
 __all__ = ["check_stage", "stage_differences", "stage_fields"]
 
@@ -37,7 +37,7 @@ def check_stage(plan: StagePlan[Any], state: State) -> None:
     """
     if _NAME not in state:
         return
-    position = state_field(state, "position", int)
+    position = counter_field(state, "position")
     index, name = state_field(state, _INDEX, int), state_field(state, _NAME, str)
     here = _reached(plan, position)
     if (here, plan.stages[here].name) != (index, name):
@@ -52,24 +52,25 @@ def check_stage(plan: StagePlan[Any], state: State) -> None:
 def stage_differences(
     saved: dict[str, Any], current: dict[str, Any], plan: StagePlan[Any], state: State
 ) -> Iterator[str]:
-    """The differences between two descriptions of staged datasets, but for what comes only behind
-    the position of `state`: later stages, and the end of the one it was saved in.
+    """The differences between two outlines of staged datasets, but for what comes only after the
+    position of `state`: later stages, and the end of the one it was saved in.
     """
+    state = state.get("input", state)  # that of a stream in a lane
     stages, reached = _stages(saved), state.get(_INDEX)
     if not isinstance(reached, int) or not 0 <= reached < len(stages):
-        yield from differences(saved, current)
+        yield from tree_differences(saved, current)
         return
-    yield from differences(_without_stages(saved), _without_stages(current))
+    yield from tree_differences(_without_stages(saved), _without_stages(current))
     pairs = zip_longest(stages[: reached + 1], _stages(current)[: reached + 1])
     for number, (old, new) in enumerate(pairs):
         name = f"stage {number} {old.get('name')!r}"
         if new is None:
             yield f"{name}: is gone"
-        elif number == reached:
-            yield from differences(old | {"end_step": None}, new | {"end_step": None}, name)
-        else:
-            yield from differences(old, new, name)
-    position = state_field(state, "position", int)
+            continue
+        ends = {"end_step": None} if number == reached else {}
+        for line in tree_differences(old | ends, new | ends, name):
+            yield line if line.startswith(name) else f"{name}: {line}"
+    position = counter_field(state, "position")
     here = _reached(plan, position)
     if here != reached:
         yield (
@@ -79,10 +80,15 @@ def stage_differences(
 
 
 def _stages(tree: dict[str, Any]) -> list[dict[str, Any]]:
-    """The settings of each stage with its dataset."""
+    """Each stage as a node: its settings, and its dataset as input, or that one's digest."""
     try:
-        pairs = zip(tree["plan"]["stages"], tree["inputs"], strict=True)
-        return [{**settings, "dataset": dataset} for settings, dataset in pairs]
+        stages, inputs = tree["plan"]["stages"], tree["inputs"]
+        if isinstance(inputs, dict):
+            width = len(inputs["digests"]) // max(len(stages), 1)
+            starts = range(0, len(inputs["digests"]), width)
+            inputs = [{"kind": inputs["digests"][at : at + width]} for at in starts]
+        pairs = zip(stages, inputs, strict=True)
+        return [{**settings, "inputs": [dataset]} for settings, dataset in pairs]
     except (KeyError, TypeError, ValueError) as error:
         raise StateError(
             f"the saved state does not describe its stages: {type(error).__name__}: {error}"

@@ -2,36 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, TypeVar, cast
 
 import numpy as np
 
-from energize.cursor import Counted, Cursor, State, epoch_end, state_field
-from energize.dataset import (
-    INFINITE,
-    Dataset,
-    IndexedDataset,
-    Int64Array,
-    OnFailure,
-    log_failure,
-)
-from energize.describing import differences, digest, jsonable
+from energize.cursor import State
+from energize.dataset import INFINITE, Dataset, IndexedDataset, Int64Array
+from energize.describing import digest
 from energize.errors import ConfigError, EmptyDatasetError, NotIndexedError
-from energize.fetching import Attempt
 from energize.order.stages.faults import stage_label
 from energize.order.stages.plan import StagePlan
+from energize.reading import Reading
 from energize.refs import Refs
 from energize.sources.base import Source
-from energize.topology import SINGLE_LANE, Lane, WorkerConfig
+from energize.streaming import Stream
+from energize.topology import Lane, WorkerConfig
 from energize.wrappers.advanced import carried_over
 from energize.wrappers.routed import RoutedDataset
 from energize.wrappers.stage_report import StageReport, source_names, source_shares
-from energize.wrappers.stage_state import check_stage, stage_differences
-from energize.wrappers.staged_cursor import StagedCursor
-from energize.wrappers.streams import RoutedCursor
+from energize.wrappers.stage_state import check_stage, stage_differences, stage_fields
+from energize.wrappers.staged_stream import StagedStream, StageLog
+from energize.wrappers.streams import RoutedStream
 
 __all__ = ["StagedDataset"]
 
@@ -68,6 +62,8 @@ class StagedDataset(RoutedDataset[T_co]):
     >>> "".join(StagedDataset(plan))
     'abc1dab'
     """
+
+    forgives_later_changes = True
 
     plan: StagePlan[None]
     carry_over: bool
@@ -106,6 +102,10 @@ class StagedDataset(RoutedDataset[T_co]):
                     "its sources is not known before it is read; pass carry_over=False to start "
                     "every stage at the beginning of its dataset"
                 )
+
+    @cached_property
+    def sized(self) -> bool:
+        return True
 
     @cached_property
     def size(self) -> int:
@@ -206,32 +206,28 @@ class StagedDataset(RoutedDataset[T_co]):
                 np.add.at(before, rows, samples)
         return tuple(reports)
 
-    def open(
-        self,
-        lane: Lane = SINGLE_LANE,
-        state: State | None = None,
-        on_failure: OnFailure = log_failure,
-    ) -> Cursor[T_co]:
+    def state_at(self, position: int) -> State:
+        return super().state_at(position) | stage_fields(self.plan, position)
+
+    def check_state(self, state: State) -> None:
+        check_stage(self.plan, state)
+
+    def watcher(self, lane: Lane) -> Callable[[int], None] | None:
+        return None if lane.index else StageLog(self.plan, lambda: self.report).note
+
+    def _stream(
+        self, lane: Lane, state: State | None, reading: Reading, endless: bool
+    ) -> Stream[T_co]:
         if state is not None:
             check_stage(self.plan, state)
-        return super().open(lane, state, on_failure)
+        routed: Stream[T_co] = RoutedStream(self.route, self._seeded, lane, state, reading)
+        return StagedStream(routed, self.plan, self.watcher(lane), state)
 
-    def cursor(
-        self, reader: Counted[Any], lane: Lane, start: int, attempt: Attempt
-    ) -> Cursor[T_co]:
-        counting = super().cursor(reader, lane, start, attempt)
-        return StagedCursor(counting, self.plan, lambda: self.report, lane)
-
-    def _open_stream(self, lane: Lane, state: State | None, on_failure: OnFailure) -> Cursor[T_co]:
-        start = 0 if state is None else state_field(state, "position", int)
-        routed: Cursor[T_co] = RoutedCursor(self.route, self._seeded, lane, state, on_failure)
-        end = epoch_end(start, self.size)
-        return StagedCursor(routed, self.plan, lambda: self.report, lane, end)
-
-    def mismatches(self, saved: dict[str, Any], state: State) -> Iterator[str]:
-        current = jsonable(self.describe())
+    def mismatches(
+        self, saved: dict[str, Any], current: dict[str, Any], state: State
+    ) -> Iterator[str]:
         if saved.get("kind") != current["kind"]:
-            return differences(saved, current)
+            return super().mismatches(saved, current, state)
         return stage_differences(saved, current, self.plan, state)
 
 

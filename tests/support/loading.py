@@ -45,14 +45,20 @@ def loader_of(dataset: Dataset[Any], workers: int = 0, rank: int = 0, ranks: int
 
 
 def epoch_in_turns(loaders: list[Loader[Any]], rounds: int) -> list[str]:
-    """At most `rounds` steps of one epoch of all ranks, their items taken in turn."""
+    """At most `rounds` steps of one epoch of all ranks, their items taken in turn, without padding;
+    all ranks make the same number of steps.
+    """
     iterators: list[Iterator[Any]] = [iter(loader) for loader in loaders]
     items: list[Any] = []
     nothing = object()
     for _ in range(rounds):
-        step = [next(iterator, nothing) for iterator in iterators]
-        items.extend(item for item in step if item is not nothing)
+        step = []
+        for loader, iterator in zip(loaders, iterators, strict=True):
+            step.append(next(iterator, nothing))
+            if step[-1] is not nothing and not loader.padding:
+                items.append(step[-1])
         if nothing in step:
+            assert step == [nothing] * len(loaders), "ranks made different numbers of steps"
             break
     return prints(items)
 

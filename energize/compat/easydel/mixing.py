@@ -7,15 +7,12 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from energize.compat.easydel.order import EasydelScheme
-from energize.compat.multiplexed import MultiplexedDataset, Slots
 from energize.compat.seeds import checked_seed
-from energize.compat.slots import GivenSlots, SchemeSlots
 from energize.dataset import INFINITE, Dataset, IndexedDataset
 from energize.errors import ConfigError, EmptyDatasetError, WeightError, nearest
 from energize.order.schedules.schedule import Schedule, WeightScheduler, names_apart
 from energize.order.schedules.varying import ever_positive
 from energize.order.weights import checked_weight
-from energize.rng import derive
 from energize.wrappers.blend import BlendDataset
 from energize.wrappers.checks import checked_count
 from energize.wrappers.map import MapDataset
@@ -113,16 +110,7 @@ def mixed(
     by_name = [weigh[name] for name in names]
     if mixing.stop != "all_exhausted":
         _check_not_empty(mixing.owner, names, parts, by_name)
-    if all(part.indexed for part in parts):
-        return _blend(parts, by_name, mixing)
-    drawn = [i for i, weight in enumerate(by_name) if ever_positive(weight)]
-    key = derive("mixed", seed, *names)
-    return MultiplexedDataset(
-        [parts[i] for i in drawn],
-        [names[i] for i in drawn],
-        _slots([by_name[i] for i in drawn], key, mixing),
-        stop=mixing.stop,
-    )
+    return _blend(parts, by_name, mixing)
 
 
 def _blend(
@@ -134,12 +122,6 @@ def _blend(
         return BlendDataset(zip(parts, drawn, strict=True), scheme=scheme, stop=mixing.stop)
     pairs = zip(parts, weights, strict=True)
     return BlendDataset(pairs, scheme=mixing.scheme, stop=mixing.stop, **mixing.options())
-
-
-def _slots(weights: list[Amount], key: int, mixing: Mixing) -> Slots:
-    if mixing.order == "easydel":
-        return GivenSlots(_easydel(weights, mixing), len(weights))
-    return SchemeSlots(mixing.scheme, tuple(weights), key, mixing.options())
 
 
 def _easydel(weights: list[Amount], mixing: Mixing) -> EasydelScheme:

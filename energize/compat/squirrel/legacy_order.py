@@ -29,7 +29,7 @@ class LegacyDraws:
     probas: tuple[float, ...] | None
     seed: int | None
 
-    def begin(self, state: State | None, over: frozenset[int]) -> _DrawCursor:
+    def begin(self, state: State | None, left_out: frozenset[int]) -> _DrawCursor:
         return _DrawCursor(self, state)
 
     def describe(self) -> dict[str, Any]:
@@ -58,7 +58,7 @@ class _DrawCursor:
     def advance(self) -> None:
         self._used += 1
 
-    def ended(self, *, left_out: bool) -> None:
+    def exhausted(self, *, left_out: bool) -> None:
         self.advance()
 
     def state(self) -> State:

@@ -9,9 +9,7 @@ from typing import Any, Self, TypeVar
 
 import torch.utils.data
 
-from energize.compat.multiplexed import MultiplexedCursor, MultiplexedDataset, Slots
 from energize.compat.seeds import checked_seed
-from energize.compat.slots import SchemeSlots, Turns
 from energize.compat.squirrel.legacy_order import LegacyDraws
 from energize.compat.squirrel.strategy import (
     MultiplexingStrategy,
@@ -19,7 +17,7 @@ from energize.compat.squirrel.strategy import (
     checked_strategy,
     survivors,
 )
-from energize.cursor import State
+from energize.cursor import Cursor, State
 from energize.errors import ConfigError
 from energize.loader.state import packed_state, unpacked_state
 from energize.order.numeric import real_number
@@ -27,6 +25,8 @@ from energize.rng import derive
 from energize.sources.adapting import as_dataset
 from energize.topology import Lane, WorkerConfig
 from energize.wrappers.checks import checked_count
+from energize.wrappers.multiplexed import End, MultiplexedDataset, Slots
+from energize.wrappers.slots import SchemeSlots, Turns
 
 __all__ = ["Multiplexer"]
 
@@ -98,12 +98,15 @@ class Multiplexer(torch.utils.data.IterableDataset[T]):
             [datasets[i] for i in kept.numbers],
             self._kept,
             self._slots(order, kept, seed),
-            stop="all_exhausted" if in_turn else "all_seen",
-            max_passes=None if in_turn else max_reinits,
+            End(
+                "leave_out" if in_turn else "all_seen",
+                (1 if in_turn else max_reinits,) * len(kept.numbers),
+                slots_anew=False,
+            ),
         )
         self._epoch_start: State | None = None
         self._resume: State | None = None
-        self._cursor: MultiplexedCursor[T] | None = None
+        self._cursor: Cursor[T] | None = None
 
     def _slots(self, order: str, kept: Survivors, seed: int | None) -> Slots:
         if order not in ("energize", "squirrel"):
@@ -126,14 +129,14 @@ class Multiplexer(torch.utils.data.IterableDataset[T]):
         self._resume = None
         return self._given(self._cursor)
 
-    def _given(self, cursor: MultiplexedCursor[T]) -> Iterator[T]:
+    def _given(self, cursor: Cursor[T]) -> Iterator[T]:
         yield from cursor
         self._epoch_start = cursor.state()
 
     def _lane(self) -> Lane:
         """The part of the samples that this process gives."""
         among_ranks, among_workers = self._divides
-        ranks = WorkerConfig.default_worker_config(num_workers=0)
+        ranks = WorkerConfig().ranks()
         rank, world_size = (ranks.rank, ranks.world_size) if among_ranks else (0, 1)
         worker = torch.utils.data.get_worker_info() if among_workers else None
         number, workers = (0, 1) if worker is None else (worker.id, worker.num_workers)
@@ -150,7 +153,12 @@ class Multiplexer(torch.utils.data.IterableDataset[T]):
     @property
     def num_samples(self) -> list[int]:
         """Samples given by each source that takes part, in the latest iteration in this process."""
-        return [0] * len(self._kept) if self._cursor is None else list(self._cursor.given)
+        return self._counted("given")
+
+    def _counted(self, what: str) -> list[int]:
+        stream = getattr(self._cursor, "stream", None)
+        counted = getattr(getattr(stream, "whole", stream), what, [0] * len(self._kept))
+        return list(counted)
 
     @property
     def num_samples_by_name(self) -> dict[str, int]:
@@ -165,7 +173,7 @@ class Multiplexer(torch.utils.data.IterableDataset[T]):
         """
         if self.mux_strategy is MultiplexingStrategy.ROUND_ROBIN:
             return []
-        return [0] * len(self._kept) if self._cursor is None else list(self._cursor.passes)
+        return self._counted("passes")
 
     @property
     def reinit_counts_by_name(self) -> dict[str, int]:

@@ -81,7 +81,7 @@ class StreamingDataset(IterableDataset[Any]):
                 "with batch_size of how many samples on each rank"
             )
         seed = checked_seed(shuffle_seed, "StreamingDataset", "shuffle_seed")
-        self.world = WorkerConfig.default_worker_config(num_workers=0)
+        self.world = WorkerConfig().ranks()
         self.batch_size = 1 if batch_size is None else batch_size
         self._pairs = [
             (each.samples(split=split or "", seed=seed), each.quota) for each in self.streams

@@ -128,7 +128,7 @@ def _large_without_room(item):
 
 def test_full_shared_memory_is_an_error():
     loader = loader_of(MapDataset(numbers(5), _large_without_room), workers=1)
-    with loader, pytest.raises(LoaderError, match=r"shared memory.*/dev/shm"):
+    with loader, pytest.raises(LoaderError, match=r"shared memory.*memory is full"):
         list(loader)
 
 
@@ -174,10 +174,42 @@ def test_workers_read_ahead_no_more_than_asked(tmp_path):
 
     with loader_of(MapDataset(numbers(64 * 50), note), workers=2, prefetch_factor=2) as loader:
         iterator = iter(loader)
-        next(iterator)
-        eventually(lambda: len(list(tmp_path.iterdir())) >= 5 * 64)
+        for delivered in range(1, 8):
+            next(iterator)
+            eventually(lambda done=delivered: len(list(tmp_path.iterdir())) >= done + 2 * 2)
+            time.sleep(0.05)
+            assert len(list(tmp_path.iterdir())) == delivered + 2 * 2
+
+
+def _large(item):
+    return torch.full((1_000_000,), item, dtype=torch.float32)
+
+
+def test_workers_read_ahead_no_more_bytes_than_asked(tmp_path):
+    def note(item):
+        (tmp_path / str(item)).touch()
+        return _large(item)
+
+    dataset = MapDataset(numbers(500), note)
+    with loader_of(dataset, workers=2, prefetch_bytes=20_000_000) as loader:
+        iterator = iter(loader)
+        for delivered in range(1, 40):
+            next(iterator)
+            time.sleep(0.01)
+            assert len(list(tmp_path.iterdir())) <= delivered + 5
+
+
+def test_the_first_item_comes_before_others_are_read():
+    def slow(item):
         time.sleep(0.2)
-        assert len(list(tmp_path.iterdir())) == 5 * 64
+        return item
+
+    for workers in (0, 1):
+        with loader_of(MapDataset(numbers(64), slow), workers=workers) as loader:
+            iterator = iter(loader)
+            began = time.monotonic()
+            next(iterator)
+            assert time.monotonic() - began < 0.2 * 10
 
 
 def test_the_trainers_generators_are_left_alone():

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from energize.cursor import State, state_field
+from energize.cursor import State, counter_field, state_field
 from energize.describing import described
+from energize.errors import StateError
 from energize.order.ends.capped import enough_over
 from energize.order.protocol import Scheme
 from energize.order.schedules.scheduled import mixing_scheme
@@ -39,11 +40,11 @@ class SchemeSlots:
     key: int
     options: dict[str, Any] = field(default_factory=dict)
 
-    def begin(self, state: State | None, over: frozenset[int]) -> _SchemeSlotCursor:
-        return _SchemeSlotCursor(self._among, *final_weights(self.weights), state, over)
+    def begin(self, state: State | None, left_out: frozenset[int]) -> _SchemeSlotCursor:
+        return _SchemeSlotCursor(self._among, *final_weights(self.weights), state, left_out)
 
     def _among(self, left: Sequence[int], start: int) -> Scheme:
-        key = derive(self.key, start) if start else self.key
+        key = derive(self.key, "from", start) if start else self.key
         weights = [self.weights[each] for each in left]
         return mixing_scheme(self.scheme, weights, key=key, start=start, **self.options)
 
@@ -58,8 +59,9 @@ class GivenSlots:
     scheme: Scheme
     sources: int
 
-    def begin(self, state: State | None, over: frozenset[int]) -> _SchemeSlotCursor:
-        return _SchemeSlotCursor(lambda *_: self.scheme, 0, np.ones(self.sources), state, over)
+    def begin(self, state: State | None, left_out: frozenset[int]) -> _SchemeSlotCursor:
+        among, weights = lambda *_: self.scheme, np.ones(self.sources)
+        return _SchemeSlotCursor(among, 0, weights, state, frozenset())
 
     def describe(self) -> dict[str, Any]:
         return self.scheme.describe()
@@ -68,7 +70,7 @@ class GivenSlots:
 class _SchemeSlotCursor:
     """Looks some slots ahead. The scheme that runs began at slot `start`, over the sources that
     were `among` those left then; its slot `next` is the one at hand. The slots of those of its
-    sources that are over by now are left out.
+    sources that have been left out since are passed over.
     """
 
     def __init__(
@@ -77,19 +79,23 @@ class _SchemeSlotCursor:
         settled_at: int,
         final: FloatArray,
         state: State | None,
-        over: frozenset[int],
+        left_out: frozenset[int],
     ) -> None:
         self._among = among
         self._settled_at, self._final = settled_at, final
-        self._position = self._start = self._next = 0
-        mixed = [True] * len(final)
+        self._position = counter_field(state, "position")
+        self._start = counter_field(state, "start")
+        self._next = counter_field(state, "next")
+        self._gone = np.isin(np.arange(len(final)), list(left_out))
+        mixed = ~self._gone
         if state is not None:
-            self._position = state_field(state, "position", int)
-            self._start = state_field(state, "start", int)
-            self._next = state_field(state, "next", int)
-            mixed = state_field(state, "among", list)
-        self._members = np.flatnonzero(np.array(mixed, dtype=np.bool_))
-        self._over = np.isin(np.arange(len(final)), list(over))
+            mixed = np.array(state_field(state, "among", list), dtype=np.bool_)
+            if mixed.shape != self._gone.shape:
+                raise StateError(
+                    f"the saved state is of a mix of {len(mixed)} sources, this one has "
+                    f"{len(final)}"
+                )
+        self._members = np.flatnonzero(mixed)
         self._scheme: Scheme | None = None
         self._seen = self._next
         self._ahead: list[tuple[int, int]] = []
@@ -100,7 +106,7 @@ class _SchemeSlotCursor:
                 self._scheme = self._among(self._members.tolist(), self._start)
             slots = np.arange(self._seen, self._seen + _AT_ONCE, dtype=np.int64)
             source = self._members[self._scheme.locate(slots)[0]]
-            left = ~self._over[source]
+            left = ~self._gone[source]
             self._ahead = list(zip(slots[left], source[left].tolist(), strict=True))[::-1]
             self._seen += _AT_ONCE
         return self._ahead[-1][1]
@@ -110,12 +116,12 @@ class _SchemeSlotCursor:
         self._next = int(slot) + 1
         self._position += 1
 
-    def ended(self, *, left_out: bool) -> None:
+    def exhausted(self, *, left_out: bool) -> None:
         if not left_out:
             return
         source = self.current()
-        self._over[source] = True
-        gone = self._over[self._members]
+        self._gone[source] = True
+        gone = self._gone[self._members]
         if self._start < self._settled_at or enough_over(gone, self._final[self._members]):
             self._begin_anew()
         else:
@@ -123,14 +129,14 @@ class _SchemeSlotCursor:
 
     def _begin_anew(self) -> None:
         """A scheme over the sources that are left; over all, for the next epoch, if none is."""
-        if self._over.all():
-            self._over[:] = False
-        self._members = np.flatnonzero(~self._over)
+        if self._gone.all():
+            self._gone[:] = False
+        self._members = np.flatnonzero(~self._gone)
         self._start, self._scheme = self._position, None
         self._next, self._seen, self._ahead = 0, 0, []
 
     def state(self) -> State:
-        among = np.isin(np.arange(len(self._over)), self._members)
+        among = np.isin(np.arange(len(self._gone)), self._members)
         return {
             "position": self._position,
             "start": self._start,
@@ -148,8 +154,8 @@ class Turns:
     sources: int
     from_first: bool = False
 
-    def begin(self, state: State | None, over: frozenset[int]) -> _TurnCursor:
-        left = [each for each in range(self.sources) if each not in over]
+    def begin(self, state: State | None, left_out: frozenset[int]) -> _TurnCursor:
+        left = [each for each in range(self.sources) if each not in left_out]
         return _TurnCursor(left, self.from_first, state)
 
     def describe(self) -> dict[str, Any]:
@@ -160,7 +166,9 @@ class _TurnCursor:
     def __init__(self, left: list[int], from_first: bool, state: State | None) -> None:
         self._left = left
         self._from_first = from_first
-        self._turn = 0 if state is None else state_field(state, "turn", int)
+        self._turn = counter_field(state, "turn")
+        if self._turn >= max(len(left), 1):
+            raise StateError(f"the saved state has turn {self._turn} of {len(left)} sources")
 
     def current(self) -> int:
         return self._left[self._turn]
@@ -168,7 +176,7 @@ class _TurnCursor:
     def advance(self) -> None:
         self._turn = (self._turn + 1) % len(self._left)
 
-    def ended(self, *, left_out: bool) -> None:
+    def exhausted(self, *, left_out: bool) -> None:
         if left_out:
             del self._left[self._turn]
             if self._from_first or self._turn == len(self._left):

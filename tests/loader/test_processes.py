@@ -15,7 +15,7 @@ import time
 
 import pytest
 
-from energize import FilterDataset, MapDataset, RepeatDataset
+from energize import BatchDataset, FilterDataset, MapDataset, RepeatDataset
 from energize.errors import (
     ConfigError,
     LoaderError,
@@ -51,44 +51,70 @@ def test_spawned_workers_give_the_same_stream():
         assert prints(list(loader)) == plain(dataset, 100)
 
 
-def test_a_dataset_that_cannot_be_spawned_says_what_to_do():
-    loader = loader_of(MapDataset(numbers(9), lambda x: x), 1, multiprocessing_context="spawn")
-    with pytest.raises(ConfigError, match=r"lambda.*multiprocessing_context='fork'"):
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_a_dataset_that_cannot_be_spawned_says_what_to_do(method):
+    dataset = BatchDataset(MapDataset(numbers(9), lambda x: x), 2, list)
+    loader = loader_of(dataset, 1, multiprocessing_context=method)
+    message = r"at dataset\.inputs\[0\]\.map_fn .*lambda.*multiprocessing_context='fork'"
+    with pytest.raises(ConfigError, match=message):
         iter(loader)
 
 
-@pytest.mark.parametrize("dataset", [endless_pids(), FilterDataset(endless_pids(), lambda x: x)])
-def test_a_killed_worker_is_an_error_within_seconds_and_the_state_is_good(dataset):
-    loader = loader_of(dataset, workers=2)
-    taken = take(loader, 64 * 12)
-    victim, *others = {pid for pid, _ in taken}
-    os.kill(victim, signal.SIGKILL)
-    started = time.monotonic()
-    with pytest.raises(WorkerDiedError, match=rf"pid {victim}.*SIGKILL.*memory"):
-        take(loader, 10**6)
-    assert time.monotonic() - started < 5
-    assert all(gone(pid) for pid in others)
-    position = loader.state_dict()
-    whole = [number for _, number in take(loader, 100)]
-    assert whole == [number for _, number in take(_resumed(dataset, position), 100)]
-    loader.close()
+class OnlyHere:
+    """Comes to a worker, and cannot be rebuilt there."""
+
+    def __init__(self, here):
+        self.here = here
+
+    def __call__(self, item):
+        return item
+
+    def __setstate__(self, state):
+        raise RuntimeError("no such device")
 
 
-def _resumed(dataset, state):
-    loader = loader_of(dataset)
-    loader.load_state_dict(state)
-    return loader
+def test_a_dataset_that_cannot_be_rebuilt_shows_the_cause_from_the_worker():
+    loader = loader_of(MapDataset(numbers(9), OnlyHere(1)), 1, multiprocessing_context="spawn")
+    with pytest.raises(LoaderError, match=r"RuntimeError: no such device") as caught:
+        list(loader)
+    assert "__setstate__" in caught.value.__notes__[0]
 
 
-def test_a_worker_that_dies_while_the_trainer_waits_for_it():
-    loader = loader_of(MapDataset(numbers(9), _sleep_long), workers=1)
-    iterator = iter(loader)
-    (pid,) = worker_pids()
-    threading.Timer(0.3, os.kill, (pid, signal.SIGKILL)).start()
-    started = time.monotonic()
-    with pytest.raises(WorkerDiedError, match=r"SIGKILL while it had range\(0, 9\)"):
-        next(iterator)
-    assert time.monotonic() - started < 5
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGSTOP])
+@pytest.mark.parametrize("dataset", [endless_pids(), FilterDataset(endless_pids(), bool)])
+def test_a_worker_that_dies_or_stops_is_replaced_and_the_stream_goes_on(dataset, how, caplog):
+    with loader_of(dataset, workers=2, lanes=2, timeout=1.5) as loader:
+        taken = take(loader, 200)
+        victim = taken[-1][0]
+        os.kill(victim, how)
+        taken += take(loader, 1500)
+        state = loader.state_dict()
+        taken += take(loader, 100)
+        assert loader.workers_replaced == 1
+    assert gone(victim)
+    with loader_of(dataset, lanes=2) as plain_loader:
+        whole = [number for _, number in take(plain_loader, 1800)]
+    assert [number for _, number in taken] == whole
+    with loader_of(dataset) as resumed:
+        resumed.load_state_dict(state)
+        assert [number for _, number in take(resumed, 100)] == whole[-100:]
+    assert f"pid {victim}" in caplog.text
+    assert ("timeout=1.5" if how is signal.SIGSTOP else how.name) in caplog.text
+    assert "replacement 1" in caplog.text
+
+
+def test_a_worker_that_dies_while_the_trainer_waits_for_it(tmp_path):
+    def once(item):
+        if not (tmp_path / "first").exists():
+            (tmp_path / "first").touch()
+            time.sleep(60)
+        return item
+
+    with loader_of(MapDataset(numbers(9), once), workers=1) as loader:
+        iterator = iter(loader)
+        (pid,) = worker_pids()
+        threading.Timer(0.5, os.kill, (pid, signal.SIGKILL)).start()
+        assert list(iterator) == list(range(9))
 
 
 def _sleep_long(item):
@@ -96,19 +122,25 @@ def _sleep_long(item):
     return item
 
 
-def test_a_dataset_that_exits_the_worker():
+def test_a_dataset_that_ends_every_worker():
     loader = loader_of(MapDataset(numbers(9), lambda _: sys.exit(7)), workers=1)
-    with pytest.raises(WorkerDiedError, match="exit code 7"):
+    with pytest.raises(
+        WorkerDiedError, match=r"exit code 7 while it had the items at 0 .*last of 3"
+    ):
         take(loader, 1)
+    assert not worker_pids()
 
 
-def test_a_worker_that_does_not_answer_in_time():
+def test_a_dataset_that_never_answers():
     loader = loader_of(MapDataset(numbers(9), _sleep_long), workers=1, timeout=0.2)
     iterator = iter(loader)
     (pid,) = worker_pids()
-    with pytest.raises(LoaderError, match=r"timeout=0\.2 s.*range\(0, 9\)"):
+    with pytest.raises(
+        LoaderError, match=r"timeout=0\.2 s while it had the items at 0 .*last of 3"
+    ):
         next(iterator)
     assert gone(pid)
+    assert not worker_pids()
 
 
 @pytest.mark.parametrize("end", ["close", "with", "forget loader", "forget iterator"])
@@ -232,8 +264,9 @@ def test_a_handler_of_sigterm_is_not_the_workers():
         loader = loader_of(endless_pids(), workers=1)
         (pid,) = pids_of(loader)
         os.kill(pid, signal.SIGTERM)
-        with pytest.raises(WorkerDiedError, match="SIGTERM"):
-            take(loader, 10**6)
+        assert eventually(lambda: gone(pid))
+        loader.close()
+        assert not marks
     finally:
         signal.signal(signal.SIGTERM, before)
 

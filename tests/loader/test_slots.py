@@ -40,7 +40,7 @@ def numbers(count):
 def test_memory_is_used_again_when_batches_are_let_go():
     places = set()
     one_at_a_time = BatchDataset(numbers(200 * 64), 64, lambda batch: filled(batch[0] // 64))
-    with loader_of(one_at_a_time, workers=1) as loader:
+    with loader_of(one_at_a_time, workers=1, prefetch_factor=4) as loader:
         for number, tensor in enumerate(loader):
             assert torch.equal(tensor, filled(number))
             places.add(tensor.data_ptr())

@@ -18,6 +18,12 @@ from tests.support.datasets import is_even, numbers, shuffled
         ({"prefetch_factor": 2.0}, "prefetch_factor"),
         ({"failure_budget": -1}, "failure_budget"),
         ({"failure_budget": True}, "failure_budget"),
+        ({"prefetch_bytes": 0}, "prefetch_bytes"),
+        ({"lanes": 0}, "lanes"),
+        ({"uneven": "padd"}, "did you mean 'pad'"),
+        ({"on_error": "ignore"}, "on_error"),
+        ({"global_batch_size": 4}, "micro_batch_size"),
+        ({"global_batch_size": 4, "micro_batch_size": 3}, "whole number of micro batches"),
         ({"timeout": 0}, "timeout"),
         ({"timeout": float("nan")}, "timeout"),
         ({"multiprocessing_context": "thread"}, r"fork.*'thread'"),
@@ -33,21 +39,23 @@ def test_something_else_than_a_dataset():
         get_loader([1, 2, 3])
 
 
-def test_an_empty_dataset():
+@pytest.mark.parametrize("uneven", ["pad", "drop", "repeat", "allow"])
+def test_an_empty_dataset(uneven):
     with pytest.raises(EmptyDatasetError):
-        list(get_loader(ListSource([])))
+        list(get_loader(ListSource([]), uneven=uneven))
 
 
 def test_without_any_config_a_plain_process_reads_alone(monkeypatch):
     monkeypatch.delenv("RANK", raising=False)
     monkeypatch.delenv("WORLD_SIZE", raising=False)
-    assert get_loader(numbers(5)).worker_config == WorkerConfig(0, 1, 0)
+    config = get_loader(numbers(5)).worker_config
+    assert (config.rank, config.world_size, config.num_workers) == (0, 1, 0)
 
 
 def test_without_any_config_the_rank_is_that_of_the_launcher(monkeypatch):
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "3")
-    assert list(get_loader(numbers(8))) == [1, 4, 7]
+    assert list(get_loader(numbers(9))) == [1, 4, 7]
 
 
 def test_the_config_of_the_dataset_is_taken():
@@ -77,14 +85,15 @@ def test_a_seed_offset_gives_another_order_to_a_dataset_without_config():
     assert offset == list(dataset.reseeded(1))
 
 
-def test_a_stream_is_for_one_rank_and_says_what_to_do():
-    stream = FilterDataset(numbers(6), is_even)
-    with pytest.raises(ConfigError, match=r"world_size is 2.*SkipSample"):
-        get_loader(stream, worker_config=WorkerConfig(rank=0, world_size=2))
+def test_a_world_size_that_lanes_do_not_fit_lists_those_that_do():
+    stream = FilterDataset(numbers(60), is_even)
+    loader = get_loader(stream, worker_config=WorkerConfig(rank=0, world_size=5), lanes=12)
+    with pytest.raises(ConfigError, match=r"12 lanes .* world_size 5.*: 1, 2, 3, 4, 6, 12"):
+        list(loader)
 
 
 def test_both_names_give_a_loader_that_can_be_saved():
     for make in (get_loader, get_savable_loader):
         loader = make(numbers(5))
         assert isinstance(loader, Loader)
-        assert loader.state_dict()["version"] == 1
+        assert loader.state_dict()["version"] == 2

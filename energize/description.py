@@ -1,0 +1,153 @@
+"""Frozen descriptions: what a dataset is made from, set once and never changed."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any, ClassVar, Self
+
+from energize.describing import described
+from energize.errors import ConfigError
+from energize.rng import derive
+from energize.topology import WorkerConfig
+
+__all__ = ["Description"]
+
+
+class Description:
+    """Parameters and inputs: immutable, picklable, comparable, holding nothing open.
+
+    Two are equal when they are of one class, with equal parameters and equal inputs. Subclasses set
+    their parameters once, with `_freeze` in `__init__`.
+    """
+
+    inputs: tuple[Any, ...]
+    worker_config: WorkerConfig | None
+    _parameters: tuple[str, ...]
+
+    passes_on: ClassVar[bool] = False
+    """Whether items of the input pass through, each at its place, whatever is done with them."""
+
+    ends_loops: ClassVar[bool] = False
+    """Whether, as the outermost of a loader, it says where a loop ends instead of what is read."""
+
+    changes_no_sample: ClassVar[tuple[str, ...]] = ()
+    """Parameters, beside functions, that may change without changing which samples come."""
+
+    def _freeze(
+        self,
+        inputs: Sequence[Any] = (),
+        worker_config: WorkerConfig | None = None,
+        **parameters: Any,
+    ) -> None:
+        """Set inputs and parameters for good.
+
+        Of a worker config given here, `seed_offset` seeds the inputs that carry no config yet.
+        """
+        for each in inputs:
+            if not isinstance(each, Description):
+                raise ConfigError(
+                    f"{type(self).__name__} reads from datasets, got {type(each).__name__} "
+                    f"{str(each)[:80]!r}; wrap an object that has __len__ and __getitem__ in "
+                    "SequenceSource"
+                )
+        if worker_config is not None and worker_config.seed_offset:
+            seed = worker_config.seed_offset
+            inputs = [each if each.worker_config else each.reseeded(seed) for each in inputs]
+        values = {
+            "inputs": tuple(inputs),
+            "worker_config": _common_worker_config(type(self).__name__, worker_config, inputs),
+            "_parameters": tuple(parameters),
+            **parameters,
+        }
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+
+    @cached_property
+    def key(self) -> int:
+        """What the random choices of this node are keyed by: seed, sources and kinds on the way."""
+        return derive(type(self).__name__, *(each.key for each in self.inputs))
+
+    def with_inputs(self, inputs: Sequence[Any]) -> Self:
+        """The same description over other inputs."""
+        return self._replace(inputs=tuple(inputs))
+
+    def reseeded(self, seed: int) -> Self:
+        """The same description with `seed` in all its sources: other orders, other draws."""
+        return self.with_inputs([each.reseeded(seed) for each in self.inputs])
+
+    def distinguished(self, occurrence: int) -> Self:
+        """The same description with an order of its own, to stand beside itself in a mix."""
+        return self.with_inputs([each.distinguished(occurrence) for each in self.inputs])
+
+    def with_worker_config(self, worker_config: WorkerConfig | None) -> Self:
+        """The same description carrying a worker config for the loader to take."""
+        return self._replace(worker_config=worker_config)
+
+    def settings(self) -> dict[str, Any]:
+        """The parameters as JSON."""
+        return {name: described(getattr(self, name)) for name in self._parameters}
+
+    def describe(self) -> dict[str, Any]:
+        """The description as a JSON-able tree."""
+        tree: dict[str, Any] = {"kind": type(self).__name__, **self.settings()}
+        if self.inputs:
+            tree["inputs"] = [each.describe() for each in self.inputs]
+        return tree
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """The names of the parameters."""
+        return self._parameters
+
+    def _replace(self, **changed: Any) -> Self:
+        other = copy.copy(self)
+        for name, value in changed.items():
+            object.__setattr__(other, name, value)
+        return other
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise ConfigError(
+            f"{type(self).__name__}.{name} cannot be changed: a dataset is a frozen description; "
+            "make a new one"
+        )
+
+    def __eq__(self, other: object) -> bool:
+        if type(self) is not type(other) or not isinstance(other, Description):
+            return NotImplemented
+        return self is other or bool(self._compared() == other._compared())
+
+    def __hash__(self) -> int:
+        return hash((type(self).__name__, self.key))
+
+    def _compared(self) -> tuple[Any, ...]:
+        return self.inputs, *((name, getattr(self, name)) for name in self._parameters)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What is copied and pickled: the description, not what was computed from it."""
+        kept = ("inputs", "worker_config", "_parameters", *self._parameters)
+        return {name: getattr(self, name) for name in kept}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        for name, value in state.items():
+            object.__setattr__(self, name, value)
+
+    def __repr__(self) -> str:
+        shown = [f"{name}={value!r}" for name, value in self.settings().items()]
+        return f"{type(self).__name__}({', '.join([*map(repr, self.inputs), *shown])})"
+
+
+def _common_worker_config(
+    kind: str, given: WorkerConfig | None, inputs: Sequence[Any]
+) -> WorkerConfig | None:
+    """The one worker config that a node and its inputs carry; two different ones are an error."""
+    carried = {each.worker_config for each in inputs} | {given}
+    carried.discard(None)
+    if len(carried) > 1:
+        shown = " and ".join(sorted(map(str, carried)))
+        raise ConfigError(
+            f"{kind} is built from parts with different worker configs: {shown}. Use one for a "
+            "whole loader, or give it to the loader alone"
+        )
+    return next(iter(carried), None)

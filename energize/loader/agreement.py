@@ -1,0 +1,68 @@
+"""What ranks tell each other: few numbers, seldom, and never without an end."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from energize.errors import LoaderError
+from energize.late import torch
+from energize.ranks import Ranks
+
+__all__ = ["Agreement"]
+
+_LOOK = 0.0005
+"""Seconds between two looks whether all ranks have answered."""
+
+
+class Agreement:
+    """The ranks of a process group. Each method is called by all of them at the same point.
+
+    Raises `LoaderError` when not all ranks take part within `timeout` seconds (None: ever).
+    """
+
+    def __init__(self, ranks: Ranks, timeout: float | None) -> None:
+        self._ranks = ranks
+        self._timeout = timeout
+
+    def numbers(self, values: Sequence[int], what: str) -> list[list[int]]:
+        """The numbers of each rank, as many from each, all of them below 2**63.
+
+        `what` is what they are for, in messages.
+        """
+        distributed, group = torch.distributed, self._ranks.group
+        on_host = "gloo" in distributed.get_backend(group) or not torch.cuda.is_available()
+        device = torch.device("cpu") if on_host else torch.device("cuda")
+        mine = torch.tensor(list(values), dtype=torch.int64, device=device)
+        found = [torch.empty_like(mine) for _ in range(self._ranks.world_size)]
+        work = distributed.all_gather(found, mine, group=group, async_op=True)
+        until = None if self._timeout is None else time.monotonic() + self._timeout
+        while not work.is_completed():
+            if until is not None and time.monotonic() > until:
+                raise LoaderError(
+                    f"{what}: not all {self._ranks.world_size} ranks took part within "
+                    f"timeout={self._timeout} s. Every rank has to make the same calls and the "
+                    "same number of steps; this is rank {rank}".replace(
+                        "{rank}", str(self._ranks.rank)
+                    )
+                )
+            time.sleep(_LOOK)
+        work.wait()
+        return [each.tolist() for each in found]
+
+    def trees(self, value: Any, what: str) -> list[Any]:
+        """A JSON-able tree of each rank."""
+        data = json.dumps(value).encode()
+        lengths = [length for (length,) in self.numbers([len(data)], what)]
+        words = -(-max(lengths) // 8)
+        padded = data.ljust(words * 8, b" ")
+        mine = [
+            int.from_bytes(padded[at : at + 8], "big", signed=True) for at in range(0, words * 8, 8)
+        ]
+        parts = self.numbers(mine, what)
+        return [
+            json.loads(b"".join(word.to_bytes(8, "big", signed=True) for word in part))
+            for part in parts
+        ]

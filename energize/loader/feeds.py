@@ -1,0 +1,248 @@
+"""How a loader begins to read: at which place, with which ranks and workers."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeVar, cast
+
+from energize.cursor import INFINITE, State, counter_field
+from energize.dataset import Dataset, IndexedDataset
+from energize.describing import digest
+from energize.errors import ConfigError, StateError
+from energize.loader.agreement import Agreement
+from energize.loader.ahead import ReadAhead
+from energize.loader.epochs import divisors, log_uneven, plan_epoch
+from energize.loader.failures import FailureLog
+from energize.loader.indexed import IndexedFeed, in_process, in_workers
+from energize.loader.lanes import HereLanes, HostedLanes, WorkerLanes
+from energize.loader.pool import WorkerPool
+from energize.loader.settings import LoaderSettings
+from energize.loader.streams import StreamFeed, StreamState, checked_lanes
+from energize.loader.worker import Task
+from energize.ranks import Ranks
+from energize.reading import Reading
+
+__all__ = ["Feed", "Opening", "Place", "PoolFor", "ThisRank"]
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+Place = State | StreamState
+"""Where a loader stands: in an indexed dataset, or in the lanes of a stream."""
+
+PoolFor = Callable[[Task], tuple[WorkerPool, ReadAhead]]
+
+
+class Feed(Protocol[T_co]):
+    """Delivers this rank's items up to the end of a loop."""
+
+    padding: bool
+
+    @property
+    def may_be_over(self) -> bool: ...
+
+    def begin_loop(self) -> bool: ...
+
+    def __next__(self) -> T_co: ...
+
+    def state(self) -> Place: ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class ThisRank(Generic[T]):
+    """What a rank reads with: who it is, and whether it can talk with the others; its workers, what
+    becomes of failures, and the last item delivered.
+    """
+
+    ranks: Ranks
+    agreement: Agreement | None
+    pool_for: PoolFor
+    failures: FailureLog
+    last: deque[T]
+
+
+class Opening(Generic[T]):
+    """What is the same for all loops of a loader."""
+
+    def __init__(self, dataset: Dataset[T], settings: LoaderSettings, workers: int) -> None:
+        self._dataset = dataset
+        self._settings = settings
+        self._workers = workers
+        self._loop = dataset.steps_per_epoch
+        self._endless = self._loop is not None or (dataset.sized and dataset.size == INFINITE)
+        # Positions of an indexed dataset go on after an epoch. A stream is opened without the cut.
+        self._stream = dataset if dataset.indexed else without_loops(dataset)
+        self._global_items = _global_items(dataset, settings)
+        self._filled = None if settings.global_batch_size is None else self._global_items
+        self._logged = False
+
+    def start(self, ranks: Ranks) -> Place:
+        """The place before the first item."""
+        if self._dataset.indexed:
+            state = cast("IndexedDataset[T]", self._dataset).state_at(0)
+            return state if self._loop is None else state | {"step": 0}
+        lanes = self._settings.lanes or ranks.world_size * max(1, self._workers)
+        return StreamState(checked_lanes(lanes, ranks))
+
+    def loaded(self, state: State) -> Place:
+        """A place from a saved state; `StateError` for one that this dataset cannot go on from."""
+        if not self._dataset.indexed:
+            place = StreamState.loaded(state)
+            asked = self._settings.lanes
+            if asked not in (None, place.lanes):
+                raise StateError(
+                    f"the saved state is of a run of {place.lanes} lanes, and lanes={asked} is "
+                    "given; their number is fixed when a run starts. Leave lanes out"
+                )
+            for lane, cursor in place.cursors.items():
+                self._check_lane(lane, place.lanes, cursor)
+            return place
+        counter_field(state, "position")
+        cast("IndexedDataset[T]", self._dataset).check_state(state)
+        if "step" in state:
+            counter_field(state, "step")
+        return state
+
+    def _check_lane(self, lane: int, lanes: int, cursor: State | None) -> None:
+        reading = Reading()
+        hosted = HereLanes(self._stream, {lane: cursor}, lanes, reading, endless=self._endless)
+        hosted.close()
+
+    def saved(self, place: Place, agreement: Agreement | None) -> State:
+        """A place as plain data, gathered from all ranks where each knows some lanes only."""
+        if not isinstance(place, StreamState):
+            return place
+        if agreement is not None and place.cursors and len(place.cursors) < place.lanes:
+            place = place.gathered(agreement)
+        return place.saved()
+
+    def check_alike(self, place: Place, agreement: Agreement) -> None:
+        """Raises `StateError` on all ranks when they have loaded different states."""
+        state = place.saved() if isinstance(place, StreamState) else place
+        mine = int(digest(state)[:12], 16)
+        found = [number for (number,) in agreement.numbers([mine], "reading from a loaded state")]
+        if len(set(found)) > 1:
+            groups: dict[int, list[int]] = {}
+            for rank, number in enumerate(found):
+                groups.setdefault(number, []).append(rank)
+            shown = "; ".join(f"ranks {each}" for each in groups.values())
+            raise StateError(
+                f"the ranks have loaded different states: those with equal ones are {shown}. Load "
+                "the same state on all ranks"
+            )
+
+    def feed(self, place: Place, here: ThisRank[T]) -> Feed[T]:
+        """Begin to read at a place."""
+        if self._filled is not None:
+            self.accumulation_steps(here.ranks)
+        if isinstance(place, StreamState):
+            return self._stream_feed(place, here)
+        return self._indexed_feed(place, here)
+
+    def _indexed_feed(self, place: State, here: ThisRank[T]) -> Feed[T]:
+        dataset = cast("IndexedDataset[T]", self._dataset)
+        uneven, filled = self._settings.uneven, self._filled
+        size = INFINITE if self._loop is not None else dataset.size
+        position = counter_field(place, "position")
+        plan = plan_epoch(here.ranks, position, size, uneven=uneven, global_items=filled)
+        if not self._logged:
+            log_uneven(plan, size, uneven, filled or here.ranks.world_size)
+            self._logged = True
+        if self._workers:
+            pool, ahead = here.pool_for(Task(dataset, self._settings.decide))
+            reader = in_workers(pool, ahead, here.failures)
+        else:
+            reader = in_process(dataset, self._reading(here.failures))
+        step = counter_field(place, "step") if "step" in place else 0
+        pads = uneven == "pad"
+        return IndexedFeed(dataset, plan, reader, pads=pads, loop=self._loop, step=step)
+
+    def _stream_feed(self, place: StreamState, here: ThisRank[T]) -> Feed[T]:
+        lanes, ranks = checked_lanes(place.lanes, here.ranks), here.ranks
+        # Ranks that cannot talk each read all lanes, so that they know where epochs end.
+        hosts_all = here.agreement is None
+        turns = (turn % lanes for turn in range(place.position, place.position + lanes))
+        order = [lane for lane in turns if hosts_all or lane % ranks.world_size == ranks.rank]
+        states = {lane: place.cursors.get(lane) for lane in order}
+        hosted: HostedLanes[T]
+        if self._workers:
+            task = Task(self._stream, self._settings.decide, lanes, self._endless)
+            pool, ahead = here.pool_for(task)
+            hosted = WorkerLanes(states, order, pool, ahead, here.failures)
+        else:
+            reading = self._reading(here.failures)
+            hosted = HereLanes(self._stream, states, lanes, reading, endless=self._endless)
+        size = INFINITE if self._endless else self._stream.size if self._stream.sized else None
+        return StreamFeed(
+            hosted,
+            ranks,
+            place,
+            size,
+            uneven=self._settings.uneven,
+            agreement=here.agreement,
+            loop=self._loop,
+            last=here.last,
+        )
+
+    def _reading(self, failures: FailureLog) -> Reading:
+        return Reading(report=failures.add, on_error=self._settings.decide)
+
+    def steps(self, ranks: Ranks) -> int:
+        """Steps that this rank makes in a whole loop, or in one pass where that never ends."""
+        if self._loop is not None:
+            return self._loop
+        dataset = self._dataset
+        if not dataset.sized or dataset.size == INFINITE:
+            return -(-len(dataset) // ranks.world_size)
+        uneven = self._settings.uneven
+        plan = plan_epoch(ranks, 0, dataset.size, uneven=uneven, global_items=self._filled)
+        return plan.steps
+
+    def accumulation_steps(self, ranks: Ranks) -> int:
+        """Steps that make one global batch."""
+        if self._global_items is None:
+            return 1
+        steps, rest = divmod(self._global_items, ranks.world_size)
+        if rest or not steps:
+            raise ConfigError(
+                f"a global batch of {self._global_items} micro batches cannot be shared out evenly "
+                f"to {ranks.world_size} ranks; world sizes that can have it: "
+                f"{divisors(self._global_items)}. Change global_batch_size or the batch size"
+            )
+        return steps
+
+
+def without_loops(dataset: Dataset[T]) -> Dataset[T]:
+    """The dataset without an outermost one that says where loops end."""
+    if dataset.ends_loops and dataset.steps_per_epoch is not None:
+        return dataset.inputs[0]
+    if dataset.passes_on:
+        return dataset.with_inputs([without_loops(dataset.inputs[0])])
+    return dataset
+
+
+def _global_items(dataset: Dataset[Any], settings: LoaderSettings) -> int | None:
+    """Items, which are micro batches, that make one global batch; None where nobody says."""
+    node = dataset
+    while node.passes_on or (node.ends_loops and node.steps_per_epoch is not None):
+        node = node.inputs[0]
+    micro = settings.micro_batch_size or getattr(node, "batch_size", None)
+    whole = settings.global_batch_size or getattr(node, "global_batch_size", None)
+    if whole is None:
+        return None
+    if micro is None:
+        raise ConfigError(
+            f"global_batch_size={whole} is given, and {type(node).__name__} does not say how many "
+            "samples a micro batch has; give micro_batch_size too"
+        )
+    items, rest = divmod(whole, micro)
+    if rest or not items:
+        raise ConfigError(
+            f"a global batch of {whole} samples is not a whole number of micro batches of {micro}; "
+            "change one of the two"
+        )
+    return items

@@ -1,0 +1,109 @@
+"""Making a loader."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from energize.dataset import Dataset
+from energize.errors import ConfigError
+from energize.loader.ahead import DEFAULT_BYTES
+from energize.loader.loader import Loader
+from energize.loader.settings import DEFAULT_TIMEOUT, LoaderSettings, OnError
+from energize.topology import WorkerConfig
+
+__all__ = ["get_loader", "get_savable_loader"]
+
+T = TypeVar("T")
+
+
+def get_loader(
+    dataset: Dataset[T],
+    *,
+    worker_config: WorkerConfig | None = None,
+    uneven: str = "pad",
+    lanes: int | None = None,
+    global_batch_size: int | None = None,
+    micro_batch_size: int | None = None,
+    prefetch_factor: int | None = None,
+    prefetch_bytes: int = DEFAULT_BYTES,
+    pin_memory: bool | None = None,
+    failure_budget: int | None = 100,
+    on_error: str | OnError = "raise",
+    multiprocessing_context: str | None = None,
+    timeout: float | None = DEFAULT_TIMEOUT,
+) -> Loader[T]:
+    """A `Loader` of this rank's items of `dataset`.
+
+    What is delivered:
+
+    `worker_config`: rank, world size and workers. When it is not given, the one that the dataset
+    carries, else ranks as torch.distributed or the launcher say, without workers: processes are
+    only started when they were asked for. A `seed_offset` reseeds a dataset that carries no config.
+    `uneven`: "pad", "drop", "repeat" or "allow", for epochs that the ranks do not divide, see
+    `Loader`.
+    `lanes`: in how many parts a stream (a dataset with a `FilterDataset`, say) is read, by default
+    world_size * num_workers of the start. It is fixed for the run and kept in its state: the stream
+    is the same for every world size that divides it, and any number of workers up to it helps. So
+    give a multiple of all world sizes that a run shall have. An indexed dataset needs none.
+    `global_batch_size`, `micro_batch_size`: samples of an optimizer step and of an item of the
+    dataset (by default its `batch_size`). Global batches are then equal for every world size that
+    divides them, `Loader.accumulation_steps` is what fills one, and the last one of an epoch is
+    filled or left out as `uneven` says.
+
+    How:
+
+    `prefetch_factor`: items that each worker has ready or in work, at most; by default 32.
+    `prefetch_bytes`: what the items that this rank's workers read ahead may take together, as far
+    as those before tell; by default 512 MiB. Each worker has one item to do in any case.
+    `pin_memory`: whether tensors come in page-locked memory; by default, and at most, where there
+    is a CUDA device.
+    `failure_budget`: how many samples of this rank may fail and be left out; None for any number.
+    `on_error`: what becomes of exceptions that functions of yours raise: "raise", "skip" to count
+    the sample as failed and go on, or a function that is given the `EncoderError`, and raises it or
+    returns.
+    `multiprocessing_context`: how workers start; by default "fork" on Linux, which takes lambdas
+    too, else "spawn", which needs a dataset that can be pickled.
+    `timeout`: seconds to wait for a worker that runs but gives no whole answer, before another one
+    takes its place, and for other ranks; None for ever.
+
+    Raises `ConfigError` for a value that cannot be used, and for a config that disagrees with the
+    dataset's about the seed.
+
+    >>> from energize.sources.memory import ListSource
+    >>> loader = get_loader(ListSource("abc"))
+    >>> list(loader), len(loader)
+    (['a', 'b', 'c'], 3)
+    """
+    if not isinstance(dataset, Dataset):
+        raise ConfigError(f"get_loader delivers an energize Dataset; got {type(dataset).__name__}")
+    settings = LoaderSettings(
+        uneven=uneven,
+        lanes=lanes,
+        global_batch_size=global_batch_size,
+        micro_batch_size=micro_batch_size,
+        prefetch_factor=prefetch_factor,
+        prefetch_bytes=prefetch_bytes,
+        pin_memory=pin_memory,
+        failure_budget=failure_budget,
+        on_error=on_error,
+        multiprocessing_context=multiprocessing_context,
+        timeout=timeout,
+    )
+    return Loader(*_configured(dataset, worker_config), settings)
+
+
+get_savable_loader = get_loader  # every loader can be saved; users know both names
+
+
+def _configured(dataset: Dataset[T], given: WorkerConfig | None) -> tuple[Dataset[T], WorkerConfig]:
+    carried = dataset.worker_config
+    config = given or carried or WorkerConfig()
+    if carried is None:
+        return dataset.reseeded(config.seed_offset) if config.seed_offset else dataset, config
+    if carried.seed_offset != config.seed_offset:
+        raise ConfigError(
+            f"the loader's worker config has seed_offset {config.seed_offset}, the dataset was "
+            f"built with seed_offset {carried.seed_offset}: they name different orders. Build the "
+            "dataset with the loader's worker config, or use one seed_offset for both"
+        )
+    return dataset, config

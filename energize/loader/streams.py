@@ -1,0 +1,256 @@
+"""Delivering a stream: lanes taken in turn, each by the rank that hosts it."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import Any, Generic, TypeVar
+
+from energize.cursor import State, counter_field, state_field
+from energize.errors import ConfigError, EmptyDatasetError, LoaderError, StateError
+from energize.loader.agreement import Agreement
+from energize.loader.epochs import check_that_items_come, divisors
+from energize.loader.lanes import HostedLanes
+from energize.outline import packed, unpacked
+from energize.padding import marked
+from energize.ranks import Ranks
+
+__all__ = ["StreamFeed", "StreamState", "checked_lanes"]
+
+T = TypeVar("T")
+
+_log = logging.getLogger("energize")
+
+_ITEM, _NONE, _OVER = range(3)
+"""What a rank has for a step: an item; none, for the lane whose turn it is has ended, but another
+lane may go on; none any more, for all its lanes have ended."""
+
+_MISSING = object()
+
+
+def checked_lanes(lanes: int, ranks: Ranks) -> int:
+    """A number of lanes that the world size divides; `ConfigError` listing those that do."""
+    if lanes % ranks.world_size:
+        raise ConfigError(
+            f"a run of {lanes} lanes cannot be shared out to world_size {ranks.world_size}; world "
+            f"sizes that can have it: {divisors(lanes)}. The number of lanes is fixed when a run "
+            "starts: get_loader(lanes=...), a multiple of all world sizes that it shall have"
+        )
+    return lanes
+
+
+@dataclass(frozen=True, slots=True)
+class StreamState:
+    """Where all lanes of a stream stand.
+
+    `position`: how many items of the epoch have had their turn, those of all ranks. `cursors`: the
+    state of each lane, of those that this rank hosts at least; a lane without one is before its
+    first item. `step`: of the loop, where loops count steps.
+    """
+
+    lanes: int
+    epoch: int = 0
+    position: int = 0
+    step: int = 0
+    cursors: Mapping[int, State | None] = field(default_factory=dict)
+
+    @property
+    def place(self) -> list[int]:
+        """Where it is, without the states of lanes."""
+        return [self.lanes, self.epoch, self.position, self.step]
+
+    def saved(self) -> State:
+        """As plain data."""
+        cursors = [self.cursors.get(lane) for lane in range(self.lanes if self.cursors else 0)]
+        return {
+            "lanes": self.lanes,
+            "epoch": self.epoch,
+            "position": self.position,
+            "step": self.step,
+            "cursors": packed({"cursors": cursors}),
+        }
+
+    def gathered(self, agreement: Agreement) -> StreamState:
+        """The same with the states of all lanes, which the ranks tell each other."""
+        mine = {str(lane): state for lane, state in self.cursors.items()}
+        said = agreement.trees([self.place, mine], "the state of a stream")
+        if any(other != self.place for other, _ in said):
+            raise LoaderError(
+                "the state of a stream is asked for at different steps: lanes, epoch, position and "
+                f"step of the ranks are {[other for other, _ in said]}"
+            )
+        cursors = {int(lane): state for _, part in said for lane, state in part.items()}
+        return replace(self, cursors=cursors)
+
+    @classmethod
+    def loaded(cls, state: State) -> StreamState:
+        """From plain data; `StateError` for what cannot have been saved."""
+        lanes = counter_field(state, "lanes")
+        cursors = unpacked(state_field(state, "cursors", str), "cursors").get("cursors")
+        whole = isinstance(cursors, list) and len(cursors) in (0, lanes)
+        if not whole or not all(each is None or isinstance(each, dict) for each in cursors or []):
+            raise StateError(f"the saved state does not have the states of its {lanes} lanes")
+        epoch, position = counter_field(state, "epoch"), counter_field(state, "position")
+        step = counter_field(state, "step")
+        return cls(lanes, epoch, position, step, dict(enumerate(cursors or [])))
+
+
+class StreamFeed(Generic[T]):
+    """One epoch of a stream; without end if `size` is `INFINITE`, None where only reading tells.
+
+    `hosted` has the lanes of this rank; where ranks cannot talk (no `agreement`) it has all lanes,
+    and the items of other ranks are read and left out. `loop` is how many steps a loop has, or None
+    where it ends with the epoch. `last` is what padding may be a copy of before the first item.
+    """
+
+    def __init__(
+        self,
+        hosted: HostedLanes[T],
+        ranks: Ranks,
+        state: StreamState,
+        size: int | None,
+        *,
+        uneven: str,
+        agreement: Agreement | None,
+        loop: int | None,
+        last: deque[T],
+    ) -> None:
+        if size is not None:
+            check_that_items_come(ranks, size, ranks.world_size, uneven)
+        self._hosted, self._ranks, self._agreement = hosted, ranks, agreement
+        self._lanes, self._size, self._loop = state.lanes, size, loop
+        self._uneven = uneven
+        self._epoch, self._position, self._step = state.epoch, state.position, state.step
+        self._over = {
+            lane for lane, cursor in state.cursors.items() if _epoch_of(cursor) > state.epoch
+        }
+        self._played = [ranks.rank] if agreement else list(range(ranks.world_size))
+        self._last = last
+        self._dropped = 0
+        self._came = self._ended = False
+        self.padding = False
+
+    def begin_loop(self) -> bool:
+        """Get ready for another loop; False when the epoch is over, and it begins elsewhere."""
+        self._came = False
+        if self._loop is not None:
+            self._step %= self._loop
+        return not self._over_by_count() and not self._ended
+
+    def _over_by_count(self) -> bool:
+        return self._size is not None and self._position >= self._size
+
+    def __next__(self) -> T:
+        while True:
+            if self._loop is not None and self._step >= self._loop:
+                raise StopIteration
+            turns = self._turns()
+            if all(turn == _OVER for turn in turns):
+                self._end_epoch()
+                raise StopIteration
+            items = {rank: self._take(rank) for rank in self._played if turns[rank] == _ITEM}
+            self._position += self._ranks.world_size
+            self._came = self._came or _ITEM in turns
+            if _ITEM not in turns or self._left_out(turns):
+                continue
+            self._step += self._loop is not None
+            return self._delivered_item(items.get(self._ranks.rank, _MISSING))
+
+    def _delivered_item(self, item: Any) -> T:
+        self.padding = item is _MISSING and self._uneven == "pad"
+        if item is not _MISSING:
+            self._last.append(item)
+            return item  # type: ignore[no-any-return]
+        return marked(self._last[-1]) if self.padding else self._last[-1]
+
+    def _turns(self) -> list[int]:
+        """What each rank has for this step."""
+        world = self._ranks.world_size
+        if self._size is not None:
+            left = self._size - self._position
+            return [
+                _ITEM if rank < left else _OVER if left <= 0 else _NONE for rank in range(world)
+            ]
+        mine = {rank: self._look(rank) for rank in self._played}
+        copies = bool(self._last) or self._uneven not in ("pad", "repeat")
+        if self._agreement is None:
+            turns, can_copy = [mine[rank] for rank in range(world)], [True] * world
+            can_copy[self._ranks.rank] = copies
+        else:
+            said = self._agreement.numbers(
+                [mine[self._ranks.rank], copies], "the next step of a stream"
+            )
+            turns, can_copy = [turn for turn, _ in said], [bool(can) for _, can in said]
+        self._check_copies(turns, can_copy)
+        return turns
+
+    def _look(self, rank: int) -> int:
+        """What a rank has for this step, as far as reading tells."""
+        lane = self._lane(rank)
+        if lane not in self._over:
+            if self._hosted.has(lane):
+                return _ITEM
+            self._over.add(lane)
+        others = range(rank, self._lanes, self._ranks.world_size)
+        return _OVER if self._over.issuperset(others) else _NONE
+
+    def _lane(self, rank: int) -> int:
+        return (self._position + rank) % self._lanes
+
+    def _take(self, rank: int) -> T:
+        return self._hosted.take(self._lane(rank))
+
+    def _check_copies(self, turns: list[int], can_copy: list[bool]) -> None:
+        without = [r for r, turn in enumerate(turns) if turn != _ITEM and not can_copy[r]]
+        if without and _ITEM in turns:
+            raise EmptyDatasetError(
+                f"rank {without[0]} of {self._ranks.world_size} gets no item of the whole epoch: "
+                "too few come for so many ranks. Use fewer ranks or smaller batches, or repeat the "
+                "stream (RepeatDataset) and count steps (EpochizeDataset)"
+            )
+
+    def _left_out(self, turns: list[int]) -> bool:
+        """Whether this step is none for this rank: it has no item, or not all have one."""
+        if self._uneven == "drop" and any(turn != _ITEM for turn in turns):
+            self._dropped += turns.count(_ITEM)
+            return True
+        return self._uneven == "allow" and turns[self._ranks.rank] != _ITEM
+
+    def _end_epoch(self) -> None:
+        for lane in self._hosted_lanes():
+            if lane not in self._over:
+                with suppress(StopIteration):
+                    self._hosted.take(lane)
+                    raise LoaderError(f"lane {lane} of a stream goes on after its epoch's end")
+        if self._dropped and not self._ranks.rank:
+            text = "%d items of an epoch were left out, which not all ranks had (uneven='drop')"
+            _log.info(text, self._dropped)
+        self._epoch, self._position, self._ended = self._epoch + 1, 0, True
+
+    def _hosted_lanes(self) -> list[int]:
+        world = self._ranks.world_size
+        return [lane for lane in range(self._lanes) if lane % world in self._played]
+
+    def state(self) -> StreamState:
+        """The state of the lanes that are hosted here."""
+        if self._over_by_count() and not self._ended:
+            self._end_epoch()
+        step = 0 if self._loop is None else self._step % self._loop
+        cursors = {lane: self._hosted.state(lane) for lane in self._hosted_lanes()}
+        return StreamState(self._lanes, self._epoch, self._position, step, cursors)
+
+    @property
+    def may_be_over(self) -> bool:
+        """Whether a loop that gave no rank an item may be the rest of an epoch read before."""
+        return self._size is None and not self._came
+
+    def close(self) -> None:
+        """Let go of the lanes."""
+        self._hosted.close()
+
+
+def _epoch_of(cursor: State | None) -> int:
+    return counter_field(cursor, "epoch")

@@ -1,0 +1,288 @@
+"""What of a dataset decides which samples come: kept in a state, and compared when it is loaded.
+
+An outline is the description without what changes no sample: functions and the maps that call them,
+logging, where a loop ends. Of a mix of many datasets a state keeps names and short digests of them,
+so that it stays small; a digest of everything tells that two differ, even where no name can be
+given for it.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import json
+import zlib
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import Any
+
+from energize.describing import described, digest
+from energize.description import Description
+from energize.errors import StateError
+
+__all__ = [
+    "differences",
+    "functions_of",
+    "outline",
+    "packed",
+    "packed_outline",
+    "tree_differences",
+    "unpacked",
+]
+
+Tree = dict[str, Any]
+
+_PLAIN = 1024
+"""Characters up to which JSON stays readable; longer texts are compressed."""
+
+_LARGEST = 2**26
+"""Bytes beyond which what is unpacked can be no state."""
+
+_BUDGET = {"full": 7 * 1024, "brief": 60 * 1024}
+"""Characters up to which a form of an outline is kept; the next shorter one follows."""
+
+_WIDE = 16
+"""Inputs beyond which a brief outline keeps their names and digests only."""
+
+_NAMED = 3
+
+_IDENTITY = 8
+"""Characters of a source's identity that tell it from others: the digest of all has the rest."""
+
+
+def outline(dataset: Description) -> Tree:
+    """What decides which samples come, as a JSON-able tree; the same for equal orders."""
+    node = dataset
+    while node.passes_on or (node is dataset and node.ends_loops):
+        node = dataset = node.inputs[0]
+    tree: Tree = {"kind": type(node).__name__}
+    for name, value in node.settings().items():
+        if name not in node.changes_no_sample and not callable(getattr(node, name, None)):
+            tree[name] = value
+    if node.inputs:
+        tree["inputs"] = [outline(each) for each in node.inputs]
+    return tree
+
+
+def functions_of(dataset: Description) -> list[str]:
+    """The functions that are called on items, named, each once: what changes no order."""
+    found: dict[str, None] = {}
+    waiting = [dataset]
+    while waiting:
+        node = waiting.pop()
+        values = (getattr(node, name, None) for name in node.parameters)
+        found |= dict.fromkeys(str(described(each)) for each in values if callable(each))
+        waiting.extend(reversed(node.inputs))
+    return list(found)
+
+
+def packed_outline(dataset: Description) -> str:
+    """The outline as a short text: whole, or as much of it as a state may hold."""
+    tree = outline(dataset)
+    whole = digest(tree)
+    for form, budget in _BUDGET.items():
+        text = packed({"digest": whole, "form": form, "tree": _formed(tree, form)})
+        if len(text) <= budget:
+            return text
+    return packed({"digest": whole, "form": "digests", "tree": _formed(tree, "digests")})
+
+
+def differences(text: str, dataset: Description) -> tuple[Tree, Tree] | None:
+    """The outline packed in `text` and that of `dataset` in the same form, or None when equal.
+
+    Raises `StateError` for a text that is no outline.
+    """
+    saved = unpacked(text, "dataset")
+    form, tree = saved.get("form"), saved.get("tree")
+    if form not in ("full", "brief", "digests") or not isinstance(tree, dict):
+        raise StateError("the saved state does not describe its dataset: it is damaged")
+    current = outline(dataset)
+    if digest(current) == saved.get("digest"):
+        return None
+    return tree, json.loads(json.dumps(_formed(current, form)))
+
+
+def tree_differences(saved: Any, current: Any, label: str = "") -> Iterator[str]:
+    """A line for each difference of two outlines: the name of the source, the argument, and what it
+    was and is. `label` names the outermost node.
+    """
+    if not isinstance(saved, dict) or not isinstance(current, dict):
+        yield "the saved state does not describe its dataset: it is damaged"
+        return
+    label = label or _label(current)
+    if saved.get("kind") != current.get("kind"):
+        yield f"{_label(saved)}: was a {saved.get('kind')}, is a {current.get('kind')}"
+        return
+    names = _names_of_inputs(current)
+    for name in {**saved, **current}:
+        if name in ("kind", "inputs"):
+            continue
+        if name not in current or name not in saved:
+            where, value = ("is new", current) if name in current else ("is gone, was", saved)
+            yield f"{label}: {name} {where} {_short(value[name])}"
+        else:
+            yield from _changed(label, name, saved[name], current[name], names)
+    yield from _inputs_differ(label, saved.get("inputs", []), current.get("inputs", []))
+
+
+def _changed(
+    label: str, name: str, saved: Any, current: Any, inputs: Sequence[str]
+) -> Iterator[str]:
+    """One setting; where it has a value for each input, those that changed."""
+    if saved == current:
+        return
+    if isinstance(saved, dict) and isinstance(current, dict):
+        for inner in {**saved, **current}:
+            yield from _changed(
+                label, f"{name}.{inner}", saved.get(inner), current.get(inner), inputs
+            )
+        return
+    each = isinstance(saved, list) and isinstance(current, list)
+    if each and len(saved) == len(current) == len(inputs):
+        for one, other, which in zip(saved, current, inputs, strict=True):
+            if one != other:
+                yield f"{label}: {name} of {which} was {_short(one)}, is {_short(other)}"
+        return
+    yield f"{label}: {name} was {_short(saved)}, is {_short(current)}"
+
+
+def _inputs_differ(label: str, saved: Any, current: Any) -> Iterator[str]:
+    if isinstance(saved, dict) and isinstance(current, dict):
+        yield from _digests_differ(label, saved, current)
+        return
+    if not (isinstance(saved, list) and isinstance(current, list)):
+        before, now = (
+            "a few" if isinstance(each, list) else f"{each.get('count')}"
+            for each in (saved, current)
+        )
+        yield f"{label}: had {before} inputs, has {now}"
+        return
+    old, new = [_label(each) for each in saved], [_label(each) for each in current]
+    if len(saved) != 1 or len(current) != 1:
+        renamed = list(_renamed(label, old, new))
+        yield from renamed
+        if renamed:
+            return
+    for one, other in zip(saved, current, strict=True):
+        yield from tree_differences(one, other)
+
+
+def _renamed(label: str, before: Sequence[str], now: Sequence[str]) -> Iterator[str]:
+    """What of the names of inputs is gone or new, or that their order is another one."""
+    old, new = Counter(before), Counter(now)
+    for word, names in (("is gone", old - new), ("is new", new - old)):
+        yield from (f"{label}: {name} {word}" for name in names)
+    if old == new and before != now:
+        yield f"{label}: the order of its inputs was {', '.join(before)}, is {', '.join(now)}"
+
+
+def _digests_differ(label: str, saved: Tree, current: Tree) -> Iterator[str]:
+    before, now = saved.get("names") or [], current.get("names") or []
+    if saved.get("count") != current.get("count"):
+        yield f"{label}: had {saved.get('count')} inputs, has {current.get('count')}"
+    if before != now or saved.get("count") != current.get("count"):
+        yield from _renamed(label, before, now)
+        return
+    one, other = str(saved.get("digests")), str(current.get("digests"))
+    width = max(1, len(other) // max(1, int(current.get("count", 1))))
+    names = now or [f"input {number}" for number in range(int(current.get("count", 0)))]
+    for number, name in enumerate(names):
+        if (
+            one[number * width : (number + 1) * width]
+            != other[number * width : (number + 1) * width]
+        ):
+            yield (
+                f"{label}: {name}: its weight or its settings changed (of a mix of so many, a "
+                "state keeps no more than that)"
+            )
+
+
+def _formed(tree: Tree, form: str) -> Tree:
+    """An outline in one of the forms that a state keeps."""
+    inputs = tree.get("inputs", [])
+    shorter = {name: value for name, value in tree.items() if name != "inputs"}
+    if isinstance(shorter.get("identity"), str):
+        shorter["identity"] = shorter["identity"][:_IDENTITY]
+    if form == "full" or len(inputs) <= _WIDE:
+        return shorter | ({"inputs": [_formed(each, form) for each in inputs]} if inputs else {})
+    own = {
+        name: value
+        for name, value in shorter.items()
+        if isinstance(value, list) and len(value) == len(inputs)
+    }
+    width = 8 if len(inputs) < 1000 else 2
+    digests = [
+        _digest([each, *(own[name][number] for name in own)], width)
+        for number, each in enumerate(inputs)
+    ]
+    kept: Tree = {"count": len(inputs), "digests": "".join(digests)}
+    if form == "brief":
+        kept["names"] = [_label(each) for each in inputs]
+    return {name: value for name, value in shorter.items() if name not in own} | {"inputs": kept}
+
+
+def _digest(value: Any, width: int) -> str:
+    return hashlib.blake2b(json.dumps(value).encode(), digest_size=4).hexdigest()[:width]
+
+
+def _names_of_inputs(tree: Tree) -> list[str]:
+    inputs = tree.get("inputs", [])
+    return [_label(each) for each in inputs] if isinstance(inputs, list) else []
+
+
+def _label(tree: Any) -> str:
+    """A node by the sources that it reads, as messages name it."""
+    if not isinstance(tree, dict):
+        return "a dataset"
+    if not tree.get("inputs"):
+        return repr(tree["name"]) if "name" in tree else str(tree.get("kind"))
+    names = list(islice(_leaves(tree), _NAMED + 1))
+    more = ", ..." if len(names) > _NAMED else ""
+    return f"{tree.get('kind')} of {', '.join(names[:_NAMED])}{more}"
+
+
+def _leaves(tree: Tree) -> Iterator[str]:
+    inputs = tree.get("inputs")
+    if isinstance(inputs, list):
+        for each in inputs:
+            if isinstance(each, dict):
+                yield from _leaves(each)
+    elif isinstance(inputs, dict):
+        yield from inputs.get("names") or [f"{inputs.get('count')} datasets"]
+    else:
+        yield repr(tree.get("name", tree.get("kind")))
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 100 else f"{text[:97]}..."
+
+
+def packed(tree: Tree) -> str:
+    """A JSON-able tree as a text: readable where it is short, else compressed."""
+    text = json.dumps(tree, separators=(",", ":"))
+    if len(text) <= _PLAIN:
+        return text
+    return base64.b64encode(zlib.compress(text.encode(), 9)).decode()
+
+
+def unpacked(text: str, what: str) -> Tree:
+    """What `packed` packed; `StateError` naming `what` for anything else."""
+    try:
+        if not text.startswith("{"):
+            unzip = zlib.decompressobj()
+            data = unzip.decompress(base64.b64decode(text, validate=True), _LARGEST)
+            if unzip.unconsumed_tail:
+                raise StateError(f"the saved state's {what!r} is larger than any state")
+            text = data.decode()
+        value = json.loads(text)
+    except (ValueError, zlib.error, binascii.Error, RecursionError) as error:
+        raise StateError(
+            f"the saved state's {what!r} cannot be read, it is damaged or cut off: "
+            f"{type(error).__name__}: {str(error)[:200]}"
+        ) from error
+    if not isinstance(value, dict):
+        raise StateError(f"the saved state's {what!r} is not a JSON object: {text[:80]}")
+    return value

@@ -1,0 +1,43 @@
+"""Items that pad an epoch: copies that count for nothing, and say so."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any, TypeVar
+
+from energize.late import torch
+
+__all__ = ["PADDING", "is_padding", "marked"]
+
+T = TypeVar("T")
+
+PADDING = "__padding__"
+"""The attribute, or in a dict the key, that marks an item as padding."""
+
+
+def is_padding(item: Any) -> bool:
+    """Whether an item is a copy that pads an epoch, to be left out of losses and metrics.
+
+    Dicts say it under the key `__padding__`, tensors, dataclasses and other objects in an attribute
+    of that name. Lists, tuples, numbers and texts have no place for it: of any last item
+    `Loader.padding` says the same.
+
+    >>> is_padding({"loss": 1.0}), is_padding({"loss": 1.0, "__padding__": True})
+    (False, True)
+    """
+    found = item.get(PADDING) if isinstance(item, dict) else getattr(item, PADDING, False)
+    return found is True
+
+
+def marked(item: T) -> T:
+    """A shallow copy of an item that says that it is padding, where its type can say it."""
+    if isinstance(item, dict):
+        other: Any = copy.copy(item)
+        other[PADDING] = True
+        return other  # type: ignore[no-any-return]  # of the type of `item`
+    other = item.view_as(item) if isinstance(item, torch.Tensor) else copy.copy(item)
+    try:
+        object.__setattr__(other, PADDING, True)
+    except (AttributeError, TypeError):  # it has neither a __dict__ nor a slot of that name
+        return item
+    return other  # type: ignore[no-any-return]

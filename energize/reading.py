@@ -1,0 +1,113 @@
+"""How items are read: which attempt it is, samples that fail, and what takes their place."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from concurrent.futures import Executor
+from dataclasses import dataclass, replace
+from typing import Protocol, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from energize.errors import EncoderError, SampleError, SkipSample, SubstitutionError
+
+__all__ = ["MAX_ATTEMPTS", "Failed", "Fetches", "Reading", "resolve"]
+
+Int64Array = npt.NDArray[np.int64]
+T = TypeVar("T")
+
+MAX_ATTEMPTS = 256
+"""How many samples in a row may fail at one position before it is an error: enough for encoders
+that leave out nine of ten, where one position in 10**11 needs more."""
+
+_log = logging.getLogger("energize")
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """What stands in a list of items where a sample failed or was skipped."""
+
+    reason: SampleError | SkipSample
+    where: str
+
+    @property
+    def skipped(self) -> bool:
+        """Whether it was left out on purpose."""
+        return isinstance(self.reason, SkipSample)
+
+    def __str__(self) -> str:
+        what = "skipped" if self.skipped else f"{type(self.reason).__name__}: {self.reason}"
+        return f"{self.where}: {what}"
+
+
+def log_failure(failed: Failed) -> None:
+    """What happens to a failed sample where nobody asked for anything else: a warning."""
+    _log.warning("%s; a substitute takes its place", failed)
+
+
+def raise_error(error: EncoderError) -> None:
+    """What happens to an exception of a user's function where nobody asked for anything else."""
+    raise error
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What goes along with positions on the way down to the sources.
+
+    `attempt`: 0, or which substitute is asked for. `report` is told of each sample that failed.
+    `on_error` is given an exception of a user's function: it raises, or returns to have the sample
+    left out as a failed one. `threads` may fetch and decode beside the thread that asks, where they
+    are given; without, everything happens in that thread.
+    """
+
+    attempt: int = 0
+    report: Callable[[Failed], None] = log_failure
+    on_error: Callable[[EncoderError], None] = raise_error
+    threads: Executor | None = None
+
+    def again(self, attempt: int) -> Reading:
+        """The same, for another attempt."""
+        return self if attempt == self.attempt else replace(self, attempt=attempt)
+
+
+class Fetches(Protocol[T]):
+    """What has items to fetch: an `IndexedDataset`."""
+
+    def fetch(self, positions: Int64Array, reading: Reading) -> list[T | Failed]: ...
+
+
+def resolve(dataset: Fetches[T], positions: Int64Array, reading: Reading) -> list[T]:
+    """The items at `positions`, each failed one replaced by the first substitute that does not
+    fail.
+
+    Substitutes are a function of position and attempt, so the result is a function of the position.
+    Raises `SubstitutionError` when `MAX_ATTEMPTS` in a row fail.
+    """
+    items = dataset.fetch(positions, reading)
+    failed = [i for i, item in enumerate(items) if type(item) is Failed]
+    tries = 1
+    while failed:
+        for i in failed:
+            _report(items[i], reading, tries, int(positions[i]))
+        again = dataset.fetch(positions[np.array(failed)], reading.again(reading.attempt + tries))
+        for i, item in zip(failed, again, strict=True):
+            items[i] = item
+        failed = [i for i in failed if type(items[i]) is Failed]
+        tries += 1
+    return items  # type: ignore[return-value]  # no Failed is left
+
+
+def _report(item: object, reading: Reading, tries: int, position: int) -> None:
+    if not isinstance(item, Failed):
+        return
+    if not item.skipped:
+        reading.report(item)
+    if tries >= MAX_ATTEMPTS:
+        raise SubstitutionError(
+            f"item {position}: the sample and its {tries - 1} substitutes were all skipped or "
+            f"failed, the last one at {item}. Where nearly everything is left out, use "
+            "FilterDataset, which goes on to the next sample instead, or leave such samples out "
+            "when the data are prepared"
+        )

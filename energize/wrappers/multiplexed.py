@@ -1,0 +1,212 @@
+"""Mixing streams whose lengths are not known: what to do when one is exhausted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+
+from energize.cursor import State, state_field
+from energize.dataset import Dataset
+from energize.errors import EmptyDatasetError, StateError
+from energize.parts import PartReader
+from energize.reading import Reading
+from energize.streaming import EndlessStream, Stream
+from energize.topology import SINGLE_LANE, Lane
+from energize.wrappers.streams import states_of
+
+__all__ = ["End", "MultiplexedDataset", "MultiplexedStream", "SlotCursor", "Slots"]
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+
+class SlotCursor(Protocol):
+    """Which source each slot belongs to, slot after slot."""
+
+    def current(self) -> int:
+        """The source of the slot at hand."""
+
+    def advance(self) -> None:
+        """Go on to the next slot."""
+
+    def exhausted(self, *, left_out: bool) -> None:
+        """The source of the slot at hand had no item; if it is left out it is not asked again."""
+
+    def state(self) -> State:
+        """What `Slots.begin` goes on from; of constant shape."""
+
+
+class Slots(Protocol):
+    """An order of sources."""
+
+    def begin(self, state: State | None, left_out: frozenset[int]) -> SlotCursor:
+        """Start, or go on from `state`, in which these sources were left out."""
+
+    def describe(self) -> dict[str, Any]:
+        """Name and parameters as JSON."""
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """What happens when a source is exhausted, and what the next epoch begins with.
+
+    `rule`: "leave_out": a source that has been passed through `passes` times (None: any number)
+    has no more slots, and the mix ends when no source is left; "first": the mix ends instead;
+    "all_seen": it ends when each source has been exhausted once, or one of them `passes` times.
+    A source that stays starts its next pass.
+
+    `slots_anew`: whether the next epoch begins with the first slot, in sources that go on where
+    they are, or goes on with other slots, over the first items of the sources.
+    """
+
+    rule: str
+    passes: tuple[int | None, ...]
+    slots_anew: bool = True
+
+
+class MultiplexedDataset(Dataset[T_co]):
+    """Items of several datasets in the order of `slots`, streams among them.
+
+    A dataset is known to be exhausted when it is asked for one more item; `end` says what happens
+    then. It is read as a whole in every lane.
+
+    Raises `EmptyDatasetError` naming a dataset that is to start again and has no items.
+    """
+
+    names: tuple[str, ...]
+    slots: Slots
+    end: End
+
+    def __init__(
+        self, datasets: Sequence[Dataset[T_co]], names: Sequence[str], slots: Slots, end: End
+    ) -> None:
+        self._freeze(inputs=datasets, names=tuple(names), slots=slots, end=end)
+
+    @cached_property
+    def indexed(self) -> bool:
+        return False
+
+    @property
+    def divisible(self) -> bool:
+        return False
+
+    def _stream(
+        self, lane: Lane, state: State | None, reading: Reading, endless: bool
+    ) -> Stream[T_co]:
+        def open_epoch(at: State | None) -> Stream[T_co]:
+            inputs, slots, end = self.inputs, self.slots, self.end
+            return MultiplexedStream(inputs, self.names, at, reading, slots=slots, end=end)
+
+        if not endless:
+            return open_epoch(state)
+        return EndlessStream(open_epoch, state, lane, type(self).__name__)
+
+
+class MultiplexedStream(Stream[T]):
+    """One epoch. `given` and `passes` count, for each source, its items and passes in it."""
+
+    def __init__(
+        self,
+        inputs: Sequence[Dataset[Any]],
+        names: Sequence[str],
+        state: State | None,
+        reading: Reading,
+        *,
+        slots: Slots,
+        end: End,
+    ) -> None:
+        self._inputs, self._names, self._end, self._reading = inputs, names, end, reading
+        self.given = _counted(state, "given", len(inputs))
+        self.passes = _counted(state, "passes", len(inputs))
+        at = None if state is None else state_field(state, "slots", dict)
+        self._begin = slots.begin
+        self._slots = slots.begin(at, self._left_out())
+        self._readers = [
+            self._opened(number, each) for number, each in enumerate(states_of(state, len(inputs)))
+        ]
+        self._fresh = [state is None] * len(inputs)
+        self._parts_before = np.cumsum([0, *(len(each.parts) for each in inputs)]).tolist()
+        self._over = len(self._left_out()) == len(inputs)
+
+    def _opened(self, source: int, state: State | None) -> PartReader[Any]:
+        inputs, reading = self._inputs, self._reading
+        return PartReader(inputs[source], SINGLE_LANE, state, reading, endless=False)
+
+    def at(self, position: int, attempt: int = 0) -> T:
+        while not self._over:
+            source = self._slots.current()
+            reader = self._readers[source]
+            try:
+                item: T = reader.read()
+            except StopIteration:
+                self._exhausted(source)
+            else:
+                self._slots.advance()
+                self.given[source] += 1
+                self._fresh[source] = False
+                before = self._parts_before[source]
+                self.origin = tuple(
+                    each._replace(part=each.part + before) for each in reader.origin
+                )
+                return item
+        raise StopIteration
+
+    def _exhausted(self, source: int) -> None:
+        self.passes[source] += 1
+        rule, most = self._end.rule, self._end.passes[source]
+        enough = most is not None and self.passes[source] >= most
+        left_out = rule == "leave_out" and enough
+        if rule == "first":
+            self._over = enough
+        if not left_out and not self._over and self._fresh[source]:
+            raise EmptyDatasetError(
+                f"{self._names[source]!r} has no items, so it cannot be started again; "
+                "remove it from the mix, or give it weight 0"
+            )
+        if rule == "all_seen":
+            self._over = enough or all(self.passes)
+        self._slots.exhausted(left_out=left_out)
+        self._over = self._over or len(self._left_out()) == len(self._inputs)
+        self._fresh[source] = True
+
+    def _left_out(self) -> frozenset[int]:
+        if self._end.rule != "leave_out":
+            return frozenset()
+        pairs = enumerate(zip(self.passes, self._end.passes, strict=True))
+        return frozenset(i for i, (passes, most) in pairs if most is not None and passes >= most)
+
+    def state(self) -> State:
+        if not self._over:
+            inputs = [each.state() for each in self._readers]
+            slots, given, passes = self._slots.state(), list(self.given), list(self.passes)
+        else:
+            given, passes = [0] * len(self.given), [0] * len(self.passes)
+            anew = self._end.slots_anew
+            left_out = frozenset(i for i, most in enumerate(self._end.passes) if most == 0)
+            slots = (self._begin(None, left_out) if anew else self._slots).state()
+            inputs = [
+                each.state() if anew or self._fresh[number] else self._opened(number, None).state()
+                for number, each in enumerate(self._readers)
+            ]
+        return {"slots": slots, "given": given, "passes": passes, "inputs": inputs}
+
+    def close(self) -> None:
+        for each in self._readers:
+            each.close()
+
+
+def _counted(state: State | None, name: str, sources: int) -> list[int]:
+    if state is None:
+        return [0] * sources
+    counts = state_field(state, name, list)
+    if len(counts) != sources:
+        raise StateError(
+            f"the saved state is of a mix of {len(counts)} datasets, this one has {sources}"
+        )
+    if not all(isinstance(each, int) and each >= 0 for each in counts):
+        raise StateError(f"the saved state's {name!r} counts from 0; it has {counts[:20]}")
+    return list(counts)

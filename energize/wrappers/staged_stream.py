@@ -1,0 +1,82 @@
+"""Reading a staged dataset: which stage it is in is said in the log and in the state."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from energize.cursor import State, counter_field
+from energize.dataset import Int64Array
+from energize.order.stages.plan import StagePlan
+from energize.streaming import Stream
+from energize.wrappers.stage_report import StageReport, changes, plan_lines
+from energize.wrappers.stage_state import stage_fields
+
+__all__ = ["StageLog", "StagedStream"]
+
+T = TypeVar("T")
+
+_log = logging.getLogger("energize")
+
+
+class StageLog:
+    """What the first lane logs of a plan: with its first item the plan and where it starts in it,
+    and then every transition, when the first item of the new stage is read.
+    """
+
+    def __init__(self, plan: StagePlan[Any], report: Callable[[], Sequence[StageReport]]) -> None:
+        self.plan = plan
+        self._report = report
+        self._stage = -1
+
+    def note(self, position: int) -> None:
+        """Log what is new with the item at `position`."""
+        stage = self.plan.index_of_item(position)
+        if stage == self._stage or not _log.isEnabledFor(logging.INFO):
+            return
+        reports = self._report()
+        step, name = self.plan.step_of_item(position), self.plan.stages[stage].name
+        if self._stage < 0:
+            _log.info("%s", "\n".join(plan_lines(reports)))
+            _log.info("data stages: reading begins at step %s, in stage %r", f"{step:,}", name)
+        else:
+            old, new = reports[self._stage], reports[stage]
+            changed = "; ".join(changes(old, new)) or "nothing changes but the name"
+            text = "data stages: step %s: %r -> %r: %s"
+            _log.info(text, f"{step:,}", old.stage.name, name, changed)
+        self._stage = stage
+
+
+class StagedStream(Stream[T]):
+    """Passes on the items of a stream."""
+
+    def __init__(
+        self,
+        stream: Stream[T],
+        plan: StagePlan[Any],
+        watch: Callable[[int], None] | None,
+        state: State | None,
+    ) -> None:
+        self._stream = stream
+        self._plan = plan
+        self._watch = watch
+        self._position = counter_field(state, "position")
+
+    def ahead(self, positions: Int64Array) -> None:
+        self._stream.ahead(positions)
+
+    def at(self, position: int, attempt: int = 0) -> T:
+        item = self._stream.at(position, attempt)
+        self.origin = self._stream.origin
+        if self._watch is not None:
+            self._watch(position)
+        self._position = position + 1
+        return item
+
+    def state(self) -> State:
+        fields = stage_fields(self._plan, self._position)
+        return {"position": self._position, **fields, **self._stream.state()}
+
+    def close(self) -> None:
+        self._stream.close()
