@@ -7,12 +7,18 @@ from typing import Any, TypeVar
 
 from energize.late import torch
 
-__all__ = ["PADDING", "is_padding", "marked"]
+__all__ = ["PADDING", "Markable", "is_padding", "marked"]
 
 T = TypeVar("T")
 
 PADDING = "__padding__"
 """The attribute, or in a dict the key, that marks an item as padding."""
+
+
+class Markable:
+    """Base of classes with slots, whose items have a place for the mark."""
+
+    __slots__ = (PADDING,)
 
 
 def is_padding(item: Any) -> bool:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from contextlib import closing, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Generic, Protocol, TypeVar, cast
 
 from energize.cursor import INFINITE, State, counter_field
 from energize.dataset import Dataset, IndexedDataset
 from energize.describing import digest
-from energize.errors import ConfigError, StateError
+from energize.errors import ConfigError, EmptyDatasetError, StateError
 from energize.loader.agreement import Agreement
 from energize.loader.ahead import ReadAhead
-from energize.loader.epochs import divisors, log_uneven, plan_epoch
+from energize.loader.epochs import EpochPlan, divisors, log_uneven, plan_epoch
 from energize.loader.failures import FailureLog
 from energize.loader.indexed import IndexedFeed, in_process, in_workers
 from energize.loader.lanes import HereLanes, HostedLanes, WorkerLanes
@@ -23,6 +25,7 @@ from energize.loader.streams import StreamFeed, StreamState, checked_lanes
 from energize.loader.worker import Task
 from energize.ranks import Ranks
 from energize.reading import Reading
+from energize.topology import Lane
 
 __all__ = ["Feed", "Opening", "Place", "PoolFor", "ThisRank"]
 
@@ -149,9 +152,7 @@ class Opening(Generic[T]):
         size = INFINITE if self._loop is not None else dataset.size
         position = counter_field(place, "position")
         plan = plan_epoch(here.ranks, position, size, uneven=uneven, global_items=filled)
-        if not self._logged:
-            log_uneven(plan, size, uneven, filled or here.ranks.world_size)
-            self._logged = True
+        self._log(plan, size)
         if self._workers:
             pool, ahead = here.pool_for(Task(dataset, self._settings.decide))
             reader = in_workers(pool, ahead, here.failures)
@@ -176,16 +177,59 @@ class Opening(Generic[T]):
         else:
             reading = self._reading(here.failures)
             hosted = HereLanes(self._stream, states, lanes, reading, endless=self._endless)
-        size = INFINITE if self._endless else self._stream.size if self._stream.sized else None
+        size = INFINITE if self._endless else self._stream.size if self._stream.sized else 0
         return StreamFeed(
             hosted,
             ranks,
             place,
-            size,
+            size=size,
+            stop=self._stream_stop(place, ranks, size),
             uneven=self._settings.uneven,
             agreement=here.agreement,
             loop=self._loop,
+            accumulated=1 if self._filled is None else self.accumulation_steps(ranks),
             last=here.last,
+            spare=partial(self._first_item, ranks, lanes),
+        )
+
+    def _stream_stop(self, place: StreamState, ranks: Ranks, size: int) -> int | None:
+        """Where in its epoch the steps of a stream end; None where only reading tells."""
+        uneven, filled = self._settings.uneven, self._filled
+        if self._endless:
+            return INFINITE
+        if not self._stream.sized:
+            if filled is not None and uneven == "drop":
+                raise ConfigError(
+                    "global_batch_size with uneven='drop' needs to know where an epoch ends before "
+                    "its last global batch, and only reading tells where this stream ends; use "
+                    "uneven='pad', or repeat the stream and count steps (EpochizeDataset)"
+                )
+            return None
+        plan = plan_epoch(ranks, place.position, size, uneven=uneven, global_items=filled)
+        self._log(plan, size)
+        return size if uneven == "allow" else place.position + plan.steps * ranks.world_size
+
+    def _log(self, plan: EpochPlan, size: int) -> None:
+        if not self._logged:
+            unit = self._filled or plan.ranks.world_size
+            log_uneven(plan, size, self._settings.uneven, unit)
+            self._logged = True
+
+    def _first_item(self, ranks: Ranks, lanes: int) -> T:
+        """The first item of a lane, of one of this rank if they have any; `EmptyDatasetError` if
+        none has.
+        """
+        reading = Reading(on_error=self._settings.decide)
+        for number in sorted(range(lanes), key=lambda n: n % ranks.world_size != ranks.rank):
+            lane = Lane(number, lanes)
+            cursor = self._stream.open_lane(lane, None, reading, endless=self._endless)
+            with closing(cursor), suppress(EmptyDatasetError):
+                for item in cursor:
+                    return item
+        raise EmptyDatasetError(
+            f"rank {ranks.rank} of {ranks.world_size} has no item for a step that others have one "
+            "for, and finds none that padding could be a copy of; use fewer ranks, or "
+            "uneven='drop' or 'allow'"
         )
 
     def _reading(self, failures: FailureLog) -> Reading:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import weakref
 from collections import deque
@@ -12,7 +11,7 @@ from typing import Any, Generic, Self, TypeVar, cast
 
 from energize.cursor import State
 from energize.dataset import Dataset
-from energize.errors import LoaderError
+from energize.errors import EmptyDatasetError, LoaderError
 from energize.late import torch
 from energize.loader.agreement import Agreement
 from energize.loader.ahead import ReadAhead
@@ -28,8 +27,6 @@ from energize.topology import WorkerConfig
 __all__ = ["Loader"]
 
 T = TypeVar("T")
-
-_log = logging.getLogger("energize")
 
 
 class Loader(Generic[T]):
@@ -215,7 +212,7 @@ class Loader(Generic[T]):
 
     def _deliver(self, token: object) -> Iterator[T]:
         pin = self._settings.pin_memory is not False and torch.cuda.is_available()
-        first = True
+        given, empty_epochs = False, 0
         while True:
             feed = self._feed
             if token is not self._iterator or feed is None:
@@ -228,8 +225,10 @@ class Loader(Generic[T]):
             except StopIteration:
                 # Only by reading on does a stream learn that the item before a resume, or before
                 # this loop, was its epoch's last.
-                if not (first and feed.may_be_over):
+                if given or not feed.may_be_over:
                     return
+                empty_epochs += 1
+                self._check_not_empty(empty_epochs)
                 self._let_go()
                 self._feed = self._open(self._ranks or self.worker_config.ranks())
                 self._iterator = token
@@ -237,8 +236,15 @@ class Loader(Generic[T]):
                 self._let_go()
                 raise
             else:
+                given = True
                 yield _pinned(item) if pin else item
-            first = False
+
+    def _check_not_empty(self, empty_epochs: int) -> None:
+        if empty_epochs > 1:
+            raise EmptyDatasetError(
+                f"{type(self.dataset).__name__} gave no item in a whole epoch, to any rank; check "
+                "the conditions of its filters, or use drop_last=False"
+            )
 
     def _leave_to_parent(self) -> None:
         """In a process forked from the one that reads: go on from here, with workers of its own."""

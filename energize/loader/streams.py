@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeVar
 
 from energize.cursor import State, counter_field, state_field
-from energize.errors import ConfigError, EmptyDatasetError, LoaderError, StateError
+from energize.errors import ConfigError, LoaderError, StateError
 from energize.loader.agreement import Agreement
-from energize.loader.epochs import check_that_items_come, divisors
+from energize.loader.epochs import divisors
 from energize.loader.lanes import HostedLanes
 from energize.outline import packed, unpacked
 from energize.padding import marked
@@ -99,11 +99,15 @@ class StreamState:
 
 
 class StreamFeed(Generic[T]):
-    """One epoch of a stream; without end if `size` is `INFINITE`, None where only reading tells.
+    """One epoch of a stream.
 
-    `hosted` has the lanes of this rank; where ranks cannot talk (no `agreement`) it has all lanes,
-    and the items of other ranks are read and left out. `loop` is how many steps a loop has, or None
-    where it ends with the epoch. `last` is what padding may be a copy of before the first item.
+    `stop` is where its steps end: beyond its `size` items, where the last steps are filled; None
+    where only reading tells. `hosted` has the lanes of this rank; where ranks cannot talk (no
+    `agreement`) it has all lanes, and the items of other ranks are read and left out.
+
+    `loop` is how many steps a loop has, or None where it ends with the epoch, and `accumulated` how
+    many make a global batch. What is missing is a copy of the last item delivered, which `last`
+    has, or else of what `spare` gives.
     """
 
     def __init__(
@@ -111,25 +115,26 @@ class StreamFeed(Generic[T]):
         hosted: HostedLanes[T],
         ranks: Ranks,
         state: StreamState,
-        size: int | None,
         *,
+        size: int,
+        stop: int | None,
         uneven: str,
         agreement: Agreement | None,
         loop: int | None,
+        accumulated: int,
         last: deque[T],
+        spare: Callable[[], T],
     ) -> None:
-        if size is not None:
-            check_that_items_come(ranks, size, ranks.world_size, uneven)
         self._hosted, self._ranks, self._agreement = hosted, ranks, agreement
-        self._lanes, self._size, self._loop = state.lanes, size, loop
-        self._uneven = uneven
+        self._lanes, self._size, self._stop = state.lanes, size, stop
+        self._uneven, self._loop, self._accumulated = uneven, loop, accumulated
         self._epoch, self._position, self._step = state.epoch, state.position, state.step
         self._over = {
             lane for lane, cursor in state.cursors.items() if _epoch_of(cursor) > state.epoch
         }
         self._played = [ranks.rank] if agreement else list(range(ranks.world_size))
-        self._last = last
-        self._dropped = 0
+        self._last, self._spare = last, spare
+        self._made = self._dropped = 0
         self._came = self._ended = False
         self.padding = False
 
@@ -138,54 +143,49 @@ class StreamFeed(Generic[T]):
         self._came = False
         if self._loop is not None:
             self._step %= self._loop
-        return not self._over_by_count() and not self._ended
+        return not self._stopped and not self._ended
 
-    def _over_by_count(self) -> bool:
-        return self._size is not None and self._position >= self._size
+    @property
+    def _stopped(self) -> bool:
+        return self._stop is not None and self._position >= self._stop
 
     def __next__(self) -> T:
-        while True:
-            if self._loop is not None and self._step >= self._loop:
-                raise StopIteration
-            turns = self._turns()
-            if all(turn == _OVER for turn in turns):
+        while self._loop is None or self._step < self._loop:
+            has = self._turns()
+            if has is None:
+                if self._fills():
+                    return self._delivered(_MISSING)
                 self._end_epoch()
-                raise StopIteration
-            items = {rank: self._take(rank) for rank in self._played if turns[rank] == _ITEM}
+                break
+            items = {rank: self._take(rank) for rank in self._played if has[rank]}
             self._position += self._ranks.world_size
-            self._came = self._came or _ITEM in turns
-            if _ITEM not in turns or self._left_out(turns):
-                continue
-            self._step += self._loop is not None
-            return self._delivered_item(items.get(self._ranks.rank, _MISSING))
+            self._came = self._came or any(has)
+            if self._is_step(has):
+                return self._delivered(items.get(self._ranks.rank, _MISSING))
+        raise StopIteration
 
-    def _delivered_item(self, item: Any) -> T:
+    def _delivered(self, item: Any) -> T:
+        """Make a step with an item, or a copy where it is missing."""
+        self._made += 1
+        self._step += self._loop is not None
         self.padding = item is _MISSING and self._uneven == "pad"
         if item is not _MISSING:
             self._last.append(item)
-            return item  # type: ignore[no-any-return]
+        elif not self._last:
+            self._last.append(self._spare())
         return marked(self._last[-1]) if self.padding else self._last[-1]
 
-    def _turns(self) -> list[int]:
-        """What each rank has for this step."""
-        world = self._ranks.world_size
-        if self._size is not None:
-            left = self._size - self._position
-            return [
-                _ITEM if rank < left else _OVER if left <= 0 else _NONE for rank in range(world)
-            ]
-        mine = {rank: self._look(rank) for rank in self._played}
-        copies = bool(self._last) or self._uneven not in ("pad", "repeat")
-        if self._agreement is None:
-            turns, can_copy = [mine[rank] for rank in range(world)], [True] * world
-            can_copy[self._ranks.rank] = copies
-        else:
-            said = self._agreement.numbers(
-                [mine[self._ranks.rank], copies], "the next step of a stream"
-            )
-            turns, can_copy = [turn for turn, _ in said], [bool(can) for _, can in said]
-        self._check_copies(turns, can_copy)
-        return turns
+    def _turns(self) -> list[bool] | None:
+        """Whether each rank has an item for this step; None at the end of the epoch."""
+        ranks = range(self._ranks.world_size)
+        if self._stop is not None:
+            return None if self._stopped else [self._position + r < self._size for r in ranks]
+        mine = [self._look(rank) for rank in self._played]
+        if self._agreement is not None:
+            mine = [t for (t,) in self._agreement.numbers(mine, "the next step of a stream")]
+        if all(turn == _OVER for turn in mine):
+            return None
+        return [turn == _ITEM for turn in mine]
 
     def _look(self, rank: int) -> int:
         """What a rank has for this step, as far as reading tells."""
@@ -203,28 +203,27 @@ class StreamFeed(Generic[T]):
     def _take(self, rank: int) -> T:
         return self._hosted.take(self._lane(rank))
 
-    def _check_copies(self, turns: list[int], can_copy: list[bool]) -> None:
-        without = [r for r, turn in enumerate(turns) if turn != _ITEM and not can_copy[r]]
-        if without and _ITEM in turns:
-            raise EmptyDatasetError(
-                f"rank {without[0]} of {self._ranks.world_size} gets no item of the whole epoch: "
-                "too few come for so many ranks. Use fewer ranks or smaller batches, or repeat the "
-                "stream (RepeatDataset) and count steps (EpochizeDataset)"
-            )
-
-    def _left_out(self, turns: list[int]) -> bool:
-        """Whether this step is none for this rank: it has no item, or not all have one."""
-        if self._uneven == "drop" and any(turn != _ITEM for turn in turns):
-            self._dropped += turns.count(_ITEM)
+    def _is_step(self, has: list[bool]) -> bool:
+        """Whether what ranks have makes a step of this one."""
+        if self._uneven == "allow":
+            return has[self._ranks.rank]
+        if self._stop is not None or all(has):
             return True
-        return self._uneven == "allow" and turns[self._ranks.rank] != _ITEM
+        if self._uneven == "drop":
+            self._dropped += sum(has)
+        return self._uneven != "drop" and any(has)
+
+    def _fills(self) -> bool:
+        """Whether the last global batch of an epoch whose end was found still lacks steps."""
+        filling = self._stop is None and self._uneven in ("pad", "repeat")
+        return filling and self._made % self._accumulated != 0
 
     def _end_epoch(self) -> None:
         for lane in self._hosted_lanes():
-            if lane not in self._over:
-                with suppress(StopIteration):
+            with suppress(StopIteration):
+                while lane not in self._over:
                     self._hosted.take(lane)
-                    raise LoaderError(f"lane {lane} of a stream goes on after its epoch's end")
+                    self._dropped += 1
         if self._dropped and not self._ranks.rank:
             text = "%d items of an epoch were left out, which not all ranks had (uneven='drop')"
             _log.info(text, self._dropped)
@@ -236,7 +235,7 @@ class StreamFeed(Generic[T]):
 
     def state(self) -> StreamState:
         """The state of the lanes that are hosted here."""
-        if self._over_by_count() and not self._ended:
+        if self._stopped and not self._ended:
             self._end_epoch()
         step = 0 if self._loop is None else self._step % self._loop
         cursors = {lane: self._hosted.state(lane) for lane in self._hosted_lanes()}
@@ -245,7 +244,7 @@ class StreamFeed(Generic[T]):
     @property
     def may_be_over(self) -> bool:
         """Whether a loop that gave no rank an item may be the rest of an epoch read before."""
-        return self._size is None and not self._came
+        return self._stop is None and not self._came
 
     def close(self) -> None:
         """Let go of the lanes."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Self
 
 from energize.errors import ConfigError
+from energize.padding import Markable
 from energize.samples.pinning import pin_memory
 from energize.samples.source_info import SourceInfo
 from energize.samples.structure import type_fields
@@ -17,7 +18,7 @@ RestoreKey = tuple[Any, ...]
 
 
 @dataclass(kw_only=True, slots=True)
-class Sample:
+class Sample(Markable):
     """Base of all sample types: a dataclass whose fields are what the task needs.
 
     `__key__` names the sample in its dataset. `__subflavors__` are labels that the dataset gives to

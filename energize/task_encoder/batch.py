@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
+from energize.padding import Markable
 from energize.samples.pinning import pin_memory
 from energize.samples.sample import METADATA, RestoreKey
 from energize.samples.source_info import SourceInfo
@@ -15,7 +16,7 @@ __all__ = ["Batch", "pin_memory"]
 
 
 @dataclass(kw_only=True, slots=True)
-class Batch:
+class Batch(Markable):
     """A batch as a dataclass, with the metadata of its samples: lists with one entry per sample.
 
     `__restore_key__`, `__subflavors__` and `__sources__` are None in a batch that was made without

@@ -44,14 +44,14 @@ def loader_of(dataset: Dataset[Any], workers: int = 0, rank: int = 0, ranks: int
     return get_loader(dataset, worker_config=config, failure_budget=None, **options)
 
 
-def epoch_in_turns(loaders: list[Loader[Any]], rounds: int) -> list[str]:
-    """At most `rounds` steps of one epoch of all ranks, their items taken in turn, without padding;
-    all ranks make the same number of steps.
+def steps_in_turns(loaders: list[Loader[Any]], rounds: int) -> tuple[list[str], int]:
+    """At most `rounds` steps of one loop of all ranks: their items taken in turn, without padding,
+    and how many steps were made. All ranks make the same number.
     """
     iterators: list[Iterator[Any]] = [iter(loader) for loader in loaders]
     items: list[Any] = []
     nothing = object()
-    for _ in range(rounds):
+    for made in range(rounds):
         step = []
         for loader, iterator in zip(loaders, iterators, strict=True):
             step.append(next(iterator, nothing))
@@ -59,8 +59,13 @@ def epoch_in_turns(loaders: list[Loader[Any]], rounds: int) -> list[str]:
                 items.append(step[-1])
         if nothing in step:
             assert step == [nothing] * len(loaders), "ranks made different numbers of steps"
-            break
-    return prints(items)
+            return prints(items), made
+    return prints(items), rounds
+
+
+def epoch_in_turns(loaders: list[Loader[Any]], rounds: int) -> list[str]:
+    """The items of at most `rounds` steps of one loop of all ranks, see `steps_in_turns`."""
+    return steps_in_turns(loaders, rounds)[0]
 
 
 def eventually(condition: Callable[[], bool], seconds: float = 10.0) -> bool:
