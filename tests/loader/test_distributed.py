@@ -1,69 +1,94 @@
-"""A real process group: torchrun, two ranks, gloo."""
+"""Real process groups: torchrun, four ranks, gloo. One run of them is enough for all."""
 
 from __future__ import annotations
 
 import json
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
-from energize import BlendDataset, ListSource, RepeatDataset, ShuffleDataset
+import pytest
 
-TRAINER = """
-import json
-import sys
+from energize import ListSource
+from tests.support.loading import loader_of, take
+from tests.support.ranks_program import endless, filtered, mixed
 
-import torch.distributed as dist
-
-from energize import BlendDataset, ListSource, RepeatDataset, ShuffleDataset, WorkerConfig
-from energize.loader import get_loader
-
-
-def gathered(loader, steps):
-    stream = []
-    for _, item in zip(range(steps), loader):
-        step = [None] * dist.get_world_size()
-        dist.all_gather_object(step, item)
-        stream += step
-    return stream
+ROOT = Path(__file__).parent.parent.parent
+RANKS = 4
+EVENS = Counter(range(0, 97, 2))
 
 
-def main():
-    dist.init_process_group("gloo")
-    sources = [ListSource(range(30), name="a"), ListSource(range(100, 120), name="b")]
-    one, other = (RepeatDataset(ShuffleDataset(source)) for source in sources)
-    dataset = BlendDataset((one, 0.7), (other, 0.3))
-    config = WorkerConfig.default_worker_config(num_workers=1)
-    with get_loader(dataset, worker_config=config) as loader:
-        stream = gathered(loader, 40)
-        state = [loader.state_dict() if dist.get_rank() == 0 else None]
-    dist.broadcast_object_list(state, src=0)
-    with get_loader(dataset) as loader:
-        loader.load_state_dict(state[0])
-        stream += gathered(loader, 25)
-    if dist.get_rank() == 0:
-        with open(sys.argv[1], "w") as file:
-            json.dump({"ranks": dist.get_world_size(), "stream": stream}, file)
-    dist.destroy_process_group()
-
-
-if __name__ == "__main__":
-    main()
-"""
-
-
-def test_two_ranks_deliver_the_stream_of_one_process_and_resume_from_one_ranks_state(
-    tmp_path: Path,
-):
-    script, out = tmp_path / "trainer.py", tmp_path / "out.json"
-    script.write_text(TRAINER)
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+@pytest.fixture(scope="module")
+def found(tmp_path_factory) -> dict:
+    """What the ranks found; a check that failed is its traceback."""
+    out = tmp_path_factory.mktemp("ranks") / "out.json"
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    program = [f"--nproc-per-node={RANKS}", "-m", "tests.support.ranks_program", str(out)]
     done = subprocess.run(
-        [*launch, script, out], capture_output=True, text=True, timeout=100, check=False
+        [*launch, *program], cwd=ROOT, capture_output=True, text=True, timeout=110, check=False
     )
     assert done.returncode == 0, done.stderr
-    got = json.loads(out.read_text())
-    sources = [ListSource(range(30), name="a"), ListSource(range(100, 120), name="b")]
-    one, other = (RepeatDataset(ShuffleDataset(source)) for source in sources)
-    dataset = BlendDataset((one, 0.7), (other, 0.3))
-    assert got == {"ranks": 2, "stream": dataset.at(range(130))}
+    return json.loads(out.read_text())
+
+
+def test_an_epoch_that_the_ranks_do_not_divide_does_not_hang_ddp(found):
+    assert found["ddp_on_eleven_batches"] == {"steps": [6] * RANKS}
+
+
+def test_a_loader_made_before_the_process_group_reads_its_ranks_part(found):
+    made, pickled = found["a_loader_made_and_pickled_before_the_process_group"]
+    assert made == pickled == list(range(3 * RANKS))
+
+
+def test_ranks_deliver_the_stream_of_one_process_and_resume(found):
+    assert found["an_indexed_mix_resumed"] == mixed().at(range(30 * RANKS))
+
+
+def test_all_ranks_have_one_state_after_every_step(found):
+    states = found["states_after_every_step"]
+    assert len(states) >= 27
+    assert set(states) == {1}, "how many states the ranks had, step by step"
+
+
+def test_ranks_end_a_stream_together_where_only_reading_tells(found):
+    loops = found["a_finite_stream"]
+    with loader_of(filtered(), lanes=12) as loader:
+        assert [items for items, _ in loops] == [list(loader), list(loader)]
+    for items, steps in loops:
+        assert len(set(steps)) == 1
+        assert Counter(number for batch in items for number in batch) == EVENS
+
+
+def test_a_stream_of_ranks_with_workers_is_that_of_one_process_and_resumes(found):
+    stream = found["an_endless_stream_resumed"]
+    assert stream["one state"]
+    assert stream["resumed"] == stream["after"]
+    with loader_of(endless(), lanes=12) as loader:
+        assert take(loader, 30 * RANKS) == stream["before"] + stream["after"]
+    with loader_of(endless(), workers=1, ranks=3) as loader:
+        loader.load_state_dict(stream["state"])
+        assert take(loader, 10) == stream["after"][::3][:10]
+
+
+def test_loops_of_a_number_of_steps(found):
+    assert found["loops_that_count_steps"] == [[5] * RANKS, [5] * RANKS]
+
+
+def test_ranks_that_load_different_states_all_say_so(found):
+    (told,) = set(found["different_states"])
+    assert told.startswith("StateError: the ranks have loaded different states")
+    assert "ranks [0, 2]; ranks [1, 3]" in told
+
+
+def test_a_state_loaded_on_one_rank_only_does_not_hang(found):
+    assert "LoaderError" in found["state_loaded_on_rank_0_only"]
+    assert "not all 4 ranks took part" in found["state_loaded_on_rank_0_only"]
+
+
+def test_tensor_parallel_ranks_read_the_same(found):
+    by_mesh, by_group, by_two = zip(*found["a_device_mesh"], strict=True)
+    numbers = ListSource(range(8))
+    assert by_mesh == (numbers.at([0, 2, 4, 6]),) * 2 + (numbers.at([1, 3, 5, 7]),) * 2
+    assert by_group[0] == by_group[1] != by_group[2] == by_group[3]
+    assert by_two == ([0, 4], [1, 5], [2, 6], [3, 7])
