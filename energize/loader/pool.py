@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import atexit
 import itertools
 import logging
 import multiprocessing
+import multiprocessing.util
 import os
 import pickle
 import select
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -19,14 +22,20 @@ from typing import Any
 
 from energize.errors import LoaderError, WorkerDiedError
 from energize.loader.channel import Channel, channel_pair
+from energize.loader.leash import Leash
 from energize.loader.obituary import how_it_ended, unpicklable
 from energize.loader.shipping import NOT_STARTED, Reply, Request, loads, rebuilt
 from energize.loader.slots import ReceivedSlots
-from energize.loader.worker import Task, serve
+from energize.loader.starting import ctrl_c_later
+from energize.loader.worker import Task, Trainer, serve
 
 __all__ = ["WorkerPool"]
 
-_SECONDS_TO_STOP = 1.0
+_SECONDS_TO_STOP = 0.5
+"""How long workers that are told to stop may take, all together; after Ctrl-C somebody waits."""
+
+_SECONDS_TO_DIE = 1.0
+"""How long a worker may take from closing its channel to its exit code."""
 
 _LOOK_AROUND = 1.0
 """Seconds after which a wait looks whether workers still run."""
@@ -48,6 +57,7 @@ class _Member:
     number: int
     process: BaseProcess
     channel: Channel
+    leash: Leash
     pending: deque[tuple[int, Request]] = field(default_factory=deque)
     slots: ReceivedSlots = field(default_factory=ReceivedSlots)
     silent: float = 0.0
@@ -68,10 +78,13 @@ class WorkerPool:
         self._timeout = timeout
         self._owner = os.getpid()
         self._tickets = itertools.count()
-        self._pickled: bytes | None = None
+        self._pickle: bytes | None = None
         self._replies: dict[int, Reply] = {}
         self._wanted: set[int] = set()
         self._members: list[_Member] = []
+        self._end = weakref.finalize(self, _end_all, self._members, self._owner)
+        self._end.atexit = False  # see _end_at_exit
+        _pools.add(self)
         with self._closed_on_error():
             for number in range(count):
                 self._members.append(self._started(number))
@@ -130,17 +143,11 @@ class WorkerPool:
         self._replies.clear()
 
     def close(self) -> None:
-        """End the worker processes; those that do not stop within a second are killed."""
-        members, self._members = self._members, []
-        if os.getpid() != self._owner:
-            return  # a forked copy of the pool: the processes are not its children
-        for member in members:
-            with suppress(OSError):
-                member.channel.post(pickle.dumps(None))
-        until = time.monotonic() + _SECONDS_TO_STOP
-        for member in members:
-            member.process.join(max(0.0, until - time.monotonic()))
-            _end(member)
+        """End the worker processes; those that do not stop in half a second are killed. It happens
+        at the latest when nobody has the pool any more, or when the trainer ends.
+        """
+        self._end()
+        self.forget()
 
     @contextmanager
     def _closed_on_error(self) -> Iterator[None]:
@@ -162,9 +169,10 @@ class WorkerPool:
         poll = select.poll()
         by_descriptor = {member.channel.fileno(): member for member in self._members}
         for descriptor, member in by_descriptor.items():
-            with suppress(OSError):
+            unsent = False
+            with suppress(OSError):  # it has died, which is seen where replies are received
                 unsent = not member.channel.flush()
-                poll.register(descriptor, select.POLLIN | (select.POLLOUT if unsent else 0))
+            poll.register(descriptor, select.POLLIN | (select.POLLOUT if unsent else 0))
         heard = set()
         for descriptor, _ in poll.poll(seconds * 1000):
             member = by_descriptor[descriptor]
@@ -208,7 +216,7 @@ class WorkerPool:
         """Another worker in place of one that is gone, or that was silent for `timeout` seconds."""
         if timeout is not None:
             member.process.kill()
-        member.process.join(_SECONDS_TO_STOP)
+        member.process.join(_SECONDS_TO_DIE)
         how, cause = how_it_ended(member.process, timeout)
         work = f" while it had {member.pending[0][1]} to answer" if member.pending else ""
         what = f"{member.process.name} (pid {member.process.pid}) {how}{work}. {cause}"
@@ -230,23 +238,31 @@ class WorkerPool:
 
     def _started(self, number: int) -> _Member:
         context: Any = multiprocessing.get_context(self._start_method)
+        # What a process that starts from nothing gets at once, the trainer waits for it to read.
+        task, sent = (self.task, b"") if self._start_method == "fork" else (None, self._pickled())
         ours, theirs = channel_pair()
-        forked = self._start_method == "fork"
-        held = [member.channel.fileno() for member in self._members] if forked else []
-        arguments = (
-            self.task if forked else self._pickled_task(),
-            theirs,
-            0 if self._start_method == "forkserver" else os.getpid(),
-            [*held, ours.fileno()] if forked else [],
-            threading.current_thread() is threading.main_thread()
-            and self._start_method != "forkserver",
+        leash = Leash()
+        forked, served = self._start_method == "fork", self._start_method == "forkserver"
+        others = [each for each in self._members if each.number != number]
+        ends = [end.fileno() for each in others for end in (each.channel, each.leash)]
+        trainer = Trainer(
+            0 if served else os.getpid(),
+            [*ends, ours.fileno(), leash.fileno()] if forked else [],
+            dies=threading.current_thread() is threading.main_thread() and not served,
         )
+        arguments = (task, theirs, leash.worker_end, trainer)
         name = f"energize worker {number}"
         process = context.Process(target=serve, args=arguments, name=name, daemon=True)
         try:
-            process.start()
+            with ctrl_c_later(self._start_method):
+                process.start()
+            leash.put_on(process.pid)
         except BaseException as error:
             ours.close()
+            leash.close()
+            if process.pid is not None:
+                process.kill()
+                process.join()
             if isinstance(error, OSError):
                 raise LoaderError(
                     f"{name} cannot be started: {error}. Use fewer workers, or raise the limits on "
@@ -255,16 +271,40 @@ class WorkerPool:
             raise
         finally:
             theirs.close()
-        return _Member(number, process, Channel(ours))
+        channel = Channel(ours)
+        if sent:
+            with suppress(OSError):  # it has died, which is seen where replies are received
+                channel.post(sent)
+        return _Member(number, process, channel, leash)
 
-    def _pickled_task(self) -> bytes:
+    def _pickled(self) -> bytes:
         """The task for a process that starts from nothing; pickled once for all of them."""
-        if self._pickled is None:
+        if self._pickle is None:
             try:
-                self._pickled = pickle.dumps(self.task)
+                self._pickle = pickle.dumps(self.task)
             except Exception as error:  # whatever the classes of the user do
                 raise unpicklable(self.task, self._start_method, error) from error
-        return self._pickled
+        return self._pickle
+
+
+def _end_all(members: list[_Member], owner: int) -> None:
+    """End workers, and kill those that do not stop in time; all of them when Ctrl-C cannot wait."""
+    ending = members.copy()
+    members.clear()
+    if os.getpid() != owner:
+        return  # a forked copy of the pool: the processes are not its children
+    try:
+        for member in ending:
+            with suppress(OSError):
+                member.channel.post(pickle.dumps(None))
+        until = time.monotonic() + _SECONDS_TO_STOP
+        for member in ending:
+            member.process.join(max(0.0, until - time.monotonic()))
+    finally:
+        for member in ending:
+            member.process.kill()
+        for member in ending:
+            _end(member)
 
 
 def _end(member: _Member) -> None:
@@ -272,5 +312,22 @@ def _end(member: _Member) -> None:
     if member.process.is_alive():
         member.process.kill()
     member.process.join()
+    member.leash.close()
     with suppress(OSError):
         member.channel.close()
+
+
+_pools: weakref.WeakSet[WorkerPool] = weakref.WeakSet()
+
+
+def _end_at_exit() -> None:
+    """End all pools together, so that it takes no longer than for one."""
+    members = [member for pool in _pools if not pool.closed for member in pool._members]
+    _end_all(members, os.getpid())
+    for pool in list(_pools):
+        pool.close()
+
+
+# multiprocessing, at its own exit, would wait for a worker that is stopped, and for ever. What is
+# registered later runs earlier, and multiprocessing.util has been imported above.
+atexit.register(_end_at_exit)

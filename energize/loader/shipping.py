@@ -141,20 +141,31 @@ def rebuilt(error: ShippedError) -> BaseException:
     return chain[0]
 
 
-class _Pickler(pickle.Pickler):
-    """Tensors as buffers, as numpy's arrays are anyway; large buffers in slots."""
+class _Buffers:
+    """Keeps large buffers of a pickle in slots: `sent`, in their order."""
 
-    def __init__(self, file: Any, slots: Slots) -> None:
-        super().__init__(file, 5, buffer_callback=self._keep_in_pickle)
+    def __init__(self, slots: Slots) -> None:
         self._slots = slots
-        self.buffers: list[SlotBytes] = []
+        self.sent: list[SlotBytes] = []
 
-    def _keep_in_pickle(self, buffer: pickle.PickleBuffer) -> bool:
+    def keep_in_pickle(self, buffer: pickle.PickleBuffer) -> bool:
+        """Whether a buffer stays in the pickle; else it is in a slot now."""
         raw = buffer.raw()
         if raw.nbytes <= SMALL:
             return True
-        self.buffers.append(self._slots.put(np.frombuffer(raw, dtype=np.uint8)))
+        self.sent.append(self._slots.put(np.frombuffer(raw, dtype=np.uint8)))
         return False
+
+
+class _Pickler(pickle.Pickler):
+    """Tensors as buffers, as numpy's arrays are anyway; large buffers in slots.
+
+    It must not refer to itself: with a method of its own as callback it would live, and hold the
+    whole batch, until garbage is collected, and new memory costs more than copying a batch.
+    """
+
+    def __init__(self, file: Any, buffers: _Buffers) -> None:
+        super().__init__(file, 5, buffer_callback=buffers.keep_in_pickle)
 
     def reducer_override(self, obj: Any) -> Any:
         if type(obj) is not torch.Tensor or not _is_plain(obj):
@@ -184,11 +195,11 @@ def dumps(value: Any, slots: Slots) -> tuple[memoryview, list[int]]:
     of slots that are new.
     """
     buffer = io.BytesIO()
-    pickler = _Pickler(buffer, slots)
-    pickler.dump(value)
+    buffers = _Buffers(slots)
+    _Pickler(buffer, buffers).dump(value)
     length = buffer.tell()
     made, descriptors, dropped = slots.news()
-    pickle.dump((pickler.buffers, made, dropped), buffer, 5)
+    pickle.dump((buffers.sent, made, dropped), buffer, 5)
     buffer.write(_LENGTH.pack(length))
     return buffer.getbuffer(), descriptors
 

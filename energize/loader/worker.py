@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
 from typing import Any, cast
 
 import numpy as np
@@ -25,10 +26,11 @@ from energize.late import torch
 from energize.loader.channel import Channel
 from energize.loader.shipping import NOT_STARTED, Reply, Request, StreamOn, dumps, shipped
 from energize.loader.slots import Slots
+from energize.loader.starting import ignore_ctrl_c
 from energize.reading import Failed, Reading, resolve
 from energize.topology import Lane
 
-__all__ = ["Task", "serve"]
+__all__ = ["Task", "Trainer", "serve"]
 
 _LOOK_FOR_TRAINER = 0.5
 """Seconds between two looks whether the trainer is still there."""
@@ -49,34 +51,37 @@ class Task:
     endless: bool = False
 
 
-def serve(
-    task: Task | bytes, end: socket.socket, trainer: int, others: Sequence[int], dies: bool
-) -> None:
-    """The whole life of a worker process: it ends when told to, or when the trainer is gone.
+@dataclass(frozen=True, slots=True)
+class Trainer:
+    """Who has started a worker.
 
-    `trainer` is the process that has to be its parent, or 0 where a fork server is. `others` are
-    descriptors that a forked process has inherited and must not hold. `dies` has the kernel end it
-    with the trainer, which it may when the thread that started it lives as long.
+    `process` has to be its parent; it is 0 where that is a fork server. `held` are descriptors that
+    a forked process has inherited and must not hold. `dies` has the kernel end the worker with its
+    parent, which it may when the thread that started it lives as long.
     """
-    _watch_trainer(trainer, dies)
-    _settle(others)
+
+    process: int
+    held: Sequence[int]
+    dies: bool
+
+
+def serve(
+    task: Task | None, end: socket.socket, leash: Connection[None, None], trainer: Trainer
+) -> None:
+    """The whole life of a worker process: it ends when told to, or when the trainer is gone, for
+    which it is on a `leash` (see `Leash`). Where no `task` is given it is the first message.
+    """
+    _watch(leash, trainer)
+    _settle(trainer.held)
     channel = Channel(end)
     outbox: queue.SimpleQueue[tuple[memoryview, list[int]]] = queue.SimpleQueue()
     threading.Thread(target=_send_all, args=(outbox, channel), daemon=True).start()
     slots = Slots()
-    try:
-        started = pickle.loads(task) if isinstance(task, bytes) else task  # noqa: S301 - trainer's
-    except Exception as error:  # a class that is not there in this process, for example
-        wrong = LoaderError(
-            f"the dataset cannot be rebuilt in a worker: {type(error).__name__}: {error}. Define "
-            "what it is made of in modules that can be imported, not in the script itself or in an "
-            "interactive session, or use multiprocessing_context='fork'"
-        )
-        wrong.__cause__ = error
-        channel.send(*dumps(Reply(NOT_STARTED, error=shipped(wrong)), slots))
-        return
-    worker = _Worker(started)
     with suppress(EOFError, OSError):
+        started = task or _rebuilt_task(channel.wait().data, channel)
+        if started is None:
+            return
+        worker = _Worker(started)
         while True:
             message = pickle.loads(channel.wait().data)  # noqa: S301 - from the trainer
             if message is None:
@@ -84,32 +89,45 @@ def serve(
             outbox.put(_packed(worker.answered(*message), slots))
 
 
-def _watch_trainer(trainer: int, dies: bool) -> None:
+def _rebuilt_task(data: memoryview, channel: Channel) -> Task | None:
+    """The task that the trainer has sent; None when it is told that it cannot be rebuilt."""
+    try:
+        return cast("Task", pickle.loads(data))  # noqa: S301 - from the trainer
+    except Exception as error:  # a class that is not there in this process, for example
+        wrong = LoaderError(
+            f"the dataset cannot be rebuilt in a worker: {type(error).__name__}: {error}. Define "
+            "what it is made of in modules that can be imported, not in the script itself or in an "
+            "interactive session, or use multiprocessing_context='fork'"
+        )
+        wrong.__cause__ = error
+        channel.send(*dumps(Reply(NOT_STARTED, error=shipped(wrong)), Slots()))
+        return None
+
+
+def _watch(leash: Connection[None, None], trainer: Trainer) -> None:
     """See to it that this process does not outlive the trainer, whatever it is busy with."""
-    if dies:
+    if trainer.dies:
         with suppress(OSError, AttributeError):  # not on this system
             ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
     parent = os.getppid()
-    if parent != trainer if trainer else parent == 1:
+    if leash.poll() or trainer.process not in (0, parent):
         os._exit(1)  # it died before anybody looked
 
     def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(_LOOK_FOR_TRAINER)
+        while os.getppid() == parent and not leash.poll(_LOOK_FOR_TRAINER):
+            pass
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()
 
 
-def _settle(others: Sequence[int]) -> None:
-    """Undo what a forked process has inherited of the trainer, and leave the cores to others.
-
-    Ctrl-C reaches all processes of a terminal; what it means is for the trainer to decide. A
-    handler of SIGTERM is the trainer's as well.
+def _settle(held: Sequence[int]) -> None:
+    """Undo what a forked process has inherited of the trainer, its handler of SIGTERM too, and
+    leave the cores to others.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    ignore_ctrl_c()
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    for descriptor in others:
+    for descriptor in held:
         with suppress(OSError):
             os.close(descriptor)
     torch.set_num_threads(1)

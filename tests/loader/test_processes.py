@@ -117,6 +117,21 @@ def test_a_worker_that_dies_while_the_trainer_waits_for_it(tmp_path):
         assert list(iterator) == list(range(9))
 
 
+@pytest.mark.parametrize("dataset", [MapDataset(numbers(9), with_pid), endless_pids()])
+def test_a_worker_that_died_while_nobody_asked_it_is_noticed_at_once(dataset, caplog):
+    with loader_of(dataset, workers=1, timeout=60) as loader:
+        first = take(loader, 9)
+        loader.rewind()
+        os.kill(first[0][0], signal.SIGKILL)
+        assert eventually(lambda: gone(first[0][0]))
+        began = time.monotonic()
+        again = take(loader, 9)
+        assert time.monotonic() - began < 20
+        assert loader.workers_replaced == 1
+    assert [number for _, number in again] == [number for _, number in first]
+    assert "SIGKILL" in caplog.text
+
+
 def _sleep_long(item):
     time.sleep(60)
     return item

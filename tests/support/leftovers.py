@@ -1,0 +1,47 @@
+"""Which processes there still are, and that those of tests end with them."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+_DEATH_SIGNAL = 1
+
+
+def die_with(parent: int) -> None:
+    """In a process that `parent` has forked."""
+    ctypes.CDLL(None).prctl(_DEATH_SIGNAL, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def _running() -> Iterator[tuple[Path, list[str]]]:
+    """The folder and the fields of each process, from its state on; none for zombies."""
+    for path in Path("/proc").iterdir():
+        if path.name.isdecimal():
+            try:
+                fields = (path / "stat").read_text().rsplit(")", 1)[1].split()
+            except OSError:  # it has ended since
+                continue
+            if fields[0] not in ("Z", "X"):
+                yield path, fields
+
+
+def in_group(group: int) -> set[int]:
+    """The processes of a process group."""
+    return {int(path.name) for path, fields in _running() if int(fields[2]) == group}
+
+
+def marked(mark: str) -> set[int]:
+    """The processes that were started with `mark` in their environment."""
+    found = set()
+    for path, _ in _running():
+        try:
+            if mark.encode() in (path / "environ").read_bytes():
+                found.add(int(path.name))
+        except OSError:  # it has ended since, or is somebody else's
+            continue
+    return found
