@@ -46,12 +46,14 @@ class Origin(NamedTuple):
     """Where an item, or a part of one, comes from: an item of one of `dataset.parts`.
 
     `part` is the number of that part, `position` the position there, counted over all its epochs,
-    or in a part without random access in the pass `epoch`.
+    or in a part without random access in the pass `epoch`. `attempt` is that of the reading, where
+    it is a substitute for an item that was left out.
     """
 
     part: int
     position: int
     epoch: int = 0
+    attempt: int = 0
 
 
 class Cursor(ABC, Iterator[T_co]):

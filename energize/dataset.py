@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from energize.cursor import (
     INFINITE,
+    LAST_START,
     CountingCursor,
     Cursor,
     Origin,
@@ -29,7 +30,7 @@ from energize.cursor import (
 )
 from energize.description import Description
 from energize.errors import ConfigError, NotIndexedError
-from energize.outline import packed_outline, tree_differences
+from energize.outline import Survey, packed_outline, survey, tree_differences
 from energize.parts import PartReader, PartStream
 from energize.reading import Failed, Reading, resolve
 from energize.refs import Refs
@@ -111,9 +112,14 @@ class Dataset(Description, ABC, Generic[T_co]):
     """Whether a state may be of another dataset, where `mismatches` finds nothing in its past."""
 
     @cached_property
+    def survey(self) -> Survey:
+        """What tells whether a state fits: a digest, and the functions called on items."""
+        return survey(self)
+
+    @cached_property
     def packed_outline(self) -> str:
         """What decides which samples come, as a state keeps it."""
-        return packed_outline(self)
+        return packed_outline(self, self.survey.digest)
 
     @cached_property
     def pass_length(self) -> int:
@@ -175,6 +181,17 @@ class Dataset(Description, ABC, Generic[T_co]):
             f"{self._streaming_input()} can only be read as a stream"
         )
 
+    def __getitem__(self, position: int) -> T_co:
+        """`NotIndexedError`: a stream has no positions, see `IndexedDataset`."""
+        raise self._not_indexed("random access")
+
+    def _not_indexed(self, wanted: str) -> NotIndexedError:
+        own, stream = type(self).__name__, self._streaming_input()
+        read = "is" if own == stream else f"reads from {stream},"
+        return NotIndexedError(
+            f"{own} {read} a stream, so it has no {wanted}; iterate over it instead"
+        )
+
     def _streaming_input(self) -> str:
         node: Dataset[Any] = self
         while True:
@@ -195,12 +212,12 @@ class Dataset(Description, ABC, Generic[T_co]):
     def refs_of(self, origins: Sequence[Origin]) -> Refs:
         """The samples that an item with these origins is made of, as refs of item 0."""
         found = []
-        for part, position, epoch in origins:
+        for part, position, epoch, attempt in origins:
             before = sum(len(each.sources) for each in self.parts[:part])
             each = self.parts[part]
             if each.indexed:
                 at = np.array([position], dtype=np.int64)
-                refs = cast("IndexedDataset[Any]", each).refs(at)
+                refs = cast("IndexedDataset[Any]", each).refs(at, attempt)
             else:
                 refs = Refs.of_source(np.array([position]), np.array([epoch]))
             found.append((refs, np.zeros(1, dtype=np.int64), before))
@@ -329,10 +346,11 @@ class IndexedDataset(Dataset[T_co]):
         """The items at any positions, of any epochs, with failed samples substituted."""
         self._check_indexed("random access")
         asked = np.asarray(positions)
-        if asked.ndim != 1 or (asked.size and (asked.dtype.kind not in "iu" or asked.min() < 0)):
+        whole = asked.dtype.kind in "iu" or not asked.size
+        if asked.ndim != 1 or not (whole and ((asked >= 0) & (asked < LAST_START)).all()):
             raise ConfigError(
-                f"{type(self).__name__}.at: positions are whole numbers, 0 or more, in one row; "
-                f"got {str(positions)[:80]}"
+                f"{type(self).__name__}.at: positions are whole numbers, 0 or more and below 2**62,"
+                f" in one row; got {str(positions)[:80]}"
             )
         return resolve(self, asked.astype(np.int64), reading)
 
@@ -364,7 +382,4 @@ class IndexedDataset(Dataset[T_co]):
 
     def _check_indexed(self, wanted: str) -> None:
         if not self.indexed:
-            raise NotIndexedError(
-                f"{type(self).__name__} reads from {self._streaming_input()}, a stream, so it has "
-                f"no {wanted}; iterate over it instead"
-            )
+            raise self._not_indexed(wanted)

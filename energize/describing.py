@@ -38,7 +38,8 @@ def _name_of(value: Any) -> str:
 
 
 def _named(thing: Any) -> str:
-    return f"{thing.__module__}.{thing.__qualname__}"
+    module = getattr(thing, "__module__", None) or "builtins"  # str.upper has none
+    return f"{module}.{thing.__qualname__}"
 
 
 def digest(tree: Any) -> str:

@@ -25,8 +25,8 @@ from typing import Generic, Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from energize.cursor import INFINITE, Cursor, Origin, State, counter_field, state_field
-from energize.errors import EmptyDatasetError
+from energize.cursor import INFINITE, LAST_START, Cursor, Origin, State, counter_field, state_field
+from energize.errors import EmptyDatasetError, StateError
 from energize.reading import MAX_ATTEMPTS, Fetches, Reading, resolve
 from energize.topology import Lane
 
@@ -101,7 +101,7 @@ class IndexedStream(Stream[T]):
         self._coming.extend(positions.tolist())
 
     def at(self, position: int, attempt: int = 0) -> T:
-        self.origin = (Origin(0, position),)
+        self.origin = (Origin(0, position, attempt=attempt * MAX_ATTEMPTS),)
         if attempt:
             reading = self._reading.again(attempt * MAX_ATTEMPTS)
             return resolve(self._dataset, np.array([position], dtype=np.int64), reading)[0]
@@ -228,6 +228,11 @@ class LaneCursor(Cursor[T]):
         self._epoch = counter_field(state, "epoch")
         self._taken = counter_field(state, "taken")
         self.stream = open_stream(None if state is None else state_field(state, "input", dict))
+        if self._position(self._taken) >= LAST_START:
+            raise StateError(
+                f"the saved state is in epoch {self._epoch}, after {self._taken} items: no stream "
+                "is read so far"
+            )
         self._announced = self._taken
         self._over = False
 

@@ -81,8 +81,10 @@ class WorkerConfig:
             ("num_workers", num_workers, 0),
             ("seed_offset", seed_offset, None),
         ):
+            if value is None and name in ("rank", "world_size"):
+                continue
             whole = isinstance(value, int) and not isinstance(value, bool)
-            if value is not None and not (whole and (least is None or value >= least)):
+            if value is None or not whole or (least is not None and value < least):
                 raise ConfigError(
                     f"WorkerConfig: {name} is a whole number{_from(least)}; got {value!r}"
                 )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
+from itertools import islice
 
 import pytest
 from hypothesis import given
@@ -13,6 +15,9 @@ from energize import (
     BlendDataset,
     ConcatDataset,
     EpochizeDataset,
+    FilterDataset,
+    IterableSource,
+    Lane,
     LimitDataset,
     MapDataset,
     RepeatDataset,
@@ -27,7 +32,8 @@ from energize.testing import (
     check_resume,
     check_topology,
 )
-from tests.support.datasets import INDEXED, STREAMING, noisy, numbers, shuffled
+from tests.support.datasets import INDEXED, noisy, numbers, shuffled, skip_thirds
+from tests.support.streams import STREAMS, evens
 
 
 @pytest.mark.parametrize("name", INDEXED)
@@ -45,9 +51,14 @@ def test_an_item_does_not_depend_on_what_was_read_before(name):
     check_purity(INDEXED[name], items=40)
 
 
-@pytest.mark.parametrize("name", STREAMING)
-def test_streams_resume_at_every_item(name):
-    check_resume(STREAMING[name], items=30)
+@pytest.mark.parametrize("name", STREAMS)
+def test_streams_resume_at_every_item_of_every_lane(name):
+    check_resume(STREAMS[name], items=16, lanes=(1, 3))
+
+
+@pytest.mark.parametrize("name", STREAMS)
+def test_lanes_are_the_same_whoever_reads_them(name):
+    check_topology(STREAMS[name], epochs=3, items=50, lanes=(1, 2, 3, 6))
 
 
 @pytest.mark.parametrize("factory", ["tower", "streaming_blend"])
@@ -78,6 +89,167 @@ EXACT = {
 @pytest.mark.parametrize("epoch", [0, 1, 2, 1000])
 def test_a_finite_pass_visits_each_sample_the_promised_number_of_times(name, epoch):
     check_exactly_once(INDEXED[name], lambda source, index: EXACT[name], epoch=epoch)
+
+
+def each(times=1):
+    return lambda source, index: (times, times)
+
+
+def even(times=1, least=None, whole=()):
+    """Samples of an even number, of sources that are in `whole` all."""
+
+    def promised(source, index):
+        comes = times if index % 2 == 0 or source in whole else 0
+        return (comes if least is None else min(least, comes)), comes
+
+    return promised
+
+
+def both(source, index):
+    return (1, 1) if index % 2 == 0 and index % 3 > 0 else (0, 0)
+
+
+def left_by_skips(source, index):
+    return (0, 0) if index % 3 == 0 or index % 7 == 0 else (1, 1)
+
+
+def even_left_by_skips(source, index):
+    return left_by_skips(source, index) if index % 2 == 0 else (0, 0)
+
+
+def passes(*times, filtered=()):
+    """So many times those of each source; of those in `filtered` the even ones."""
+    return lambda source, index: (
+        (times[source] if source not in filtered or index % 2 == 0 else 0,) * 2
+    )
+
+
+EXACT_STREAMS = {
+    "filter": even(),
+    "filter of filter": both,
+    "map of filter": even(),
+    "map of map": even(),
+    "log": even(),
+    "skipping map of filter": even_left_by_skips,
+    "skipping map of iterable": left_by_skips,
+    "batch of filter": even(),
+    "batch of batches": even(),
+    "batch of filter, drop last": even(least=0),
+    "limit of filter": even(least=0),
+    "repeat 3": even(3),
+    "concat of filter": even(whole=[1]),
+    "concat": even(whole=[1]),
+    "blend first exhausted": even(least=0, whole=[1]),
+    "blend all exhausted": even(whole=[1]),
+    "blend max epochs": passes(1, 3, 2, filtered=[0, 2]),
+    "mix batch all exhausted": even(whole=[1]),
+    "multiplexed, leave out": passes(1, 2, filtered=[0]),
+    "iterable": each(),
+    "map of iterable": each(),
+    "batch of iterable": each(),
+    "filter of iterable": even(),
+    "repeat of iterable": each(2),
+}
+
+
+@pytest.mark.parametrize("name", EXACT_STREAMS)
+@pytest.mark.parametrize("epoch", [0, 2])
+def test_all_lanes_together_visit_each_sample_the_promised_number_of_times(name, epoch):
+    check_exactly_once(STREAMS[name], EXACT_STREAMS[name], epoch=epoch, lanes=(1, 2, 3, 6))
+
+
+def samples_of(item):
+    """The numbers in an item: a sample, what a map made of one, or batches of those."""
+    if isinstance(item, tuple) and item[0] == "row":
+        return [item[1]]
+    if isinstance(item, tuple):
+        return samples_of(item[0])
+    return (
+        [number for each in item for number in samples_of(each)]
+        if isinstance(item, list)
+        else [item]
+    )
+
+
+@pytest.mark.parametrize("name", [name for name in STREAMS if name != "map of map"])
+def test_references_of_an_item_of_a_stream_lead_back_to_it(name):
+    dataset = STREAMS[name]
+    stored = [list(source.samples) for source in dataset.sources]
+    came = 0
+    for lane in (Lane(0, 1), Lane(0, 3), Lane(1, 3), Lane(2, 3)):
+        state = None
+        for _ in range(2):
+            cursor = dataset.open(lane, state)
+            for item in islice(cursor, 30):
+                refs = dataset.refs_of(cursor.origin)
+                pairs = zip(refs.source.tolist(), refs.index.tolist(), strict=True)
+                again = [stored[source][index] for source, index in pairs]
+                assert samples_of(again) == samples_of(item)
+                came += 1
+            state = cursor.state()
+    assert came > 3
+
+
+def test_references_name_a_substitute_and_not_what_was_left_out():
+    dataset = MapDataset(BlendDataset((evens(), 1), (shuffled(9, 100), 1)), skip_thirds)
+    origins, cursor = [], dataset.open()
+    for item in islice(cursor, 60):
+        origins += cursor.origin
+        refs = dataset.refs_of(cursor.origin)
+        assert dataset.sources[refs.source[0]][refs.index[0]] == item
+    assert any(origin.attempt for origin in origins)
+
+
+class Forgetful(FilterDataset):
+    """Goes back to the front whatever its state says."""
+
+    def _stream(self, lane, state, reading, endless):
+        return super()._stream(lane, None, reading, endless)
+
+
+class Greedy(IterableSource):
+    """Gives each lane all that there is."""
+
+    divisible = True
+
+
+def by_chance():
+    """A condition that draws from a generator which nobody seeds for the sample."""
+    chance = random.Random(4)
+    return lambda _: chance.random() < 0.5
+
+
+class TestLawsThatAreBroken:
+    """A check that cannot fail checks nothing."""
+
+    def test_a_state_that_is_not_gone_on_from(self):
+        with pytest.raises(AssertionError, match="resumed after item 0"):
+            check_resume(Forgetful(shuffled(20), bool))
+
+    def test_a_condition_that_draws_by_chance(self):
+        dataset = FilterDataset(shuffled(40), by_chance())
+        with pytest.raises(AssertionError, match="resumed after item"):
+            check_resume(dataset)
+        with pytest.raises(AssertionError, match="lane 0 of 2, epoch 0, read alone"):
+            check_topology(dataset, lanes=(2,))
+
+    def test_samples_that_all_lanes_give(self):
+        check_exactly_once(Greedy(range(9)), each(), lanes=(1,))
+        with pytest.raises(AssertionError, match="0 of 2 lanes visits range, sample 0, 2 times"):
+            check_exactly_once(Greedy(range(9)), each(), lanes=(2,))
+
+    def test_samples_that_do_not_come(self):
+        with pytest.raises(AssertionError, match="sample 1, 0 times; promised were 1 to 1"):
+            check_exactly_once(evens(), each(), lanes=(1,))
+
+    def test_what_is_read_as_a_whole_is_given_in_turn(self):
+        class Turned(IterableSource):
+            def open_lane(self, lane, state, reading, *, endless):
+                turned = Lane((lane.index + 1) % lane.count, lane.count)
+                return super().open_lane(turned, state, reading, endless=endless)
+
+        with pytest.raises(AssertionError, match="2 lanes in turn, epoch 0: item 0 differs"):
+            check_topology(Turned(range(9)), lanes=(2,))
 
 
 def test_refs_say_what_is_read():

@@ -3,29 +3,28 @@
 from __future__ import annotations
 
 import itertools
-import json
 import logging
 from typing import Any
 
-from energize.cursor import State, state_field
+from energize.cursor import INFINITE, State, state_field
 from energize.dataset import Dataset
 from energize.errors import StateError, StateMismatchError
-from energize.outline import differences, functions_of, packed, unpacked
+from energize.outline import differences, packed, unpacked
 
 __all__ = ["packed_state", "unpacked_state"]
 
 VERSION = 2
 
-_DIFFERENCES_SHOWN = 20
+_DIFFERENCES_SHOWN, _DIFFERENCES_FOUND = 20, 1000
 
-_FUNCTIONS_KEPT = 40
+_FUNCTIONS_KEPT, _FUNCTION_LENGTH, _DETAILS_LENGTH = 40, 300, 2048
 
 _log = logging.getLogger("energize")
 
 
 def packed_state(dataset: Dataset[Any], cursor: State) -> State:
-    """The state to save: `version`, the outline of the `dataset`, the `functions` that are called
-    on items, and the `cursor`'s state.
+    """The state to save: `version`, the outline of the `dataset`, `details` that change no order,
+    and the `cursor`'s state.
 
     The last three are texts. torch.distributed.checkpoint cuts dicts and lists into one entry for
     each leaf, and then insists on the same leaves when it loads; a text stays one entry.
@@ -33,17 +32,32 @@ def packed_state(dataset: Dataset[Any], cursor: State) -> State:
     return {
         "version": VERSION,
         "dataset": dataset.packed_outline,
-        "functions": json.dumps(functions_of(dataset)[:_FUNCTIONS_KEPT]),
+        "details": _packed_details(dataset),
         "cursor": packed(cursor),
     }
+
+
+def _packed_details(dataset: Dataset[Any]) -> str:
+    """Where loops end, where folders are mounted, and the functions that are called on items, as
+    many as there is room for.
+    """
+    survey = dataset.survey
+    details: dict[str, Any] = {"loop": dataset.steps_per_epoch, "places": survey.places}
+    most = min(len(survey.functions), _FUNCTIONS_KEPT)
+    while True:
+        names = [each[:_FUNCTION_LENGTH] for each in survey.functions[:most]]
+        text = packed(details | {"functions": names})
+        if len(text) <= _DETAILS_LENGTH or not most:
+            return text
+        most //= 2
 
 
 def unpacked_state(dataset: Dataset[Any], saved: object, *, strict: bool = True) -> State:
     """The cursor's state in a saved one.
 
     Raises `StateMismatchError` when it was saved over another dataset, `StateError` when it is not
-    a state of this version at all. Without `strict` differences are warnings, as are functions of
-    other names, which change no order, in any case.
+    a state of this version at all. Without `strict` differences are warnings, as is what changes no
+    sample in any case: other functions, folders mounted elsewhere, loops of another length.
     """
     if not isinstance(saved, dict):
         raise StateError(
@@ -70,33 +84,86 @@ def unpacked_state(dataset: Dataset[Any], saved: object, *, strict: bool = True)
                 "same with load_state_dict(state, strict=False)"
             )
         _log.warning("%s\n  (it goes on all the same: strict=False)", text)
-    _warn_of_functions(dataset, saved)
+    _warn_of_details(dataset, saved)
     return cursor
 
 
 def _mismatches(dataset: Dataset[Any], saved: State, cursor: State) -> list[str]:
-    trees = differences(state_field(saved, "dataset", str), dataset)
+    found = _loops_that_differ(dataset, saved)
+    trees = differences(state_field(saved, "dataset", str), dataset, dataset.survey.digest)
     if trees is None:
-        return []
-    found = list(itertools.islice(dataset.mismatches(*trees, cursor), 1000))
+        return found
+    places = _places(cursor) if dataset.forgives_later_changes else [cursor]
+    try:
+        lines = (line for place in places for line in dataset.mismatches(*trees, place))
+        found += dict.fromkeys(itertools.islice(lines, _DIFFERENCES_FOUND))
+    except RecursionError as error:
+        raise StateError("the saved state's 'dataset' is nested too deep: damaged") from error
     unnamed = "something of its settings is different (a state of so wide a mix does not keep what)"
     return found or ([] if dataset.forgives_later_changes else [unnamed])
 
 
-def _warn_of_functions(dataset: Dataset[Any], saved: State) -> None:
-    text = saved.get("functions")
-    try:
-        before = json.loads(text) if isinstance(text, str) else []
-    except (ValueError, RecursionError):
-        before = []
-    now = functions_of(dataset)[:_FUNCTIONS_KEPT]
-    if not isinstance(before, list) or before == now:
+def _places(cursor: State) -> list[State]:
+    """The state of what is read, or of a stream that in each of its lanes; empty before its first
+    item.
+    """
+    if "cursors" not in cursor:
+        return [cursor]
+    lanes = unpacked(state_field(cursor, "cursors", str), "cursors").get("cursors")
+    read = [each for each in _listed(lanes) if isinstance(each, dict)]
+    return [state_field(each, "input", dict) for each in read] or [{}]
+
+
+def _loops_that_differ(dataset: Dataset[Any], saved: State) -> list[str]:
+    """Loops that count steps, where they did not, or the other way round: an obstacle where passes
+    end, which without loops all lanes do together.
+    """
+    node = dataset
+    while node.passes_on or node.ends_loops:
+        node = node.inputs[0]
+    if dataset.indexed or (node.sized and node.size == INFINITE):
+        return []
+    before, now = _details(saved).get("loop", dataset.steps_per_epoch), dataset.steps_per_epoch
+    if (before is None) == (now is None):
+        return []
+    return [
+        f"a loop was {_loop(before)}, is {_loop(now)} (EpochizeDataset, virtual_epoch_length): the "
+        "lanes of a stream whose passes end are read in another order then"
+    ]
+
+
+def _warn_of_details(dataset: Dataset[Any], saved: State) -> None:
+    """Tell what is different and changes no sample."""
+    before, now = _details(saved), unpacked(_packed_details(dataset), "details")
+    if not before:
         return
-    gone = [str(each) for each in before if each not in now]
-    new = [each for each in now if each not in before]
-    _log.warning(
-        "the saved state was made with other functions than this dataset has: gone %s; new %s. The "
-        "order of the samples does not depend on them",
-        ", ".join(gone) or "none",
-        ", ".join(new) or "none",
-    )
+    lines = []
+    if before.get("loop") != now["loop"]:
+        lines.append(f"a loop was {_loop(before.get('loop'))}, is {_loop(now['loop'])}")
+    if before.get("places") != now["places"]:
+        lines.append("folders are mounted elsewhere")
+    old, new = ([str(each) for each in _listed(tree.get("functions"))] for tree in (before, now))
+    for word, names in (
+        ("gone", [each for each in old if each not in new]),
+        ("new", [each for each in new if each not in old]),
+    ):
+        lines += [f"functions that are {word}: {', '.join(names)}"] if names else []
+    if lines:
+        text = "the saved state fits, though not all is as it was; no sample depends on it:\n%s"
+        _log.warning(text, "\n".join(f"  {line}" for line in lines))
+
+
+def _details(saved: State) -> State:
+    """Nothing where they are damaged, for no sample depends on them."""
+    try:
+        return unpacked(state_field(saved, "details", str), "details")
+    except StateError:
+        return {}
+
+
+def _loop(steps: object) -> str:
+    return "an epoch" if steps is None else f"{steps} steps"
+
+
+def _listed(value: object) -> list[Any]:
+    return value if isinstance(value, list) else []

@@ -14,17 +14,19 @@ import json
 import os
 import subprocess
 import sys
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
 import numpy as np
 
-from energize.cursor import State
+from energize.cursor import Origin, State
 from energize.dataset import INFINITE, Dataset, IndexedDataset
+from energize.refs import Refs
 from energize.testing.items import fingerprint
-from energize.topology import Lane
+from energize.topology import SINGLE_LANE, Lane
 
 __all__ = [
     "check_determinism",
@@ -36,58 +38,142 @@ __all__ = [
     "item_fingerprints",
 ]
 
+_END: Any = object()
+
+_EMPTY_EPOCHS = 12
+"""So many in a row, and a lane has nothing to check."""
+
 
 def check_laws(dataset: Dataset[Any], *, epochs: int = 2, items: int = 50) -> None:
-    """Resume and, for an indexed dataset, topology and purity, over `epochs` epochs or, where an
-    epoch never ends, `items` items.
+    """Resume, topology and, for an indexed dataset, purity, over `epochs` epochs or, where only
+    reading tells how long an epoch is, or it never ends, `items` items.
     """
     check_resume(dataset, epochs=epochs, items=items)
+    check_topology(dataset, epochs=epochs, items=items)
     if isinstance(dataset, IndexedDataset) and dataset.indexed:
-        check_topology(dataset, epochs=epochs, items=items)
         check_purity(dataset, items=items)
 
 
-def check_resume(dataset: Dataset[Any], *, epochs: int = 2, items: int = 50) -> None:
-    """After every item the state is JSON, of constant shape, and gives exactly the rest."""
-    whole: list[str] = []
-    states: list[State] = []
-    for item, state in _take(dataset, _some(dataset, items, epochs)):
-        whole.append(fingerprint(item))
-        states.append(json.loads(json.dumps(state)))
-    shapes = {_shape(state) for state in states}
-    if len(shapes) > 1:
-        raise AssertionError(f"the state changes its shape on the way: {sorted(shapes)[:2]}")
-    for taken, state in enumerate(states, 1):
-        rest = [fingerprint(item) for item, _ in _take(dataset, len(whole) - taken, state)]
-        _compare(rest, whole[taken:], f"resumed after item {taken - 1} from {state}")
+def check_resume(
+    dataset: Dataset[Any], *, epochs: int = 2, items: int = 50, lanes: Sequence[int] = (1,)
+) -> None:
+    """After every item the state is JSON, of constant shape, and gives exactly the rest; so in each
+    lane, for each number of `lanes`.
+    """
+    for lane in (Lane(index, count) for count in lanes for index in range(count)):
+        whole: list[str] = []
+        states: list[State] = []
+        for item, state in _take(dataset, _some(dataset, items, epochs, lane), lane=lane):
+            whole.append(fingerprint(item))
+            states.append(json.loads(json.dumps(state)))
+        shapes = {_shape(state) for state in states}
+        if len(shapes) > 1:
+            raise AssertionError(f"the state changes its shape on the way: {sorted(shapes)[:2]}")
+        for taken, state in enumerate(states, 1):
+            rest = [
+                fingerprint(item) for item, _ in _take(dataset, len(whole) - taken, state, lane)
+            ]
+            where = f"{_named(lane)}resumed after item {taken - 1} from {state}"
+            _compare(rest, whole[taken:], where)
 
 
 def check_topology(
-    dataset: IndexedDataset[Any],
+    dataset: Dataset[Any],
     *,
     world_sizes: Sequence[int] = range(1, 9),
     num_workers: Sequence[int] = (0, 1, 2, 3),
     epochs: int = 2,
     items: int = 50,
+    lanes: Sequence[int] = (1, 2, 3, 6),
 ) -> None:
     """The ranks' streams, taken in turn, are the same for every world size and worker count.
 
     Worker w of rank r reads lane r + w * world_size of world_size * num_workers.
+
+    What a stream gives depends on the number of its lanes, and so it is for each of `lanes` that
+    the same comes whoever reads them: a lane gives the same alone as in turn with the others. Of an
+    epoch of known size a lane has every so many-th item, and lanes of a stream that cannot be
+    divided give, in turn, what a single one gives.
     """
+    if not (isinstance(dataset, IndexedDataset) and dataset.indexed):
+        for count in lanes:
+            _check_lanes(dataset, count, epochs, items)
+        return
     size = _some(dataset, items)
     whole = [fingerprint(item) for item in dataset.at(np.arange(epochs * size))]
-    for lanes in sorted({w * max(n, 1) for w in world_sizes for n in num_workers}):
+    for count in sorted({w * max(n, 1) for w in world_sizes for n in num_workers}):
         merged: list[str] = []
         state: State | None = None
         while len(merged) < len(whole):
-            cursors = [dataset.open(Lane(lane, lanes), state) for lane in range(lanes)]
+            cursors = [dataset.open(Lane(lane, count), state) for lane in range(count)]
             turn = len(merged)
             for step in range(size):
-                item = next(cursors[step % lanes], None)
+                item = next(cursors[step % count], None)
                 if item is not None:
                     merged.append(fingerprint(item))
             state = {"position": turn + size}
-        _compare(merged, whole, f"{lanes} lanes")
+        _compare(merged, whole, f"{count} lanes")
+
+
+def _check_lanes(dataset: Dataset[Any], count: int, epochs: int, items: int) -> None:
+    """The law of so many lanes of a stream."""
+    states: list[State | None] = [None] * count
+    single: list[State | None] = [None]
+    for epoch in range(epochs):
+        read = _read_in_turn(dataset, states, items)
+        for lane in (Lane(index, count) for index in range(count)):
+            found, ended = read.of[lane.index], read.ended[lane.index]
+            cursor = dataset.open(lane, states[lane.index])
+            where = f"{_named(lane)}epoch {epoch}, read alone"
+            _compare([fingerprint(item) for item in islice(cursor, len(found))], found, where)
+            if ended and next(cursor, _END) is not _END:
+                raise AssertionError(f"{where}: it goes on after {len(found)} items")
+            if cursor.state() != read.states[lane.index]:
+                raise AssertionError(f"{where}: its state is {cursor.state()}, another one")
+            share = len(range(lane.index, dataset.size if dataset.sized else 0, count))
+            if ended and dataset.sized and len(found) != share:
+                raise AssertionError(f"{where}: {len(found)} items came, of {dataset.size} in all")
+        over = all(read.ended)
+        if not dataset.divisible:
+            alone = _read_in_turn(dataset, single, len(read.items) + over)
+            _compare(read.items, alone.items, f"{count} lanes in turn, epoch {epoch}")
+            single = [*alone.states]
+        if not over:
+            return
+        states = [*read.states]
+
+
+@dataclass(frozen=True)
+class _ReadInTurn:
+    """Fingerprints of what lanes gave in an epoch, `of` each of them and all in turn, and what
+    these items are made of; the states of the lanes after it, and whether they have `ended`.
+    """
+
+    of: list[list[str]]
+    items: list[str]
+    origins: list[tuple[Origin, ...]]
+    states: list[State]
+    ended: list[bool]
+
+
+def _read_in_turn(dataset: Dataset[Any], states: Sequence[State | None], items: int) -> _ReadInTurn:
+    """Read an epoch from these states of its lanes, or at most so many items of it."""
+    lanes = range(len(states))
+    cursors = [dataset.open(Lane(lane, len(states)), states[lane]) for lane in lanes]
+    of: list[list[str]] = [[] for _ in lanes]
+    found: list[str] = []
+    origins: list[tuple[Origin, ...]] = []
+    running = deque(lanes)
+    while running and len(found) < items:
+        lane = running.popleft()
+        item = next(cursors[lane], _END)
+        if item is not _END:
+            found.append(fingerprint(item))
+            of[lane].append(found[-1])
+            origins.append(cursors[lane].origin)
+            running.append(lane)
+    ended = [lane not in running for lane in lanes]
+    return _ReadInTurn(of, found, origins, [each.state() for each in cursors], ended)
 
 
 def check_purity(dataset: IndexedDataset[Any], *, items: int = 50) -> None:
@@ -101,18 +187,47 @@ def check_purity(dataset: IndexedDataset[Any], *, items: int = 50) -> None:
 
 
 def check_exactly_once(
-    dataset: IndexedDataset[Any], promised: Callable[[int, int], tuple[int, int]], *, epoch: int = 0
+    dataset: Dataset[Any],
+    promised: Callable[[int, int], tuple[int, int]],
+    *,
+    epoch: int = 0,
+    lanes: Sequence[int] = (1, 2, 3, 6),
 ) -> None:
     """One epoch visits every sample the promised number of times.
 
     `promised(source, index)` gives the least and the most number of visits of a sample of
-    `dataset.sources[source]`.
+    `dataset.sources[source]`. A stream is read up to that epoch, in each number of `lanes`: it is
+    what all lanes together visit. Of a source without random access, samples that no lane came to
+    are not missed after the last one that some lane did.
     """
-    positions = np.arange(epoch * dataset.size, (epoch + 1) * dataset.size)
-    refs = dataset.refs(positions)
-    seen = Counter(zip(refs.source.tolist(), refs.index.tolist(), strict=True))
+    if isinstance(dataset, IndexedDataset) and dataset.indexed:
+        positions = np.arange(epoch * dataset.size, (epoch + 1) * dataset.size)
+        _check_visits(dataset, Counter(_samples(dataset.refs(positions))), promised, str(epoch))
+        return
+    for count in lanes:
+        states: list[State | None] = [None] * count
+        for _ in range(epoch + 1):
+            read = _read_in_turn(dataset, states, sys.maxsize)
+            states = [*read.states]
+        visits = Counter(
+            sample for each in read.origins for sample in _samples(dataset.refs_of(each))
+        )
+        _check_visits(dataset, visits, promised, f"{epoch} of {count} lanes")
+
+
+def _samples(refs: Refs) -> list[tuple[int, int]]:
+    return list(zip(refs.source.tolist(), refs.index.tolist(), strict=True))
+
+
+def _check_visits(
+    dataset: Dataset[Any],
+    seen: Counter[tuple[int, int]],
+    promised: Callable[[int, int], tuple[int, int]],
+    epoch: str,
+) -> None:
     for number, source in enumerate(dataset.sources):
-        for index in range(source.count):
+        known = 1 + max((index for which, index in seen if which == number), default=-1)
+        for index in range(getattr(source, "count", known)):
             least, most = promised(number, index)
             visits = seen[(number, index)]
             if not least <= visits <= most:
@@ -148,34 +263,49 @@ def check_determinism(factory: str, *, items: int = 50) -> None:
 
 
 def item_fingerprints(factory: str, items: int) -> list[str]:
-    """The fingerprints of the first items of the dataset made by "module:function"."""
+    """The fingerprints of the first items of the dataset made by "module:function"; of a stream
+    those of a single lane, and of each of three.
+    """
     module, _, function = factory.partition(":")
     dataset = getattr(importlib.import_module(module), function)()
-    return [fingerprint(item) for item in islice(dataset, items)]
+    lanes = [Lane()] if dataset.indexed else [Lane(), *(Lane(index, 3) for index in range(3))]
+    return [fingerprint(item) for lane in lanes for item in islice(dataset.open(lane), items)]
 
 
 def _take(
-    dataset: Dataset[Any], items: int, state: State | None = None
+    dataset: Dataset[Any], items: int, state: State | None = None, lane: Lane = SINGLE_LANE
 ) -> Iterator[tuple[Any, State]]:
-    """`items` items, over as many epochs as that takes, with the state after each."""
-    empty = 0
+    """`items` items of a lane, over as many epochs as that takes, with the state after each.
+
+    An epoch may be empty: a stream cannot know that no item is left in it. Of several lanes of a
+    small one, some have nothing in many an epoch, or ever.
+    """
+    empty, given = 0, state
     while items:
-        cursor = dataset.open(state=state)
+        cursor = dataset.open(lane, state)
         before = items
         for item in islice(cursor, items):
             items -= 1
             yield item, cursor.state()
         empty = empty + 1 if items == before else 0
-        if empty == 2:  # one may be empty: a stream cannot know that no item is left in its epoch
+        if empty == 2 and lane.count == 1:
             raise AssertionError(f"no item comes from {state} on")
+        if empty > _EMPTY_EPOCHS + (given is not None):  # whose first may be the rest of one
+            return
         state = cursor.state()
 
 
-def _some(dataset: Dataset[Any], items: int, epochs: int = 1) -> int:
-    """How many items `epochs` epochs have, or `items` where that has no answer."""
+def _some(dataset: Dataset[Any], items: int, epochs: int = 1, lane: Lane = SINGLE_LANE) -> int:
+    """How many items of a lane `epochs` epochs have, or its part of `items` where that has no
+    answer.
+    """
     if isinstance(dataset, IndexedDataset) and dataset.indexed and dataset.size != INFINITE:
-        return dataset.size * epochs
-    return items
+        items = dataset.size * epochs
+    return -(-items // lane.count)
+
+
+def _named(lane: Lane) -> str:
+    return "" if lane.count == 1 else f"lane {lane.index} of {lane.count}, "
 
 
 def _shape(tree: Any) -> str:

@@ -11,9 +11,10 @@ from energize.dataset import INFINITE, Dataset
 from energize.errors import ConfigError, EmptyDatasetError
 from energize.parts import PartReader
 from energize.reading import Failed, Reading
+from energize.rng import derive
 from energize.streaming import Stream, empty_passes, nothing_comes
 from energize.topology import Lane, WorkerConfig
-from energize.wrappers.calling import Seeding, function_name, keyed_calls, keys_of
+from energize.wrappers.calling import Seeding, function_name, keyed_calls, keys_of, seeding_of
 from energize.wrappers.checks import checked_count
 
 __all__ = ["FilterDataset"]
@@ -28,7 +29,8 @@ class FilterDataset(Dataset[T_co]):
     How many come out depends on the data, so this is a stream: it has no length and no random
     access, and neither has what is built on it. In a loader each lane filters its own part of the
     input, so ranks and workers share the work. Where a substitute may take the place of a bad
-    sample, raising `SkipSample` in an encoder keeps the dataset indexed.
+    sample, raising `SkipSample` in an encoder keeps the dataset indexed. A condition with a
+    parameter `rng` is given a `numpy.random.Generator` keyed by what the item is made of.
 
     `EmptyDatasetError` is raised when `max_rejected_in_a_row` items are left out one after another,
     instead of searching for ever.
@@ -67,6 +69,11 @@ class FilterDataset(Dataset[T_co]):
     @cached_property
     def indexed(self) -> bool:
         return False
+
+    @cached_property
+    def seeding(self) -> Seeding:
+        """Where `filter_fn` draws its random numbers from, if it asks for them."""
+        return seeding_of(self.filter_fn, seeded=False)
 
     @cached_property
     def sized(self) -> bool:
@@ -118,8 +125,9 @@ class _FilterStream(Stream[T]):
         most = min(self._enough, dataset.max_rejected_in_a_row)
         while self._rejected < most:
             item = self._input.read()
-            with keyed_calls(dataset.filter_fn, self._reading, Seeding.NONE) as call:
-                kept = call(item, 0, partial(keys_of, item))
+            word = self._word() if dataset.seeding is Seeding.OWN else 0
+            with keyed_calls(dataset.filter_fn, self._reading, dataset.seeding) as call:
+                kept = call(item, word, partial(keys_of, item))
             if isinstance(kept, Failed):
                 if not kept.skipped:
                     self._reading.report(kept)
@@ -136,6 +144,11 @@ class _FilterStream(Stream[T]):
             f"FilterDataset: {function_name(dataset.filter_fn)} left out {self._rejected} items in "
             "a row; check the condition, or raise max_rejected_in_a_row"
         )
+
+    def _word(self) -> int:
+        """What the draws for the last item are keyed by: the same in any number of lanes."""
+        made_of = (number for origin in self._input.origin for number in origin)
+        return derive("filter", self._dataset.key, *made_of) % 2**64
 
     def state(self) -> State:
         return {"rejected": self._rejected, "input": self._input.state()}

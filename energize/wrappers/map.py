@@ -29,6 +29,10 @@ _MOST_SKIPPED = 1_000_000
 """How many items of a stream may be left out one after another before it is an error."""
 
 
+_CALLS = "calls"
+"""How often each map on top of one another has called its function, the innermost first."""
+
+
 class MapDataset(IndexedDataset[T_out_co]):
     """`map_fn(item)` for each item; order and number stay as they are.
 
@@ -132,8 +136,10 @@ class _MapStream(Stream[T]):
         self._dataset = dataset
         self._lane = lane
         self._reading = reading
-        self._called = counter_field(state, "called")
-        inner = None if state is None else state_field(state, "input", dict)
+        # Beside the state of the input, not around it: a run may go on with maps added, or without.
+        calls = [] if state is None else state_field({_CALLS: [], **state}, _CALLS, list)
+        self._called = counter_field({_CALLS: calls[-1]}, _CALLS) if calls else 0
+        inner = None if state is None else {**state, _CALLS: calls[:-1]}
         self._input = dataset.inputs[0].stream(lane, inner, reading, endless=endless)
 
     def ahead(self, positions: Int64Array) -> None:
@@ -159,7 +165,8 @@ class _MapStream(Stream[T]):
         )
 
     def state(self) -> State:
-        return {"called": self._called, "input": self._input.state()}
+        state = self._input.state()
+        return {**state, _CALLS: [*state.get(_CALLS, []), self._called]}
 
     def close(self) -> None:
         self._input.close()

@@ -11,7 +11,7 @@ from energize.errors import StateError, StateMismatchError
 from energize.order.stages.plan import StagePlan
 from energize.outline import tree_differences
 
-__all__ = ["check_stage", "stage_differences", "stage_fields"]
+__all__ = ["check_stage", "stage_differences", "stage_fields", "with_later_stages_anew"]
 
 _INDEX, _NAME = "stage_idx", "stage_name"
 
@@ -49,13 +49,22 @@ def check_stage(plan: StagePlan[Any], state: State) -> None:
         )
 
 
+def with_later_stages_anew(plan: StagePlan[Any], state: State) -> State:
+    """The state of a stream in this plan: stages after its position, of which nothing was read,
+    may be others than it was saved with.
+    """
+    inputs = state_field(state, "inputs", list)
+    read = inputs[: _reached(plan, counter_field(state, "position")) + 1]
+    return state | {"inputs": [*read, *[None] * (len(plan.stages) - len(read))]}
+
+
 def stage_differences(
     saved: dict[str, Any], current: dict[str, Any], plan: StagePlan[Any], state: State
 ) -> Iterator[str]:
     """The differences between two outlines of staged datasets, but for what comes only after the
     position of `state`: later stages, and the end of the one it was saved in.
     """
-    state = state.get("input", state)  # that of a stream in a lane
+    state = state or {"position": 0, **stage_fields(plan, 0)}  # that of a stream nobody has read
     stages, reached = _stages(saved), state.get(_INDEX)
     if not isinstance(reached, int) or not 0 <= reached < len(stages):
         yield from tree_differences(saved, current)

@@ -23,7 +23,12 @@ from energize.topology import Lane, WorkerConfig
 from energize.wrappers.advanced import carried_over
 from energize.wrappers.routed import RoutedDataset
 from energize.wrappers.stage_report import StageReport, source_names, source_shares
-from energize.wrappers.stage_state import check_stage, stage_differences, stage_fields
+from energize.wrappers.stage_state import (
+    check_stage,
+    stage_differences,
+    stage_fields,
+    with_later_stages_anew,
+)
 from energize.wrappers.staged_stream import StagedStream, StageLog
 from energize.wrappers.streams import RoutedStream
 
@@ -220,6 +225,7 @@ class StagedDataset(RoutedDataset[T_co]):
     ) -> Stream[T_co]:
         if state is not None:
             check_stage(self.plan, state)
+            state = with_later_stages_anew(self.plan, state)
         routed: Stream[T_co] = RoutedStream(self.route, self._seeded, lane, state, reading)
         return StagedStream(routed, self.plan, self.watcher(lane), state)
 

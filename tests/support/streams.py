@@ -1,0 +1,107 @@
+"""One small example of every wrapper as a stream, beside those of `datasets.STREAMING`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from energize import (
+    BatchDataset,
+    BlendDataset,
+    ComposedDataset,
+    ConcatDataset,
+    Dataset,
+    EpochizeDataset,
+    FilterDataset,
+    IterableSource,
+    LimitDataset,
+    LogSampleDataset,
+    MapDataset,
+    MixBatchDataset,
+    Quota,
+    RepeatDataset,
+    Schedule,
+)
+from energize.wrappers.multiplexed import End, MultiplexedDataset
+from energize.wrappers.slots import SchemeSlots
+from tests.support.datasets import STREAMING, is_even, noisy, numbers, shuffled, skip_thirds
+from tests.support.trees import letters, staged
+
+
+def evens(count: int = 40, start: int = 0) -> FilterDataset[int]:
+    return FilterDataset(shuffled(count, start), is_even)
+
+
+def rows(count: int = 13, start: int = 0) -> IterableSource[int]:
+    return IterableSource(range(start, start + count), name=f"rows{start}")
+
+
+def few_even(items: list[int]) -> bool:
+    return sum(items) % 4 != 0
+
+
+def mixed(**options: Any) -> BlendDataset[int]:
+    return BlendDataset(
+        (evens(), 2), (shuffled(9, 100), 1), (FilterDataset(rows(12, 200), is_even), 1), **options
+    )
+
+
+def multiplexed(rule: str, *passes: int | None) -> MultiplexedDataset[int]:
+    inputs = (evens(20), rows(7, 100))
+    slots = SchemeSlots("block", (1.0, 2.0), 7, {})
+    return MultiplexedDataset(inputs, ["evens", "rows"], slots, End(rule, passes))
+
+
+GLIDE = Schedule([(0, 0.2), (30, 0.9)], "linear")
+
+STREAMS: dict[str, Dataset] = STREAMING | {
+    "filter of filter": FilterDataset(evens(), lambda item: item % 3 > 0),
+    "filter of repeat": FilterDataset(RepeatDataset(shuffled(20)), is_even),
+    "filter of batches": FilterDataset(BatchDataset(shuffled(30), 3, list), few_even),
+    "filter of composed": FilterDataset(
+        ComposedDataset(
+            (numbers(24), Quota(proportion=1)),
+            (numbers(18, 100), Quota(proportion=2)),
+            batch_size=2,
+            global_batch_size=4,
+            batching_method="stratified",
+            shuffle=True,
+        ),
+        few_even,
+    ),
+    "map of map": MapDataset(MapDataset(evens(), noisy), list),
+    "log": LogSampleDataset(evens(), get_keys_fn=str),
+    "batch of batches": BatchDataset(BatchDataset(evens(), 2, list), 3, list),
+    "batch of repeat": BatchDataset(RepeatDataset(evens()), 3, list),
+    "repeat 3": RepeatDataset(evens(), 3),
+    "limit of endless": LimitDataset(RepeatDataset(evens()), 14),
+    "limit of limit": LimitDataset(LimitDataset(RepeatDataset(evens()), 14), 9),
+    "epochize of blend": EpochizeDataset(mixed(), 11),
+    "concat": ConcatDataset(evens(), rows(), evens(20, 100)),
+    "concat, endless last": ConcatDataset(evens(), RepeatDataset(evens(20, 100))),
+    "blend exact": mixed(scheme="exact"),
+    "blend random": mixed(scheme="random"),
+    "blend uniform": mixed(scheme="uniform"),
+    "blend round robin": mixed(scheme="round_robin"),
+    "blend gliding": BlendDataset((evens(), GLIDE), (shuffled(9, 100), 0.5), block_size=8),
+    "blend first exhausted": mixed(stop="first_exhausted"),
+    "blend all exhausted": mixed(stop="all_exhausted"),
+    "blend max epochs": mixed(max_epochs=[1, 3, 2]),
+    "blend of blends": BlendDataset((mixed(scheme="exact"), 1), (evens(20, 300), 1)),
+    "skipping map of blend": MapDataset(mixed(), skip_thirds),
+    "mix batch": MixBatchDataset((evens(), 2), (rows(9, 100), 1), batch_size=3),
+    "mix batch all exhausted": MixBatchDataset(
+        (evens(), 2), (rows(9, 100), 1), batch_size=3, stop="all_exhausted"
+    ),
+    "multiplexed, first": multiplexed("first", 2, 1),
+    "multiplexed, leave out": multiplexed("leave_out", 1, 2),
+    "multiplexed, all seen": multiplexed("all_seen", None, None),
+    "iterable": rows(),
+    "map of iterable": MapDataset(letters(13, 0), noisy),
+    "skipping map of iterable": MapDataset(rows(30), skip_thirds),
+    "batch of iterable": BatchDataset(rows(), 3, list),
+    "filter of iterable": FilterDataset(rows(), is_even),
+    "limit of iterable": LimitDataset(rows(), 5),
+    "repeat of iterable": RepeatDataset(rows(), 2),
+    "stages": staged(evens(), rows(9, 100), 7, 15),
+    "stages without end": staged(rows(9, 100), evens(), 7, None),
+}

@@ -1,0 +1,231 @@
+"""Which rank a process is: launchers' variables, torch.distributed, what is given."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+
+from energize import ConfigError, Lane, WorkerConfig, get_loader
+from energize.ranks import ALONE, Ranks, current_ranks
+from tests.support.datasets import numbers
+from tests.support.loading import take
+
+TORCHRUN = {"RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "MASTER_ADDR": "node0"}
+OPEN_MPI = {"OMPI_COMM_WORLD_RANK": "2", "OMPI_COMM_WORLD_SIZE": "6"}
+MVAPICH = {"MV2_COMM_WORLD_RANK": "1", "MV2_COMM_WORLD_SIZE": "4"}
+HYDRA = {"PMI_RANK": "5", "PMI_SIZE": "7"}
+SRUN = {
+    "SLURM_JOB_ID": "17",
+    "SLURM_NTASKS": "16",
+    "SLURM_PROCID": "9",
+    "SLURM_STEP_NUM_TASKS": "12",
+}
+SBATCH = {"SLURM_JOB_ID": "17", "SLURM_NTASKS": "16", "SLURM_PROCID": "0"}
+
+VARIABLES = ("RANK", "WORLD_SIZE", *OPEN_MPI, *MVAPICH, *HYDRA, *SRUN)
+
+
+@pytest.fixture(autouse=True)
+def _no_launcher(monkeypatch: pytest.MonkeyPatch):
+    for name in VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.mark.parametrize(
+    ("environment", "ranks"),
+    [
+        ({}, ALONE),
+        ({"LOCAL_RANK": "1", "SLURM_JOB_ID": "17"}, ALONE),
+        (TORCHRUN, Ranks(3, 8)),
+        (OPEN_MPI, Ranks(2, 6)),
+        (MVAPICH, Ranks(1, 4)),
+        (HYDRA, Ranks(5, 7)),
+        (SRUN, Ranks(9, 12)),
+        (SBATCH, ALONE),  # the script itself, whatever the job has asked for
+        (SRUN | TORCHRUN, Ranks(3, 8)),  # srun starts one torchrun on each node
+        (SRUN | OPEN_MPI, Ranks(2, 6)),
+        (OPEN_MPI | {"PMI_RANK": "0"}, Ranks(2, 6)),
+        ({"PMI_RANK": "5"}, ALONE),
+    ],
+    ids=lambda value: "" if isinstance(value, Ranks) else "+".join(value) or "nothing",
+)
+def test_launchers(environment, ranks):
+    assert current_ranks(environment=environment) == ranks
+    assert current_ranks(environment=environment).group is None
+
+
+@pytest.mark.parametrize(
+    ("environment", "named"),
+    [
+        ({"RANK": "3"}, r"RANK='3', WORLD_SIZE=None.*torchrun"),
+        ({"WORLD_SIZE": "8"}, r"RANK=None, WORLD_SIZE='8'"),
+        ({"RANK": "", "WORLD_SIZE": "8"}, r"RANK=''"),
+        ({"RANK": "one", "WORLD_SIZE": "8"}, r"RANK='one'"),
+        ({"RANK": "-1", "WORLD_SIZE": "8"}, r"RANK='-1'"),
+        ({"RANK": "1.0", "WORLD_SIZE": "8"}, r"RANK='1\.0'"),
+        ({"RANK": "²", "WORLD_SIZE": "8"}, r"RANK='²'"),
+        ({"RANK": "8", "WORLD_SIZE": "8"}, r"RANK and WORLD_SIZE.*rank 8, world_size 8"),
+        ({"RANK": "0", "WORLD_SIZE": "0"}, r"RANK and WORLD_SIZE.*rank 0, world_size 0"),
+        (OPEN_MPI | {"OMPI_COMM_WORLD_SIZE": "many"}, r"OMPI_COMM_WORLD_SIZE='many'.*Open MPI"),
+        (HYDRA | {"PMI_RANK": "7"}, r"PMI_RANK and PMI_SIZE.*rank 7, world_size 7"),
+        (SRUN | {"SLURM_PROCID": "x"}, r"SLURM_PROCID='x', SLURM_STEP_NUM_TASKS='12'.*SLURM"),
+        (SRUN | {"SLURM_PROCID": "12"}, r"SLURM_PROCID and SLURM_STEP_NUM_TASKS.*rank 12"),
+        (SRUN | {"RANK": "1"}, r"WORLD_SIZE=None"),
+    ],
+    ids=str,
+)
+def test_variables_that_are_no_ranks_are_named(environment, named):
+    with pytest.raises(ConfigError, match=f"(?s){named}"):
+        current_ranks(environment=environment)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"rank": 2, "world_size": 2}, "rank 2, world_size 2"),
+        ({"rank": -1, "world_size": 2}, "rank is a whole number, 0 or more; got -1"),
+        ({"rank": 0, "world_size": 0}, "world_size is a whole number, 1 or more; got 0"),
+        ({"rank": 1}, "both rank and world_size, or neither"),
+        ({"world_size": 2}, "both rank and world_size, or neither"),
+        ({"rank": "0", "world_size": 2}, "rank is a whole number.*got '0'"),
+        ({"rank": True, "world_size": 2}, "rank is a whole number.*got True"),
+        ({"rank": 0.0, "world_size": 2}, "rank is a whole number.*got 0.0"),
+        ({"num_workers": -1}, "num_workers is a whole number, 0 or more"),
+        ({"num_workers": None}, "num_workers is a whole number, 0 or more; got None"),
+        ({"seed_offset": None}, "seed_offset is a whole number; got None"),
+        ({"seed_offset": 1.5}, "seed_offset is a whole number; got 1.5"),
+    ],
+    ids=str,
+)
+def test_what_is_given_is_checked(given, said):
+    with pytest.raises(ConfigError, match=said):
+        WorkerConfig(**given)
+
+
+@pytest.mark.parametrize("lane", [(0, 0), (2, 2), (-1, 2)])
+def test_lanes_are_checked(lane):
+    with pytest.raises(ConfigError, match="0 <= index < count"):
+        Lane(*lane)
+
+
+def test_ranks_that_are_given_need_no_environment(monkeypatch):
+    monkeypatch.setenv("RANK", "nonsense")
+    config = WorkerConfig(rank=1, world_size=2)
+    assert config.ranks() == Ranks(1, 2)
+    assert take(get_loader(numbers(6), worker_config=config), 3) == [1, 3, 5]
+    with pytest.raises(ConfigError, match="RANK='nonsense', WORLD_SIZE=None"):
+        next(iter(get_loader(numbers(6))))
+
+
+def test_a_loader_takes_its_rank_when_it_is_iterated_over(monkeypatch):
+    loader = get_loader(numbers(12))
+    assert len(loader) == 12
+    copy = pickle.loads(pickle.dumps(loader))
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    for each in (loader, copy):
+        assert len(each) == 4
+        assert list(each) == [1, 4, 7, 10]
+
+
+def test_a_rank_that_changes_between_two_loops_is_taken_anew(monkeypatch):
+    loader = get_loader(numbers(12))
+    assert take(loader, 4) == [0, 1, 2, 3]
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert take(loader, 4) == [5, 7, 9, 11]
+
+
+def test_a_config_that_travels(monkeypatch):
+    chosen = WorkerConfig(rank=1, world_size=4, num_workers=3, seed_offset=7)
+    assert pickle.loads(pickle.dumps(chosen)) == chosen
+    assert hash(pickle.loads(pickle.dumps(chosen))) == hash(chosen)
+    later = pickle.loads(pickle.dumps(WorkerConfig(num_workers=2)))
+    assert later.ranks() == ALONE
+    monkeypatch.setenv("RANK", "2")
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    assert (later.rank, later.world_size, later.num_workers) == (2, 3, 2)
+
+
+def test_a_config_is_frozen():
+    with pytest.raises(ConfigError, match=r"WorkerConfig\.rank cannot be changed"):
+        WorkerConfig().rank = 3
+
+
+@pytest.mark.parametrize("group", ["group", 3, object()])
+def test_a_group_that_is_none(group):
+    with pytest.raises(ConfigError, match="data_parallel_group is a process group"):
+        WorkerConfig(data_parallel_group=group).ranks()
+
+
+@pytest.fixture(scope="class")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A process group of this process alone."""
+    file: Path = tmp_path_factory.mktemp("group") / "store"
+    dist.init_process_group("gloo", init_method=f"file://{file}", rank=0, world_size=1)
+    yield dist.group.WORLD
+    dist.destroy_process_group()
+
+
+class TestProcessGroup:
+    def test_is_taken(self, world):
+        ranks = WorkerConfig().ranks()
+        assert ranks == Ranks(0, 1)
+        assert ranks.group is world
+        assert WorkerConfig.default_worker_config(num_workers=2).ranks().group is world
+
+    def test_and_slurm_may_number_processes_in_another_way(self, world, monkeypatch):
+        for name, value in (SRUN | OPEN_MPI).items():
+            monkeypatch.setenv(name, value)
+        assert WorkerConfig().ranks() == Ranks(0, 1)
+
+    def test_torchrun_that_says_otherwise(self, world, monkeypatch):
+        for name, value in TORCHRUN.items():
+            monkeypatch.setenv(name, value)
+        loader = get_loader(numbers(4))
+        said = r"rank 0 of 1, and the environment says RANK=3, WORLD_SIZE=8.*data_parallel_group"
+        with pytest.raises(ConfigError, match=said):
+            iter(loader)
+        with pytest.raises(ConfigError, match=said):
+            len(loader)
+        monkeypatch.setenv("RANK", "0")
+        monkeypatch.setenv("WORLD_SIZE", "1")
+        assert list(loader) == [0, 1, 2, 3]
+
+    def test_ranks_that_are_given_settle_the_disagreement(self, world, monkeypatch):
+        monkeypatch.setenv("RANK", "3")
+        monkeypatch.setenv("WORLD_SIZE", "8")
+        given = WorkerConfig(rank=3, world_size=8).ranks()
+        assert given == Ranks(3, 8)
+        assert given.group is None  # the ranks of the process group are others
+        assert WorkerConfig(data_parallel_group=world).ranks().group is world
+
+    def test_ranks_that_are_given_and_equal_can_talk(self, world):
+        assert WorkerConfig(rank=0, world_size=1).ranks().group is world
+
+    def test_ranks_against_a_group(self, world):
+        config = WorkerConfig(rank=1, world_size=2, data_parallel_group=world)
+        with pytest.raises(ConfigError, match=r"rank 1 of 2 is given.*rank 0 of 1 in data_par"):
+            config.ranks()
+        with pytest.raises(ConfigError, match="give one of the two"):
+            iter(get_loader(numbers(4), worker_config=config))
+        agreed = WorkerConfig(rank=0, world_size=1, data_parallel_group=world)
+        assert agreed.ranks().group is world
+
+    def test_a_device_mesh(self, world):
+        mesh = init_device_mesh("cpu", (1, 1), mesh_dim_names=("data", "tensor"))
+        for group in (mesh, mesh["data"]):
+            assert WorkerConfig(data_parallel_group=group).ranks() == Ranks(0, 1)
+
+    def test_a_group_stays_behind_when_a_config_travels(self, world):
+        config = WorkerConfig(data_parallel_group=world, num_workers=2)
+        other = pickle.loads(pickle.dumps(config))
+        assert other.data_parallel_group is None
+        assert (other.rank, other.world_size, other.num_workers) == (0, 1, 2)
+        assert other == WorkerConfig(rank=0, world_size=1, num_workers=2)

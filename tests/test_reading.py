@@ -1,0 +1,427 @@
+"""What goes along with reading: keyed draws, samples left out, errors of users' functions."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import FrozenInstanceError
+
+import numpy as np
+import pytest
+import torch
+
+from energize import (
+    BatchDataset,
+    BlendDataset,
+    ConfigError,
+    DataError,
+    EncoderError,
+    FailureBudgetError,
+    FilterDataset,
+    IterableSource,
+    Lane,
+    MapDataset,
+    NotIndexedError,
+    RepeatDataset,
+    SkipSample,
+    SubstitutionError,
+    get_loader,
+)
+from energize.reading import Failed, Reading, log_failure, raise_error, resolve
+from tests.support.datasets import INDEXED, STREAMING, noisy, numbers, shuffled
+from tests.support.loading import epoch_in_turns, loader_of, prints, take
+
+# Random numbers
+
+
+def jitter(item, rng):
+    return item, rng.random(), rng.integers(2**60)
+
+
+def jitter_by_keyword(item, *, scale=1.0, rng):
+    return item, scale * rng.random(), rng.integers(2**60)
+
+
+def jittered_batch(items, rng):
+    return items, rng.random()
+
+
+def heads(item, rng):
+    return rng.random() < 0.5
+
+
+def everything(item):
+    return True
+
+
+def draws_that_ask():
+    """Datasets whose functions draw from a generator that they ask for."""
+    stream = FilterDataset(shuffled(40), everything)
+    return {
+        "map": MapDataset(shuffled(40), jitter),
+        "keyword": MapDataset(shuffled(40), jitter_by_keyword),
+        "batch": BatchDataset(shuffled(40), 3, jittered_batch),
+        "map of batch": MapDataset(BatchDataset(shuffled(40), 3, list), jitter),
+        "map of stream": MapDataset(stream, jitter),
+        "batch of stream": BatchDataset(RepeatDataset(stream), 3, jittered_batch),
+        "filter": FilterDataset(shuffled(80), heads),
+        "map of blend": MapDataset(BlendDataset((shuffled(9), 1), (stream, 1)), jitter),
+    }
+
+
+def draws_that_do_not():
+    """The same with functions that draw from the global generators."""
+    stream = FilterDataset(shuffled(40), everything)
+    return {
+        "map": MapDataset(shuffled(40), noisy),
+        "batch": BatchDataset(shuffled(40), 3, noisy),
+        "map of stream": MapDataset(stream, noisy),
+        "batch of stream": BatchDataset(RepeatDataset(stream), 3, noisy),
+    }
+
+
+def generators():
+    return random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()
+
+
+def rounds_of(dataset, count, ranks=1, workers=0):
+    loaders = [loader_of(dataset, workers, rank, ranks, lanes=6) for rank in range(ranks)]
+    found: list[str] = []
+    while len(found) < count:
+        found += epoch_in_turns(loaders, count)
+    for loader in loaders:
+        loader.close()
+    return found[:count]
+
+
+CASES = [("asks", name) for name in draws_that_ask()] + [
+    ("does not ask", name) for name in draws_that_do_not()
+]
+
+
+@pytest.mark.parametrize(("kind", "name"), CASES)
+def test_draws_are_the_same_on_any_topology(kind, name):
+    dataset = (draws_that_ask() if kind == "asks" else draws_that_do_not())[name]
+    before = generators()
+    one = rounds_of(dataset, 60)
+    assert generators() == before
+    for ranks, workers in ((2, 0), (3, 0), (1, 2)):
+        random.seed(workers)  # draws do not depend on what the trainer does
+        assert rounds_of(dataset, 60, ranks, workers) == one, f"{ranks} ranks, {workers} workers"
+
+
+@pytest.mark.parametrize("name", ["map", "map of stream"])
+def test_samples_and_epochs_draw_apart(name):
+    loader = loader_of(draws_that_ask()[name])
+    epochs = [list(loader), list(loader), list(loader)]
+    assert [sorted(item for item, *_ in epoch) for epoch in epochs] == [list(range(40))] * 3
+    assert len({draw for epoch in epochs for _, draw, _ in epoch}) == 120
+    assert len({draw for epoch in epochs for _, _, draw in epoch}) == 120
+
+
+def test_a_generator_that_is_asked_for_leaves_the_global_ones_alone():
+    def untouched(item, rng):
+        assert generators() == before
+        return rng.random()
+
+    for dataset in (numbers(5), FilterDataset(numbers(5), everything)):
+        before = generators()
+        assert len(set(MapDataset(dataset, untouched))) == 5
+        assert generators() == before
+
+
+def test_a_function_that_uses_up_many_draws_changes_no_other_draw():
+    def greedy(item, rng):
+        return rng.random(item * 100)[:1].tolist()
+
+    def modest(item, rng):
+        return rng.random(1).tolist() if item else []
+
+    assert list(MapDataset(numbers(9), greedy)) == list(MapDataset(numbers(9), modest))
+
+
+def test_a_filter_draws_for_the_sample_whatever_the_lanes():
+    dataset = FilterDataset(shuffled(400), heads)
+    alone = list(dataset)
+    assert 150 < len(alone) < 250
+    for lanes in (2, 5):
+        parts = [list(dataset.open(Lane(lane, lanes))) for lane in range(lanes)]
+        assert sorted(item for part in parts for item in part) == sorted(alone)
+    cursor = dataset.open()
+    first, second = list(cursor), list(dataset.open(state=cursor.state()))
+    assert first == alone
+    assert set(first) != set(second)
+
+
+# Samples left out
+
+
+def one_in_four(item):
+    if item % 4:
+        raise SkipSample
+    return item
+
+
+def first_quarter(item):
+    if item >= 1000:
+        raise SkipSample
+    return item
+
+
+@pytest.mark.parametrize("keep", [one_in_four, first_quarter])
+def test_substitutes_are_drawn_from_all_samples_alike(keep):
+    loader = loader_of(MapDataset(shuffled(4000), keep, seeded=False))
+    came = Counter(loader)
+    kept = range(0, 4000, 4) if keep is one_in_four else range(1000)
+    assert sorted(came) == list(kept)
+    assert sum(came.values()) == 4000
+    assert loader.failures.count == 0  # what is left out on purpose is no failure
+    # Each comes once itself, and 3000 times one of 1000 takes another's place: Poisson, mean 3.
+    substitutes = np.array([came[item] - 1 for item in kept])
+    assert substitutes.max() < 15
+    assert 2.5 < substitutes.var() < 3.5
+    assert 30 < (substitutes == 0).sum() < 75  # 1000 / e**3 = 49.8
+    assert abs(substitutes[:500].sum() - substitutes[500:].sum()) < 4 * 3000**0.5
+
+
+def test_substitutes_are_of_the_same_source_and_others_in_each_epoch():
+    blend = BlendDataset((shuffled(100), 1), (shuffled(100, 1000), 3))
+    items = MapDataset(blend, one_in_four).at(range(1000))
+    assert sum(item >= 1000 for item in items) == 750
+    epochs = [
+        Counter(MapDataset(shuffled(100), one_in_four).at(range(k, k + 100))) for k in (0, 100, 200)
+    ]
+    assert len({tuple(sorted(epoch.items())) for epoch in epochs}) == 3
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_stream_goes_on_to_the_next_sample_however_many_are_left_out(workers):
+    dataset = MapDataset(FilterDataset(shuffled(3000), everything), one_in_four, seeded=False)
+    with loader_of(dataset, workers, lanes=4) as loader:
+        assert sorted(loader) == list(range(0, 3000, 4))  # each once, and nothing in their places
+        assert sorted(loader) == list(range(0, 3000, 4))
+        assert loader.failures.count == 0
+
+
+def test_thousands_in_a_row():
+    def late(item):
+        if item < 5000:
+            raise SkipSample
+        return item
+
+    stream = MapDataset(FilterDataset(numbers(5010), everything), late, seeded=False)
+    assert list(stream) == list(range(5000, 5010))
+    with pytest.raises(SubstitutionError, match="FilterDataset"):
+        MapDataset(numbers(5001), late)[0]
+
+
+# Errors of users' functions
+
+
+def broken_tens(item):
+    if item % 10 == 0:
+        return 1 // 0
+    return item
+
+
+def broken_batches(items):
+    if 0 in items:
+        raise RuntimeError("nothing to batch")
+    return items
+
+
+def ends(item):
+    raise StopIteration
+
+
+BROKEN = {
+    "map": MapDataset(numbers(100), broken_tens),
+    "map of stream": MapDataset(FilterDataset(numbers(100), everything), broken_tens),
+    "filter": FilterDataset(numbers(100), lambda item: broken_tens(item) > 0),
+}
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("name", BROKEN)
+def test_skip_leaves_out_and_counts(name, workers, caplog):
+    with loader_of(BROKEN[name], workers, on_error="skip") as loader:
+        items = list(loader)
+        summary = loader.failures
+    assert not [item for item in items if item % 10 == 0]
+    assert len(items) == (100 if name == "map" else 90)
+    assert summary.count == sum("ZeroDivisionError" in each.message for each in caplog.records)
+    assert summary.count >= 10 if name == "map" else summary.count == 10
+    assert "EncoderError" in summary.last[0]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("name", BROKEN)
+def test_raise_is_what_happens_otherwise(name, workers):
+    with loader_of(BROKEN[name], workers) as loader:
+        with pytest.raises(EncoderError, match=r"(?s)ZeroDivisionError.*on_error='skip'"):
+            list(loader)
+        assert loader.failures.count == 0
+
+
+def forgives_division(error):
+    if not isinstance(error.__cause__, ZeroDivisionError):
+        raise error
+
+
+class Stop(Exception):
+    pass
+
+
+def stops(error):
+    raise Stop(str(error).splitlines()[0])
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_handler_decides(workers):
+    def other_fault(item):
+        return broken_tens(item) if item < 50 else {}[item]
+
+    with loader_of(MapDataset(numbers(100), broken_tens), workers, on_error=forgives_division) as a:
+        assert len(list(a)) == 100
+        assert a.failures.count >= 10
+    stream = MapDataset(FilterDataset(numbers(100), everything), other_fault)
+    with loader_of(stream, workers, on_error=forgives_division, lanes=1) as b:
+        got = []
+        with pytest.raises(EncoderError, match="other_fault raised KeyError: 50"):
+            got.extend(b)
+        assert got == [item for item in range(50) if item % 10]
+        assert b.failures.count == 5
+
+
+def test_a_handler_may_raise_an_error_of_its_own():
+    loader = loader_of(BROKEN["map"], on_error=stops)
+    with pytest.raises(Stop, match="broken_tens raised ZeroDivisionError"):
+        list(loader)
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_what_is_skipped_goes_by_the_failure_budget(name):
+    loader = get_loader(BROKEN[name], on_error="skip", failure_budget=3)
+    with pytest.raises(FailureBudgetError, match="4 samples failed and failure_budget allows 3"):
+        list(loader)
+    assert loader.failures.count == 4
+
+
+def test_batches_that_fail_are_left_out_too():
+    for dataset in (shuffled(40), FilterDataset(shuffled(40), everything)):
+        loader = loader_of(BatchDataset(dataset, 4, broken_batches), on_error="skip")
+        batches = list(loader)
+        assert 0 not in [item for batch in batches for item in batch]
+        assert loader.failures.count >= 1
+        assert "nothing to batch" in loader.failures.last[0]
+
+
+def test_a_function_that_raises_stop_iteration_ends_no_epoch():
+    for dataset in (numbers(5), FilterDataset(numbers(5), everything)):
+        with pytest.raises(EncoderError, match="ends raised StopIteration"):
+            list(MapDataset(dataset, ends))
+
+
+# The context itself
+
+
+def test_a_reading_is_frozen_and_begins_with_the_sample_itself():
+    reading = Reading()
+    assert (reading.attempt, reading.report, reading.on_error) == (0, log_failure, raise_error)
+    assert reading.threads is None
+    assert reading.again(0) is reading
+    with pytest.raises(FrozenInstanceError):
+        reading.attempt = 3
+
+
+def test_another_attempt_keeps_the_rest_of_the_context():
+    told: list[Failed] = []
+    with ThreadPoolExecutor(1) as threads:
+        reading = Reading(report=told.append, on_error=forgives_division, threads=threads)
+        other = reading.again(5)
+        assert other.attempt == 5
+        assert (other.report, other.on_error) == (reading.report, reading.on_error)
+        assert other.threads is threads
+        assert list(other.threads.map(abs, [-1])) == [1]
+
+
+def test_each_failed_attempt_is_reported_once_and_each_skip_never():
+    def bad(item):
+        if item % 2:
+            raise DataError(f"{item} is bad")
+        if item % 4:
+            raise SkipSample
+        return item
+
+    told: list[Failed] = []
+    items = MapDataset(numbers(200), bad).at(range(200), Reading(report=told.append))
+    assert not [item for item in items if item % 4]
+    assert not [each for each in told if each.skipped]
+    assert len(told) > 200  # a substitute may be bad as well
+    assert all("is bad" in str(each) and "numbers0, sample" in each.where for each in told)
+
+
+def test_attempts_are_counted_from_that_of_the_reading():
+    class Asked:
+        def __init__(self):
+            self.attempts = []
+
+        def fetch(self, positions, reading):
+            self.attempts.append(reading.attempt)
+            failed = Failed(SkipSample(), "here")
+            return [failed if len(self.attempts) < 4 else int(each) for each in positions]
+
+    asked = Asked()
+    assert resolve(asked, np.array([7]), Reading(attempt=100)) == [7]
+    assert asked.attempts == [100, 101, 102, 103]
+
+
+# Indices
+
+WRONG = [
+    slice(0, 2), "1", b"1", 1.0, 1.5, True, None, np.bool_(True), np.float32(1), float("nan"),
+    float("inf"), 1j, [1], (1, 2), {}, ..., object(), range(3), torch.tensor(1), np.array([1]),
+]  # fmt: skip
+OUTSIDE = [10**9 + 7, -(10**9), 2**63 - 1, 2**63, 10**30, -(2**63), -(2**70), np.uint64(2**63)]
+
+
+@pytest.mark.parametrize("name", INDEXED)
+def test_an_index_is_one_whole_number(name):
+    dataset = INDEXED[name]
+    for index in WRONG:
+        with pytest.raises(ConfigError, match="an index is one whole number"):
+            dataset[index]
+    for index in OUTSIDE:
+        if not 0 <= index < min(dataset.size, 2**62):
+            with pytest.raises((IndexError, ConfigError), match="position"):
+                dataset[index]
+    assert prints([dataset[np.int64(0)], dataset[np.uint8(0)]]) == prints([dataset[0]] * 2)
+    if dataset.size < 10**9:
+        assert prints([dataset[-1]]) == prints([dataset[dataset.size - 1]])
+        with pytest.raises(IndexError, match=f"a dataset of {dataset.size} items"):
+            dataset[dataset.size]
+
+
+@pytest.mark.parametrize(
+    "positions",
+    [3, [1.0], [True], ["1"], [None], [[0]], [-1], [2**62], [2**63], [10**30], slice(3), "12"],
+    ids=str,
+)
+def test_positions_are_whole_numbers_in_one_row(positions):
+    for dataset in (numbers(9), INDEXED["tower"], INDEXED["repeat for ever"]):
+        with pytest.raises(ConfigError, match="positions are whole numbers"):
+            dataset.at(positions)
+
+
+@pytest.mark.parametrize("index", [0, -1, slice(2), "1", 1.5])
+def test_a_stream_has_no_index(index):
+    rows = IterableSource(list("abc"), name="rows")
+    for dataset in (*STREAMING.values(), rows, RepeatDataset(rows)):
+        with pytest.raises(NotIndexedError, match="a stream, so it has no random access"):
+            dataset[index]
+
+
+def test_an_empty_row_of_positions():
+    assert numbers(9).at([]) == []
+    assert take(loader_of(numbers(9)), 3) == numbers(9).at(np.arange(3, dtype=np.uint8))
