@@ -13,10 +13,10 @@ demo: $(READY)
 	$(BIN)/python -m examples.demo --data $(DEMO_DATA)
 
 test: $(READY)
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m "not slow"
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile
 
 sweep: $(READY)
-	HYPOTHESIS_PROFILE=sweep $(BIN)/python -m pytest -n $(JOBS) --timeout 3600
+	HYPOTHESIS_PROFILE=sweep $(BIN)/python -m pytest -n $(JOBS) -m 'slow or not slow' --timeout 3600
 
 check: $(READY)
 	$(BIN)/ruff check .
@@ -36,7 +36,7 @@ bench-mixing: $(READY) .venv-mixing/.ready
 
 $(READY): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install -q -c constraints.txt -e ".[demo,hf,test,dev]"
+	$(BIN)/python -m pip install -q -c constraints.txt -e ".[clients,demo,hf,test,dev]"
 	touch $@
 
 .venv-energon/.ready: constraints-energon.txt

@@ -10,7 +10,7 @@ import pytest
 DOCS = Path(__file__).parent.parent / "docs"
 
 
-@pytest.mark.parametrize("page", ["compat.md", "mixing.md", "preview.md"])
+@pytest.mark.parametrize("page", ["compat.md", "mixing.md", "preview.md", "running.md"])
 def test_examples(page):
     results = doctest.testfile(
         str(DOCS / page), module_relative=False, optionflags=doctest.ELLIPSIS

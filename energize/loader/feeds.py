@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from contextlib import closing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Generic, Protocol, TypeVar, cast
 
@@ -21,7 +21,7 @@ from energize.loader.indexed import IndexedFeed, in_process, in_workers
 from energize.loader.lanes import HereLanes, HostedLanes, WorkerLanes
 from energize.loader.pool import WorkerPool
 from energize.loader.settings import LoaderSettings
-from energize.loader.streams import StreamFeed, StreamState, checked_lanes
+from energize.loader.streams import StreamFeed, StreamState, checked_lanes, lanes_in_turn
 from energize.loader.worker import Task
 from energize.ranks import Ranks
 from energize.reading import Reading
@@ -103,12 +103,17 @@ class Opening(Generic[T]):
                 )
             for lane, cursor in place.cursors.items():
                 self._check_lane(lane, place.lanes, cursor)
-            return place
-        counter_field(state, "position")
-        cast("IndexedDataset[T]", self._dataset).check_state(state)
-        if "step" in state:
-            counter_field(state, "step")
-        return state
+            return replace(place, step=self._within_loop(place.step))
+        dataset = cast("IndexedDataset[T]", self._dataset)
+        position = counter_field(state, "position")
+        dataset.check_state(state)
+        step = counter_field(state, "step") if "step" in state else 0
+        kept = dataset.state_at(position)
+        return kept if self._loop is None else kept | {"step": self._within_loop(step)}
+
+    def _within_loop(self, step: int) -> int:
+        """A step of a loop that may have had another length: it is never the end of one."""
+        return step if self._loop is None else step % self._loop
 
     def _check_lane(self, lane: int, lanes: int, cursor: State | None) -> None:
         reading = Reading()
@@ -165,9 +170,19 @@ class Opening(Generic[T]):
     def _stream_feed(self, place: StreamState, here: ThisRank[T]) -> Feed[T]:
         lanes, ranks = checked_lanes(place.lanes, here.ranks), here.ranks
         # Ranks that cannot talk each read all lanes, so that they know where epochs end.
-        hosts_all = here.agreement is None
-        turns = (turn % lanes for turn in range(place.position, place.position + lanes))
-        order = [lane for lane in turns if hosts_all or lane % ranks.world_size == ranks.rank]
+        known = self._endless or self._stream.sized
+        hosts_all = here.agreement is None and not (self._settings.apart and known)
+        order = lanes_in_turn(place, ranks, hosts_all=hosts_all)
+        if here.agreement is not None and place.cursors and not place.cursors.keys() >= set(order):
+            # A run that goes on from another world size may have begun between two of its steps;
+            # with the next epoch, which begins at 0, each rank's lanes are others.
+            place = place.gathered(here.agreement)
+        if place.cursors and not place.cursors.keys() >= set(order):
+            raise StateError(
+                f"this loader does not know where lanes {sorted(set(order) - place.cursors.keys())}"
+                " of its stream stand: it is a copy of one that shared them with other ranks. Give "
+                "it their state_dict(), which knows all lanes"
+            )
         states = {lane: place.cursors.get(lane) for lane in order}
         hosted: HostedLanes[T]
         if self._workers:
@@ -186,6 +201,7 @@ class Opening(Generic[T]):
             stop=self._stream_stop(place, ranks, size),
             uneven=self._settings.uneven,
             agreement=here.agreement,
+            hosts_all=hosts_all,
             loop=self._loop,
             accumulated=1 if self._filled is None else self.accumulation_steps(ranks),
             last=here.last,

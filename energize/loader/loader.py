@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import weakref
 from collections import deque
 from collections.abc import Iterator
 from types import TracebackType
@@ -74,12 +73,17 @@ class Loader(Generic[T]):
         self._replaced = 0
         self._owner = os.getpid()
         self._last: deque[T] = deque(maxlen=1)
+        self._before: Place | None = None
         self._opening = Opening(dataset, settings, worker_config.num_workers)
 
     def __iter__(self) -> Iterator[T]:
         if self._owner != os.getpid():
             self._leave_to_parent()
         ranks = self.worker_config.ranks()
+        if self._before is not None:  # what was asked for ahead, in a loop that was left
+            place = self._before
+            self._let_go()
+            self._resume = place
         if self._feed is None or ranks != self._ranks or not self._feed.begin_loop():
             self._let_go()
             self._ranks = ranks
@@ -119,6 +123,7 @@ class Loader(Generic[T]):
 
     def state_dict(self) -> State:
         """The state after the last delivered item, whatever has been read ahead: plain data, small.
+        With `asked_ahead`, before that item, as long as the loop goes on.
 
         It is the same on all ranks that have made the same number of steps, so one rank saves it
         and any number of ranks and workers resumes from it. The size does not grow with the
@@ -171,12 +176,14 @@ class Loader(Generic[T]):
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy in another process goes on from the same place, with workers of its own."""
-        resume = self._resume if self._feed is None else self._feed.state()
-        left = {"_feed": None, "_iterator": None, "_pool": None, "_ranks": None}
+        resume = self._resume if self._feed is None else self._place()
+        left = dict.fromkeys(("_feed", "_iterator", "_pool", "_ranks", "_before"))
         return {**self.__dict__, **left, "_resume": resume, "_last": deque(maxlen=1)}
 
     def _place(self) -> Place:
         """Where this rank stands."""
+        if self._before is not None:
+            return self._before
         if self._feed is not None:
             return self._feed.state()
         if self._resume is None:
@@ -185,7 +192,7 @@ class Loader(Generic[T]):
 
     def _agreement(self, ranks: Ranks) -> Agreement | None:
         """With the other ranks, where there are any and they can talk."""
-        if ranks.group is None or ranks.world_size == 1:
+        if ranks.group is None or ranks.world_size == 1 or self._settings.apart:
             return None
         return Agreement(ranks, self._settings.timeout)
 
@@ -206,7 +213,6 @@ class Loader(Generic[T]):
                 self._pool.close()
             method = settings.start_method
             self._pool = WorkerPool(task, workers, method, settings.timeout)
-            weakref.finalize(self, self._pool.close)
         self._pool.forget()
         return self._pool, ReadAhead(workers, settings.prefetch_factor, settings.prefetch_bytes)
 
@@ -220,12 +226,15 @@ class Loader(Generic[T]):
                     "this iterator has ended: the loader was iterated anew, given a state, rewound "
                     "or closed since. A loader has one position and one iterator at a time"
                 )
+            if self._settings.asked_ahead:
+                self._before = feed.state()
             try:
                 item = next(feed)
             except StopIteration:
+                self._before = None
                 # Only by reading on does a stream learn that the item before a resume, or before
-                # this loop, was its epoch's last.
-                if given or not feed.may_be_over:
+                # this loop, was its epoch's last. One that is apart leaves it to who counts loops.
+                if given or self._settings.apart or not feed.may_be_over:
                     return
                 empty_epochs += 1
                 self._check_not_empty(empty_epochs)
@@ -249,12 +258,14 @@ class Loader(Generic[T]):
     def _leave_to_parent(self) -> None:
         """In a process forked from the one that reads: go on from here, with workers of its own."""
         if self._feed is not None:
-            self._resume = self._feed.state()
+            self._resume = self._place()
+            self._before = None
         self._feed = self._pool = None
         self._owner = os.getpid()
 
     def _let_go(self) -> None:
         """Keep the position of the running iteration, if there is one, and end it."""
+        self._before = None
         if self._feed is not None:
             self._resume = self._feed.state()
             self._feed.close()

@@ -11,7 +11,7 @@ from energize.loader.loader import Loader
 from energize.loader.settings import DEFAULT_TIMEOUT, LoaderSettings, OnError
 from energize.topology import WorkerConfig
 
-__all__ = ["get_loader", "get_savable_loader"]
+__all__ = ["configured", "get_loader", "get_savable_loader"]
 
 T = TypeVar("T")
 
@@ -31,6 +31,7 @@ def get_loader(
     on_error: str | OnError = "raise",
     multiprocessing_context: str | None = None,
     timeout: float | None = DEFAULT_TIMEOUT,
+    asked_ahead: bool = False,
 ) -> Loader[T]:
     """A `Loader` of this rank's items of `dataset`.
 
@@ -65,6 +66,9 @@ def get_loader(
     too, else "spawn", which needs a dataset that can be pickled.
     `timeout`: seconds to wait for a worker that runs but gives no whole answer, before another one
     takes its place, and for other ranks; None for ever.
+    `asked_ahead`: whether the training loop takes each item before it trains on the one before it,
+    as Lightning does where the loader has no length. The state is then the one before the last
+    item, until the loop has ended, and a loop that is left early does not count that item.
 
     Raises `ConfigError` for a value that cannot be used, and for a config that disagrees with the
     dataset's about the seed.
@@ -88,14 +92,16 @@ def get_loader(
         on_error=on_error,
         multiprocessing_context=multiprocessing_context,
         timeout=timeout,
+        asked_ahead=asked_ahead,
     )
-    return Loader(*_configured(dataset, worker_config), settings)
+    return Loader(*configured(dataset, worker_config), settings)
 
 
 get_savable_loader = get_loader  # every loader can be saved; users know both names
 
 
-def _configured(dataset: Dataset[T], given: WorkerConfig | None) -> tuple[Dataset[T], WorkerConfig]:
+def configured(dataset: Dataset[T], given: WorkerConfig | None) -> tuple[Dataset[T], WorkerConfig]:
+    """The dataset and the config that it is read with; see `get_loader`."""
     carried = dataset.worker_config
     config = given or carried or WorkerConfig()
     if carried is None:

@@ -38,6 +38,9 @@ class LoaderSettings:
     on_error: str | OnError = "raise"
     multiprocessing_context: str | None = None
     timeout: float | None = DEFAULT_TIMEOUT
+    asked_ahead: bool = False
+    apart: bool = False
+    """Whether a loader has no others to talk with; its state is then good for itself only."""
 
     def __post_init__(self) -> None:
         checked_uneven(self.uneven)
@@ -51,6 +54,8 @@ class LoaderSettings:
             if getattr(self, name) is not None:
                 _check_whole(name, getattr(self, name), least)
         _check_whole("prefetch_bytes", self.prefetch_bytes, 1)
+        if not isinstance(self.asked_ahead, bool):
+            raise ConfigError(f"asked_ahead is True or False; got {self.asked_ahead!r}")
         timeout = self.timeout
         number = isinstance(timeout, int | float) and not isinstance(timeout, bool)
         if timeout is not None and not (number and timeout > 0):

@@ -18,7 +18,7 @@ from energize.outline import packed, unpacked
 from energize.padding import marked
 from energize.ranks import Ranks
 
-__all__ = ["StreamFeed", "StreamState", "checked_lanes"]
+__all__ = ["StreamFeed", "StreamState", "checked_lanes", "lanes_in_turn"]
 
 T = TypeVar("T")
 
@@ -30,9 +30,14 @@ lane may go on; none any more, for all its lanes have ended."""
 
 _MISSING = object()
 
+_MOST_LANES = 2**16
+"""Ranks times workers of no run come near it, but a damaged state may."""
+
 
 def checked_lanes(lanes: int, ranks: Ranks) -> int:
     """A number of lanes that the world size divides; `ConfigError` listing those that do."""
+    if lanes > _MOST_LANES:
+        raise ConfigError(f"a run of {lanes} lanes is too large; {_MOST_LANES} are the most")
     if lanes % ranks.world_size:
         raise ConfigError(
             f"a run of {lanes} lanes cannot be shared out to world_size {ranks.world_size}; world "
@@ -40,6 +45,12 @@ def checked_lanes(lanes: int, ranks: Ranks) -> int:
             "starts: get_loader(lanes=...), a multiple of all world sizes that it shall have"
         )
     return lanes
+
+
+def lanes_in_turn(state: StreamState, ranks: Ranks, *, hosts_all: bool) -> list[int]:
+    """The lanes that a rank hosts, or all of them, in the order in which their turns come."""
+    first, every = (0, 1) if hosts_all else (ranks.rank, ranks.world_size)
+    return [(state.position + turn) % state.lanes for turn in range(first, state.lanes, every)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +100,8 @@ class StreamState:
     def loaded(cls, state: State) -> StreamState:
         """From plain data; `StateError` for what cannot have been saved."""
         lanes = counter_field(state, "lanes")
+        if not 1 <= lanes <= _MOST_LANES:
+            raise StateError(f"the saved state has {lanes} lanes; there are 1 to {_MOST_LANES}")
         cursors = unpacked(state_field(state, "cursors", str), "cursors").get("cursors")
         whole = isinstance(cursors, list) and len(cursors) in (0, lanes)
         if not whole or not all(each is None or isinstance(each, dict) for each in cursors or []):
@@ -102,8 +115,9 @@ class StreamFeed(Generic[T]):
     """One epoch of a stream.
 
     `stop` is where its steps end: beyond its `size` items, where the last steps are filled; None
-    where only reading tells. `hosted` has the lanes of this rank; where ranks cannot talk (no
-    `agreement`) it has all lanes, and the items of other ranks are read and left out.
+    where only reading tells. `hosted` has the lanes of this rank; with `hosts_all`, which it is
+    where the end has to be found and ranks cannot talk (no `agreement`), it has all lanes, and the
+    items of other ranks are read and left out.
 
     `loop` is how many steps a loop has, or None where it ends with the epoch, and `accumulated` how
     many make a global batch. What is missing is a copy of the last item delivered, which `last`
@@ -120,6 +134,7 @@ class StreamFeed(Generic[T]):
         stop: int | None,
         uneven: str,
         agreement: Agreement | None,
+        hosts_all: bool,
         loop: int | None,
         accumulated: int,
         last: deque[T],
@@ -129,10 +144,11 @@ class StreamFeed(Generic[T]):
         self._lanes, self._size, self._stop = state.lanes, size, stop
         self._uneven, self._loop, self._accumulated = uneven, loop, accumulated
         self._epoch, self._position, self._step = state.epoch, state.position, state.step
+        self._first = state.position % ranks.world_size
         self._over = {
             lane for lane, cursor in state.cursors.items() if _epoch_of(cursor) > state.epoch
         }
-        self._played = [ranks.rank] if agreement else list(range(ranks.world_size))
+        self._played = list(range(ranks.world_size)) if hosts_all else [ranks.rank]
         self._last, self._spare = last, spare
         self._made = self._dropped = 0
         self._came = self._ended = False
@@ -150,6 +166,8 @@ class StreamFeed(Generic[T]):
         return self._stop is not None and self._position >= self._stop
 
     def __next__(self) -> T:
+        if self._ended:
+            raise StopIteration
         while self._loop is None or self._step < self._loop:
             has = self._turns()
             if has is None:
@@ -194,8 +212,7 @@ class StreamFeed(Generic[T]):
             if self._hosted.has(lane):
                 return _ITEM
             self._over.add(lane)
-        others = range(rank, self._lanes, self._ranks.world_size)
-        return _OVER if self._over.issuperset(others) else _NONE
+        return _OVER if self._over.issuperset(self._lanes_of(rank)) else _NONE
 
     def _lane(self, rank: int) -> int:
         return (self._position + rank) % self._lanes
@@ -229,9 +246,12 @@ class StreamFeed(Generic[T]):
             _log.info(text, self._dropped)
         self._epoch, self._position, self._ended = self._epoch + 1, 0, True
 
-    def _hosted_lanes(self) -> list[int]:
+    def _lanes_of(self, rank: int) -> range:
         world = self._ranks.world_size
-        return [lane for lane in range(self._lanes) if lane % world in self._played]
+        return range((self._first + rank) % world, self._lanes, world)
+
+    def _hosted_lanes(self) -> list[int]:
+        return [lane for rank in self._played for lane in self._lanes_of(rank)]
 
     def state(self) -> StreamState:
         """The state of the lanes that are hosted here."""

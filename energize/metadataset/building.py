@@ -66,7 +66,9 @@ def get_train_dataset(
     `repeat=False` gives a folder once per epoch, the last batch short unless `batch_drop_last`. A
     metadataset whose outermost blend ends by its own parameters (a stop rule, quotas) comes in
     these epochs; `drop_last` in its `composition` wins over `batch_drop_last`.
-    `virtual_epoch_length` cuts epochs of that many batches. Every epoch is in a new order;
+    `virtual_epoch_length` says where a loop ends, after that many batches on each rank, as in
+    Energon; the next loop goes on after them, and what is read does not depend on it. `len` of the
+    result is then that number, else that of one pass by weight. Every epoch is in a new order;
     `max_samples_per_sequence` and `shuffle_buffer_size` keep reads local, see `ShuffleDataset`.
 
     A split with stages gives a `StagedDataset` of what this function makes of each stage; a
@@ -115,8 +117,9 @@ def get_val_dataset(
     """Batches for validation: every sample once, in stored order, the same in every epoch and run.
 
     The parts of a metadataset follow one another, whatever their weights. The last batch is short
-    unless `batch_drop_last`. `limit` keeps the first `limit` batches, counted over all ranks, so
-    that what is validated does not depend on their number.
+    unless `batch_drop_last`. `limit` says what is read: the first `limit` batches, counted over all
+    ranks, so that what is validated does not depend on their number (Energon counts them on each
+    rank).
 
     Raises what `get_train_dataset` raises.
     """

@@ -71,6 +71,12 @@ def test_a_stream_of_ranks_with_workers_is_that_of_one_process_and_resumes(found
         assert take(loader, 10) == stream["after"][::3][:10]
 
 
+def test_a_stream_goes_on_between_two_steps_of_these_ranks(found):
+    with loader_of(filtered(), lanes=12) as loader:
+        epochs = [list(loader), list(loader)]
+    assert found["a_stream_resumed_between_two_steps"] == [epochs[0][9:], epochs[1]]
+
+
 def test_loops_of_a_number_of_steps(found):
     assert found["loops_that_count_steps"] == [[5] * RANKS, [5] * RANKS]
 

@@ -165,6 +165,17 @@ def an_endless_stream_resumed():
 
 
 @check
+def a_stream_resumed_between_two_steps():
+    """Three ranks have made three steps, which is no whole number of steps of four."""
+    alone = get_loader(filtered(), worker_config=WorkerConfig(0, 3), lanes=12)
+    for _, _ in zip(range(3), alone, strict=False):
+        pass
+    with get_loader(filtered(), worker_config=config(1), lanes=12) as loader:
+        loader.load_state_dict(alone.state_dict())
+        return [in_turn(loader)[0], in_turn(loader)[0]]
+
+
+@check
 def loops_that_count_steps():
     with get_loader(EpochizeDataset(endless(), 5), worker_config=config(1)) as loader:
         return [in_turn(loader)[1] for _ in range(2)]

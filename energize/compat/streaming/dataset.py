@@ -12,7 +12,7 @@ from torch.utils.data import IterableDataset
 
 from energize.compat.checks import checked_list
 from energize.compat.seeds import checked_seed
-from energize.compat.streaming.position import Pass, SharedPosition
+from energize.compat.shared_place import Pass, Place, SharedPlace
 from energize.compat.streaming.stream import Stream, streams_registry
 from energize.cursor import State, state_field
 from energize.errors import ConfigError, StateError
@@ -108,7 +108,7 @@ class StreamingDataset(IterableDataset[Any]):
         with raised_as("StreamingDataset", "ComposedDataset"):
             self._all: ComposedDataset[list[Any]] = self.batches()
         self.samples: ComposedSamples[Any] = self._all.samples
-        self._position = SharedPosition(self.samples.size)
+        self._position = SharedPlace((0,))
         self._delivered = 0
 
     def __repr__(self) -> str:
@@ -132,16 +132,19 @@ class StreamingDataset(IterableDataset[Any]):
 
     def __iter__(self) -> Iterator[Any]:
         self._delivered = 0
-        for sample in self._read(self._position.begin()):
+        for sample in self._read(self._position.begin(self._next_epoch)):
             self._delivered += 1
             yield sample
+
+    def _next_epoch(self, place: Place) -> Place:
+        return ((place[0] // self.size + 1) * self.size,)
 
     def _read(self, run: Pass) -> Iterator[Any]:
         """The samples of this rank from the start of a pass to the end of its epoch, of every
         `run.workers`-th device batch; some batches are read at a time.
         """
         mixed, ranks = self.samples.composition, self.world.world_size
-        epoch, taken = divmod(run.start, mixed.size)
+        epoch, taken = divmod(run.start[0], mixed.size)
         batch, begun = divmod(taken // ranks, mixed.batch_size)
         mine = range(self.world.rank + batch * ranks, mixed.batches, ranks)
         numbers = mine[run.worker :: run.workers]
@@ -163,7 +166,7 @@ class StreamingDataset(IterableDataset[Any]):
         padding is counted too, is its end. By default as many as were iterated over in this
         process; it has to be said when DataLoader's workers read.
         """
-        start, size, ranks = self._position.start, self.size, self.world.world_size
+        start, size, ranks = self._position.start[0], self.size, self.world.world_size
         if num_samples is None:
             if self._position.in_workers:
                 raise StateError(
@@ -171,7 +174,7 @@ class StreamingDataset(IterableDataset[Any]):
                     "state_dict(num_samples=batches * batch_size * ranks)"
                 )
             over = start % size // ranks + self._delivered >= len(self)
-            position = self._position.following if over else start + self._delivered * ranks
+            position = self._position.following[0] if over else start + self._delivered * ranks
         else:
             taken = (start // size * size if from_beginning else start) + num_samples
             position = min(taken, (start // size + 1) * size)
@@ -186,7 +189,7 @@ class StreamingDataset(IterableDataset[Any]):
         position = state_field(unpacked_state(self.samples, state), "position", int)
         if not 0 <= position < 2**62:
             raise StateError(f"the saved state has position {position}; it is 0 or more")
-        self._position.set(position)
+        self._position.set((position,))
         self._delivered = 0
 
 

@@ -1,0 +1,334 @@
+"""Any dataset under torch's own DataLoader, and torchdata's StatefulDataLoader."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any, Generic, TypeVar, cast
+
+from torch.utils.data import IterableDataset, get_worker_info
+
+from energize.compat.shared_place import Place, SharedPlace
+from energize.cursor import State, counter_field, state_field
+from energize.dataset import INFINITE, Dataset, IndexedDataset
+from energize.errors import ConfigError, EnergizeError, LoaderError, StateError
+from energize.loader import Loader
+from energize.loader.epochs import plan_epoch
+from energize.loader.feeds import without_loops
+from energize.loader.opening import configured
+from energize.loader.settings import LoaderSettings, OnError
+from energize.loader.state import packed_state, unpacked_state
+from energize.ranks import Ranks
+from energize.topology import WorkerConfig
+from energize.wrappers.epochize import EpochizeDataset
+
+__all__ = ["TorchDataset", "as_torch_dataset"]
+
+T = TypeVar("T")
+
+_NEVER = (-1, -1)
+"""The place at which the loop after one without end starts."""
+
+_NO_END = 2**60
+"""Steps of a loop that is cut by who counts the steps of all workers."""
+
+
+_log = logging.getLogger("energize")
+
+
+def as_torch_dataset(
+    dataset: Dataset[T],
+    *,
+    worker_config: WorkerConfig | None = None,
+    uneven: str = "pad",
+    lanes: int | None = None,
+    failure_budget: int | None = 100,
+    on_error: str | OnError = "raise",
+) -> TorchDataset[T]:
+    """An `IterableDataset` for torch's DataLoader with any number of workers: the items that
+    `get_loader` delivers on this rank, in the same order.
+
+    `DataLoader(as_torch_dataset(dataset), batch_size=None, num_workers=4)`: batches are made in the
+    dataset (`BatchDataset`), and DataLoader passes them on. One with a `batch_size` of its own
+    makes each batch of the items of one worker.
+
+    Every `for` over the DataLoader is the next epoch, or the next steps of a run whose loops count
+    them (`EpochizeDataset`). The arguments are those of `get_loader`; see `TorchDataset` for states
+    and streams. Raises `ConfigError` for values that cannot be used.
+
+    >>> from torch.utils.data import DataLoader
+    >>> from energize.sources.memory import ListSource
+    >>> loader = DataLoader(as_torch_dataset(ListSource("abc")), batch_size=None)
+    >>> list(loader), len(loader)
+    (['a', 'b', 'c'], 3)
+    """
+    if not isinstance(dataset, Dataset):
+        got = type(dataset).__name__
+        raise ConfigError(f"as_torch_dataset takes an energize Dataset; got {got}")
+    settings = LoaderSettings(
+        uneven=uneven, lanes=lanes, failure_budget=failure_budget, on_error=on_error
+    )
+    return TorchDataset(*configured(dataset, worker_config), settings)
+
+
+class TorchDataset(IterableDataset[T], Generic[T]):
+    """The steps of this rank, which the workers of a DataLoader take in turn; made by
+    `as_torch_dataset`.
+
+    Worker k of N gives the rank's steps k, k + N, ... of each loop: it reads with a `Loader` of its
+    own, as rank r + W * k of W * N ranks.
+
+    **State.** `state_dict(steps)` is that of a `Loader` so many steps after the start of the loop:
+    it goes on with any number of ranks and workers, and in `get_loader`. Of a stream only those who
+    read it know it: use `StatefulDataLoader`, which asks each of its workers, and goes on with as
+    many ranks and workers.
+
+    **Streams** that N workers read need `lanes` that W * N divides (by default as many), and loops
+    of a number of steps that N divides. From loop to loop, only live workers know where they stand;
+    without `persistent_workers=True` new ones read it all again, with a warning. Where only reading
+    tells how long an epoch is, each worker reads all of it, and as many steps are padded as W * N
+    ranks would pad.
+    """
+
+    def __init__(
+        self, dataset: Dataset[T], worker_config: WorkerConfig, settings: LoaderSettings
+    ) -> None:
+        self.dataset = dataset
+        self.worker_config = worker_config
+        self._settings = settings
+        self._place = SharedPlace((0, 0))
+        self._resumed: State | None = None
+        self._share: _Share[T] | None = None
+
+    def __repr__(self) -> str:
+        return f"TorchDataset({type(self.dataset).__name__})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_share": None}
+
+    def __len__(self) -> int:
+        """Steps of a loop on this rank, as those of a `Loader`."""
+        return len(Loader(self.dataset, self.worker_config, self._settings))
+
+    def __iter__(self) -> Iterator[T]:
+        """The next loop."""
+        try:
+            return self._next_loop()
+        except EnergizeError as error:
+            return _raising(error)  # a worker of DataLoader that raises here dies without a word
+
+    def _next_loop(self) -> Iterator[T]:
+        ranks, info = self.worker_config.ranks(), get_worker_info()
+        turn = (0, 1) if info is None else (info.id, info.num_workers)
+        share, saved, self._resumed = self._share, self._resumed, None
+        if share is None or share.mark != [ranks.rank, ranks.world_size, *turn]:
+            share = _Share(self.dataset, ranks, *turn, self._settings)
+        at = None if saved is None else share.place_of(saved)
+        run = self._place.begin(lambda start: self._following(start, ranks), at)
+        if run.given_up:
+            return iter(())
+        if saved is not None:
+            share.begin(
+                run.start, saved["reader"], counter_field(saved, "made"), over=saved["over"]
+            )
+        elif self.dataset.indexed:
+            share.begin(run.start, self._state_at(run.start))
+        else:
+            share.go_on(run.start)
+        self._share = share
+        return share
+
+    def _following(self, start: Place, ranks: Ranks) -> Place:
+        """Where the loop after the one at `start` starts: position and step in an indexed dataset,
+        the number of the loop over a stream.
+        """
+        dataset, loop = self.dataset, self.dataset.steps_per_epoch
+        if start == _NEVER:
+            raise LoaderError(
+                "the dataset never ends, so nobody but you knows where a second loop over it "
+                "starts: say how many steps a loop has (EpochizeDataset, virtual_epoch_length), or "
+                "load state_dict(steps) before it"
+            )
+        if loop is None and dataset.sized and dataset.size == INFINITE:
+            return _NEVER
+        if not dataset.indexed:
+            return start[0] + 1, 0
+        position, step = start
+        if loop is not None:
+            return position + (loop - step) * ranks.world_size, 0
+        return (position // dataset.size + 1) * dataset.size, 0
+
+    def state_dict(self, steps: int | None = None) -> State:
+        """The state after so many `steps` of this rank since the loop, or what was loaded, started.
+
+        Without `steps`, after those that this process has delivered itself: what
+        `StatefulDataLoader` asks its workers for. Raises `StateError` where nobody here knows.
+        """
+        if steps is None and self._share is not None:
+            return self._share.state()
+        if steps is not None and (isinstance(steps, bool) or not isinstance(steps, int)):
+            raise ConfigError(f"state_dict: steps is a whole number; got {steps!r}")
+        if steps is None and self._place.in_workers:
+            raise StateError(
+                "how many steps DataLoader's workers have delivered is only known where they are "
+                "counted: state_dict(steps)"
+            )
+        if not self.dataset.indexed:
+            raise StateError(
+                "where a stream stands is only known to those who read it; use torchdata's "
+                "StatefulDataLoader, or energize.get_loader"
+            )
+        return self._state_at(self._after(self._place.start, steps or 0))
+
+    def _after(self, place: Place, steps: int) -> Place:
+        """The place so many steps on, at most where the next loop starts."""
+        ranks, counted = self.worker_config.ranks(), self.dataset.steps_per_epoch is not None
+        following = self._following(place, ranks)
+        position = place[0] + steps * ranks.world_size
+        if following != _NEVER and position >= following[0]:
+            return following
+        return position, place[1] + steps * counted
+
+    def _state_at(self, place: Place) -> State:
+        dataset = cast("IndexedDataset[T]", self.dataset)
+        state = dataset.state_at(place[0])
+        counted = dataset.steps_per_epoch is not None
+        return packed_state(dataset, state | {"step": place[1]} if counted else state)
+
+    def load_state_dict(self, state_dict: State, strict: bool = True) -> None:
+        """Start the next loop at a state, that of a `Loader` too; see `Loader.load_state_dict`."""
+        if isinstance(state_dict, dict) and "share" in state_dict:
+            self._resumed = state_dict
+            return
+        if not self.dataset.indexed:
+            raise StateError(
+                "the state of a Loader over a stream cannot be divided among DataLoader's workers; "
+                "load it with energize.get_loader"
+            )
+        loader = Loader(self.dataset, self.worker_config, self._settings)
+        loader.load_state_dict(state_dict, strict)
+        state = unpacked_state(self.dataset, loader.state_dict())
+        self._share, self._resumed = None, None
+        step = counter_field(state, "step") if "step" in state else 0
+        self._place.set((counter_field(state, "position"), step))
+
+
+def _raising(error: EnergizeError) -> Iterator[Any]:
+    raise error
+    yield
+
+
+class _Share(Iterator[T]):
+    """The steps of a rank that one process delivers: those of a worker of DataLoader, or all."""
+
+    def __init__(
+        self,
+        dataset: Dataset[T],
+        ranks: Ranks,
+        worker: int,
+        workers: int,
+        settings: LoaderSettings,
+    ) -> None:
+        self._dataset, self._ranks, self._settings = dataset, ranks, settings
+        self._worker, self._workers = worker, workers
+        loop = dataset.steps_per_epoch
+        uneven, rank = settings.uneven, ranks.rank + ranks.world_size * worker
+        if loop is not None:
+            dataset = EpochizeDataset(without_loops(dataset), _NO_END)
+            if loop % workers and not dataset.indexed:
+                raise ConfigError(
+                    f"a loop of {loop} steps over a stream cannot be shared out to {workers} "
+                    "workers of a DataLoader; use a number of workers that divides it"
+                )
+        if loop is not None or dataset.sized:  # what is too much is cut where the rank's loop ends
+            uneven = "repeat" if uneven == "repeat" else "pad"
+        config = WorkerConfig(rank=rank, world_size=ranks.world_size * workers)
+        self._loader = Loader(dataset, config, replace(settings, uneven=uneven, apart=True))
+        self._items: Iterator[T] | None = None
+        self._place: Place = _NEVER
+        self._made, self._own, self._over = 0, 0, True
+
+    @property
+    def mark(self) -> list[int]:
+        """Rank, world size, worker, workers."""
+        return [self._ranks.rank, self._ranks.world_size, self._worker, self._workers]
+
+    def begin(
+        self, place: Place, state: State | None, made: int = 0, *, over: bool = False
+    ) -> None:
+        """Begin a loop at a place, or go on in it after so many items, at its end if it is over."""
+        if state is not None:
+            self._loader.load_state_dict(state)
+        self._place, self._made, self._over = place, made, over
+        self._items = None if over else iter(self._loader)
+        steps = self._steps()
+        endless = steps in (None, INFINITE)
+        self._own = INFINITE if endless else len(range(self._worker, steps or 0, self._workers))
+
+    def _steps(self) -> int | None:
+        """Steps of the rank in this loop, or `INFINITE`; None where only reading tells."""
+        dataset, loop, (position, step) = self._dataset, self._dataset.steps_per_epoch, self._place
+        if loop is not None:
+            return loop - step
+        if not dataset.sized or dataset.size == INFINITE:
+            return INFINITE if dataset.sized else None
+        start = position if dataset.indexed else 0
+        uneven = self._settings.uneven
+        return plan_epoch(self._ranks, start, dataset.size, uneven=uneven, global_items=None).steps
+
+    def go_on(self, place: Place) -> None:
+        """Begin a loop over a stream, once those before have been read to their ends."""
+        if self._place == _NEVER:
+            self.begin((0, 0), None)
+            if place[0] and not self._worker:
+                _log.warning(
+                    "new workers of a DataLoader find where loop %d over a stream starts by reading"
+                    " those before; give it persistent_workers=True",
+                    place[0],
+                )
+        while self._place[0] < place[0]:
+            deque(self, maxlen=0)
+            self.begin((self._place[0] + 1, 0), None)
+
+    def __next__(self) -> T:
+        self._look_for_end()
+        if self._over or self._items is None:
+            raise StopIteration
+        try:
+            item = next(self._items)
+        except StopIteration:
+            self._over = True
+            raise
+        self._made += 1
+        return item
+
+    def _look_for_end(self) -> None:
+        """Whether the rank's loop is over; what the reader still has then is padding."""
+        if not self._over and self._made >= self._own:
+            self._over = True
+            if not self._dataset.indexed and self._dataset.steps_per_epoch is None:
+                deque(cast("Iterator[T]", self._items), maxlen=0)
+
+    def state(self) -> State:
+        """Where it stands; the same share goes on from it."""
+        self._look_for_end()
+        return {
+            "share": self.mark,
+            "place": list(self._place),
+            "made": self._made,
+            "over": self._over,
+            "reader": self._loader.state_dict(),
+        }
+
+    def place_of(self, saved: State) -> Place:
+        """Where the loop starts in which a state was taken; `StateError` for another share's."""
+        if saved["share"] != self.mark:
+            raise StateError(
+                f"the state is of rank, world size, worker, workers {saved['share']}, this is "
+                f"{self.mark}. A worker's state goes on with as many of them; that of "
+                "state_dict(steps), asked of the dataset outside of workers, with any number"
+            )
+        place = state_field(saved, "place", list)
+        return int(place[0]), int(place[1])

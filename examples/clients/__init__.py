@@ -1,0 +1,1 @@
+"""energize under other people's training loops."""

@@ -1,0 +1,149 @@
+"""Hugging Face's Trainer: the loader's state in every checkpoint, and a resume that skips nothing.
+
+`python -m examples.clients.hf_trainer`
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
+from transformers.utils import logging
+
+from energize import Dataset, Loader, MapDataset, WorkerConfig, get_loader
+from examples.clients import common
+from examples.clients.common import BATCH_SIZE, Batch, alike, batches, numbers, stream
+from examples.command_line import run
+
+RANKS, LANES, GLOBAL_BATCH, STEPS, SAVED_AFTER = 2, 4, 16, 14, 10
+"""Optimizer steps, of 4 batches each: an epoch of 11 is 3 of them, the last filled with padding. So
+the checkpoint lies within the fourth epoch."""
+
+DATASETS: dict[str, Dataset[Batch]] = {"indexed": batches(11), "stream": stream(11)}
+
+
+class LoaderState(TrainerCallback):
+    """Keeps the loader's state with every checkpoint, and takes it up where one is resumed.
+
+    The Trainer takes all batches of an optimizer step at once, and saves after the step: the state
+    is the one after what was trained on.
+    """
+
+    FILE = "loader.json"
+
+    def __init__(self, loader: Loader[Batch]) -> None:
+        self.loader = loader
+
+    def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Called on every rank, as a stream needs it; one rank writes."""
+        saved = json.dumps(self.loader.state_dict())
+        if args.should_save:
+            folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
+            (folder / self.FILE).write_text(saved)
+
+    def resume(self, checkpoint: Path) -> None:
+        """Before `train(resume_from_checkpoint=...)`."""
+        self.loader.load_state_dict(json.loads((checkpoint / self.FILE).read_text()))
+
+
+class EnergizeTrainer(Trainer):
+    """A Trainer that reads a loader as it is; it notes what it was trained on."""
+
+    def __init__(self, loader: Loader[Batch], **options: Any) -> None:
+        super().__init__(**options)
+        self.loader = loader
+        self.seen: list[list[int]] = []
+
+    def get_train_dataloader(self) -> Loader[Batch]:  # type: ignore[override]
+        """Neither divided among ranks again, nor skipped through when a run is resumed."""
+        return self.loader
+
+    def compute_loss(self, model: Any, inputs: Batch, *_: Any, **__: Any) -> torch.Tensor:
+        """The loss of a batch, of weight 0 for padding."""
+        self.seen.append(numbers(inputs))
+        return common.loss_of(model, inputs)
+
+
+def noted(file: Path, batch: Batch) -> Batch:
+    """The same batch; its samples are noted in the worker that has read it."""
+    with file.open("a") as lines:
+        lines.write(f"{numbers(batch)}\n")
+    return batch
+
+
+def train(name: str, folder: Path, *, resumed: bool) -> dict[str, Any]:
+    """Train, from the start or from the checkpoint; the batches of all ranks, and the weights."""
+    dataset = MapDataset(DATASETS[name], partial(noted, folder / f"{name}-{resumed}.read"))
+    loader: Loader[Batch] = get_loader(
+        dataset,
+        worker_config=WorkerConfig(num_workers=1),
+        lanes=None if dataset.indexed else LANES,
+        global_batch_size=GLOBAL_BATCH,
+        micro_batch_size=BATCH_SIZE,
+    )
+    states = LoaderState(loader)
+    arguments = TrainingArguments(
+        output_dir=str(folder / name),
+        max_steps=STEPS,
+        gradient_accumulation_steps=loader.accumulation_steps,
+        save_steps=SAVED_AFTER,
+        ignore_data_skip=True,  # the loader's state says where it goes on
+        use_cpu=True,
+        ddp_find_unused_parameters=False,
+        report_to=[],
+        disable_tqdm=True,
+        logging_strategy="no",
+    )
+    model = common.new_model()
+    trainer = EnergizeTrainer(loader, model=model, args=arguments, callbacks=[states])
+    trainer.remove_callback(PrinterCallback)
+    checkpoint = folder / name / f"checkpoint-{SAVED_AFTER}"
+    if resumed:
+        states.resume(checkpoint)
+    trainer.train(resume_from_checkpoint=str(checkpoint) if resumed else None)
+    loader.close()
+    weights = [each.tolist() for each in model.parameters()]
+    return {"batches": common.of_all_ranks(trainer.seen), "weights": weights}
+
+
+def rank(folder: Path, resumed: bool) -> None:
+    """What each rank does; the first one writes down what was found."""
+    logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    found = {name: train(name, folder, resumed=resumed) for name in DATASETS}
+    if torch.distributed.get_rank() == 0:
+        (folder / f"resumed-{resumed}.json").write_text(json.dumps(found))
+    torch.distributed.destroy_process_group()
+
+
+def main() -> bool:
+    """Train, go on in fresh processes from the middle of an epoch, and compare."""
+    equal = []
+    with tempfile.TemporaryDirectory() as made:
+        folder = Path(made)
+        for resumed in (False, True):
+            common.on_ranks(RANKS, rank, folder, resumed)
+        whole, again = (
+            json.loads((folder / f"resumed-{each}.json").read_text()) for each in (False, True)
+        )
+        for name in DATASETS:
+            trained = whole[name]["batches"]
+            before = trained[: SAVED_AFTER * GLOBAL_BATCH // BATCH_SIZE]
+            after = trained[len(before) :]
+            equal.append(
+                alike(f"{name}: batches after the checkpoint", after, again[name]["batches"])
+            )
+            equal.append(alike("  weights", whole[name]["weights"], again[name]["weights"]))
+            read = (folder / f"{name}-True.read").read_text().splitlines()
+            twice = {str(each) for each in before}.intersection(read)
+            more = max(0, len(twice) - after.count([]))  # padding is a copy of a batch
+            equal.append(alike("  read again of those before it", [0], [more]))
+    return all(equal)
+
+
+if __name__ == "__main__":
+    run(main)
