@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
@@ -58,14 +57,13 @@ class Reading:
 
     `attempt`: 0, or which substitute is asked for. `report` is told of each sample that failed.
     `on_error` is given an exception of a user's function: it raises, or returns to have the sample
-    left out as a failed one. `threads` may fetch and decode beside the thread that asks, where they
-    are given; without, everything happens in that thread.
+    left out as a failed one. What else reading needs one day is another field, and no signature
+    changes.
     """
 
     attempt: int = 0
     report: Callable[[Failed], None] = log_failure
     on_error: Callable[[EncoderError], None] = raise_error
-    threads: Executor | None = None
 
     def again(self, attempt: int) -> Reading:
         """The same, for another attempt."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import FrozenInstanceError
 
 import numpy as np
@@ -329,7 +328,6 @@ def test_a_function_that_raises_stop_iteration_ends_no_epoch():
 def test_a_reading_is_frozen_and_begins_with_the_sample_itself():
     reading = Reading()
     assert (reading.attempt, reading.report, reading.on_error) == (0, log_failure, raise_error)
-    assert reading.threads is None
     assert reading.again(0) is reading
     with pytest.raises(FrozenInstanceError):
         reading.attempt = 3
@@ -337,13 +335,23 @@ def test_a_reading_is_frozen_and_begins_with_the_sample_itself():
 
 def test_another_attempt_keeps_the_rest_of_the_context():
     told: list[Failed] = []
-    with ThreadPoolExecutor(1) as threads:
-        reading = Reading(report=told.append, on_error=forgives_division, threads=threads)
-        other = reading.again(5)
-        assert other.attempt == 5
-        assert (other.report, other.on_error) == (reading.report, reading.on_error)
-        assert other.threads is threads
-        assert list(other.threads.map(abs, [-1])) == [1]
+    reading = Reading(report=told.append, on_error=forgives_division)
+    other = reading.again(5)
+    assert other.attempt == 5
+    assert (other.report, other.on_error) == (reading.report, reading.on_error)
+
+
+@pytest.mark.parametrize(("decision", "told"), [(SkipSample, 0), (DataError, 1)])
+def test_a_handler_may_skip_the_sample_or_call_it_damaged(decision, told):
+    def decide(error):
+        raise decision("as decided")
+
+    def bad(number):
+        return 1 // number
+
+    loader = get_loader(MapDataset(numbers(4), bad), on_error=decide)
+    assert len(list(loader)) == 4
+    assert loader.failures.count == told
 
 
 def test_each_failed_attempt_is_reported_once_and_each_skip_never():

@@ -100,7 +100,10 @@ def _called(
             "all exceptions counted with get_loader(on_error='skip'))"
         )
         wrapped.__cause__ = error
-        reading.on_error(wrapped)
+        try:
+            reading.on_error(wrapped)
+        except (SkipSample, DataError) as decided:
+            return Failed(decided, place)
         return Failed(wrapped, place)
 
 
