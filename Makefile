@@ -7,7 +7,7 @@ DEMO_DATA ?= demo-data
 JOBS ?= auto
 PACKAGES := -c 'import sysconfig; print(sysconfig.get_path("purelib"))'
 
-.PHONY: demo test sweep check peers bench bench-mixing clean
+.PHONY: demo test sweep check peers bench bench-mixing bench-resuming clean
 
 demo: $(READY)
 	$(BIN)/python -m examples.demo --data $(DEMO_DATA)
@@ -33,6 +33,12 @@ bench: $(READY) .venv-energon/.ready
 # Mixing, beside libraries that have an environment of their own.
 bench-mixing: $(READY) .venv-mixing/.ready
 	$(BIN)/python -m benchmarks.mixing --peers .venv-mixing/bin/python
+
+# States and resuming, beside all the libraries above that save a state.
+bench-resuming: $(READY) .venv-energon/.ready .venv-streaming/.ready .venv-mixing/.ready
+	$(BIN)/python -m benchmarks.resuming --energon .venv-energon/bin/python \
+		--streaming .venv-streaming/bin/python --torchdata .venv-mixing/bin/python \
+		--large-photographs 3
 
 $(READY): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

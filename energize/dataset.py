@@ -248,7 +248,14 @@ class IndexedDataset(Dataset[T_co]):
     @property
     def read_ahead(self) -> int:
         """How many items are worth asking for at once."""
-        return min((cast("IndexedDataset[Any]", i).read_ahead for i in self.inputs), default=1)
+        inputs = cast("tuple[IndexedDataset[Any], ...]", self.inputs)
+        return inputs[0].read_ahead if len(inputs) == 1 else self._least_read_ahead
+
+    @cached_property
+    def _least_read_ahead(self) -> int:
+        """That of all inputs, which are looked at once: it is asked for again and again."""
+        inputs = cast("tuple[IndexedDataset[Any], ...]", self.inputs)
+        return min((each.read_ahead for each in inputs), default=1)
 
     @abstractmethod
     def fetch(self, positions: Int64Array, reading: Reading) -> list[T_co | Failed]:

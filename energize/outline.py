@@ -39,6 +39,9 @@ Tree = dict[str, Any]
 _ATOMS = frozenset({type(None), bool, int, float, str})
 """Types of values that are their own description."""
 
+_CALLS = 64
+"""Calls of functions whose names are looked up: folders of a mix mostly have the same ones."""
+
 _PLAIN = 1024
 """Characters up to which JSON stays readable; longer texts are compressed."""
 
@@ -63,8 +66,8 @@ _IDENTITY = 8
 @dataclass(frozen=True, slots=True)
 class Survey:
     """What is known of a dataset at little cost: the `digest` of all that decides which samples
-    come; and what changes no order, the `functions` that are called on items, named, each once, and
-    a digest of the `places` where folders are mounted.
+    come; and what changes no order, the `functions` that are called on items, named, each once, in
+    a wide mix those met first, and a digest of the `places` where folders are mounted.
     """
 
     digest: str
@@ -79,7 +82,7 @@ def survey(dataset: Description) -> Survey:
     words: list[Any] = []
     functions: dict[str, None] = {}
     places: list[str] = []
-    waiting, outermost = [dataset], True
+    waiting, outermost, calls = [dataset], True, 0
     while waiting:
         node = waiting.pop()
         kind, inputs = type(node), node.inputs
@@ -94,8 +97,10 @@ def survey(dataset: Description) -> Survey:
         for name in node.parameters:
             value = getattr(node, name)
             if type(value) not in _ATOMS and callable(value):
-                functions[str(described(value))] = None
                 left.append(name)
+                if calls < _CALLS:
+                    functions[str(described(value))] = None
+                calls += 1
             elif told and name not in left:
                 words.append(value if type(value) in _ATOMS else described(value))
         if settings is not None:
@@ -135,8 +140,9 @@ def packed_outline(dataset: Description, whole: str) -> str:
     all of it, as `survey` tells it.
     """
     tree = outline(dataset)
+    leaves = sum(1 for _ in _leaves(tree))
     for form, budget in _BUDGET.items():
-        if len(tree.get("inputs", [])) > budget:
+        if leaves > budget:
             continue  # a character for each would be too much
         text = packed({"digest": whole, "form": form, "tree": _formed(tree, form)})
         if len(text) <= budget:
