@@ -119,7 +119,7 @@ class Dataset(Description, ABC, Generic[T_co]):
     @cached_property
     def packed_outline(self) -> str:
         """What decides which samples come, as a state keeps it."""
-        return packed_outline(self, self.survey.digest)
+        return packed_outline(self)
 
     @cached_property
     def pass_length(self) -> int:

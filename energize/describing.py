@@ -9,14 +9,19 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-__all__ = ["described", "digest"]
+__all__ = ["ATOMS", "described", "digest"]
+
+ATOMS = frozenset({type(None), bool, int, float, str})
+"""Types of values that are their own description."""
 
 
 def described(value: Any) -> Any:
     """A parameter as JSON: numbers and text as they are, functions and objects by their names."""
+    if type(value) in ATOMS:
+        return value
     if getattr(value, "ndim", None) == 0:  # a number of numpy, or a tensor of one
         value = value.item()
-    if value is None or isinstance(value, bool | int | float | str):
+    if isinstance(value, int | float | str):
         return value
     if isinstance(value, Mapping):
         return {str(key): described(each) for key, each in value.items()}

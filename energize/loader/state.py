@@ -9,11 +9,11 @@ from typing import Any
 from energize.cursor import INFINITE, State, state_field
 from energize.dataset import Dataset
 from energize.errors import StateError, StateMismatchError
-from energize.outline import differences, packed, unpacked
+from energize.outline import outlines, packed, unpacked
 
 __all__ = ["packed_state", "unpacked_state"]
 
-VERSION = 2
+VERSION = 3
 
 _DIFFERENCES_SHOWN, _DIFFERENCES_FOUND = 20, 1000
 
@@ -23,14 +23,15 @@ _log = logging.getLogger("energize")
 
 
 def packed_state(dataset: Dataset[Any], cursor: State) -> State:
-    """The state to save: `version`, the outline of the `dataset`, `details` that change no order,
-    and the `cursor`'s state.
+    """The state to save: `version`, the `digest` of what decides which samples come, as much of it
+    as a state may hold (`dataset`), `details` that change no sample, and the `cursor`'s state.
 
     The last three are texts. torch.distributed.checkpoint cuts dicts and lists into one entry for
     each leaf, and then insists on the same leaves when it loads; a text stays one entry.
     """
     return {
         "version": VERSION,
+        "digest": dataset.survey.digest,
         "dataset": dataset.packed_outline,
         "details": _packed_details(dataset),
         "cursor": packed(cursor),
@@ -90,9 +91,10 @@ def unpacked_state(dataset: Dataset[Any], saved: object, *, strict: bool = True)
 
 def _mismatches(dataset: Dataset[Any], saved: State, cursor: State) -> list[str]:
     found = _loops_that_differ(dataset, saved)
-    trees = differences(state_field(saved, "dataset", str), dataset, dataset.survey.digest)
-    if trees is None:
+    outline = state_field(saved, "dataset", str)
+    if state_field(saved, "digest", str) == dataset.survey.digest:
         return found
+    trees = outlines(outline, dataset)
     places = _places(cursor) if dataset.forgives_later_changes else [cursor]
     try:
         lines = (line for place in places for line in dataset.mismatches(*trees, place))
@@ -134,7 +136,10 @@ def _loops_that_differ(dataset: Dataset[Any], saved: State) -> list[str]:
 
 def _warn_of_details(dataset: Dataset[Any], saved: State) -> None:
     """Tell what is different and changes no sample."""
-    before, now = _details(saved), unpacked(_packed_details(dataset), "details")
+    told = _packed_details(dataset)
+    if saved.get("details") == told:
+        return
+    before, now = _details(saved), unpacked(told, "details")
     if not before:
         return
     lines = []
