@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, cast
 import numpy as np
 import numpy.typing as npt
 
+from energize.arrays import Int64Array
 from energize.cursor import (
     INFINITE,
     LAST_START,
@@ -40,9 +41,8 @@ from energize.topology import SINGLE_LANE, Lane
 if TYPE_CHECKING:
     from energize.sources.base import Source
 
-__all__ = ["INFINITE", "Cursor", "Dataset", "IndexedDataset", "Int64Array", "State"]
+__all__ = ["INFINITE", "Cursor", "Dataset", "IndexedDataset", "State"]
 
-Int64Array = npt.NDArray[np.int64]
 T_co = TypeVar("T_co", covariant=True)
 
 _COUNTED_AT_ONCE = 2**16

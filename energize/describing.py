@@ -27,6 +27,10 @@ def described(value: Any) -> Any:
         return {str(key): described(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
         return [described(each) for each in value]
+    return _object_described(value)
+
+
+def _object_described(value: Any) -> Any:
     if hasattr(value, "describe"):
         return value.describe()
     if dataclasses.is_dataclass(value) and not isinstance(value, type):

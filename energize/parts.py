@@ -8,8 +8,8 @@ from functools import partial
 from typing import Generic, Protocol, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
+from energize.arrays import Int64Array
 from energize.cursor import INFINITE, Origin, State, counter_field, state_field
 from energize.errors import EmptyDatasetError
 from energize.reading import Reading
@@ -19,7 +19,6 @@ from energize.topology import Lane
 
 __all__ = ["Part", "PartReader", "PartStream"]
 
-Int64Array = npt.NDArray[np.int64]
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 

@@ -8,13 +8,12 @@ from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
+from energize.arrays import Int64Array
 from energize.errors import EncoderError, SampleError, SkipSample, SubstitutionError
 
 __all__ = ["MAX_ATTEMPTS", "Failed", "Fetches", "Reading", "resolve"]
 
-Int64Array = npt.NDArray[np.int64]
 T = TypeVar("T")
 
 MAX_ATTEMPTS = 256

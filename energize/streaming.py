@@ -23,8 +23,8 @@ from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
+from energize.arrays import Int64Array
 from energize.cursor import INFINITE, LAST_START, Cursor, Origin, State, counter_field, state_field
 from energize.errors import EmptyDatasetError, StateError
 from energize.reading import MAX_ATTEMPTS, Fetches, Reading, resolve
@@ -40,7 +40,6 @@ __all__ = [
     "nothing_comes",
 ]
 
-Int64Array = npt.NDArray[np.int64]
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 

@@ -6,8 +6,8 @@ import logging
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from energize.arrays import BoolArray, Int64Array
 from energize.cursor import INFINITE, epoch_end
 from energize.errors import ConfigError, EmptyDatasetError, StateError, nearest
 from energize.ranks import Ranks
@@ -23,8 +23,6 @@ __all__ = [
     "plan_epoch",
 ]
 
-Int64Array = npt.NDArray[np.int64]
-BoolArray = npt.NDArray[np.bool_]
 
 UNEVEN = ("pad", "drop", "repeat", "allow")
 

@@ -7,9 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, Generic, Protocol, TypeVar
 
-import numpy as np
-import numpy.typing as npt
-
+from energize.arrays import Int64Array
 from energize.cursor import State
 from energize.dataset import IndexedDataset
 from energize.loader.ahead import ReadAhead
@@ -25,7 +23,6 @@ __all__ = ["IndexedFeed", "in_process", "in_workers"]
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
-Int64Array = npt.NDArray[np.int64]
 Ask = Callable[[int, int], Int64Array]
 """The positions of so many steps from a step on; fewer, or none, at the end."""
 

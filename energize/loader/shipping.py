@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from energize.cursor import State
 from energize.errors import LoaderError
@@ -39,8 +38,6 @@ SMALL = 512 * 1024
 slot of shared memory."""
 
 _LENGTH = struct.Struct("!Q")
-
-Int64Array = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
-import numpy as np
-import numpy.typing as npt
-
+from energize.arrays import Int64Array
 from energize.describing import described
 from energize.order.protocol import CheckedScheme, NamedScheme, Scheme
 from energize.order.schedules.schedule import Schedule, WeightScheduler
@@ -18,7 +16,6 @@ from energize.order.weights import checked_weight, listed_weights, names_of
 
 __all__ = ["GivenWeights", "make_scheme"]
 
-Int64Array = npt.NDArray[np.int64]
 
 GivenWeights: TypeAlias = Sequence[Weight] | Mapping[str, Weight] | WeightScheduler
 """A weight for each source: by position, by name in the order of the mapping, or over steps."""

@@ -8,10 +8,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Piece", "by_source", "locate_in_pieces", "ranks_within"]
+from energize.arrays import Int32Array, Int64Array
 
-Int64Array = npt.NDArray[np.int64]
-Int32Array = npt.NDArray[np.int32]
+__all__ = ["Piece", "by_source", "locate_in_pieces", "ranks_within"]
 
 
 class Piece(NamedTuple):

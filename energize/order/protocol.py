@@ -9,13 +9,13 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from energize.arrays import Int64Array
 from energize.errors import ConfigError
 from energize.order.numeric import whole_number
 from energize.order.weights import Weights, integer_weights, names_of
 
 __all__ = ["CheckedScheme", "NamedScheme", "Scheme", "WeightedScheme"]
 
-Int64Array = npt.NDArray[np.int64]
 
 _MOST_SLOTS = 2**62
 

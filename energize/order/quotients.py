@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from energize.arrays import Int64Array
+
 __all__ = ["EXACT_BITS", "ceil_quotient"]
 
-Int64Array = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.floating[Any]]
 
 EXACT_BITS = 48

@@ -7,13 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from energize.arrays import Int64Array
 from energize.order.protocol import Scheme
 
 __all__ = ["EpochScheme", "Segment", "SegmentedScheme"]
-
-Int64Array = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ from numbers import Rational
 from typing import Any, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
+from energize.arrays import Int64Array
 from energize.errors import WeightError
 from energize.order.numeric import real_number
 
@@ -25,7 +25,6 @@ __all__ = [
     "names_of",
 ]
 
-Int64Array = npt.NDArray[np.int64]
 
 Weights: TypeAlias = Sequence[float] | Mapping[str, float]
 """One weight per source: by position, or by name in the order of the mapping."""

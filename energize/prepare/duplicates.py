@@ -8,8 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
+from energize.arrays import UInt64Array
 from energize.errors import PrepareError
-from energize.prepare.indexing import IndexedShard, UInt64Array, key_hashes
+from energize.prepare.indexing import IndexedShard, key_hashes
 from energize.storage.tar import scan
 
 __all__ = ["check_unique"]

@@ -8,15 +8,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
+from energize.arrays import UInt64Array
 from energize.errors import ShardError
 from energize.prepare.staging import staged, writing
 from energize.storage.tar import ScannedSample, index_path, scan
 
 __all__ = ["IndexedShard", "ShardIndexer", "key_hashes"]
-
-UInt64Array = npt.NDArray[np.uint64]
 
 
 @dataclass(frozen=True, slots=True)

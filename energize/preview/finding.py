@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from energize.dataset import IndexedDataset, Int64Array
+from energize.arrays import Int64Array
+from energize.dataset import IndexedDataset
 from energize.sources.base import Source
 from energize.wrappers.routed import indexed_inputs
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from energize.dataset import Dataset, IndexedDataset, Int64Array
+from energize.arrays import Int64Array
+from energize.dataset import Dataset, IndexedDataset
 from energize.preview.arguments import checked_steps, indexed
 from energize.refs import Refs
 from energize.sources.base import Source

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from energize.dataset import INFINITE, IndexedDataset, Int64Array
+from energize.arrays import Int64Array
+from energize.dataset import INFINITE, IndexedDataset
 from energize.preview.finding import items_with
 from energize.preview.runs import Passage, Run, runs_of_sources
 from energize.wrappers.shuffle import ShuffleDataset

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from energize.dataset import Dataset, Int64Array
+from energize.arrays import Int64Array
+from energize.dataset import Dataset
 from energize.preview.arguments import checked_steps, indexed
 from energize.preview.repeats import first_repeats
 from energize.sources.naming import source_labels

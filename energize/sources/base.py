@@ -8,7 +8,8 @@ from typing import Any, Self, TypeVar
 
 import numpy as np
 
-from energize.dataset import IndexedDataset, Int64Array
+from energize.arrays import Int64Array
+from energize.dataset import IndexedDataset
 from energize.errors import EmptyDatasetError
 from energize.reading import Failed, Reading
 from energize.refs import Refs

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from energize.dataset import Int64Array
+from energize.arrays import Int64Array
 from energize.errors import ConfigError
 from energize.reading import Failed
 from energize.sources.base import Source

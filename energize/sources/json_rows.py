@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from energize.dataset import Int64Array
+from energize.arrays import Int64Array
 from energize.errors import DataError, ShardError
 from energize.reading import Failed
 from energize.sources.row_files import DataFiles, RowFiles, data_files

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from energize.dataset import Int64Array
+from energize.arrays import Int64Array
 from energize.describing import digest
 from energize.errors import ConfigError, DecodeError, ShardError
 from energize.reading import Failed

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Protocol, TypeVar
 
-from energize.dataset import Int64Array
+from energize.arrays import Int64Array
 from energize.errors import ConfigError, DataError, SkipSample
 from energize.reading import Failed
 from energize.sources.base import Source

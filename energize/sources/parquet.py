@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from energize.dataset import Int64Array
+from energize.arrays import Int64Array
 from energize.errors import ConfigError, ShardError, nearest
 from energize.reading import Failed
 from energize.sources.optional import optional_module

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from energize.dataset import Int64Array
+from energize.arrays import Int64Array
 from energize.describing import digest
 from energize.errors import ConfigError, DatasetNotFoundError
 from energize.reading import Failed

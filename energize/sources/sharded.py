@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from energize.dataset import Int64Array
+from energize.arrays import Int64Array
 
 __all__ = ["read_by_file"]
 

@@ -9,7 +9,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from energize.dataset import IndexedDataset, Int64Array
+from energize.arrays import Int64Array
+from energize.dataset import IndexedDataset
 from energize.describing import digest
 from energize.rng import derive
 from energize.wrappers.routed import RoutedDataset, indexed_inputs

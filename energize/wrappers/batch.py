@@ -8,8 +8,9 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from energize.arrays import Int64Array
 from energize.cursor import State
-from energize.dataset import INFINITE, Dataset, IndexedDataset, Int64Array
+from energize.dataset import INFINITE, Dataset, IndexedDataset
 from energize.errors import ConfigError
 from energize.reading import MAX_ATTEMPTS, Failed, Reading, resolve
 from energize.refs import Refs

@@ -7,8 +7,9 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
+from energize.arrays import Int64Array
 from energize.cursor import INFINITE, Origin, State, counter_field, state_field
-from energize.dataset import Dataset, Int64Array
+from energize.dataset import Dataset
 from energize.errors import SubstitutionError
 from energize.parts import Part
 from energize.reading import MAX_ATTEMPTS, Failed, Reading

@@ -8,8 +8,9 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from energize.arrays import Int64Array
 from energize.cursor import State
-from energize.dataset import INFINITE, Dataset, Int64Array
+from energize.dataset import INFINITE, Dataset
 from energize.errors import ConfigError, EmptyDatasetError, WeightError
 from energize.order.ends.stopping import slot_limits, stopped_scheme
 from energize.order.protocol import Scheme

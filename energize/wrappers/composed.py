@@ -10,7 +10,8 @@ from typing import Any, TypeVar, cast
 import numpy as np
 import numpy.typing as npt
 
-from energize.dataset import INFINITE, Int64Array
+from energize.arrays import Int64Array
+from energize.dataset import INFINITE
 from energize.errors import ConfigError
 from energize.order.epochs.arranging import Arrangement
 from energize.order.epochs.composition import Composition

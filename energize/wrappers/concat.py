@@ -9,8 +9,9 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from energize.arrays import Int64Array
 from energize.cursor import State, counter_field
-from energize.dataset import INFINITE, Dataset, Int64Array
+from energize.dataset import INFINITE, Dataset
 from energize.errors import ConfigError
 from energize.parts import PartReader
 from energize.reading import Reading

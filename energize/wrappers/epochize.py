@@ -7,7 +7,8 @@ from typing import TypeVar
 
 import numpy as np
 
-from energize.dataset import Dataset, Int64Array
+from energize.arrays import Int64Array
+from energize.dataset import Dataset
 from energize.errors import ConfigError
 from energize.topology import WorkerConfig
 from energize.wrappers.checks import checked_count

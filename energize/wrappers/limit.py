@@ -8,8 +8,9 @@ from typing import TypeVar
 
 import numpy as np
 
+from energize.arrays import Int64Array
 from energize.cursor import State, counter_field, state_field
-from energize.dataset import INFINITE, Dataset, Int64Array
+from energize.dataset import INFINITE, Dataset
 from energize.reading import Reading
 from energize.streaming import EndlessStream, Stream
 from energize.topology import Lane, WorkerConfig

@@ -10,8 +10,9 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from energize.arrays import Int64Array
 from energize.cursor import State
-from energize.dataset import Dataset, Int64Array
+from energize.dataset import Dataset
 from energize.errors import ConfigError
 from energize.reading import Failed, Reading
 from energize.streaming import Stream

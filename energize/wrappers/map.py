@@ -8,8 +8,9 @@ from typing import Any, TypeVar, cast
 
 import numpy as np
 
+from energize.arrays import Int64Array
 from energize.cursor import State, counter_field, state_field
-from energize.dataset import Dataset, IndexedDataset, Int64Array
+from energize.dataset import Dataset, IndexedDataset
 from energize.errors import ConfigError, SubstitutionError
 from energize.reading import Failed, Reading
 from energize.refs import Refs

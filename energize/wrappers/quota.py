@@ -9,7 +9,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from energize.dataset import INFINITE, Dataset, IndexedDataset, Int64Array
+from energize.arrays import Int64Array
+from energize.dataset import INFINITE, Dataset, IndexedDataset
 from energize.errors import ConfigError, NotIndexedError, nearest
 from energize.order.epochs.arranging import Arrangement, Interleaved, InTurn
 from energize.order.epochs.quotas import Quota, epoch_counts, epoch_size_in_samples

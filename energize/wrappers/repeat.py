@@ -10,8 +10,9 @@ from typing import TypeVar
 
 import numpy as np
 
+from energize.arrays import Int64Array
 from energize.cursor import State, counter_field, state_field
-from energize.dataset import INFINITE, Dataset, Int64Array
+from energize.dataset import INFINITE, Dataset
 from energize.errors import ConfigError, NotIndexedError
 from energize.parts import PartReader
 from energize.reading import Reading

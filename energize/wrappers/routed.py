@@ -10,8 +10,9 @@ from typing import Any, TypeVar, cast
 
 import numpy as np
 
+from energize.arrays import Int64Array
 from energize.cursor import State
-from energize.dataset import IndexedDataset, Int64Array
+from energize.dataset import IndexedDataset
 from energize.reading import Failed, Reading
 from energize.refs import Refs
 from energize.streaming import Stream

@@ -7,7 +7,8 @@ from typing import TypeVar
 
 import numpy as np
 
-from energize.dataset import INFINITE, Dataset, Int64Array
+from energize.arrays import Int64Array
+from energize.dataset import INFINITE, Dataset
 from energize.errors import ConfigError, NotIndexedError
 from energize.order.epochs.shuffle import ShuffleOrder
 from energize.topology import WorkerConfig

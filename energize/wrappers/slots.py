@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from energize.arrays import FloatArray
 from energize.cursor import State, counter_field, state_field
 from energize.describing import described
 from energize.errors import StateError
@@ -20,7 +20,6 @@ from energize.rng import derive
 
 __all__ = ["GivenSlots", "SchemeSlots", "Turns"]
 
-FloatArray = npt.NDArray[np.float64]
 
 _AT_ONCE = 256
 

@@ -9,8 +9,9 @@ from typing import Any, TypeVar, cast
 
 import numpy as np
 
+from energize.arrays import Int64Array
 from energize.cursor import State
-from energize.dataset import INFINITE, Dataset, IndexedDataset, Int64Array
+from energize.dataset import INFINITE, Dataset, IndexedDataset
 from energize.describing import digest
 from energize.errors import ConfigError, EmptyDatasetError, NotIndexedError
 from energize.order.stages.faults import stage_label

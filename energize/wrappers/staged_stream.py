@@ -6,8 +6,8 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
+from energize.arrays import Int64Array
 from energize.cursor import State, counter_field
-from energize.dataset import Int64Array
 from energize.order.stages.plan import StagePlan
 from energize.streaming import Stream
 from energize.wrappers.stage_report import StageReport, changes, plan_lines

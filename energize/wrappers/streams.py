@@ -8,8 +8,9 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from energize.arrays import Int64Array
 from energize.cursor import State, state_field
-from energize.dataset import Dataset, Int64Array
+from energize.dataset import Dataset
 from energize.errors import StateError
 from energize.reading import Reading
 from energize.streaming import Stream

@@ -1,5 +1,5 @@
 """What an epoch and its batches are made of, beside MosaicML Streaming 0.13, which
-tests/test_streaming_interop.py runs on the same cases.
+tests/compat/test_streaming_interop.py runs on the same cases.
 """
 
 from __future__ import annotations

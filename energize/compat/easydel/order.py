@@ -7,15 +7,14 @@ from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from energize.arrays import Int64Array
 from energize.describing import described
 from energize.errors import ConfigError
 from energize.order.schedules.varying import Weight, schedules_in, weights_at
 
 __all__ = ["EasydelScheme"]
 
-Int64Array = npt.NDArray[np.int64]
 
 _TABLE_BLOCKS = 2**24
 _BLOCKS_AT_ONCE = 2**14

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from energize.arrays import FloatArray, Int64Array
 from energize.order.ends.searching import first_where
 from energize.order.pieces import Piece
 from energize.order.protocol import Scheme
@@ -15,8 +16,6 @@ from energize.order.schedules.varying import normalised
 
 __all__ = ["FARTHEST", "CappedScheme", "enough_over"]
 
-Int64Array = npt.NDArray[np.int64]
-FloatArray = npt.NDArray[np.float64]
 
 FARTHEST = 2**62
 """As far as schemes are asked."""

@@ -7,8 +7,8 @@ from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
+from energize.arrays import Int64Array
 from energize.cursor import INFINITE
 from energize.errors import ConfigError, nearest
 from energize.order.ends.capped import FARTHEST, CappedScheme
@@ -27,7 +27,6 @@ from energize.order.segments import EpochScheme, Segment, SegmentedScheme
 
 __all__ = ["STOP_RULES", "SchemeMaker", "slot_limits", "stopped_scheme"]
 
-Int64Array = npt.NDArray[np.int64]
 
 STOP_RULES = ("restart", "first_exhausted", "all_exhausted")
 

@@ -6,14 +6,12 @@ from functools import lru_cache
 from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 
+from energize.arrays import Int64Array
 from energize.order.schemes.exact import ExactScheme
 from energize.rng import derive, hash_positions, shuffled
 
 __all__ = ["Arrangement", "InTurn", "Interleaved", "Rotated"]
-
-Int64Array = npt.NDArray[np.int64]
 
 
 class Arrangement(Protocol):

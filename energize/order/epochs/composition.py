@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 import numpy as np
-import numpy.typing as npt
 
+from energize.arrays import Int64Array
 from energize.errors import ConfigError, nearest
 from energize.order.epochs.arranging import Arrangement, Interleaved, InTurn, Rotated
 from energize.order.schemes.exact import ExactScheme
@@ -15,7 +15,6 @@ from energize.order.weights import largest_remainder
 
 __all__ = ["BATCHING_METHODS", "Composition"]
 
-Int64Array = npt.NDArray[np.int64]
 
 _WINDOW = 2**16
 """Units that `random` shuffles together, at most; but at least 4 batches, and at most 64."""

@@ -7,15 +7,14 @@ from dataclasses import dataclass, fields
 from fractions import Fraction
 
 import numpy as np
-import numpy.typing as npt
 
+from energize.arrays import Int64Array
 from energize.errors import ConfigError, EmptyDatasetError, WeightError
 from energize.order.numeric import whole_number
 from energize.order.weights import checked_weight, integer_weights, largest_remainder
 
 __all__ = ["Quota", "epoch_counts", "epoch_size_in_samples"]
 
-Int64Array = npt.NDArray[np.int64]
 
 MOST_SAMPLES = 2**62
 """An epoch is smaller than this, so that positions fit in int64."""

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
+from energize.arrays import Int64Array
 from energize.order.epochs.permutation import Permutation
 from energize.rng import derive
 
 __all__ = ["EpochDraws"]
 
-Int64Array = npt.NDArray[np.int64]
 
 _BLOCK = 1024
 """Samples among which a partial pass chooses at random; from each block it takes its part."""

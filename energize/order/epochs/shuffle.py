@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
+from energize.arrays import Int64Array
 from energize.order.epochs.permutation import Permutation
 from energize.rng import derive, hash_positions
 
 __all__ = ["ShuffleOrder"]
-
-Int64Array = npt.NDArray[np.int64]
 
 
 class ShuffleOrder:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from energize.arrays import Int64Array
 from energize.order.quotients import ceil_quotient
 from energize.order.schedules.clocks import Clocks
 from energize.order.schedules.integral import UNIT, UNIT_BITS, Dues
@@ -15,8 +16,6 @@ from energize.order.schedules.tree import Nodes, SourceTree
 from energize.rng import hash_positions
 
 __all__ = ["Apportionment"]
-
-Int64Array = npt.NDArray[np.int64]
 
 
 class Apportionment:

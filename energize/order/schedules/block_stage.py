@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from energize.arrays import Int32Array, Int64Array
 from energize.order.pieces import by_source
 from energize.order.remembered import Remembered
 from energize.order.schedules.apportion import Apportionment
@@ -17,8 +17,6 @@ from energize.rng import derive, shuffled
 
 __all__ = ["BlockStage"]
 
-Int64Array = npt.NDArray[np.int64]
-Int32Array = npt.NDArray[np.int32]
 
 _LARGEST_GROUP = 64
 _LARGEST_TABLE = 2**20

@@ -7,13 +7,13 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from energize.arrays import Int64Array
 from energize.order.schedules.integral import Dues
 from energize.order.schedules.marks import Marks
 from energize.order.schedules.tree import Nodes
 
 __all__ = ["Clocks"]
 
-Int64Array = npt.NDArray[np.int64]
 
 _LARGEST_TABLE = 2**22
 _LEAST_MARGIN = 4

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from energize.arrays import Int64Array
 from energize.order.pieces import Piece, locate_in_pieces
 from energize.order.remembered import Remembered
 from energize.order.schedules.integral import Dues
@@ -17,7 +17,6 @@ from energize.rng import derive
 
 __all__ = ["DrawnStage", "run_starts"]
 
-Int64Array = npt.NDArray[np.int64]
 
 _MOST_RUNS, _FEWEST_RUNS, _LEAST_RUNS = 1024, 64, 16
 _SLOTS_PER_RUN = 1024

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from energize.arrays import Int64Array
 from energize.order.pieces import Piece, locate_in_pieces
 from energize.order.remembered import Remembered
 from energize.order.schedules.apportion import Apportionment
@@ -15,7 +15,6 @@ from energize.rng import derive
 
 __all__ = ["ExactStage"]
 
-Int64Array = npt.NDArray[np.int64]
 
 _SHORTEST_PIECE = 2**12
 

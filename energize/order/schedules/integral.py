@@ -10,12 +10,12 @@ import numpy as np
 import numpy.typing as npt
 from numpy.polynomial import chebyshev
 
+from energize.arrays import Int64Array
 from energize.order.schedules.marks import Marks, Stretch
 from energize.order.schedules.panels import Panels, Piece, Shares, fitted_panels
 
 __all__ = ["UNIT", "UNIT_BITS", "BlockStartSum", "Dues", "ShareIntegral"]
 
-Int64Array = npt.NDArray[np.int64]
 
 UNIT_BITS = 20
 UNIT = 1 << UNIT_BITS

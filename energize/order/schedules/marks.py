@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
+
+from energize.arrays import Int64Array
 
 __all__ = ["Marks", "Stretch"]
-
-Int64Array = npt.NDArray[np.int64]
 
 
 class Stretch(NamedTuple):

@@ -10,9 +10,10 @@ import numpy as np
 import numpy.typing as npt
 from numpy.polynomial import chebyshev
 
+from energize.arrays import FloatArray
+
 __all__ = ["Panels", "Piece", "Shares", "fitted_panels"]
 
-FloatArray = npt.NDArray[np.float64]
 
 Shares: TypeAlias = Callable[[FloatArray], FloatArray]
 """The share of each source (columns) at slots (rows), which need not be whole numbers."""

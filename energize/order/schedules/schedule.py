@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
-import numpy.typing as npt
 
+from energize.arrays import FloatArray
 from energize.errors import ConfigError, WeightError, nearest
 from energize.order.numeric import real_number, whole_number
 from energize.order.weights import checked_weight
@@ -23,7 +23,6 @@ __all__ = [
     "weights_along",
 ]
 
-FloatArray = npt.NDArray[np.float64]
 
 INTERPOLATIONS = ("step", "linear", "cosine")
 CHANGES = ("block", "sample", "block_start")

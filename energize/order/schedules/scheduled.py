@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from energize.arrays import FloatArray, Int64Array
 from energize.errors import ConfigError, WeightError
 from energize.order.protocol import Scheme
 from energize.order.schedules.block_stage import BlockStage
@@ -31,8 +32,6 @@ from energize.rng import derive
 
 __all__ = ["mixing_scheme"]
 
-Int64Array = npt.NDArray[np.int64]
-FloatArray = npt.NDArray[np.float64]
 
 _BLOCK_SIZE = 1000
 _LAST_POINT = 2**40

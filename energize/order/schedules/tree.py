@@ -7,9 +7,10 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from energize.arrays import Int64Array
+
 __all__ = ["Nodes", "SourceTree"]
 
-Int64Array = npt.NDArray[np.int64]
 
 _HALF_OCTAVE = 181 / 128
 _FINEST = 40

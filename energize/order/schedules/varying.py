@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from energize.arrays import FloatArray
 from energize.order.schedules.schedule import Schedule, weights_along
 
 __all__ = [
@@ -25,8 +26,6 @@ __all__ = [
     "stepping_at_blocks",
     "weights_at",
 ]
-
-FloatArray = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from energize.arrays import Int32Array, Int64Array
 from energize.errors import ConfigError
 from energize.order.numeric import whole_number
 from energize.order.pieces import Piece, by_source, locate_in_pieces
@@ -19,8 +19,6 @@ from energize.rng import shuffled
 
 __all__ = ["BlockScheme"]
 
-Int32Array = npt.NDArray[np.int32]
-Int64Array = npt.NDArray[np.int64]
 
 _LARGEST_BLOCK = 2**24
 

@@ -15,15 +15,13 @@ from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
-import numpy.typing as npt
 
+from energize.arrays import Int64Array, UInt64Array
 from energize.order.schemes.variates import binomial
 from energize.rng import derive, words
 
 __all__ = ["heads"]
 
-Int64Array = npt.NDArray[np.int64]
-UInt64Array = npt.NDArray[np.uint64]
 
 _SMALLEST, _LARGEST = 6, 13
 """The powers of two that have tables."""

@@ -38,8 +38,8 @@ from __future__ import annotations
 from heapq import heappop, heappush, heappushpop
 
 import numpy as np
-import numpy.typing as npt
 
+from energize.arrays import Int32Array, Int64Array
 from energize.order.pieces import Piece, locate_in_pieces, ranks_within
 from energize.order.quotients import ceil_quotient
 from energize.order.remembered import Remembered
@@ -47,8 +47,6 @@ from energize.order.schemes.balanced import BalancedSlots
 
 __all__ = ["Eras", "slots_per_era"]
 
-Int64Array = npt.NDArray[np.int64]
-Int32Array = npt.NDArray[np.int32]
 
 _SHORTEST_ERA = 2**12
 _LONGEST_PERIOD = 2**17

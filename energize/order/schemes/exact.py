@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
+from energize.arrays import Int64Array
 from energize.order.protocol import WeightedScheme
 from energize.order.schemes.balanced import BalancedSlots
 from energize.order.schemes.eras import Eras, slots_per_era
@@ -12,7 +12,6 @@ from energize.order.weights import Weights, bounded_weights
 
 __all__ = ["ExactScheme", "RareSources"]
 
-Int64Array = npt.NDArray[np.int64]
 
 _LONGEST_ERA = 2**20
 _LONGEST_RARE_ERA = 2**48

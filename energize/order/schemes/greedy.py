@@ -7,6 +7,7 @@ import reprlib
 import numpy as np
 import numpy.typing as npt
 
+from energize.arrays import Int64Array
 from energize.errors import ConfigError
 from energize.order.pieces import ranks_within
 from energize.order.protocol import WeightedScheme
@@ -14,7 +15,6 @@ from energize.order.weights import Weights
 
 __all__ = ["GreedyScheme"]
 
-Int64Array = npt.NDArray[np.int64]
 
 _LONGEST_PERIOD = 2**20
 

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
+from energize.arrays import Int64Array
 from energize.order.schemes.coins import heads
 from energize.order.schemes.variates import binomial
 from energize.rng import derive, words
 
 __all__ = ["multinomial", "without_replacement"]
 
-Int64Array = npt.NDArray[np.int64]
 
 _PICKED_AT_ONCE = 2**12
 

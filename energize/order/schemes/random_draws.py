@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
+from energize.arrays import Int64Array
 from energize.order.pieces import Piece, locate_in_pieces
 from energize.order.protocol import WeightedScheme
 from energize.order.remembered import Remembered
@@ -15,7 +15,6 @@ from energize.rng import derive
 
 __all__ = ["RandomScheme", "UniformScheme"]
 
-Int64Array = npt.NDArray[np.int64]
 
 _FIRST_BITS, _LARGEST_BITS = 30, 40
 _WEIGHT_BITS = 50

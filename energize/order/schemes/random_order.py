@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
+from energize.arrays import Int32Array, Int64Array
 from energize.order.pieces import ranks_within
 from energize.order.remembered import Remembered
 from energize.order.schemes.portions import without_replacement
 from energize.rng import derive, shuffled
 
 __all__ = ["RandomOrder", "leaf_bits"]
-
-Int32Array = npt.NDArray[np.int32]
-Int64Array = npt.NDArray[np.int64]
 
 
 class RandomOrder:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
+from energize.arrays import Int64Array
 from energize.order.quotients import EXACT_BITS, ceil_quotient
 from energize.order.remembered import Remembered
 
 __all__ = ["LargestRemainders"]
-
-Int64Array = npt.NDArray[np.int64]
 
 
 class LargestRemainders:

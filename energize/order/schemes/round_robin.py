@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
+from energize.arrays import Int64Array
 from energize.order.protocol import WeightedScheme
 from energize.order.weights import Weights
 
 __all__ = ["RoundRobinScheme"]
-
-Int64Array = npt.NDArray[np.int64]
 
 
 class RoundRobinScheme(WeightedScheme):

@@ -21,15 +21,12 @@ from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
-import numpy.typing as npt
 
+from energize.arrays import BoolArray, FloatArray, Int64Array
 from energize.rng import hash_positions
 
 __all__ = ["binomial"]
 
-Int64Array = npt.NDArray[np.int64]
-FloatArray = npt.NDArray[np.float64]
-BoolArray = npt.NDArray[np.bool_]
 
 _MOST_ATTEMPTS = 2**12
 _TABULATED = 2**16

@@ -26,8 +26,8 @@ from energize import (
 )
 from tests.support.prepared import captions, classes
 
-ROOT = Path(__file__).parent.parent
-DOCUMENTS = Path(__file__).parent / "documents" / "data_stages"
+ROOT = Path(__file__).parents[2]
+DOCUMENTS = Path(__file__).parents[1] / "documents" / "data_stages"
 EXAMPLES = ROOT / "metadatasets"
 
 STAGE = {

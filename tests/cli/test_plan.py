@@ -280,7 +280,7 @@ def test_as_a_program(mix):
     command = [sys.executable, "-m", "energize.cli", "plan", str(mix), "--at", str(10**9)]
     done = subprocess.run(
         [*command, "--steps", "3", "--batch-size", "4", "--json"],
-        capture_output=True, text=True, check=True, cwd=Path(__file__).parent.parent,
+        capture_output=True, text=True, check=True, cwd=Path(__file__).parents[2],
     )  # fmt: skip
     got = [json.loads(line) for line in done.stdout.splitlines()]
     assert got == planned(mix, "--at", 10**9, "--steps", 3, "--batch-size", 4)

@@ -26,7 +26,7 @@ from energize.errors import (
 from tests.support.mds import numbered_mds
 from tests.support.prepared import captions
 
-EXAMPLES = Path(__file__).parent / "documents" / "mosaicml_mixing"
+EXAMPLES = Path(__file__).parents[1] / "documents" / "mosaicml_mixing"
 
 
 @pytest.fixture(scope="module")

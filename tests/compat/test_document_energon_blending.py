@@ -19,7 +19,7 @@ import energize
 from energize import CaptioningSample, DefaultTaskEncoder, ImageClassificationSample
 from tests.support.prepared import captions, classes
 
-EXAMPLES = Path(__file__).parent / "documents" / "energon_blending"
+EXAMPLES = Path(__file__).parents[1] / "documents" / "energon_blending"
 
 MENDED = {
     # The page builds the encoder without its tokenizer, and its loop reads a field that the batch

@@ -78,7 +78,7 @@ class MessagepackDriver:
 
 
 def test_the_documents_example():
-    text = (Path(__file__).parent / "documents/squirrel/split_by_worker.py").read_text()
+    text = (Path(__file__).parents[1] / "documents/squirrel/split_by_worker.py").read_text()
     names = {
         "MessagepackDriver": MessagepackDriver,
         "SplitByWorker": SplitByWorker,

@@ -16,7 +16,7 @@ from energize.errors import MetadatasetError
 from energize.metadataset import read_metadataset
 from tests.support.metadatasets import written
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted(
     file for file in (ROOT / "metadatasets").glob("*.yaml") if not file.stem.startswith("stages")
 )

@@ -11,7 +11,7 @@ import pytest
 
 from examples.clients import common
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 
 LINES = {
     "ddp": 6,

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-PACKAGE = Path(__file__).parent.parent / "energize"
+PACKAGE = Path(__file__).parents[2] / "energize"
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 LAYERS = [
-    {"errors", "late", "rng"},
+    {"arrays", "errors", "late", "rng"},
     {"refs", "ranks", "topology", "reading", "padding", "describing"},
     {"cursor", "description"},
     {"streaming", "parts", "outline"},

@@ -12,7 +12,7 @@ from energize import get_train_dataset
 from energize.metadataset import leaves_with_weights, resolve
 from tests.support.prepared import captions, classes
 
-README = (Path(__file__).parent.parent / "README.md").read_text()
+README = (Path(__file__).parents[2] / "README.md").read_text()
 
 
 def blocks(language: str) -> list[str]:

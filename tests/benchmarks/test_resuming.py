@@ -48,8 +48,8 @@ def test_a_batch_that_is_not_the_next_one_is_no_measurement(tmp_path):
     asked = {"kind": "indexed", "sources": 3, "workers": 0, "positions": [NEAR], "rounds": 3}
     done = subprocess.run(
         [sys.executable, str(forgetful), json.dumps(asked | {"seconds": 5})],
-        cwd=Path(__file__).parent.parent,
-        env={"PYTHONPATH": str(Path(__file__).parent.parent)},
+        cwd=Path(__file__).parents[2],
+        env={"PYTHONPATH": str(Path(__file__).parents[2])},
         capture_output=True,
         text=True,
         timeout=60,

@@ -39,7 +39,7 @@ from tests.support.staged_files import (
     writer_beside,
 )
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")

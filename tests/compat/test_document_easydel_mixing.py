@@ -19,7 +19,7 @@ import energize.compat.easydel as face
 from energize.compat.easydel import HFDatasetShardedSource
 from tests.support.rows import texts, write_lines, write_parquet
 
-EXAMPLES = Path(__file__).parent / "documents" / "easydel_mixing"
+EXAMPLES = Path(__file__).parents[1] / "documents" / "easydel_mixing"
 
 HUB = {
     '"bigcode/starcoderdata", ': "code",

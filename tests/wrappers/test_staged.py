@@ -64,7 +64,7 @@ def test_laws(name):
 
 
 def test_the_same_in_another_process():
-    check_determinism("tests.test_stages_dataset:make_batches")
+    check_determinism("tests.wrappers.test_staged:make_batches")
 
 
 def test_any_number_of_ranks_and_workers():

@@ -392,7 +392,7 @@ def fingerprint() -> str:
 
 
 def test_orders_are_the_same_in_another_process():
-    code = "from tests.test_schemes import fingerprint; print(fingerprint())"
+    code = "from tests.order.test_schemes import fingerprint; print(fingerprint())"
     done = subprocess.run(
         [sys.executable, "-c", code],
         env={"PYTHONHASHSEED": "1", "PYTHONPATH": "."},

@@ -12,7 +12,7 @@ from energize.metadataset import Staged, leaves_with_weights, read_metadataset, 
 from tests.support.energon import run_energon
 from tests.support.metadatasets import beside_folders
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted(
     file for file in (ROOT / "metadatasets").glob("*.yaml") if not file.stem.startswith("stages")
 )
