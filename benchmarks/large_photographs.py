@@ -9,18 +9,18 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 import statistics
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import PIL.Image
-import webdataset
 from rich.console import Console
 from rich.table import Table
 from skimage import data
@@ -33,6 +33,7 @@ from energize import (
     get_loader,
     get_train_dataset,
     prepare,
+    write_shards,
 )
 
 __all__ = ["Large", "compare_large", "large_folder"]
@@ -92,18 +93,20 @@ def large_folder(root: Path, kind: str, side: int = _SIDE) -> Path:
     folder = root / f"large-{kind}-{side}"
     if (folder / ".nv-meta" / ".info.json").exists():
         return folder
-    folder.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(folder, ignore_errors=True)
+    write_shards(_samples(kind, side), folder)
+    prepare(folder, split_ratios={"train": 1}, sample_type="CaptioningSample")
+    return folder
+
+
+def _samples(kind: str, side: int) -> Iterator[dict[str, Any]]:
     photograph = PIL.Image.fromarray(getattr(data, _PHOTOGRAPH)()).resize((side, side))
     pixels = np.asarray(photograph)
-    with webdataset.TarWriter(str(folder / "0.tar")) as tar:
-        for number in range(_COUNT):
-            buffer = io.BytesIO()
-            turned = PIL.Image.fromarray(np.roll(pixels, number * 50, axis=1))
-            turned.save(buffer, "JPEG" if kind == "jpg" else "PNG")
-            sample = {"__key__": f"{number:03d}", kind: buffer.getvalue(), "txt": str(number)}
-            tar.write(sample)
-    prepare(folder, split_ratios={"train": 1}, sample_type="CaptioningSample", overwrite=True)
-    return folder
+    for number in range(_COUNT):
+        buffer = io.BytesIO()
+        turned = PIL.Image.fromarray(np.roll(pixels, number * 50, axis=1))
+        turned.save(buffer, "JPEG" if kind == "jpg" else "PNG")
+        yield {"__key__": f"{number:03d}", kind: buffer.getvalue(), "txt": str(number)}
 
 
 def _measured(folder: Path, kind: str, decoded: str) -> Large:

@@ -31,7 +31,7 @@ from benchmarks.mixing_comparing import compare_delivery
 from benchmarks.mixing_peers import OPENERS
 from energize.order.making import make_scheme
 from energize.order.protocol import Scheme
-from energize.order.schedules.schedule import Schedule
+from energize.order.schedule import Schedule
 
 __all__ = ["Cost", "cost", "main"]
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import io
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import PIL.Image
-import webdataset
 from skimage import data
 
-from energize import prepare
+from energize import prepare, write_shards
 
 __all__ = ["SIDE", "prepared_folder", "shard_paths"]
 
@@ -29,8 +29,8 @@ def prepared_folder(root: Path, samples: int) -> Path:
     """The folder of `samples` photographs below `root`; it is made when it is not there yet."""
     folder = root / f"photographs-{samples}"
     if not (folder / ".nv-meta").exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        _write_shards(folder, samples)
+        shutil.rmtree(folder, ignore_errors=True)
+        write_shards(_samples(samples), folder, samples_per_shard=-(-samples // _SHARDS))
         prepare(folder, split_ratios={"train": 1}, sample_type="CaptioningSample", overwrite=True)
     return folder
 
@@ -40,24 +40,15 @@ def shard_paths(folder: Path) -> list[str]:
     return sorted(map(str, folder.glob("*.tar")))
 
 
-def _write_shards(folder: Path, samples: int) -> None:
-    per_shard = -(-samples // _SHARDS)
-    crops = _crops(samples)
-    for shard in range(_SHARDS):
-        with webdataset.TarWriter(str(folder / f"{shard:02d}.tar")) as tar:
-            for number in range(shard * per_shard, min(samples, (shard + 1) * per_shard)):
-                name, jpeg = next(crops)
-                caption = f"photograph {number}: a part of {name}"
-                tar.write({"__key__": f"{number:08d}", "jpg": jpeg, "txt": caption})
-
-
-def _crops(samples: int) -> Iterator[tuple[str, bytes]]:
+def _samples(count: int) -> Iterator[dict[str, Any]]:
     """Random parts of photographs at random scales, mirrored or not, as JPEG."""
     photographs = {name: getattr(data, name)() for name in _PHOTOGRAPHS}
     random = np.random.default_rng(0)
-    for _ in range(samples):
+    for number in range(count):
         name = _PHOTOGRAPHS[random.integers(len(_PHOTOGRAPHS))]
-        yield name, _jpeg(_crop(photographs[name], random))
+        jpeg = _jpeg(_crop(photographs[name], random))
+        caption = f"photograph {number}: a part of {name}"
+        yield {"__key__": f"{number:08d}", "jpg": jpeg, "txt": caption}
 
 
 def _crop(photograph: np.ndarray[Any, Any], random: np.random.Generator) -> PIL.Image.Image:

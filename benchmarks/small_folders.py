@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import io
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import PIL.Image
-import webdataset
 
-from energize import prepare
+from energize import prepare, write_shards
 
 __all__ = ["small_mix"]
 
@@ -36,13 +37,15 @@ def small_mix(root: Path, sources: int) -> Path:
 
 def _write(folder: Path, number: int) -> None:
     shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
+    write_shards(_samples(number), folder)
+    prepare(folder, split_ratios={"train": 1}, sample_type="CaptioningSample")
+
+
+def _samples(number: int) -> Iterator[dict[str, Any]]:
     random = np.random.default_rng(number)
-    with webdataset.TarWriter(str(folder / "0.tar")) as tar:
-        for sample in range(_SAMPLES):
-            pixels = random.integers(0, 256, (_SIDE, _SIDE, 3), dtype=np.uint8)
-            buffer = io.BytesIO()
-            PIL.Image.fromarray(pixels).save(buffer, "JPEG")
-            caption = f"photograph {sample} of folder {number}"
-            tar.write({"__key__": f"{sample:05d}", "jpg": buffer.getvalue(), "txt": caption})
-    prepare(folder, split_ratios={"train": 1}, sample_type="CaptioningSample", overwrite=True)
+    for sample in range(_SAMPLES):
+        pixels = random.integers(0, 256, (_SIDE, _SIDE, 3), dtype=np.uint8)
+        buffer = io.BytesIO()
+        PIL.Image.fromarray(pixels).save(buffer, "JPEG")
+        caption = f"photograph {sample} of folder {number}"
+        yield {"__key__": f"{sample:05d}", "jpg": buffer.getvalue(), "txt": caption}

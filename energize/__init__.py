@@ -1,5 +1,7 @@
 """energize decides what a training run reads, in which proportion, and delivers typed batches."""
 
+from energize.compat.data_stages.building import build_stage, get_staged_train_dataset
+from energize.compat.data_stages.reading import StageData, read_stages
 from energize.cursor import INFINITE, Cursor
 from energize.dataset import Dataset, IndexedDataset
 from energize.errors import (
@@ -30,15 +32,13 @@ from energize.errors import (
 )
 from energize.loader import Loader, get_loader, get_savable_loader
 from energize.metadataset.building import get_train_dataset, get_val_dataset, get_val_datasets
-from energize.metadataset.stages import StageData, build_stage, get_staged_train_dataset
-from energize.metadataset.stages_reading import read_stages
 from energize.order.epochs.quotas import Quota
 from energize.order.making import make_scheme
 from energize.order.protocol import Scheme
-from energize.order.schedules.schedule import Schedule, WeightSchedulePoint, WeightScheduler
+from energize.order.schedule import Schedule, WeightSchedulePoint, WeightScheduler
 from energize.order.stages.plan import Stage, StagePlan
 from energize.padding import is_padding
-from energize.prepare import PrepareReport, prepare
+from energize.prepare import PrepareReport, prepare, write_shards
 from energize.reading import Failed, Reading
 from energize.refs import Refs
 from energize.samples.crude import CrudeSample
@@ -183,4 +183,5 @@ __all__ = [
     "prepare",
     "read_stages",
     "stateless",
+    "write_shards",
 ]

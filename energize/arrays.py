@@ -1,16 +1,29 @@
-"""The arrays that are handed on inside energize, by what they hold."""
+"""The arrays that are handed on inside energize, by what they hold; and rows by their value."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import pairwise
 from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-
-__all__ = ["BoolArray", "FloatArray", "Int32Array", "Int64Array", "UInt64Array"]
 
 BoolArray: TypeAlias = npt.NDArray[np.bool_]
 FloatArray: TypeAlias = npt.NDArray[np.float64]
 Int32Array: TypeAlias = npt.NDArray[np.int32]
 Int64Array: TypeAlias = npt.NDArray[np.int64]
 UInt64Array: TypeAlias = npt.NDArray[np.uint64]
+
+
+def rows_by_value(values: Int64Array) -> Iterator[tuple[int, Int64Array]]:
+    """Each value that occurs, ascending, and the rows in which it stands.
+
+    >>> [(value, rows.tolist()) for value, rows in rows_by_value(np.array([7, 5, 7]))]
+    [(5, [1]), (7, [0, 2])]
+    """
+    order = np.argsort(values, kind="stable")
+    ordered = values[order]
+    starts = np.flatnonzero(np.diff(ordered, prepend=ordered[:1] - 1)).tolist()
+    for start, end in pairwise([*starts, len(order)]):
+        yield int(ordered[start]), order[start:end]

@@ -14,17 +14,6 @@ from energize.errors import EmptyDatasetError, StateError
 from energize.reading import Fetches, Reading, resolve
 from energize.topology import Lane
 
-__all__ = [
-    "INFINITE",
-    "Counted",
-    "CountingCursor",
-    "Cursor",
-    "Origin",
-    "State",
-    "counter_field",
-    "state_field",
-]
-
 State = dict[str, Any]
 """A plain JSON-able dict: the whole of what a cursor remembers."""
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -31,7 +31,15 @@ from energize.cursor import (
 )
 from energize.description import Description
 from energize.errors import ConfigError, NotIndexedError
-from energize.outline import Survey, packed_outline, survey, tree_differences
+from energize.outline import (
+    Outline,
+    Survey,
+    packed_outline,
+    same_inputs,
+    settings_differences,
+    survey,
+    tree_differences,
+)
 from energize.parts import PartReader, PartStream
 from energize.reading import Failed, Reading, resolve
 from energize.refs import Refs
@@ -99,17 +107,46 @@ class Dataset(Description, ABC, Generic[T_co]):
         )
 
     def mismatches(
-        self, saved: dict[str, Any], current: dict[str, Any], state: State
+        self, saved: Outline, current: Outline, state: State, later: list[str]
     ) -> Iterator[str]:
         """What forbids to go on here from `state` of a dataset with another outline, a line each.
 
-        Every difference does, unless a subclass knows that those after the state's position do no
-        harm.
+        Every difference does, but those that matter only after the state's position: they are told
+        in `later`.
         """
-        return tree_differences(saved, current)
+        node: Dataset[Any] = self
+        while node.ends_loops:
+            node = node.inputs[0]
+        position = state.get("position")
+        if not node.indexed or not isinstance(position, int):
+            return tree_differences(saved, current)
+        return node.differences_until(position, saved, current, later)
 
-    forgives_later_changes: ClassVar[bool] = False
-    """Whether a state may be of another dataset, where `mismatches` finds nothing in its past."""
+    def differences_until(
+        self, items: int, saved: Outline, current: Outline, later: list[str]
+    ) -> Iterator[str]:
+        """As `mismatches`, of a node inside, of which `items` items have been given."""
+        node: Dataset[Any] = self
+        while node.passes_on:
+            node = node.inputs[0]
+        taken = node.taken(items) if isinstance(node, IndexedDataset) else None
+        if taken is None or not same_inputs(saved, current):
+            yield from tree_differences(saved, current)
+            return
+        before, lines = node.settings_until(items, saved, later)
+        yield from settings_differences(before, current)
+        yield from lines
+        inputs = zip(node.inputs, saved["inputs"], current["inputs"], taken, strict=True)
+        for each, one, other, given in inputs:
+            yield from each.differences_until(given, one, other, later)
+
+    def settings_until(
+        self, items: int, saved: Outline, later: list[str]
+    ) -> tuple[Outline, list[str]]:
+        """The saved outline with today's values of settings that differ, but not in what they make
+        of the first `items` items; and what more there is to say of the others.
+        """
+        return saved, []
 
     @cached_property
     def survey(self) -> Survey:
@@ -270,61 +307,35 @@ class IndexedDataset(Dataset[T_co]):
     def refs(self, positions: Int64Array, attempt: int = 0) -> Refs:
         """Which samples of which sources the items at `positions` are made of; reads nothing."""
 
-    @property
-    def in_turn(self) -> bool:
-        """Whether each input's items are taken one after another from its first, none left out."""
-        return False
-
     def taken(self, n: int) -> Sequence[int] | None:
-        """How many items of each of `inputs` the first `n` items are made of.
-
-        None where that is known by counting only. A dataset that is `in_turn` knows it, at no more
-        cost for a large `n` than for a small one.
+        """How many items of each of `inputs` the first `n` items are made of, where these are each
+        input's first ones; None where others are taken.
         """
         return None
-
-    def stretches(self, start: int, stop: int) -> Iterator[tuple[int, int, int]] | None:
-        """The items from `start` to before `stop` as stretches of items of the inputs: each the
-        number of an input, the first item and the one behind the last, in the order in which they
-        are taken from that input.
-
-        None where items are not taken in stretches.
-        """
-        if not self.in_turn:
-            return None
-        before, behind = self.taken(start) or (), self.taken(stop) or ()
-        pairs = enumerate(zip(before, behind, strict=True))
-        return ((number, first, end) for number, (first, end) in pairs if end > first)
 
     def consumed(self, n: int) -> Int64Array:
         """How many samples of each of `sources` the first `n` items are made of: int64.
 
         Reads nothing. Failed samples count, their substitutes do not. What takes no prefix of a mix
-        costs in proportion to its epochs among the `n` items, or where not even stretches are
-        known, to `n`.
+        costs in proportion to its epochs among the `n` items, or where not even these are known, to
+        `n`.
         """
-        inputs = [cast("IndexedDataset[Any]", each) for each in self.inputs]
         taken = self.taken(n)
-        if taken is not None and (self.in_turn or all(each.one_each for each in inputs)):
-            return np.concatenate([each.consumed(k) for each, k in zip(inputs, taken, strict=True)])
-        stretches = self.stretches(0, n)
-        if stretches is None:
-            return self._counted(n)
-        counts = [np.zeros(len(each.sources), dtype=np.int64) for each in inputs]
-        for number, first, end in stretches:
-            counts[number] += inputs[number].consumed(end) - inputs[number].consumed(first)
-        return np.concatenate(counts)
+        if taken is None:
+            return np.array([n], dtype=np.int64) if self.one_each else self._counted(0, n)
+        pairs = zip(self.inputs, taken, strict=True)
+        return np.concatenate([cast("IndexedDataset[Any]", each).consumed(k) for each, k in pairs])
 
-    @cached_property
+    @property
     def one_each(self) -> bool:
         """Whether every item is known to be one sample, all of one source."""
-        single = len(self.inputs) == 1 and self.taken(1) == [1] and self.taken(2**40) == [2**40]
-        return single and cast("IndexedDataset[Any]", self.inputs[0]).one_each
+        return False
 
-    def _counted(self, n: int) -> Int64Array:
+    def _counted(self, start: int, stop: int) -> Int64Array:
+        """What the items from `start` to before `stop` consume, counted one by one."""
         counts = np.zeros(len(self.sources), dtype=np.int64)
-        for start in range(0, n, _COUNTED_AT_ONCE):
-            positions = np.arange(start, min(start + _COUNTED_AT_ONCE, n), dtype=np.int64)
+        for first in range(start, stop, _COUNTED_AT_ONCE):
+            positions = np.arange(first, min(first + _COUNTED_AT_ONCE, stop), dtype=np.int64)
             counts += np.bincount(self.refs(positions).source, minlength=len(counts))
         return counts
 

@@ -6,10 +6,9 @@ import dataclasses
 import hashlib
 import json
 from collections.abc import Mapping
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
-
-__all__ = ["ATOMS", "described", "digest"]
 
 ATOMS = frozenset({type(None), bool, int, float, str})
 """Types of values that are their own description."""
@@ -23,6 +22,8 @@ def described(value: Any) -> Any:
         value = value.item()
     if isinstance(value, int | float | str):
         return value
+    if isinstance(value, Fraction):
+        return str(value)
     if isinstance(value, Mapping):
         return {str(key): described(each) for key, each in value.items()}
     if isinstance(value, list | tuple):

@@ -12,8 +12,6 @@ from energize.errors import ConfigError
 from energize.rng import derive
 from energize.topology import WorkerConfig
 
-__all__ = ["Description"]
-
 
 class Description:
     """Parameters and inputs: immutable, picklable, comparable, holding nothing open.

@@ -33,6 +33,7 @@ process to the trainer.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from difflib import get_close_matches
 
 __all__ = [
     "ConfigError",
@@ -174,20 +175,6 @@ class SkipSample(Exception):  # noqa: N818 - not an error, and the name users kn
 
 def nearest(word: str, known: Sequence[str]) -> str:
     """A hint `; did you mean 'x'?` naming the known word most like `word`, or nothing."""
-    best = min(known, key=lambda other: _edits(word.lower(), other.lower()), default=None)
-    if best is None or _edits(word.lower(), best.lower()) > max(2, len(word) // 2):
-        return ""
-    return f"; did you mean {best!r}?"
-
-
-def _edits(a: str, b: str) -> int:
-    """The Levenshtein distance of two short words."""
-    row = list(range(len(b) + 1))
-    for i, char_a in enumerate(a, 1):
-        diagonal, row[0] = row[0], i
-        for j, char_b in enumerate(b, 1):
-            diagonal, row[j] = (
-                row[j],
-                min(row[j] + 1, row[j - 1] + 1, diagonal + (char_a != char_b)),
-            )
-    return row[-1]
+    by_lower = {other.lower(): other for other in known}
+    found = get_close_matches(word.lower(), by_lower, n=1)
+    return f"; did you mean {by_lower[found[0]]!r}?" if found else ""

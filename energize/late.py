@@ -1,4 +1,4 @@
-"""torch, imported when it is first used.
+"""torch, and webdataset which imports it, imported when they are first used.
 
 Importing torch takes longer than anything that commands such as `energize plan` do. Modules that
 need it to define classes import it themselves.
@@ -10,7 +10,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-__all__ = ["torch"]
+__all__ = ["torch", "webdataset"]
 
 
 class _LateModule(ModuleType):
@@ -27,5 +27,7 @@ if TYPE_CHECKING:
     import torch.distributed
     import torch.multiprocessing
     import torch.utils.data
+    import webdataset
 else:
     torch = _LateModule("torch")
+    webdataset = _LateModule("webdataset")

@@ -23,18 +23,8 @@ from energize.describing import ATOMS, described, digest
 from energize.description import Description
 from energize.errors import StateError
 
-__all__ = [
-    "Survey",
-    "outline",
-    "outlines",
-    "packed",
-    "packed_outline",
-    "survey",
-    "tree_differences",
-    "unpacked",
-]
-
-Tree = dict[str, Any]
+Outline = dict[str, Any]
+"""A node, or what a state keeps of it: its kind, its settings, its inputs."""
 
 _CALLS = 64
 """Calls of functions whose names are looked up: folders of a mix mostly have the same ones."""
@@ -110,23 +100,23 @@ def survey(dataset: Description) -> Survey:
     return Survey(digest(words), tuple(functions), digest(places))
 
 
-def outline(dataset: Description) -> Tree:
+def outline(dataset: Description) -> Outline:
     """What decides which samples come, as a JSON-able tree; the same for equal orders."""
     while dataset.passes_on or dataset.ends_loops:
         dataset = dataset.inputs[0]
     return _outlined(dataset)
 
 
-def _outlined(node: Description) -> Tree:
+def _outlined(node: Description) -> Outline:
     while node.passes_on:
         node = node.inputs[0]
-    tree: Tree = {"kind": type(node).__name__, **_deciding(node)}
+    tree: Outline = {"kind": type(node).__name__, **_deciding(node)}
     if node.inputs:
         tree["inputs"] = [_outlined(each) for each in node.inputs]
     return tree
 
 
-def _deciding(node: Description) -> Tree:
+def _deciding(node: Description) -> Outline:
     """The settings of a node but those that change no sample."""
     values = node.__dict__
     return {
@@ -149,7 +139,7 @@ def packed_outline(dataset: Description) -> str:
     return packed({"form": _SHORTEST, "tree": _formed(tree, _SHORTEST)})
 
 
-def outlines(text: str, dataset: Description) -> tuple[Tree, Tree]:
+def outlines(text: str, dataset: Description) -> tuple[Outline, Outline]:
     """The outline packed in `text`, and that of `dataset` in the same form.
 
     Raises `StateError` for a text that is no outline.
@@ -192,7 +182,13 @@ def tree_differences(saved: Any, current: Any, label: str = "") -> Iterator[str]
     if saved.get("kind") != current.get("kind"):
         yield f"{_label(saved)}: was a {saved.get('kind')}, is a {current.get('kind')}"
         return
-    names = _names_of_inputs(current)
+    yield from settings_differences(saved, current, label)
+    yield from _inputs_differ(label, saved.get("inputs", []), current.get("inputs", []))
+
+
+def settings_differences(saved: Outline, current: Outline, label: str = "") -> Iterator[str]:
+    """As `tree_differences`, without the inputs."""
+    label, names = label or _label(current), _names_of_inputs(current)
     for name in {**saved, **current}:
         if name in ("kind", "inputs"):
             continue
@@ -201,7 +197,16 @@ def tree_differences(saved: Any, current: Any, label: str = "") -> Iterator[str]
             yield f"{label}: {name} {where} {_short(value[name])}"
         else:
             yield from _changed(label, name, saved[name], current[name], names)
-    yield from _inputs_differ(label, saved.get("inputs", []), current.get("inputs", []))
+
+
+def same_inputs(saved: Any, current: Any) -> bool:
+    """Whether two outlines are of one kind, over inputs of the same names."""
+    trees = [each for each in (saved, current) if isinstance(each, dict)]
+    inputs = [each.get("inputs", []) for each in trees]
+    if len(trees) < 2 or not all(isinstance(each, list) for each in inputs):
+        return False
+    names = [[_label(each) for each in found] for found in inputs]
+    return names[0] == names[1] and saved.get("kind") == current.get("kind")
 
 
 def _changed(
@@ -255,7 +260,7 @@ def _renamed(label: str, before: Sequence[str], now: Sequence[str]) -> Iterator[
         yield f"{label}: the order of its inputs was {', '.join(before)}, is {', '.join(now)}"
 
 
-def _digests_differ(label: str, saved: Tree, current: Tree) -> Iterator[str]:
+def _digests_differ(label: str, saved: Outline, current: Outline) -> Iterator[str]:
     before, now = saved.get("names") or [], current.get("names") or []
     if saved.get("count") != current.get("count"):
         yield f"{label}: had {saved.get('count')} inputs, has {current.get('count')}"
@@ -276,7 +281,7 @@ def _digests_differ(label: str, saved: Tree, current: Tree) -> Iterator[str]:
             )
 
 
-def _formed(tree: Tree, form: str) -> Tree:
+def _formed(tree: Outline, form: str) -> Outline:
     """An outline in one of the forms that a state keeps."""
     inputs = tree.get("inputs", [])
     shorter = {name: value for name, value in tree.items() if name != "inputs"}
@@ -294,7 +299,7 @@ def _formed(tree: Tree, form: str) -> Tree:
         _digest([each, *(own[name][number] for name in own)], width)
         for number, each in enumerate(inputs)
     ]
-    kept: Tree = {"count": len(inputs), "digests": "".join(digests)}
+    kept: Outline = {"count": len(inputs), "digests": "".join(digests)}
     if form == "brief" or len(inputs) <= _WIDE:
         kept["names"] = [_label(each) for each in inputs]
     return {name: value for name, value in shorter.items() if name not in own} | {"inputs": kept}
@@ -304,7 +309,7 @@ def _digest(value: Any, width: int) -> str:
     return hashlib.blake2b(json.dumps(value).encode(), digest_size=4).hexdigest()[:width]
 
 
-def _names_of_inputs(tree: Tree) -> list[str]:
+def _names_of_inputs(tree: Outline) -> list[str]:
     inputs = tree.get("inputs", [])
     return [_label(each) for each in inputs] if isinstance(inputs, list) else []
 
@@ -320,7 +325,7 @@ def _label(tree: Any) -> str:
     return f"{tree.get('kind')} of {', '.join(names[:_NAMED])}{more}"
 
 
-def _leaves(tree: Tree) -> Iterator[str]:
+def _leaves(tree: Outline) -> Iterator[str]:
     inputs = tree.get("inputs")
     if isinstance(inputs, list):
         for each in inputs:
@@ -337,7 +342,7 @@ def _short(value: Any) -> str:
     return text if len(text) <= 100 else f"{text[:97]}..."
 
 
-def packed(tree: Tree) -> str:
+def packed(tree: Outline) -> str:
     """A JSON-able tree as a text: readable where it is short, else compressed."""
     text = json.dumps(tree, separators=(",", ":"))
     if len(text) <= _PLAIN:
@@ -345,7 +350,7 @@ def packed(tree: Tree) -> str:
     return base64.b64encode(zlib.compress(text.encode(), 9)).decode()
 
 
-def unpacked(text: str, what: str) -> Tree:
+def unpacked(text: str, what: str) -> Outline:
     """What `packed` packed; `StateError` naming `what` for anything else."""
     try:
         if not text.startswith("{"):

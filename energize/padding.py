@@ -7,8 +7,6 @@ from typing import Any, TypeVar
 
 from energize.late import torch
 
-__all__ = ["PADDING", "Markable", "is_padding", "marked"]
-
 T = TypeVar("T")
 
 PADDING = "__padding__"

@@ -17,8 +17,6 @@ from energize.rng import derive, hash_positions
 from energize.streaming import Stream, empty_passes, nothing_comes
 from energize.topology import Lane
 
-__all__ = ["Part", "PartReader", "PartStream"]
-
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 

@@ -10,8 +10,6 @@ from typing import Any
 
 from energize.errors import ConfigError
 
-__all__ = ["ALONE", "Ranks", "current_ranks"]
-
 _LAUNCHERS = {
     "torchrun": ("RANK", "WORLD_SIZE"),
     "Open MPI": ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),

@@ -12,8 +12,6 @@ import numpy as np
 from energize.arrays import Int64Array
 from energize.errors import EncoderError, SampleError, SkipSample, SubstitutionError
 
-__all__ = ["MAX_ATTEMPTS", "Failed", "Fetches", "Reading", "resolve"]
-
 T = TypeVar("T")
 
 MAX_ATTEMPTS = 256

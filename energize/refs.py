@@ -9,8 +9,6 @@ import numpy as np
 
 from energize.arrays import Int64Array
 
-__all__ = ["Refs"]
-
 
 @dataclass(frozen=True, slots=True)
 class Refs:

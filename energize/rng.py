@@ -17,9 +17,6 @@ import numpy.typing as npt
 
 from energize.arrays import Int64Array, UInt64Array
 
-__all__ = ["derive", "generator", "hash_positions", "shuffled", "words"]
-
-
 _MASK = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15
 

@@ -30,16 +30,6 @@ from energize.errors import EmptyDatasetError, StateError
 from energize.reading import MAX_ATTEMPTS, Fetches, Reading, resolve
 from energize.topology import Lane
 
-__all__ = [
-    "EndlessStream",
-    "IndexedStream",
-    "LaneCursor",
-    "Stream",
-    "TakenStream",
-    "empty_passes",
-    "nothing_comes",
-]
-
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from energize.errors import ConfigError
+from energize.numbers import checked_whole
 from energize.ranks import Ranks, current_ranks
-
-__all__ = ["SINGLE_LANE", "Lane", "WorkerConfig"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,21 +74,18 @@ class WorkerConfig:
                 f"torch.distributed or of the launcher); got rank={rank!r}, "
                 f"world_size={world_size!r}"
             )
-        for name, value, least in (
-            ("rank", rank, 0),
-            ("world_size", world_size, 1),
-            ("num_workers", num_workers, 0),
-            ("seed_offset", seed_offset, None),
-        ):
-            if value is None and name in ("rank", "world_size"):
-                continue
-            whole = isinstance(value, int) and not isinstance(value, bool)
-            if value is None or not whole or (least is not None and value < least):
-                raise ConfigError(
-                    f"WorkerConfig: {name} is a whole number{_from(least)}; got {value!r}"
-                )
-        chosen = None if rank is None or world_size is None else Ranks(rank, world_size)
-        values = (chosen, data_parallel_group, num_workers, seed_offset)
+        chosen = None
+        if rank is not None:
+            chosen = Ranks(
+                checked_whole(rank, "WorkerConfig: rank", 0),
+                checked_whole(world_size, "WorkerConfig: world_size", 1),
+            )
+        values = (
+            chosen,
+            data_parallel_group,
+            checked_whole(num_workers, "WorkerConfig: num_workers", 0),
+            checked_whole(seed_offset, "WorkerConfig: seed_offset"),
+        )
         for name, value in zip(self.__slots__, values, strict=True):
             object.__setattr__(self, name, value)
 
@@ -168,7 +164,3 @@ class WorkerConfig:
             None,
             self.seed_offset,
         )
-
-
-def _from(least: int | None) -> str:
-    return "" if least is None else f", {least} or more"

@@ -1,7 +1,7 @@
 """Makes three small prepared folders from photographs that come with installed packages.
 
-Shards are written with webdataset and prepared with energize, as your own data would be. Run it
-with `python -m examples.photographs --data demo-data`; folders that are complete stay as they are.
+Shards are written and prepared with energize, as your own data would be. Run it with
+`python -m examples.photographs --data demo-data`; folders that are complete stay as they are.
 """
 
 from __future__ import annotations
@@ -17,11 +17,17 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import webdataset
 from PIL import Image
 from rich.console import Console
 
-from energize import DatasetError, Reading, WebdatasetSource, prepare
+from energize import (
+    DatasetError,
+    PrepareError,
+    Reading,
+    WebdatasetSource,
+    prepare,
+    write_shards,
+)
 from examples.command_line import ExampleError, data_parser, run
 
 PHOTOGRAPHS = {
@@ -111,11 +117,10 @@ def _make(folder: Path, recipe: Recipe) -> None:
     try:
         with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as beside:
             whole = Path(beside) / folder.name
-            whole.mkdir()
             _write_shards(whole, recipe)
             prepare(whole, split_ratios=SPLIT, workers=1, **_sample_type(recipe))
             whole.rename(folder)
-    except OSError as error:
+    except (OSError, PrepareError) as error:
         raise ExampleError(
             f"{folder} cannot be written: {error}. The three folders need 20 MB; make room, or "
             "give another folder with --data"
@@ -132,11 +137,8 @@ def _sample_type(recipe: Recipe) -> dict[str, Any]:
 
 
 def _write_shards(folder: Path, recipe: Recipe) -> None:
-    samples = _samples(recipe)
-    for shard in range(SHARDS):
-        with webdataset.TarWriter(str(folder / f"shard-{shard:03d}.tar"), mtime=0) as writer:
-            for _ in range(recipe.samples // SHARDS):
-                writer.write(next(samples))
+    per_shard = recipe.samples // SHARDS
+    write_shards(_samples(recipe), folder, samples_per_shard=per_shard, pattern="shard-%03d.tar")
     files = "\n".join(f"{package}/{file}" for package, file in PHOTOGRAPHS.values())
     (folder / _NOTE).write_text(
         f"{recipe.contents}, made by the examples of energize.\nThe photographs come with "
@@ -145,12 +147,11 @@ def _write_shards(folder: Path, recipe: Recipe) -> None:
 
 
 def _samples(recipe: Recipe) -> Iterator[dict[str, Any]]:
-    """Raw samples without end, the same in every run."""
+    """Raw samples, the same in every run."""
     random = np.random.default_rng(zlib.crc32(recipe.name.encode()))
     photographs = {what: photograph(*where) for what, where in PHOTOGRAPHS.items()}
     names = list(photographs)
-    number = 0
-    while True:
+    for number in range(recipe.samples):
         label = int(random.integers(len(names)))
         crop, row, column = _random_crop(photographs[names[label]], random)
         sample: dict[str, Any] = {"__key__": f"{number:06d}", recipe.part: _encoded(crop, recipe)}
@@ -159,7 +160,6 @@ def _samples(recipe: Recipe) -> Iterator[dict[str, Any]]:
         else:
             sample["txt"] = recipe.caption.format(what=names[label], row=row, column=column)
         yield sample
-        number += 1
 
 
 def _random_crop(

@@ -22,8 +22,6 @@ from energize.prepare.splitting import split
 from energize.samples.field_map import parse_field
 from energize.storage.nv_meta import CRUDE
 
-__all__ = ["ask_field_map", "ask_ratios", "ask_sample_type"]
-
 T = TypeVar("T")
 
 _NONE = "-"

@@ -13,8 +13,6 @@ from energize.errors import NotPreparedError, ShardError
 from energize.storage.nv_meta import read_dataset_yaml, read_info, read_splits
 from energize.storage.tar import index_path
 
-__all__ = ["info"]
-
 
 def info(
     path: Annotated[Path, typer.Argument(help="A prepared folder.")],

@@ -17,8 +17,6 @@ from energize.cli.schema import schema
 from energize.cli.simulate import simulate
 from energize.errors import EnergizeError
 
-__all__ = ["app"]
-
 
 class _Commands(TyperGroup):
     """Errors of energize are one message, without the traceback that means nothing to a user."""

@@ -11,32 +11,14 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 
-from energize.errors import ConfigError
-
-__all__ = [
-    "AsJson",
-    "BatchSize",
-    "MaxSamplesPerSequence",
-    "MixPath",
-    "Seed",
-    "ShuffleBufferSize",
-    "SplitPart",
-    "Steps",
-    "at_least",
-    "count_text",
-    "counted_text",
-    "print_table",
-    "table_console",
-]
+from energize.numbers import checked_whole
 
 
 def at_least(least: int) -> Callable[[typer.CallbackParam, int | None], int | None]:
     """What checks the number given for an option: `ConfigError` for one below `least`."""
 
     def check(option: typer.CallbackParam, value: int | None) -> int | None:
-        if value is not None and value < least:
-            raise ConfigError(f"{option.opts[0]} is a whole number, {least} or more; got {value}")
-        return value
+        return None if value is None else checked_whole(value, option.opts[0], least)
 
     return check
 

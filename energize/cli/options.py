@@ -7,8 +7,6 @@ from collections.abc import Sequence
 
 from energize.errors import ConfigError
 
-__all__ = ["parse_field_map", "parse_patterns", "parse_ratios"]
-
 _PARTS = ("train", "val", "test")
 
 

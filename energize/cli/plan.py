@@ -21,8 +21,6 @@ from energize.preview.asked import read_mix
 from energize.preview.planning import PlannedBatch, PlannedSample
 from energize.preview.planning import plan as planned
 
-__all__ = ["plan"]
-
 _STEPS_PER_TABLE = 20
 _SHARDS_SHOWN = 12
 

@@ -27,8 +27,6 @@ from energize.prepare.report import PrepareReport
 from energize.prepare.shards import Progress as OnProgress
 from energize.storage.nv_meta_files import is_prepared
 
-__all__ = ["prepare"]
-
 _REDRAW_SECONDS = 0.1
 
 

@@ -9,24 +9,6 @@ import typer
 
 from energize.prepare.fields import SAMPLE_TYPE_NAMES
 
-__all__ = [
-    "DatasetYamlName",
-    "Exclude",
-    "FieldMap",
-    "Folder",
-    "ForceOverwrite",
-    "NonInteractive",
-    "NumWorkers",
-    "SampleType",
-    "ShowProgress",
-    "ShuffleTars",
-    "SkipDatasetYaml",
-    "SplitParts",
-    "SplitRatio",
-    "Sqlite",
-    "TarIndexOnly",
-]
-
 Folder = Annotated[Path, typer.Argument(help="The folder that holds the tar shards.")]
 SplitRatio = Annotated[
     str | None, typer.Option(help="Shares of the shards for train, val and test: 8,1,1.")

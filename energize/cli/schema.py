@@ -8,11 +8,9 @@ from typing import Annotated
 
 import typer
 
+from energize.compat.data_stages import keys as stage_files
 from energize.errors import ConfigError
-from energize.metadataset import stages_schema
-from energize.metadataset.schema import json_schema
-
-__all__ = ["schema"]
+from energize.metadataset.json_schema import json_schema
 
 
 def schema(
@@ -29,7 +27,7 @@ def schema(
 
     # yaml-language-server: $schema=metadataset.schema.json
     """
-    text = json.dumps(stages_schema.json_schema() if stages else json_schema(), indent=2)
+    text = json.dumps(stage_files.json_schema() if stages else json_schema(), indent=2)
     if output is None:
         typer.echo(text)
         return

@@ -11,8 +11,6 @@ from rich.text import Text
 from energize.prepare.first_look import FirstLook
 from energize.storage.nv_meta import CRUDE, DatasetConfig
 
-__all__ = ["show_config", "show_samples", "show_splits", "size_text"]
-
 
 def show_samples(console: Console, shard: str, look: FirstLook) -> None:
     """Keys, parts, sizes and the start of texts of the first samples of a shard."""

@@ -22,8 +22,6 @@ from energize.preview.chart import check_chart, draw_shares
 from energize.preview.simulating import Simulation, SourceForecast
 from energize.preview.simulating import simulate as simulated
 
-__all__ = ["simulate"]
-
 _WIDE = 100
 """Columns of a terminal from which on weights are shown beside the shares."""
 
@@ -74,7 +72,7 @@ def simulate(
 
 
 def _waiting(text: str) -> AbstractContextManager[object]:
-    """A spinner with `text` while there is nothing to show yet; gone behind it.
+    """A spinner with `text` while there is nothing to show yet, and gone afterwards.
 
     It is for people alone: rich takes a pipe for a terminal too when FORCE_COLOR is set.
     """
@@ -137,12 +135,13 @@ def _table(simulation: Simulation, mix: Mix, *, with_weights: bool) -> Table:
 
 
 def _numbers(each: SourceForecast, asked: Asked | None) -> list[str]:
-    repeats = "-" if each.repeats_at is None else f"{each.repeats_at:,}"
+    first = "-" if each.repeats_at is None else f"{each.repeats_at:,}"
+    latest = "unknown" if each.repeats_at is None else f"<= {first}"
     return [
         "-" if asked is None else f"{100 * asked.share:.3f}",
         f"{100 * each.share:.3f}",
         count_text(each.drawn),
         count_text(each.count),
         count_text(each.epochs, 2),
-        repeats if each.repeats_known else "unknown",
+        first if each.repeats_exact else latest,
     ]

@@ -1,29 +1,134 @@
-"""Checks of arguments that are lists of objects of one kind."""
+"""Arguments checked against their annotations, with errors in the words of whoever is called."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TypeVar
+import inspect
+import re
+from collections.abc import Callable, Mapping
+from functools import partial, wraps
+from typing import Annotated, Any, ParamSpec, TypeVar, get_type_hints
 
-from energize.errors import ConfigError
+from pydantic import (
+    BeforeValidator,
+    ConfigDict,
+    PlainValidator,
+    ValidationError,
+    WrapValidator,
+    validate_call,
+)
+from pydantic_core import ErrorDetails, PydanticCustomError
 
-__all__ = ["checked_list"]
+from energize.errors import ConfigError, EnergizeError, WeightError, nearest
+from energize.numbers import whole_number
 
+P = ParamSpec("P")
+R = TypeVar("R")
 T = TypeVar("T")
 
+_SAID = {
+    "bool_type": "is True or False",
+    "callable_type": "is a function",
+    "dict_type": "is a dict",
+    "missing_argument": "is missing",
+    "missing_keyword_only_argument": "is missing",
+    "sequence_str": "is a list",
+    "string_type": "is text",
+    "unexpected_keyword_argument": "is not known",
+    "unexpected_positional_argument": "is one too many by position",
+}
+"""What pydantic's faults are called here; others carry their own words."""
 
-def checked_list(values: object, kind: type[T], what: str) -> tuple[T, ...]:
-    """`values` as a tuple of objects of `kind`; `ConfigError` saying `what` they are, and showing
-    the first one that is something else.
 
-    >>> checked_list([1, "2"], int, "Dice: eyes")
-    Traceback (most recent call last):
-        ...
-    energize.errors.ConfigError: Dice: eyes is a list of int objects; got '2' in it
+def checked(function: Callable[P, R]) -> Callable[P, R]:
+    """`function`, or the `__init__` of a class, called with values of the annotated types only.
+
+    Raises `ConfigError` naming the function or class, the argument and the value.
     """
-    if not isinstance(values, Sequence) or isinstance(values, str | bytes):
-        raise ConfigError(f"{what} is a list of {kind.__name__} objects; got {values!r}")
-    for each in values:
-        if not isinstance(each, kind):
-            raise ConfigError(f"{what} is a list of {kind.__name__} objects; got {each!r} in it")
-    return tuple(values)
+    call = validate_call(config=ConfigDict(arbitrary_types_allowed=True))(function)
+    parameters = list(inspect.signature(function).parameters)
+
+    @wraps(function)
+    def called(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return call(*args, **kwargs)
+        except ValidationError as error:
+            owner = type(args[0]).__name__ if parameters[0] == "self" else function.__name__
+            raise _explained(owner, parameters, error.errors(include_url=False)[0]) from None
+
+    return called
+
+
+def checked_fields(kind: type[T]) -> type[T]:
+    """A dataclass whose fields are checked when it is made."""
+    made: Any = kind.__init__
+    shown = made.__annotations__
+    made.__annotations__ = get_type_hints(kind, include_extras=True)  # of all modules it is from
+    kind.__init__ = checked(made)  # type: ignore[method-assign]
+    made.__annotations__ = shown
+    return kind
+
+
+def expected(text: str, error: type[ConfigError] = ConfigError) -> WrapValidator:
+    """A note on a type: what is said of a value of another type, and the error that says it."""
+    return WrapValidator(partial(_expected, PydanticCustomError("", text, {"raises": error})))
+
+
+def _expected(error: PydanticCustomError, value: Any, handler: Callable[[Any], Any]) -> Any:
+    try:
+        return handler(value)
+    except ValidationError:
+        raise error from None
+
+
+def or_fields(kind: type[T]) -> BeforeValidator:
+    """A note on a type: it is also made of a dict of its fields."""
+    return BeforeValidator(lambda value: of_fields(kind, value))
+
+
+def of_fields(kind: type[T], value: T | Mapping[str, Any]) -> T:
+    """An object of its class as it is, or made of a dict of its fields, where None is none."""
+    if not isinstance(value, Mapping):
+        return value
+    return kind(**{str(name): each for name, each in value.items() if each is not None})
+
+
+def _whole(least: int, value: object) -> int:
+    number = whole_number(value, least)
+    if number is None:
+        raise PydanticCustomError("whole", f"is a whole number, {least} or more")
+    return number
+
+
+ByName = Annotated[Mapping[str, T], expected("is given by name, {'code': ..., 'text': ...}")]
+"""Values of any kind by the names of sources."""
+
+Weights = Annotated[
+    Mapping[str, Any], expected("maps names to numbers, {'code': 0.3, 'text': 0.7}", WeightError)
+]
+"""Numbers by the names of sources; which ones will do is for the mix to say."""
+
+Count = Annotated[int, PlainValidator(partial(_whole, 1))]
+"""A whole number of any kind, 1 or more."""
+
+Whole = Annotated[int, PlainValidator(partial(_whole, 0))]
+"""A whole number of any kind, 0 or more."""
+
+
+def _explained(owner: str, parameters: list[str], fault: ErrorDetails) -> EnergizeError:
+    context, kind = fault.get("ctx", {}), fault["type"]
+    if isinstance(context.get("error"), EnergizeError):
+        cause: EnergizeError = context["error"]
+        return cause
+    name, *inside = fault["loc"]
+    name = parameters[name] if isinstance(name, int) and name < len(parameters) else name
+    where = f"{owner}: {name}{''.join(f'[{part!r}]' for part in inside)}"
+    text = _SAID.get(kind, fault["msg"].replace("Input should be", "is"))
+    if kind.endswith("_argument"):
+        known = [each for each in parameters if each != "self"]
+        hint = "" if name in known else nearest(str(name), known)
+        return ConfigError(f"{where} {text}{hint or '.'} Known: {', '.join(known)}")
+    if kind == "is_instance_of":
+        text = f"is a {context['class'].replace('Sequence', 'list')}"
+    hint = nearest(str(fault["input"]), re.findall("'(.*?)'", context.get("expected", "")))
+    raises: type[ConfigError] = context.get("raises", ConfigError)
+    return raises(f"{where} {text}; got {fault['input']!r:.200}{hint}")

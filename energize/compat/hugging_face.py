@@ -21,8 +21,6 @@ except ImportError as missing:
         "install them with: pip install 'energize[hf]'"
     ) from missing
 
-__all__ = ["to_iterable_dataset"]
-
 _SHARDS = 2**10 * 3**2 * 5 * 7
 """Shards of an indexed dataset: a multiple of most numbers of ranks times workers."""
 
@@ -85,12 +83,10 @@ class _Examples(_BaseExamplesIterable):  # type: ignore[misc]  # datasets has no
 
     def shard_data_sources(self, num_shards: int, index: int, contiguous: bool = True) -> _Examples:
         """Every `num_shards`-th of the examples of this lane; of a stream, one shard, all."""
-        if not self.dataset.indexed:
-            return self._only_shard(num_shards, index)
-        count = self.lane.count
-        return _Examples(self.dataset, Lane(self.lane.index + count * index, count * num_shards))
-
-    def _only_shard(self, num_shards: int, index: int) -> _Examples:
+        if self.dataset.indexed:
+            count = self.lane.count
+            lane = Lane(self.lane.index + count * index, count * num_shards)
+            return _Examples(self.dataset, lane)
         if index:
             raise ConfigError(
                 f"part {index} of {num_shards} was asked of a mix that reads a stream, which is "

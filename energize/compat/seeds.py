@@ -6,10 +6,8 @@ import logging
 import secrets
 
 from energize.errors import ConfigError
-from energize.order.numeric import whole_number
+from energize.numbers import checked_whole
 from energize.topology import WorkerConfig
-
-__all__ = ["checked_seed"]
 
 _log = logging.getLogger("energize")
 
@@ -21,10 +19,7 @@ def checked_seed(seed: int | None, owner: str, name: str = "seed") -> int:
     several ranks: each would draw another one, and they would read the same data.
     """
     if seed is not None:
-        number = whole_number(seed)
-        if number is None or number < 0:
-            raise ConfigError(f"{owner}: {name} is a whole number, 0 or more; got {seed!r}")
-        return number
+        return checked_whole(seed, f"{owner}: {name}", 0)
     if WorkerConfig().world_size > 1:
         raise ConfigError(
             f"{owner}: there are several ranks, and without a seed each would draw an order of its "

@@ -13,8 +13,6 @@ from torch.utils.data import get_worker_info
 
 from energize.errors import LoaderError
 
-__all__ = ["Pass", "Place", "SharedPlace", "owner"]
-
 Place = tuple[int, ...]
 """A place: some whole numbers, always as many."""
 

@@ -20,6 +20,7 @@ from energize.loader.feeds import without_loops
 from energize.loader.opening import configured
 from energize.loader.settings import LoaderSettings, OnError
 from energize.loader.state import packed_state, unpacked_state
+from energize.numbers import checked_whole
 from energize.ranks import Ranks
 from energize.topology import WorkerConfig
 from energize.wrappers.epochize import EpochizeDataset
@@ -168,8 +169,8 @@ class TorchDataset(IterableDataset[T], Generic[T]):
         """
         if steps is None and self._share is not None:
             return self._share.state()
-        if steps is not None and (isinstance(steps, bool) or not isinstance(steps, int)):
-            raise ConfigError(f"state_dict: steps is a whole number; got {steps!r}")
+        if steps is not None:
+            steps = checked_whole(steps, "state_dict: steps")
         if steps is None and self._place.in_workers:
             raise StateError(
                 "how many steps DataLoader's workers have delivered is only known where they are "

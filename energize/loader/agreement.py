@@ -11,8 +11,6 @@ from energize.errors import LoaderError
 from energize.late import torch
 from energize.ranks import Ranks
 
-__all__ = ["Agreement"]
-
 _LOOK = 0.0005
 """Seconds between two looks whether all ranks have answered."""
 

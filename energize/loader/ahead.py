@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from energize.loader.shipping import Reply
 
-__all__ = ["DEFAULT_BYTES", "DEFAULT_ITEMS", "ReadAhead"]
-
 DEFAULT_ITEMS = 32
 """Items per worker that are read ahead where they are small: enough for hundreds of thousands of
 small ones a second."""

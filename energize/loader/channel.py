@@ -15,8 +15,6 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-__all__ = ["Channel", "Message", "channel_pair"]
-
 _HEADER = struct.Struct("!QI")
 """Bytes of the message, and how many file descriptors come with it."""
 

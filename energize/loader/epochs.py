@@ -13,17 +13,6 @@ from energize.errors import ConfigError, EmptyDatasetError, StateError, nearest
 from energize.ranks import Ranks
 from energize.topology import Lane
 
-__all__ = [
-    "UNEVEN",
-    "EpochPlan",
-    "check_that_items_come",
-    "checked_uneven",
-    "divisors",
-    "log_uneven",
-    "plan_epoch",
-]
-
-
 UNEVEN = ("pad", "drop", "repeat", "allow")
 
 _log = logging.getLogger("energize")

@@ -9,8 +9,6 @@ from dataclasses import dataclass
 
 from energize.errors import FailureBudgetError
 
-__all__ = ["FailureLog", "FailureSummary"]
-
 _log = logging.getLogger("energize")
 
 _KEPT = 10

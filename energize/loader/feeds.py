@@ -27,8 +27,6 @@ from energize.ranks import Ranks
 from energize.reading import Reading
 from energize.topology import Lane
 
-__all__ = ["Feed", "Opening", "Place", "PoolFor", "ThisRank"]
-
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 

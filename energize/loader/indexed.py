@@ -18,8 +18,6 @@ from energize.loader.shipping import Fetch, rebuilt
 from energize.padding import marked
 from energize.reading import Reading, resolve
 
-__all__ = ["IndexedFeed", "in_process", "in_workers"]
-
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 

@@ -17,8 +17,6 @@ from energize.loader.shipping import Reply, ShippedError, StreamOn, rebuilt
 from energize.reading import Reading
 from energize.topology import Lane
 
-__all__ = ["HereLanes", "HostedLanes", "WorkerLanes"]
-
 T = TypeVar("T")
 
 

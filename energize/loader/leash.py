@@ -13,8 +13,6 @@ import os
 from contextlib import suppress
 from multiprocessing.connection import Connection
 
-__all__ = ["Leash"]
-
 
 class Leash:
     """The trainer's side: `worker_end` is for the worker, which never reads from it."""

@@ -23,8 +23,6 @@ from energize.loader.worker import Task
 from energize.ranks import Ranks
 from energize.topology import WorkerConfig
 
-__all__ = ["Loader"]
-
 T = TypeVar("T")
 
 

@@ -10,8 +10,6 @@ from typing import Any
 
 from energize.errors import ConfigError
 
-__all__ = ["how_it_ended", "unpicklable"]
-
 _CAUSES = {
     signal.SIGKILL: "Most often the kernel does that when memory runs out (see dmesg): fewer "
     "workers, a smaller prefetch_bytes or smaller batches need less",

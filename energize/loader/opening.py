@@ -11,8 +11,6 @@ from energize.loader.loader import Loader
 from energize.loader.settings import DEFAULT_TIMEOUT, LoaderSettings, OnError
 from energize.topology import WorkerConfig
 
-__all__ = ["configured", "get_loader", "get_savable_loader"]
-
 T = TypeVar("T")
 
 

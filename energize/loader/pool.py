@@ -29,8 +29,6 @@ from energize.loader.slots import ReceivedSlots
 from energize.loader.starting import ctrl_c_later
 from energize.loader.worker import Task, Trainer, serve
 
-__all__ = ["WorkerPool"]
-
 _SECONDS_TO_STOP = 0.5
 """How long workers that are told to stop may take, all together; after Ctrl-C somebody waits."""
 

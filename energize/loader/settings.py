@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from energize.errors import ConfigError, EncoderError
 from energize.loader.ahead import DEFAULT_BYTES
 from energize.loader.epochs import checked_uneven
+from energize.numbers import checked_whole
 from energize.reading import raise_error
-
-__all__ = ["DEFAULT_TIMEOUT", "LoaderSettings"]
 
 DEFAULT_TIMEOUT = 300.0
 """Seconds: less than the collectives of other ranks wait before they give up (NCCL's 600)."""
@@ -50,10 +49,10 @@ class LoaderSettings:
             ("micro_batch_size", 1),
             ("prefetch_factor", 1),
             ("failure_budget", 0),
+            ("prefetch_bytes", 1),
         ):
             if getattr(self, name) is not None:
-                _check_whole(name, getattr(self, name), least)
-        _check_whole("prefetch_bytes", self.prefetch_bytes, 1)
+                object.__setattr__(self, name, checked_whole(getattr(self, name), name, least))
         if not isinstance(self.asked_ahead, bool):
             raise ConfigError(f"asked_ahead is True or False; got {self.asked_ahead!r}")
         timeout = self.timeout
@@ -88,8 +87,3 @@ class LoaderSettings:
 
 def leave_out(error: EncoderError) -> None:
     """Every sample that makes a user's function raise is left out, and counted as failed."""
-
-
-def _check_whole(name: str, value: object, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ConfigError(f"{name} is a whole number, {least} or more; got {value!r}")

@@ -17,19 +17,6 @@ from energize.errors import LoaderError
 from energize.late import torch
 from energize.loader.slots import ReceivedSlots, SlotBytes, Slots
 
-__all__ = [
-    "NOT_STARTED",
-    "Fetch",
-    "Reply",
-    "Request",
-    "ShippedError",
-    "StreamOn",
-    "dumps",
-    "loads",
-    "rebuilt",
-    "shipped",
-]
-
 NOT_STARTED = -1
 """The ticket of what a worker sends that cannot start."""
 

@@ -18,8 +18,6 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["ReceivedSlots", "SlotBytes", "Slots"]
-
 _HEADER = 64
 """Bytes before the data: the flag, and the rest of a cache line, to which data are aligned."""
 

@@ -8,8 +8,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing import resource_tracker
 
-__all__ = ["ctrl_c_later", "ignore_ctrl_c"]
-
 
 @contextmanager
 def ctrl_c_later(start_method: str) -> Iterator[None]:

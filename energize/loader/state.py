@@ -11,8 +11,6 @@ from energize.dataset import Dataset
 from energize.errors import StateError, StateMismatchError
 from energize.outline import outlines, packed, unpacked
 
-__all__ = ["packed_state", "unpacked_state"]
-
 VERSION = 3
 
 _DIFFERENCES_SHOWN, _DIFFERENCES_FOUND = 20, 1000
@@ -95,21 +93,27 @@ def _mismatches(dataset: Dataset[Any], saved: State, cursor: State) -> list[str]
     if state_field(saved, "digest", str) == dataset.survey.digest:
         return found
     trees = outlines(outline, dataset)
-    places = _places(cursor) if dataset.forgives_later_changes else [cursor]
+    later: list[str] = []
     try:
-        lines = (line for place in places for line in dataset.mismatches(*trees, place))
+        lines = (
+            line
+            for place in _places(dataset, cursor)
+            for line in dataset.mismatches(*trees, place, later)
+        )
         found += dict.fromkeys(itertools.islice(lines, _DIFFERENCES_FOUND))
     except RecursionError as error:
         raise StateError("the saved state's 'dataset' is nested too deep: damaged") from error
+    if later and not found:
+        _log.warning("after the place of the saved state other samples come:\n  %s", later[0])
     unnamed = "something of its settings is different (a state of so wide a mix does not keep what)"
-    return found or ([] if dataset.forgives_later_changes else [unnamed])
+    return found or ([] if later else [unnamed])
 
 
-def _places(cursor: State) -> list[State]:
+def _places(dataset: Dataset[Any], cursor: State) -> list[State]:
     """The state of what is read, or of a stream that in each of its lanes; empty before its first
     item.
     """
-    if "cursors" not in cursor:
+    if dataset.indexed or "cursors" not in cursor:
         return [cursor]
     lanes = unpacked(state_field(cursor, "cursors", str), "cursors").get("cursors")
     read = [each for each in _listed(lanes) if isinstance(each, dict)]

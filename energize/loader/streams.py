@@ -18,8 +18,6 @@ from energize.outline import packed, unpacked
 from energize.padding import marked
 from energize.ranks import Ranks
 
-__all__ = ["StreamFeed", "StreamState", "checked_lanes", "lanes_in_turn"]
-
 T = TypeVar("T")
 
 _log = logging.getLogger("energize")

@@ -30,8 +30,6 @@ from energize.loader.starting import ignore_ctrl_c
 from energize.reading import Failed, Reading, resolve
 from energize.topology import Lane
 
-__all__ = ["Task", "Trainer", "serve"]
-
 _LOOK_FOR_TRAINER = 0.5
 """Seconds between two looks whether the trainer is still there."""
 

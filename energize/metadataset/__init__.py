@@ -1,8 +1,8 @@
 """Metadataset files: YAML that lists weighted sources."""
 
-from energize.metadataset.flattening import leaves_with_weights
 from energize.metadataset.reading import Metadataset, read_metadataset
 from energize.metadataset.resolving import Blend, Leaf, Node, Staged, resolve
+from energize.metadataset.shares import leaves_with_weights
 
 __all__ = [
     "Blend",

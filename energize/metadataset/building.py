@@ -11,15 +11,11 @@ from typing import Any, TypeVar
 from energize.dataset import Dataset
 from energize.errors import ConfigError
 from energize.metadataset.blending import Mixer, batched, encoded, ends
-from energize.metadataset.flattening import leaves_of
-from energize.metadataset.leaves import (
-    TrainingOrder,
-    ordered_source,
-    sample_type_of,
-    typed_samples,
-)
+from energize.metadataset.leaves import STORED, ReadingOrder, typed_samples
 from energize.metadataset.resolving import Blend, Leaf, Node, Staged, not_staged, resolve
-from energize.metadataset.staging import batch_size_of, check_one_epoch
+from energize.metadataset.shares import leaves_of
+from energize.numbers import checked_whole
+from energize.order.stages.faults import stage_label
 from energize.order.stages.plan import Stage
 from energize.task_encoder.encoder import DefaultTaskEncoder, TaskEncoder
 from energize.topology import WorkerConfig
@@ -27,8 +23,6 @@ from energize.wrappers.concat import ConcatDataset
 from energize.wrappers.epochize import EpochizeDataset
 from energize.wrappers.limit import LimitDataset
 from energize.wrappers.staged import StagedDataset
-
-__all__ = ["get_train_dataset", "get_val_dataset", "get_val_datasets"]
 
 T_batch = TypeVar("T_batch")
 
@@ -81,7 +75,7 @@ def get_train_dataset(
     """
     node = path if isinstance(path, Leaf | Blend | Staged) else resolve(path, split_part)
     where = (node.place or "get_train_dataset") if node is path else path
-    order = TrainingOrder(
+    order = ReadingOrder(
         0 if worker_config is None else worker_config.seed_offset,
         shuffle_buffer_size,
         max_samples_per_sequence,
@@ -157,6 +151,35 @@ def get_val_datasets(
     return datasets
 
 
+def batch_size_of(stage: Stage[Any], otherwise: int | None) -> int | None:
+    """The `batch_size` in the stage's `batch`, else the one for all stages.
+
+    Raises `ConfigError` for one that is not a whole number above 0.
+
+    >>> batch_size_of(Stage("long", dataset=None, batch={"batch_size": 2}), 8)
+    2
+    """
+    if "batch_size" not in stage.batch:
+        return otherwise
+    return checked_whole(
+        stage.batch["batch_size"], f"{stage_label(stage)}: batch_size in its batch", 1
+    )
+
+
+def check_one_epoch(where: object, *, repeat: bool = True, virtual_epoch_length: int = 0) -> None:
+    """Raise `ConfigError` for options that cut epochs: stages make one, the run."""
+    if not repeat:
+        raise ConfigError(
+            f"{where}: repeat=False reads once what is there, and stages say in which steps it is "
+            "read; leave repeat out"
+        )
+    if virtual_epoch_length:
+        raise ConfigError(
+            f"{where}: virtual_epoch_length={virtual_epoch_length} cuts epochs, and stages are one "
+            "epoch, the whole run; leave it out, and count batches in the training loop"
+        )
+
+
 def _validated(path: PathLike, split_part: str) -> list[Leaf]:
     reason = "validation reads every sample once"
     return leaves_of(not_staged(resolve(path, split_part), str(path), reason))
@@ -181,7 +204,7 @@ def _chooser(given: Encoders[T_batch] | None) -> Callable[[Leaf], Encoder[T_batc
     by_type = {kind: _checked(encoder) for kind, encoder in given.items()}
 
     def choose(leaf: Leaf) -> Encoder[T_batch]:
-        kind = sample_type_of(leaf)
+        kind = leaf.sample_type
         if kind not in by_type:
             known = ", ".join(each.__name__ for each in by_type) or "none"
             raise ConfigError(
@@ -208,10 +231,7 @@ def _stored(
 ) -> Dataset[T_batch]:
     """The batches of leaves one after the other, in stored order."""
     samples = _joined(
-        [
-            typed_samples(ordered_source(leaf, seed=0, shuffle=False), leaf, encoder.decoder)
-            for leaf in leaves
-        ]
+        [typed_samples(STORED.source(leaf), leaf, encoder.decoder) for leaf in leaves]
     )
     return batched(encoded(samples, encoder), encoder, batch_size, drop_last)
 

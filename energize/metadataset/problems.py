@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from energize.errors import DatasetNotFoundError, MetadatasetError
-
-__all__ = ["Problem", "as_error", "number_hint", "shown"]
+from energize.errors import DatasetNotFoundError, EnergizeError, MetadatasetError
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +45,26 @@ def as_error(file: Path, problems: Sequence[Problem]) -> MetadatasetError | Data
     return MetadatasetError(text)
 
 
+@contextmanager
+def place_noted(place: str) -> Iterator[None]:
+    """Says in errors where what they are about was asked for: `file:line (path)`."""
+    try:
+        yield
+    except EnergizeError as error:
+        if not place:
+            raise
+        raise type(error)(f"{error}\n  asked for at {place}") from error
+
+
 def shown(value: Any) -> str:
     """A value as one writes it in YAML, cut to a readable length."""
     if value is None or isinstance(value, bool):
         return "null" if value is None else str(value).lower()
-    text = repr(value)
+    return cut(repr(value))
+
+
+def cut(text: str) -> str:
+    """A text, or the beginning of a long one."""
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 

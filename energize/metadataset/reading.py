@@ -1,20 +1,22 @@
-"""Metadataset files: from text to checked documents."""
+"""Metadataset files: from text to checked nodes."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from pydantic import ValidationError
+from energize.errors import nearest
+from energize.metadataset.checking import NodeChecker
+from energize.metadataset.grammar import Grammar, grammar_of
+from energize.metadataset.keys import ENERGIZE, Home, Node
+from energize.metadataset.located import KeyPath, Located, read_yaml
+from energize.metadataset.problems import Problem, as_error, shown
+from energize.metadataset.table import unknown_key
 
-from energize.metadataset.explaining import explained
-from energize.metadataset.located_yaml import KeyPath, LocatedYaml, read_yaml
-from energize.metadataset.problems import Problem, as_error
-from energize.metadataset.schema import Document, Split, document_model
-
-__all__ = ["STAGE_FILE", "Metadataset", "load", "read_metadataset"]
-
+_HEAD = ("__module__", "__class__", "splits")
 STAGE_FILE = (
     "a file of stages is no metadataset; it is read by get_staged_train_dataset and read_stages"
 )
@@ -25,13 +27,8 @@ class Metadataset:
     """A metadataset file, checked by itself: what it refers to was not looked at."""
 
     file: Path
-    document: Document
-    text: LocatedYaml
-
-    @property
-    def splits(self) -> dict[str, Split]:
-        """The dataset, blend or stages of each split, by the name of the split."""
-        return dict(self.document.splits)
+    splits: Mapping[str, Node]
+    text: Located
 
     def place(self, path: KeyPath = ()) -> str:
         """Where a path in the document is: `file:line (path)`."""
@@ -58,7 +55,7 @@ def read_metadataset(path: str | os.PathLike[str]) -> Metadataset:
     ...       - {path: photographs, weight: 1}
     ... ''')
     >>> [(entry.path, entry.weight) for entry in read_metadataset(file).splits["train"].entries]
-    [('captions', 3.0), ('photographs', 1.0)]
+    [('captions', 3), ('photographs', 1)]
     """
     problems: list[Problem] = []
     metadataset = load(Path(path), problems)
@@ -71,20 +68,53 @@ def load(file: Path, problems: list[Problem]) -> Metadataset | None:
     """The document in `file`, or None when it cannot be used; every fault goes to `problems`."""
     found: list[Problem] = []
     text = read_yaml(file, found)
-    document = None
-    if text is not None and _is_of_stages(text.data):
+    splits: Mapping[str, Node] = {}
+    if text is not None and isinstance(text.data, dict) and _is_of_stages(text.data):
         found.append(text.problem(("training",), STAGE_FILE))
     elif text is not None:
-        model = document_model(text.data)
-        module = text.data.get("__module__") if isinstance(text.data, dict) else None
-        try:
-            document = model.model_validate(text.data, context={"module": module})
-        except ValidationError as error:
-            places = {problem.place for problem in found}
-            found += [p for p in explained(text, model, error) if p.place not in places]
+        places = {problem.place for problem in found}
+        splits, faults = _checked(text)
+        found += [problem for problem in faults if problem.place not in places]
     problems += sorted(found, key=lambda problem: problem.line)
-    return None if found or text is None or document is None else Metadataset(file, document, text)
+    return None if found or text is None else Metadataset(file, splits, text)
 
 
-def _is_of_stages(data: object) -> bool:
-    return isinstance(data, dict) and "training" in data and "splits" not in data
+def _is_of_stages(data: dict[str, Any]) -> bool:
+    return "training" in data and "splits" not in data
+
+
+def _checked(text: Located) -> tuple[dict[str, Node], list[Problem]]:
+    """The splits of a document, and what is wrong with it."""
+    data, grammar = text.data, grammar_of(text.data)
+    if not isinstance(data, Mapping):
+        fault = f"expected a mapping with __module__, __class__ and splits; got {shown(data)}"
+        return {}, [text.problem((), fault)]
+    checker = NodeChecker(text, grammar, weights=data.get("__module__") == ENERGIZE)
+    _check_head(checker, data, grammar)
+    splits = data.get("splits", {})
+    if isinstance(splits, Mapping) and splits:
+        nodes = {
+            name: checker.node(each, ("splits", name), Home.SPLIT) for name, each in splits.items()
+        }
+        whole = {name: node for name, node in nodes.items() if node is not None}
+        return whole, checker.problems
+    if "splits" in data:
+        checker.fault(("splits",), f"expected {grammar.splits}; got {shown(splits)}")
+    return {}, checker.problems
+
+
+def _check_head(checker: NodeChecker, data: Mapping[str, Any], grammar: Grammar) -> None:
+    words = {"__module__": grammar.modules, "__class__": (grammar.kind,)}
+    strange = [name for name in data if name not in _HEAD]
+    for name in strange:
+        checker.fault((name,), unknown_key(name, list(_HEAD)))
+    for name, allowed in words.items():
+        value, expected = data.get(name), " or ".join(allowed)
+        if name not in data:
+            if grammar.headed and not any(nearest(other, [name]) for other in strange):
+                checker.fault((), f"the key {name!r} is missing; expected {expected}")
+        elif value not in allowed:
+            hint = nearest(value, allowed) if isinstance(value, str) else ""
+            checker.fault((name,), f"expected {expected}; got {shown(value)}{hint}")
+    if "splits" not in data and not any(nearest(other, ["splits"]) for other in strange):
+        checker.fault((), f"the key 'splits' is missing; expected {grammar.splits}")

@@ -5,25 +5,26 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from energize.errors import ConfigError, MetadatasetError, nearest
-from energize.metadataset.located_yaml import KeyPath
-from energize.metadataset.mixing import Mixing, mixing_of, weight_of
-from energize.metadataset.problems import Problem, as_error, shown
+from energize.errors import MetadatasetError, nearest
+from energize.metadataset.keys import Composed, ScheduleTable
+from energize.metadataset.keys import Node as Spec
+from energize.metadataset.located import KeyPath
+from energize.metadataset.mixing import inherited_options, options_of
+from energize.metadataset.plans import FaultyError, plan_of
+from energize.metadataset.problems import Problem, as_error, place_noted, shown
 from energize.metadataset.reading import STAGE_FILE, Metadataset, load
-from energize.metadataset.schema import Node as Spec
-from energize.metadataset.schema_base import DatasetNode
-from energize.metadataset.schema_mixing import MixOptions
-from energize.metadataset.schema_splits import STAGES, SeededSettings, Stages
-from energize.metadataset.stage_fields import DEFAULT
-from energize.metadataset.staging import plan_problems
-from energize.order.schedules.schedule import Schedule
+from energize.order import Schedule
+from energize.order.epochs.quotas import Quota
 from energize.order.stages.plan import Stage, StagePlan
-
-__all__ = ["Blend", "Leaf", "Node", "Staged", "combined_multiplier", "not_staged", "resolve"]
+from energize.samples.crude import CrudeSample
+from energize.samples.registry import sample_type_named
+from energize.storage.nv_meta import CRUDE, DatasetConfig, read_dataset_yaml
 
 _SUFFIXES = (".yaml", ".yml")
 _LISTED = 1000
@@ -31,7 +32,7 @@ _IN_BLEND = "an entry of a blend is one mixture"
 _IN_STAGE = "a stage is one mixture"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Leaf:
     """One split part of one prepared folder, with the settings that all files on the way gave it.
 
@@ -47,20 +48,39 @@ class Leaf:
     shuffle_over_epochs_multiplier: int | None = 1
     place: str = field(default="", compare=False)
 
+    @cached_property
+    def config(self) -> DatasetConfig:
+        """What the folder's dataset.yaml says of its samples; read once."""
+        with place_noted(self.place):
+            return read_dataset_yaml(self.path, self.dataset_config or "dataset.yaml")
+
+    @cached_property
+    def sample_type(self) -> type[Any]:
+        """The type of samples that it names."""
+        with place_noted(self.place):
+            if self.config.sample_class == CRUDE:
+                return CrudeSample
+            return sample_type_named(self.config.sample_module, self.config.sample_class)
+
 
 @dataclass(frozen=True, slots=True)
 class Blend:
-    """Nodes with their weights as given, not all of which are 0, and how they are mixed."""
+    """Nodes with their weights as given, not all of which are 0, and how they are mixed.
 
-    children: tuple[tuple[Node, float | Schedule], ...]
+    `options` are those of `BlendDataset`; with `quotas`, one for each child, of `QuotaDataset`.
+    """
+
+    children: tuple[tuple[Node, float | Fraction | Schedule], ...]
     place: str = field(default="", compare=False)
-    mixing: Mixing = field(default_factory=Mixing)
+    options: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    quotas: tuple[Quota, ...] | None = None
+    composition: Composed | None = None
 
     @property
     def plain(self) -> bool:
         """Whether fixed weights say everything, so that its weights multiply with those around."""
         fixed = not any(isinstance(weight, Schedule) for _, weight in self.children)
-        return fixed and self.mixing == Mixing()
+        return fixed and not self.options and self.quotas is None
 
 
 Node = Leaf | Blend
@@ -106,20 +126,12 @@ def resolve(source: str | os.PathLike[str] | Metadataset, split_part: str) -> No
         if isinstance(source, Metadataset):
             node = resolver.split(source, outer)
         else:
-            node = resolver.path(file, DatasetNode(path=str(file)), outer, str(file))
-    except _FaultyError as error:
+            node = resolver.path(file, Spec(path=str(file)), outer, str(file))
+    except FaultyError as error:
         raise as_error(file, [*resolver.problems, *error.problems]) from None
     if resolver.problems:
         raise as_error(file, resolver.problems)
     return node
-
-
-class _FaultyError(Exception):
-    """Nothing can be made of a node; its siblings are still looked at."""
-
-    def __init__(self, *problems: Problem) -> None:
-        super().__init__(*problems)
-        self.problems = problems
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,13 +139,13 @@ class _Inherited:
     """What the files and entries around a node give it; `chain` is the files, with their splits."""
 
     split_part: str
-    mixing: Mixing = field(default_factory=Mixing)
+    options: Mapping[str, Any] = field(default_factory=dict)
     subflavors: Mapping[str, Any] = field(default_factory=dict)
     multiplier: int | None = 1
     chain: tuple[tuple[Path, str], ...] = ()
     place: str = ""
 
-    def with_entry(self, spec: DatasetNode) -> _Inherited:
+    def with_entry(self, spec: Spec) -> _Inherited:
         return replace(
             self,
             split_part=spec.split_part or self.split_part,
@@ -163,61 +175,52 @@ class _Resolver:
         if link in outer.chain:
             links = [*outer.chain[outer.chain.index(link) :], link]
             circle = " -> ".join(f"{file} [{split}]" for file, split in links)
-            raise _FaultyError(Problem(outer.place, f"metadatasets include each other: {circle}"))
+            raise FaultyError(Problem(outer.place, f"metadatasets include each other: {circle}"))
         if name not in metadataset.splits:
             known = list(metadataset.splits)
             hint = nearest(name, known) or "."
             text = f"no split {name!r}{hint} Splits here: {', '.join(known)}"
             fault = Problem(metadataset.place(("splits",)), text)
-            raise _FaultyError(fault.included_from(outer.place) if outer.chain else fault)
+            raise FaultyError(fault.included_from(outer.place) if outer.chain else fault)
         inner = replace(outer, chain=(*outer.chain, link))
         spec = metadataset.splits[name]
-        if isinstance(spec, Stages):
+        if spec.stages:
             return self._staged(metadataset, spec, ("splits", name), inner)
         return self._node(metadataset, spec, ("splits", name), inner)
 
     def _staged(
-        self, metadataset: Metadataset, spec: Stages, path: KeyPath, outer: _Inherited
+        self, metadataset: Metadataset, spec: Spec, path: KeyPath, outer: _Inherited
     ) -> Staged:
-        here = (*path, STAGES)
-        default = None
-        if isinstance(spec, DatasetNode | MixOptions):
-            first = self._part(metadataset, spec, path, outer, _IN_STAGE)
-            place = metadataset.place(path)
-            default = Stage(DEFAULT, dataset=first, place=place, **_settings(spec, spec))
-        stages = [
-            Stage(
-                each.name,
-                each.start_step,
-                each.end_step,
-                dataset=self._part(metadataset, each, (*here, i), outer, _IN_STAGE),
-                place=metadataset.place((*here, i)),
-                **_settings(each, spec),
-            )
-            for i, each in enumerate(spec.stages)
-        ]
-        try:
-            plan = StagePlan(stages, spec.steps, default)
-        except ConfigError as error:
-            given = [*stages, *([] if default is None else [default])]
-            raise _FaultyError(*plan_problems(metadataset.text, here, given, error)) from None
+        def part(each: Spec, at: KeyPath) -> Node | None:
+            return self._part(metadataset, each, at, outer, _IN_STAGE)
+
+        here = (*path, "stages")
+        default = (spec, path) if spec.path or spec.entries else None
+        stages = [(each, (*here, i)) for i, each in enumerate(spec.stages)]
+        plan = plan_of(metadataset.text, here, spec, stages, default=default, read=part)
         return Staged(plan.with_datasets(_found), metadataset.place(here))
 
     def _node(
         self, metadataset: Metadataset, spec: Spec, path: KeyPath, outer: _Inherited
     ) -> Node | Staged:
-        if isinstance(spec, DatasetNode):
+        if not spec.entries:
             place = metadataset.place((*path, "path"))
             return self.path(metadataset.file.parent / spec.path, spec, outer, place)
-        here = (*path, spec.entries_key)
-        mixing = mixing_of(spec, outer.mixing)
-        inner = replace(outer, mixing=mixing.inherited)
-        children = [
-            (self._part(metadataset, entry, (*here, i), inner, _IN_BLEND), weight_of(entry.weight))
+        here = (*path, "blend" if spec.blend else "datasets")
+        options = options_of(spec, outer.options)
+        inner = replace(outer, options=inherited_options(spec, options, outer.options))
+        weights = [
+            each.weight.schedule() if isinstance(each.weight, ScheduleTable) else each.weight
+            for each in spec.entries
+        ]
+        parts = [
+            self._part(metadataset, entry, (*here, i), inner, _IN_BLEND)
             for i, entry in enumerate(spec.entries)
         ]
-        found = tuple((child, weight) for child, weight in children if child is not None)
-        return Blend(found, metadataset.place(here), mixing)
+        children = [(part, w) for part, w in zip(parts, weights, strict=True) if part is not None]
+        quotas = tuple(entry.quota() for entry in spec.entries) if spec.by_quotas else None
+        place = metadataset.place(here)
+        return Blend(tuple(children), place, options, quotas, spec.composition)
 
     def _part(
         self, metadataset: Metadataset, spec: Spec, path: KeyPath, outer: _Inherited, reason: str
@@ -225,7 +228,7 @@ class _Resolver:
         """One of several nodes; None for one of which nothing can be made, which is noted."""
         try:
             node = self._node(metadataset, spec, path, outer)
-        except _FaultyError as error:
+        except FaultyError as error:
             self.problems += error.problems
             return None
         if isinstance(node, Staged):
@@ -234,11 +237,11 @@ class _Resolver:
             return None
         return node
 
-    def path(self, path: Path, spec: DatasetNode, outer: _Inherited, place: str) -> Node | Staged:
+    def path(self, path: Path, spec: Spec, outer: _Inherited, place: str) -> Node | Staged:
         """What the entry `spec` at `place` refers to, its path being `path`."""
         inner = replace(outer.with_entry(spec), place=place)
         if not os.path.exists(path):  # Path.exists raises in folders that may not be entered
-            raise _FaultyError(Problem(place, _not_found(path, spec.path), not_found=True))
+            raise FaultyError(Problem(place, _not_found(path, spec.path), not_found=True))
         if path.is_dir():
             return Leaf(
                 path=_tidied(path),
@@ -252,13 +255,13 @@ class _Resolver:
         if path.suffix not in _SUFFIXES:
             text = f"expected a prepared folder or a metadataset .yaml; got {shown(spec.path)}"
             text += f"; {STAGE_FILE}" if path.suffix == ".toml" else ""
-            raise _FaultyError(Problem(place, text))
+            raise FaultyError(Problem(place, text))
         for key in ("dataset_config", "split_config"):
             if getattr(spec, key) is not None:
                 text = (
                     f"{key} is for prepared folders, and {spec.path!r} is a metadataset; remove it"
                 )
-                raise _FaultyError(Problem(place, text))
+                raise FaultyError(Problem(place, text))
         return self.split(self._loaded(path, place if outer.chain else ""), inner)
 
     def _loaded(self, file: Path, place: str) -> Metadataset:
@@ -268,24 +271,14 @@ class _Resolver:
             self._read[key] = load(file, found)
         metadataset = self._read[key]
         if metadataset is None:  # told of once, where it is first included
-            raise _FaultyError(*(each.included_from(place) if place else each for each in found))
+            raise FaultyError(*(each.included_from(place) if place else each for each in found))
         return metadataset
 
 
-def _settings(own: SeededSettings, around: Stages) -> dict[str, Any]:
-    """The settings of a stage: its own, and those around it where it has none."""
-    return {
-        "seq_len": own.seq_len or around.seq_len,
-        "seed": around.seed if own.seed is None else own.seed,
-        "items_per_step": own.items_per_step or around.items_per_step or 1,
-        "batch": (around.batch or {}) | (own.batch or {}),
-    }
-
-
 def _found(stage: Stage[Node | None]) -> Node:
-    """What a stage reads, when something can be made of it; a `_FaultyError` else."""
+    """What a stage reads, when something can be made of it; a `FaultyError` else."""
     if stage.dataset is None:
-        raise _FaultyError
+        raise FaultyError
     return stage.dataset
 
 

@@ -2,8 +2,7 @@
 
 from energize.order.making import make_scheme
 from energize.order.protocol import Scheme
-from energize.order.schedules.schedule import Schedule, WeightSchedulePoint, WeightScheduler
-from energize.order.schedules.scheduled import mixing_scheme
+from energize.order.schedule import Schedule, WeightSchedulePoint, WeightScheduler
 
 __all__ = [
     "Schedule",
@@ -11,5 +10,4 @@ __all__ = [
     "WeightSchedulePoint",
     "WeightScheduler",
     "make_scheme",
-    "mixing_scheme",
 ]

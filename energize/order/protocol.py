@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import reprlib
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from energize.arrays import Int64Array
 from energize.errors import ConfigError
-from energize.order.numeric import whole_number
-from energize.order.weights import Weights, integer_weights, names_of
+from energize.numbers import whole_number
 
-__all__ = ["CheckedScheme", "NamedScheme", "Scheme", "WeightedScheme"]
+__all__ = ["CheckedScheme", "NamedScheme", "Scheme"]
 
 
 _MOST_SLOTS = 2**62
@@ -81,26 +80,6 @@ class CheckedScheme(ABC):
     def __repr__(self) -> str:
         shown = [f"{name}={reprlib.repr(value)}" for name, value in self.describe().items()]
         return f"{type(self).__name__}({', '.join(shown)})"
-
-
-class WeightedScheme(CheckedScheme):
-    """A scheme over fixed weights."""
-
-    scheme: ClassVar[str]
-    """What it is called."""
-
-    def __init__(self, weights: Weights, key: int) -> None:
-        given = whole_number(key)
-        if given is None:
-            raise ConfigError(f"the key of a scheme is a whole number, got {key!r}")
-        self.names = names_of(weights)
-        self._integers = integer_weights(weights)
-        self._given_key = given
-
-    def describe(self) -> dict[str, Any]:
-        weights: list[int] = self._integers.tolist()
-        by_name = None if self.names is None else dict(zip(self.names, weights, strict=True))
-        return {"scheme": self.scheme, "weights": by_name or weights, "key": self._given_key}
 
 
 def _checked_slots(ks: npt.ArrayLike) -> Int64Array:

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from fractions import Fraction
 
 from energize.errors import ConfigError, WeightError
-from energize.order.numeric import real_number
+from energize.numbers import real_number
+from energize.order.weights import as_fraction
 
 __all__ = ["checked_temperature", "limited", "tempered"]
 
@@ -26,7 +27,7 @@ def checked_temperature(temperature: object) -> float:
     return float(number)
 
 
-def tempered(weights: Sequence[float], temperature: float) -> list[float]:
+def tempered(weights: Sequence[float | Fraction], temperature: float) -> list[float]:
     """Shares in the ratio of weight ** temperature.
 
     1 keeps the ratio of the weights, 0 makes all shares equal, and what lies between raises the
@@ -45,7 +46,7 @@ def tempered(weights: Sequence[float], temperature: float) -> list[float]:
 
 
 def limited(
-    weights: Sequence[float],
+    weights: Sequence[float | Fraction],
     least: float | Sequence[float | None] | None = None,
     most: float | Sequence[float | None] | None = None,
 ) -> list[float]:
@@ -62,7 +63,7 @@ def limited(
     >>> limited([90, 9, 1], most=0.5)
     [0.5, 0.45, 0.05]
     """
-    weigh = [Fraction(repr(float(w))) for w in weights]
+    weigh = [as_fraction(w) for w in weights]
     floors = _limits(least, weigh, "min_share", Fraction(0))
     caps = _limits(most, weigh, "max_share", Fraction(1))
     _check_feasible(weigh, floors, caps)

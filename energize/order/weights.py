@@ -6,6 +6,7 @@ import math
 import reprlib
 from collections.abc import Iterable, Mapping, Sequence, Set
 from decimal import Decimal
+from fractions import Fraction
 from numbers import Rational
 from typing import Any, TypeAlias
 
@@ -13,14 +14,17 @@ import numpy as np
 
 from energize.arrays import Int64Array
 from energize.errors import WeightError
-from energize.order.numeric import real_number
+from energize.numbers import real_number
 
 __all__ = [
     "Weights",
+    "as_fraction",
     "bounded_weights",
     "checked_weight",
+    "exact_weight",
     "integer_weights",
     "largest_remainder",
+    "lean",
     "listed_weights",
     "names_of",
 ]
@@ -44,6 +48,28 @@ def checked_weight(weight: object, where: str, what: str = "a weight") -> float:
     if not math.isfinite(value) or value < 0:
         raise WeightError(f"{where}: {what} is finite and not negative, got {reprlib.repr(weight)}")
     return value
+
+
+def exact_weight(weight: object, where: str) -> float | Fraction:
+    """`weight` as `checked_weight` takes it, in a form that has its exact value: a float where the
+    decimal that it prints as is just that, else a fraction.
+
+    >>> exact_weight(0.1, "code"), exact_weight(Fraction(1, 3), "code")
+    (0.1, Fraction(1, 3))
+    """
+    checked_weight(weight, where)
+    return lean(Fraction(*_ratio(weight)))
+
+
+def lean(weight: Fraction) -> float | Fraction:
+    """The same value, as a float where one prints as just that."""
+    value = float(weight)
+    return value if as_fraction(value) == weight else weight
+
+
+def as_fraction(weight: float | Fraction) -> Fraction:
+    """A float as the decimal that it prints as; a fraction as it is."""
+    return Fraction(*_ratio(weight))
 
 
 def names_of(weights: Mapping[str, Any] | Iterable[Any]) -> tuple[str, ...] | None:

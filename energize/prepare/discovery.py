@@ -8,8 +8,6 @@ from pathlib import Path, PurePosixPath
 
 from energize.errors import ConfigError, DatasetNotFoundError, PrepareError
 
-__all__ = ["find_shards"]
-
 _COMPRESSED = (".tgz", ".tbz2", ".txz", ".tar.gz", ".tar.bz2", ".tar.xz", ".tar.zst", ".tar.lz4")
 
 
@@ -46,7 +44,7 @@ def find_shards(path: Path, exclude: str | None = None) -> list[str]:
         excluded = f" but those that {exclude!r} excludes" if exclude else ""
         raise PrepareError(
             f"{path} has no *.tar files in it{excluded}. Samples are stored in tar shards, which "
-            "webdataset.ShardWriter or the tar command write"
+            "energize.write_shards, webdataset.ShardWriter or the tar command write"
         )
     return names
 

@@ -13,8 +13,6 @@ from energize.errors import PrepareError
 from energize.prepare.indexing import IndexedShard, key_hashes
 from energize.storage.tar import scan
 
-__all__ = ["check_unique"]
-
 _SHOWN = 5
 
 

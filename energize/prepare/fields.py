@@ -13,16 +13,6 @@ from energize.samples.sample import METADATA
 from energize.samples.structure import required_fields, type_fields
 from energize.storage.nv_meta import CRUDE, DatasetConfig
 
-__all__ = [
-    "SAMPLE_TYPE_NAMES",
-    "check_choice",
-    "choose_config",
-    "field_notes",
-    "propose_field_map",
-    "propose_sample_type",
-    "sample_fields",
-]
-
 SAMPLE_TYPE_NAMES = tuple(name for name, kind in SAMPLE_TYPES.items() if kind is not CrudeSample)
 SAMPLE_TYPE_NAMES = (*SAMPLE_TYPE_NAMES, CRUDE)
 """What `sample_type` may be."""

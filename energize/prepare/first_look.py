@@ -10,8 +10,6 @@ from pathlib import Path
 
 from energize.storage.tar import Part, ScannedSample, scan
 
-__all__ = ["FirstLook", "look_at"]
-
 _PREVIEW = 120
 _LARGEST_JSON = 1 << 20
 _TEXT = ("txt", "text", "json", "jsn", "cls", "cls2", "transcript")

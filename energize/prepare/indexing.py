@@ -14,8 +14,6 @@ from energize.errors import ShardError
 from energize.prepare.staging import staged, writing
 from energize.storage.tar import ScannedSample, index_path, scan
 
-__all__ = ["IndexedShard", "ShardIndexer", "key_hashes"]
-
 
 @dataclass(frozen=True, slots=True)
 class IndexedShard:

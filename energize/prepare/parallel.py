@@ -11,8 +11,6 @@ from typing import TypeVar
 
 from energize.errors import PrepareError
 
-__all__ = ["map_in_order"]
-
 R = TypeVar("R")
 
 

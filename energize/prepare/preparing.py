@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from energize.errors import ConfigError, PrepareError
+from energize.errors import PrepareError
+from energize.numbers import checked_whole
 from energize.prepare.discovery import find_shards
 from energize.prepare.duplicates import check_unique
 from energize.prepare.fields import check_choice, choose_config, field_notes
@@ -30,8 +31,6 @@ from energize.storage.nv_meta import (
     read_info,
 )
 from energize.storage.nv_meta_files import INFO_NAMES, is_prepared
-
-__all__ = ["default_workers", "prepare"]
 
 
 def default_workers() -> int:
@@ -73,13 +72,13 @@ def prepare(
     without its part, a folder that is prepared already (unless `overwrite`), a file that cannot be
     written; `ConfigError` for wrong parameters; `DatasetNotFoundError`.
 
-    >>> import tempfile, webdataset
+    >>> import tempfile
+    >>> from energize import write_shards
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     with webdataset.TarWriter(f"{folder}/000.tar") as shard:
-    ...         written = shard.write({"__key__": "a", "txt": "hello"})
+    ...     shards = write_shards([{"__key__": "a", "txt": "hello"}], folder)
     ...     report = prepare(folder, split_ratios={"train": 1}, sample_type="TextSample")
     >>> report.samples, report.splits, report.config.field_map
-    (1, {'train': ('000.tar',)}, {'text': 'txt'})
+    (1, {'train': ('shard-000000.tar',)}, {'text': 'txt'})
     """
     run = _Run(Path(path), _checked_workers(workers), sqlite, on_progress or _silent)
     if tar_index_only:
@@ -164,9 +163,7 @@ def _rebuild_index(run: _Run) -> PrepareReport:
 
 
 def _checked_workers(workers: int | None) -> int:
-    if workers is not None and workers < 1:
-        raise ConfigError(f"workers must be 1 or more, got {workers}")
-    return workers or default_workers()
+    return default_workers() if workers is None else checked_whole(workers, "workers", 1)
 
 
 def _parts(shards: Sequence[IndexedShard]) -> dict[str, int]:

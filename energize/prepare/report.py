@@ -7,8 +7,6 @@ from pathlib import Path
 
 from energize.storage.nv_meta import DatasetConfig
 
-__all__ = ["PrepareReport"]
-
 
 @dataclass(frozen=True, slots=True)
 class PrepareReport:

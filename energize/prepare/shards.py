@@ -13,8 +13,6 @@ from energize.prepare.sqlite_index import SQLITE_NAME, SqliteIndex
 from energize.prepare.staging import Staging, staged
 from energize.storage.tar import index_path
 
-__all__ = ["Progress", "index_shards"]
-
 Progress = Callable[[int, int], None]
 """Called with how many shards are done, and how many there are."""
 

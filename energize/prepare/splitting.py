@@ -12,8 +12,6 @@ from braceexpand import braceexpand
 
 from energize.errors import ConfigError, PrepareError
 
-__all__ = ["Parts", "split", "split_notes"]
-
 Parts = dict[str, tuple[str, ...]]
 """The shards of each split part."""
 

@@ -14,8 +14,6 @@ from typing import Self
 from energize.errors import PrepareError
 from energize.prepare.indexing import IndexedShard
 
-__all__ = ["SQLITE_NAME", "UUID_NAME", "SqliteIndex"]
-
 SQLITE_NAME = "index.sqlite"
 UUID_NAME = "index.uuid"
 

@@ -14,8 +14,6 @@ from typing import Self
 
 from energize.errors import PrepareError
 
-__all__ = ["Staging", "staged", "writing"]
-
 
 def staged(final: Path) -> Path:
     """Where a file is until it gets its name: beside it, as `*.tmp`, which no reader opens."""
@@ -51,7 +49,7 @@ class Staging:
         self._made_folder = False
 
     def __enter__(self) -> Self:
-        self._lock = _locked(self._root)
+        self._lock = locked(self._root)
         with writing(self.folder):
             self._made_folder = not self.folder.exists()
             self.folder.mkdir(exist_ok=True)
@@ -111,8 +109,8 @@ class Staging:
             ) from reason
 
 
-def _locked(root: Path) -> int:
-    """A descriptor of the folder that holds its lock, given back when the process dies."""
+def locked(root: Path) -> int:
+    """A descriptor of the folder that holds its lock until it is closed, or the process dies."""
     descriptor = os.open(root, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -6,9 +6,7 @@ from typing import Any
 
 from energize.dataset import Dataset, IndexedDataset
 from energize.errors import ConfigError, NotIndexedError
-from energize.order.numeric import whole_number
-
-__all__ = ["checked_steps", "indexed"]
+from energize.numbers import checked_whole
 
 _FARTHEST = 2**62
 """Positions of samples below it fit in int64 with all that is computed from them."""
@@ -35,7 +33,7 @@ def checked_steps(dataset: IndexedDataset[Any], at: object, steps: object) -> tu
     >>> checked_steps(ListSource("ab"), np.int64(7), 2)
     (7, 2)
     """
-    first, count = _whole("at", at, 0), _whole("steps", steps, 1)
+    first, count = checked_whole(at, "at", 0), checked_whole(steps, "steps", 1)
     samples = int(dataset.consumed(1).sum())
     if (first + count) * samples > _FARTHEST:
         raise ConfigError(
@@ -43,10 +41,3 @@ def checked_steps(dataset: IndexedDataset[Any], at: object, steps: object) -> tu
             f"counted up to {_FARTHEST:,}"
         )
     return first, count
-
-
-def _whole(name: str, value: object, least: int) -> int:
-    number = whole_number(value)
-    if number is None or number < least:
-        raise ConfigError(f"{name} counts steps, {least} or more; got {value!r}")
-    return number

@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 import os
-from collections import defaultdict
-from collections.abc import Iterator, Sequence, Set
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
-from pathlib import Path
 from typing import Any, cast
 
+from energize.compat.data_stages.building import stage_node
+from energize.compat.data_stages.reading import is_stage_file, read_stages
 from energize.dataset import IndexedDataset
 from energize.errors import ConfigError
-from energize.metadataset import Blend, Leaf, Node, Staged, leaves_with_weights, resolve
+from energize.metadataset import Blend, Leaf, Node, Staged, resolve
 from energize.metadataset.building import get_train_dataset
-from energize.metadataset.stages import stage_node
-from energize.metadataset.stages_reading import is_stage_file, read_stages
-from energize.order.schedules.schedule import Schedule
+from energize.metadataset.shares import asked_shares
+from energize.order.schedule import Schedule
 from energize.sources.webdataset import WebdatasetSource
 from energize.topology import WorkerConfig
 from energize.wrappers.staged import StagedDataset
-
-__all__ = ["Asked", "Mix", "read_mix"]
-
-_Parts = Sequence[tuple[Leaf, Fraction]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +80,7 @@ def read_mix(
 
 
 def _global_batch_size(node: Node | Staged) -> int:
-    composition = node.mixing.composition if isinstance(node, Blend) else None
+    composition = node.composition if isinstance(node, Blend) else None
     return (composition.global_batch_size if composition else None) or 1
 
 
@@ -102,68 +98,74 @@ def _asked_at_start(node: Staged, dataset: StagedDataset[Any]) -> tuple[Asked | 
 
 
 def _asked(node: Node, sources: Sequence[WebdatasetSource]) -> tuple[Asked | None, ...]:
+    """What is asked for each source: by its folder, and of one folder by their order.
+
+    Several leaves may be read as one source, when what their settings say is equal; and a leaf that
+    stands in several mixes as several sources, so that their order says nothing.
+    """
+    leaves: defaultdict[Leaf, list[_Entry]] = defaultdict(list)
     try:
-        leaves = leaves_with_weights(node)
+        for entry in _entries(node):
+            leaves[replace(entry.leaf, path=entry.leaf.path.resolve())].append(entry)
     except ConfigError:  # the dataset could be built, but not all mixes have shares
         return (None,) * len(sources)
-    written: defaultdict[Leaf, list[str]] = defaultdict(list)
-    mixes: defaultdict[Leaf, set[int]] = defaultdict(set)
-    for leaf, weight, mix in _weights(node):
-        written[_normal(leaf)].append(weight)
-        mixes[_normal(leaf)].add(mix)
-    several = {leaf for leaf, found in mixes.items() if len(found) > 1}
-    asked: dict[int, Asked] = {}
-    for number, parts in _matched(leaves, sources, several):
-        weights = [weight for leaf, _ in parts for weight in written[_normal(leaf)]]
-        place = " and ".join(leaf.place for leaf, _ in parts)
-        share = float(sum(share for _, share in parts))
-        asked[number] = Asked(place, " + ".join(weights), share)
-    return tuple(asked.get(number) for number in range(len(sources)))
+    leaves_of: defaultdict[object, list[list[_Entry]]] = defaultdict(list)
+    for leaf, entries in leaves.items():
+        leaves_of[_folder(leaf)].append(entries)
+    sources_of: defaultdict[object, list[Asked | None]] = defaultdict(list)
+    folders = [_folder(source) for source in sources]
+    for folder, count in Counter(folders).items():
+        found = leaves_of[folder]
+        in_order = all(len({entry.mix for entry in entries}) == 1 for entries in found)
+        if count == 1:
+            sources_of[folder] = [_summed([entry for entries in found for entry in entries])]
+        elif in_order and count == len(found):
+            sources_of[folder] = [_summed(entries) for entries in found]
+        else:
+            sources_of[folder] = [None] * count
+    return tuple(sources_of[folder].pop(0) for folder in folders)
 
 
-def _matched(
-    leaves: _Parts, sources: Sequence[WebdatasetSource], several: Set[Leaf]
-) -> Iterator[tuple[int, _Parts]]:
-    """The sources whose leaves are known, with them: by the folder, and then by their order.
-
-    Several leaves may be read as one source, when what their settings say is equal; and those that
-    stand in `several` mixes as several sources, so that their order says nothing.
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """A leaf where it is written, its share, its weight with those around it, and what tells apart
+    the mixes in which leaves stand: plain blends in a plain one are one mix.
     """
-    leaves_of: defaultdict[tuple[Path, str, str | None], list[tuple[Leaf, Fraction]]]
-    leaves_of, sources_of = defaultdict(list), defaultdict(list)
-    for leaf, share in leaves:
-        leaves_of[leaf.path.resolve(), leaf.split_part, leaf.split_config].append((leaf, share))
-    for number, source in enumerate(sources):
-        key = (source.path.resolve(), source.split_part, source.split_config)
-        sources_of[key].append(number)
-    for key, numbers in sources_of.items():
-        if len(numbers) == 1:
-            yield numbers[0], leaves_of[key]
-        elif several.isdisjoint(_normal(leaf) for leaf, _ in leaves_of[key]) and (
-            len(numbers) == len(leaves_of[key])
-        ):
-            for number, part in zip(numbers, leaves_of[key], strict=True):
-                yield number, [part]
+
+    leaf: Leaf
+    share: Fraction
+    weight: str
+    mix: int
 
 
-def _weights(
-    node: Node, above: tuple[str, ...] = (), mix: Blend | None = None
-) -> Iterator[tuple[Leaf, str, int]]:
-    """All leaves with the weights on the way to each, as they are written, and what tells apart the
-    mixes in which they stand: plain blends in a plain one are one mix.
-    """
+def _entries(
+    node: Node, share: Fraction = Fraction(1), above: tuple[str, ...] = (), mix: Blend | None = None
+) -> Iterator[_Entry]:
     if isinstance(node, Leaf):
-        yield node, " x ".join(above) or "1", id(mix)
+        yield _Entry(node, share, " x ".join(above) or "1", id(mix))
         return
     if mix is None or not (mix.plain and node.plain):
         mix = node
-    for number, (child, _) in enumerate(node.children):
-        yield from _weights(child, (*above, _weight_text(node, number)), mix)
+    for number, part in enumerate(asked_shares(node)):
+        weights = (*above, _weight_text(node, number))
+        yield from _entries(node.children[number][0], share * part, weights, mix)
+
+
+def _summed(entries: Sequence[_Entry]) -> Asked:
+    return Asked(
+        " and ".join(entry.leaf.place for entry in entries),
+        " + ".join(entry.weight for entry in entries),
+        float(sum(entry.share for entry in entries)),
+    )
+
+
+def _folder(read: Leaf | WebdatasetSource) -> object:
+    return read.path.resolve(), read.split_part, read.split_config
 
 
 def _weight_text(node: Blend, number: int) -> str:
-    if node.mixing.quotas is not None:
-        quota = asdict(node.mixing.quotas[number]).items()
+    if node.quotas is not None:
+        quota = asdict(node.quotas[number]).items()
         return " ".join(f"{name} {value:g}" for name, value in quota if value is not None) or "all"
     weight = node.children[number][1]
     if isinstance(weight, Schedule):
@@ -175,8 +177,3 @@ def _changes(node: Node) -> bool:
     if isinstance(node, Leaf):
         return False
     return any(isinstance(weight, Schedule) or _changes(child) for child, weight in node.children)
-
-
-def _normal(leaf: Leaf) -> Leaf:
-    """Equal for leaves that are merged."""
-    return replace(leaf, path=leaf.path.resolve())

@@ -12,8 +12,6 @@ from energize.errors import ConfigError, nearest
 from energize.preview.simulating import Simulation
 from energize.sources.optional import optional_module
 
-__all__ = ["check_chart", "draw_shares"]
-
 _KINDS = (".png", ".svg", ".pdf")
 _SHOWN = 9
 """Sources with a line of their own; the colours of matplotlib tell ten lines apart."""

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from energize.arrays import Int64Array
+from energize.arrays import Int64Array, rows_by_value
 from energize.dataset import Dataset, IndexedDataset
+from energize.numbers import checked_whole
 from energize.preview.arguments import checked_steps, indexed
 from energize.refs import Refs
 from energize.sources.base import Source
 from energize.sources.naming import source_labels
 from energize.sources.webdataset import WebdatasetSource
-from energize.wrappers.checks import checked_count
-
-__all__ = ["PlannedBatch", "PlannedSample", "plan"]
 
 _SAMPLES_AT_ONCE = 2**14
 
@@ -78,7 +76,7 @@ def plan(
     positions = indexed(dataset, "plan")
     at, steps = checked_steps(positions, at, steps)
     if world_size is not None:
-        world_size = checked_count(world_size, "world_size", "plan")
+        world_size = checked_whole(world_size, "plan: world_size", 1)
     return _batches(positions, at, at + steps, world_size, keys=keys)
 
 
@@ -103,25 +101,21 @@ def _samples(
     sources: tuple[Source[Any], ...], labels: list[str], refs: Refs, *, keys: bool
 ) -> list[PlannedSample]:
     samples: dict[int, PlannedSample] = {}
-    for number in np.unique(refs.source).tolist():
-        rows = np.flatnonzero(refs.source == number)
-        index = refs.index[rows]
-        shards, numbers = _located(sources[number], index)
-        found = _keys(sources[number], index) if keys else [None] * len(rows)
+    for number, rows in rows_by_value(refs.source):
+        located = _located(sources[number], refs.index[rows], keys=keys)
         epochs = refs.epoch[rows].tolist()
-        columns = zip(rows.tolist(), shards, numbers, epochs, found, strict=True)
-        for row, shard, at, epoch, key in columns:
+        for row, epoch, (shard, at, key) in zip(rows.tolist(), epochs, located, strict=True):
             samples[row] = PlannedSample(labels[number], shard, at, epoch, key)
     return [samples[row] for row in range(len(refs))]
 
 
-def _located(source: Source[Any], index: Int64Array) -> tuple[list[str | None], list[int]]:
-    """The shard of each sample, and its number there."""
+def _located(
+    source: Source[Any], index: Int64Array, *, keys: bool
+) -> Iterator[tuple[str | None, int, str | None]]:
+    """The shard of each sample, its number there, and its key."""
     if not isinstance(source, WebdatasetSource):
-        return [None] * len(index), index.tolist()
+        return ((None, number, None) for number in index.tolist())
     shards, numbers = source.locate(index)
-    return [source.shards[shard] for shard in shards.tolist()], numbers.tolist()
-
-
-def _keys(source: Source[Any], index: Int64Array) -> list[str | None]:
-    return source.keys(index) if isinstance(source, WebdatasetSource) else [None] * len(index)
+    names = (source.shards[shard] for shard in shards.tolist())
+    found: Sequence[str | None] = source.keys(index) if keys else [None] * len(index)
+    return zip(names, numbers.tolist(), found, strict=True)

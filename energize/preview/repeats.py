@@ -2,199 +2,167 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from bisect import bisect_right
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
-import numpy as np
-
-from energize.arrays import Int64Array
 from energize.dataset import INFINITE, IndexedDataset
-from energize.preview.finding import items_with
-from energize.preview.runs import Passage, Run, runs_of_sources
+from energize.describing import digest
+from energize.sources.base import Source
+from energize.wrappers.advanced import AdvancedDataset
+from energize.wrappers.batch import BatchDataset
+from energize.wrappers.composed import ComposedDataset, ComposedSamples
+from energize.wrappers.limit import LimitDataset
+from energize.wrappers.quota import QuotaDataset
+from energize.wrappers.repeat import RepeatDataset
+from energize.wrappers.routed import indexed_inputs
 from energize.wrappers.shuffle import ShuffleDataset
+from energize.wrappers.staged import StagedDataset
 
-__all__ = ["first_repeats", "samples_before_repeat"]
+Bounds = tuple[int, int]
+"""The first so many samples that are read of a source all differ; of more than so many, some have
+come before. Where each pass is a permutation, both are the number of samples that there are.
+"""
 
-_AT_ONCE = 2**14
-_MOST_LOOKED_AT = 2**20
+
+class _Draws(NamedTuple):
+    """How a source is read: `drawn(n)` samples of it in the first n items, in the order of a
+    dataset from its first item on.
+    """
+
+    drawn: Callable[[int], int]
+    bounds: Bounds
+    order: IndexedDataset[Any]
 
 
-def first_repeats(dataset: IndexedDataset[Any], steps: int) -> list[int | None]:
-    """For each of `dataset.sources`, the first of `steps` items with a sample of it that came
-    before, in an earlier item or in the same: `steps` when there is none, None when it is unknown.
-
-    It is worked out for what is read in runs of an order that is known (see `runs_of_sources`), far
-    away too; else it is looked up in the first 2**20 samples.
+def first_repeats(dataset: IndexedDataset[Any], steps: int) -> list[tuple[int | None, bool]]:
+    """For each of `dataset.sources` the first of `steps` items by which a sample of it has come
+    before, and whether none comes again earlier. None when it is in none of them; or, if that is
+    not exact, when it cannot be told.
 
     >>> from energize import BatchDataset, ListSource, ShuffleDataset
     >>> first_repeats(BatchDataset(ShuffleDataset(ListSource(range(100))), 8, list), 50)
-    [13]
+    [(13, True)]
     """
-    limits = samples_before_repeat(dataset, steps)
-    drawn = dataset.consumed(steps).tolist()
-    wanted = {
-        number: limit
-        for number, (limit, n) in enumerate(zip(limits, drawn, strict=True))
-        if limit is not None and limit < n
-    }
-    found = items_with(dataset, wanted, steps) if wanted else {}
-    repeats = [
-        None if limit is None and drawn[number] else found.get(number, steps)
-        for number, limit in enumerate(limits)
-    ]
-    unknown = [number for number, each in enumerate(repeats) if each is None]
-    looked_up = _looked_up(dataset, steps, unknown) if unknown else {}
-    return [looked_up.get(number, step) for number, step in enumerate(repeats)]
-
-
-def samples_before_repeat(dataset: IndexedDataset[Any], n: int) -> list[int | None]:
-    """For each of `dataset.sources`, how many samples of it come before the first that came
-    already, when `n` items are read: `INFINITE` when none does. None where it is not known.
-
-    >>> from energize import BlendDataset, LimitDataset, ListSource, ShuffleDataset
-    >>> once = ShuffleDataset(ListSource(range(100)))
-    >>> some = LimitDataset(ListSource("abcdef"), 4)
-    >>> samples_before_repeat(BlendDataset((once, 1), (some, 1)), 1000)
-    [100, 4]
-    """
-    return [_before_repeat(each) for each in runs_of_sources(dataset, [(0, n)])]
-
-
-def _before_repeat(passage: Passage) -> int | None:
-    if passage.before is not None:
-        return passage.before
-    read = 0
-    earlier: list[_Piece] = []
-    for run in passage.runs:
-        for piece in _pieces(run):
-            if piece is None:
-                return _of_repeating_order(passage) if run is passage.runs[0] else None
-            at = piece.first_of(earlier, read)
-            if at is None:
-                return None
-            if at < piece.stop:
-                return read + at - piece.start
-            read += piece.stop - piece.start
-            earlier.append(piece)
-    return INFINITE if passage.complete else None
-
-
-@dataclass(frozen=True, slots=True)
-class _Piece:
-    """Positions `start` to before `stop` of an order, which lie in one epoch of it."""
-
-    order: IndexedDataset[Any]
-    epoch: int
-    start: int
-    stop: int
-
-    def samples(self, start: int, stop: int) -> Int64Array:
-        return self.order.refs(np.arange(start, stop, dtype=np.int64)).index
-
-    def places(self, samples: Int64Array) -> Int64Array:
-        """The positions of samples in the order of this epoch."""
-        if isinstance(self.order, ShuffleDataset):
-            return self.order.places(samples, self.epoch)
-        return samples
-
-    def first_of(self, earlier: Sequence[_Piece], read: int) -> int | None:
-        """The first position here of one of the `read` samples of earlier pieces, which differ;
-        `stop` when there is none, None when it would take too long to look for it.
-        """
-        count = self.order.size
-        if read >= count:
-            return self.start
-        stop, others = self.stop, []
-        for each in earlier:
-            if each.order == self.order and each.epoch == self.epoch:
-                if max(self.start, each.start) < min(stop, each.stop):
-                    stop = max(self.start, each.start)
-            else:
-                others.append(each)
-        if not others:
-            return stop
-        # Of the samples of a piece read / count have been read, unless orders are local: either
-        # one of the first will do, or those that have been read are few.
-        return self._look_back(others, stop) if read * read < count else self._look_on(others, stop)
-
-    def _look_back(self, others: Sequence[_Piece], stop: int) -> int:
-        for each in others:
-            for start in range(each.start, each.stop, _AT_ONCE):
-                samples = each.samples(start, min(start + _AT_ONCE, each.stop))
-                places = self.places(samples)
-                places = places[(places >= self.start) & (places < stop)]
-                stop = int(places.min(initial=stop))
-        return stop
-
-    def _look_on(self, others: Sequence[_Piece], stop: int) -> int | None:
-        for start in range(self.start, min(stop, self.start + _MOST_LOOKED_AT), _AT_ONCE):
-            samples = self.samples(start, min(start + _AT_ONCE, stop))
-            came = np.zeros(len(samples), dtype=np.bool_)
-            for each in others:
-                places = each.places(samples)
-                came |= (places >= each.start) & (places < each.stop)
-            if came.any():
-                return start + int(came.argmax())
-        return stop if stop - self.start <= _MOST_LOOKED_AT else None
-
-
-def _pieces(run: Run) -> Iterator[_Piece | None]:
-    """A run epoch by epoch; None for an order in which samples come again within an epoch."""
-    order, size = run.order, run.order.size
-    shuffled = isinstance(order, ShuffleDataset)
-    if isinstance(order, ShuffleDataset) and order.over_epochs != 1:
-        yield None
-        return
-    start = run.start
-    while start < run.stop:
-        epoch = start // size
-        stop = min(run.stop, (epoch + 1) * size)
-        if shuffled:
-            yield _Piece(order, epoch, start, stop)
-        else:  # all epochs are alike
-            yield _Piece(order, 0, start - epoch * size, stop - epoch * size)
-        start = stop
-
-
-def _of_repeating_order(passage: Passage) -> int | None:
-    """Of a shuffle of several epochs, or with replacement: long before a pass is over."""
-    run = passage.runs[0]
-    looked_at = 2**12
-    while not run.start:
-        looked_at = min(looked_at, run.stop)
-        repeat = _repeated(run.order.refs(np.arange(looked_at, dtype=np.int64)).index)
-        if repeat.size:
-            return int(repeat.min())
-        if looked_at == run.stop:
-            return INFINITE if passage.complete and len(passage.runs) == 1 else None
-        looked_at *= 4
-    return None
-
-
-def _looked_up(dataset: IndexedDataset[Any], steps: int, numbers: Sequence[int]) -> dict[int, int]:
-    """The first repeats of some sources, where they are among the first samples of all."""
-    per_step = max(1, int(dataset.consumed(min(steps, 64)).sum()) // min(steps, 64))
-    most = min(steps, max(1, _MOST_LOOKED_AT // per_step))
-    found: dict[int, int] = {}
-    looked_at = min(most, 2**10)
-    while len(found) < len(numbers):
-        refs = dataset.refs(np.arange(looked_at, dtype=np.int64))
-        for number in numbers:
-            rows = np.flatnonzero(refs.source == number)
-            repeat = _repeated(refs.index[rows])
-            if repeat.size:
-                found.setdefault(number, int(refs.item[rows[repeat.min()]]))
-            elif looked_at == steps:
-                found[number] = steps
-        if looked_at == most:
-            break
-        looked_at = min(4 * looked_at, most)
+    found: list[tuple[int | None, bool]] = []
+    for drawn, (new, most), _ in _draws(dataset):
+        read = drawn(steps)
+        if read > most:
+            found.append((_item_above(drawn, most, steps * most // read, steps), new == most))
+        else:
+            found.append((None, read <= max(new, 1)))
     return found
 
 
-def _repeated(values: Int64Array) -> Int64Array:
-    """Where a value stands that stood before."""
-    order = np.argsort(values, kind="stable")
-    again: Int64Array = order[1:][values[order][1:] == values[order][:-1]]
-    return again
+def _item_above(drawn: Callable[[int], int], most: int, near: int, end: int) -> int:
+    """The first of `end` items with which more than `most` samples are drawn, which is probably
+    `near`.
+    """
+    low, high, reach = near, near, 1
+    while drawn(low) > most:
+        low, reach = max(low - reach, 0), 4 * reach
+    while drawn(high) <= most:
+        high, reach = min(high + reach, end), 4 * reach
+    return low + bisect_right(range(low, high), most, key=drawn) - 1
+
+
+def _draws(dataset: IndexedDataset[Any]) -> list[_Draws]:
+    """How each of `dataset.sources` is read."""
+    if dataset.taken(0) is not None:
+        return [
+            each._replace(drawn=_through(dataset, number, each.drawn))
+            for number, inner in enumerate(indexed_inputs(dataset))
+            for each in _draws(inner)
+        ]
+    order = indexed_inputs(dataset)[0] if isinstance(dataset, AdvancedDataset) else dataset
+    return [
+        _Draws(_column(dataset, number), bounds, order)
+        for number, bounds in enumerate(_bounds(order))
+    ]
+
+
+def _through(
+    dataset: IndexedDataset[Any], number: int, drawn: Callable[[int], int]
+) -> Callable[[int], int]:
+    return lambda n: drawn((dataset.taken(n) or ())[number])
+
+
+def _column(dataset: IndexedDataset[Any], number: int) -> Callable[[int], int]:
+    return lambda n: int(dataset.consumed(n)[number])
+
+
+def _bounds(dataset: IndexedDataset[Any]) -> list[Bounds]:
+    """Those of each source of a dataset that takes something else than the first items of its
+    inputs.
+    """
+    if isinstance(dataset, Source):
+        return [(dataset.count, dataset.count)]
+    if isinstance(dataset, ComposedDataset):
+        return _bounds(dataset.samples)
+    if isinstance(dataset, QuotaDataset):
+        return _of_quotas(dataset)
+    if isinstance(dataset, StagedDataset):
+        return _of_stages(dataset)
+    shuffled = isinstance(dataset, ShuffleDataset) and dataset.over_epochs == 1
+    if not shuffled and not isinstance(dataset, LimitDataset | RepeatDataset | BatchDataset):
+        return [(0, source.count) for source in dataset.sources]
+    inner = indexed_inputs(dataset)[0]
+    alike = inner.size == INFINITE or _as_stored(inner)
+    first_epoch = dataset.consumed(dataset.size).tolist()
+    return [
+        (_new_of(each, read, shuffled=shuffled), min(each.bounds[1], read if alike else INFINITE))
+        for each, read in zip(_draws(inner), first_epoch, strict=True)
+    ]
+
+
+def _new_of(draws: _Draws, read: int, *, shuffled: bool) -> int:
+    """Of the first samples that are read of a source, so many, how many are certain to differ."""
+    new = draws.bounds[0]
+    return 0 if shuffled and read > new else min(read, new)
+
+
+def _of_quotas(dataset: QuotaDataset[Any]) -> list[Bounds]:
+    found = []
+    early = dataset.composition.early if isinstance(dataset, ComposedSamples) else 0
+    for inner, count in zip(indexed_inputs(dataset), dataset.counts(), strict=True):
+        first_pass = inner.consumed(inner.size).tolist()
+        for each, read in zip(_draws(inner), first_pass, strict=True):
+            new, most = each.bounds
+            if count >= inner.size:
+                new = _new_of(each, read, shuffled=dataset.shuffle)
+            elif not count or not _as_stored(inner):
+                new = 0
+            elif dataset.sampling_method == "fixed":
+                new = most = count
+            else:  # others in every epoch, as long as there are enough
+                new = inner.size // count * count
+            found.append((new - early, most))
+    return found
+
+
+def _as_stored(dataset: IndexedDataset[Any]) -> bool:
+    """Whether all epochs are alike: the samples of one source as they lie, each once."""
+    if isinstance(dataset, Source):
+        return True
+    as_below = dataset.one_each and dataset.taken(0) is not None
+    whole = as_below and dataset.size == dataset.sources[0].count
+    return whole and _as_stored(indexed_inputs(dataset)[0])
+
+
+def _of_stages(dataset: StagedDataset[Any]) -> list[Bounds]:
+    """A source is read on and on in one order, or at some stage anew."""
+    by_source: list[list[tuple[int, _Draws]]] = [[] for _ in dataset.sources]
+    for stage, each in enumerate(dataset.routed_to):
+        for row, draws in zip(dataset.numbers_of(stage).tolist(), _draws(each), strict=True):
+            by_source[row].append((stage, draws))
+    found = []
+    for row, parts in enumerate(by_source):
+        stage, (_, (new, most), _) = parts[0]
+        orders = {digest(each.order.describe()) for _, each in parts}
+        if len(dict(parts)) < len(parts):  # in two places of one stage
+            new, most = 0, dataset.sources[row].count
+        elif len(parts) > 1 and not (dataset.carry_over and len(orders) == 1):
+            before = int(dataset.consumed(dataset.plan.first_items[stage + 1])[row])
+            new, most = min(new, before), dataset.sources[row].count
+        found.append((new, most))
+    return found

@@ -10,12 +10,10 @@ import numpy.typing as npt
 
 from energize.arrays import Int64Array
 from energize.dataset import Dataset
+from energize.numbers import checked_whole
 from energize.preview.arguments import checked_steps, indexed
 from energize.preview.repeats import first_repeats
 from energize.sources.naming import source_labels
-from energize.wrappers.checks import checked_count
-
-__all__ = ["Simulation", "SourceForecast", "simulate"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,9 +21,9 @@ class SourceForecast:
     """What a run takes of one source.
 
     `name`: see `source_labels`. `count`: the samples it has. `drawn`: the samples that are read of
-    it. `share`: of all samples that are read, 0 to 1. `repeats_at`: the first step (0-based) of
-    whose batch a sample came before; None when there is none, or when `repeats_known` is False: see
-    `first_repeats`.
+    it. `share`: of all samples that are read, 0 to 1. `repeats_at`: the first step (0-based) with a
+    sample that came before, or None when there is none. Where `repeats_exact` is False, that is the
+    latest that it can be, and None when a sample may have come before or not.
     """
 
     name: str
@@ -33,7 +31,7 @@ class SourceForecast:
     drawn: int
     share: float
     repeats_at: int | None
-    repeats_known: bool
+    repeats_exact: bool
 
     @property
     def epochs(self) -> float:
@@ -83,22 +81,14 @@ def simulate(dataset: Dataset[Any], steps: int, *, intervals: int = 1) -> Simula
     """
     positions = indexed(dataset, "simulate")
     _, steps = checked_steps(positions, 0, steps)
-    cuts = min(checked_count(intervals, "intervals", "simulate"), steps)
+    cuts = min(checked_whole(intervals, "simulate: intervals", 1), steps)
     points = np.array([steps * i // cuts for i in range(cuts + 1)], dtype=np.int64)
     drawn = np.stack([positions.consumed(point) for point in points.tolist()])
     last: list[int] = drawn[-1].tolist()
-    repeats = first_repeats(positions, steps)
     labels = source_labels(positions.sources)
-    columns = zip(positions.sources, labels, last, repeats, strict=True)
+    columns = zip(labels, positions.sources, last, first_repeats(positions, steps), strict=True)
     forecasts = tuple(
-        SourceForecast(
-            name,
-            source.count,
-            n,
-            n / max(1, sum(last)),
-            repeats_at=None if step == steps else step,
-            repeats_known=step is not None,
-        )
-        for source, name, n, step in columns
+        SourceForecast(name, source.count, n, n / max(1, sum(last)), *repeat)
+        for name, source, n, repeat in columns
     )
     return Simulation(steps, forecasts, points, drawn)

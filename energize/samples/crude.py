@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["CrudeSample"]
-
 
 class CrudeSample(dict[str, Any]):
     """All parts of a sample by their names, with the metadata fields of `Sample` beside them.

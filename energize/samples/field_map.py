@@ -16,8 +16,6 @@ from energize.samples.crude import CrudeSample
 from energize.samples.sample import METADATA
 from energize.samples.structure import required_fields, type_fields
 
-__all__ = ["PartAccess", "check_field_map", "default_field_map", "parse_field"]
-
 _ACCESS = re.compile(r"\s*(?P<part>[^\[\],]*[^\[\],\s])(?P<keys>(?:\[[^\[\]]+\])*)\s*")
 _KEY = re.compile(r"\[([^\[\]]+)\]")
 

@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from energize.late import torch
 from energize.samples.sample import Sample
 
-__all__ = ["CaptioningSample", "ImageClassificationSample", "ImageSample"]
-
 
 @dataclass(kw_only=True, slots=True)
 class ImageSample(Sample):

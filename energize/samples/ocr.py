@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from energize.late import torch
 from energize.samples.sample import Sample
 
-__all__ = ["OCRSample"]
-
 
 @dataclass(kw_only=True, slots=True)
 class OCRSample(Sample):

@@ -7,8 +7,6 @@ from typing import Any, TypeVar
 from energize.late import torch
 from energize.samples.structure import map_leaves
 
-__all__ = ["pin_memory"]
-
 T = TypeVar("T")
 
 

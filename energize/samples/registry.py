@@ -15,8 +15,6 @@ from energize.samples.sample import Sample
 from energize.samples.text import TextSample
 from energize.samples.vqa import MultiChoiceVQASample, VQASample
 
-__all__ = ["SAMPLE_TYPES", "sample_type_named"]
-
 SampleType = type[Sample] | type[CrudeSample]
 
 SAMPLE_TYPES: Mapping[str, SampleType] = MappingProxyType(

@@ -11,8 +11,6 @@ from energize.samples.pinning import pin_memory
 from energize.samples.source_info import SourceInfo
 from energize.samples.structure import type_fields
 
-__all__ = ["METADATA", "RestoreKey", "Sample"]
-
 RestoreKey = tuple[Any, ...]
 """Strings, integers and tuples of them: what finds a sample again in its dataset."""
 

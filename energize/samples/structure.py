@@ -9,17 +9,6 @@ from typing import Any, TypeVar, cast
 
 from energize.errors import ConfigError
 
-__all__ = [
-    "build",
-    "fields_of",
-    "is_record",
-    "is_record_type",
-    "map_leaves",
-    "rebuilt",
-    "required_fields",
-    "type_fields",
-]
-
 T = TypeVar("T")
 
 

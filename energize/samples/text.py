@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 from energize.samples.sample import Sample
 
-__all__ = ["TextSample"]
-
 
 @dataclass(kw_only=True, slots=True)
 class TextSample(Sample):

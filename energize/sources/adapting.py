@@ -13,8 +13,6 @@ from energize.sources.iterable import IterableSource
 from energize.sources.memory import SequenceSource
 from energize.sources.optional import is_instance_of
 
-__all__ = ["as_dataset"]
-
 
 def as_dataset(samples: Any, name: str) -> Dataset[Any]:
     """`samples` as a dataset called `name`: with random access where they have it, else a stream.

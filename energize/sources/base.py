@@ -15,8 +15,6 @@ from energize.reading import Failed, Reading
 from energize.refs import Refs
 from energize.rng import derive, hash_positions
 
-__all__ = ["Source"]
-
 T_co = TypeVar("T_co", covariant=True)
 
 
@@ -51,6 +49,14 @@ class Source(IndexedDataset[T_co]):
     @abstractmethod
     def name(self) -> str:
         """What people call it in reports."""
+
+    def settings(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "count": self.count,
+            "seed": self.seed,
+            "occurrence": self.occurrence,
+        }
 
     @property
     def run_length(self) -> int | None:

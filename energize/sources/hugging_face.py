@@ -10,8 +10,6 @@ from energize.reading import Failed
 from energize.sources.base import Source
 from energize.sources.optional import is_instance_of
 
-__all__ = ["HuggingFaceSource"]
-
 
 class HuggingFaceSource(Source[dict[str, Any]]):
     """The rows of a `datasets.Dataset` as dicts, in its format, read when they are asked for.
@@ -65,10 +63,4 @@ class HuggingFaceSource(Source[dict[str, Any]]):
         return id(self.rows), self.given_name, self.seed, self.occurrence
 
     def settings(self) -> dict[str, Any]:
-        return {
-            "name": self.given_name,
-            "count": self.count,
-            "columns": list(self.rows.column_names),
-            "seed": self.seed,
-            "occurrence": self.occurrence,
-        }
+        return super().settings() | {"columns": list(self.rows.column_names)}

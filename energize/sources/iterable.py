@@ -19,8 +19,6 @@ from energize.sources.optional import is_instance_of
 from energize.streaming import EndlessStream, Stream
 from energize.topology import Lane
 
-__all__ = ["IterableSource"]
-
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 

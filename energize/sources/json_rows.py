@@ -16,8 +16,6 @@ from energize.reading import Failed
 from energize.sources.row_files import DataFiles, RowFiles, data_files
 from energize.storage.files import OpenFiles
 
-__all__ = ["JsonSource"]
-
 _AT_ONCE = 64 * 1024 * 1024
 """Bytes searched for ends of lines at once."""
 

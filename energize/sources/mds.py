@@ -12,7 +12,8 @@ import numpy as np
 
 from energize.arrays import Int64Array
 from energize.describing import digest
-from energize.errors import ConfigError, DecodeError, ShardError
+from energize.errors import DecodeError, ShardError
+from energize.numbers import checked_whole
 from energize.reading import Failed
 from energize.sources.base import Source
 from energize.sources.mds_shards import MdsShards
@@ -25,8 +26,6 @@ from energize.storage.mds_format import (
     offset_range,
     read_mds_index,
 )
-
-__all__ = ["MdsSource"]
 
 UNPACKED_BYTES = 2**29
 
@@ -65,13 +64,11 @@ class MdsSource(Source[dict[str, Any]]):
         seed: int = 0,
         occurrence: int = 0,
     ) -> None:
-        if unpacked_bytes < 0:
-            raise ConfigError(f"MdsSource: unpacked_bytes is 0 or more; got {unpacked_bytes}")
         self._freeze(
             path=Path(path),
             split=split,
             decode_images=decode_images,
-            unpacked_bytes=unpacked_bytes,
+            unpacked_bytes=checked_whole(unpacked_bytes, "MdsSource: unpacked_bytes", 0),
             shards=read_mds_index(Path(path) / split),
             seed=seed,
             occurrence=occurrence,
@@ -97,14 +94,10 @@ class MdsSource(Source[dict[str, Any]]):
         return max(1, self.count // len(self.shards))
 
     def settings(self) -> dict[str, Any]:
-        return {
-            "name": self.name,
+        return super().settings() | {
             "shards": len(self.shards),
-            "samples": self.count,
             "decode_images": self.decode_images,
             "identity": self.identity,
-            "seed": self.seed,
-            "occurrence": self.occurrence,
         }
 
     def where(self, position: int, attempt: int = 0) -> str:

@@ -11,8 +11,6 @@ from energize.sources.optional import optional_module
 from energize.storage.files import OpenFiles
 from energize.storage.mds_format import MdsShard
 
-__all__ = ["MdsShards", "ShardBytes"]
-
 
 class ShardBytes(Protocol):
     """Byte ranges of a shard."""

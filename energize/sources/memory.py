@@ -10,8 +10,6 @@ from energize.errors import ConfigError, DataError, SkipSample
 from energize.reading import Failed
 from energize.sources.base import Source
 
-__all__ = ["ListSource", "SequenceSource"]
-
 T_co = TypeVar("T_co", covariant=True)
 
 
@@ -80,14 +78,6 @@ class SequenceSource(Source[T_co]):
     def _compared(self) -> tuple[Any, ...]:
         """Samples are compared as objects: comparing contents may cost all they cost to read."""
         return id(self.samples), self.given_name, self.seed, self.occurrence
-
-    def settings(self) -> dict[str, Any]:
-        return {
-            "name": self.given_name,
-            "count": self.count,
-            "seed": self.seed,
-            "occurrence": self.occurrence,
-        }
 
 
 class ListSource(SequenceSource[T_co]):

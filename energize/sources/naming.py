@@ -9,8 +9,6 @@ from typing import Any
 from energize.sources.base import Source
 from energize.sources.webdataset import WebdatasetSource
 
-__all__ = ["source_labels"]
-
 
 def source_labels(sources: Sequence[Source[Any]]) -> list[str]:
     """A name for each source, in their order, no two alike.

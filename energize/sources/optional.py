@@ -8,8 +8,6 @@ from typing import Any
 
 from energize.errors import ConfigError
 
-__all__ = ["is_instance_of", "optional_module"]
-
 
 def optional_module(name: str, install: str, purpose: str) -> Any:
     """The module `name`; `ConfigError` saying what `pip install` needs where it is missing."""

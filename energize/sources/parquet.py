@@ -14,8 +14,6 @@ from energize.reading import Failed
 from energize.sources.optional import optional_module
 from energize.sources.row_files import DataFiles, RowFiles, data_files
 
-__all__ = ["ParquetSource"]
-
 _CACHED_BYTES = 256 * 1024 * 1024
 
 

@@ -19,8 +19,6 @@ from energize.reading import Failed
 from energize.sources.base import Source
 from energize.sources.sharded import read_by_file
 
-__all__ = ["DataFiles", "RowFiles", "data_files"]
-
 DataFiles = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 """A path, a pattern with `*`, `?`, `[]` or `**`, or several of them."""
 
@@ -117,11 +115,4 @@ class RowFiles(Source[Row]):
         return f"{self.files[file]}, row {index - int(self._starts[first])}"
 
     def settings(self) -> dict[str, Any]:
-        return {
-            "name": self.name,
-            "files": len(self.files),
-            "rows": self.count,
-            "identity": self.identity,
-            "seed": self.seed,
-            "occurrence": self.occurrence,
-        }
+        return super().settings() | {"files": len(self.files), "identity": self.identity}

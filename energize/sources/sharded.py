@@ -10,8 +10,6 @@ import numpy as np
 
 from energize.arrays import Int64Array
 
-__all__ = ["read_by_file"]
-
 T = TypeVar("T")
 
 

@@ -21,8 +21,6 @@ from energize.storage.files import OpenFiles
 from energize.storage.indexed_tar import IndexedTar
 from energize.storage.tar import first_key, members, split_name
 
-__all__ = ["WebdatasetSource"]
-
 _HEAD = 8192
 """Bytes of a sample in which its key is looked for."""
 
@@ -100,14 +98,10 @@ class WebdatasetSource(Source[dict[str, Any]]):
         return max(1, self.count // len(self.shards))
 
     def settings(self) -> dict[str, Any]:
-        return {
-            "name": self.name,
+        return super().settings() | {
             "split_part": self.split_part,
             "shards": len(self.shards),
-            "samples": self.count,
             "identity": self.identity,
-            "seed": self.seed,
-            "occurrence": self.occurrence,
         }
 
     def where(self, position: int, attempt: int = 0) -> str:

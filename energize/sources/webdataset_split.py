@@ -12,8 +12,6 @@ from energize.errors import EmptyDatasetError, ShardError, SplitError, nearest
 from energize.storage.nv_meta import read_info, read_splits
 from energize.storage.tar import scan
 
-__all__ = ["SplitShards", "read_split"]
-
 _DEFAULT_CONFIG = "split.yaml"
 _COMPARED = 1000
 """How many shards are looked at for a name like a wrong one."""

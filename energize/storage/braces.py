@@ -3,25 +3,37 @@
 from __future__ import annotations
 
 import re
+import reprlib
 from collections.abc import Iterable
 
 from braceexpand import braceexpand
 
-__all__ = ["collapse", "escaped", "expand"]
-
 _NUMBER = re.compile(r"([0-9]+)")
 _SPECIAL = re.compile(r"[\\{},]")
+_RANGE = re.compile(r"(-?[0-9]+|[A-Za-z])\.\.(-?[0-9]+|[A-Za-z])(?:\.\.-?([0-9]+))?")
+_MOST_LETTERS = 2**28
+"""Of all names together: ten million of a usual length."""
+
+_MOST_LEVELS = 100
 
 
 def expand(patterns: Iterable[str]) -> tuple[str, ...]:
     r"""All names that the patterns stand for, in their order; `\{` is a brace in a name.
 
-    Raises ValueError when braces are not balanced.
+    Raises ValueError when braces are not balanced, nested too deeply, or stand for too many names.
 
     >>> expand(["b.tar", "a{08..10}.tar"])
     ('b.tar', 'a08.tar', 'a09.tar', 'a10.tar')
     """
-    return tuple(name for pattern in patterns for name in braceexpand(pattern))
+    listed = list(patterns)
+    letters = 0
+    for pattern in listed:
+        letters += _count(pattern) * len(pattern)
+        if letters > _MOST_LETTERS:
+            raise ValueError(
+                f"{reprlib.repr(pattern)} stands for too many names; correct its ranges"
+            )
+    return tuple(name for pattern in listed for name in braceexpand(pattern))
 
 
 def collapse(names: Iterable[str]) -> list[str]:
@@ -46,6 +58,37 @@ def escaped(name: str) -> str:
     ('a{1,2}.tar',)
     """
     return _SPECIAL.sub(r"\\\g<0>", name)
+
+
+def _count(pattern: str) -> int:
+    """How many names a pattern stands for, without making them."""
+    around: list[tuple[int, int, int]] = []  # of what is open: its start, and counts before it
+    others, product = 0, 1  # names of the alternatives before this one; and of it, so far
+    position = 0
+    while position < len(pattern):
+        char = pattern[position]
+        if char == "{":
+            around.append((position + 1, others, product))
+            others, product = 0, 1
+            if len(around) > _MOST_LEVELS:
+                raise ValueError(f"{reprlib.repr(pattern)} nests braces too deeply; write it out")
+        elif char == "," and around:
+            others, product = others + product, 1
+        elif char == "}" and around:
+            start, before, factor = around.pop()
+            ends = _RANGE.fullmatch(pattern, start, position)
+            inner = _length(ends) if ends else others + product
+            others, product = before, factor * inner
+        position += 2 if char == "\\" else 1
+    for _, before, factor in reversed(around):  # which `braceexpand` refuses, mostly
+        others, product = before, factor * (others + product)
+    return others + product
+
+
+def _length(ends: re.Match[str]) -> int:
+    """How many numbers or letters a range has, or a few more."""
+    first, last = (int(end) if end[-1].isdigit() else ord(end) for end in ends.group(1, 2))
+    return abs(first - last) // (int(ends[3] or 1) or 1) + 1
 
 
 class _Run:

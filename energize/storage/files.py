@@ -8,8 +8,6 @@ import resource
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
-__all__ = ["LocalFile", "OpenFiles"]
-
 _GAP = 32 * 1024
 """Bytes that are cheaper to read in vain than to leave out with another call."""
 

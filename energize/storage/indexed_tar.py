@@ -16,8 +16,6 @@ from energize.storage.files import LocalFile, OpenFiles
 from energize.storage.tar import compression, index_path
 from energize.storage.tar_headers import BLOCK, is_header
 
-__all__ = ["IndexedTar"]
-
 _ENTRY = 8
 _RANGE = struct.Struct("<2Q")
 _PROBES = 16

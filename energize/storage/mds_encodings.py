@@ -20,8 +20,6 @@ import PIL.Image
 
 from energize.errors import DatasetError, nearest
 
-__all__ = ["BAD_COLUMN", "IMAGE_ENCODINGS", "Decode", "column_decoder"]
-
 Decode = Callable[[bytes], Any]
 
 IMAGE_ENCODINGS = ("jpeg", "png")

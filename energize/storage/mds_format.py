@@ -19,15 +19,6 @@ import numpy as np
 from energize.errors import DatasetError, DatasetNotFoundError, DecodeError, EmptyDatasetError
 from energize.storage.mds_encodings import BAD_COLUMN, IMAGE_ENCODINGS, Decode, column_decoder
 
-__all__ = [
-    "MdsColumns",
-    "MdsShard",
-    "column_decoders",
-    "decoded_sample",
-    "offset_range",
-    "read_mds_index",
-]
-
 INDEX = "index.json"
 
 

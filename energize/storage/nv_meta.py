@@ -43,6 +43,9 @@ FORMAT_VERSION = "7.4.1"
 CRUDE = "CrudeWebdataset"
 """What stands in place of a sample type when samples are plain dicts of their parts."""
 
+_MOST_SAMPLES = 2**40
+"""Of a shard; a sample takes a kilobyte of tar at least."""
+
 _TYPE_KEYS = ("__module__", "__class__")
 _OPTIONS = (
     "max_samples_per_sequence",
@@ -99,7 +102,7 @@ def read_info(path: str | Path) -> Info:
     document.check_keys(("shard_counts", "energon_version"), required=("shard_counts",))
     counts = document.mapping("shard_counts")
     for shard, count in counts.items():
-        if type(count) is not int or count < 0:
+        if type(count) is not int or not 0 <= count < _MOST_SAMPLES:
             raise document.error(f"shard_counts[{shard!r}]", count, "a number of samples")
     version = document.content.get("energon_version")
     return Info(counts, None if version is None else str(version))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,16 +10,10 @@ from typing import Any
 import yaml
 
 from energize.errors import DatasetError, DatasetNotFoundError, NotPreparedError, nearest
-
-__all__ = ["INFO_NAMES", "META_FOLDER", "Document", "find_document", "info_document", "is_prepared"]
+from energize.storage.bounded import load_json, load_yaml
 
 META_FOLDER = ".nv-meta"
 INFO_NAMES = (".info.json", ".info.yaml")
-
-# The same safe subset of YAML, parsed in C where PyYAML was built with libyaml.
-_SafeLoader: type[yaml.SafeLoader] | type[yaml.CSafeLoader] = getattr(
-    yaml, "CSafeLoader", yaml.SafeLoader
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +32,7 @@ class Document:
         for key in self.content:
             if key not in known:
                 raise DatasetError(
-                    f"{self.path}: unknown key {key!r}{nearest(str(key), known)}; "
+                    f"{self.path}: unknown key {_shown(key)}{nearest(str(key), known)}; "
                     f"known keys are {', '.join(known)}"
                 )
         for key in required:
@@ -105,7 +98,7 @@ def find_document(path: Path, names: Sequence[str], what: str, suffixes: str) ->
 def _parsed(path: Path) -> Document:
     try:
         text = path.read_text(encoding="utf-8")
-        content = json.loads(text) if path.suffix == ".json" else yaml.load(text, _SafeLoader)  # noqa: S506 - safe
+        content = load_json(text) if path.suffix == ".json" else load_yaml(text)
     except OSError as reason:
         raise DatasetError(f"{path} cannot be read: {reason.strerror}") from reason
     except (ValueError, yaml.YAMLError) as reason:

@@ -13,8 +13,6 @@ from typing import NamedTuple
 
 from energize.errors import ShardError
 
-__all__ = ["BLOCK", "Member", "TarWalk", "is_header"]
-
 BLOCK = 512
 """Bytes of a header, and what payloads are padded to a multiple of."""
 

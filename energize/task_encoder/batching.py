@@ -11,15 +11,6 @@ from energize.samples.structure import build, is_record, type_fields
 from energize.task_encoder.concat import concat_pad
 from energize.task_encoder.joining import Joining, checked_alike
 
-__all__ = [
-    "batch_as",
-    "batch_list",
-    "batch_pad_stack",
-    "batch_stack",
-    "filled_from",
-    "generic_batch",
-]
-
 T = TypeVar("T")
 
 

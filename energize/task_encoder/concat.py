@@ -10,8 +10,6 @@ from energize.errors import ConfigError
 from energize.late import torch
 from energize.task_encoder.joining import Joining, checked_alike
 
-__all__ = ["concat_pad", "generic_concat", "homogeneous_concat_mix"]
-
 T = TypeVar("T")
 
 

@@ -17,8 +17,6 @@ from energize.errors import ConfigError, DecodeError, nearest
 from energize.task_encoder.images import IMAGE_EXTENSIONS, IMAGE_SPECS, decode_image
 from energize.task_encoder.parts import PART_DECODERS
 
-__all__ = ["SampleDecoder", "decoded_by"]
-
 # What codecs raise for bad bytes. MemoryError is not among them, and neither is the TimeoutError of
 # a signal handler, though it is an OSError.
 _BAD_BYTES = (

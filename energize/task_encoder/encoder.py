@@ -10,8 +10,6 @@ from energize.samples.structure import build, fields_of, is_record, is_record_ty
 from energize.task_encoder.batching import batch_as, generic_batch
 from energize.task_encoder.decoding import SampleDecoder
 
-__all__ = ["DefaultTaskEncoder", "TaskEncoder", "active_hooks", "stateless"]
-
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 T_sample = TypeVar("T_sample")

@@ -20,8 +20,6 @@ import simplejpeg
 
 from energize.late import torch
 
-__all__ = ["IMAGE_EXTENSIONS", "IMAGE_SPECS", "ImageSpec", "decode_image"]
-
 UInt8Array = npt.NDArray[np.uint8]
 
 IMAGE_EXTENSIONS = frozenset(

@@ -11,8 +11,6 @@ from energize.late import torch
 from energize.samples.sample import METADATA
 from energize.samples.structure import fields_of, is_record, rebuilt
 
-__all__ = ["Joining", "checked_alike"]
-
 
 @dataclass(frozen=True, slots=True)
 class Joining:

@@ -22,8 +22,6 @@ from energize.samples.structure import required_fields, type_fields
 from energize.task_encoder.decoding import SampleDecoder, decoded_by
 from energize.task_encoder.parts import decode_json
 
-__all__ = ["SampleLoader"]
-
 T_sample = TypeVar("T_sample")
 
 _RESTORE_KIND = "Webdataset"

@@ -10,8 +10,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["PART_DECODERS", "decode_json"]
-
 
 def _text(data: bytes) -> str:
     return data.decode("utf-8")

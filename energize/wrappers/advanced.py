@@ -1,9 +1,9 @@
-"""Going on in a source behind what was read of it before, in another dataset."""
+"""Going on in a source after what was read of it before, in another dataset."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -14,8 +14,6 @@ from energize.dataset import IndexedDataset
 from energize.describing import digest
 from energize.rng import derive
 from energize.wrappers.routed import RoutedDataset, indexed_inputs
-
-__all__ = ["AdvancedDataset", "carried_over"]
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -30,7 +28,7 @@ class AdvancedDataset(RoutedDataset[T_co]):
 
     @cached_property
     def key(self) -> int:
-        """With the offset in it, so that random functions of items draw anew behind it."""
+        """With the offset in it, so that random functions of items draw anew after it."""
         return derive(type(self).__name__, self.inputs[0].key, self.offset)
 
     @cached_property
@@ -40,8 +38,11 @@ class AdvancedDataset(RoutedDataset[T_co]):
     def route(self, positions: Int64Array) -> tuple[Int64Array, Int64Array]:
         return np.zeros_like(positions), positions + self.offset
 
-    def stretches(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
-        return iter([(0, start + self.offset, stop + self.offset)])
+    def consumed(self, n: int) -> Int64Array:
+        if self.one_each:
+            return super().consumed(n)
+        inner = indexed_inputs(self)[0]
+        return inner.consumed(self.offset + n) - inner.consumed(self.offset)
 
 
 def carried_over(
@@ -69,8 +70,8 @@ def carried_over(
 
 
 def _advanced(dataset: IndexedDataset[Any], read: Mapping[str, int]) -> IndexedDataset[Any]:
-    """The same description with each part behind what was `read` of it."""
-    if dataset.in_turn:
+    """The same description with each part after what was `read` of it."""
+    if dataset.taken(0) is not None:
         return dataset.with_inputs([_advanced(each, read) for each in indexed_inputs(dataset)])
     offset = read.get(_identity(dataset), 0)
     return AdvancedDataset(dataset, offset) if offset else dataset
@@ -78,11 +79,12 @@ def _advanced(dataset: IndexedDataset[Any], read: Mapping[str, int]) -> IndexedD
 
 def _positions(dataset: IndexedDataset[Any], n: int) -> Counter[str]:
     """How many items of each part the first `n` items take."""
-    if not dataset.in_turn:
+    taken = dataset.taken(n)
+    if taken is None:
         part = dataset.inputs[0] if type(dataset) is AdvancedDataset else dataset
         return Counter({_identity(part): n})
     total: Counter[str] = Counter()
-    for each, count in zip(indexed_inputs(dataset), dataset.taken(n) or (), strict=True):
+    for each, count in zip(indexed_inputs(dataset), taken, strict=True):
         total.update(_positions(each, count))
     return total
 

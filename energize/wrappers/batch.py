@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -12,6 +12,7 @@ from energize.arrays import Int64Array
 from energize.cursor import State
 from energize.dataset import INFINITE, Dataset, IndexedDataset
 from energize.errors import ConfigError
+from energize.numbers import checked_whole
 from energize.reading import MAX_ATTEMPTS, Failed, Reading, resolve
 from energize.refs import Refs
 from energize.rng import hash_positions
@@ -19,10 +20,8 @@ from energize.streaming import EndlessStream, Stream
 from energize.topology import Lane, WorkerConfig
 from energize.wrappers.batch_stream import BatchStream
 from energize.wrappers.calling import Call, Seeding, keyed_calls, seeding_of
-from energize.wrappers.checks import checked_count, checked_flag
-from energize.wrappers.routed import indexed_inputs, stretches_of_epochs
-
-__all__ = ["BatchDataset"]
+from energize.wrappers.checks import checked_flag
+from energize.wrappers.routed import consumed_in_epochs, indexed_inputs
 
 T_in = TypeVar("T_in")
 T_batch_co = TypeVar("T_batch_co", covariant=True)
@@ -74,7 +73,7 @@ class BatchDataset(IndexedDataset[T_batch_co]):
         self._freeze(
             inputs=[dataset],
             worker_config=worker_config,
-            batch_size=checked_count(batch_size, "batch_size", owner),
+            batch_size=checked_whole(batch_size, f"{owner}: batch_size", 1),
             batcher=batcher,
             drop_last=checked_flag(drop_last, "drop_last", owner),
             **parameters,
@@ -136,22 +135,18 @@ class BatchDataset(IndexedDataset[T_batch_co]):
                 out.append(self._made(call, members_of, words[i], position, reading))
         return out
 
-    @property
-    def in_turn(self) -> bool:
+    def taken(self, n: int) -> Sequence[int] | None:
         inner = indexed_inputs(self)[0].size
-        return not self.drop_last or inner == INFINITE or inner % self.batch_size == 0
-
-    def taken(self, n: int) -> Sequence[int]:
+        if self.drop_last and inner != INFINITE and inner % self.batch_size:
+            return None
         epochs, rest = divmod(n, max(self.size, 1))
-        inner = indexed_inputs(self)[0].size
-        whole = min(inner, self.size * self.batch_size) if epochs else 0
-        return [epochs * whole + min(rest * self.batch_size, inner)]
+        return [(epochs * inner if epochs else 0) + min(rest * self.batch_size, inner)]
 
-    def stretches(self, start: int, stop: int) -> Iterator[tuple[int, int, int]] | None:
-        if self.in_turn:
-            return super().stretches(start, stop)
-        stride = indexed_inputs(self)[0].size
-        return stretches_of_epochs(start, stop, self.size, stride, self.batch_size)
+    def consumed(self, n: int) -> Int64Array:
+        if self.taken(n) is not None:
+            return super().consumed(n)
+        inner, length = indexed_inputs(self)[0], self.batch_size
+        return consumed_in_epochs(inner, n * length, self.size * length, inner.size)
 
     def refs(self, positions: Int64Array, attempt: int = 0) -> Refs:
         members, batch = self._members(positions)

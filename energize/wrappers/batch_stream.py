@@ -18,8 +18,6 @@ from energize.streaming import Stream
 from energize.topology import Lane
 from energize.wrappers.calling import Seeding, function_name, keyed_calls, keys_of
 
-__all__ = ["BatchStream"]
-
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import Any, TypeVar
-
-import numpy as np
+from typing import Any, Self, TypeVar
 
 from energize.arrays import Int64Array
 from energize.cursor import State
 from energize.dataset import INFINITE, Dataset
 from energize.errors import ConfigError, EmptyDatasetError, WeightError
-from energize.order.ends.stopping import slot_limits, stopped_scheme
+from energize.order.arrangement import WEIGHTLESS, default_scheme, option_names
+from energize.order.ends import slot_limits, stopped_scheme
+from energize.order.making import MixingScheme, make_scheme
 from energize.order.protocol import Scheme
-from energize.order.schedules.schedule import WeightScheduler
-from energize.order.schedules.scheduled import mixing_scheme
-from energize.order.schedules.varying import Weight, ever_positive, shares_at
-from energize.order.schemes.plain import WEIGHTLESS, option_names
+from energize.order.schedule import WeightScheduler, names_apart
+from energize.order.varying import Weight, ever_positive, shares_at
+from energize.outline import Outline
 from energize.reading import Reading
-from energize.rng import derive
 from energize.streaming import EndlessStream, Stream
 from energize.topology import Lane, WorkerConfig
 from energize.wrappers.blend_parts import (
@@ -32,12 +30,13 @@ from energize.wrappers.blend_parts import (
     told_apart,
 )
 from energize.wrappers.checks import check_names, raised_as
-from energize.wrappers.multiplexed import End, MultiplexedStream, Slots
+from energize.wrappers.multiplexed import End, MultiplexedStream
 from energize.wrappers.routed import RoutedDataset
-from energize.wrappers.slots import GivenSlots, SchemeSlots
+from energize.wrappers.slots import SchemeSlots
 
 __all__ = ["BlendDataset", "PairOf"]
 
+T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 PairOf = tuple[Dataset[T_co], Weight]
@@ -52,8 +51,10 @@ class BlendDataset(RoutedDataset[T_co]):
 
     `scheme` decides which dataset each slot belongs to: the name of one, with its options as
     further keywords (`block_size=`), or any object with `counts` and `locate` over as many sources
-    as there are datasets. The default `block` keeps the shares exactly in every 1000 items, and
-    shuffles inside.
+    as there are datasets. The default is `block` where a `block_size` is given, else `even`: it
+    keeps the shares in every prefix, in 20 items as in 20 million, and draws the order as far as
+    that allows. So whole batches of few steps have the asked shares, and no rank of many meets a
+    rhythm that gives it batches of one dataset only.
 
     `stop` decides what happens when a dataset is over. `restart`: it starts again, in a new order
     when it is shuffled, and the blend never ends. `first_exhausted`: the blend ends before the
@@ -94,12 +95,16 @@ class BlendDataset(RoutedDataset[T_co]):
     options: dict[str, Any]
     stop: str
     max_epochs: tuple[int | None, ...]
+    given_names: tuple[str | None, ...]
+    changes: tuple[tuple[int, tuple[Weight, ...]], ...]
+
+    changes_no_sample = ("given_names",)
 
     def __init__(
         self,
         *pairs: PairOf[T_co] | Iterable[PairOf[T_co]] | Mapping[str, Dataset[T_co]],
         weights: Mapping[str, Weight] | WeightScheduler | None = None,
-        scheme: str | Scheme = "block",
+        scheme: str | Scheme | None = None,
         stop: str = "restart",
         max_epochs: int | Sequence[int | None] | Mapping[str, int] | None = None,
         temperature: float = 1.0,
@@ -109,6 +114,8 @@ class BlendDataset(RoutedDataset[T_co]):
         **options: Any,
     ) -> None:
         with raised_as(type(self).__name__):
+            if scheme is None:
+                scheme = default_scheme(options)
             if isinstance(scheme, str):
                 check_names(options, option_names(scheme), BlendDataset)
             parts, names = checked_parts(pairs, weights, max_epochs)
@@ -127,16 +134,97 @@ class BlendDataset(RoutedDataset[T_co]):
                 options=dict(options),
                 stop=stop,
                 max_epochs=tuple(part.max_epochs for part in parts),
+                given_names=tuple(part.name for part in parts),
+                changes=(),
             )
             self._check()
 
     def shares(self, slot: int = 0) -> list[float]:
         """The asked share of each of `inputs` at a slot: its weight divided by the sum."""
-        numbers = numbers_only(self.weights)
-        if numbers is not None:
-            return [weight / sum(numbers) for weight in numbers]
+        if isinstance(self._scheme, MixingScheme):
+            return self._scheme.shares(slot)
         shares: list[float] = shares_at(self.weights, [slot])[0].tolist()
         return shares
+
+    def with_weights_from(
+        self, slot: int, weights: Sequence[Weight] | Mapping[str, Weight] | WeightScheduler
+    ) -> Self:
+        """The same blend with other weights from a slot on: all items before it stay as they are.
+
+        Weights are those of `inputs` in their order, or by their `names`; steps of schedules count
+        from the start of the blend. A state that was saved before the slot goes on in the changed
+        blend. In the epochs of a blend that ends, weights change at the same slot of each.
+
+        Raises `ConfigError` for a slot that an earlier change lies after, and for a blend whose
+        `scheme` is an object; `WeightError` for weights.
+
+        >>> from energize import ListSource
+        >>> blend = BlendDataset({"a": ListSource("a"), "b": ListSource("b")},
+        ...                      weights={"a": 1, "b": 1})
+        >>> changed = blend.with_weights_from(100, {"a": 9, "b": 1})
+        >>> changed.at(range(100)) == blend.at(range(100)), changed.taken(200)
+        (True, [140, 60])
+        """
+        if not isinstance(self._scheme, MixingScheme):
+            raise ConfigError(
+                "weights can change from a slot on where the scheme is given by name; make a "
+                "scheme with other weights"
+            )
+        with raised_as(type(self).__name__):
+            by_name = weights.schedules() if isinstance(weights, WeightScheduler) else weights
+            if isinstance(by_name, Mapping):
+                difference = names_apart(self.names, by_name)
+                if difference:
+                    raise WeightError(f"the weights do not name the datasets: {difference}")
+                by_name = [by_name[name] for name in self.names]
+            changed = self._scheme.with_weights_from(slot, by_name)
+        other = self._replace(changes=changed.changes)
+        other._check()
+        return other
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """What each of `inputs` is called: as it was given, or by the sources that it reads."""
+        names = [
+            given or ", ".join(source.name for source in each.sources)
+            for given, each in zip(self.given_names, self.inputs, strict=True)
+        ]
+        return tuple(
+            f"{name} ({names[:number].count(name) + 1})" if names.count(name) > 1 else name
+            for number, name in enumerate(names)
+        )
+
+    def by_name(self, values: Sequence[T]) -> dict[str, T]:
+        """Shares, or what was `taken`, by the `names` of the datasets: for a log.
+
+        >>> from energize import ListSource
+        >>> web, code = ListSource("a", name="web"), ListSource("b", name="code")
+        >>> blend = BlendDataset((web, 3), (code, 1))
+        >>> blend.by_name(blend.shares()), blend.by_name(blend.taken(8))
+        ({'web': 0.75, 'code': 0.25}, {'web': 6, 'code': 2})
+        """
+        return dict(zip(self.names, values, strict=True))
+
+    def settings_until(
+        self, items: int, saved: Outline, later: list[str]
+    ) -> tuple[Outline, list[str]]:
+        """Weights may be others from slots on that come after the first `items`."""
+        mixed = {**saved, **{name: self.settings()[name] for name in ("weights", "changes")}}
+        now = self._scheme
+        if not self.endless or mixed == saved or not isinstance(now, MixingScheme):
+            return saved, []
+        try:
+            before = now.as_described(saved["weights"], saved["changes"])
+        except (KeyError, TypeError, ValueError):  # it is damaged, and told to be different
+            return saved, []
+        at = before.timeline().first_difference(now.timeline(), items)
+        if at is None:
+            later.append("the weights of a blend are others there")
+            return mixed, []
+        return saved, [
+            f"BlendDataset: slots from {at} on are shared out by other weights, and {items} slots "
+            f"have been delivered; weights may change from slot {items} on"
+        ]
 
     @property
     def endless(self) -> bool:
@@ -167,10 +255,6 @@ class BlendDataset(RoutedDataset[T_co]):
     def route(self, positions: Int64Array) -> tuple[Int64Array, Int64Array]:
         return self._mix[0].locate(positions)
 
-    @property
-    def in_turn(self) -> bool:
-        return True
-
     def taken(self, n: int) -> Sequence[int]:
         counts: list[int] = self._mix[0].counts(n).tolist()
         return counts
@@ -179,19 +263,19 @@ class BlendDataset(RoutedDataset[T_co]):
     def _mix(self) -> tuple[Scheme, int]:
         """Which dataset each slot belongs to, and the size of an epoch."""
         if self.endless:
-            return self._scheme_over(np.arange(len(self.inputs)), 0), INFINITE
+            return self._scheme, INFINITE
         sizes = [each.size for each in self.inputs]
         limits = slot_limits(sizes, self.stop, self.max_epochs)
-        name = self.scheme if isinstance(self.scheme, str) else ""
-        return stopped_scheme(self._scheme_over, limits, self.weights, self.stop, name=name)
+        return stopped_scheme(self._scheme, limits, self.stop)
 
-    def _scheme_over(self, members: Int64Array, start: int) -> Scheme:
-        """The scheme for some of the datasets from a slot on."""
+    @cached_property
+    def _scheme(self) -> Scheme:
         if not isinstance(self.scheme, str):
             return self.scheme
-        weights = [self.weights[number] for number in members.tolist()]
-        key = derive(self.key, "from", start) if start else self.key
-        return mixing_scheme(self.scheme, weights, key=key, start=start, **self.options)
+        scheme = make_scheme(self.scheme, self.weights, key=self.key, **self.options)
+        for slot, weights in self.changes:
+            scheme = scheme.with_weights_from(slot, weights)
+        return scheme
 
     def _check(self) -> None:
         """Whatever is wrong shows here, not at the first item."""
@@ -246,19 +330,12 @@ class BlendDataset(RoutedDataset[T_co]):
 
         def open_epoch(at: State | None) -> Stream[T_co]:
             names = [repr(each) for each in range(len(self.inputs))]
-            slots, end = self._slots, self._end
-            return MultiplexedStream(self.inputs, names, at, reading, slots=slots, end=end)
+            slots = SchemeSlots(self._scheme)
+            return MultiplexedStream(self.inputs, names, at, reading, slots=slots, end=self._end)
 
         if not endless:
             return open_epoch(state)
         return EndlessStream(open_epoch, state, lane, type(self).__name__)
-
-    @cached_property
-    def _slots(self) -> Slots:
-        """The slots of a blend whose end only reading tells."""
-        if not isinstance(self.scheme, str):
-            return GivenSlots(self.scheme, len(self.inputs))
-        return SchemeSlots(self.scheme, self.weights, self.key, self.options)
 
     @cached_property
     def _end(self) -> End:
@@ -284,17 +361,25 @@ def _flattened(parts: Sequence[Part], scheme: str, options: dict[str, Any]) -> l
     flat: list[Part] = []
     for part in parts:
         inner = part.dataset
-        if type(inner) is BlendDataset and inner.endless and _mixed_like(inner, scheme, options):
-            flat.extend(opened_up(part, inner.weights, inner.inputs))
+        if (
+            type(inner) is BlendDataset
+            and inner.endless
+            and not inner.changes
+            and _opens_up(inner, scheme, options)
+        ):
+            named = list(zip(inner.inputs, inner.names, strict=True))
+            flat.extend(opened_up(part, inner.weights, named))
         else:
             flat.append(part)
     return flat
 
 
-def _mixed_like(inner: BlendDataset[Any], scheme: str, options: dict[str, Any]) -> bool:
+def _opens_up(inner: BlendDataset[Any], scheme: str, options: dict[str, Any]) -> bool:
     """Whether opening up `inner` keeps what it means; where all sources are alike it does not."""
     return (
-        scheme not in WEIGHTLESS
+        inner.endless
+        and not inner.changes
+        and scheme not in WEIGHTLESS
         and isinstance(inner.scheme, str)
         and (inner.scheme, inner.options) == (scheme, options)
     )

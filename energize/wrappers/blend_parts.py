@@ -5,16 +5,17 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from fractions import Fraction
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from energize.dataset import Dataset
 from energize.errors import ConfigError, WeightError, nearest
-from energize.order.schedules.schedule import Schedule, WeightScheduler, names_apart
-from energize.order.schedules.varying import Product, Share, Sum, Weight, ever_positive
+from energize.order.schedule import Schedule, WeightScheduler, names_apart
 from energize.order.shares import checked_temperature, limited, tempered
-from energize.order.weights import checked_weight
+from energize.order.varying import Product, Share, Sum, Weight, ever_positive
+from energize.order.weights import as_fraction, exact_weight, lean
 
 __all__ = ["Part", "checked_parts", "levelled", "merged", "numbers_only", "opened_up", "told_apart"]
 
@@ -22,11 +23,14 @@ _log = logging.getLogger("energize")
 
 
 class Part(NamedTuple):
-    """A dataset of a blend, what it weighs, and how many epochs of it are read at most."""
+    """A dataset of a blend, what it weighs, how many epochs of it are read at most, and what it
+    was called.
+    """
 
     dataset: Dataset[Any]
     weight: Weight
     max_epochs: int | None = None
+    name: str | None = None
 
 
 PerDataset = Any
@@ -54,7 +58,9 @@ def checked_parts(
     if not any(ever_positive(weight) for _, weight in pairs):
         raise WeightError(f"all {len(pairs)} weights are 0, so nothing could ever be drawn")
     epochs = one_each(max_epochs, names, len(pairs), "max_epochs")
-    return [Part(*pair, most) for pair, most in zip(pairs, epochs, strict=True)], names
+    called: Sequence[str | None] = names or [None] * len(pairs)
+    parts = zip(pairs, epochs, called, strict=True)
+    return [Part(*pair, most, name) for pair, most, name in parts], names
 
 
 def one_each(value: PerDataset, names: list[str] | None, count: int, what: str) -> list[Any]:
@@ -102,8 +108,8 @@ def levelled(
             else value
             for name, value in (("min_share", min_share), ("max_share", max_share))
         )
-        numbers = tempered(numbers, exponent) if exponent != 1 else numbers
-        return _reweighted(parts, limited(numbers, least, most))
+        shares = tempered(numbers, exponent) if exponent != 1 else numbers
+        return _reweighted(parts, limited(shares, least, most))
     if exponent == 1:
         return list(parts)
     if numbers is not None:
@@ -113,18 +119,21 @@ def levelled(
     )
 
 
-def opened_up(part: Part, weights: Sequence[Weight], inner: Sequence[Dataset[Any]]) -> list[Part]:
-    """What a part that blends `inner` by `weights` takes part with: weights multiply."""
+def opened_up(
+    part: Part, weights: Sequence[Weight], inner: Sequence[tuple[Dataset[Any], str]]
+) -> list[Part]:
+    """The parts of a part that blends `inner`, named datasets, by `weights`: weights multiply."""
     numbers = numbers_only(weights)
     parts = []
-    for number, dataset in enumerate(inner):
+    for number, (dataset, name) in enumerate(inner):
         share: Weight = Share(tuple(weights), number)
         if numbers is not None:
-            share = numbers[number] / sum(numbers)
-            if isinstance(part.weight, float):
-                parts.append(Part(dataset, part.weight * share))
-                continue
-        parts.append(Part(dataset, Product((part.weight, share))))
+            share = lean(numbers[number] / sum(numbers))
+        weight: Weight = Product((part.weight, share))
+        if isinstance(part.weight, float | Fraction) and isinstance(share, float | Fraction):
+            weight = lean(as_fraction(part.weight) * as_fraction(share))
+        full = name if part.name is None else f"{part.name}/{name}"
+        parts.append(Part(dataset, weight, name=full))
     return parts
 
 
@@ -158,9 +167,9 @@ def told_apart(datasets: Iterable[Dataset[Any]]) -> list[Dataset[Any]]:
     return apart
 
 
-def numbers_only(weights: Sequence[Weight]) -> list[float] | None:
-    """The weights, if none of them changes."""
-    numbers = [weight for weight in weights if isinstance(weight, float)]
+def numbers_only(weights: Sequence[Weight]) -> list[Fraction] | None:
+    """The weights in their exact values, if none of them changes."""
+    numbers = [as_fraction(each) for each in weights if isinstance(each, float | Fraction)]
     return numbers if len(numbers) == len(weights) else None
 
 
@@ -183,7 +192,7 @@ def _pairs(given: Sequence[Any], names: list[str] | None) -> list[tuple[Dataset[
                 "name and weights=it, or a Schedule to each dataset"
             )
         if not isinstance(weight, Schedule | Share | Product | Sum):
-            weight = checked_weight(weight, where)
+            weight = exact_weight(weight, where)
         pairs.append((dataset, weight))
     return pairs
 
@@ -238,6 +247,6 @@ def _same(one: Part, other: Part) -> bool:
 
 
 def _sum(one: Weight, other: Weight) -> Weight:
-    if isinstance(one, float) and isinstance(other, float):
-        return one + other
+    if isinstance(one, float | Fraction) and isinstance(other, float | Fraction):
+        return lean(as_fraction(one) + as_fraction(other))
     return Sum((one, other))

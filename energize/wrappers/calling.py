@@ -22,8 +22,6 @@ from energize.late import torch
 from energize.reading import Failed, Reading
 from energize.rng import generator
 
-__all__ = ["Call", "Seeding", "function_name", "keyed_calls", "keys_of", "seeding_of"]
-
 T = TypeVar("T")
 
 Call = Callable[[Any, int, Callable[[], str]], Any]

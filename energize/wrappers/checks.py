@@ -9,17 +9,6 @@ from contextlib import contextmanager
 import numpy as np
 
 from energize.errors import ConfigError, EmptyDatasetError, nearest
-from energize.order.numeric import whole_number
-
-__all__ = ["check_names", "checked_count", "checked_flag", "raised_as"]
-
-
-def checked_count(value: object, name: str, owner: str) -> int:
-    """`value` as a whole number, 1 or more; `ConfigError` naming the parameter and its owner."""
-    number = whole_number(value)
-    if number is None or number < 1:
-        raise ConfigError(f"{owner}: {name} is a whole number, 1 or more; got {value!r}")
-    return number
 
 
 def checked_flag(value: object, name: str, owner: str) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from functools import cached_property, partial
 from typing import Any, TypeVar, cast
 
@@ -11,21 +11,18 @@ import numpy as np
 import numpy.typing as npt
 
 from energize.arrays import Int64Array
-from energize.dataset import INFINITE
 from energize.errors import ConfigError
+from energize.numbers import checked_whole
 from energize.order.epochs.arranging import Arrangement
 from energize.order.epochs.composition import Composition
 from energize.reading import MAX_ATTEMPTS, Failed, Reading
 from energize.refs import Refs
-from energize.topology import WorkerConfig
 from energize.wrappers.batch import BatchDataset
 from energize.wrappers.calling import Call, Seeding, keyed_calls, seeding_of
-from energize.wrappers.checks import checked_count, checked_flag, raised_as
+from energize.wrappers.checks import checked_flag, raised_as
 from energize.wrappers.mix_batch import same
 from energize.wrappers.quota import QuotaDataset, QuotaPair
 from energize.wrappers.routed import indexed_inputs
-
-__all__ = ["ComposedDataset", "ComposedSamples"]
 
 T_co = TypeVar("T_co", covariant=True)
 T_batch_co = TypeVar("T_batch_co", covariant=True)
@@ -64,7 +61,6 @@ class ComposedSamples(QuotaDataset[T_co]):
         sampling_method: str = "balanced",
         shuffle: bool = False,
         drop_last: bool = False,
-        worker_config: WorkerConfig | None = None,
     ) -> None:
         owner = type(self).__name__
         whole = batch_size if global_batch_size is None else global_batch_size
@@ -73,10 +69,9 @@ class ComposedSamples(QuotaDataset[T_co]):
             epoch_size,
             sampling_method,
             shuffle,
-            worker_config,
             batching_method=batching_method,
-            batch_size=checked_count(batch_size, "batch_size", owner),
-            global_batch_size=checked_count(whole, "global_batch_size", owner),
+            batch_size=checked_whole(batch_size, f"{owner}: batch_size", 1),
+            global_batch_size=checked_whole(whole, f"{owner}: global_batch_size", 1),
             drop_last=checked_flag(drop_last, "drop_last", owner),
         )
 
@@ -100,28 +95,6 @@ class ComposedSamples(QuotaDataset[T_co]):
     @cached_property
     def _arrangement(self) -> Arrangement:
         return self.composition
-
-    def draws_before_repeat(self, stream: int) -> int:
-        """As `QuotaDataset` says, also where draws are turned within global batches."""
-        before = super().draws_before_repeat(stream)
-        if self.in_order or before == INFINITE:
-            return before
-        count, length = int(self._counts[stream]), self.global_batch_size
-        epoch, nth = divmod(before, count)
-
-        def drawn(batch: int) -> int:
-            return int(self.composition.counts(epoch, min(batch * length, self.size))[stream])
-
-        batch = nth * self.size // count // length  # shares hold in every batch: it is not far off
-        while drawn(batch) > nth:
-            batch -= 1
-        while drawn(batch + 1) <= nth:
-            batch += 1
-        at = np.arange(batch * length, min((batch + 1) * length, self.size), dtype=np.int64)
-        streams, draws = self.composition.locate(np.full_like(at, epoch), at)
-        draws = draws[streams == stream]
-        found = self._draws[stream].first_again(epoch, draws, int(draws.min()))
-        return epoch * count + int(draws.min()) + found
 
     def settings(self) -> dict[str, Any]:
         """Only what decides which samples come: not how a batch is divided among devices."""
@@ -162,7 +135,7 @@ class ComposedDataset(BatchDataset[T_batch_co]):
     - "random": each sample is of a random stream; shares hold over some tens of batches.
     - "in_turn": one dataset after the other.
     - "stratified": every global batch holds the shares. What does not go into whole samples is
-      carried on: after k batches each stream is within one sample of its share.
+      carried on: after k batches each stream is within 1.68 samples of its share.
     - "per_stream": a global batch is of one stream.
     - "device_per_stream": a device batch is of one stream, and global batches hold the shares in
       device batches.
@@ -207,7 +180,6 @@ class ComposedDataset(BatchDataset[T_batch_co]):
         shuffle: bool = False,
         drop_last: bool = False,
         pad: Callable[[Any], Any] | None = None,
-        worker_config: WorkerConfig | None = None,
     ) -> None:
         owner = type(self).__name__
         if pad is not None and not callable(pad):
@@ -222,7 +194,6 @@ class ComposedDataset(BatchDataset[T_batch_co]):
                 sampling_method=sampling_method,
                 shuffle=shuffle,
                 drop_last=drop_last,
-                worker_config=worker_config,
             )
         make: Callable[[list[Any]], Any] = same if batcher is None else batcher
         if samples.composition.idle and pad is None:
@@ -293,14 +264,13 @@ class ComposedDataset(BatchDataset[T_batch_co]):
         where = self.samples.where(int(members[0]), attempt * MAX_ATTEMPTS)
         return f"padding, a copy of {where}"
 
-    @property
-    def in_turn(self) -> bool:
-        return True
+    def taken(self, n: int) -> None:
+        """Not for others to take: batches and their samples are one order."""
 
-    def taken(self, n: int) -> Sequence[int]:
+    def consumed(self, n: int) -> Int64Array:
         epoch, batch = divmod(n, self.size)
         first, _ = self.samples.composition.bounds(np.array([batch], dtype=np.int64))
-        return [epoch * self.samples.size + int(first[0])]
+        return self.samples.consumed(epoch * self.samples.size + int(first[0]))
 
 
 def _unshared(owner: str, mixed: Composition) -> str:

@@ -20,8 +20,6 @@ from energize.topology import Lane, WorkerConfig
 from energize.wrappers.routed import RoutedDataset
 from energize.wrappers.streams import states_of
 
-__all__ = ["ConcatDataset"]
-
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
@@ -70,10 +68,6 @@ class ConcatDataset(RoutedDataset[T_co]):
         which = np.searchsorted(self._ends, at, side="right")
         starts = np.concatenate([[0], self._ends[:-1]])[which]
         return which, epoch * (self._ends[which] - starts) + at - starts
-
-    @property
-    def in_turn(self) -> bool:
-        return True
 
     def taken(self, n: int) -> Sequence[int]:
         epochs, rest = divmod(n, max(self.size, 1))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
 from typing import TypeVar
 
@@ -10,11 +11,9 @@ import numpy as np
 from energize.arrays import Int64Array
 from energize.dataset import Dataset
 from energize.errors import ConfigError
+from energize.numbers import checked_whole
 from energize.topology import WorkerConfig
-from energize.wrappers.checks import checked_count
 from energize.wrappers.routed import RoutedDataset
-
-__all__ = ["EpochizeDataset"]
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -58,11 +57,11 @@ class EpochizeDataset(RoutedDataset[T_co]):
                 f"the dataset); got length={length!r}, num_epochs={num_epochs!r}"
             )
         if num_epochs is not None:
-            length = len(dataset) * checked_count(num_epochs, "num_epochs", "EpochizeDataset")
+            length = len(dataset) * checked_whole(num_epochs, "EpochizeDataset: num_epochs", 1)
         self._freeze(
             inputs=[dataset],
             worker_config=worker_config,
-            length=checked_count(length, "length", "EpochizeDataset"),
+            length=checked_whole(length, "EpochizeDataset: length", 1),
             num_epochs=num_epochs,
         )
 
@@ -86,6 +85,5 @@ class EpochizeDataset(RoutedDataset[T_co]):
     def route(self, positions: Int64Array) -> tuple[Int64Array, Int64Array]:
         return np.zeros_like(positions), positions
 
-    @property
-    def in_turn(self) -> bool:
-        return True
+    def taken(self, n: int) -> Sequence[int]:
+        return [n]

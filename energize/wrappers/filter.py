@@ -9,15 +9,13 @@ from typing import Any, TypeVar
 from energize.cursor import State, counter_field, state_field
 from energize.dataset import INFINITE, Dataset
 from energize.errors import ConfigError, EmptyDatasetError
+from energize.numbers import checked_whole
 from energize.parts import PartReader
 from energize.reading import Failed, Reading
 from energize.rng import derive
 from energize.streaming import Stream, empty_passes, nothing_comes
 from energize.topology import Lane, WorkerConfig
 from energize.wrappers.calling import Seeding, function_name, keyed_calls, keys_of, seeding_of
-from energize.wrappers.checks import checked_count
-
-__all__ = ["FilterDataset"]
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -61,8 +59,8 @@ class FilterDataset(Dataset[T_co]):
             inputs=[dataset],
             worker_config=worker_config,
             filter_fn=filter_fn,
-            max_rejected_in_a_row=checked_count(
-                max_rejected_in_a_row, "max_rejected_in_a_row", "FilterDataset"
+            max_rejected_in_a_row=checked_whole(
+                max_rejected_in_a_row, "FilterDataset: max_rejected_in_a_row", 1
             ),
         )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import cached_property
 from typing import TypeVar
 
@@ -11,13 +10,11 @@ import numpy as np
 from energize.arrays import Int64Array
 from energize.cursor import State, counter_field, state_field
 from energize.dataset import INFINITE, Dataset
+from energize.numbers import checked_whole
 from energize.reading import Reading
 from energize.streaming import EndlessStream, Stream
 from energize.topology import Lane, WorkerConfig
-from energize.wrappers.checks import checked_count
-from energize.wrappers.routed import RoutedDataset, indexed_inputs, stretches_of_epochs
-
-__all__ = ["LimitDataset"]
+from energize.wrappers.routed import RoutedDataset, consumed_in_epochs, indexed_inputs
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -46,7 +43,7 @@ class LimitDataset(RoutedDataset[T_co]):
         self._freeze(
             inputs=[dataset],
             worker_config=worker_config,
-            length=checked_count(length, "length", "LimitDataset"),
+            length=checked_whole(length, "LimitDataset: length", 1),
         )
 
     @cached_property
@@ -68,9 +65,9 @@ class LimitDataset(RoutedDataset[T_co]):
         inner = at if whole == INFINITE else epoch * whole + at
         return np.zeros_like(positions), inner
 
-    def stretches(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
-        whole = indexed_inputs(self)[0].size
-        return stretches_of_epochs(start, stop, self.size, 0 if whole == INFINITE else whole)
+    def consumed(self, n: int) -> Int64Array:
+        inner = indexed_inputs(self)[0]
+        return consumed_in_epochs(inner, n, self.size, 0 if inner.size == INFINITE else inner.size)
 
     def _stream(
         self, lane: Lane, state: State | None, reading: Reading, endless: bool

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -18,8 +18,6 @@ from energize.reading import Failed, Reading
 from energize.streaming import Stream
 from energize.topology import Lane, WorkerConfig
 from energize.wrappers.routed import RoutedDataset
-
-__all__ = ["LogSampleDataset"]
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -81,9 +79,8 @@ class LogSampleDataset(RoutedDataset[T_co]):
     def route(self, positions: Int64Array) -> tuple[Int64Array, Int64Array]:
         return np.zeros_like(positions), positions
 
-    @property
-    def in_turn(self) -> bool:
-        return True
+    def taken(self, n: int) -> Sequence[int]:
+        return [n]
 
     def fetch(self, positions: Int64Array, reading: Reading) -> list[T_co | Failed]:
         items = super().fetch(positions, reading)

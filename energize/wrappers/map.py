@@ -20,8 +20,6 @@ from energize.topology import Lane, WorkerConfig
 from energize.wrappers.calling import Seeding, function_name, keyed_calls, keys_of, seeding_of
 from energize.wrappers.routed import indexed_inputs
 
-__all__ = ["MapDataset"]
-
 T = TypeVar("T")
 T_in = TypeVar("T_in")
 T_out_co = TypeVar("T_out_co", covariant=True)
@@ -107,12 +105,12 @@ class MapDataset(IndexedDataset[T_out_co]):
                 for i, item in enumerate(items)
             ]
 
-    @property
-    def in_turn(self) -> bool:
-        return True
-
     def taken(self, n: int) -> Sequence[int]:
         return [n]
+
+    @property
+    def one_each(self) -> bool:
+        return indexed_inputs(self)[0].one_each
 
     def refs(self, positions: Int64Array, attempt: int = 0) -> Refs:
         return indexed_inputs(self)[0].refs(positions, attempt)

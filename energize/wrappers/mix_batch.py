@@ -7,13 +7,11 @@ from typing import Any, TypeVar
 
 from energize.dataset import Dataset
 from energize.errors import ConfigError
-from energize.order.schemes.plain import option_names
+from energize.order.arrangement import default_scheme, option_names
 from energize.topology import WorkerConfig
 from energize.wrappers.batch import BatchDataset
 from energize.wrappers.blend import BlendDataset, PairOf
 from energize.wrappers.checks import check_names, raised_as
-
-__all__ = ["MixBatchDataset"]
 
 T_in = TypeVar("T_in")
 T_batch_co = TypeVar("T_batch_co", covariant=True)
@@ -51,7 +49,7 @@ class MixBatchDataset(BatchDataset[T_batch_co]):
         with raised_as(type(self).__name__, "BlendDataset"):
             if not callable(mix_fn):
                 raise ConfigError(f"batch_mix_fn is a function of a list; got {mix_fn!r}")
-            scheme = blend.get("scheme", "block")
+            scheme = blend.get("scheme") or default_scheme(blend)
             options = option_names(scheme) if isinstance(scheme, str) else list(blend)
             check_names(blend, options, MixBatchDataset, BlendDataset)
             mix = BlendDataset(*pairs, worker_config=worker_config, **blend)

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from energize.arrays import Int64Array
+from energize.arrays import Int64Array, rows_by_value
 from energize.dataset import INFINITE, Dataset, IndexedDataset
 from energize.errors import ConfigError, NotIndexedError, nearest
 from energize.order.epochs.arranging import Arrangement, Interleaved, InTurn
@@ -17,11 +17,8 @@ from energize.order.epochs.quotas import Quota, epoch_counts, epoch_size_in_samp
 from energize.order.epochs.sampling import EpochDraws
 from energize.rng import derive
 from energize.sources.naming import source_labels
-from energize.topology import WorkerConfig
 from energize.wrappers.checks import checked_flag, raised_as
 from energize.wrappers.routed import RoutedDataset, indexed_inputs
-
-__all__ = ["SAMPLING_METHODS", "QuotaDataset", "QuotaPair"]
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -72,9 +69,8 @@ class QuotaDataset(RoutedDataset[T_co]):
         epoch_size: int | str | None = None,
         sampling_method: str = "balanced",
         shuffle: bool = False,
-        worker_config: WorkerConfig | None = None,
     ) -> None:
-        self._set_up(streams, epoch_size, sampling_method, shuffle, worker_config)
+        self._set_up(streams, epoch_size, sampling_method, shuffle)
 
     def _set_up(
         self,
@@ -82,7 +78,6 @@ class QuotaDataset(RoutedDataset[T_co]):
         epoch_size: int | str | None,
         sampling_method: str,
         shuffle: bool,
-        worker_config: WorkerConfig | None,
         **parameters: Any,
     ) -> None:
         """Check and set the parameters, those of a subclass too."""
@@ -96,7 +91,6 @@ class QuotaDataset(RoutedDataset[T_co]):
             pairs = _checked_streams(streams)
             self._freeze(
                 inputs=[dataset for dataset, _ in pairs],
-                worker_config=worker_config,
                 quotas=tuple(quota for _, quota in pairs),
                 epoch_size=None if epoch_size is None else epoch_size_in_samples(epoch_size),
                 sampling_method=sampling_method,
@@ -148,26 +142,15 @@ class QuotaDataset(RoutedDataset[T_co]):
         epoch, at = np.divmod(positions, self.size)
         stream, nth = self._arrangement.locate(epoch, at)
         inner = np.empty_like(positions)
-        for each in np.unique(stream).tolist():
-            rows = np.flatnonzero(stream == each)
+        for each, rows in rows_by_value(stream):
             inner[rows] = self._draws[each].locate(epoch[rows], nth[rows])
         return stream, inner
 
-    def taken(self, n: int) -> Sequence[int]:
+    def consumed(self, n: int) -> Int64Array:
+        if not all(each.one_each for each in indexed_inputs(self)):
+            return super().consumed(n)
         epoch, rest = divmod(n, self.size)
-        taken: list[int] = (epoch * self._counts + self._arrangement.counts(epoch, rest)).tolist()
-        return taken
-
-    @property
-    def in_order(self) -> bool:
-        """Whether the draws from each dataset come in the order of their numbers."""
-        return self._arrangement.in_order
-
-    def draws_before_repeat(self, stream: int) -> int:
-        """How many draws from a dataset come before the first of an item that came already, items
-        taken as they lie, every epoch of the dataset alike; `INFINITE` when nothing is drawn.
-        """
-        return self._draws[stream].before_repeat if self._counts[stream] else INFINITE
+        return epoch * self._counts + self._arrangement.counts(epoch, rest)
 
     def _stream_label(self, stream: int) -> str:
         """A stream in messages: its number, and the sources that it reads; of many the first."""

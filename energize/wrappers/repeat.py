@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Sequence
 from fractions import Fraction
 from functools import cached_property
 from typing import TypeVar
@@ -18,9 +18,7 @@ from energize.parts import PartReader
 from energize.reading import Reading
 from energize.streaming import EndlessStream, Stream
 from energize.topology import Lane, WorkerConfig
-from energize.wrappers.routed import RoutedDataset, indexed_inputs, stretches_of_epochs
-
-__all__ = ["RepeatDataset"]
+from energize.wrappers.routed import RoutedDataset, consumed_in_epochs, indexed_inputs
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -86,14 +84,16 @@ class RepeatDataset(RoutedDataset[T_co]):
         inner = self.inputs[0].size
         return np.zeros_like(positions), epoch * math.ceil(self.size / inner) * inner + at
 
-    @property
-    def in_turn(self) -> bool:
-        return self.size == INFINITE or self.size % indexed_inputs(self)[0].size == 0
+    def taken(self, n: int) -> Sequence[int] | None:
+        whole = self.size == INFINITE or self.size % indexed_inputs(self)[0].size == 0
+        return [n] if whole else None
 
-    def stretches(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
-        inner = indexed_inputs(self)[0].size
-        stride = INFINITE if self.size == INFINITE else math.ceil(self.size / inner) * inner
-        return stretches_of_epochs(start, stop, self.size, stride)
+    def consumed(self, n: int) -> Int64Array:
+        if self.taken(n) is not None:
+            return super().consumed(n)
+        inner = indexed_inputs(self)[0]
+        stride = math.ceil(self.size / inner.size) * inner.size
+        return consumed_in_epochs(inner, n, self.size, stride)
 
     def _stream(
         self, lane: Lane, state: State | None, reading: Reading, endless: bool

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
 from functools import cached_property
 from itertools import accumulate
 from typing import Any, TypeVar, cast
 
 import numpy as np
 
-from energize.arrays import Int64Array
+from energize.arrays import Int64Array, rows_by_value
 from energize.cursor import State
 from energize.dataset import IndexedDataset
 from energize.reading import Failed, Reading
@@ -18,8 +17,6 @@ from energize.refs import Refs
 from energize.streaming import Stream
 from energize.topology import Lane
 from energize.wrappers.streams import RoutedStream
-
-__all__ = ["RoutedDataset", "indexed_inputs", "stretches_of_epochs"]
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -29,19 +26,21 @@ def indexed_inputs(dataset: IndexedDataset[Any]) -> tuple[IndexedDataset[Any], .
     return cast("tuple[IndexedDataset[Any], ...]", dataset.inputs)
 
 
-def stretches_of_epochs(
-    start: int, stop: int, size: int, stride: int, each: int = 1
-) -> Iterator[tuple[int, int, int]]:
-    """The stretches of the only input when epochs of `size` items, `each` made of so many of its
-    items, begin at every `stride`-th of them.
+def consumed_in_epochs(dataset: IndexedDataset[Any], n: int, size: int, stride: int) -> Int64Array:
+    """What the first `n` items of epochs consume that are the first `size` of every `stride` items
+    of a dataset; with a stride of 0, all of them its first.
     """
-    if stride == size * each:
-        size = max(stop, 1)
-    while start < stop:
-        epoch, at = divmod(start, size)
-        end = min(stop - epoch * size, size)
-        yield 0, epoch * stride + at * each, epoch * stride + end * each
-        start = epoch * size + end
+    if dataset.one_each:
+        return np.array([n], dtype=np.int64)
+
+    def read(epoch: int, items: int) -> Int64Array:
+        start = epoch * stride
+        return dataset.consumed(start + items) - dataset.consumed(start)
+
+    epochs, rest = divmod(n, max(size, 1))
+    if not stride:
+        return epochs * read(0, size) + read(0, rest)
+    return sum((read(epoch, size) for epoch in range(epochs)), start=read(epochs, rest))
 
 
 class RoutedDataset(IndexedDataset[T_co]):
@@ -56,8 +55,9 @@ class RoutedDataset(IndexedDataset[T_co]):
         """What `route` leads to, one for each of `inputs`."""
         return indexed_inputs(self)
 
-    def taken(self, n: int) -> Sequence[int] | None:
-        return [n] if len(self.inputs) == 1 else None
+    @cached_property
+    def one_each(self) -> bool:
+        return len(self.inputs) == 1 and indexed_inputs(self)[0].one_each
 
     def fetch(self, positions: Int64Array, reading: Reading) -> list[T_co | Failed]:
         inputs = self.routed_to
@@ -65,7 +65,7 @@ class RoutedDataset(IndexedDataset[T_co]):
         if len(inputs) == 1:
             return inputs[0].fetch(inner, reading)
         items: list[Any] = [None] * len(positions)
-        for number, rows in _by_input(which):
+        for number, rows in rows_by_value(which):
             fetched = inputs[number].fetch(inner[rows], reading)
             for row, item in zip(rows.tolist(), fetched, strict=True):
                 items[row] = item
@@ -79,7 +79,7 @@ class RoutedDataset(IndexedDataset[T_co]):
         return Refs.merged(
             [
                 (inputs[number].refs(inner[rows], attempt), rows, self._sources_before[number])
-                for number, rows in _by_input(which)
+                for number, rows in rows_by_value(which)
             ]
         )
 
@@ -95,14 +95,3 @@ class RoutedDataset(IndexedDataset[T_co]):
         """How many sources stand before those of each input."""
         counts = [len(each.sources) for each in self.inputs]
         return list(accumulate(counts, initial=0))
-
-
-def _by_input(which: Int64Array) -> list[tuple[int, Int64Array]]:
-    """The rows that go to each input that gets any."""
-    order = np.argsort(which, kind="stable")
-    numbers, starts = np.unique(which[order], return_index=True)
-    ends = [*starts[1:], len(order)]
-    return [
-        (number, order[start:end])
-        for number, start, end in zip(numbers.tolist(), starts, ends, strict=False)
-    ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from functools import cached_property
 from typing import TypeVar
 
@@ -10,12 +11,9 @@ import numpy as np
 from energize.arrays import Int64Array
 from energize.dataset import INFINITE, Dataset
 from energize.errors import ConfigError, NotIndexedError
+from energize.numbers import checked_whole
 from energize.order.epochs.shuffle import ShuffleOrder
-from energize.topology import WorkerConfig
-from energize.wrappers.checks import checked_count
 from energize.wrappers.routed import RoutedDataset, indexed_inputs
-
-__all__ = ["ShuffleDataset"]
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -54,23 +52,21 @@ class ShuffleDataset(RoutedDataset[T_co]):
         shuffle_buffer_size: int | None = None,
         max_samples_per_sequence: int | None = None,
         over_epochs: int = 1,
-        worker_config: WorkerConfig | None = None,
     ) -> None:
         for name, value in (
             ("shuffle_buffer_size", shuffle_buffer_size),
             ("max_samples_per_sequence", max_samples_per_sequence),
         ):
             if value is not None:
-                checked_count(value, name, "ShuffleDataset")
+                checked_whole(value, f"ShuffleDataset: {name}", 1)
         self._freeze(
             inputs=[dataset],
-            worker_config=worker_config,
             shuffle_buffer_size=shuffle_buffer_size,
             max_samples_per_sequence=max_samples_per_sequence,
             over_epochs=(
                 -1
                 if over_epochs == -1
-                else checked_count(over_epochs, "over_epochs", "ShuffleDataset")
+                else checked_whole(over_epochs, "ShuffleDataset: over_epochs", 1)
             ),
         )
         if not dataset.indexed:
@@ -82,6 +78,11 @@ class ShuffleDataset(RoutedDataset[T_co]):
             raise ConfigError(
                 "ShuffleDataset: the input never ends, and an endless dataset cannot be permuted; "
                 "shuffle its finite parts before they are repeated or blended"
+            )
+        if self.size * max(over_epochs, 1) >= INFINITE // 2:
+            raise ConfigError(
+                f"ShuffleDataset: over_epochs={reprlib.repr(over_epochs)} of {self.size} samples "
+                "are more than can be counted; shuffle fewer epochs together"
             )
 
     @cached_property
@@ -100,8 +101,8 @@ class ShuffleDataset(RoutedDataset[T_co]):
         epoch = positions // self.size
         return np.zeros_like(positions), epoch * self.size + self._order.locate(positions)
 
-    def places(self, items: Int64Array, epoch: int) -> Int64Array:
-        """The positions, from `epoch * size` on, at which an epoch visits `items`, 0 <= item <
-        size; epochs must not be shuffled together.
-        """
-        return epoch * self.size + self._order.places(items, np.full_like(items, epoch))
+    def consumed(self, n: int) -> Int64Array:
+        if self.one_each or self.over_epochs != 1:
+            return super().consumed(n)
+        whole = n - n % max(self.size, 1)
+        return indexed_inputs(self)[0].consumed(whole) + self._counted(whole, n)

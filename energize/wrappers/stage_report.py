@@ -12,8 +12,6 @@ from energize.order.stages.plan import Stage
 from energize.sources.base import Source
 from energize.sources.naming import source_labels
 
-__all__ = ["SourceShare", "StageReport", "changes", "plan_lines", "source_names", "source_shares"]
-
 _BATCH = "global_batch_size"
 _SOURCES_SHOWN = 20
 _SHARE_STEP = 5e-4

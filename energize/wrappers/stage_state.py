@@ -11,8 +11,6 @@ from energize.errors import StateError, StateMismatchError
 from energize.order.stages.plan import StagePlan
 from energize.outline import tree_differences
 
-__all__ = ["check_stage", "stage_differences", "stage_fields", "with_later_stages_anew"]
-
 _INDEX, _NAME = "stage_idx", "stage_name"
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, TypeVar, cast
@@ -16,6 +17,7 @@ from energize.describing import digest
 from energize.errors import ConfigError, EmptyDatasetError, NotIndexedError
 from energize.order.stages.faults import stage_label
 from energize.order.stages.plan import StagePlan
+from energize.outline import Outline
 from energize.reading import Reading
 from energize.refs import Refs
 from energize.sources.base import Source
@@ -32,8 +34,6 @@ from energize.wrappers.stage_state import (
 )
 from energize.wrappers.staged_stream import StagedStream, StageLog
 from energize.wrappers.streams import RoutedStream
-
-__all__ = ["StagedDataset"]
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -68,8 +68,6 @@ class StagedDataset(RoutedDataset[T_co]):
     >>> "".join(StagedDataset(plan))
     'abc1dab'
     """
-
-    forgives_later_changes = True
 
     plan: StagePlan[None]
     carry_over: bool
@@ -122,26 +120,21 @@ class StagedDataset(RoutedDataset[T_co]):
         stage = np.searchsorted(firsts, positions, side="right") - 1
         return stage, positions - firsts[stage] + self._starts[stage]
 
-    def taken(self, n: int) -> Sequence[int]:
-        ends = [*self.plan.first_items[1:], INFINITE]
-        return [
-            min(max(n - first, 0), end - first)
-            for first, end in zip(self.plan.first_items, ends, strict=True)
-        ]
-
-    def stretches(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
-        pairs = zip(self.taken(start), self.taken(stop), self._starts.tolist(), strict=True)
-        return (
-            (stage, first + before, first + behind)
-            for stage, (before, behind, first) in enumerate(pairs)
-            if behind > before
-        )
-
     def consumed(self, n: int) -> Int64Array:
-        counts = np.zeros(len(self.sources), dtype=np.int64)
-        for stage, items in enumerate(self.taken(n)):
-            np.add.at(counts, self.numbers_of(stage), self._consumed_by(stage, items))
+        stage = bisect_right(self.plan.first_items, n) - 1
+        counts = self._consumed_before[stage].copy()
+        samples = self._consumed_by(stage, n - self.plan.first_items[stage])
+        np.add.at(counts, self.numbers_of(stage), samples)
         return counts
+
+    @cached_property
+    def _consumed_before(self) -> list[Int64Array]:
+        """What the stages before each stage consume."""
+        before = [np.zeros(len(self.sources), dtype=np.int64)]
+        for stage, items in enumerate(np.diff(self.plan.first_items).tolist()):
+            before.append(before[-1].copy())
+            np.add.at(before[-1], self.numbers_of(stage), self._consumed_by(stage, items))
+        return before
 
     def refs(self, positions: Int64Array, attempt: int = 0) -> Refs:
         refs = super().refs(positions, attempt)
@@ -197,7 +190,6 @@ class StagedDataset(RoutedDataset[T_co]):
     @cached_property
     def report(self) -> tuple[StageReport, ...]:
         """For each stage its planned samples and shares by source; nothing is read."""
-        before = np.zeros(len(self.sources), dtype=np.int64)
         names = source_names(self.sources)
         reports = []
         for number, stage in enumerate(self.plan.stages):
@@ -205,11 +197,10 @@ class StagedDataset(RoutedDataset[T_co]):
                 reports.append(StageReport(stage, ()))
                 continue
             items = _SHARES_OVER if stage.steps is None else stage.steps * stage.items_per_step
-            samples, rows = self._consumed_by(number, items), self.numbers_of(number)
-            read = [(names[row], self.sources[row], int(before[row])) for row in rows.tolist()]
+            samples, rows = self._consumed_by(number, items), self.numbers_of(number).tolist()
+            before = self._consumed_before[number] * self.carry_over
+            read = [(names[row], self.sources[row], int(before[row])) for row in rows]
             reports.append(StageReport(stage, source_shares(stage, read, samples.tolist())))
-            if self.carry_over:
-                np.add.at(before, rows, samples)
         return tuple(reports)
 
     def state_at(self, position: int) -> State:
@@ -231,10 +222,11 @@ class StagedDataset(RoutedDataset[T_co]):
         return StagedStream(routed, self.plan, self.watcher(lane), state)
 
     def mismatches(
-        self, saved: dict[str, Any], current: dict[str, Any], state: State
+        self, saved: Outline, current: Outline, state: State, later: list[str]
     ) -> Iterator[str]:
         if saved.get("kind") != current["kind"]:
-            return super().mismatches(saved, current, state)
+            return super().mismatches(saved, current, state, later)
+        later.append("those of stages that are others, or begin at another step")
         return stage_differences(saved, current, self.plan, state)
 
 

@@ -13,8 +13,6 @@ from energize.streaming import Stream
 from energize.wrappers.stage_report import StageReport, changes, plan_lines
 from energize.wrappers.stage_state import stage_fields
 
-__all__ = ["StageLog", "StagedStream"]
-
 T = TypeVar("T")
 
 _log = logging.getLogger("energize")

@@ -8,15 +8,13 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from energize.arrays import Int64Array
+from energize.arrays import Int64Array, rows_by_value
 from energize.cursor import State, state_field
 from energize.dataset import Dataset
 from energize.errors import StateError
 from energize.reading import Reading
 from energize.streaming import Stream
 from energize.topology import Lane
-
-__all__ = ["RoutedStream", "states_of"]
 
 T = TypeVar("T")
 
@@ -45,8 +43,8 @@ class RoutedStream(Stream[T]):
         which, inner = self._route(positions)
         planned = zip(positions.tolist(), which.tolist(), inner.tolist(), strict=True)
         self._coming.extend(planned)
-        for number in np.unique(which).tolist():
-            self._inputs[number].ahead(inner[which == number])
+        for number, rows in rows_by_value(which):
+            self._inputs[number].ahead(inner[rows])
 
     def at(self, position: int, attempt: int = 0) -> T:
         if not attempt:

@@ -128,9 +128,14 @@ BLOCKS = [
 
 @pytest.mark.parametrize("make", [lists, streams])
 @pytest.mark.parametrize(("weights", "block_size", "first"), BLOCKS)
-def test_the_first_block_by_largest_remainder(weights, block_size, first, make):
+def test_the_first_block_holds_the_shares_in_whole_examples(weights, block_size, first, make):
+    """Shares that are not whole are rounded up or down; which of equal ones is no promise."""
     mixed = MixedShardedSource(make(**dict.fromkeys(weights, 7)), weights, block_size, 5)
-    assert Counter(each["__source__"] for each in taken(mixed, block_size)) == first
+    found = Counter(each["__source__"] for each in taken(mixed, block_size))
+    assert sorted(found.values()) == sorted(first.values())
+    total = sum(weights.values())
+    for name, weight in weights.items():
+        assert abs(found[name] - block_size * weight / total) < 1 - 1e-9
 
 
 @pytest.mark.parametrize(
@@ -142,7 +147,7 @@ def test_the_first_block_by_largest_remainder(weights, block_size, first, make):
     ],
 )
 def test_small_shares_are_carried_from_block_to_block(weights, block_size):
-    """B4: a source is not starved because it is due less than one slot of a block."""
+    """A source is not starved because it is due less than one slot of a block."""
     mixed = MixedShardedSource(lists(**dict.fromkeys(weights, 7)), weights, block_size, 5)
     n = 200_000
     counts = dict(zip(sorted(weights), mixed.dataset.consumed(n).tolist(), strict=True))
@@ -153,7 +158,7 @@ def test_small_shares_are_carried_from_block_to_block(weights, block_size):
 @pytest.mark.parametrize("block_size", [1, 2, 3, 4, 1000])
 @pytest.mark.parametrize("sizes", [{"a": 10, "b": 30}, {"a": 3, "b": 50, "c": 50}, {"a": 10}])
 def test_all_exhausted_gives_each_example_once(make, sizes, block_size):
-    """B1, B2: neither endless nor too early, whatever the block size."""
+    """Neither endless nor too early, whatever the block size."""
     mixed = MixedShardedSource(make(**sizes), None, block_size, 0, "all_exhausted")
     seen = Counter((each["__source__"], each["i"]) for each in mixed.iter_shards())
     assert seen == {(name, i): 1 for name, size in sizes.items() for i in range(size)}
@@ -169,15 +174,15 @@ def test_first_exhausted(make):
 
 @pytest.mark.parametrize("make", [lists, streams])
 def test_restart(make):
-    """B14: an empty source is an error that names it; a short one starts again, in every block."""
+    """An empty source is an error that names it; a short one starts again, in every block."""
     mixed = MixedShardedSource(make(a=10, b=1000), None, 100, 0)
     assert [tags(mixed, 1000)[k : k + 100].count("a") for k in range(0, 1000, 100)] == [50] * 10
-    with pytest.raises(EmptyDatasetError, match=r"a gave no item|has no examples"):
+    with pytest.raises(EmptyDatasetError, match=r"a gave no item|no items \(it reads 'a'\)"):
         taken(MixedShardedSource(make(a=0, b=5), None, 4, 0), 10)
 
 
 def test_restarted_sources_are_shuffled_anew():
-    """B17, and its opposite for who wants the stored order."""
+    """And, for who wants it, in the stored order."""
     mixed = MixedShardedSource(lists(a=20), None, 10, 0)
     passes = [[each["i"] for each in mixed.dataset.at(range(20 * k, 20 * k + 20))] for k in (0, 1)]
     assert sorted(passes[0]) == sorted(passes[1]) == list(range(20))
@@ -187,7 +192,6 @@ def test_restarted_sources_are_shuffled_anew():
 
 
 def test_neighbouring_seeds_do_not_share_blocks():
-    """B6."""
     orders = [
         tags(MixedShardedSource(lists(a=50, b=50), {"a": 0.3, "b": 0.7}, 10, seed), 200)
         for seed in (42, 43)
@@ -204,7 +208,7 @@ def test_the_order_does_not_depend_on_the_order_of_names():
 
 
 def test_seeds():
-    """The same seed is the same mix; none at all is another one each time; 0 is a seed (B7)."""
+    """The same seed is the same mix; none at all is another one each time; 0 is a seed."""
 
     def first(seed):
         return tags(MixedShardedSource(lists(a=9, b=9), None, 100, seed), 100)
@@ -221,7 +225,7 @@ def test_without_a_seed_ranks_would_read_different_mixes(monkeypatch):
 
 
 def test_the_source_is_written_into_a_copy():
-    """B8: two sources may share their examples."""
+    """Two sources may share their examples."""
     shared = [{"i": 0}, {"i": 1}]
     before = copy.deepcopy(shared)
     mixed = MixedShardedSource({"a": shared, "b": shared}, None, 4, 0)
@@ -230,7 +234,7 @@ def test_the_source_is_written_into_a_copy():
 
 
 def test_one_source_is_mixed_like_many():
-    """B16: it is tagged, and starts again."""
+    """It is tagged, and starts again."""
     assert tags(MixedShardedSource(lists(a=3), None, 4, 0), 10) == "a" * 10
 
 
@@ -266,7 +270,7 @@ def test_sources_left_without_a_weight_are_read_all_the_same(make, interpolation
 
 
 def test_resuming_at_a_row_costs_no_replay():
-    """B10: row 1234 and row 10**9 are one look away."""
+    """Row 1234 and row 10**9 are one look away."""
     sources = lists(a=700, b=900)
     mixed = MixedShardedSource(sources, {"a": 0.3, "b": 0.7}, 100, 7)
     whole = taken(mixed, 1734)
@@ -279,7 +283,6 @@ def test_resuming_at_a_row_costs_no_replay():
 
 
 def test_ranks_read_parts_of_one_mix():
-    """B12."""
     mixed = MixedShardedSource(lists(a=5, b=12), None, 4, 3, "all_exhausted").dataset
     configs = [WorkerConfig(rank, 3) for rank in range(3)]
     parts = [list(get_loader(mixed, worker_config=c, uneven="allow")) for c in configs]
@@ -296,13 +299,13 @@ def test_lengths_are_true():
 BAD = [
     ({"weights": {"a": 1}}, WeightError, "missing 'b'"),
     ({"weights": {"a": 1, "b": 1, "bb": 1}}, WeightError, "unknown 'bb'"),
-    ({"weights": [1, 1]}, WeightError, "map names to numbers"),
-    ({"weights": {"a": -1, "b": 2}}, WeightError, "weight of 'a'.*-1"),
-    ({"weights": {"a": float("nan"), "b": 2}}, WeightError, "weight of 'a'.*nan"),
+    ({"weights": [1, 1]}, WeightError, r"weights maps names to numbers.*got \[1, 1\]"),
+    ({"weights": {"a": -1, "b": 2}}, WeightError, "'a': a weight is .*-1"),
+    ({"weights": {"a": float("nan"), "b": 2}}, WeightError, "'a': a weight is .*nan"),
     ({"weights": {"a": 0, "b": 0}}, WeightError, "all 2 weights are 0"),
     ({"block_size": 0}, ConfigError, "block_size.*got 0"),
     ({"stop_strategy": "restrat"}, ConfigError, "did you mean 'restart'"),
-    ({"order": "other"}, ConfigError, "unknown order"),
+    ({"order": "other"}, ConfigError, "order is 'energize' or 'easydel'; got 'other'"),
     ({"seed": -1}, ConfigError, "seed.*-1"),
     ({"stop_strategy": "all_exhausted", "order": "easydel"}, ConfigError, "order='energize'"),
     (
@@ -311,15 +314,14 @@ BAD = [
         "missing 'b'; unknown 'c'",
     ),
     ({"sources": {}}, ConfigError, "no datasets to mix"),
-    ({"sources": [1]}, ConfigError, "by name"),
-    ({"sources": {1: [{"i": 0}]}}, ConfigError, "the name of a source is text; got 1"),
+    ({"sources": [1]}, ConfigError, r"sources is given by name.*got \[1\]"),
+    ({"sources": {1: [{"i": 0}]}}, ConfigError, "sources is given by name.*got {1: "),
     ({"weight_scheduler": "linear"}, ConfigError, "is a WeightScheduler.*got 'linear'"),
 ]
 
 
 @pytest.mark.parametrize(("given", "error", "message"), BAD)
 def test_bad_input_is_refused_where_it_is_given(given, error, message):
-    """B13."""
     with pytest.raises(error, match=message):
         MixedShardedSource(**{"sources": lists(a=2, b=2), "seed": 0} | given)
 

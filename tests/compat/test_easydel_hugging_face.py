@@ -162,7 +162,7 @@ def test_the_mixed_source_gives_the_same_mix_with_its_names():
 
 @pytest.mark.parametrize("order", ["energize", "easydel"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_case_30_both_ways_to_mix_give_one_order(kind, order):
+def test_both_ways_to_mix_give_one_order(kind, order):
     code, text = KINDS[kind]()
     source = MixedShardedSource(
         {"code": code, "text": text}, {"code": 0.3, "text": 0.7}, 100, 7, order=order

@@ -15,10 +15,12 @@ from hypothesis import strategies as st
 from energize import (
     ConfigError,
     EmptyDatasetError,
+    StateError,
     StateMismatchError,
     WeightError,
 )
 from energize.compat.squirrel import Multiplexer, MultiplexingStrategy
+from energize.compat.squirrel.legacy_order import LegacyDraws
 from energize.testing import check_resume
 from tests.support.rows import Stream
 from tests.support.rows import letter_streams as sources
@@ -122,7 +124,7 @@ def test_or_when_one_was_over_max_reinits_times(order):
 
 
 def test_shares_do_not_depend_on_lengths():
-    """The peer loses a draw whenever a source is over: 33% instead of 50% for a source of one."""
+    """The peer loses a draw at each end of a source: 33% instead of 50% for a source of one."""
     shares = {}
     for order in ORDERS:
         mux = Multiplexer(sources(1, 20_000), SAMPLING, [0.5, 0.5], seed=3, order=order)
@@ -183,7 +185,11 @@ BAD = [
     ({"sampling_probas": [0.001, 0.0005]}, WeightError, "no sampling probability is above"),
     ({"sampling_probas": None}, WeightError, "needs sampling_probas"),
     ({"sampling_probas": [1]}, WeightError, "1 entries for 2 sources"),
-    ({"sampling_probas": [1, 1], "mux_strategy": "draw"}, ConfigError, "unknown mux_strategy"),
+    (
+        {"sampling_probas": [1, 1], "mux_strategy": "draw"},
+        ConfigError,
+        "mux_strategy is 'RoundRobin', .*; got 'draw'",
+    ),
     ({"sampling_probas": [-1, 1]}, WeightError, "'0'.*-1"),
     ({"sampling_probas": [float("inf"), 1]}, WeightError, "inf"),
     ({"sampling_probas": 0.5}, WeightError, "a list of numbers.*got 0.5"),
@@ -304,6 +310,17 @@ def test_the_state_of_another_multiplexer_is_refused():
     state = Multiplexer(sources(5, 5), UNIFORM, seed=1).state_dict()
     with pytest.raises(StateMismatchError, match=r"slots.weights"):
         Multiplexer(sources(5, 5), SAMPLING, [0.2, 0.8], seed=1).load_state_dict(state)
+
+
+@pytest.mark.parametrize(
+    "damage", [{"key": [1] * 623}, {"key": ["a"] * 624}, {"place": 625}, {"used": 257}]
+)
+def test_a_damaged_state_of_the_legacy_order_is_refused(damage):
+    draws = LegacyDraws(2, (0.5, 0.5), 1)
+    state = draws.begin(None, frozenset()).state()
+    assert draws.begin(state, frozenset()).state() == state
+    with pytest.raises(StateError, match="624 words"):
+        draws.begin(state | damage, frozenset())
 
 
 def test_seeds_and_epochs_decide_the_order():

@@ -155,14 +155,17 @@ def test_places(folder, tmp_path):
     ("arguments", "message"),
     [
         ({}, "give either streams="),
-        ({"local": "a", "streams": [1]}, "give either streams="),
+        ({"local": "a", "streams": [Stream(local="b")]}, "give either streams="),
         ({"local": "a", "batching_method": "stratified"}, "say with batch_size"),
         ({"local": "a", "stream_name": "stram"}, "no stream is registered as 'stram'"),
-        ({"local": "a", "stream_config": {"arg1": 1}}, "stream 'stream':.*'arg1'; it takes remote"),
-        ({"local": "a", "stream_config": [1]}, r"maps arguments .* got \[1\]"),
+        (
+            {"local": "a", "stream_config": {"arg1": 1}},
+            "Stream: arg1 is not known.* Known: remote",
+        ),
+        ({"local": "a", "stream_config": [1]}, r"stream_config is a dict; got \[1\]"),
         ({"streams": [Stream(local="a")], "stream_config": {"repeat": 2}}, "are made already"),
-        ({"streams": ["a"]}, "streams is a list of Stream objects; got 'a' in it"),
-        ({"streams": Stream(local="a")}, r"list of Stream objects; got Stream\(local='a'\)"),
+        ({"streams": ["a"]}, r"streams\[0\] is a Stream; got 'a'"),
+        ({"streams": Stream(local="a")}, r"streams is a list; got Stream\(local='a'\)"),
         ({"local": "a", "shuffle_seed": -1}, "shuffle_seed is a whole number, 0 or more; got -1"),
     ],
 )
@@ -184,7 +187,7 @@ def test_quotas_are_checked(folder):
 def test_a_stream_tells_its_quota():
     stream = Stream(local="a", repeat=3)
     assert (stream.proportion, stream.repeat, stream.choose) == (None, 3, None)
-    assert repr(stream) == "Stream(local='a', repeat=3.0)"
+    assert repr(stream) == "Stream(local='a', repeat=3)"
     with pytest.raises(WeightError, match=r"Stream 'a': repeat.*got -1"):
         Stream(local="a", repeat=-1)
 

@@ -112,7 +112,7 @@ def exact_counts(sizes: Sequence[int], quotas: Sequence[Quota], epoch_size: int 
     ]
 
 
-def test_counts_of_the_table():
+def test_counts_are_theirs_or_named_as_improved():
     rows = [row[:3] for row in COUNTS.values()]
     for name, ours, theirs in zip(COUNTS, COUNTS.values(), their_counts(rows), strict=True):
         assert (theirs == ours[3]) == ("match" in name), name
@@ -244,10 +244,10 @@ for method, counts, batch_size, ranks, nodes in json.load(sys.stdin):
 print(json.dumps(found))
 """
 
-NODES = {"F4 match": 2}
+NODES = {"per device, few samples, match": 2}
 
 
-def test_batches_of_the_table(folders):
+def test_batches_are_theirs_or_named_as_improved(folders):
     cases = [[*row[:4], NODES.get(name, 1)] for name, row in BATCHES.items()]
     found = json.loads(run_streaming(WORK, folders, given=json.dumps(cases)))
     for (name, row), theirs in zip(BATCHES.items(), found, strict=True):

@@ -177,7 +177,9 @@ def test_a_checkpoint_of_another_dataset_names_the_difference(tmp_path):
 
 def test_a_state_of_another_mix_names_the_weight():
     one, other = numbers(5), numbers(6, 100)
-    state = loader_of(BlendDataset((one, 0.7), (other, 0.3))).state_dict()
+    loader = loader_of(BlendDataset((one, 0.7), (other, 0.3)))
+    take(loader, 3)
+    state = loader.state_dict()
     with pytest.raises(StateMismatchError, match=r"weights of 'numbers0' was 0\.7, is 0\.6"):
         loader_of(BlendDataset((one, 0.6), (other, 0.3))).load_state_dict(state)
     with pytest.raises(StateMismatchError, match="was a BlendDataset, is a ListSource"):

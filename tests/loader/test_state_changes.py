@@ -211,7 +211,7 @@ CHANGED = {
     "scheme": (
         mixed((of("cats"), 1), (of("dogs"), 2)),
         mixed((of("cats"), 1), (of("dogs"), 2), scheme="exact"),
-        'scheme was "block", is "exact"',
+        'scheme was "even", is "exact"',
     ),
     "batch_size": (
         BatchDataset(FilterDataset(of("cats"), is_even), 2, list),

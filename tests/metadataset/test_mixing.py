@@ -1,26 +1,29 @@
 """Mixing options in metadataset files: what is read is what the file says."""
 
+import inspect
 import re
 from collections import Counter
 from fractions import Fraction
-from typing import get_args
 
 import numpy as np
 import pytest
 
-from energize import DefaultTaskEncoder, WorkerConfig, get_train_dataset
+from energize import (
+    BlendDataset,
+    ComposedDataset,
+    DefaultTaskEncoder,
+    QuotaDataset,
+    WorkerConfig,
+    get_train_dataset,
+)
 from energize.dataset import INFINITE
 from energize.errors import ConfigError, MetadatasetError, WeightError
 from energize.metadataset import leaves_with_weights, resolve
-from energize.metadataset.schema_mixing import CompositionTable, MixOptions
-from energize.metadataset.schema_schedule import ScheduleTable
-from energize.order.ends.stopping import STOP_RULES
-from energize.order.epochs.composition import BATCHING_METHODS
-from energize.order.schedules.schedule import CHANGES, INTERPOLATIONS
-from energize.order.schemes.plain import SCHEMES
+from energize.metadataset.keys import Home, Node
+from energize.metadataset.table import keys_of
+from energize.order.arrangement import SCHEMES, option_names
 from energize.samples.image import CaptioningSample, ImageClassificationSample
 from energize.testing import check_laws
-from energize.wrappers.quota import SAMPLING_METHODS
 from tests.support.metadatasets import beside_folders, written
 
 A, B, C = (f"../demo-data/{name}" for name in ("captions_a", "captions_b", "classification"))
@@ -81,18 +84,19 @@ def fault(kind, file, **options):
     return str(caught.value)
 
 
-def test_the_grammar_knows_what_the_engine_knows():
-    def words(model, key):
-        annotation = model.model_fields[key].annotation
-        nested = [word for part in get_args(annotation) for word in get_args(part)]
-        return tuple(nested or get_args(annotation))
-
-    assert words(MixOptions, "scheme") == tuple(SCHEMES)
-    assert words(MixOptions, "stop") == STOP_RULES
-    assert words(MixOptions, "sampling_method") == SAMPLING_METHODS
-    assert words(CompositionTable, "method") == tuple(BATCHING_METHODS)
-    assert words(ScheduleTable, "interpolation") == INTERPOLATIONS
-    assert words(ScheduleTable, "change") == CHANGES
+@pytest.mark.parametrize(
+    ("homes", "made"),
+    [
+        ((Home.WEIGHTED_BLEND, Home.WEIGHTED_ENTRY), BlendDataset),
+        ((Home.QUOTA_BLEND,), QuotaDataset),
+        ((Home.QUOTA_BLEND,), ComposedDataset),
+    ],
+)
+def test_keys_of_a_blend_are_parameters_of_its_dataset(homes, made):
+    keys = {key.name for key in keys_of(Node) if key.home in homes}
+    options = {option for scheme in SCHEMES for option in option_names(scheme)}
+    assert keys
+    assert keys - options <= set(inspect.signature(made).parameters)
 
 
 def test_schemes(examples):
@@ -218,11 +222,11 @@ def test_scheme_and_stop_hold_for_the_blends_inside(mix):
     inner = {"weight": 1, "blend": [{"path": B, "weight": 1}, {"path": C, "weight": 1}]}
     file = mix(stop="all_exhausted", scheme="exact", blend=[{"path": A, "weight": 1}, inner])
     node = resolve(file, "train")
-    assert node.children[1][0].mixing.scheme == "exact"
+    assert node.children[1][0].options["scheme"] == "exact"
     dataset = build(file)
     assert all(set(counts) == {1} for counts in seen(dataset).values())
     own = mix(scheme="exact", blend=[{"path": A, "weight": 1}, inner | {"scheme": "random"}])
-    assert resolve(own, "train").children[1][0].mixing.scheme == "random"
+    assert resolve(own, "train").children[1][0].options["scheme"] == "random"
 
 
 def test_temperature_is_of_one_level(mix):

@@ -191,6 +191,7 @@ def test_keys_of_later_versions_are_called_unsupported_by_name(file, key):
         ("{path: !!int x}", "a.path): 'x' is no value of its tag, '!!int'"),
         ("&n {blend: [*n]}", "a.blend[0]): an alias to a list or mapping from inside it"),
         ("{<<: 3, path: x}", "a['<<']): '<<' merges other mappings only"),
+        ("{<<: &m {<<: *m}, path: x}", "a['<<']): '<<' merges other mappings only"),
         ("{[1]: 2, path: x}", "a): a key must be text"),
     ],
 )  # fmt: skip

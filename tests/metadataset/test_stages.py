@@ -179,7 +179,7 @@ def test_what_is_said_of_the_blend_beside_stages_holds_for_that_blend_alone(mix)
             - {name: one, start_step: 9, blend: [{path: {A}}, {path: {B}}]}
         """
     )
-    first, second = (stage.dataset.mixing.scheme for stage in read_stages(file).stages)
+    first, second = (stage.dataset.options.get("scheme") for stage in read_stages(file).stages)
     assert (first, second) == ("exact", None)
 
 

@@ -53,7 +53,7 @@ FAULTS = {
     ),
     "no name": (
         "train:\n  stages:\n    - {start_step: 0, path: {A}}",
-        "mix.yaml:6 (splits.train.stages[0]): the key 'name' is missing; expected text that names",
+        "mix.yaml:6 (splits.train.stages[0]): the key 'name' is missing; expected text: the name",
     ),
     "misspelt": (
         "train:\n  stages:\n    - name: one\n      strat_step: 0\n      path: {A}",
@@ -72,7 +72,7 @@ FAULTS = {
     ),
     "underscores": (
         f"train: {{steps: 10_000, stages: [{ONE}]}}",
-        "(splits.train.steps): expected the steps of the training: a whole number, 1 or more; got "
+        "(splits.train.steps): expected a whole number, 1 or more: the steps of the training; got "
         "'10_000'; write 10000, without quotes and underscores",
     ),
     "scheme of a folder": (
@@ -91,14 +91,17 @@ FAULTS = {
         "train: {path: {A}, steps: 3}",
         "(splits.train.steps): the key 'steps' stands beside 'stages', and there are none",
     ),
-    "no steps": (f"train: {{steps: 0, stages: [{ONE}]}}", "expected the steps of the training"),
+    "no steps": (
+        f"train: {{steps: 0, stages: [{ONE}]}}",
+        "expected a whole number, 1 or more: the ",
+    ),
     "seed": (
         "train: {stages: [{name: one, start_step: 0, path: {A}, seed: -1}]}",
-        "stages[0].seed): expected a whole number, 0 or more; got -1",
+        "stages[0].seed): expected a whole number, 0 or more: the order of what is read; got -1",
     ),
     "batch": (
         "train: {stages: [{name: one, start_step: 0, path: {A}, batch: 3}]}",
-        "stages[0].batch): expected a table of batch settings; got 3",
+        "stages[0].batch): expected a mapping: settings of batches; got 3",
     ),
     "path and blend": (
         "train: {stages: [{name: one, start_step: 0, path: {A}, blend: [{path: {A}}]}]}",

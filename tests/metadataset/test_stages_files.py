@@ -24,6 +24,7 @@ from energize import (
     get_train_dataset,
     read_stages,
 )
+from energize.compat.data_stages.located_toml import read_toml
 from tests.support.prepared import captions, classes
 
 ROOT = Path(__file__).parents[2]
@@ -127,13 +128,22 @@ FAULTS = {
         "'dataset_weights'?",
     ),
     "no name": (stage(name=...), "data_stages[0]): the key 'name' is missing"),
-    "blank name": (stage(name=" "), "data_stages[0].name): expected text that names the stage"),
+    "blank name": (stage(name=" "), "data_stages[0].name): expected text: the name of the stage"),
     "no start": (stage(start_step=...), "the key 'start_step' is missing"),
     "no type": (stage(dataset_type=...), "the key 'dataset_type' is missing"),
     "no sequence length": (stage(seq_len=...), "the key 'seq_len' is missing"),
-    "negative start": (stage(start_step=-1), ".start_step): expected the first step"),
-    "start no number": (stage(start_step="0"), ".start_step): expected the first step"),
-    "sequence length 0": (stage(seq_len=0), ".seq_len): expected tokens per sequence"),
+    "negative start": (
+        stage(start_step=-1),
+        ".start_step): expected a whole number, 0 or",
+    ),
+    "start no number": (
+        stage(start_step="0"),
+        ".start_step): expected a whole number, 0 or",
+    ),
+    "sequence length 0": (
+        stage(seq_len=0),
+        ".seq_len): expected a whole number, 1 or",
+    ),
     "negative seed": (stage(dataset_random_seed=-1), ".dataset_random_seed): expected a whole"),
     "end before start": (stage(start_step=5, end_step=5), "end_step is the step behind the last"),
     "huggingface without dataset": (
@@ -150,7 +160,8 @@ FAULTS = {
     ),
     "nanoset with blank folder": (
         stage(dataset_folders=["a", ""]),
-        "data_stages[0].dataset_folders[1]): expected a list",
+        "data_stages[0].dataset_folders): expected a list of one or more folders, relative to this "
+        "file; got ['a', '']",
     ),
     "no folders in the list": (stage(dataset_folders=[]), ".dataset_folders): expected a list"),
     "energize without data": (
@@ -163,14 +174,14 @@ FAULTS = {
     ),
     "weights empty": (stage(dataset_weights=[]), ".dataset_weights): expected a list of numbers"),
     "weight negative": (stage(dataset_weights=[-0.5, 1.5]), "from 0 to 1; got -0.5, 1.5"),
-    "weight above 1": (stage(dataset_weights=[2, 0.5]), "from 0 to 1; got 2.0"),
+    "weight above 1": (stage(dataset_weights=[2, 0.5]), "from 0 to 1; got 2"),
     "weights do not sum to 1": (stage(dataset_weights=[0.5, 0.4]), "these sum to 0.9"),
     "too few weights": (stage(dataset_weights=[1.0]), "there are 1 weights for 2 folders"),
     "weights without folders": (
         stage(dataset_type="preprocessed", dataset_folders=..., dataset_weights=[1.0]),
         "weights are for 'dataset_folders', and there are none",
     ),
-    "batch no table": (stage(batch=3), ".batch): expected a table of batch settings; got 3"),
+    "batch no table": (stage(batch=3), ".batch): expected a mapping: settings of batches; got 3"),
 }
 
 
@@ -426,3 +437,51 @@ def test_a_stage_file_is_no_metadataset(tmp_path, kind):
     plan_of(tmp_path, [stage()], f"run.{kind}", steps=5)
     with pytest.raises(MetadatasetError, match="it is read by get_staged_train_dataset"):
         get_train_dataset(tmp_path / f"run.{kind}", batch_size=2)
+
+
+LINES = '''\
+# A comment
+title = "x"
+[training] # the table
+text = """
+name = 3
+[other]
+"""
+"quoted key" = [
+  1,
+  {a = 2},
+]
+
+steps.of.a = 1
+[[training.data_stages]]
+name = "one"
+[training.data_stages.batch]
+size = {x = 1, y = [{z = 2}]}
+[[training.data_stages]]
+  name = 'two'
+'''
+
+
+def test_lines_of_toml_are_those_of_its_statements(tmp_path):
+    file = tmp_path / "run.toml"
+    file.write_text(LINES)
+    text = read_toml(file, [])
+    stages = ("training", "data_stages")
+    expected = {
+        ("title",): 2,
+        ("training",): 3,
+        ("training", "text"): 4,
+        ("training", "quoted key"): 8,
+        ("training", "quoted key", 1, "a"): 8,
+        ("training", "steps", "of", "a"): 13,
+        stages: 14,
+        (*stages, 0): 14,
+        (*stages, 0, "name"): 15,
+        (*stages, 0, "batch"): 16,
+        (*stages, 0, "batch", "size", "y", 0, "z"): 17,
+        (*stages, 1): 18,
+        (*stages, 1, "name"): 19,
+    }
+    assert {path: text.lines.get(path) for path in expected} == expected
+    assert ("training", "name") not in text.lines
+    assert ("other",) not in text.lines

@@ -11,7 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from energize import ConcatDataset, ListSource, MapDataset, QuotaDataset
+from energize import (
+    ConcatDataset,
+    ListSource,
+    MapDataset,
+    QuotaDataset,
+    Stage,
+    StagedDataset,
+    StagePlan,
+)
 from energize.errors import ConfigError, EncoderError
 from energize.order.epochs.composition import BATCHING_METHODS, Composition
 from energize.order.epochs.quotas import Quota
@@ -42,14 +50,14 @@ def test_batches_of_an_epoch(row):
 
 
 def test_random_mixes_without_shuffle():
-    """Case B2: there all batches of one stream come first."""
+    """In MosaicML Streaming all batches of one stream come first."""
     found = global_batches(composed((100, 100), "random", 8, 1))
     assert len({batch[0] for batch in found}) > 2
     assert all(0 < batch[0] < 8 for batch in found[:6])
 
 
 def test_stratified_error_diffusion():
-    """Case C9: 7.2 of 8, so one batch of five has none of the second stream."""
+    """7.2 of 8, so one batch of five has none of the second stream."""
     assert Counter(global_batches(composed((900, 100), "stratified", 8, 1))) == {
         (7, 1): 100,
         (8, 0): 25,
@@ -57,7 +65,7 @@ def test_stratified_error_diffusion():
 
 
 def test_stratified_streams_are_seen_by_every_rank():
-    """Case D1: there ranks 0 and 1 read the first stream only, ranks 2 and 3 the second."""
+    """In MosaicML Streaming ranks 0 and 1 read the first stream only, ranks 2 and 3 the second."""
     for counts in [(200, 200), (700, 100), (1500, 100)]:
         mixed = composed(counts, "stratified", 4, 4)
         stream, _ = epoch_of(mixed)
@@ -70,16 +78,34 @@ def test_stratified_streams_are_seen_by_every_rank():
 
 
 FAULTS = {
-    "C12 match": (
+    "too few samples of one stream": (
         "stratified",
         (1000, 66),
         8,
         1,
         "smallest global batch that holds all streams has 9",
     ),
-    "C14": ("stratified", (3, 3), 8, 1, "6 samples of an epoch cannot fill one global batch of 8"),
-    "E4 match": ("per_stream", (1000, 6), 4, 2, "cannot fill one global batch of 8.* at most 6"),
-    "F5 match": ("device_per_stream", (8, 3), 4, 1, "one device batch of 4.* at most 3"),
+    "a batch larger than the epoch": (
+        "stratified",
+        (3, 3),
+        8,
+        1,
+        "6 samples of an epoch cannot fill one global batch of 8",
+    ),
+    "no global batch of a stream": (
+        "per_stream",
+        (1000, 6),
+        4,
+        2,
+        "cannot fill one global batch of 8.* at most 6",
+    ),
+    "no device batch of a stream": (
+        "device_per_stream",
+        (8, 3),
+        4,
+        1,
+        "one device batch of 4.* at most 3",
+    ),
     "fewer than ranks": ("device_per_stream", (7, 9), 4, 4, "are fewer than the 4"),
     "none left": (
         "device_per_stream",
@@ -88,9 +114,15 @@ FAULTS = {
         4,
         "stream 1 fills 1 of 5 device batches",
     ),
-    "G1": ("stratified", (10, 0), 2, 1, "stream 1 gives no samples"),
-    "G1 per_stream": ("per_stream", (10, 0), 2, 1, "stream 1 gives no samples"),
-    "G1 device_per_stream": ("device_per_stream", (0, 10), 2, 1, "stream 0 gives no samples"),
+    "nothing of a stream": ("stratified", (10, 0), 2, 1, "stream 1 gives no samples"),
+    "nothing of a stream, per_stream": ("per_stream", (10, 0), 2, 1, "stream 1 gives no samples"),
+    "nothing of a stream, device_per_stream": (
+        "device_per_stream",
+        (0, 10),
+        2,
+        1,
+        "stream 0 gives no samples",
+    ),
     "unknown": ("stratfied", (10, 10), 2, 1, "did you mean 'stratified'"),
 }
 
@@ -112,7 +144,7 @@ counts_of_streams = st.lists(st.integers(1, 300), min_size=1, max_size=12)
 
 
 @given(counts_of_streams, st.integers(1, 40), st.integers(0, 3), st.booleans())
-def test_stratified_is_within_one_sample_after_every_batch(counts, batch, epoch, drop_last):
+def test_stratified_is_within_the_bound_of_exact_after_every_batch(counts, batch, epoch, drop_last):
     smallest = -(-sum(counts) // (2 * min(counts)))
     batch = max(batch, smallest)
     if sum(counts) < batch:
@@ -125,7 +157,7 @@ def test_stratified_is_within_one_sample_after_every_batch(counts, batch, epoch,
         assert total[-1].tolist() == counts
         total = total[:-1]
     ideal = np.outer(np.arange(1, len(total) + 1) * batch, counts) / sum(counts)
-    assert np.abs(total - ideal).max(initial=0) <= 1
+    assert np.abs(total - ideal).max(initial=0) <= 1.68
 
 
 @given(
@@ -358,6 +390,15 @@ def test_a_last_batch_that_needs_padding():
     assert list(map(len, padded(pad=None, batch_size=2))) == [2] * 4 + [1] * 2
     with pytest.raises(ConfigError, match=r"ComposedDataset: pad is a function .* got \[0\]"):
         padded(pad=[0])
+
+
+def test_a_stage_goes_on_in_composed_batches():
+    batches = ComposedDataset(numbers(8), batch_size=2, shuffle=True)
+    plan = StagePlan(
+        [Stage("a", 0, 3, dataset=batches), Stage("b", 3, 8, dataset=MapDataset(batches, tuple))]
+    )
+    expected = batches.at(range(8))
+    assert list(StagedDataset(plan)) == [*expected[:3], *map(tuple, expected[3:])]
 
 
 def test_left_out_samples_are_logged_and_change(caplog):

@@ -8,6 +8,7 @@ from itertools import islice
 import numpy as np
 import pytest
 import torch
+from energize.order.schemes.block import BlockScheme
 
 from energize import (
     BlendDataset,
@@ -21,8 +22,7 @@ from energize.compat.streaming import Stream, StreamingDataset
 from energize.errors import ConfigError, EmptyDatasetError, EnergizeError, WeightError
 from energize.order.epochs.quotas import Quota
 from energize.order.making import make_scheme
-from energize.order.schedules.schedule import Schedule, WeightSchedulePoint, WeightScheduler
-from energize.order.schemes.block import BlockScheme
+from energize.order.schedule import Schedule, WeightSchedulePoint, WeightScheduler
 from energize.wrappers.composed import ComposedDataset, ComposedSamples
 from energize.wrappers.quota import QuotaDataset
 from tests.support.datasets import is_even, numbers

@@ -43,24 +43,24 @@ def test_an_epoch_has_the_counts(row):
 
 
 FAULTS = {
-    "A20 choose 2.7": (lambda: chosen(2.7, 1), None, "whole number, 0 or more; got 2.7"),
-    "A24 choose with epoch_size": (lambda: chosen(2, 1), 10, "epoch_size=10 and choose of stream"),
-    "A24 repeat with epoch_size": (lambda: [NONE, Quota(repeat=1)], 10, "repeat of stream 1"),
-    "A24 mixed": (
+    "choose 2.7": (lambda: chosen(2.7, 1), None, "whole number, 0 or more; got 2.7"),
+    "choose with epoch_size": (lambda: chosen(2, 1), 10, "epoch_size=10 and choose of stream"),
+    "repeat with epoch_size": (lambda: [NONE, Quota(repeat=1)], 10, "repeat of stream 1"),
+    "kinds mixed": (
         lambda: [Quota(proportion=1), Quota(choose=1)],
         None,
         "stream 0 has a proportion, but stream 1 has choose",
     ),
-    "A24 mixed with none": (lambda: [NONE, Quota(proportion=1)], None, "stream 0 has no quota"),
-    "A24 two in one": (
+    "a kind and none": (lambda: [NONE, Quota(proportion=1)], None, "stream 0 has no quota"),
+    "two kinds in one": (
         lambda: [Quota(proportion=1, choose=2), NONE],
         None,
         "one quota, proportion or repeat or choose; got proportion=1, choose=2",
     ),
-    "A25 all zero": (lambda: proportions(0, 0), None, "all 2 weights are 0"),
-    "A25 NaN": (lambda: proportions(float("nan"), 1), None, "proportion is finite"),
-    "A25 infinite": (lambda: proportions(float("inf"), 1), None, "got inf"),
-    "A25 repeat 0": (lambda: repeats(0, 0), None, "no sample of any of the 2 streams"),
+    "all zero": (lambda: proportions(0, 0), None, "all 2 weights are 0"),
+    "NaN": (lambda: proportions(float("nan"), 1), None, "proportion is finite"),
+    "infinite": (lambda: proportions(float("inf"), 1), None, "got inf"),
+    "repeat 0": (lambda: repeats(0, 0), None, "no sample of any of the 2 streams"),
     "negative": (lambda: repeats(-1, 1), None, "not negative, got -1"),
     "text": (lambda: chosen("some", 1), None, "whole number, 0 or more; got 'some'"),
     "part of a sample": (lambda: chosen("1.2345k", 1), None, "0 or more; got '1.2345k'"),
@@ -167,7 +167,9 @@ def test_draws_from_a_huge_stream():
 
 
 def test_stored_order_without_shuffle():
-    streams = zip([numbers(2, 2 * i) for i in range(4)], COUNTS["A9 match"][1], strict=True)
+    streams = zip(
+        [numbers(2, 2 * i) for i in range(4)], COUNTS["sixths and nothing, match"][1], strict=True
+    )
     assert list(QuotaDataset(streams, epoch_size=12)) == [2, 3, 4, 5, 4, 5, 6, 7, 6, 7, 6, 7]
     assert list(QuotaDataset(*(numbers(2, 2 * i) for i in range(4)))) == list(range(8))
 

@@ -12,18 +12,14 @@ import torch
 
 from energize import BlendDataset, LimitDataset, MixBatchDataset
 from energize.errors import ConfigError, WeightError
-from energize.order.schedules.integral import UNIT, ShareIntegral
-from energize.order.schedules.panels import Piece
-from energize.order.schedules.schedule import (
+from energize.order.making import make_scheme
+from energize.order.schedule import (
     Schedule,
     WeightSchedulePoint,
     WeightScheduler,
 )
-from energize.order.schedules.scheduled import mixing_scheme
-from energize.order.schedules.varying import Product, Share, Sum, shares_at
 from energize.testing import check_laws
 from tests.support.datasets import numbers, shuffled
-from tests.support.schedules import due_at, integral_of
 from tests.support.schemes import check_counts
 
 CODE = ((0, 0.2), (10_000, 0.5), (50_000, 0.8))
@@ -35,7 +31,7 @@ def code_and_text(interpolation="linear", **options):
 
 
 def scheme_of(scheduler, name="block", **options):
-    return mixing_scheme(name, list(scheduler.schedules().values()), **options)
+    return make_scheme(name, list(scheduler.schedules().values()), **options)
 
 
 class TestGetWeights:
@@ -159,19 +155,19 @@ class TestRefused:
 
     def test_all_zero_for_a_while(self):
         with pytest.raises(WeightError, match="all 2 weights are 0 at slot 10"):
-            mixing_scheme("block", [Schedule([(0, 1), (10, 0), (20, 1)]), 0.0])
+            make_scheme("block", [Schedule([(0, 1), (10, 0), (20, 1)]), 0.0])
 
     def test_schedules_that_disagree(self):
         weights = [Schedule([(0, 1)], change=change) for change in ("block", "sample")]
         with pytest.raises(ConfigError, match="different values of change"):
-            mixing_scheme("block", weights)
+            make_scheme("block", weights)
 
     def test_too_far(self):
         with pytest.raises(ConfigError, match="points may lie up to slot"):
-            mixing_scheme("block", [Schedule([(0, 1), (2**50, 2)]), 1.0])
+            make_scheme("block", [Schedule([(0, 1), (2**50, 2)]), 1.0])
         far = Schedule([(0, 1), (2**40, 2)], "linear", change="block_start")
         with pytest.raises(ConfigError, match="Use change='block', or a larger block_size"):
-            mixing_scheme("block", [far, 1.0])
+            make_scheme("block", [far, 1.0])
 
 
 class TestBlocks:
@@ -192,7 +188,8 @@ class TestBlocks:
     )
     def test_weights_of_the_first_slot(self, block, code):
         scheme = scheme_of(code_and_text(change="block_start"))
-        assert scheme.counts(1000 * (block + 1))[0] - scheme.counts(1000 * block)[0] == code
+        found = scheme.counts(1000 * (block + 1))[0] - scheme.counts(1000 * block)[0]
+        assert abs(found - code) <= 1
 
     @pytest.mark.parametrize("change", ["block", "sample"])
     def test_the_integral(self, change):
@@ -208,19 +205,26 @@ class TestBlocks:
             ("block", 1000, 1000, 200),
             ("block", 300, 600, 120),
             ("block_start", 300, 600, 120),
-            ("sample", 1000, 500, 100),
-            ("sample", 300, 500, 100),
         ],
     )
     def test_where_a_step_acts(self, change, block_size, at, before):
         weights = [Schedule([(0, low), (500, 1 - low)], change=change) for low in (0.2, 0.8)]
-        scheme = mixing_scheme("block", weights, block_size=block_size)
+        scheme = make_scheme("block", weights, block_size=block_size)
         assert scheme.counts(at)[0] == before
         assert scheme.counts(at + block_size)[0] == before + 0.8 * block_size
 
+    @pytest.mark.parametrize("block_size", [1000, 300])
+    def test_a_step_that_acts_at_once_cuts_a_block_and_leaves_what_was_before(self, block_size):
+        weights = [Schedule([(0, low), (500, 1 - low)], change="sample") for low in (0.2, 0.8)]
+        scheme = make_scheme("block", weights, block_size=block_size, key=1)
+        plain = make_scheme("block", [0.2, 0.8], block_size=block_size, key=1)
+        assert (scheme.locate(np.arange(500))[0] == plain.locate(np.arange(500))[0]).all()
+        before = scheme.counts(500)[0]
+        assert abs(scheme.counts(500 + block_size)[0] - before - 0.8 * block_size) <= 1
+
     def test_points_in_one_block_leave_the_last(self):
         weights = [Schedule([(0, 1), (10, 0), (20, 0.25)]), Schedule([(0, 0), (10, 1), (20, 0.75)])]
-        scheme = mixing_scheme("block", weights, block_size=100)
+        scheme = make_scheme("block", weights, block_size=100)
         assert scheme.counts(100).tolist() == [100, 0]
         assert scheme.counts(200).tolist() == [125, 75]
 
@@ -230,16 +234,16 @@ class TestBlocks:
 
     def test_what_a_block_owes_comes_in_the_next(self):
         rare = Schedule([(0, 0.0005), (100_000, 0.0005)], "linear")
-        scheme = mixing_scheme("block", [1.0, rare])
+        scheme = make_scheme("block", [1.0, rare])
         assert scheme.counts(100_000)[1] in (49, 50)
 
     def test_after_the_last_point_it_is_the_plain_scheme(self):
-        scheme = mixing_scheme("block", [Schedule([(0, 1), (1000, 3)]), 1.0], key=3)
+        scheme = make_scheme("block", [Schedule([(0, 1), (1000, 3)]), 1.0], key=3)
         behind = scheme.counts(10**15) - scheme.counts(1000)
         assert behind[1] == (10**15 - 1000) // 4
 
     def test_resuming_needs_no_replay(self):
-        scheme = mixing_scheme(
+        scheme = make_scheme(
             "block", [Schedule([(0, 1), (10**12, 5)], "cosine"), Schedule([(0, 2)]), 0.5]
         )
         far = np.arange(5 * 10**11, 5 * 10**11 + 3000)
@@ -268,19 +272,19 @@ class TestExact:
     def test_roundings_do_not_add_up_over_points(self):
         """In no stretch of ten slots is the first source due a whole one."""
         points = [(slot, 0.04 + 0.01 * (slot // 10 % 2)) for slot in range(0, 10_000, 10)]
-        scheme = mixing_scheme("exact", [Schedule(points), 0.5, 0.46])
+        scheme = make_scheme("exact", [Schedule(points), 0.5, 0.46])
         assert scheme.counts(9_990).tolist() == [447, 4970, 4573]
 
     def test_a_source_that_comes_in_and_goes(self):
         once = Schedule([(0, 0), (1000, 0), (3000, 1), (5000, 0), (9000, 0)], "linear")
-        scheme = mixing_scheme("exact", [once, 1.0])
+        scheme = make_scheme("exact", [once, 1.0])
         exact = 4000 * (1 - math.log(2))  # twice the integral of x / (1 + x)
         counts = [scheme.counts(slot)[0] for slot in (1000, 5000, 9000)]
         assert counts == [0, pytest.approx(exact, abs=1.07), counts[1]]
 
     def test_resuming_needs_no_replay(self):
         weights = [Schedule([(0, 1), (10**12, 5)], "cosine"), Schedule([(0, 2)]), 0.5]
-        check_counts(mixing_scheme("exact", weights), 500, start=5 * 10**11)
+        check_counts(make_scheme("exact", weights), 500, start=5 * 10**11)
 
 
 @pytest.mark.parametrize("name", ["block", "exact"])
@@ -290,7 +294,7 @@ class TestBlocksAndExact:
             Schedule([(s, (s // 100 + i) % 2) for s in range(0, 50_000, 100)], change="sample")
             for i in (0, 1)
         ]
-        scheme = mixing_scheme(name, [*on_off, 0.004])
+        scheme = make_scheme(name, [*on_off, 0.004])
         assert 150 <= scheme.counts(50_000)[2] <= 250
 
     def test_pickled_in_the_middle(self, name):
@@ -304,41 +308,12 @@ class TestBlocksAndExact:
 
 class TestOtherSchemes:
     def test_gliding_names_what_works(self):
-        with pytest.raises(ConfigError, match="use 'block', 'exact' or 'random', or interpolation"):
+        with pytest.raises(ConfigError, match="use 'even', 'exact', 'block' or 'random', or"):
             scheme_of(code_and_text(), name="greedy")
 
     def test_one_that_takes_no_notice_of_weights(self):
         with pytest.raises(ConfigError, match="'round_robin' takes no notice of weights"):
             scheme_of(code_and_text("step"), name="round_robin")
-
-
-class TestIntegral:
-    def test_a_ratio(self):
-        """The share of a weight that grows to 1 beside a constant 1 is x / (1 + x)."""
-        length = 10**6
-        weights = [Schedule([(0, 0), (length, 1)], "linear"), 1.0]
-        due = integral_of(weights, length)
-        for slot in (1, 1000, 123_456, 700_000, length):
-            x = slot / length
-            exact = length * (x - math.log1p(x))
-            assert due_at(due, slot)[0] == pytest.approx(exact, abs=2 / UNIT)
-
-    def test_a_ratio_of_weights_far_apart(self):
-        weights = [Schedule([(0, 1e-6), (1000, 1)], "linear"), 1e-6]
-        due = integral_of(weights, 1000)
-        slope = (1 - 1e-6) / 1000
-        exact = 1000 - 1e-6 / slope * math.log((2e-6 + slope * 1000) / 2e-6)
-        assert due_at(due, 1000)[0] == pytest.approx(exact, abs=1e-5)
-
-    def test_a_product(self):
-        outer = [Schedule([(0, 0), (100, 1)], "linear"), Schedule([(0, 1), (100, 0)], "linear")]
-        inner = (Schedule([(0, 1), (100, 0)], "linear"), Schedule([(0, 0), (100, 1)], "linear"))
-        weights = [Product((outer[0], Share(inner, 0))), Product((outer[0], Share(inner, 1)))]
-        due = ShareIntegral(lambda s: shares_at([*weights, outer[1]], s), [Piece(0, 100)])
-        assert due_at(due, 100).tolist() == pytest.approx([100 / 6, 100 / 3, 50], abs=2e-6)
-        assert shares_at([Sum((weights[0], weights[1])), outer[1]], [30.0])[0] == pytest.approx(
-            [0.3, 0.7]
-        )
 
 
 class TestBlend:

@@ -1,4 +1,4 @@
-"""Mixes of very many sources that end, and the slots that are left out there."""
+"""Mixes of very many sources that end."""
 
 from __future__ import annotations
 
@@ -7,12 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from energize.order.ends.capped import CappedScheme
-from energize.order.ends.stopping import slot_limits, stopped_scheme
+from energize.order.arrangement import SCHEMES
+from energize.order.ends import slot_limits, stopped_scheme
 from energize.order.making import make_scheme
-from energize.order.schedules.schedule import Schedule
-from energize.order.schedules.scheduled import mixing_scheme
-from energize.order.schemes.plain import SCHEMES
+from energize.order.schedule import Schedule
 from energize.wrappers.multiplexed import End, MultiplexedDataset
 from energize.wrappers.slots import SchemeSlots
 from tests.support.datasets import numbers
@@ -23,11 +21,8 @@ class TestManySources:
     """Each end costs little, and how it is asked changes nothing."""
 
     def mix(self, name, sizes, weights):
-        def make(members, start):
-            return mixing_scheme(name, [weights[i] for i in members], key=start)
-
         limits = slot_limits(sizes, "all_exhausted", [None] * len(sizes))
-        return stopped_scheme(make, limits, weights, "all_exhausted", name=name)
+        return stopped_scheme(make_scheme(name, weights, key=1), limits, "all_exhausted")
 
     def sizes_and_weights(self, count):
         sizes = [1 + (31 * i) % 97 for i in range(count)]
@@ -38,7 +33,7 @@ class TestManySources:
     def test_each_is_read_in_full(self, name):
         sizes, weights = self.sizes_and_weights(1500)
         scheme, size = self.mix(name, sizes, weights)
-        source, nth = scheme.locate(np.arange(size))
+        source, _ = scheme.locate(np.arange(size))
         assert np.bincount(source).tolist() == sizes == scheme.counts(size).tolist()
         order = np.lexsort((nth, source))
         assert nth[order].tolist() == [n for each in sizes for n in range(each)]
@@ -67,50 +62,25 @@ class TestManySources:
     def test_first_exhausted(self, name):
         weights = [1.0 + i % 7 for i in range(20_000)]
         limits = np.full(20_000, 100)
-        scheme, size = stopped_scheme(
-            lambda *_: mixing_scheme(name, weights), limits, weights, "first_exhausted", name=name
-        )
+        scheme, size = stopped_scheme(make_scheme(name, weights), limits, "first_exhausted")
         assert scheme.counts(size).max() == 100
         assert size == pytest.approx(100 * sum(weights) / 7, rel=0.03)
 
     def test_the_others_keep_their_shares(self):
-        """Between the first end and the last, two sources stay within their bounds in each scheme,
-        and there are few schemes.
-        """
+        """Between the first end and the last, two sources share as their weights say."""
         sizes = [*range(500, 3500, 10), 10**6, 10**6]
         weights = [1.0] * 300 + [100.0, 50.0]
-        begins = []
-
-        def make(members, start):
-            begins.append(start)
-            return mixing_scheme("exact", [weights[i] for i in members])
-
-        scheme, _ = stopped_scheme(make, np.array(sizes), weights, "all_exhausted", name="exact")
+        scheme, _ = self.mix("exact", sizes, weights)
         for n in np.linspace(0, sum(sizes[:300]) + 150 * 3490, 60).astype(int).tolist():
             *_, twice, once = scheme.counts(n).tolist()
-            assert abs(twice - 2 * once) <= 3 * len(begins)
-        assert 1 < len(begins) < 25
+            assert abs(twice - 2 * once) <= 2 + n // 500
 
-    def test_a_far_end_is_not_looked_for(self):
-        asked = []
-
-        class Watched:
-            def __init__(self, scheme):
-                self.locate, self.describe = scheme.locate, scheme.describe
-                self._counts = scheme.counts
-
-            def counts(self, n):
-                asked.append(n)
-                return self._counts(n)
-
-        def make(members, start):
-            return Watched(mixing_scheme("random", [1.0] * len(members), key=start))
-
+    def test_far_ends_cost_nothing_before_they_come(self):
         limits = np.array([100] + [10**15] * 9)
-        scheme, _ = stopped_scheme(make, limits, [1.0] * 10, "all_exhausted", name="random")
-        assert scheme.locate(np.arange(50_000))[1].max() > 4000
+        scheme, size = stopped_scheme(make_scheme("random", [1.0] * 10), limits, "all_exhausted")
         assert scheme.counts(50_000)[0] == 100
-        assert max(asked) < 300_000
+        assert scheme.locate(np.arange(50_000))[1].max() > 4000
+        assert size == 100 + 9 * 10**15
 
 
 @settings(deadline=None, max_examples=60)
@@ -120,26 +90,26 @@ class TestManySources:
     limits=st.lists(st.integers(1, 3000), min_size=6, max_size=6),
     slots=st.lists(st.integers(0, 10**6), max_size=30),
 )
-def test_capped_schemes_leave_slots_out_and_change_nothing_else(name, weights, limits, slots):
+def test_sources_have_their_limits_and_the_order_before_them_stays(name, weights, limits, slots):
     limits = np.array(limits[: len(weights)])
-    scheme = make_scheme(name, weights, key=3)
-    source, nth = scheme.locate(np.arange(130_000))
-    used = nth < limits[source]
-    source, nth = source[used], nth[used]
-    capped = CappedScheme(scheme, limits, np.array(weights) / sum(weights))
-    asked = np.array(slots, dtype=np.int64) % len(source)
-    found = capped.locate(asked)
-    assert found[0].tolist() == source[asked].tolist()
-    assert found[1].tolist() == nth[asked].tolist()
-    for n in [*asked[:5].tolist(), len(source)]:
-        counts = np.bincount(source[:n], minlength=len(weights))
-        assert capped.counts(n).tolist() == counts.tolist()
+    whole = make_scheme(name, weights, key=3)
+    scheme, size = stopped_scheme(whole, limits, "all_exhausted")
+    source, _ = scheme.locate(np.arange(size))
+    assert np.bincount(source, minlength=len(weights)).tolist() == limits.tolist()
+    untouched, _ = whole.locate(np.arange(size))
+    first_end = np.argmax(np.append(whole.locate(np.arange(size))[1] >= limits[untouched], True))
+    kept = max(int(first_end) - len(weights), 0)
+    assert (source[:kept] == untouched[:kept]).all()
+    found = scheme.locate(np.array(slots, dtype=np.int64) % size)
+    assert found[0].tolist() == source[np.array(slots, dtype=np.int64) % size].tolist()
+    for n in [*(slot % size for slot in slots[:5]), size]:
+        assert scheme.counts(n).tolist() == np.bincount(source[:n], minlength=len(weights)).tolist()
 
 
 def slotted(sizes, weights, scheme="block"):
     """Streams with items that tell their source."""
     sources = [numbers(size, 1000 * number) for number, size in enumerate(sizes)]
-    slots = SchemeSlots(scheme, tuple(weights), 5)
+    slots = SchemeSlots(make_scheme(scheme, weights, key=5))
     names = [str(number) for number in range(len(sizes))]
     end = End("leave_out", (1,) * len(sizes), slots_anew=False)
     return MultiplexedDataset(sources, names, slots, end)

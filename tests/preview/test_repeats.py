@@ -22,12 +22,8 @@ from energize import (
     StagedDataset,
     StagePlan,
 )
-from energize.cursor import INFINITE
-from energize.order.epochs.sampling import EpochDraws
-from energize.order.epochs.shuffle import ShuffleOrder
 from energize.preview import simulate
-from energize.preview.finding import first_above
-from energize.preview.repeats import first_repeats, samples_before_repeat
+from energize.preview.repeats import first_repeats
 from tests.support.datasets import INDEXED, noisy, numbers, shuffled
 from tests.support.stages import two_mixes
 
@@ -50,6 +46,7 @@ def composed(method, quotas, **options):
     return ComposedDataset(*streams, batching_method=method, **options)
 
 
+PASSES = composed("random", [Quota(), Quota(repeat=2)], batch_size=3)
 OTHERS = {
     "limit of few": LimitDataset(shuffled(50), 3),
     "limit of many": LimitDataset(shuffled(50), 47),
@@ -60,7 +57,7 @@ OTHERS = {
     "limit of an ending mix": LimitDataset(BlendDataset(*TWO, stop="all_exhausted"), 25),
     "limit of a limit": LimitDataset(LimitDataset(shuffled(60), 20), 7),
     "limit of batches": LimitDataset(BatchDataset(shuffled(50), 4, list), 5),
-    "repeat 1.5 of a mix": RepeatDataset(BlendDataset(*TWO, stop="first_exhausted"), 1.5),
+    "repeat 2.5 of a mix": RepeatDataset(BlendDataset(*TWO, stop="first_exhausted"), 2.5),
     "repeat a third": RepeatDataset(local(45), 1 / 3),
     "drop last of a mix": BatchDataset(
         BlendDataset(*TWO, stop="all_exhausted"), 5, list, drop_last=True
@@ -75,6 +72,8 @@ OTHERS = {
     "shuffled batches": ShuffleDataset(BatchDataset(numbers(11), 3, list)),
     "shuffled limit": ShuffleDataset(LimitDataset(shuffled(20), 11)),
     "shuffled epochs": ShuffleDataset(EpochizeDataset(numbers(9), 4)),
+    "shuffled longer epochs": ShuffleDataset(EpochizeDataset(numbers(9), 13)),
+    "quota of longer epochs": QuotaDataset(EpochizeDataset(numbers(9), 13), shuffle=True),
     "quota of epochs": QuotaDataset((EpochizeDataset(numbers(9), 4), Quota(repeat=0.5))),
     "shuffled in pairs": ShuffleDataset(numbers(40), over_epochs=2),
     "replacement": RepeatDataset(ShuffleDataset(numbers(900), over_epochs=-1)),
@@ -91,9 +90,11 @@ OTHERS = {
     "staged, one twice": staged(ConcatDataset(shuffled(9), shuffled(9)), shuffled(9), steps=6),
     "staged limits": staged(LimitDataset(shuffled(40), 6), LimitDataset(shuffled(40), 9)),
     "staged quotas": staged(QuotaDataset((numbers(30), Quota(repeat=0.4))), numbers(30), steps=14),
+    "staged batches": staged(PASSES, MapDataset(PASSES, noisy)),
     "staged mixes": two_mixes(),
 }
-for method in ("random", "in_turn", "stratified", "per_stream", "device_per_stream"):
+METHODS = ("random", "in_turn", "stratified", "per_stream", "device_per_stream")
+for method in METHODS:
     for kind, quotas in {
         "parts": (Quota(repeat=0.4), Quota(repeat=0.7)),
         "passes": (Quota(repeat=1.8), Quota(repeat=1)),
@@ -104,52 +105,80 @@ for method in ("random", "in_turn", "stratified", "per_stream", "device_per_stre
                 method, quotas, batch_size=3, global_batch_size=size, shuffle=size == 6
             )
 
-COUNTED = {
-    "shuffled limit": "a shuffle of a part of a source",
-    "shuffled epochs": "a shuffle of a part of a source",
-    "limit of replacement": "parts of a shuffle of several epochs",
-    "quota of a shuffle": "a quota of less than a pass over what is not a source",
-    "quota of epochs": "a quota of less than a pass over what is not a source",
-    "staged, one twice": "a source that a stage reads in two places",
-    "staged quotas": "a quota of a stage, and the source in another",
-}
-"""Where repeats are known as far as refs are read only, and what makes it so."""
+AT_THE_LATEST = {
+    "a part of a pass in every epoch": {
+        "batch drop last", "drop last of a mix", "repeat 0.5", "repeat a third", "limit", "tower",
+        "limit of few", "limit of many", "limit local", "limit of an ending mix",
+        "limit of a limit", "limit of batches", "mix of limits", "epochized limit",
+        "shuffled limit", "shuffled epochs", "staged limits", "quota", "quota half",
+        "quota of a shuffle", "quota of epochs", "staged quotas",
+    },
+    "not in passes": {
+        "shuffled in pairs", "replacement", "limit of replacement", "shuffled longer epochs",
+        "quota of longer epochs",
+    },
+    "stages with orders of their own": {"staged anew", "staged, other order", "staged, one twice"},
+    "a part of a pass in every epoch, composed": {
+        "composed random", "composed random, padded", "composed in_turn, padded",
+        *(f"composed {method} parts {size}" for method in METHODS for size in (3, 6)),
+        *(f"composed per_stream passes {size}" for size in (3, 6)),
+    },
+    "shares kept in global batches": {
+        "composed stratified", "composed device_per_stream", "composed stratified, padded",
+        *(
+            f"composed {method} {kind} {size}"
+            for method in ("stratified", "device_per_stream")
+            for kind in ("passes", "halves")
+            for size in (3, 6)
+        ),
+    },
+}  # fmt: skip
+"""Where only a step is known by which a sample has come before, and what makes it so."""
 
 EVERY = INDEXED | OTHERS
 
 
 def seen(dataset, items):
-    """By reading: samples before the first that came already, and its item, for each source."""
-    before = [INFINITE] * len(dataset.sources)
-    item = [items] * len(dataset.sources)
+    """By reading: the first item of each source with a sample that came before; samples drawn."""
+    item = [None] * len(dataset.sources)
     came = [set() for _ in dataset.sources]
-    drawn = [0] * len(dataset.sources)
     refs = dataset.refs(np.arange(items))
     columns = (refs.item, refs.source, refs.index)
     for at, number, index in zip(*(column.tolist() for column in columns), strict=True):
-        if index in came[number] and before[number] == INFINITE:
-            before[number], item[number] = drawn[number], at
+        if index in came[number] and item[number] is None:
+            item[number] = at
         came[number].add(index)
-        drawn[number] += 1
-    return before, item, drawn
+    return item, np.bincount(refs.source, minlength=len(came)).tolist()
+
+
+def check_repeats(dataset, items):
+    """What is exact is what is seen; what is not, is not too early."""
+    actual, drawn = seen(dataset, items)
+    assert dataset.consumed(items).tolist() == drawn
+    for (step, exact), first, n, source in zip(
+        first_repeats(dataset, items), actual, drawn, dataset.sources, strict=True
+    ):
+        if exact:
+            assert step == first
+        elif step is None:
+            assert n <= source.count
+        else:
+            assert first <= step
 
 
 @pytest.mark.parametrize("items", [1, 9, 40, 300])
 @pytest.mark.parametrize("name", EVERY)
 def test_the_first_repeat_of_every_dataset(name, items):
-    dataset = EVERY[name]
-    before, item, drawn = seen(dataset, items)
-    assert dataset.consumed(items).tolist() == drawn
-    assert first_repeats(dataset, items) == item
-    for known, actual, read in zip(
-        samples_before_repeat(dataset, items), before, drawn, strict=True
-    ):
-        assert known is None or known == actual or (known >= read and actual == INFINITE)
+    check_repeats(EVERY[name], items)
 
 
-def test_only_what_is_listed_is_not_worked_out():
-    unknown = {name for name, each in EVERY.items() if None in samples_before_repeat(each, 300)}
-    assert unknown == set(COUNTED)
+def test_all_are_exact_but_those_listed():
+    inexact = {
+        name
+        for name, each in EVERY.items()
+        if not all(exact for n in (9, 40, 300) for _, exact in first_repeats(each, n))
+    }
+    assert inexact == set.union(*AT_THE_LATEST.values())
 
 
 nodes = st.recursive(
@@ -178,53 +207,7 @@ nodes = st.recursive(
 
 @given(dataset=nodes, items=st.integers(1, 150))
 def test_the_first_repeat_of_any_dataset(dataset, items):
-    before, item, drawn = seen(dataset, items)
-    assert dataset.consumed(items).tolist() == drawn
-    assert first_repeats(dataset, items) == item
-    for known, actual, read in zip(
-        samples_before_repeat(dataset, items), before, drawn, strict=True
-    ):
-        assert known is None or known == actual or (known >= read and actual == INFINITE)
-
-
-@given(
-    size=st.integers(1, 2500), count=st.integers(1, 3000), fixed=st.booleans(), mix=st.booleans()
-)
-def test_the_first_repeated_draw_of_a_quota(size, count, fixed, mix):
-    draws = EpochDraws(size, count, key=7, shuffle=mix, fixed=fixed)
-    epoch, nth = np.divmod(np.arange(max(2 * size, size + 2 * count)), count)
-    sample = draws.locate(epoch, nth) % size
-    _, first = np.unique(sample, return_index=True)
-    assert draws.before_repeat == np.setdiff1d(np.arange(len(sample)), first).min()
-
-
-@given(
-    size=st.integers(1, 1500),
-    run=st.none() | st.integers(1, 700),
-    window=st.none() | st.integers(1, 700),
-    epoch=st.integers(0, 5),
-)
-def test_places_of_a_shuffle(size, run, window, epoch):
-    order = ShuffleOrder(size, 3, run, window)
-    samples = order.locate(np.arange(size) + epoch * size)
-    assert order.places(samples, np.full(size, epoch)).tolist() == list(range(size))
-
-
-@given(
-    rates=st.lists(st.tuples(st.integers(0, 50), st.integers(1, 50)), min_size=1, max_size=6),
-    end=st.integers(1, 5000),
-)
-def test_brackets_of_all_columns(rates, end):
-    def counts(n):
-        return [n * n * a // (b * end) if b % 2 else n * a // b for a, b in rates]
-
-    wanted = [
-        (column, nth) for column, n in enumerate(counts(end)) for nth in {0, n // 2, n - 1} if n
-    ]
-    if wanted:
-        found = first_above(counts, [c for c, _ in wanted], [nth for _, nth in wanted], end)
-        for (column, nth), n in zip(wanted, found, strict=True):
-            assert counts(n)[column] <= nth < counts(n + 1)[column]
+    check_repeats(dataset, items)
 
 
 def huge(count, number=0, **options):
@@ -232,29 +215,35 @@ def huge(count, number=0, **options):
 
 
 def test_far_repeats_are_found_at_once():
-    """The step found is the first: the sample there came before, and none of those around it."""
     count = 10**9
     cases = [
-        (LimitDataset(huge(count), 4 * 10**8), 4 * 10**8),
-        (LimitDataset(huge(count), 5 * 10**4), 5 * 10**4),
-        (BatchDataset(huge(count + 1), 64, list, drop_last=True), count // 64),
-        (QuotaDataset((huge(count).inputs[0], Quota(repeat=0.4)), shuffle=True), 8 * 10**8),
-        (staged(huge(count), huge(count, shuffle_buffer_size=10**6), steps=10**8), 10**8),
+        (ConcatDataset(huge(count), huge(7)), (count + 7, True)),
+        (LimitDataset(huge(count), 4 * 10**8), (count, False)),
+        (LimitDataset(RepeatDataset(huge(count)), 4 * 10**8), (4 * 10**8, True)),
+        (BatchDataset(huge(count + 1), 64, list, drop_last=True), (count // 64, False)),
+        (QuotaDataset((huge(count).inputs[0], Quota(repeat=0.4)), shuffle=True), (count, False)),
+        (QuotaDataset((huge(count).inputs[0], Quota(repeat=2.5)), shuffle=True), (count, True)),
+        (staged(huge(count), huge(count), steps=10**8), (count, True)),
     ]
-    for dataset, least in cases:
-        (at,) = first_repeats(dataset, 10**10)
-        assert least <= at < least * 1.01 + 10**5
+    for dataset, expected in cases:
+        assert first_repeats(dataset, 10**10)[0] == expected
     mix = BlendDataset([(huge(10**6 + i, i), 1 + i % 7) for i in range(300)], scheme="exact")
     run = simulate(BatchDataset(mix, 256, list), 10**12)
     for each in run.sources:
         assert each.repeats_at == pytest.approx(each.count / each.share / 256, abs=10)
+        assert each.repeats_exact
 
 
-def test_what_cannot_be_told_far_away():
-    parts = [(huge(10**8, i), Quota(proportion=1)) for i in range(2)]
-    quotas = QuotaDataset(parts, epoch_size="100m", shuffle=True)
-    run = simulate(BatchDataset(quotas, 10**4, list), 10)
-    assert [each.repeats_known for each in run.sources] == [True, True]
-    run = simulate(BatchDataset(quotas, 10**4, list), 10**6)
-    assert [each.repeats_known for each in run.sources] == [False, False]
-    assert [each.repeats_at for each in run.sources] == [None, None]
+def test_a_part_of_a_pass_is_told_as_far_as_it_is_known():
+    parts = [(huge(10**8, i).inputs[0], Quota(proportion=1)) for i in range(2)]
+    quotas = QuotaDataset(parts, epoch_size="60m", shuffle=True)  # three epochs are new to the end
+    batches = BatchDataset(quotas, 10**4, list)
+
+    def told(steps):
+        return {(each.repeats_at, each.repeats_exact) for each in simulate(batches, steps).sources}
+
+    assert told(3 * 6000) == {(None, True)}
+    assert told(3 * 6000 + 500) == {(None, False)}
+    for step, exact in told(10**6):
+        assert step == pytest.approx(20_000, abs=1)
+        assert not exact

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from energize import get_train_dataset
+from energize import get_train_dataset, prepare
 from energize.metadataset import leaves_with_weights, resolve
 from tests.support.prepared import captions, classes
 
@@ -26,6 +26,16 @@ def data(tmp_path_factory) -> Path:
     for name in ("captions", "captions_a", "captions_b"):
         captions(root / name, 40)
     return root
+
+
+def test_preparing(tmp_path):
+    (text,) = [block for block in blocks("python") if "write_shards" in block]
+    text = text.replace('"/data/captions"', repr(str(tmp_path / "ds")))
+    names = {"pairs": [(b"jpeg", "one"), (b"jpeg", "two")]}
+    exec(compile(text, "README", "exec", dont_inherit=True), names)
+    report = prepare(tmp_path / "ds", split_ratios={"train": 1}, sample_type="CaptioningSample")
+    assert report.samples == 2
+    assert report.config.field_map == {"image": "jpg", "caption": "txt"}
 
 
 def test_training(data, monkeypatch, tmp_path):

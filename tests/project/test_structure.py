@@ -11,7 +11,7 @@ PACKAGE = Path(__file__).parents[2] / "energize"
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 LAYERS = [
-    {"arrays", "errors", "late", "rng"},
+    {"arrays", "errors", "late", "numbers", "rng"},
     {"refs", "ranks", "topology", "reading", "padding", "describing"},
     {"cursor", "description"},
     {"streaming", "parts", "outline"},

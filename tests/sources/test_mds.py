@@ -188,5 +188,5 @@ def test_without_zstandard_the_remedy_is_named(tmp_path):
 
 
 def test_limits(tmp_path):
-    with pytest.raises(ConfigError, match="unpacked_bytes is 0 or more"):
+    with pytest.raises(ConfigError, match="unpacked_bytes is a whole number, 0 or more"):
         MdsSource(numbered_mds(tmp_path / "data", 3), unpacked_bytes=-1)

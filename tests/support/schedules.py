@@ -6,23 +6,26 @@ from itertools import pairwise
 
 import numpy as np
 
-from energize.order.schedules.integral import UNIT, ShareIntegral
-from energize.order.schedules.panels import Piece
-from energize.order.schedules.varying import schedules_in, shares_at
+from energize.order.varying import schedules_in, shares_at
 
-
-def due_at(dues, slot):
-    """What each source is due before a slot, in slots."""
-    return dues.units(np.array([slot]))[0] / UNIT
+_PANELS = 12
+_NODES, _NODE_WEIGHTS = np.polynomial.legendre.leggauss(24)
 
 
 def points_of(weight):
     return [slot for each in schedules_in(weight) for slot in each.slots]
 
 
-def integral_of(weights, end):
-    """The integral of the shares from slot 0 to an end."""
-    slots = {slot for each in weights for slot in points_of(each)}
-    points = sorted({0, end, *(slot for slot in slots if slot < end)})
-    pieces = [Piece(a, b) for a, b in pairwise(points)]
-    return ShareIntegral(lambda slots: shares_at(weights, slots), pieces)
+def due_at(weights, slot):
+    """What each source is due before a slot: the integral of its share from 0, between points by
+    Gauss-Legendre quadrature in panels.
+    """
+    points = {point for each in weights for point in points_of(each) if point < slot}
+    due = np.zeros(len(weights))
+    for begin, end in pairwise(sorted({0, slot, *points})):
+        edges = np.linspace(begin, end, _PANELS + 1)
+        half = (edges[1] - edges[0]) / 2
+        slots = (edges[:-1, None] + half * (1 + _NODES)).ravel()
+        shares = shares_at(weights, slots).reshape(_PANELS, len(_NODES), -1)
+        due += half * np.einsum("pns,n->s", shares, _NODE_WEIGHTS)
+    return due

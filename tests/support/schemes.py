@@ -1,4 +1,4 @@
-"""Law 4 over schemes: counts and locate agree, nothing is taken back."""
+"""What every scheme keeps: counts and locate agree, nothing is taken back."""
 
 from __future__ import annotations
 

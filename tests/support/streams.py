@@ -21,6 +21,7 @@ from energize import (
     RepeatDataset,
     Schedule,
 )
+from energize.order import make_scheme
 from energize.wrappers.multiplexed import End, MultiplexedDataset
 from energize.wrappers.slots import SchemeSlots
 from tests.support.datasets import STREAMING, is_even, noisy, numbers, shuffled, skip_thirds
@@ -47,7 +48,7 @@ def mixed(**options: Any) -> BlendDataset[int]:
 
 def multiplexed(rule: str, *passes: int | None) -> MultiplexedDataset[int]:
     inputs = (evens(20), rows(7, 100))
-    slots = SchemeSlots("block", (1.0, 2.0), 7, {})
+    slots = SchemeSlots(make_scheme("block", [1, 2], key=7))
     return MultiplexedDataset(inputs, ["evens", "rows"], slots, End(rule, passes))
 
 

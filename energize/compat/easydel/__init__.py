@@ -6,8 +6,7 @@ from energize.compat.easydel.config import (
     MixStageConfig,
     PipelineConfig,
 )
-from energize.compat.easydel.interleave import block_mixture_interleave
-from energize.compat.easydel.mixed_source import MixedShardedSource
+from energize.compat.easydel.mixed_source import MixedShardedSource, block_mixture_interleave
 from energize.compat.easydel.mixture import DatasetMixture, TextDatasetInform, build_dataset
 from energize.compat.easydel.pipeline import Pipeline
 from energize.compat.easydel.sharded import (
@@ -18,7 +17,7 @@ from energize.compat.easydel.sharded import (
     ShardedDataSource,
 )
 from energize.compat.easydel.tokenizing import TokenizerConfig
-from energize.order.schedules.schedule import WeightSchedulePoint, WeightScheduler
+from energize.order import WeightSchedulePoint, WeightScheduler
 
 __all__ = [
     "CompositeShardedSource",

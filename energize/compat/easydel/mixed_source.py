@@ -1,22 +1,19 @@
-"""The mixed source."""
+"""Named sources of examples mixed into one."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
-from energize.compat.easydel.mixing import Mixing, mixed
+from energize.compat.easydel.mixing import mixed
 from energize.compat.easydel.sharded import ShardedDataSource
-from energize.dataset import Dataset
-from energize.errors import ConfigError
-from energize.order.schedules.schedule import WeightScheduler
-from energize.sources.adapting import as_dataset
+from energize.compat.hugging_face import to_iterable_dataset
+from energize.order import WeightScheduler
 
-__all__ = ["SOURCE_FIELD", "MixedShardedSource", "named_datasets"]
+if TYPE_CHECKING:
+    import datasets
 
 SOURCE_FIELD = "__source__"
-
-_SHARD = "mixed_shard_0"
 
 
 class MixedShardedSource(ShardedDataSource):
@@ -24,13 +21,13 @@ class MixedShardedSource(ShardedDataSource):
 
     `weights` by name, or none for equal ones; they need not sum to 1. With a `weight_scheduler` the
     weights change; its steps count examples of the mix from 0, by its `slots_per_step` optimizer
-    steps. Every block of `block_size` examples holds the shares, rounded by largest remainder with
-    the rest carried into the next block, in random order; `__source__` of an example, a copy, names
+    steps. Every block of `block_size` examples holds the shares in whole examples, in random order;
+    what a source is owed is carried into the next block. `__source__` of an example, a copy, names
     its source.
 
-    `stop_strategy`: "restart" never ends, and a source that is over starts again;
-    "first_exhausted" ends where a source that is over would be asked for more; "all_exhausted"
-    gives every example once, and hands the share of a source that is over to the others.
+    `stop_strategy`: "restart" never ends, and a source that is exhausted starts again;
+    "first_exhausted" ends where an exhausted source would be asked for more; "all_exhausted" gives
+    every example once, and hands the share of an exhausted source to the others.
 
     Sources with random access are visited in random order, a new one in each pass, unless
     `shuffle=False`; streams come as they come. `order="easydel"` repeats the order of EasyDeL 0.3,
@@ -63,39 +60,33 @@ class MixedShardedSource(ShardedDataSource):
         order: str = "energize",
         shuffle: bool | None = None,
     ) -> None:
-        owner = type(self).__name__
-        self._dataset = mixed(
-            named_datasets(sources, owner),
-            weights,
-            weight_scheduler,
-            Mixing(owner, block_size, seed, stop_strategy, order, shuffle),
-            source_field=SOURCE_FIELD,
-        )
-
-    @property
-    def shard_names(self) -> Sequence[str]:
-        return (_SHARD,)
-
-    @property
-    def dataset(self) -> Dataset[dict[str, Any]]:
-        return self._dataset
-
-    def shard(self, shard_name: str) -> Dataset[dict[str, Any]]:
-        self._number_of(shard_name)
-        return self._dataset
+        rules = (weights, block_size, seed, stop_strategy, weight_scheduler, order, shuffle)
+        mix = mixed(type(self).__name__, SOURCE_FIELD, sources, *rules)
+        super().__init__(mix, {"mixed_shard_0": mix})
 
 
-def named_datasets(sources: Mapping[str, Any], owner: str) -> dict[str, Dataset[Any]]:
-    """Named sources, sharded or of any other kind, as datasets."""
-    if not isinstance(sources, Mapping):
-        raise ConfigError(
-            f"{owner}: sources are given by name, {{'code': ..., 'text': ...}}; got "
-            f"{type(sources).__name__}"
-        )
-    for name in sources:
-        if not isinstance(name, str):
-            raise ConfigError(f"{owner}: the name of a source is text; got {name!r}")
-    return {
-        name: source.dataset if isinstance(source, ShardedDataSource) else as_dataset(source, name)
-        for name, source in sources.items()
-    }
+def block_mixture_interleave(
+    datasets: Mapping[str, Any],
+    weights: Mapping[str, float] | None = None,
+    block_size: int = 1000,
+    seed: int | None = 42,
+    stop: str = "restart",
+    *,
+    weight_scheduler: WeightScheduler | None = None,
+    order: str = "energize",
+    shuffle: bool | None = None,
+) -> datasets.IterableDataset:
+    """A `datasets.IterableDataset` that mixes named datasets, map-style and streaming ones.
+
+    The mix is that of `MixedShardedSource` with the same arguments, without `__source__`. Its
+    `state_dict()` is exact after any example, and ranks and workers get a part each.
+
+    >>> import datasets
+    >>> one = datasets.Dataset.from_dict({"x": [1] * 4})
+    >>> two = datasets.Dataset.from_dict({"x": [2] * 4})
+    >>> mix = block_mixture_interleave({"one": one, "two": two}, {"one": 0.25, "two": 0.75})
+    >>> sum(example["x"] == 1 for example in mix.take(1000))
+    250
+    """
+    rules = (weights, block_size, seed, stop, weight_scheduler, order, shuffle)
+    return to_iterable_dataset(mixed("block_mixture_interleave", None, datasets, *rules))

@@ -2,42 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from energize.compat.checks import checked_list
-from energize.compat.easydel.mixing import Mixing, mixed
-from energize.compat.easydel.reading import Formatted, rows_of
+import datasets
+from pydantic import InstanceOf, StrictBool
+
+from energize.compat.checks import Count, Weights, Whole, checked, checked_fields
+from energize.compat.easydel.files import Content, Example, ExampleFiles, named
+from energize.compat.easydel.mixing import Stop, mixed
 from energize.compat.hugging_face import to_iterable_dataset
 from energize.dataset import Dataset
-from energize.errors import ConfigError, nearest
-from energize.sources.row_files import DataFiles
 from energize.wrappers.map import MapDataset
 
-if TYPE_CHECKING:
-    import datasets
 
-__all__ = ["DatasetMixture", "TextDatasetInform", "build_dataset"]
-
-Example = dict[str, Any]
-
-
+@checked_fields
 @dataclass(frozen=True, kw_only=True)
-class TextDatasetInform:
-    """Files of texts: where, of which type (see `DatasetConfig`), and which field is the text."""
+class TextDatasetInform(ExampleFiles):
+    """Files of texts (see `ExampleFiles`), and which field is the text."""
 
-    data_files: DataFiles
-    type: str | None = None
-    name: str | None = None
     content_field: str = "content"
-    additional_fields: Sequence[str] = ()
-    num_rows: int | None = None
-    split: str = "train"
-    format_callback: Callable[[Example], Example] | None = None
-    format_fields: Mapping[str, str] | None = None
 
 
+@checked_fields
 @dataclass(frozen=True, kw_only=True)
 class DatasetMixture:
     """Files of texts and how they are mixed; `build_dataset` makes the dataset.
@@ -48,83 +36,53 @@ class DatasetMixture:
     is called `text_target_field` in the result.
     """
 
-    informs: Sequence[TextDatasetInform]
-    mixture_weights: Mapping[str, float] | None = None
-    block_mixture: bool = True
-    mixture_block_size: int = 2048
-    stop_strategy: str = "restart"
-    streaming: bool = True
-    seed: int | None = 42
+    informs: Sequence[InstanceOf[TextDatasetInform]]
+    mixture_weights: Weights | None = None
+    block_mixture: StrictBool = True
+    mixture_block_size: Count = 2048
+    stop_strategy: Stop = "restart"
+    streaming: StrictBool = True
+    seed: Whole | None = 42
     text_target_field: str = "text"
 
     def __post_init__(self) -> None:
-        checked_list(self.informs, TextDatasetInform, "DatasetMixture: informs")
-        names = self.names()
-        if not names:
-            raise ConfigError("DatasetMixture: there are no informs")
-        for name in names:
-            if names.count(name) > 1:
-                raise ConfigError(f"DatasetMixture: two informs are called {name!r}")
-
-    def names(self) -> list[str]:
-        """The names of the informs."""
-        return [each.name or f"ds{number}" for number, each in enumerate(self.informs, 1)]
+        informs = named(self.informs, "DatasetMixture", "informs", "ds", 1)
+        object.__setattr__(self, "informs", informs)
 
 
-@dataclass(frozen=True)
-class _Text:
-    """The text under its new name, and the fields that are kept."""
-
-    content_field: str
-    target_field: str
-    kept: tuple[str, ...]
-
-    def __call__(self, example: Mapping[str, Any]) -> Example:
-        for name in (self.content_field, *self.kept):
-            if name not in example:
-                raise ConfigError(
-                    f"an example has no field {name!r}{nearest(name, list(example)) or '.'} "
-                    f"It has {', '.join(example)}; set content_field and additional_fields of the "
-                    "TextDatasetInform"
-                )
-        kept = {name: example[name] for name in self.kept}
-        return {self.target_field: example[self.content_field], **kept}
-
-
-def build_dataset(mixture: DatasetMixture) -> datasets.IterableDataset | Dataset[Example]:
+@checked
+def build_dataset(
+    mixture: InstanceOf[DatasetMixture],
+) -> datasets.IterableDataset | Dataset[Example]:
     """The mix: a Hugging Face iterable dataset when `streaming`, else an energize dataset.
 
     The energize dataset has random access, and a length when the stop strategy ends it.
     """
-    if not isinstance(mixture, DatasetMixture):
-        raise ConfigError(f"build_dataset makes the dataset of a DatasetMixture; got {mixture!r}")
-    scheme = "block"
-    if not mixture.block_mixture:
-        scheme = "round_robin" if mixture.mixture_weights is None else "random"
-    mixing = Mixing(
+    scheme = "round_robin" if mixture.mixture_weights is None else "random"
+    mix = mixed(
         "DatasetMixture",
+        None,
+        {each.name: _texts(each, mixture) for each in mixture.informs},
+        mixture.mixture_weights,
         mixture.mixture_block_size,
         mixture.seed,
         mixture.stop_strategy,
-        scheme=scheme,
+        scheme="block" if mixture.block_mixture else scheme,
     )
-    sources = {
-        name: _texts(inform, name, mixture)
-        for name, inform in zip(mixture.names(), mixture.informs, strict=True)
-    }
-    mix = mixed(sources, mixture.mixture_weights, None, mixing, source_field=None)
     return to_iterable_dataset(mix) if mixture.streaming else mix
 
 
-def _texts(inform: TextDatasetInform, name: str, mixture: DatasetMixture) -> Dataset[Example]:
-    rows = rows_of(
-        inform.data_files,
-        name=name,
-        kind=inform.type,
-        split=inform.split,
-        streaming=mixture.streaming,
-        num_rows=inform.num_rows,
-        formatted=Formatted(inform.format_callback, inform.format_fields or {}),
-    )
-    text = _Text(inform.content_field, mixture.text_target_field, tuple(inform.additional_fields))
-    return MapDataset(rows, text, seeded=False)
+def _texts(inform: TextDatasetInform, mixture: DatasetMixture) -> Dataset[Example]:
+    made, kept = _Text(mixture.text_target_field), tuple(inform.additional_fields)
+    text = Content(inform.content_field, kept, made)
+    return MapDataset(inform.examples(streaming=mixture.streaming), text, seeded=False)
+
+
+@dataclass(frozen=True)
+class _Text:
+    """A text under its name in the mix."""
+
+    field: str
+
+    def __call__(self, content: Any) -> Example:
+        return {self.field: content}

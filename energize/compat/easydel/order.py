@@ -8,19 +8,18 @@ from typing import Any
 
 import numpy as np
 
-from energize.arrays import Int64Array
+from energize.arrays import FloatArray, Int64Array, rows_by_value
 from energize.describing import described
 from energize.errors import ConfigError
-from energize.order.schedules.varying import Weight, schedules_in, weights_at
-
-__all__ = ["EasydelScheme"]
-
+from energize.order import Schedule
+from energize.order.protocol import CheckedScheme
+from energize.order.varying import Weight, weights_at
 
 _TABLE_BLOCKS = 2**24
 _BLOCKS_AT_ONCE = 2**14
 
 
-class EasydelScheme:
+class EasydelScheme(CheckedScheme):
     """Blocks that hold floor(share * block_size) slots of each source, the rest of them going to
     the largest share, in the order that numpy's `default_rng(seed + block).shuffle` gives them.
 
@@ -33,47 +32,55 @@ class EasydelScheme:
     [1, 1, 0, 1, 1, 0, 1, 1, 0, 1]
     """
 
+    names = None
+
     def __init__(self, weights: Sequence[Weight], *, block_size: int, seed: int) -> None:
-        self._weights = tuple(weights)
-        self.block_size = block_size
-        self.seed = seed
-        points = [slot for each in weights for one in schedules_in(each) for slot in one.slots]
-        self._changing = -(-max(points, default=0) // block_size)
+        self._weights, self._block_size, self._seed = tuple(weights), block_size, seed
+        self._points = [0]
+        for each in self._weights:
+            self._points += each.slots if isinstance(each, Schedule) else []
+        self._changing = -(-max(self._points) // block_size)
         if self._changing > _TABLE_BLOCKS:
             raise ConfigError(
                 f"order='easydel' needs a table of all blocks up to the last point of a schedule; "
                 f"{self._changing} blocks of {block_size} are too many. Use order='energize'"
             )
-        self._block = lru_cache(maxsize=4)(self._layout)
+
+    @property
+    def highest(self) -> list[float]:
+        """The highest weight of each source at any slot."""
+        weights = weights_at(self._weights, np.array(self._points, dtype=np.float64))
+        highest: list[float] = weights.max(axis=0).tolist()
+        return highest
 
     def describe(self) -> dict[str, Any]:
-        weights = described(self._weights)
         return {
             "scheme": "easydel",
-            "block_size": self.block_size,
-            "seed": self.seed,
-            "weights": weights,
+            "block_size": self._block_size,
+            "seed": self._seed,
+            "weights": described(self._weights),
         }
 
-    def counts(self, n: int) -> Int64Array:
-        block, rest = divmod(n, self.block_size)
-        counts = self._before(block)
-        if rest:
-            counts = counts + np.bincount(self._block(block)[0][:rest], minlength=len(counts))
-        return counts
+    def _counts(self, n: int) -> Int64Array:
+        block, rest = divmod(n, self._block_size)
+        sources, _ = self._layout(block)
+        return self._before(block) + np.bincount(sources[:rest], minlength=len(self._weights))
 
-    def locate(self, ks: Int64Array) -> tuple[Int64Array, Int64Array]:
-        block, offset = np.divmod(ks, self.block_size)
-        source = np.empty(len(ks), dtype=np.int64)
-        nth = np.empty(len(ks), dtype=np.int64)
-        for each in np.unique(block).tolist():
-            rows = np.flatnonzero(block == each)
-            sources, ranks = self._block(each)
-            source[rows], nth[rows] = sources[offset[rows]], ranks[offset[rows]]
+    def _locate(self, ks: Int64Array) -> tuple[Int64Array, Int64Array]:
+        blocks, offset = np.divmod(ks, self._block_size)
+        source, nth = np.empty_like(ks), np.empty_like(ks)
+        for block, rows in rows_by_value(blocks):
+            sources, ranks = self._layout(block)
+            source[rows] = sources[offset[rows]]
+            nth[rows] = ranks[offset[rows]] + self._before(block)[source[rows]]
         return source, nth
 
+    def _layout(self, block: int) -> tuple[Int64Array, Int64Array]:
+        counts = self._block_counts(np.array([block]))[0]
+        return _layout(tuple(counts.tolist()), self._seed + block)
+
     def _before(self, block: int) -> Int64Array:
-        """Slots of each source in all blocks before `block`; behind the last point they repeat."""
+        """Slots of each source in all blocks before `block`; after the last point they repeat."""
         known = min(block, self._changing)
         repeated = self._block_counts(np.array([self._changing]))[0]
         return np.asarray(self._table[known] + repeated * (block - known))
@@ -82,42 +89,26 @@ class EasydelScheme:
     def _table(self) -> Int64Array:
         """Slots of each source (columns) before each block up to the last point (rows)."""
         blocks = np.arange(self._changing)
-        parts = [
-            self._block_counts(blocks[first : first + _BLOCKS_AT_ONCE])
-            for first in range(0, len(blocks), _BLOCKS_AT_ONCE)
-        ]
+        cuts = range(_BLOCKS_AT_ONCE, self._changing, _BLOCKS_AT_ONCE)
+        parts = [self._block_counts(each) for each in np.split(blocks, cuts)]
         zero = np.zeros((1, len(self._weights)), dtype=np.int64)
         return np.cumsum(np.concatenate([zero, *parts]), axis=0)
 
     def _block_counts(self, blocks: Int64Array) -> Int64Array:
         """The slots of each source (columns) in each block (rows)."""
-        weights = weights_at(self._weights, blocks * self.block_size)
+        weights: FloatArray = weights_at(self._weights, blocks * float(self._block_size))
         shares = weights / np.cumsum(weights, axis=1)[:, -1:]  # summed from left to right
-        counts = np.floor(shares * self.block_size).astype(np.int64)
+        counts = np.floor(shares * self._block_size).astype(np.int64)
         largest = np.argmax(shares, axis=1)
-        counts[np.arange(len(blocks)), largest] += self.block_size - counts.sum(axis=1)
+        counts[np.arange(len(blocks)), largest] += self._block_size - counts.sum(axis=1)
         return np.asarray(counts)
 
-    def _layout(self, block: int) -> tuple[Int64Array, Int64Array]:
-        """For each slot of a block its source, and that source's slots before it in the run."""
-        counts = self._block_counts(np.array([block]))[0]
-        sources = np.repeat(np.arange(len(counts)), counts)
-        np.random.default_rng(self.seed + block).shuffle(sources)
-        ranks = np.empty_like(sources)
-        ranks[np.argsort(sources, kind="stable")] = np.concatenate(
-            [np.arange(count) for count in counts.tolist()]
-        )
-        return sources, ranks + self._before(block)[sources]
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, EasydelScheme) and self.describe() == other.describe()
-
-    def __hash__(self) -> int:
-        return hash((self.block_size, self.seed, len(self._weights)))
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: each for name, each in self.__dict__.items() if name != "_block"}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._block = lru_cache(maxsize=4)(self._layout)
+@lru_cache(maxsize=8)
+def _layout(counts: tuple[int, ...], seed: int) -> tuple[Int64Array, Int64Array]:
+    """For each slot of a block its source, and that source's slots before it in the block."""
+    sources = np.repeat(np.arange(len(counts)), counts)
+    np.random.default_rng(seed).shuffle(sources)
+    ranks = np.empty_like(sources)
+    ranks[np.argsort(sources, kind="stable")] = np.concatenate([*map(np.arange, counts)])
+    return sources, ranks

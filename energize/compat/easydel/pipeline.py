@@ -5,20 +5,17 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from pydantic import InstanceOf
 
-from energize.compat.easydel.config import (
-    DatasetConfig,
-    LoadStageConfig,
-    MixStageConfig,
-    PipelineConfig,
-)
+from energize.compat.checks import checked_fields, or_fields
+from energize.compat.easydel.config import LoadStageConfig, MixStageConfig, PipelineConfig
+from energize.compat.easydel.files import Content
 from energize.compat.easydel.mixed_source import SOURCE_FIELD
 from energize.compat.easydel.mixing import mixed
-from energize.compat.easydel.reading import Formatted, rows_of
-from energize.compat.easydel.tokenizing import TokenizeExample, TokenizerConfig, loaded_tokenizer
+from energize.compat.easydel.tokenizing import TokenizerConfig, Tokens, loaded_tokenizer
 from energize.dataset import Dataset
 from energize.errors import ConfigError
 from energize.loader import Loader, get_loader
@@ -26,11 +23,10 @@ from energize.topology import WorkerConfig
 from energize.wrappers.batch import BatchDataset
 from energize.wrappers.map import MapDataset
 
-__all__ = ["Pipeline"]
-
 _log = logging.getLogger("energize")
 
 
+@checked_fields
 @dataclass(frozen=True)
 class Pipeline:
     """Stages that are called one after another, each giving a new pipeline:
@@ -46,61 +42,55 @@ class Pipeline:
     >>> import pathlib, tempfile
     >>> path = pathlib.Path(tempfile.mkdtemp(), "a.jsonl")
     >>> _ = path.write_text('{"text": "ab"}' + chr(10) + '{"text": "cd"}')
-    >>> config = PipelineConfig(datasets=[DatasetConfig(data_files=path, tokenizer=str.encode)])
+    >>> config = {"datasets": [{"data_files": path, "tokenizer": str.encode}]}
     >>> loader = Pipeline.from_config(config).source().tokenize().mix().load().build()
     >>> batch = next(iter(loader))
     >>> batch["input_ids"].shape, batch["__source__"][0]
     ((8, 2), 'dataset_0')
     """
 
-    config: PipelineConfig
+    config: Annotated[InstanceOf[PipelineConfig], or_fields(PipelineConfig)]
     datasets: Mapping[str, Dataset[Any]] | None = None
     loading: LoadStageConfig | None = None
 
     @classmethod
     def from_config(cls, config: PipelineConfig | Mapping[str, Any]) -> Pipeline:
         """A pipeline before its first stage, of a config or of plain dicts."""
-        if not isinstance(config, PipelineConfig | Mapping):
-            raise ConfigError(
-                f"Pipeline: a config is a PipelineConfig or a dict of its fields; got {config!r}"
-            )
-        if not isinstance(config, PipelineConfig):
-            config = PipelineConfig.from_dict(config)
-        return cls(config)
+        return cls(config)  # type: ignore[arg-type]  # a dict becomes a config
 
     def source(self) -> Pipeline:
         """Open the datasets."""
         if self.datasets is not None:
             raise ConfigError("Pipeline: source() has been called already")
         opened = {
-            name: _opened(each, name, self.config.streaming)
-            for name, each in zip(self.config.names(), self.config.datasets, strict=True)
+            str(each.name): each.examples(streaming=self.config.streaming)
+            for each in self.config.datasets
         }
         return replace(self, datasets=opened)
 
     def tokenize(self) -> Pipeline:
         """Turn texts into token ids; datasets without a tokenizer stay as they are."""
         datasets = dict(self._opened("tokenize"))
-        for name, config in zip(self.config.names(), self.config.datasets, strict=True):
+        for config in self.config.datasets:
+            name = str(config.name)
             if name not in datasets:
                 raise ConfigError("Pipeline: tokenize() comes before mix()")
-            tokenizer = config.tokenizer or self.config.default_tokenizer
-            if tokenizer is None:
+            given = config.tokenizer or self.config.default_tokenizer
+            if given is None:
                 _log.info("Pipeline: dataset %r has no tokenizer and stays as it is", name)
                 continue
-            datasets[name] = _tokenized(datasets[name], config, name, tokenizer)
+            settings = given if isinstance(given, TokenizerConfig) else TokenizerConfig(given)
+            tokens = Tokens(loaded_tokenizer(settings, name), settings)
+            content = Content(config.content_field, tuple(config.additional_fields), tokens)
+            datasets[name] = MapDataset(datasets[name], content, seeded=False)
         return replace(self, datasets=datasets)
 
     def mix(self, config: MixStageConfig | None = None) -> Pipeline:
         """Mix the datasets into one."""
         config = config or self.config.mix
-        mix = mixed(
-            self._opened("mix"),
-            config.weights,
-            config.scheduler(),
-            config.mixing(self.config.seed),
-            source_field=SOURCE_FIELD,
-        )
+        seed = self.config.seed if config.seed is None else config.seed
+        rules = (config.weights, config.block_size, seed, config.stop_strategy, config.scheduler())
+        mix = mixed("MixStageConfig", SOURCE_FIELD, self._opened("mix"), *rules)
         return replace(self, datasets={"mixed": mix})
 
     def load(self, config: LoadStageConfig | None = None) -> Pipeline:
@@ -110,16 +100,13 @@ class Pipeline:
 
     def build(self) -> Dataset[Any] | Loader[dict[str, Any]]:
         """The loader of batches, or without `load()` the dataset."""
-        dataset = self._only("build")
-        if self.loading is None:
+        dataset, load = self._only("build"), self.loading
+        if load is None:
             return dataset
-        batches = BatchDataset(
-            dataset, self.loading.batch_size, collated, drop_last=self.loading.drop_last
-        )
         return get_loader(
-            batches,
-            worker_config=WorkerConfig.default_worker_config(self.loading.num_workers),
-            prefetch_factor=self.loading.prefetch_factor,
+            BatchDataset(dataset, load.batch_size, collated, drop_last=load.drop_last),
+            worker_config=WorkerConfig.default_worker_config(load.num_workers),
+            prefetch_factor=load.prefetch_factor,
         )
 
     def _opened(self, stage: str) -> Mapping[str, Dataset[Any]]:
@@ -150,33 +137,7 @@ def _column(values: list[Any]) -> Any:
     if not all(isinstance(each, int | float | list | np.ndarray | np.number) for each in values):
         return values
     try:
-        arrays = [np.asarray(each) for each in values]
-    except ValueError:  # nested lists of different lengths
+        column = np.array(values)
+    except ValueError:  # different shapes
         return values
-    alike = len({each.shape for each in arrays}) == 1
-    return np.stack(arrays) if alike and all(a.dtype.kind in "biuf" for a in arrays) else values
-
-
-def _opened(config: DatasetConfig, name: str, streaming: bool) -> Dataset[Any]:
-    return rows_of(
-        config.data_files,
-        name=name,
-        kind=config.type,
-        split=config.split,
-        streaming=streaming,
-        num_rows=config.num_rows,
-        formatted=Formatted(config.format_callback, config.format_fields or {}),
-    )
-
-
-def _tokenized(
-    dataset: Dataset[Any], config: DatasetConfig, name: str, tokenizer: Any
-) -> Dataset[Any]:
-    settings = tokenizer if isinstance(tokenizer, TokenizerConfig) else TokenizerConfig(tokenizer)
-    tokenize = TokenizeExample(
-        loaded_tokenizer(settings, name),
-        settings,
-        config.content_field,
-        tuple(config.additional_fields),
-    )
-    return MapDataset(dataset, tokenize, seeded=False)
+    return column if column.dtype.kind in "biuf" else values

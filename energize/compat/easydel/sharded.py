@@ -2,66 +2,73 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from functools import cached_property
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property, partial
 from itertools import islice
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch.utils.data
+from pydantic import InstanceOf
 
-from energize.compat.checks import checked_list
+from energize.compat.checks import checked
 from energize.compat.hugging_face import to_iterable_dataset
 from energize.cursor import Cursor, State
-from energize.dataset import Dataset, IndexedDataset
-from energize.errors import ConfigError, NotIndexedError, nearest
+from energize.dataset import Dataset
+from energize.errors import ConfigError, nearest
+from energize.numbers import checked_whole
 from energize.sources.adapting import as_dataset
 from energize.sources.json_rows import JsonSource
 from energize.sources.parquet import ParquetSource
-from energize.sources.row_files import DataFiles, RowFiles
+from energize.sources.row_files import DataFiles
 from energize.topology import SINGLE_LANE, Lane
 from energize.wrappers.concat import ConcatDataset
 
 if TYPE_CHECKING:
     import datasets
 
-__all__ = [
-    "CompositeShardedSource",
-    "HFDatasetShardedSource",
-    "JsonShardedSource",
-    "ParquetShardedSource",
-    "ShardedDataSource",
-]
-
 Example = dict[str, Any]
+Shard = Dataset[Example] | Callable[[], Dataset[Example]]
 
 
-class ShardedDataSource(torch.utils.data.IterableDataset[Example], ABC):
+class ShardedDataSource(torch.utils.data.IterableDataset[Example]):
     """Examples in shards that are opened by name; `dataset` is all of them as one.
+
+    `shards` has the dataset of each shard by its name, or what makes it.
 
     It is an iterable torch dataset: iterating gives all examples, in the workers of a DataLoader a
     part each. Ranks are not divided among: `to_iterable_dataset()` is for trainers, which do that.
     """
 
-    @property
-    @abstractmethod
-    def shard_names(self) -> Sequence[str]:
-        """The names of the shards, all different."""
+    def __init__(self, dataset: Dataset[Example], shards: Mapping[str, Shard]) -> None:
+        self._dataset = dataset
+        self._shards = dict(shards)
 
     @property
-    @abstractmethod
     def dataset(self) -> Dataset[Example]:
         """The examples of all shards, shard after shard, as an energize dataset."""
+        return self._dataset
 
-    @abstractmethod
-    def shard(self, shard_name: str) -> Dataset[Example]:
-        """The examples of one shard; `ConfigError` for a name that is not there."""
+    @property
+    def shard_names(self) -> Sequence[str]:
+        """The names of the shards, all different."""
+        return tuple(self._shards)
 
     def num_shards(self) -> int:
         """How many shards there are."""
         return len(self.shard_names)
+
+    def shard(self, shard_name: str) -> Dataset[Example]:
+        """The examples of one shard; `ConfigError` for a name that is not there."""
+        names = self.shard_names
+        if shard_name not in names:
+            raise ConfigError(
+                f"{type(self).__name__} has no shard {shard_name!r}"
+                f"{nearest(str(shard_name), names) or '.'} "
+                f"It has {', '.join(names[:20])}{', ...' if len(names) > 20 else ''}"
+            )
+        found = self._shards[shard_name]
+        return found if isinstance(found, Dataset) else found()
 
     def open_shard(self, shard_name: str, state: State | None = None) -> Cursor[Example]:
         """One pass over a shard, or the rest of one from the `state()` of such a pass."""
@@ -69,20 +76,17 @@ class ShardedDataSource(torch.utils.data.IterableDataset[Example], ABC):
 
     def open_shard_at_row(self, shard_name: str, row: int) -> Cursor[Example]:
         """A pass that begins at example `row`; in a shard with random access nothing is skipped."""
-        if isinstance(row, bool) or not isinstance(row, int) or row < 0:
-            raise ConfigError(f"open_shard_at_row: row is a whole number, 0 or more; got {row!r}")
+        row = checked_whole(row, "open_shard_at_row: row", 0)
         shard = self.shard(shard_name)
         if shard.indexed:
             return shard.open(state={"position": row})
         cursor = shard.open()
-        for _ in islice(cursor, row):
-            pass
+        next(islice(cursor, row, row), None)
         return cursor
 
     def iter_shards(self) -> Iterator[Example]:
         """The examples of all shards."""
-        for name in self.shard_names:
-            yield from self.open_shard(name)
+        return self.dataset.open()
 
     def __iter__(self) -> Iterator[Example]:
         worker = torch.utils.data.get_worker_info()
@@ -95,23 +99,10 @@ class ShardedDataSource(torch.utils.data.IterableDataset[Example], ABC):
 
     def __len__(self) -> int:
         """Examples in all shards; `NotIndexedError` (a TypeError) when there is no such number."""
-        dataset = self.dataset
-        if isinstance(dataset, IndexedDataset):
-            return len(dataset)
-        raise NotIndexedError(f"{type(self).__name__} is a stream, whose length is not known")
+        return len(self.dataset)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.dataset!r})"
-
-    def _number_of(self, shard_name: str) -> int:
-        names = list(self.shard_names)
-        if shard_name not in names:
-            raise ConfigError(
-                f"{type(self).__name__} has no shard {shard_name!r}"
-                f"{nearest(str(shard_name), names) or '.'} "
-                f"It has {', '.join(names[:20])}{', ...' if len(names) > 20 else ''}"
-            )
-        return names.index(shard_name)
 
 
 class HFDatasetShardedSource(ShardedDataSource):
@@ -128,20 +119,9 @@ class HFDatasetShardedSource(ShardedDataSource):
     """
 
     def __init__(self, dataset: Any, name: str | None = None) -> None:
-        self._name = name or "hf_dataset"
-        self._dataset = as_dataset(dataset, self._name)
-
-    @property
-    def shard_names(self) -> Sequence[str]:
-        return (f"{self._name}:0",)
-
-    @property
-    def dataset(self) -> Dataset[Example]:
-        return self._dataset
-
-    def shard(self, shard_name: str) -> Dataset[Example]:
-        self._number_of(shard_name)
-        return self._dataset
+        name = name or "hf_dataset"
+        whole = as_dataset(dataset, name)
+        super().__init__(whole, {f"{name}:0": whole})
 
 
 class _FileShards(ShardedDataSource):
@@ -150,20 +130,12 @@ class _FileShards(ShardedDataSource):
     _kind: type[ParquetSource | JsonSource]
 
     def __init__(self, data_files: DataFiles, name: str | None = None) -> None:
-        self._name = name or ""
-        self._files: RowFiles = self._kind(data_files, name=self._name)
-
-    @property
-    def shard_names(self) -> Sequence[str]:
-        return tuple(map(str, self._files.files))
-
-    @property
-    def dataset(self) -> Dataset[Example]:
-        return self._files
-
-    def shard(self, shard_name: str) -> Dataset[Example]:
-        self._number_of(shard_name)
-        return self._kind(Path(shard_name), name=f"{self._name}:{Path(shard_name).name}")
+        whole = self._kind(data_files, name=name or "")
+        shards: dict[str, Shard] = {
+            str(path): partial(self._kind, path, name=f"{name or ''}:{path.name}")
+            for path in whole.files
+        }
+        super().__init__(whole, shards)
 
 
 class ParquetShardedSource(_FileShards):
@@ -181,7 +153,7 @@ class JsonShardedSource(_FileShards):
 class CompositeShardedSource(ShardedDataSource):
     """The shards of several sources one after another, without mixing.
 
-    A shard name that several sources have gets the number of its source, from 0, behind it:
+    A shard name that several sources have gets the number of its source, from 0, after it:
     "hf_dataset:0@1".
 
     >>> parts = [HFDatasetShardedSource([{"x": 1}]), HFDatasetShardedSource([{"x": 2}])]
@@ -190,30 +162,18 @@ class CompositeShardedSource(ShardedDataSource):
     [('hf_dataset:0@0', [{'x': 1}]), ('hf_dataset:0@1', [{'x': 2}])]
     """
 
-    def __init__(self, sources: Sequence[ShardedDataSource]) -> None:
-        self._sources = checked_list(
-            sources,
-            ShardedDataSource,  # type: ignore[type-abstract]  # only asked about, not made
-            "CompositeShardedSource: sources",
-        )
+    @checked
+    def __init__(self, sources: Sequence[InstanceOf[ShardedDataSource]]) -> None:
         if not sources:
             raise ConfigError("CompositeShardedSource: there are no sources to combine")
-        self._parts = [(part, name) for part in sources for name in part.shard_names]
-        often = Counter(name for _, name in self._parts)
-        self._names = tuple(
-            f"{name}@{number}" if often[name] > 1 else name
+        self._sources = sources
+        often = Counter(name for part in sources for name in part.shard_names)
+        self._shards: dict[str, Shard] = {
+            f"{name}@{number}" if often[name] > 1 else name: partial(part.shard, name)
             for number, part in enumerate(sources)
             for name in part.shard_names
-        )
-
-    @property
-    def shard_names(self) -> Sequence[str]:
-        return self._names
+        }
 
     @cached_property
     def dataset(self) -> Dataset[Example]:
         return ConcatDataset(*(each.dataset for each in self._sources))
-
-    def shard(self, shard_name: str) -> Dataset[Example]:
-        part, name = self._parts[self._number_of(shard_name)]
-        return part.shard(name)

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from energize.errors import ConfigError, nearest
+from pydantic import StrictBool
+
+from energize.compat.checks import Count, checked_fields, expected, or_fields
+from energize.errors import ConfigError
 from energize.sources.optional import optional_module
-
-__all__ = ["TokenizeExample", "Tokenizer", "TokenizerConfig", "loaded_tokenizer"]
 
 Tokenizer = Callable[[str], Any]
 """A function of a text that gives token ids, or a mapping with `input_ids` among its values."""
 
+_TOKENIZER = expected("is a function of a text, a file, or a name that transformers knows")
 
+
+@checked_fields
 @dataclass(frozen=True)
 class TokenizerConfig:
     """A tokenizer by name or path, and how it is called.
@@ -26,42 +31,28 @@ class TokenizerConfig:
     comes with a tokenizer is run.
     """
 
-    name_or_path: str | Tokenizer
-    max_length: int = 2048
-    truncation: bool = True
-    add_special_tokens: bool = True
-    return_attention_mask: bool = True
+    name_or_path: Annotated[str | os.PathLike[str] | Tokenizer, _TOKENIZER]
+    max_length: Count = 2048
+    truncation: StrictBool = True
+    add_special_tokens: StrictBool = True
+    return_attention_mask: StrictBool = True
 
-    def __post_init__(self) -> None:
-        if not isinstance(self.name_or_path, str | os.PathLike) and not callable(self.name_or_path):
-            raise ConfigError(
-                "a tokenizer is a function of a text, a file, or a name that transformers knows; "
-                f"got {self.name_or_path!r}"
-            )
+
+AnyTokenizer = Annotated[
+    str | os.PathLike[str] | TokenizerConfig | Tokenizer, _TOKENIZER, or_fields(TokenizerConfig)
+]
+"""A tokenizer, by itself or with how it is called."""
 
 
 @dataclass(frozen=True)
-class TokenizeExample:
-    """`input_ids`, `attention_mask` where it is wanted, and the fields that are kept."""
+class Tokens:
+    """`input_ids` of a text, `attention_mask` where it is wanted, and what the tokenizer adds."""
 
     tokenizer: Tokenizer
     config: TokenizerConfig
-    content_field: str
-    kept: tuple[str, ...]
 
-    def __call__(self, example: Mapping[str, Any]) -> dict[str, Any]:
-        for name in (self.content_field, *self.kept):
-            if name not in example:
-                raise ConfigError(
-                    f"an example has no field {name!r}{nearest(name, list(example)) or '.'} "
-                    f"It has {', '.join(example)}; set content_field and additional_fields of the "
-                    "DatasetConfig"
-                )
-        tokens = self._tokens(str(example[self.content_field]))
-        return {**tokens, **{name: example[name] for name in self.kept}}
-
-    def _tokens(self, text: str) -> dict[str, Any]:
-        given = self.tokenizer(text)
+    def __call__(self, text: object) -> dict[str, Any]:
+        given = self.tokenizer(str(text))
         values = dict(given) if isinstance(given, Mapping) else {"input_ids": list(given)}
         if "input_ids" not in values:
             raise ConfigError(
@@ -84,22 +75,8 @@ class _SavedTokenizer:
     tokenizer: Any
     add_special_tokens: bool
 
-    def __call__(self, text: str) -> Sequence[int]:
-        ids: Sequence[int] = self.tokenizer.encode(
-            text, add_special_tokens=self.add_special_tokens
-        ).ids
-        return ids
-
-
-@dataclass(frozen=True)
-class _NamedTokenizer:
-    """A tokenizer of the library transformers, called with what the config says."""
-
-    tokenizer: Any
-    add_special_tokens: bool
-
-    def __call__(self, text: str) -> Mapping[str, Any]:
-        return dict(self.tokenizer(text, add_special_tokens=self.add_special_tokens))
+    def __call__(self, text: str) -> Any:
+        return self.tokenizer.encode(text, add_special_tokens=self.add_special_tokens).ids
 
 
 def loaded_tokenizer(config: TokenizerConfig, dataset: str) -> Tokenizer:
@@ -121,4 +98,4 @@ def loaded_tokenizer(config: TokenizerConfig, dataset: str) -> Tokenizer:
             f"{purpose}: it is not on this machine, and nothing is downloaded; fetch it first, or "
             f"give a function or the file of a saved tokenizer ({error})"
         ) from error
-    return _NamedTokenizer(found, config.add_special_tokens)
+    return partial(found, add_special_tokens=config.add_special_tokens)

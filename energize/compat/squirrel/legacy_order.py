@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,9 +10,8 @@ import numpy as np
 from energize.cursor import State, state_field
 from energize.errors import StateError
 
-__all__ = ["LegacyDraws"]
-
 _AT_ONCE = 256
+_WORDS = 624
 
 
 @dataclass(frozen=True)
@@ -21,13 +19,12 @@ class LegacyDraws:
     """Independent draws from numpy's legacy generator over a Mersenne twister.
 
     A draw that meets the end of a source is lost: the next one decides, which favours long sources.
-    `probas` sum to 1; without them all `sources` are equally likely. `seed` None draws one, so that
-    only a state can repeat the order.
+    `probas` need not sum to 1; without them all `sources` are equally likely.
     """
 
     sources: int
     probas: tuple[float, ...] | None
-    seed: int | None
+    seed: int
 
     def begin(self, state: State | None, left_out: frozenset[int]) -> _DrawCursor:
         return _DrawCursor(self, state)
@@ -41,18 +38,26 @@ class _DrawCursor:
     """Draws many at once; its state is the generator's before them, and how many are used."""
 
     def __init__(self, draws: LegacyDraws, state: State | None) -> None:
-        self._draws = draws
-        self._generator = np.random.RandomState(np.random.MT19937(draws.seed))
-        used = 0
+        self._sources = draws.sources
+        self._bits = np.random.MT19937(draws.seed)
+        self._generator = np.random.RandomState(self._bits)
+        self._used = 0
+        total = sum(draws.probas or ())
+        self._shares = draws.probas and [each / total for each in draws.probas]
         if state is not None:
-            used = state_field(state, "used", int)
-            self._generator.set_state(_unpacked(state_field(state, "generator", str)))
+            self._used, place = (state_field(state, name, int) for name in ("used", "place"))
+            words = np.array(state_field(state, "key", list))
+            inside = 0 <= place <= _WORDS and 0 <= self._used <= _AT_ONCE
+            if words.shape != (_WORDS,) or words.dtype.kind != "i" or not inside:
+                raise StateError(f"the saved state is not a place in {_WORDS} words of a twister")
+            twister: Any = {"key": words.astype(np.uint32), "pos": place}
+            self._bits.state = {"bit_generator": "MT19937", "state": twister}
         self._draw()
-        self._used = used
 
     def current(self) -> int:
         if self._used == _AT_ONCE:
             self._draw()
+            self._used = 0
         return self._drawn[self._used]
 
     def advance(self) -> None:
@@ -62,28 +67,10 @@ class _DrawCursor:
         self.advance()
 
     def state(self) -> State:
-        return {"generator": self._before, "used": self._used}
+        return {**self._before, "used": self._used}
 
     def _draw(self) -> None:
-        self._before = _packed(self._generator.get_state(legacy=False))
-        drawn = self._generator.choice(self._draws.sources, _AT_ONCE, p=self._draws.probas)
+        twister: Any = self._bits.state["state"]
+        self._before = {"key": twister["key"].tolist(), "place": twister["pos"]}
+        drawn = self._generator.choice(self._sources, _AT_ONCE, p=self._shares)
         self._drawn: list[int] = drawn.tolist()
-        self._used = 0
-
-
-def _packed(state: Any) -> str:
-    """A Mersenne twister as text: its 624 words and its place in them."""
-    words = np.append(state["state"]["key"], state["state"]["pos"]).astype("<u4")
-    return base64.b64encode(words.tobytes()).decode()
-
-
-def _unpacked(text: str) -> dict[str, Any]:
-    words = np.frombuffer(base64.b64decode(text), dtype="<u4")
-    if len(words) != 625 or words[-1] > 624:
-        raise StateError("the saved state's 'generator' is not a Mersenne twister of 624 words")
-    return {
-        "bit_generator": "MT19937",
-        "state": {"key": words[:-1].astype(np.uint32), "pos": int(words[-1])},
-        "has_gauss": 0,
-        "gauss": 0.0,
-    }

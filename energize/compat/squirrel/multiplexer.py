@@ -3,34 +3,33 @@
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Self, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 import torch.utils.data
+from pydantic import InstanceOf, SkipValidation, StrictBool
 
+from energize.compat.checks import Count, Whole, checked, expected
 from energize.compat.seeds import checked_seed
 from energize.compat.squirrel.legacy_order import LegacyDraws
-from energize.compat.squirrel.strategy import (
-    MultiplexingStrategy,
-    Survivors,
-    checked_strategy,
-    survivors,
-)
+from energize.compat.squirrel.strategy import MultiplexingStrategy, survivors
 from energize.cursor import Cursor, State
 from energize.errors import ConfigError
 from energize.loader.state import packed_state, unpacked_state
-from energize.order.numeric import real_number
+from energize.order import make_scheme
+from energize.order.weights import checked_weight
 from energize.rng import derive
 from energize.sources.adapting import as_dataset
 from energize.topology import Lane, WorkerConfig
-from energize.wrappers.checks import checked_count
 from energize.wrappers.multiplexed import End, MultiplexedDataset, Slots
 from energize.wrappers.slots import SchemeSlots, Turns
 
-__all__ = ["Multiplexer"]
-
 T = TypeVar("T")
+
+_Sources = Annotated[
+    Sequence[InstanceOf[object]] | Mapping[Any, Any],
+    expected("is a list of sources, or a mapping of names to them"),
+]
 
 
 class Multiplexer(torch.utils.data.IterableDataset[T]):
@@ -41,11 +40,10 @@ class Multiplexer(torch.utils.data.IterableDataset[T]):
     `sampling_probas`: a list, or a mapping by name; they need not sum to 1. Sources with one of at
     most `proba_threshold` are left out, and named in the log and in `dropped`.
 
-    ROUND_ROBIN, the default, takes the sources in turn, leaves out those that are over, and gives
-    each sample once. The others draw a source for each slot; one that is over starts again and
-    fills the slot, so shares do not depend on lengths. They end when every source was over at least
-    once, or when one was over `max_reinits` times: a source is seen to be over when it is drawn
-    once more.
+    ROUND_ROBIN, the default, takes the sources in turn, leaves out exhausted ones, and gives each
+    sample once. The others mix them in random order; an exhausted one starts again and fills the
+    slot, so shares do not depend on lengths. They end when every source was exhausted at least
+    once, or when one was `max_reinits` times: that shows when it is drawn once more.
 
     `seed` decides the order; None draws one, which the log tells. `order="squirrel"` repeats the
     order of squirrel-core 0.20 draw by draw, with its bias towards long sources.
@@ -66,41 +64,35 @@ class Multiplexer(torch.utils.data.IterableDataset[T]):
     ([1, -1, 2, -2, -3], {'a': 2, 'b': 3})
     """
 
+    @checked
     def __init__(  # noqa: PLR0917 - squirrel's order of arguments
         self,
-        composables: Sequence[Any] | Mapping[str, Any],
+        composables: _Sources,
         mux_strategy: MultiplexingStrategy = MultiplexingStrategy.ROUND_ROBIN,
-        sampling_probas: Sequence[float] | Mapping[str, float] | None = None,
-        max_reinits: int | None = None,
-        seed: int | None = None,
-        proba_threshold: float = 1e-3,
+        sampling_probas: SkipValidation[Sequence[float] | Mapping[str, float] | None] = None,
+        max_reinits: Count | None = None,
+        seed: Whole | None = None,
+        proba_threshold: SkipValidation[float] = 1e-3,
         *,
         names: Sequence[str] | None = None,
-        order: str = "energize",
-        already_split: bool = False,
+        order: Literal["energize", "squirrel"] = "energize",
+        already_split: StrictBool = False,
     ) -> None:
-        self.names = _checked_names(composables, names)
-        self.mux_strategy = checked_strategy(mux_strategy)
+        sources = _by_name(composables, names)
+        self.names = tuple(sources)
+        self.mux_strategy = mux_strategy
         self._divides = (not already_split, not already_split)
-        threshold = real_number(proba_threshold)
-        if threshold is None or not 0 <= float(threshold) < math.inf:
-            raise ConfigError(
-                f"Multiplexer: proba_threshold is a number, 0 or more; got {proba_threshold!r}"
-            )
-        if max_reinits is not None:
-            checked_count(max_reinits, "max_reinits", "Multiplexer")
-        kept = survivors(self.names, self.mux_strategy, sampling_probas, float(threshold))
-        sources = composables.values() if isinstance(composables, Mapping) else composables
-        datasets = [as_dataset(each, name) for each, name in zip(sources, self.names, strict=True)]
-        in_turn = self.mux_strategy is MultiplexingStrategy.ROUND_ROBIN
-        self._kept = tuple(self.names[i] for i in kept.numbers)
+        threshold = checked_weight(proba_threshold, "Multiplexer", "proba_threshold")
+        kept = survivors(self.names, mux_strategy, sampling_probas, threshold)
+        self._kept = tuple(kept)
+        in_turn = mux_strategy is MultiplexingStrategy.ROUND_ROBIN
         self.dataset: MultiplexedDataset[T] = MultiplexedDataset(
-            [datasets[i] for i in kept.numbers],
+            [as_dataset(sources[name], name) for name in kept],
             self._kept,
             self._slots(order, kept, seed),
             End(
                 "leave_out" if in_turn else "all_seen",
-                (1 if in_turn else max_reinits,) * len(kept.numbers),
+                (1 if in_turn else max_reinits,) * len(kept),
                 slots_anew=False,
             ),
         )
@@ -108,21 +100,16 @@ class Multiplexer(torch.utils.data.IterableDataset[T]):
         self._resume: State | None = None
         self._cursor: Cursor[T] | None = None
 
-    def _slots(self, order: str, kept: Survivors, seed: int | None) -> Slots:
-        if order not in ("energize", "squirrel"):
-            raise ConfigError(
-                "Multiplexer: order is 'energize', or 'squirrel' to repeat a run of squirrel; got "
-                f"{order!r}"
-            )
-        count = len(kept.numbers)
+    def _slots(self, order: str, probas: Mapping[str, float], seed: int | None) -> Slots:
         if self.mux_strategy is MultiplexingStrategy.ROUND_ROBIN:
-            return Turns(count, from_first=order == "squirrel")
+            return Turns(len(probas), from_first=order == "squirrel")
         seed = checked_seed(seed, "Multiplexer")
         uniform = self.mux_strategy is MultiplexingStrategy.UNIFORM_WITH_REPLACEMENT
         if order == "squirrel":
-            return LegacyDraws(count, None if uniform else kept.probas, seed)
+            return LegacyDraws(len(probas), None if uniform else tuple(probas.values()), seed)
+        scheme = "uniform" if uniform else "random"
         key = derive("multiplexer", seed, *self._kept)
-        return SchemeSlots("random", (1.0,) * count if uniform else kept.probas, key)
+        return SchemeSlots(make_scheme(scheme, probas, key=key))
 
     def __iter__(self) -> Iterator[T]:
         self._cursor = self.dataset.open(self._lane(), self._resume or self._epoch_start)
@@ -155,31 +142,32 @@ class Multiplexer(torch.utils.data.IterableDataset[T]):
         """Samples given by each source that takes part, in the latest iteration in this process."""
         return self._counted("given")
 
-    def _counted(self, what: str) -> list[int]:
-        stream = getattr(self._cursor, "stream", None)
-        counted = getattr(getattr(stream, "whole", stream), what, [0] * len(self._kept))
-        return list(counted)
-
     @property
     def num_samples_by_name(self) -> dict[str, int]:
         """The same by name, with 0 for sources that are left out."""
-        return dict.fromkeys(self.names, 0) | dict(zip(self._kept, self.num_samples, strict=True))
+        return self._with_all_names(self.num_samples)
 
     @property
     def reinit_counts(self) -> list[int]:
-        """How often each source that takes part was over in the latest iteration in this process.
+        """How often each source that takes part was exhausted, in the latest iteration in this
+        process.
 
         Empty for round robin, which starts no source again.
         """
-        if self.mux_strategy is MultiplexingStrategy.ROUND_ROBIN:
-            return []
-        return self._counted("passes")
+        in_turn = self.mux_strategy is MultiplexingStrategy.ROUND_ROBIN
+        return [] if in_turn else self._counted("passes")
 
     @property
     def reinit_counts_by_name(self) -> dict[str, int]:
         """The same by name, with 0 for all others."""
-        counts = self.reinit_counts or [0] * len(self._kept)
-        return dict.fromkeys(self.names, 0) | dict(zip(self._kept, counts, strict=True))
+        return self._with_all_names(self.reinit_counts)
+
+    def _counted(self, what: str) -> list[int]:
+        stream = getattr(self._cursor, "stream", None)
+        return list(getattr(getattr(stream, "whole", stream), what, [0] * len(self._kept)))
+
+    def _with_all_names(self, counts: list[int]) -> dict[str, int]:
+        return dict.fromkeys(self.names, 0) | dict(zip(self._kept, counts, strict=False))
 
     def state_dict(self) -> State:
         """The state after the last sample: JSON-able, of constant size."""
@@ -205,29 +193,20 @@ class Multiplexer(torch.utils.data.IterableDataset[T]):
         """
         other = copy.copy(self)
         among_ranks, among_workers = self._divides
-        other._divides = (
-            among_ranks and enforce_rank_check,
-            among_workers and enforce_worker_check,
-        )
+        other._divides = among_ranks and enforce_rank_check, among_workers and enforce_worker_check
         return other
 
 
-def _checked_names(
-    composables: Sequence[Any] | Mapping[str, Any], names: Sequence[str] | None
-) -> tuple[str, ...]:
-    if not isinstance(composables, Mapping | Sequence) or isinstance(composables, str):
-        raise ConfigError(
-            f"Multiplexer: composables is a list of sources or a mapping of names to them; got "
-            f"{type(composables).__name__}"
-        )
-    if not composables:
+def _by_name(sources: Sequence[Any] | Mapping[str, Any], names: Sequence[str] | None) -> Any:
+    """The sources by their names, or by their numbers as text."""
+    if not sources:
         raise ConfigError("Multiplexer: there are no sources to mix")
-    if names is None:
-        numbered = [str(number) for number in range(len(composables))]
-        return tuple(composables if isinstance(composables, Mapping) else numbered)
-    if isinstance(composables, Mapping) or len(set(names)) != len(composables):
+    by_name = isinstance(sources, Mapping)
+    if names is not None and (by_name or len(set(names)) != len(sources)):
         raise ConfigError(
             f"Multiplexer: names are for a list of sources, one each and all different; got "
-            f"{list(names)} for {len(composables)} sources"
+            f"{list(names)} for {len(sources)} sources"
         )
-    return tuple(names)
+    if by_name:
+        return sources
+    return dict(zip(names or map(str, range(len(sources))), sources, strict=True))

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 from enum import Enum
+from typing import Any
 
-from energize.errors import ConfigError, WeightError, nearest
+from energize.errors import WeightError
+from energize.order.schedule import names_apart
 from energize.order.weights import checked_weight
-
-__all__ = ["MultiplexingStrategy", "Survivors", "checked_strategy", "survivors"]
 
 _log = logging.getLogger("energize")
 
@@ -19,49 +18,26 @@ class MultiplexingStrategy(Enum):
     """How a `Multiplexer` chooses the source of the next sample."""
 
     ROUND_ROBIN = "RoundRobin"
-    """One source after another; one that is over is left out; each sample comes exactly once."""
+    """One source after another; an exhausted one is left out; each sample comes exactly once."""
 
     SAMPLING = "sampling"
-    """Independent draws with the sampling probabilities."""
+    """Random order by the sampling probabilities."""
 
     UNIFORM_WITH_REPLACEMENT = "uniform_with_replacement"
-    """Independent draws, every source equally likely."""
-
-
-@dataclass(frozen=True)
-class Survivors:
-    """The sources that take part: their numbers among those given, and their probabilities."""
-
-    numbers: tuple[int, ...]
-    probas: tuple[float, ...]
-
-
-def checked_strategy(strategy: object) -> MultiplexingStrategy:
-    """A strategy given as itself or by its value."""
-    if isinstance(strategy, MultiplexingStrategy):
-        return strategy
-    known = [each.value for each in MultiplexingStrategy]
-    if strategy not in known:
-        raise ConfigError(
-            f"Multiplexer: unknown mux_strategy {strategy!r}{nearest(str(strategy), known) or '.'} "
-            f"Known: {', '.join(map(str, MultiplexingStrategy))}"
-        )
-    return MultiplexingStrategy(strategy)
+    """Random order, every source equally likely."""
 
 
 def survivors(
-    names: Sequence[str],
-    strategy: MultiplexingStrategy,
-    probas: Sequence[float] | Mapping[str, float] | None,
-    threshold: float,
-) -> Survivors:
-    """The sources whose probability is above `threshold`; those left out are logged by name.
+    names: tuple[str, ...], strategy: MultiplexingStrategy, probas: object, threshold: float
+) -> dict[str, float]:
+    """The sources that take part with their probabilities: those above `threshold`. Those left out
+    are logged by name.
 
-    Probabilities need not sum to 1, and are divided by the sum of those left. Round robin takes
-    every source; uniform draws take those that would be drawn at all. Raises `WeightError` for
-    probabilities that are missing, not one per source, negative, not finite, or all too small.
+    Round robin takes every source; uniform draws take those that would be drawn at all. Raises
+    `WeightError` for probabilities that are missing, not one per source, negative, not finite, or
+    all too small.
     """
-    everyone = Survivors(tuple(range(len(names))), (1 / len(names),) * len(names))
+    everyone = dict.fromkeys(names, 1.0)
     if strategy is MultiplexingStrategy.ROUND_ROBIN:
         if probas is not None:
             _log.warning("Multiplexer: round robin takes every source; sampling_probas are ignored")
@@ -72,44 +48,39 @@ def survivors(
                 f"Multiplexer: SAMPLING needs sampling_probas, one for each of {', '.join(names)}"
             )
         return everyone
-    given = _one_each(names, probas)
-    kept = tuple(i for i, value in enumerate(given) if value > threshold)
+    given = {
+        name: checked_weight(value, f"Multiplexer: sampling_probas of {name!r}")
+        for name, value in _by_name(names, probas).items()
+    }
+    kept = {name: value for name, value in given.items() if value > threshold}
     if not kept:
         raise WeightError(
-            f"Multiplexer: no sampling probability is above proba_threshold {threshold}: "
-            f"{dict(zip(names, given, strict=True))}; nothing could ever be drawn"
+            f"Multiplexer: no sampling probability is above proba_threshold {threshold}: {given}; "
+            "nothing could ever be drawn"
         )
-    left_out = [f"{names[i]!r} ({given[i]:g})" for i in range(len(names)) if i not in kept]
+    left_out = [f"{name!r} ({given[name]:g})" for name in names if name not in kept]
     if left_out:
         _log.warning(
             "Multiplexer: left out, as proba_threshold is %g: %s", threshold, ", ".join(left_out)
         )
-    total = sum(given[i] for i in kept)
-    return Survivors(kept, tuple(given[i] / total for i in kept))
+    return kept
 
 
-def _one_each(names: Sequence[str], probas: Sequence[float] | Mapping[str, float]) -> list[float]:
-    if isinstance(probas, Mapping):
-        missing = [name for name in names if name not in probas]
-        extra = [str(name) for name in probas if name not in names]
-        if missing or extra:
-            raise WeightError(
-                f"Multiplexer: sampling_probas and sources do not match: missing "
-                f"{missing or 'none'}, extra {extra or 'none'}"
-            )
-        probas = [probas[name] for name in names]
+def _by_name(names: tuple[str, ...], probas: Any) -> dict[str, Any]:
+    owner = "Multiplexer: sampling_probas"
     if not isinstance(probas, Iterable) or isinstance(probas, str):
         raise WeightError(
-            "Multiplexer: sampling_probas is a list of numbers, or numbers by name in a dict; got "
-            f"{probas!r}"
+            f"{owner} is a list of numbers, or numbers by name in a dict; got {probas!r}"
         )
-    listed = list(probas)
-    if len(listed) != len(names):
-        raise WeightError(
-            f"Multiplexer: sampling_probas has {len(listed)} entries for {len(names)} sources "
-            f"({', '.join(names)}); give one for each"
-        )
-    return [
-        checked_weight(value, f"Multiplexer: sampling_probas of {name!r}")
-        for name, value in zip(names, listed, strict=True)
-    ]
+    if not isinstance(probas, Mapping):
+        listed = list(probas)
+        if len(listed) != len(names):
+            raise WeightError(
+                f"{owner} has {len(listed)} entries for {len(names)} sources "
+                f"({', '.join(names)}); give one for each"
+            )
+        return dict(zip(names, listed, strict=True))
+    difference = names_apart(names, probas)
+    if difference:
+        raise WeightError(f"{owner} and sources do not match: {difference}")
+    return {name: probas[name] for name in names}

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import inspect
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
+from pydantic import InstanceOf, SkipValidation, StrictBool
 from torch.utils.data import IterableDataset
 
-from energize.compat.checks import checked_list
-from energize.compat.seeds import checked_seed
+from energize.compat.checks import Count, Whole, checked
 from energize.compat.shared_place import Pass, Place, SharedPlace
 from energize.compat.streaming.stream import Stream, streams_registry
 from energize.cursor import State, state_field
@@ -20,8 +19,6 @@ from energize.loader.state import packed_state, unpacked_state
 from energize.topology import WorkerConfig
 from energize.wrappers.checks import raised_as
 from energize.wrappers.composed import ComposedDataset, ComposedSamples
-
-__all__ = ["StreamingDataset"]
 
 T = TypeVar("T")
 
@@ -55,20 +52,21 @@ class StreamingDataset(IterableDataset[Any]):
     Raises what these datasets raise, and `ConfigError` for streams beside paths, or neither.
     """
 
+    @checked
     def __init__(
         self,
         *,
-        streams: Sequence[Stream] | None = None,
-        remote: str | None = None,
-        local: str | None = None,
+        streams: Sequence[InstanceOf[Stream]] | None = None,
+        remote: SkipValidation[str | None] = None,
+        local: SkipValidation[str | None] = None,
         split: str | None = None,
-        epoch_size: int | str | None = None,
+        epoch_size: SkipValidation[int | str | None] = None,
         batching_method: str = "random",
-        batch_size: int | None = None,
+        batch_size: Count | None = None,
         sampling_method: str = "balanced",
-        shuffle: bool = False,
-        shuffle_seed: int = 9176,
-        drop_last: bool | None = None,
+        shuffle: StrictBool = False,
+        shuffle_seed: Whole = 9176,
+        drop_last: StrictBool | None = None,
         pad: Callable[[Any], Any] | None = None,
         stream_name: str = "stream",
         stream_config: Mapping[str, Any] | None = None,
@@ -80,11 +78,11 @@ class StreamingDataset(IterableDataset[Any]):
                 f"StreamingDataset: batching_method={batching_method!r} puts batches together; say "
                 "with batch_size of how many samples on each rank"
             )
-        seed = checked_seed(shuffle_seed, "StreamingDataset", "shuffle_seed")
         self.world = WorkerConfig().ranks()
         self.batch_size = 1 if batch_size is None else batch_size
         self._pairs = [
-            (each.samples(split=split or "", seed=seed), each.quota) for each in self.streams
+            (each.samples(split=split or "", seed=shuffle_seed), each.quota)
+            for each in self.streams
         ]
         in_turn = batching_method == "random" and not shuffle
         if in_turn and len(self.streams) > 1:
@@ -194,10 +192,7 @@ class StreamingDataset(IterableDataset[Any]):
 
 
 def _streams(
-    given: Sequence[Stream] | None,
-    paths: Mapping[str, Any],
-    name: str,
-    config: Mapping[str, Any],
+    given: Sequence[Stream] | None, paths: Mapping[str, Any], name: str, config: Mapping[str, Any]
 ) -> tuple[Stream, ...]:
     """The streams that are given, or the one of the kind `name` that `paths` describe."""
     if bool(given) == bool(paths["remote"] or paths["local"]):
@@ -210,25 +205,12 @@ def _streams(
             "StreamingDataset: stream_name and stream_config are for the single stream that "
             "local and remote describe; the streams given are made already"
         )
-    streams = given or [_made(name, config, paths)]
-    return checked_list(streams, Stream, "StreamingDataset: streams")
-
-
-def _made(name: str, config: Mapping[str, Any], paths: Mapping[str, Any]) -> Stream:
-    """A stream of the kind called `name`; `ConfigError` for arguments that it does not take."""
+    if given:
+        return tuple(given)
     kind = streams_registry.get(name)
-    if not isinstance(config, Mapping):
-        raise ConfigError(
-            f"StreamingDataset: stream_config maps arguments of the stream {name!r} to values; got "
-            f"{config!r}"
-        )
-    arguments = {**config, **paths}
-    parameters = inspect.signature(kind)
     try:
-        parameters.bind(**arguments)
+        return (kind(**{**config, **paths}),)
     except TypeError as error:
         raise ConfigError(
-            f"StreamingDataset: stream_config does not fit the stream {name!r}: {error}; it takes "
-            f"{', '.join(parameters.parameters)}"
+            f"StreamingDataset: stream_config does not fit the stream {name!r}: {error}"
         ) from error
-    return kind(**arguments)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
-from dataclasses import fields
+from collections.abc import Callable
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
+from pydantic import SkipValidation
+
+from energize.compat.checks import checked_fields
 from energize.dataset import IndexedDataset
 from energize.errors import ConfigError, DatasetNotFoundError, nearest
 from energize.order.epochs.quotas import Quota
@@ -19,14 +22,14 @@ from energize.task_encoder.decoding import SampleDecoder
 from energize.wrappers.checks import raised_as
 from energize.wrappers.map import MapDataset
 
-__all__ = ["Stream", "StreamsRegistry", "streams_registry"]
-
 _META = ".nv-meta"
 _DEFAULT_SPLIT = "train"
 
 _log = logging.getLogger("energize")
 
 
+@checked_fields
+@dataclass(kw_only=True, eq=False, repr=False)
 class Stream:
     """A folder of samples and how much of it an epoch takes.
 
@@ -41,43 +44,28 @@ class Stream:
     Raises `ConfigError` when neither path is given, `WeightError` for quotas that cannot be used.
     """
 
-    def __init__(
-        self,
-        *,
-        remote: str | None = None,
-        local: str | None = None,
-        split: str | None = None,
-        proportion: float | None = None,
-        repeat: float | None = None,
-        choose: int | None = None,
-    ) -> None:
-        if not remote and not local:
+    remote: SkipValidation[str | None] = None
+    local: SkipValidation[str | None] = None
+    split: str | None = None
+    proportion: SkipValidation[float | None] = None
+    repeat: SkipValidation[float | None] = None
+    choose: SkipValidation[int | None] = None
+
+    def __post_init__(self) -> None:
+        if not self.remote and not self.local:
             raise ConfigError("Stream: give local, the folder of the data, or remote")
-        self.remote = remote
-        self.local = local
-        self.split = split or ""
-        with raised_as(f"Stream {str(local or remote)!r}", "a quota"):
-            self.quota = Quota(proportion=proportion, repeat=repeat, choose=choose)
+        self.split = self.split or ""
+        _ = self.quota  # which is checked when it is made
 
     @property
-    def proportion(self) -> float | None:
-        """Its part of an epoch beside the other streams, as it was given."""
-        return self.quota.proportion
-
-    @property
-    def repeat(self) -> float | None:
-        """Passes over it in an epoch, as they were given."""
-        return self.quota.repeat
-
-    @property
-    def choose(self) -> int | None:
-        """Samples of it in an epoch, as they were given."""
-        return None if self.quota.choose is None else int(self.quota.choose)
+    def quota(self) -> Quota:
+        """How much of it an epoch takes."""
+        with raised_as(f"Stream {str(self.local or self.remote)!r}", "a quota"):
+            return Quota(proportion=self.proportion, repeat=self.repeat, choose=self.choose)
 
     def __repr__(self) -> str:
-        given = {"remote": self.remote, "local": self.local, "split": self.split or None}
-        given |= {each.name: getattr(self.quota, each.name) for each in fields(self.quota)}
-        shown = [f"{name}={value!r}" for name, value in given.items() if value is not None]
+        given = {each.name: getattr(self, each.name) for each in fields(self)}
+        shown = [f"{name}={value!r}" for name, value in given.items() if value not in {None, ""}]
         return f"{type(self).__name__}({', '.join(shown)})"
 
     def samples(self, *, split: str = "", seed: int = 0) -> IndexedDataset[Any]:
@@ -124,10 +112,7 @@ def _path_of(remote: str) -> Path:
     return Path(unquote(urlsplit(remote).path) if remote.startswith("file://") else remote)
 
 
-T_func = TypeVar("T_func", bound=Callable[..., Stream])
-
-
-class StreamsRegistry:
+class StreamsRegistry(dict[str, Callable[..., Stream]]):
     """Kinds of streams, or functions that make one, by name.
 
     >>> kinds = StreamsRegistry({"stream": Stream})
@@ -137,10 +122,7 @@ class StreamsRegistry:
     'MyStream'
     """
 
-    def __init__(self, known: dict[str, Callable[..., Stream]]) -> None:
-        self._known = dict(known)
-
-    def register(self, name: str, *, func: T_func | None = None) -> Any:
+    def register(self, name: str, *, func: Callable[..., Stream] | None = None) -> Any:
         """Know `func` by `name`; without it, a decorator that does."""
         if func is None:
             return lambda given: self.register(name, func=given)
@@ -148,27 +130,21 @@ class StreamsRegistry:
             raise ConfigError(
                 f"stream {name!r} is a subclass of Stream or a function; got {func!r}"
             )
-        self._known[name] = func
+        self[name] = func
         return func
 
-    def get(self, name: str) -> Callable[..., Stream]:
+    def get(self, name: str) -> Callable[..., Stream]:  # type: ignore[override]  # no default
         """What is known by `name`; `ConfigError` when nothing is."""
-        if name not in self._known:
+        if name not in self:
             raise ConfigError(
-                f"no stream is registered as {name!r}{nearest(name, list(self._known)) or '.'} "
-                f"Known: {', '.join(self._known)}"
+                f"no stream is registered as {name!r}{nearest(name, list(self)) or '.'} "
+                f"Known: {', '.join(self)}"
             )
-        return self._known[name]
+        return self[name]
 
     def get_all(self) -> dict[str, Callable[..., Stream]]:
         """All that are known, by their names."""
-        return dict(self._known)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._known
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.get_all())
+        return dict(self)
 
 
 # Programs register their streams in it, once, by the name that configurations use for them.

@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from functools import lru_cache
 from typing import Protocol
 
 import numpy as np
 
-from energize.arrays import Int64Array
-from energize.order.schemes.exact import ExactScheme
+from energize.arrays import Int64Array, rows_by_value
+from energize.order.making import make_scheme
 from energize.rng import derive, hash_positions, shuffled
 
 __all__ = ["Arrangement", "InTurn", "Interleaved", "Rotated"]
 
 
 class Arrangement(Protocol):
-    """An epoch of sum(counts) units, of which stream s has counts[s]; every epoch has its own.
-
-    `in_order`: whether each stream's units come in the order of their numbers.
-    """
-
-    @property
-    def in_order(self) -> bool: ...
+    """An epoch of sum(counts) units, of which stream s has counts[s]; every epoch has its own."""
 
     def locate(self, epoch: Int64Array, at: Int64Array) -> tuple[Int64Array, Int64Array]:
         """For each unit of an epoch its stream, and its number among those of the stream."""
@@ -32,8 +27,6 @@ class Arrangement(Protocol):
 
 class InTurn:
     """All units of the first stream, then all of the second, ..."""
-
-    in_order = True
 
     def __init__(self, counts: Int64Array) -> None:
         self._ends = np.cumsum(counts)
@@ -48,72 +41,20 @@ class InTurn:
         return counts
 
 
-class Interleaved:
-    """Streams in random order, each in its own: windows of `window` units hold the exact shares
-    (within 2 units), and are shuffled inside.
+class _Windowed(ABC):
+    """The order of the scheme `exact`, in which shares are exact, arranged anew in every window of
+    `window` units.
     """
-
-    in_order = True
 
     def __init__(self, counts: Int64Array, window: int, key: int) -> None:
         self._total = int(counts.sum())
         self._window = min(window, self._total)
         self._windows = -(-self._total // self._window)
-        self._key = derive(key, "interleaved")
-        self._scheme = ExactScheme(counts.tolist())
-        self._layout = lru_cache(maxsize=4)(self._shuffled)
+        self._key = derive(key, type(self).__name__.lower())
+        self._scheme = make_scheme("exact", counts.tolist())
 
-    def locate(self, epoch: Int64Array, at: Int64Array) -> tuple[Int64Array, Int64Array]:
-        number, offset = np.divmod(at, self._window)
-        number = number + epoch * self._windows
-        stream, nth = np.empty_like(at), np.empty_like(at)
-        for each in np.unique(number).tolist():
-            rows = np.flatnonzero(number == each)
-            streams, nths = self._layout(each)
-            stream[rows], nth[rows] = streams[offset[rows]], nths[offset[rows]]
-        return stream, nth
-
-    def counts(self, epoch: int, n: int) -> Int64Array:
-        number, rest = divmod(n, self._window)
-        before = self._scheme.counts(number * self._window)
-        if not rest:
-            return before
-        streams, _ = self._layout(epoch * self._windows + number)
-        return before + np.bincount(streams[:rest], minlength=len(before))
-
-    def _shuffled(self, number: int) -> tuple[Int64Array, Int64Array]:
-        first = number % self._windows * self._window
-        slots = np.arange(first, min(first + self._window, self._total), dtype=np.int64)
-        stream, nth = self._scheme.locate(slots)
-        placed = np.asarray(stream, dtype=np.int64)[shuffled(self._key, number, len(slots))]
-        ordered = np.empty_like(placed)
-        ordered[np.argsort(placed, kind="stable")] = nth[np.argsort(stream, kind="stable")]
-        return placed, ordered
-
-
-class Rotated:
-    """The order of the scheme `exact`, in which every prefix holds the exact shares; each window
-    of `window` units is turned by a random number of places, so that no place of a window is
-    always a certain stream's.
-    """
-
-    in_order = False
-
-    def __init__(self, counts: Int64Array, window: int, key: int) -> None:
-        self._total = int(counts.sum())
-        self._window = window
-        self._windows = -(-self._total // window)
-        self._key = derive(key, "rotated")
-        self._scheme = ExactScheme(counts.tolist())
-
-    def locate(self, epoch: Int64Array, at: Int64Array) -> tuple[Int64Array, Int64Array]:
-        number, offset = np.divmod(at, self._window)
-        first = number * self._window
-        length = np.minimum(self._total - first, self._window)
-        words = hash_positions(self._key, number + epoch * self._windows)
-        turned = (words % length.astype(np.uint64)).astype(np.int64)
-        stream, nth = self._scheme.locate(first + (offset + turned) % length)
-        return np.asarray(stream, dtype=np.int64), nth
+    @abstractmethod
+    def locate(self, epoch: Int64Array, at: Int64Array) -> tuple[Int64Array, Int64Array]: ...
 
     def counts(self, epoch: int, n: int) -> Int64Array:
         start = n // self._window * self._window
@@ -121,3 +62,45 @@ class Rotated:
         at = np.arange(start, n, dtype=np.int64)
         streams, _ = self.locate(np.full_like(at, epoch), at)
         return before + np.bincount(streams, minlength=len(before))
+
+
+class Interleaved(_Windowed):
+    """Streams in random order, each in its own: windows hold the exact shares (within 2 units), and
+    are shuffled inside.
+    """
+
+    def __init__(self, counts: Int64Array, window: int, key: int) -> None:
+        super().__init__(counts, window, key)
+        self._layout = lru_cache(maxsize=4)(self._shuffled)
+
+    def locate(self, epoch: Int64Array, at: Int64Array) -> tuple[Int64Array, Int64Array]:
+        number, offset = np.divmod(at, self._window)
+        number = number + epoch * self._windows
+        stream, nth = np.empty_like(at), np.empty_like(at)
+        for each, rows in rows_by_value(number):
+            streams, nths = self._layout(each)
+            stream[rows], nth[rows] = streams[offset[rows]], nths[offset[rows]]
+        return stream, nth
+
+    def _shuffled(self, number: int) -> tuple[Int64Array, Int64Array]:
+        first = number % self._windows * self._window
+        slots = np.arange(first, min(first + self._window, self._total), dtype=np.int64)
+        stream, nth = self._scheme.locate(slots)
+        placed = stream[shuffled(self._key, number, len(slots))]
+        ordered = np.empty_like(placed)
+        ordered[np.argsort(placed, kind="stable")] = nth[np.argsort(stream, kind="stable")]
+        return placed, ordered
+
+
+class Rotated(_Windowed):
+    """Streams in even order: each window is turned by a random number of places, so that no place
+    of it is always a certain stream's.
+    """
+
+    def locate(self, epoch: Int64Array, at: Int64Array) -> tuple[Int64Array, Int64Array]:
+        number, offset = np.divmod(at, self._window)
+        first = number * self._window
+        length = np.minimum(self._total - first, self._window)
+        words = hash_positions(self._key, number + epoch * self._windows)
+        turned = (words % length.astype(np.uint64)).astype(np.int64)
+        return self._scheme.locate(first + (offset + turned) % length)

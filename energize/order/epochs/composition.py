@@ -10,7 +10,7 @@ import numpy as np
 from energize.arrays import Int64Array
 from energize.errors import ConfigError, nearest
 from energize.order.epochs.arranging import Arrangement, Interleaved, InTurn, Rotated
-from energize.order.schemes.exact import ExactScheme
+from energize.order.making import make_scheme
 from energize.order.weights import largest_remainder
 
 __all__ = ["BATCHING_METHODS", "Composition"]
@@ -29,10 +29,10 @@ class Composition:
     - `random`: each sample's stream is random; shares hold over some tens of batches.
     - `in_turn`: one stream after the other, in batches that do not care for streams.
     - `stratified`: after k global batches every stream has given its share of k *
-      global_batch_size samples within 1, and its samples are spread over the batch.
+      global_batch_size samples within 1.68, and its samples are spread over the batch.
     - `per_stream`: a global batch is of one stream, which is random.
     - `device_per_stream`: a device batch is of one stream; the device batches of k global batches
-      hold the shares within 1 device batch.
+      hold the shares within 1.68 device batches.
 
     Every global batch is full; except that with the first three methods, the samples that are left
     at the end of an epoch make a shorter one, unless `drop_last`. Its device batches differ by one
@@ -94,9 +94,9 @@ class Composition:
         return self.size % self.global_batch_size
 
     @property
-    def in_order(self) -> bool:
-        """Whether each stream's samples come in the order of their numbers."""
-        return self._arrangement.in_order
+    def early(self) -> int:
+        """A stream's samples come in the order of their numbers, or fewer than so many early."""
+        return self.global_batch_size if isinstance(self._arrangement, Rotated) else 0
 
     def locate(self, epoch: Int64Array, at: Int64Array) -> tuple[Int64Array, Int64Array]:
         """For each sample of an epoch its stream, and its number among those of the stream."""
@@ -114,7 +114,7 @@ class Composition:
         return counts
 
     def bounds(self, batch: Int64Array) -> tuple[Int64Array, Int64Array]:
-        """For each device batch of an epoch its first sample, and that behind its last."""
+        """For each device batch of an epoch its first sample, and the one after its last."""
         start, length, device = self._divided(batch)
         first = start + device * length // self.devices
         return first, start + (device + 1) * length // self.devices
@@ -180,7 +180,7 @@ def _samples(mixed: Composition, drop_last: bool) -> tuple[int, Int64Array]:
     if not rest:
         return 1, mixed.asked
     if mixed.method == "stratified":  # the first samples of the whole epoch, so shares hold
-        return 1, ExactScheme(mixed.asked.tolist()).counts(total - rest)
+        return 1, make_scheme("exact", mixed.asked.tolist()).counts(total - rest)
     return 1, largest_remainder(mixed.asked, total - rest)
 
 

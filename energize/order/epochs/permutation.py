@@ -10,7 +10,7 @@ import numpy.typing as npt
 from energize.arrays import Int64Array
 from energize.rng import derive, hash_positions, mix64
 
-__all__ = ["Permutation"]
+__all__ = ["Permutation", "WindowedPermutation"]
 
 
 _TABLE_LIMIT = 512
@@ -88,3 +88,24 @@ class Permutation:
                 move = mix64(right.astype(np.uint64) + keyed) % np.uint64(self._a)
                 left = (left + sign * move.astype(np.int64)) % self._a
         return left * self._b + right
+
+
+class WindowedPermutation:
+    """A family of permutations of `range(size)` that move nothing out of its window: the first
+    `window` places, the next ones, ...; one per tweak.
+    """
+
+    def __init__(self, size: int, window: int, key: int, tail_key: int) -> None:
+        self._window = window
+        self._whole = size // window
+        self._within = Permutation(window, key)
+        self._within_tail = Permutation(size % window, tail_key)
+
+    def __call__(self, index: Int64Array, tweak: Int64Array | int = 0) -> Int64Array:
+        number, offset = np.divmod(index, self._window)
+        tweaks = tweak * (self._whole + 1) + number
+        whole = number < self._whole
+        out = np.empty_like(index)
+        for rows, within in ((whole, self._within), (~whole, self._within_tail)):
+            out[rows] = within(offset[rows], tweaks[rows])
+        return number * self._window + out

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from fractions import Fraction
@@ -10,7 +11,7 @@ import numpy as np
 
 from energize.arrays import Int64Array
 from energize.errors import ConfigError, EmptyDatasetError, WeightError
-from energize.order.numeric import whole_number
+from energize.numbers import whole_number
 from energize.order.weights import checked_weight, integer_weights, largest_remainder
 
 __all__ = ["Quota", "epoch_counts", "epoch_size_in_samples"]
@@ -19,6 +20,8 @@ __all__ = ["Quota", "epoch_counts", "epoch_size_in_samples"]
 MOST_SAMPLES = 2**62
 """An epoch is smaller than this, so that positions fit in int64."""
 
+_LONGEST = 60
+_LARGE_POWER = re.compile(r"e[-+]?[0-9_]{3}")
 _UNITS = {"k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}
 
 
@@ -69,7 +72,7 @@ def epoch_size_in_samples(value: int | str) -> int:
     >>> epoch_size_in_samples("64M")
     64000000
     """
-    samples = _counted(value) if isinstance(value, str) else whole_number(value)
+    samples = _counted(value)
     if samples is None or not 1 <= samples < MOST_SAMPLES:
         raise ConfigError(
             "epoch_size counts samples: a whole number from 1 to 2**62, or a text like '10k', "
@@ -80,8 +83,7 @@ def epoch_size_in_samples(value: int | str) -> int:
 
 def _samples(value: object) -> int:
     """What `choose` asks for; a float will do when it is whole."""
-    whole = int(value) if isinstance(value, float) and value.is_integer() else value
-    samples = _counted(whole) if isinstance(whole, str) else whole_number(whole)
+    samples = _counted(int(value) if isinstance(value, float) and value.is_integer() else value)
     if samples is None or samples < 0:
         raise WeightError(
             "choose counts samples, as '10k' or as a whole number, 0 or more; got "
@@ -90,9 +92,13 @@ def _samples(value: object) -> int:
     return samples
 
 
-def _counted(text: str) -> int | None:
-    """A text like "10k" as a number; None when it is not that of a whole one."""
-    digits = text.strip().lower()
+def _counted(value: object) -> int | None:
+    """A whole number, or a text like "10k" as one; None when it is neither."""
+    if not isinstance(value, str):
+        return whole_number(value)
+    digits = value.strip().lower()
+    if len(digits) > _LONGEST or _LARGE_POWER.search(digits):  # which would take for ever
+        return None
     unit = _UNITS.get(digits[-1:], 1)
     try:
         number = Fraction(digits if unit == 1 else digits[:-1]) * unit

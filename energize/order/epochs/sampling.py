@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from energize.arrays import Int64Array
-from energize.order.epochs.permutation import Permutation
+from energize.order.epochs.permutation import Permutation, WindowedPermutation
 from energize.rng import derive
 
 __all__ = ["EpochDraws"]
@@ -13,8 +13,6 @@ __all__ = ["EpochDraws"]
 
 _BLOCK = 1024
 """Samples among which a partial pass chooses at random; from each block it takes its part."""
-
-_AT_ONCE = 2**14
 
 _NARROW = 2**31
 """Products of two numbers up to this one fit in int64."""
@@ -28,7 +26,7 @@ class EpochDraws:
     of epochs a sample has been drawn within 1 of e * count / size times.
 
     Each pass is in the stream's order, or with `shuffle` in a random one of its own; no sample
-    comes again before its pass is over. Any draw of any epoch costs the same.
+    comes again before its pass has ended. Any draw of any epoch costs the same.
 
     >>> import numpy as np
     >>> draws = EpochDraws(4, 6, key=1)
@@ -46,8 +44,8 @@ class EpochDraws:
         self._passes = self._whole + (self._part > 0)
         self._in_pass = Permutation(size, derive(key, "whole pass"))
         self._in_part = Permutation(self._part, derive(key, "part of a pass"))
-        self._in_block = Permutation(_BLOCK, derive(key, "block"))
-        self._in_tail = Permutation(size % _BLOCK, derive(key, "last block"))
+        keys = derive(key, "block"), derive(key, "last block")
+        self._scattered = WindowedPermutation(size, _BLOCK, *keys)
 
     def locate(self, epoch: Int64Array, nth: Int64Array) -> Int64Array:
         """For draw `nth`, 0 <= nth < count, of an epoch: the pass it belongs to, counted from the
@@ -63,82 +61,6 @@ class EpochDraws:
             sample[partial] = self._chosen(epoch[partial], rank[partial])
         located: Int64Array = passes * self._samples + sample
         return located
-
-    @property
-    def before_repeat(self) -> int:
-        """How many draws, of all epochs together, come before the first of a sample that was drawn
-        before.
-
-        >>> EpochDraws(10, 3, key=1).before_repeat in (9, 10, 11)
-        True
-        """
-        if self._whole:
-            return self._samples
-        if self._fixed or self._samples % self._part == 0:
-            return self._part if self._fixed else self._samples
-        epoch = self._samples // self._part
-        return epoch * self._part + self._first_drawn_before(epoch)
-
-    def first_again(self, epoch: int, nth: Int64Array, start: int) -> int:
-        """Of some draws of an epoch, in the order in which they come, the number of the first of a
-        sample that came before: among them, or in an earlier draw than draw `start`. They are
-        those from `start` on, and the first repeat in the order of all draws is among them.
-        """
-        at = np.full_like(nth, epoch)
-        sample = self.locate(at, nth) % self._samples
-        if self._whole:
-            place = self._in_pass.inverse(sample, np.zeros_like(at)) if self._shuffle else sample
-            came = (nth >= self._samples) & (place < start)
-        else:
-            place = self._scattered(sample, inverse=True)
-            turn = np.zeros_like(at) if self._fixed else at
-            came = self._rank(np.zeros_like(at), place + turn) > self._rank(
-                np.zeros_like(at), place
-            )
-            came |= self._fixed
-        _, first = np.unique(sample, return_index=True)
-        came[np.setdiff1d(np.arange(len(nth)), first)] = True
-        return int(came.argmax())
-
-    # The places of turn t are x = m - t, where m are the multiples of size / part, rounded up,
-    # less one. In the first epoch with too few new samples, t is the smaller of the two gaps there
-    # are between them, and earlier turns have taken those x whose m has that gap before it. The
-    # r-th gap is small when (r + 1) * short // part is more than r * short // part.
-
-    def _first_drawn_before(self, epoch: int) -> int:
-        """The first draw of an epoch of a sample that the epochs before it have drawn; they have
-        drawn all samples but some, less than `part`.
-        """
-        short = self._part - self._samples % self._part
-        if not self._shuffle:
-            return self._first_in_order(epoch, short)
-        if short * short < self._part:
-            rank = self._small_gap(np.arange(short), short)
-            places: Int64Array = self._in_part.inverse(rank, np.full_like(rank, epoch))
-            return int(places.min())
-        for start in range(0, self._part, _AT_ONCE):
-            tried = np.arange(start, min(start + _AT_ONCE, self._part))
-            at = np.full_like(tried, epoch)
-            rank = self._wide(self._in_part(tried, at))
-            small = (rank + 1) * short // self._part > rank * short // self._part
-            if small.any():
-                return start + int(small.argmax())
-        return self._part
-
-    def _first_in_order(self, epoch: int, short: int) -> int:
-        first = self._small_gap(np.arange(min(short, _BLOCK)), short)
-        samples = self._scattered(self._place(np.full_like(first, epoch), first))
-        block = int(samples.min()) // _BLOCK
-        ends = np.array([block * _BLOCK, min((block + 1) * _BLOCK, self._samples)])
-        start, stop = self._rank(np.full_like(ends, epoch), ends).tolist()
-        nth = np.arange(start, stop)
-        drawn = self._in_order(np.full_like(nth, epoch), nth)
-        return int(nth[(drawn == samples.min()).argmax()])
-
-    def _small_gap(self, number: Int64Array, short: int) -> Int64Array:
-        """The rank of the place with the `number`-th small gap before it."""
-        rank: Int64Array = (-(-(self._wide(number) + 1) * self._part // short) - 1).astype(np.int64)
-        return rank
 
     def _chosen(self, epoch: Int64Array, rank: Int64Array) -> Int64Array:
         """The sample of each draw of partial passes."""
@@ -169,17 +91,6 @@ class EpochDraws:
     def _wide(self, values: Int64Array) -> Int64Array:
         """Values whose products cannot overflow: Python's integers for huge streams."""
         return values if self._samples < _NARROW else values.astype(object)
-
-    def _scattered(self, place: Int64Array, *, inverse: bool = False) -> Int64Array:
-        """What lies at a place, or the place where it lies: a fixed permutation in each block."""
-        block, offset = np.divmod(place, _BLOCK)
-        whole = block < self._samples // _BLOCK
-        out = np.empty_like(place)
-        for rows, within in ((whole, self._in_block), (~whole, self._in_tail)):
-            permuted = within.inverse if inverse else within
-            out[rows] = permuted(offset[rows], block[rows])
-        scattered: Int64Array = block * _BLOCK + out
-        return scattered
 
     def _in_order(self, turn: Int64Array, rank: Int64Array) -> Int64Array:
         """The samples that `_scattered` gives, ascending within their pass."""

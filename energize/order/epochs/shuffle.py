@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from energize.arrays import Int64Array
-from energize.order.epochs.permutation import Permutation
+from energize.order.epochs.permutation import Permutation, WindowedPermutation
 from energize.rng import derive, hash_positions
 
 __all__ = ["ShuffleOrder"]
@@ -45,9 +45,8 @@ class ShuffleOrder:
         self._full = run_length is None and window is None
         runs = -(-size // self._run) if size else 0
         self._last_run = size - (runs - 1) * self._run
-        tail = size % self._window
-        self._within = Permutation(self._window, derive(key, "window"))
-        self._within_tail = Permutation(tail, derive(key, "tail window"))
+        keys = derive(key, "window"), derive(key, "tail window")
+        self._in_windows = WindowedPermutation(size, self._window, *keys)
         self._runs = Permutation(runs, derive(key, "runs"))
         self._all = Permutation(size, derive(key, "all"))
 
@@ -58,41 +57,18 @@ class ShuffleOrder:
             return (drawn % np.uint64(self._samples)).astype(np.int64)
         return self._permuted(positions) % self._samples
 
-    def places(self, samples: Int64Array, epoch: Int64Array) -> Int64Array:
-        """The place, 0 <= place < size, at which an epoch visits each sample: the inverse of
-        `locate`, for epochs that are not shuffled together.
-        """
-        if self._full:
-            return self._all.inverse(samples, epoch)
-        run, offset = np.divmod(samples, self._run)
-        slot = self._runs.inverse(run, epoch)
-        last = self._runs.inverse(np.full_like(run, self._runs.size - 1), epoch)
-        at = slot * self._run + offset - (slot > last) * (self._run - self._last_run)
-        return self._in_window(at, epoch, inverse=True) if self._window > 1 else at
-
     def _permuted(self, positions: Int64Array) -> Int64Array:
         epoch, at = np.divmod(positions, self.size)
         if self._full:
             return self._all(at, epoch)
         if self._window > 1:
-            at = self._in_window(at, epoch)
+            at = self._in_windows(at, epoch)
         return self._in_runs(at, epoch)
 
-    def _in_window(self, at: Int64Array, epoch: Int64Array, *, inverse: bool = False) -> Int64Array:
-        number, offset = np.divmod(at, self._window)
-        full = self.size // self._window
-        tweak = epoch * (full + 1) + number
-        out = at.copy()
-        whole = number < full
-        for rows, within in ((whole, self._within), (~whole, self._within_tail)):
-            permuted = within.inverse if inverse else within
-            out[rows] = permuted(offset[rows], tweak[rows])
-        return number * self._window + out
-
     def _in_runs(self, at: Int64Array, epoch: Int64Array) -> Int64Array:
-        """Runs in random order. The last one may be short: behind its place all slots move up."""
+        """Runs in random order. The last one may be short: after its place all slots move up."""
         last = np.full_like(at, self._runs.size - 1)
         short_at = self._runs.inverse(last, epoch) * self._run
-        behind = at >= short_at + self._last_run
-        slot, offset = np.divmod(at + behind * (self._run - self._last_run), self._run)
+        after = at >= short_at + self._last_run
+        slot, offset = np.divmod(at + after * (self._run - self._last_run), self._run)
         return self._runs(slot, epoch) * self._run + offset

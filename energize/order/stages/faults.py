@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from energize.order.numeric import whole_number
+from energize.numbers import whole_number
 
 if TYPE_CHECKING:
     from energize.order.stages.plan import Stage

@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar, cast
 
 from energize.describing import described
 from energize.errors import ConfigError
-from energize.order.numeric import whole_number
+from energize.numbers import whole_number
 from energize.order.stages.faults import faults_of_each, faults_of_order
 
 __all__ = ["Stage", "StagePlan"]

@@ -1,0 +1,166 @@
+"""The shares that a tree of blends asks for its leaves."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any
+
+from energize.errors import ConfigError, WeightError
+from energize.metadataset.leaves import STORED
+from energize.metadataset.problems import place_noted
+from energize.metadataset.resolving import Blend, Leaf, Node, Staged
+from energize.order import Schedule
+from energize.order.arrangement import WEIGHTLESS
+from energize.order.epochs.quotas import Quota, epoch_counts
+from energize.order.shares import limited, tempered
+from energize.order.weights import checked_weight
+
+_log = logging.getLogger("energize")
+
+
+def leaves_with_weights(node: Node | Staged, step: int = 0) -> list[tuple[Leaf, Fraction]]:
+    """The leaves below `node` with the shares asked for them, in the order written.
+
+    Shares are exact and sum to 1. Weights are normalised in each blend and multiplied on the way
+    down; a float stands for the decimal it prints as. Leaves of one folder with equal settings
+    become one with the summed share, whose `place` names all of them; the merge is logged. A leaf
+    of share 0 is kept.
+
+    Weights that change are taken at `step`, after temperature and limits; stop rules are not looked
+    at. Quotas give the shares of an epoch; for others than proportions the sizes of the folders are
+    read from their indexes.
+
+    Raises `WeightError` for a `Blend` made by hand with weights that a file could not have;
+    `ConfigError` for a blend without a size in one by quotas, and for stages, each of which has
+    shares of its own.
+
+    >>> from pathlib import Path
+    >>> a, b = Leaf(Path("/data/a"), "train"), Leaf(Path("/data/b"), "train")
+    >>> inner = Blend(((a, 1.0), (b, 3.0)))
+    >>> for leaf, share in leaves_with_weights(Blend(((inner, 0.5), (a, 0.5)))):
+    ...     print(leaf.path.name, share)
+    a 5/8
+    b 3/8
+    """
+    if isinstance(node, Staged):
+        raise ConfigError(
+            f"{node.place}: each stage has shares of its own; ask for those of one, which is "
+            "plan.at(step).dataset of this node"
+        )
+    return _merged(_parts(node, lambda _: True, step))
+
+
+def leaves_of(node: Node) -> list[Leaf]:
+    """The leaves below `node`, whatever their weights; of equal ones the first."""
+    if isinstance(node, Leaf):
+        return [node]
+    leaves = [leaf for child, _ in node.children for leaf in leaves_of(child)]
+    return list({_identity(leaf): leaf for leaf in reversed(leaves)}.values())[::-1]
+
+
+def plain_parts(node: Blend) -> list[tuple[Node, Fraction]]:
+    """What plain blends in each other blend, with shares as `leaves_with_weights` has them."""
+    return _merged(_parts(node, lambda blend: blend.plain))
+
+
+def asked_shares(node: Blend, step: int = 0) -> list[Fraction]:
+    """The shares asked for the children of a blend at a step: exact, summing to 1."""
+    if node.quotas is not None:
+        return _normalised(_quota_weights(node, node.quotas))
+    for _, weight in node.children:
+        if not isinstance(weight, Schedule):
+            checked_weight(weight, node.place)
+    numbers: Sequence[Any] = [
+        w.value(step) if isinstance(w, Schedule) else w for _, w in node.children
+    ]
+    if not any(numbers):
+        when = "" if node.plain else f" at step {step}"
+        raise WeightError(f"{node.place}: all weights are 0{when}, so nothing could ever be drawn")
+    options = node.options
+    with place_noted(node.place):
+        if "temperature" in options:
+            numbers = tempered(numbers, options["temperature"])
+        if "min_share" in options or "max_share" in options:
+            numbers = limited(numbers, options.get("min_share"), options.get("max_share"))
+    if options.get("scheme") in WEIGHTLESS:
+        numbers = [1 if number else 0 for number in numbers]
+    return _normalised([Fraction(str(number)) for number in numbers])
+
+
+def _parts(
+    node: Node, opened: Callable[[Blend], bool], step: int = 0, share: Fraction = Fraction(1)
+) -> Iterator[tuple[Any, Fraction]]:
+    """What is below the blends at the top of `node` that are `opened`."""
+    if isinstance(node, Leaf) or not opened(node):
+        yield node, share
+        return
+    for (child, _), part in zip(node.children, asked_shares(node, step), strict=True):
+        yield from _parts(child, opened, step, share * part)
+
+
+def _merged(parts: Iterable[tuple[Any, Fraction]]) -> list[tuple[Any, Fraction]]:
+    """Equal leaves as one."""
+    merged: dict[str | int, tuple[Any, Fraction]] = {}
+    for number, (node, share) in enumerate(parts):
+        key = _identity(node) if isinstance(node, Leaf) else number
+        if key not in merged:
+            merged[key] = node, share
+            continue
+        first, before = merged[key]
+        merged[key] = replace(first, place=f"{first.place} and {node.place}"), before + share
+        _log.info(
+            "%s [%s] stands twice with equal settings, at %s and %s; its shares add up to %s",
+            *(node.path, node.split_part, first.place, node.place, float(before + share)),
+        )
+    return list(merged.values())
+
+
+def _quota_weights(node: Blend, quotas: Sequence[Quota]) -> list[Fraction]:
+    """What each child gives to an epoch; as proportions, where that needs no sizes."""
+    if all(quota.proportion is not None for quota in quotas):
+        weights = [Fraction(str(quota.proportion)) for quota in quotas]
+        if any(weights):
+            return weights
+    return [Fraction(count) for count in _counts(node, quotas)]
+
+
+def _counts(node: Blend, quotas: Sequence[Quota]) -> list[int]:
+    sizes = [_size(child) for child, _ in node.children]
+    with place_noted(node.place):
+        counts: list[int] = epoch_counts(sizes, quotas, node.options.get("epoch_size")).tolist()
+    return counts
+
+
+def _size(node: Node) -> int:
+    """The samples of an epoch."""
+    if isinstance(node, Leaf):
+        return STORED.source(node).sources[0].count
+    if node.quotas is None:
+        raise ConfigError(
+            f"{node.place}: how many samples this weighted blend gives to an epoch is not known "
+            "from its file, so there are no shares; build the dataset and count with `consumed`, "
+            "or give proportions in the blend around it"
+        )
+    return sum(_counts(node, node.quotas))
+
+
+def _normalised(weights: Sequence[Fraction]) -> list[Fraction]:
+    total = sum(weights)
+    return [weight / total for weight in weights]
+
+
+def _identity(leaf: Leaf) -> str:
+    """Equal for leaves that read the same samples with the same settings."""
+    settings = (
+        str(leaf.path.resolve()),
+        leaf.split_part,
+        dict(leaf.subflavors),
+        leaf.dataset_config,
+        leaf.split_config,
+        leaf.shuffle_over_epochs_multiplier,
+    )
+    return json.dumps(settings, sort_keys=True)

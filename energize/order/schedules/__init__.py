@@ -1,1 +1,0 @@
-"""Weights that follow the step: their integrals, and the schemes over them."""

@@ -1,1 +1,0 @@
-"""Fixed weights: which source each slot belongs to."""

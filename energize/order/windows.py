@@ -1,0 +1,135 @@
+"""Slots in windows: laid out at once, in order or shuffled."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from energize.arrays import Int32Array, Int64Array, rows_by_value
+from energize.order.remembered import Remembered
+from energize.rng import shuffled
+
+__all__ = ["Run", "ShuffledWindows", "WindowsAhead", "by_source"]
+
+_AHEAD = 256
+"""Slots that are laid out at once."""
+
+_DENSE = 8
+"""As many slots of a window as the window has by this number are many."""
+
+
+class Run(Protocol):
+    """Slots 0, 1, 2, ... given to some sources."""
+
+    def counts(self, slots: Int64Array) -> Int64Array:
+        """The slots of each source (columns) among the first of all, for numbers of them (rows)."""
+
+    def locate(self, slots: Int64Array) -> tuple[Int64Array, Int64Array]:
+        """For each slot its source, and how many slots before it went to that source."""
+
+
+class _Layout(NamedTuple):
+    source: Int32Array
+    nth: Int64Array
+
+
+class WindowsAhead:
+    """A run as it is, up to its `end`, laid out ahead where it is read on, so that each slot costs
+    little.
+    """
+
+    def __init__(self, run: Run, end: int | None = None) -> None:
+        self._run, self._end = run, end
+        self._layout = Remembered(self._laid_out, 4)
+        self._touched: deque[int] = deque(maxlen=8)
+
+    def counts(self, slots: Int64Array) -> Int64Array:
+        return self._run.counts(slots)
+
+    def locate(self, slots: Int64Array) -> tuple[Int64Array, Int64Array]:
+        windows = slots // _AHEAD
+        if self._reads_on(windows):
+            return _placed(self._layout, windows, slots - windows * _AHEAD)
+        return self._run.locate(slots)
+
+    def _reads_on(self, windows: Int64Array) -> bool:
+        """Whether many slots of each window are asked for: at once, or by one call after another.
+        A rank of many has slots that lie far apart.
+        """
+        touched = np.unique(windows).tolist()
+        if len(windows) * _DENSE >= len(touched) * _AHEAD:
+            return True
+        known = all(each in self._touched for each in touched)
+        self._touched.extend(touched[-8:])
+        return known
+
+    def _laid_out(self, window: int) -> _Layout:
+        end = (window + 1) * _AHEAD
+        slots = np.arange(window * _AHEAD, end if self._end is None else min(end, self._end))
+        source, nth = self._run.locate(slots)
+        return _Layout(source.astype(np.int32), nth)
+
+
+class ShuffledWindows:
+    """A run's slots in windows of `size`, each shuffled by itself: at window ends sources have what
+    the run gives them. A window that the run's `end` cuts off is shorter.
+    """
+
+    def __init__(self, run: Run, size: int, key: int, sources: int, end: int | None = None) -> None:
+        self._run, self._size, self._key, self._end = run, size, key, end
+        self._sources = sources
+        self._layout = Remembered(self._laid_out, 4)
+
+    def counts(self, slots: Int64Array) -> Int64Array:
+        windows, within = np.divmod(slots, self._size)
+        counts = self._run.counts(slots - within)
+        for row in np.flatnonzero(within).tolist():
+            source = self._layout(int(windows[row])).source[: within[row]]
+            counts[row] += np.bincount(source, minlength=self._sources)
+        return counts
+
+    def locate(self, slots: Int64Array) -> tuple[Int64Array, Int64Array]:
+        windows, within = np.divmod(slots, self._size)
+        return _placed(self._layout, windows, within)
+
+    def _laid_out(self, window: int) -> _Layout:
+        start = window * self._size
+        end = start + self._size if self._end is None else min(start + self._size, self._end)
+        source, nth = self._ordered(start, end)
+        placed = source[shuffled(self._key, window, end - start)]
+        ranks = np.empty_like(nth)
+        ranks[by_source(placed, self._sources)] = nth
+        return _Layout(placed, ranks)
+
+    def _ordered(self, start: int, end: int) -> tuple[Int32Array, Int64Array]:
+        """The source of each slot, sources in order, and that source's slots before it."""
+        if self._sources > end - start:
+            source, nth = self._run.locate(np.arange(start, end))
+            order = by_source(source.astype(np.int32), self._sources)
+            return source[order].astype(np.int32), nth[order]
+        first, last = self._run.counts(np.array([start, end]))
+        ordered: Int32Array = np.repeat(np.arange(self._sources, dtype=np.int32), last - first)
+        before: Int64Array = (last - np.cumsum(last - first))[ordered]
+        return ordered, before + np.arange(end - start)
+
+
+def _placed(
+    layout: Callable[[int], _Layout], windows: Int64Array, within: Int64Array
+) -> tuple[Int64Array, Int64Array]:
+    source, nth = np.empty((2, len(windows)), dtype=np.int64)
+    for window, rows in rows_by_value(windows):
+        found = layout(window)
+        source[rows], nth[rows] = found.source[within[rows]], found.nth[within[rows]]
+    return source, nth
+
+
+def by_source(source: Int32Array, count: int) -> Int64Array:
+    """The slots of the first of `count` sources, then those of the second, ..., each in order."""
+    # Numpy sorts 16-bit integers by radix, several times as fast as longer ones.
+    order = np.argsort(source.astype(np.uint16), kind="stable")
+    if count > 2**16:
+        order = order[np.argsort((source >> 16).astype(np.uint16)[order], kind="stable")]
+    return order
