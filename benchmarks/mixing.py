@@ -4,9 +4,8 @@
 
 A slot is which source comes next, and which of its samples. Slots are asked for in calls of 256, as
 a loader does, from a position on without anything before it. `first` is the first call. `mean` is
-over all later calls, those among them that compute an era, a block or a leaf too. The longest of
-these has 2**20 slots, so with many sources 4 or 8 times as many slots are measured. `steady` is
-the median call.
+over all later calls, those among them that lay out a window too, the longest of which has 2**16
+slots. `steady` is the median call.
 
 The second table is of mixes that are iterated over, see `benchmarks.mixing_peers`. `--peers` is the
 interpreter of an environment that has the other libraries.
@@ -42,11 +41,11 @@ _MANY, _VERY_MANY = 10_000, 100_000
 _LONG_RUN = 200
 """ms of CPU time for the first call from which on one run has to do."""
 
-_SCHEMES = ("block", "exact", "random", "uniform", "round_robin")
+_SCHEMES = ("even", "exact", "block", "random", "uniform", "round_robin")
 _UNWEIGHTED = ("uniform", "round_robin")
 _FAR, _LESS_FAR = 10**12, 10**9
-_NEARER = ("random", "uniform", "glides")
-"""Schemes and kinds of weights that are measured less far out."""
+_NEARER = ("glides",)
+"""Kinds of weights that are measured less far out."""
 _GLIDE = 2**31
 
 Locate = Callable[[npt.NDArray[np.int64]], object]
@@ -113,7 +112,7 @@ def _compare_schemes(numbers_of_sources: Sequence[int], slots: int) -> list[Cost
             for name in _SCHEMES:
                 if name in _UNWEIGHTED and kind != "integers":
                     continue
-                far = _LESS_FAR if name in _NEARER or kind in _NEARER else _FAR
+                far = _LESS_FAR if kind in _NEARER else _FAR
                 for position in (0, far):
                     costs.append(_scheme_cost(name, kind, weights, position, measured))
                     _show(costs[-1])

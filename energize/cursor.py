@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol, Self, TypeVar
 import numpy as np
 
 from energize.errors import EmptyDatasetError, StateError
-from energize.reading import Fetches, Reading, resolve
+from energize.reading import Fetches, Reading, read_items
 from energize.topology import Lane
 
 State = dict[str, Any]
@@ -66,7 +66,7 @@ class Cursor(ABC, Iterator[T_co]):
 
     @property
     def ended(self) -> bool:
-        """Whether the epoch is known to be over. A stream may learn it only by asking for more."""
+        """Whether the epoch is known to have ended. A stream may learn it by asking for more."""
         return False
 
     def close(self) -> None:
@@ -158,12 +158,12 @@ class CountingCursor(Cursor[T]):
     def _fetch(self) -> None:
         chunk = self._positions[self._fetched : self._fetched + self._at_once]
         if not chunk:
-            # In an uneven last round some lanes have no item; the epoch is over for them all.
+            # In an uneven last round some lanes have no item; the epoch has ended for them all.
             self._taken = -(-(self._end - self._start) // self._lane.count)
             raise StopIteration
         positions = np.arange(chunk.start, chunk.stop, chunk.step, dtype=np.int64)
         began = time.perf_counter()
-        self._waiting.extend(resolve(self._dataset, positions, self._reading))
+        self._waiting.extend(read_items(self._dataset, positions, self._reading))
         self._fetched += len(chunk)
         if time.perf_counter() - began < _AT_ONCE_SECONDS:
             self._at_once = min(2 * self._at_once, self._most_at_once)

@@ -35,13 +35,12 @@ from energize.outline import (
     Outline,
     Survey,
     packed_outline,
-    same_inputs,
-    settings_differences,
     survey,
     tree_differences,
 )
 from energize.parts import PartReader, PartStream
-from energize.reading import Failed, Reading, resolve
+from energize.past import differences_until
+from energize.reading import Failed, Reading, read_items
 from energize.refs import Refs
 from energize.streaming import IndexedStream, LaneCursor, Stream, TakenStream
 from energize.topology import SINGLE_LANE, Lane
@@ -120,25 +119,7 @@ class Dataset(Description, ABC, Generic[T_co]):
         position = state.get("position")
         if not node.indexed or not isinstance(position, int):
             return tree_differences(saved, current)
-        return node.differences_until(position, saved, current, later)
-
-    def differences_until(
-        self, items: int, saved: Outline, current: Outline, later: list[str]
-    ) -> Iterator[str]:
-        """As `mismatches`, of a node inside, of which `items` items have been given."""
-        node: Dataset[Any] = self
-        while node.passes_on:
-            node = node.inputs[0]
-        taken = node.taken(items) if isinstance(node, IndexedDataset) else None
-        if taken is None or not same_inputs(saved, current):
-            yield from tree_differences(saved, current)
-            return
-        before, lines = node.settings_until(items, saved, later)
-        yield from settings_differences(before, current)
-        yield from lines
-        inputs = zip(node.inputs, saved["inputs"], current["inputs"], taken, strict=True)
-        for each, one, other, given in inputs:
-            yield from each.differences_until(given, one, other, later)
+        return differences_until(node, position, saved, current, later)
 
     def settings_until(
         self, items: int, saved: Outline, later: list[str]
@@ -370,7 +351,7 @@ class IndexedDataset(Dataset[T_co]):
                 f"{type(self).__name__}.at: positions are whole numbers, 0 or more and below 2**62,"
                 f" in one row; got {str(positions)[:80]}"
             )
-        return resolve(self, asked.astype(np.int64), reading)
+        return read_items(self, asked.astype(np.int64), reading)
 
     def open(
         self,

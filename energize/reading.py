@@ -73,7 +73,7 @@ class Fetches(Protocol[T]):
     def fetch(self, positions: Int64Array, reading: Reading) -> list[T | Failed]: ...
 
 
-def resolve(dataset: Fetches[T], positions: Int64Array, reading: Reading) -> list[T]:
+def read_items(dataset: Fetches[T], positions: Int64Array, reading: Reading) -> list[T]:
     """The items at `positions`, each failed one replaced by the first substitute that does not
     fail.
 

@@ -27,7 +27,7 @@ import numpy as np
 from energize.arrays import Int64Array
 from energize.cursor import INFINITE, LAST_START, Cursor, Origin, State, counter_field, state_field
 from energize.errors import EmptyDatasetError, StateError
-from energize.reading import MAX_ATTEMPTS, Fetches, Reading, resolve
+from energize.reading import MAX_ATTEMPTS, Fetches, Reading, read_items
 from energize.topology import Lane
 
 T = TypeVar("T")
@@ -93,18 +93,18 @@ class IndexedStream(Stream[T]):
         self.origin = (Origin(0, position, attempt=attempt * MAX_ATTEMPTS),)
         if attempt:
             reading = self._reading.again(attempt * MAX_ATTEMPTS)
-            return resolve(self._dataset, np.array([position], dtype=np.int64), reading)[0]
+            return read_items(self._dataset, np.array([position], dtype=np.int64), reading)[0]
         while self._read or self._coming:
             if not self._read:
                 self._fetch()
             found, item = self._read.popleft()
             if found == position:
                 return item
-        return resolve(self._dataset, np.array([position], dtype=np.int64), self._reading)[0]
+        return read_items(self._dataset, np.array([position], dtype=np.int64), self._reading)[0]
 
     def _fetch(self) -> None:
         some = [self._coming.popleft() for _ in range(min(len(self._coming), self._at_once))]
-        items = resolve(self._dataset, np.array(some, dtype=np.int64), self._reading)
+        items = read_items(self._dataset, np.array(some, dtype=np.int64), self._reading)
         self._read.extend(zip(some, items, strict=True))
 
     def state(self) -> State:

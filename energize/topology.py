@@ -14,10 +14,10 @@ from energize.ranks import Ranks, current_ranks
 class Lane:
     """Every `count`-th item of each epoch of a dataset: the items index, index + count, ...
 
-    What an indexed dataset gives does not depend on the number of lanes. A stream, such as a
+    What an indexed dataset delivers does not depend on the number of lanes. A stream, such as a
     filter, whose items can only be found one after another, is divided where it reads: each lane
-    has its own part of the input. So which items a stream gives, and in which order, depends on the
-    number of lanes; on nothing else of who reads them.
+    has its own part of the input. So which items a stream yields, and in which order, depends on
+    the number of lanes; on nothing else of who reads them.
     """
 
     index: int = 0

@@ -68,7 +68,7 @@ class EncodedCaption(Sample):
 
 @dataclass(kw_only=True, slots=True)
 class CaptionBatch(Batch):
-    """Images (n, 3, SIDE, SIDE); tokens (n, longest), int64, PADDING behind; loss weights (n,)."""
+    """Images (n, 3, SIDE, SIDE); tokens (n, longest), padded, int64; loss weights (n,)."""
 
     image: torch.Tensor
     tokens: torch.Tensor

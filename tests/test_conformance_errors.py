@@ -89,7 +89,7 @@ REFUSED = {
     ),
     "points out of order": (
         lambda: WeightScheduler([point(5, a=1), point(2, a=1)]),
-        "WeightScheduler: step 2 comes behind step 5",
+        "WeightScheduler: step 2 comes after step 5",
     ),
     "points that are no pairs": (lambda: Schedule([3, 4]), r"pair \(step, value\); got 3"),
     "points that are no list": (lambda: Schedule(None), "a list of .*pairs; got None"),
@@ -117,7 +117,7 @@ REFUSED = {
         lambda: QuotaDataset((numbers(3), Quota(choose=1)), epoch_size=5),
         r"epoch_size=5 and choose of stream 0 \(.*\) contradict",
     ),
-    "a rest that is too little for all devices": (
+    "a remainder that is too small for all devices": (
         lambda: composed((5, 5), "random", 1, 4),
         r"10 samples leaves 2 .* too few for 4 devices. Use drop_last=True .*; pad=\.\.\. ",
     ),

@@ -27,7 +27,7 @@ from energize import (
     SubstitutionError,
     get_loader,
 )
-from energize.reading import Failed, Reading, log_failure, raise_error, resolve
+from energize.reading import Failed, Reading, log_failure, raise_error, read_items
 from tests.support.datasets import INDEXED, STREAMING, noisy, numbers, shuffled
 from tests.support.loading import epoch_in_turns, loader_of, prints, take
 
@@ -381,7 +381,7 @@ def test_attempts_are_counted_from_that_of_the_reading():
             return [failed if len(self.attempts) < 4 else int(each) for each in positions]
 
     asked = Asked()
-    assert resolve(asked, np.array([7]), Reading(attempt=100)) == [7]
+    assert read_items(asked, np.array([7]), Reading(attempt=100)) == [7]
     assert asked.attempts == [100, 101, 102, 103]
 
 

@@ -17,7 +17,7 @@ from rich.text import Text
 
 import energize.cli.mix_options as opt
 from energize.cli.mix_options import count_text, counted_text, print_table, table_console
-from energize.preview.asked import Asked, Mix, read_mix
+from energize.preview.asked import Asked, AskedMix, read_mix
 from energize.preview.chart import check_chart, draw_shares
 from energize.preview.simulating import Simulation, SourceForecast
 from energize.preview.simulating import simulate as simulated
@@ -79,7 +79,7 @@ def _waiting(text: str) -> AbstractContextManager[object]:
     return Console(stderr=True).status(text) if sys.stderr.isatty() else nullcontext()
 
 
-def _as_json(simulation: Simulation, mix: Mix) -> dict[str, Any]:
+def _as_json(simulation: Simulation, mix: AskedMix) -> dict[str, Any]:
     rows = zip(simulation.sources, mix.dataset.sources, mix.asked, strict=True)
     return {
         "steps": simulation.steps,
@@ -98,7 +98,7 @@ def _as_json(simulation: Simulation, mix: Mix) -> dict[str, Any]:
     }
 
 
-def _show(console: Console, simulation: Simulation, mix: Mix) -> None:
+def _show(console: Console, simulation: Simulation, mix: AskedMix) -> None:
     print_table(console, _table(simulation, mix, with_weights=console.width >= _WIDE))
     for each, asked in zip(simulation.sources, mix.asked, strict=True):
         if not each.drawn:
@@ -109,7 +109,7 @@ def _show(console: Console, simulation: Simulation, mix: Mix) -> None:
             console.print(f"{each.name}: {why}", markup=False)
 
 
-def _table(simulation: Simulation, mix: Mix, *, with_weights: bool) -> Table:
+def _table(simulation: Simulation, mix: AskedMix, *, with_weights: bool) -> Table:
     steps, samples = simulation.steps, simulation.samples
     title = f"{counted_text(steps, 'step')}, {counted_text(samples, 'sample')}"
     several = len(simulation.sources) > 1

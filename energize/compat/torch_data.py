@@ -33,7 +33,7 @@ _NEVER = (-1, -1)
 """The place at which the loop after one without end starts."""
 
 _NO_END = 2**60
-"""Steps of a loop that is cut by who counts the steps of all workers."""
+"""Steps of a loop whose end is decided where the steps of all workers are counted."""
 
 
 _log = logging.getLogger("energize")
@@ -78,8 +78,8 @@ class TorchDataset(IterableDataset[T], Generic[T]):
     """The steps of this rank, which the workers of a DataLoader take in turn; made by
     `as_torch_dataset`.
 
-    Worker k of N gives the rank's steps k, k + N, ... of each loop: it reads with a `Loader` of its
-    own, as rank r + W * k of W * N ranks.
+    Worker k of N delivers the rank's steps k, k + N, ... of each loop: it reads with a `Loader` of
+    its own, as rank r + W * k of W * N ranks.
 
     **State.** `state_dict(steps)` is that of a `Loader` so many steps after the start of the loop:
     it goes on with any number of ranks and workers, and in `get_loader`. Of a stream only those who
@@ -259,7 +259,7 @@ class _Share(Iterator[T]):
     def begin(
         self, place: Place, state: State | None, made: int = 0, *, over: bool = False
     ) -> None:
-        """Begin a loop at a place, or go on in it after so many items, at its end if it is over."""
+        """Begin a loop at a place, or go on in it after so many items; at its end if `over`."""
         if state is not None:
             self._loader.load_state_dict(state)
         self._place, self._made, self._over = place, made, over
@@ -306,7 +306,7 @@ class _Share(Iterator[T]):
         return item
 
     def _look_for_end(self) -> None:
-        """Whether the rank's loop is over; what the reader still has then is padding."""
+        """Whether the rank's loop has ended; what the reader still has then is padding."""
         if not self._over and self._made >= self._own:
             self._over = True
             if not self._dataset.indexed and self._dataset.steps_per_epoch is None:

@@ -18,7 +18,7 @@ _LOOK = 0.0005
 class Agreement:
     """The ranks of a process group. Each method is called by all of them at the same point.
 
-    Raises `LoaderError` when not all ranks take part within `timeout` seconds (None: ever).
+    Raises `LoaderError` when not all ranks answer within `timeout` seconds (None: ever).
     """
 
     def __init__(self, ranks: Ranks, timeout: float | None) -> None:
@@ -40,7 +40,7 @@ class Agreement:
         while not work.is_completed():
             if until is not None and time.monotonic() > until:
                 raise LoaderError(
-                    f"{what}: not all {self._ranks.world_size} ranks took part within "
+                    f"{what}: not all {self._ranks.world_size} ranks answered within "
                     f"timeout={self._timeout} s. Every rank has to make the same calls and the "
                     "same number of steps; this is rank {rank}".replace(
                         "{rank}", str(self._ranks.rank)

@@ -16,7 +16,7 @@ from energize.loader.failures import FailureLog
 from energize.loader.pool import WorkerPool
 from energize.loader.shipping import Fetch, rebuilt
 from energize.padding import marked
-from energize.reading import Reading, resolve
+from energize.reading import Reading, read_items
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -29,7 +29,7 @@ _AT_ONCE_SECONDS = 0.02
 
 
 class Reader(Protocol[T_co]):
-    """Gives the items of the steps one after another."""
+    """Delivers the items of the steps one after another."""
 
     def __call__(self, ask: Ask) -> Iterator[T_co]: ...
 
@@ -68,7 +68,7 @@ class IndexedFeed(Generic[T]):
         return at
 
     def begin_loop(self) -> bool:
-        """Get ready for another loop; False when the epoch is over, and it begins elsewhere."""
+        """Get ready for another loop; False when the epoch has ended, and it begins elsewhere."""
         if self._loop is None:
             return self._done < self._plan.steps
         self._step %= self._loop
@@ -105,7 +105,7 @@ def in_process(dataset: IndexedDataset[Any], reading: Reading) -> Reader[Any]:
             if not len(positions):
                 return
             began = time.perf_counter()
-            items = resolve(dataset, positions, reading)
+            items = read_items(dataset, positions, reading)
             if time.perf_counter() - began < _AT_ONCE_SECONDS:
                 count = min(2 * count, dataset.read_ahead)
             first += len(positions)

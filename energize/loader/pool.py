@@ -24,8 +24,8 @@ from energize.errors import LoaderError, WorkerDiedError
 from energize.loader.channel import Channel, channel_pair
 from energize.loader.leash import Leash
 from energize.loader.obituary import how_it_ended, unpicklable
+from energize.loader.regions import ReceivedRegions
 from energize.loader.shipping import NOT_STARTED, Reply, Request, loads, rebuilt
-from energize.loader.slots import ReceivedSlots
 from energize.loader.starting import ctrl_c_later
 from energize.loader.worker import Task, Trainer, serve
 
@@ -57,7 +57,7 @@ class _Member:
     channel: Channel
     leash: Leash
     pending: deque[tuple[int, Request]] = field(default_factory=deque)
-    slots: ReceivedSlots = field(default_factory=ReceivedSlots)
+    regions: ReceivedRegions = field(default_factory=ReceivedRegions)
     silent: float = 0.0
     ends: int = 0
 
@@ -181,7 +181,7 @@ class WorkerPool:
     def _receive_from(self, member: _Member) -> None:
         try:
             for message in member.channel.received():
-                reply, size = loads(message.data, message.descriptors, member.slots)
+                reply, size = loads(message.data, message.descriptors, member.regions)
                 if reply.error is not None and reply.ticket == NOT_STARTED:
                     raise rebuilt(reply.error)
                 reply.size = size

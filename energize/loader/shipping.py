@@ -15,14 +15,14 @@ import numpy as np
 from energize.cursor import State
 from energize.errors import LoaderError
 from energize.late import torch
-from energize.loader.slots import ReceivedSlots, SlotBytes, Slots
+from energize.loader.regions import ReceivedRegions, RegionBytes, Regions
 
 NOT_STARTED = -1
 """The ticket of what a worker sends that cannot start."""
 
 SMALL = 512 * 1024
 """Bytes up to which a tensor or an array is copied through the socket; a larger one goes through a
-slot of shared memory."""
+region of shared memory."""
 
 _LENGTH = struct.Struct("!Q")
 
@@ -126,23 +126,23 @@ def rebuilt(error: ShippedError) -> BaseException:
 
 
 class _Buffers:
-    """Keeps large buffers of a pickle in slots: `sent`, in their order."""
+    """Keeps large buffers of a pickle in regions: `sent`, in their order."""
 
-    def __init__(self, slots: Slots) -> None:
-        self._slots = slots
-        self.sent: list[SlotBytes] = []
+    def __init__(self, regions: Regions) -> None:
+        self._regions = regions
+        self.sent: list[RegionBytes] = []
 
     def keep_in_pickle(self, buffer: pickle.PickleBuffer) -> bool:
-        """Whether a buffer stays in the pickle; else it is in a slot now."""
+        """Whether a buffer stays in the pickle; else it is in a region now."""
         raw = buffer.raw()
         if raw.nbytes <= SMALL:
             return True
-        self.sent.append(self._slots.put(np.frombuffer(raw, dtype=np.uint8)))
+        self.sent.append(self._regions.put(np.frombuffer(raw, dtype=np.uint8)))
         return False
 
 
 class _Pickler(pickle.Pickler):
-    """Tensors as buffers, as numpy's arrays are anyway; large buffers in slots.
+    """Tensors as buffers, as numpy's arrays are anyway; large buffers in regions.
 
     It must not refer to itself: with a method of its own as callback it would live, and hold the
     whole batch, until garbage is collected, and new memory costs more than copying a batch.
@@ -174,29 +174,29 @@ def _tensor(data: Any, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tens
     return torch.frombuffer(data, dtype=dtype).reshape(shape)
 
 
-def dumps(value: Any, slots: Slots) -> tuple[memoryview, list[int]]:
-    """`value` packed for the process at the other end, large buffers in slots; and the descriptors
-    of slots that are new.
+def dumps(value: Any, regions: Regions) -> tuple[memoryview, list[int]]:
+    """`value` packed for the process at the other end, large buffers in regions; and the
+    descriptors of regions that are new.
     """
     buffer = io.BytesIO()
-    buffers = _Buffers(slots)
+    buffers = _Buffers(regions)
     _Pickler(buffer, buffers).dump(value)
     length = buffer.tell()
-    made, descriptors, dropped = slots.news()
+    made, descriptors, dropped = regions.news()
     pickle.dump((buffers.sent, made, dropped), buffer, 5)
     buffer.write(_LENGTH.pack(length))
     return buffer.getbuffer(), descriptors
 
 
-def loads(data: memoryview, descriptors: list[int], slots: ReceivedSlots) -> tuple[Any, int]:
-    """What `dumps` packed, and the bytes that it takes; large buffers lie in the worker's slots
+def loads(data: memoryview, descriptors: list[int], regions: ReceivedRegions) -> tuple[Any, int]:
+    """What `dumps` packed, and the bytes that it takes; large buffers lie in the worker's regions
     until they are let go.
     """
     end = len(data) - _LENGTH.size
     (length,) = _LENGTH.unpack(data[end:])
-    buffers: list[SlotBytes]
+    buffers: list[RegionBytes]
     buffers, made, dropped = pickle.loads(data[length:end])  # noqa: S301 - from our own worker
-    slots.update(made, descriptors, dropped)
-    views = [slots.view(each).data for each in buffers]
+    regions.update(made, descriptors, dropped)
+    views = [regions.view(each).data for each in buffers]
     value = pickle.loads(data[:length], buffers=views)  # noqa: S301 - from our own worker
     return value, len(data) + sum(each.size for each in buffers)

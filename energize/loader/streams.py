@@ -153,7 +153,7 @@ class StreamFeed(Generic[T]):
         self.padding = False
 
     def begin_loop(self) -> bool:
-        """Get ready for another loop; False when the epoch is over, and it begins elsewhere."""
+        """Get ready for another loop; False when the epoch has ended, and it begins elsewhere."""
         self._came = False
         if self._loop is not None:
             self._step %= self._loop

@@ -24,10 +24,10 @@ from energize.dataset import Dataset, IndexedDataset
 from energize.errors import EncoderError, LoaderError
 from energize.late import torch
 from energize.loader.channel import Channel
+from energize.loader.regions import Regions
 from energize.loader.shipping import NOT_STARTED, Reply, Request, StreamOn, dumps, shipped
-from energize.loader.slots import Slots
 from energize.loader.starting import ignore_ctrl_c
-from energize.reading import Failed, Reading, resolve
+from energize.reading import Failed, Reading, read_items
 from energize.topology import Lane
 
 _LOOK_FOR_TRAINER = 0.5
@@ -74,7 +74,7 @@ def serve(
     channel = Channel(end)
     outbox: queue.SimpleQueue[tuple[memoryview, list[int]]] = queue.SimpleQueue()
     threading.Thread(target=_send_all, args=(outbox, channel), daemon=True).start()
-    slots = Slots()
+    regions = Regions()
     with suppress(EOFError, OSError):
         started = task or _rebuilt_task(channel.wait().data, channel)
         if started is None:
@@ -84,7 +84,7 @@ def serve(
             message = pickle.loads(channel.wait().data)  # noqa: S301 - from the trainer
             if message is None:
                 return
-            outbox.put(_packed(worker.answered(*message), slots))
+            outbox.put(_packed(worker.answered(*message), regions))
 
 
 def _rebuilt_task(data: memoryview, channel: Channel) -> Task | None:
@@ -98,7 +98,7 @@ def _rebuilt_task(data: memoryview, channel: Channel) -> Task | None:
             "interactive session, or use multiprocessing_context='fork'"
         )
         wrong.__cause__ = error
-        channel.send(*dumps(Reply(NOT_STARTED, error=shipped(wrong)), Slots()))
+        channel.send(*dumps(Reply(NOT_STARTED, error=shipped(wrong)), Regions()))
         return None
 
 
@@ -145,9 +145,9 @@ def _send_all(outbox: queue.SimpleQueue[tuple[memoryview, list[int]]], channel: 
                 os.close(descriptor)
 
 
-def _packed(reply: Reply, slots: Slots) -> tuple[memoryview, list[int]]:
+def _packed(reply: Reply, regions: Regions) -> tuple[memoryview, list[int]]:
     try:
-        return dumps(reply, slots)
+        return dumps(reply, regions)
     except Exception as error:  # pickling runs the code of the user's classes
         unsendable = LoaderError(
             f"items cannot be sent from a worker to the trainer: {type(error).__name__}: {error}. "
@@ -157,7 +157,7 @@ def _packed(reply: Reply, slots: Slots) -> tuple[memoryview, list[int]]:
             "prefetch_factor or prefetch_bytes"
         )
         unsendable.__cause__ = error
-        return dumps(Reply(reply.ticket, error=shipped(unsendable)), slots)
+        return dumps(Reply(reply.ticket, error=shipped(unsendable)), regions)
 
 
 @dataclass(slots=True)
@@ -186,7 +186,7 @@ class _Worker:
             else:
                 positions = np.array(request.positions, dtype=np.int64)
                 dataset = cast("IndexedDataset[Any]", self.task.dataset)
-                reply.items = resolve(dataset, positions, self._reading())
+                reply.items = read_items(dataset, positions, self._reading())
         except Exception as error:  # raised again in the trainer
             reply.error = shipped(error)
         reply.failures, self.failures = self.failures, []

@@ -27,7 +27,7 @@ from energize.wrappers.staged import StagedDataset
 T_batch = TypeVar("T_batch")
 
 PathLike = str | os.PathLike[str]
-Mix = PathLike | Node | Staged
+GivenMix = PathLike | Node | Staged
 """A prepared folder or a metadataset file; or what was made of one already."""
 Encoder = TaskEncoder[Any, Any, Any, T_batch]
 Encoders = Encoder[T_batch] | Mapping[type[Any], Encoder[T_batch]]
@@ -35,7 +35,7 @@ Encoders = Encoder[T_batch] | Mapping[type[Any], Encoder[T_batch]]
 
 
 def get_train_dataset(
-    path: Mix,
+    path: GivenMix,
     *,
     split_part: str = "train",
     worker_config: WorkerConfig | None = None,

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from energize.errors import ConfigError, nearest
 from energize.metadataset.grammar import NODE, OLDER, OWN, SHARED, THEIRS, Grammar, keys_at
-from energize.metadataset.keys import ENERGIZE, ENERGON, Home, Node
+from energize.metadataset.keys import ENERGIZE, ENERGON, Home, Spec
 from energize.metadataset.located import KeyPath, Located
 from energize.metadataset.problems import Problem, shown
 from energize.metadataset.table import Key, Table, keys_of, unknown_key, valid_keys
@@ -100,22 +100,22 @@ class NodeChecker(Checker):
         super().__init__(text)
         self.grammar, self.weights = grammar, weights
 
-    def node(self, value: Any, path: KeyPath, place: str) -> Node | None:
+    def node(self, value: Any, path: KeyPath, place: str) -> Spec | None:
         """The node at `path`, which is a split, an entry or a stage."""
         if not isinstance(value, Mapping):
             expected = self.grammar.nodes[Home(place)]
             hint = f"; write `path: {value}`" if expected == NODE and isinstance(value, str) else ""
             self.fault(path, f"expected {expected}; got {shown(value)}{hint}")
             return None
-        return self.mapping(Node, value, path, keys_at(self.grammar, place, value))
+        return self.mapping(Spec, value, path, keys_at(self.grammar, place, value))
 
     def made(self, table: type[T], values: dict[str, Any]) -> T:
-        given = {"given": frozenset(values)} if table is Node else {}
+        given = {"given": frozenset(values)} if table is Spec else {}
         return table(**values, **given)
 
     def faults(self, read: Table) -> Iterator[tuple[str, str]]:
         yield from read.faults()
-        if isinstance(read, Node) and self.weights and (fault := read.unweighted()):
+        if isinstance(read, Spec) and self.weights and (fault := read.unweighted()):
             yield "blend" if read.blend else "datasets", fault
 
     def missing(self, key: Key, path: KeyPath, strange: Sequence[str]) -> None:
@@ -140,7 +140,7 @@ class NodeChecker(Checker):
 
     def _known_elsewhere(self, name: str, place: str) -> str:
         """What is wrong with a key of another place or another grammar; "" for other keys."""
-        home = next((key.home for key in keys_of(Node) if key.name == name), "")
+        home = next((key.home for key in keys_of(Spec) if key.name == name), "")
         if name == "stages" and place in (Home.ENTRY, Home.STAGE):
             return (
                 f"{name!r} are parts of the whole run, so they stand in a split, not in an entry "

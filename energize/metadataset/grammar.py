@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from energize.metadataset.keys import ENERGIZE, ENERGON, Home, Node
+from energize.metadataset.keys import ENERGIZE, ENERGON, Home, Spec
 from energize.metadataset.table import Key, keys_of
 
 SHARED = (Home.DATASET, Home.BLEND, Home.ENTRY, Home.OLDER_BLEND, Home.OLDER_ENTRY)
@@ -71,7 +71,7 @@ def grammar_of(data: Any) -> Grammar:
 def keys_at(grammar: Grammar, place: str, given: Collection[str]) -> dict[str, Key]:
     """The keys that a node has at a place, where it has those `given` already."""
     homes = set(_homes(grammar, place, given))
-    keys = [key for key in keys_of(Node) if key.home in homes]
+    keys = [key for key in keys_of(Spec) if key.home in homes]
     if grammar is not OWN:  # which has no tables in the place of values
         keys = [replace(key, table=None, called="") if key.table else key for key in keys]
     return {key.name: key for key in keys}

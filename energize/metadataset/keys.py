@@ -152,7 +152,7 @@ class Composed(Table):
 
 
 @dataclass(frozen=True)
-class Node(Table):
+class Spec(Table):
     """A dataset, a blend or stages, as they are written; keys that are left out are None.
 
     `given` are those that are not.
@@ -178,14 +178,14 @@ class Node(Table):
     proportion: Number | None = key(Home.QUOTA_ENTRY, "its part of an epoch")
     repeat: Number | None = key(Home.QUOTA_ENTRY, "passes over it in an epoch")
     choose: Chosen | None = key(Home.QUOTA_ENTRY, "samples of it in an epoch")
-    blend: tuple[Node, ...] = key(
+    blend: tuple[Spec, ...] = key(
         Home.BLEND,
         nodes=Home.ENTRY,
         called="a list of one or more datasets or blends, each with its weight",
         required=True,
         default=(),
     )
-    datasets: tuple[Node, ...] = key(
+    datasets: tuple[Spec, ...] = key(
         Home.OLDER_BLEND,
         nodes=Home.ENTRY,
         called="a list of one or more datasets, each with its weight",
@@ -213,7 +213,7 @@ class Node(Table):
     batch: Named | None = key(Home.SETTING, "settings of batches")
     seed: Whole | None = key(Home.SETTING, "the order of what is read")
     steps: Positive | None = key(Home.PLAN, "the steps of the training")
-    stages: tuple[Node, ...] = key(
+    stages: tuple[Spec, ...] = key(
         Home.PLAN,
         nodes=Home.STAGE,
         called="a list of one or more stages",
@@ -223,7 +223,7 @@ class Node(Table):
     given: frozenset[str] = frozenset()
 
     @property
-    def entries(self) -> tuple[Node, ...]:
+    def entries(self) -> tuple[Spec, ...]:
         """What is blended; nothing in a dataset."""
         return self.blend or self.datasets
 
@@ -239,12 +239,12 @@ class Node(Table):
 
     @property
     def by_quotas(self) -> bool:
-        """Whether its entries take part with quotas, not with weights."""
+        """Whether its entries are mixed by quotas, not by weights."""
         return any(self.mixed_by(BY_QUOTAS))
 
     def mixed_by(self, homes: Collection[Home]) -> Iterator[str]:
         """The keys of some homes that it and its entries have, as messages call them."""
-        rows = [row for row in keys_of(Node) if row.home in homes]
+        rows = [row for row in keys_of(Spec) if row.home in homes]
         own = (row.name for row in rows if row.home not in ENTRIES)
         yield from (repr(name) for name in own if name in self.given)
         for number, entry in enumerate(self.entries):

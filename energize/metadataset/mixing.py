@@ -5,21 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from energize.metadataset.keys import Home, Node
+from energize.metadataset.keys import Home, Spec
 from energize.metadataset.table import Key, keys_of
 from energize.order.arrangement import WEIGHTLESS
 
 _INHERITED = ("scheme", "block_size", "stop")
 
 
-def options_of(node: Node, around: Mapping[str, Any]) -> dict[str, Any]:
+def options_of(node: Spec, around: Mapping[str, Any]) -> dict[str, Any]:
     """What a blend says beside weights or quotas, as options of `BlendDataset` or `QuotaDataset`;
     `around` is what it has from the blends around it.
     """
     if node.by_quotas:
         return {key.name: getattr(node, key.name) for key in _said(node, Home.QUOTA_BLEND)}
     own = {key.name: getattr(node, key.name) for key in _said(node, Home.WEIGHTED_BLEND)}
-    for key in keys_of(Node):
+    for key in keys_of(Spec):
         values = [getattr(entry, key.name) for entry in node.entries]
         if key.home == Home.WEIGHTED_ENTRY and any(value is not None for value in values):
             own[key.name] = values
@@ -30,7 +30,7 @@ def options_of(node: Node, around: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def inherited_options(
-    node: Node, options: Mapping[str, Any], around: Mapping[str, Any]
+    node: Spec, options: Mapping[str, Any], around: Mapping[str, Any]
 ) -> Mapping[str, Any]:
     """Of the options of a blend, those that hold for the blends inside.
 
@@ -43,10 +43,10 @@ def inherited_options(
     return {name: options[name] for name in names if name in options}
 
 
-def _said(node: Node, home: str) -> list[Key]:
+def _said(node: Spec, home: str) -> list[Key]:
     """The keys of a home that have another value than their default."""
     return [
         key
-        for key in keys_of(Node)
+        for key in keys_of(Spec)
         if key.home == home and getattr(node, key.name) not in (None, key.default)
     ]

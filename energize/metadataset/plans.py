@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from energize.errors import ConfigError
-from energize.metadataset.keys import Node
+from energize.metadataset.keys import Spec
 from energize.metadataset.located import KeyPath, Located
 from energize.metadataset.problems import Problem
 from energize.order.stages.plan import Stage, StagePlan
@@ -28,11 +28,11 @@ class FaultyError(Exception):
 def plan_of(
     text: Located,
     path: KeyPath,
-    around: Node,
-    stages: Sequence[tuple[Node, KeyPath]],
+    around: Spec,
+    stages: Sequence[tuple[Spec, KeyPath]],
     *,
-    default: tuple[Node, KeyPath] | None,
-    read: Callable[[Node, KeyPath], D],
+    default: tuple[Spec, KeyPath] | None,
+    read: Callable[[Spec, KeyPath], D],
 ) -> StagePlan[D]:
     """The plan of the stages at `path`, each with where it is written; `read` makes its dataset.
 
@@ -61,7 +61,7 @@ def plan_of(
         raise FaultyError(*_problems(str(error), places, text.place(path))) from None
 
 
-def _settings(own: Node, around: Node) -> dict[str, Any]:
+def _settings(own: Spec, around: Spec) -> dict[str, Any]:
     return {
         "seq_len": own.seq_len or around.seq_len,
         "seed": around.seed if own.seed is None else own.seed,

@@ -11,7 +11,7 @@ from typing import Any
 from energize.errors import nearest
 from energize.metadataset.checking import NodeChecker
 from energize.metadataset.grammar import Grammar, grammar_of
-from energize.metadataset.keys import ENERGIZE, Home, Node
+from energize.metadataset.keys import ENERGIZE, Home, Spec
 from energize.metadataset.located import KeyPath, Located, read_yaml
 from energize.metadataset.problems import Problem, as_error, shown
 from energize.metadataset.table import unknown_key
@@ -27,7 +27,7 @@ class Metadataset:
     """A metadataset file, checked by itself: what it refers to was not looked at."""
 
     file: Path
-    splits: Mapping[str, Node]
+    splits: Mapping[str, Spec]
     text: Located
 
     def place(self, path: KeyPath = ()) -> str:
@@ -68,7 +68,7 @@ def load(file: Path, problems: list[Problem]) -> Metadataset | None:
     """The document in `file`, or None when it cannot be used; every fault goes to `problems`."""
     found: list[Problem] = []
     text = read_yaml(file, found)
-    splits: Mapping[str, Node] = {}
+    splits: Mapping[str, Spec] = {}
     if text is not None and isinstance(text.data, dict) and _is_of_stages(text.data):
         found.append(text.problem(("training",), STAGE_FILE))
     elif text is not None:
@@ -83,7 +83,7 @@ def _is_of_stages(data: dict[str, Any]) -> bool:
     return "training" in data and "splits" not in data
 
 
-def _checked(text: Located) -> tuple[dict[str, Node], list[Problem]]:
+def _checked(text: Located) -> tuple[dict[str, Spec], list[Problem]]:
     """The splits of a document, and what is wrong with it."""
     data, grammar = text.data, grammar_of(text.data)
     if not isinstance(data, Mapping):

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from energize.errors import MetadatasetError, nearest
-from energize.metadataset.keys import Composed, ScheduleTable
-from energize.metadataset.keys import Node as Spec
+from energize.metadataset.keys import Composed, ScheduleTable, Spec
 from energize.metadataset.located import KeyPath
 from energize.metadataset.mixing import inherited_options, options_of
 from energize.metadataset.plans import FaultyError, plan_of

@@ -11,13 +11,11 @@ import numpy as np
 from energize.arrays import FloatArray, Int64Array
 from energize.errors import ConfigError, nearest
 from energize.numbers import whole_number
+from energize.order.apportionment import Apportionment
 from energize.order.glide import Glide
-from energize.order.split import Split
 from energize.order.turns import Greedy, Turns
 from energize.order.windows import Run, ShuffledWindows, WindowsAhead
 from energize.rng import derive
-
-__all__ = ["SCHEMES", "WEIGHTLESS", "Arrangement", "default_scheme", "option_names"]
 
 SCHEMES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
@@ -73,19 +71,19 @@ class Arrangement:
             return Turns(len(weights), first)
         if self.name == "greedy":
             return Greedy(weights // np.gcd.reduce(weights))
-        split = Split(weights, key=self._split_key(start), owed=owed)
-        return self._arranged(split, start, len(weights), None)
+        run = Apportionment(weights, key=self._rounding_key(start), owed=owed)
+        return self._arranged(run, start, len(weights), None)
 
     def whole(self, totals: Int64Array, start: int) -> Run:
         """A run in which sources have just these numbers of slots."""
-        split = Split(totals, key=self._split_key(start))
-        return self._arranged(split, start, len(totals), int(totals.sum()))
+        run = Apportionment(totals, key=self._rounding_key(start))
+        return self._arranged(run, start, len(totals), int(totals.sum()))
 
     def gliding(
         self, edges: Int64Array, shares: FloatArray, start: int, owed: FloatArray
     ) -> tuple[Run, Glide]:
         """The run of sources of these mean shares between edges, and what they are due in it."""
-        glide = Glide(edges, shares, key=self._split_key(start), owed=owed)
+        glide = Glide(edges, shares, key=self._rounding_key(start), owed=owed)
         return self._arranged(glide, start, shares.shape[1], int(edges[-1])), glide
 
     def check_follows(self, interpolations: Iterable[str]) -> None:
@@ -103,7 +101,7 @@ class Arrangement:
                 "interpolation='step'"
             )
 
-    def _split_key(self, start: int) -> int | None:
+    def _rounding_key(self, start: int) -> int | None:
         return derive(self._key, start) if self.name == "even" else None
 
     def _arranged(self, run: Run, start: int, sources: int, end: int | None) -> Run:
@@ -113,7 +111,7 @@ class Arrangement:
 
 
 def default_scheme(options: Iterable[str]) -> str:
-    """The scheme where none is named: `block` for who gives a `block_size`, else `even`."""
+    """The scheme where none is named: `block` where a `block_size` is given, else `even`."""
     return "block" if "block_size" in options else "even"
 
 

@@ -16,8 +16,6 @@ from energize.order.protocol import Scheme
 from energize.order.searching import first_where
 from energize.order.timeline import FARTHEST, Timeline
 
-__all__ = ["STOP_RULES", "slot_limits", "stopped_scheme"]
-
 STOP_RULES = ("restart", "first_exhausted", "all_exhausted")
 
 

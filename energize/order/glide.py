@@ -8,10 +8,8 @@ from math import isqrt
 import numpy as np
 
 from energize.arrays import BoolArray, FloatArray, Int64Array, rows_by_value
+from energize.order.apportionment import Apportionment
 from energize.order.remembered import Remembered
-from energize.order.split import Split
-
-__all__ = ["Glide", "glide_edges", "mean_shares"]
 
 _MOST_PIECES = 2048
 _LARGEST_TABLE = 2**20
@@ -21,18 +19,19 @@ _GAUSS_WEIGHTS = (5 / 18, 8 / 18, 5 / 18)
 
 
 def glide_edges(length: int, sources: int) -> Int64Array:
-    """Where pieces of a way of `length` slots begin, and its end.
+    """Where the pieces of `length` slots begin, and the end of the last.
 
-    So many that within a piece shares are straight enough: up to 8 million slots no source strays
-    by more than a quarter of a slot for it; then by as much more as the way is longer.
+    There are so many that shares are nearly straight within a piece: with up to 512 sources and 8
+    million slots no source strays by more than 0.4 slots for it. It is more in proportion to the
+    length beyond that, and to the square of the number of sources.
     """
     pieces = min(isqrt(length // 2) + 1, _MOST_PIECES, max(_LARGEST_TABLE // sources, 16), length)
     return np.arange(pieces + 1) * length // pieces
 
 
 class Glide:
-    """Slots from `edges[0]` = 0 on, shared out piece by piece: what sources are due of a piece is
-    rounded by largest remainder, and what rounding owes them is carried to the next.
+    """Slots from `edges[0]` = 0 on, shared out piece by piece: what sources are due in a piece
+    is rounded by largest remainder, and what rounding owes them is carried to the next.
 
     `shares` are those of each source (columns) in each piece (rows), and sum to 1. `owed` is what
     they are due from slots before the first.
@@ -50,19 +49,18 @@ class Glide:
             owed = owed + due[piece]
             totals[piece] = _rounded(owed, size, shares[piece] > 0)
             owed = owed - totals[piece]
-        self.owed = owed
-        """What sources are due at the end and have not had."""
+        self._owed = owed
         self._before = np.zeros((len(totals) + 1, len(owed)), dtype=np.int64)
         np.cumsum(totals, axis=0, out=self._before[1:])
-        self._split = Remembered(self._split_of, 4)
+        self._run = Remembered(self._run_of, 4)
 
     def counts(self, slots: Int64Array) -> Int64Array:
         pieces = self._piece(slots)
         counts = self._before[pieces]
         for piece, rows in rows_by_value(pieces):
-            members, split = self._split(piece)
+            members, run = self._run(piece)
             found = counts[rows]
-            found[:, members] += split.counts(slots[rows] - self._edges[piece])
+            found[:, members] += run.counts(slots[rows] - self._edges[piece])
             counts[rows] = found
         return counts
 
@@ -70,22 +68,32 @@ class Glide:
         pieces = self._piece(slots)
         source, nth = np.empty((2, len(slots)), dtype=np.int64)
         for piece, rows in rows_by_value(pieces):
-            members, split = self._split(piece)
-            member, found = split.locate(slots[rows] - self._edges[piece])
+            members, run = self._run(piece)
+            member, found = run.locate(slots[rows] - self._edges[piece])
             source[rows] = members[member]
             nth[rows] = found + self._before[piece, members[member]]
         return source, nth
+
+    def due(self, slot: int) -> FloatArray:
+        """What each source is due before a slot: what it has, and inside a piece its part of that;
+        at the end also what rounding still owes it.
+        """
+        piece = int(self._piece(np.array([slot]))[0])
+        before, after = self._before[piece : piece + 2]
+        begin, end = self._edges[piece : piece + 2].tolist()
+        due: FloatArray = before + (after - before) * ((slot - begin) / (end - begin))
+        return due + self._owed if slot == self.length else due
 
     def _piece(self, slots: Int64Array) -> Int64Array:
         """The piece of each slot; of the end the last one."""
         found = np.searchsorted(self._edges, slots, side="right") - 1
         return np.minimum(found, len(self._edges) - 2)
 
-    def _split_of(self, piece: int) -> tuple[Int64Array, Split]:
+    def _run_of(self, piece: int) -> tuple[Int64Array, Apportionment]:
         totals = self._before[piece + 1] - self._before[piece]
         members = np.flatnonzero(totals)
         key = None if self._key is None else self._key + piece
-        return members, Split(totals[members], key=key)
+        return members, Apportionment(totals[members], key=key)
 
 
 def mean_shares(shares_at: Callable[[FloatArray], FloatArray], edges: FloatArray) -> FloatArray:

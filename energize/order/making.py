@@ -30,8 +30,6 @@ from energize.order.varying import (
 from energize.order.weighing import Weighing
 from energize.order.weights import exact_weight, integer_weights, listed_weights, names_of
 
-__all__ = ["GivenWeights", "MixingScheme", "make_scheme"]
-
 T = TypeVar("T")
 
 GivenWeights: TypeAlias = Sequence[Weight] | Mapping[str, Weight] | WeightScheduler
@@ -48,7 +46,7 @@ def make_scheme(name: str, weights: GivenWeights, *, key: int = 0, **options: An
 
     | name | promise |
     |---|---|
-    | `even` | exact shares in every prefix, within 3.36 slots (mostly below 2); order drawn |
+    | `even` | exact shares in every prefix, within 3.36 slots; the order is drawn |
     | `exact` | exact shares in every prefix, within 1.68 slots; no draws |
     | `block` | the counts of `exact` at the ends of blocks of `block_size`, random order inside |
     | `random` | random order in windows of 65,536 slots, whose ends have the counts of `exact` |
@@ -57,10 +55,10 @@ def make_scheme(name: str, weights: GivenWeights, *, key: int = 0, **options: An
     | `greedy` | the order of Megatron's blending index |
 
     Under schedules, sources are due the integral of their shares. What a source is owed at a point
-    is carried on, so roundings do not add up; where shares glide, up to 8 million slots from point
-    to point, a source is within another quarter of a slot of the integral. Any slot before a point
-    of a schedule that changes in steps, or before a change of weights (`with_weights_from`), is
-    where it is without it.
+    is carried on, so roundings do not add up; where shares are interpolated, up to 8 million slots
+    from point to point, each of up to 512 sources is within another 0.4 slots of the integral. Any
+    slot before a point of a schedule that changes in steps, or before a change of weights
+    (`with_weights_from`), is where it is without it.
 
     Raises `WeightError` for weights that cannot be used, also where all are 0 at some slot, and
     `ConfigError` for an unknown name or option, and for schedules that the scheme cannot follow.

@@ -13,9 +13,6 @@ from energize.arrays import Int64Array
 from energize.errors import ConfigError
 from energize.numbers import whole_number
 
-__all__ = ["CheckedScheme", "NamedScheme", "Scheme"]
-
-
 _MOST_SLOTS = 2**62
 
 

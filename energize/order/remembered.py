@@ -6,8 +6,6 @@ from collections.abc import Callable, Hashable
 from functools import lru_cache
 from typing import Any, Generic, TypeVar
 
-__all__ = ["Remembered"]
-
 T = TypeVar("T")
 
 

@@ -14,16 +14,6 @@ from energize.errors import ConfigError, WeightError, nearest
 from energize.numbers import real_number, whole_number
 from energize.order.weights import checked_weight
 
-__all__ = [
-    "CHANGES",
-    "INTERPOLATIONS",
-    "Schedule",
-    "WeightSchedulePoint",
-    "WeightScheduler",
-    "weights_along",
-]
-
-
 INTERPOLATIONS = ("step", "linear", "cosine")
 CHANGES = ("block", "sample", "block_start")
 
@@ -35,8 +25,8 @@ class Schedule:
     """A weight that changes with the step; usable wherever a mix takes a weight.
 
     `points` are (step, value) pairs in order of their steps, which count from 0. A value holds from
-    its step on: `step` keeps it until the next point, `linear` and `cosine` glide to the value of
-    the next. Before the first point its value holds, behind the last one that of the last.
+    its step on: `step` keeps it until the next point, `linear` and `cosine` go gradually to that of
+    the next. Before the first point its value holds, after the last one that of the last.
 
     Steps are slots of the mix; or optimizer steps, when `slots_per_step` says how many slots one of
     them takes (the global batch size, for a mix of samples). `change` says what the blocks of the
@@ -299,6 +289,6 @@ def _checked_steps(given: Sequence[object], owner: str) -> list[int]:
             raise ConfigError(f"{owner}: there are two points at step {after}")
         if before > after:
             raise ConfigError(
-                f"{owner}: step {after} comes behind step {before}; give points in order of steps"
+                f"{owner}: step {after} comes after step {before}; give points in order of steps"
             )
     return steps

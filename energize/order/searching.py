@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-__all__ = ["first_where"]
-
 
 def first_where(
     holds: Callable[[int], bool], *, above: int, upto: int, guess: float | None = None
 ) -> int:
     """The least number above `above` for which `holds`, which is true of `upto` and of all numbers
-    behind the first. It takes few questions when `guess` is near it; without one, the middle is
+    after the first. It takes few questions when `guess` is near it; without one, the middle is
     asked first.
 
     >>> first_where(lambda number: number * number >= 90, above=0, upto=1000, guess=9)

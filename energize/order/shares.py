@@ -10,8 +10,6 @@ from energize.errors import ConfigError, WeightError
 from energize.numbers import real_number
 from energize.order.weights import as_fraction
 
-__all__ = ["checked_temperature", "limited", "tempered"]
-
 _ROUNDED = Fraction(1, 10**9)
 """How far limits may miss a sum of 1 because they were written with few digits."""
 

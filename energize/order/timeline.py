@@ -1,4 +1,4 @@
-"""A mix as a timeline of segments: in each the same sources, by weights that are fixed or glide.
+"""A mix as a timeline of segments: in each the same sources, by fixed or interpolated weights.
 
 Each segment is made from the ones before it, so nothing that comes later changes what came before.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -14,10 +15,10 @@ import numpy as np
 
 from energize.arrays import FloatArray, Int64Array, rows_by_value
 from energize.cursor import INFINITE
+from energize.order.apportionment import divided
 from energize.order.arrangement import Arrangement
 from energize.order.glide import Glide
 from energize.order.searching import first_where
-from energize.order.split import divided
 from energize.order.weighing import Weighing
 from energize.order.windows import Run
 
@@ -53,6 +54,12 @@ class Segment:
         counts[self.members] += self.run.counts(np.array([slot - self.start]))[0]
         return counts
 
+    def locate(self, slots: Int64Array) -> tuple[Int64Array, Int64Array]:
+        """For slots of this segment their sources, and how many slots before went to those."""
+        member, nth = self.run.locate(slots - self.start)
+        source = self.members[member]
+        return source, nth + self.before[source]
+
     @property
     def shares(self) -> FloatArray:
         """Those of the members at the start, in any unit."""
@@ -63,15 +70,14 @@ class Segment:
     def owed_after(self, after: Int64Array) -> FloatArray:
         """What every source was due by the end and has not had, with its slots `after` that."""
         length, owed = self.end - self.start, np.zeros(len(self.owed))
+        had = (after - self.before)[self.members]
         if isinstance(self.dues, Glide):
-            if length == self.dues.length:
-                owed[self.members] = self.dues.owed
+            owed[self.members] = self.dues.due(length) - had
         elif self.dues is not None:
             total = int(self.dues.sum())
             passes, rest = divmod(length, total)
             same = np.ones_like(self.dues)
             due, part = divided(rest * same, self.dues, 0 * same, total * same)
-            had = (after - self.before)[self.members]
             owed = self.owed.copy()
             owed[self.members] += (passes * self.dues + due - had) + part / total
         return owed
@@ -145,19 +151,22 @@ class Timeline:
     def counts(self, n: int) -> Int64Array:
         """The slots of every source among the first `n`."""
         self._reach(n)
-        return self._segments[int(self._numbers(np.array([n - 1]))[0])].counts(n)
+        return self._segments[self._number(max(n - 1, 0))].counts(n)
 
     def locate(self, slots: Int64Array) -> tuple[Int64Array, Int64Array]:
         """For each slot its source, and how many slots before it went to that source."""
         source, nth = np.empty((2, len(slots)), dtype=np.int64)
         if not len(slots):
             return source, nth
-        self._reach(int(slots.max()) + 1)
-        for number, rows in rows_by_value(self._numbers(slots)):
-            segment = self._segments[number]
-            member, found = segment.run.locate(slots[rows] - segment.start)
-            source[rows] = segment.members[member]
-            nth[rows] = found + segment.before[source[rows]]
+        low, high = int(slots.min()), int(slots.max())
+        self._reach(high + 1)
+        first = self._number(low)
+        if first == self._number(high):
+            return self._segments[first].locate(slots)
+        starts = np.array([segment.start for segment in self._segments])
+        numbers = np.searchsorted(starts, slots, side="right") - 1
+        for number, rows in rows_by_value(numbers):
+            source[rows], nth[rows] = self._segments[number].locate(slots[rows])
         return source, nth
 
     def first_beyond(self, limits: Int64Array) -> int | None:
@@ -186,9 +195,9 @@ class Timeline:
                 return min(mine.end, others.end)
         return None
 
-    def _numbers(self, slots: Int64Array) -> Int64Array:
-        starts = np.array([segment.start for segment in self._segments])
-        return np.asarray(np.maximum(np.searchsorted(starts, slots, side="right") - 1, 0))
+    def _number(self, slot: int) -> int:
+        """The segment that a slot lies in."""
+        return bisect_right(self._segments, slot, key=lambda segment: segment.start) - 1
 
     def _reach(self, n: int) -> None:
         """Find the segments of the first `n` slots."""
@@ -208,8 +217,10 @@ class Timeline:
             raise IndexError(f"the mix ends after {start} slots")
         changes = [each.start for each in self._weighings] + [slot for slot, _ in self._left_out]
         weighing = next(each for each in reversed(self._weighings) if each.start <= start)
-        end = min([weighing.next_point(start), *(slot for slot in changes if slot > start)])
-        glides = end < INFINITE and weighing.glides(start)
+        point = weighing.next_point(start)
+        cut = min([point, *(slot for slot in changes if slot > start)])
+        glides = point < INFINITE and weighing.glides(start)
+        end = point if glides else INFINITE
         weights = weighing.drawn.astype(np.int64) if glides else weighing.fixed(start)
         members = np.flatnonzero((left > 0) & (weights > 0))
         if not members.size:
@@ -218,14 +229,16 @@ class Timeline:
         run: Run
         dues: Int64Array | Glide = weights[members]
         if glides:
-            edges, shares = weighing.gliding(start, end, members)
+            edges, shares = weighing.gliding(start, point, members)
             run, dues = self._arrangement.gliding(edges, shares, start, owed[members])
             asked = _digest(members, edges, shares)
         else:
             first = self._next_turn(members, last)
             run = self._arrangement.fixed(weights[members], start, owed[members], first)
             asked = _digest(members, weights[members])
-        return self._closed(Segment(start, end, members, run, dues, before, owed, asked), left)
+        # Cut last: nothing before the cut may depend on it.
+        found = self._closed(Segment(start, end, members, run, dues, before, owed, asked), left)
+        return replace(found, end=min(found.end, cut))
 
     def _next_turn(self, members: Int64Array, last: Segment | None) -> int:
         """Which of the members has the next turn, where sources take turns."""

@@ -8,8 +8,6 @@ import numpy as np
 
 from energize.arrays import FloatArray, Int64Array
 
-__all__ = ["HuffmanTree", "huffman_tree"]
-
 
 @dataclass(frozen=True, slots=True)
 class HuffmanTree:

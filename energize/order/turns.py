@@ -1,4 +1,4 @@
-"""Orders that no split of the slots makes: sources in turn, and Megatron's greedy one."""
+"""Orders that no apportionment of slots makes: sources in turn, and Megatron's greedy one."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ import numpy as np
 
 from energize.arrays import Int32Array, Int64Array
 from energize.errors import ConfigError
-
-__all__ = ["Greedy", "Turns"]
 
 _LONGEST_PERIOD = 2**20
 

@@ -14,19 +14,6 @@ from energize.arrays import FloatArray
 from energize.order.schedule import Schedule, weights_along
 from energize.order.weights import exact_weight
 
-__all__ = [
-    "Product",
-    "Share",
-    "Sum",
-    "Weight",
-    "ever_positive",
-    "normalised",
-    "schedules_in",
-    "shares_at",
-    "weight_as_described",
-    "weights_at",
-]
-
 
 @dataclass(frozen=True)
 class Share:

@@ -1,5 +1,5 @@
-"""What sources weigh from a slot on: fixed shares, or shares that glide, between the slots at which
-schedules have points.
+"""What sources weigh from a slot on: shares that are fixed or interpolated between the slots at
+which schedules have points.
 """
 
 from __future__ import annotations
@@ -120,9 +120,10 @@ class Weighing:
     def _check_drawn(self, slots: Sequence[float], held: int | None = None) -> None:
         drawn = weights_at(self._weights, slots, held).any(axis=1)
         if not drawn.all():
+            slot = int(slots[int(drawn.argmin())])
             raise WeightError(
-                f"all {len(self._weights)} weights are 0 at slot {int(slots[drawn.argmin()])}: "
-                "nothing could be drawn there"
+                f"all {len(self._weights)} weights are 0 at slot {slot}: nothing could be drawn "
+                "there"
             )
 
 

@@ -16,20 +16,6 @@ from energize.arrays import Int64Array
 from energize.errors import WeightError
 from energize.numbers import real_number
 
-__all__ = [
-    "Weights",
-    "as_fraction",
-    "bounded_weights",
-    "checked_weight",
-    "exact_weight",
-    "integer_weights",
-    "largest_remainder",
-    "lean",
-    "listed_weights",
-    "names_of",
-]
-
-
 Weights: TypeAlias = Sequence[float] | Mapping[str, float]
 """One weight per source: by position, or by name in the order of the mapping."""
 

@@ -12,9 +12,7 @@ from energize.arrays import Int32Array, Int64Array, rows_by_value
 from energize.order.remembered import Remembered
 from energize.rng import shuffled
 
-__all__ = ["Run", "ShuffledWindows", "WindowsAhead", "by_source"]
-
-_AHEAD = 256
+_AHEAD = 1024
 """Slots that are laid out at once."""
 
 _DENSE = 8
@@ -100,9 +98,9 @@ class ShuffledWindows:
         end = start + self._size if self._end is None else min(start + self._size, self._end)
         source, nth = self._ordered(start, end)
         placed = source[shuffled(self._key, window, end - start)]
-        ranks = np.empty_like(nth)
-        ranks[by_source(placed, self._sources)] = nth
-        return _Layout(placed, ranks)
+        placed_nth = np.empty_like(nth)
+        placed_nth[by_source(placed, self._sources)] = nth
+        return _Layout(placed, placed_nth)
 
     def _ordered(self, start: int, end: int) -> tuple[Int32Array, Int64Array]:
         """The source of each slot, sources in order, and that source's slots before it."""
@@ -119,6 +117,9 @@ class ShuffledWindows:
 def _placed(
     layout: Callable[[int], _Layout], windows: Int64Array, within: Int64Array
 ) -> tuple[Int64Array, Int64Array]:
+    if len(windows) and (windows == windows[0]).all():  # mostly
+        found = layout(int(windows[0]))
+        return found.source[within].astype(np.int64), found.nth[within]
     source, nth = np.empty((2, len(windows)), dtype=np.int64)
     for window, rows in rows_by_value(windows):
         found = layout(window)

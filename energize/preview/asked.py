@@ -38,7 +38,7 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Mix:
+class AskedMix:
     """The training dataset of a mix, and what was asked for each of `dataset.sources`.
 
     None stands where that cannot be told apart from what was asked for other sources of the folder,
@@ -57,7 +57,7 @@ def read_mix(
     batch_size: int | None,
     seed: int,
     **options: Any,
-) -> Mix:
+) -> AskedMix:
     """What `get_train_dataset` with one task encoder makes of `path`; see there for `options`.
 
     A `batch_size` of None is a whole global batch where the mix is composed of such, else 1. A file
@@ -73,10 +73,10 @@ def read_mix(
     dataset = get_train_dataset(node, batch_size=size, worker_config=config, **options)
     if isinstance(node, Staged):
         staged = cast("StagedDataset[Any]", dataset)
-        return Mix(staged, _asked_at_start(node, staged), changes=True)
+        return AskedMix(staged, _asked_at_start(node, staged), changes=True)
     mixed = cast("IndexedDataset[Any]", dataset)
     sources = cast("tuple[WebdatasetSource, ...]", mixed.sources)
-    return Mix(mixed, _asked(node, sources), _changes(node))
+    return AskedMix(mixed, _asked(node, sources), _changes(node))
 
 
 def _global_batch_size(node: Node | Staged) -> int:

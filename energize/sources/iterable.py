@@ -35,7 +35,7 @@ class IterableSource(Dataset[T_co]):
     that holds samples in a shuffle buffer, is read from the front of the pass up to the place. In
     lane i of n come the samples i, i + n, ... of a pass; the others are read and left out.
 
-    Raises `ConfigError` for what cannot be iterated over, and for an iterator, which gives its
+    Raises `ConfigError` for what cannot be iterated over, and for an iterator, which yields its
     samples only once.
 
     >>> def letters():
@@ -193,8 +193,8 @@ def _has_buffer(dataset: Any) -> bool:
 def _check_again_and_again(samples: object, name: str) -> None:
     if isinstance(samples, Iterator):
         raise ConfigError(
-            f"{name} is an iterator ({type(samples).__name__}): it gives its samples only once, so "
-            "it can be neither restarted nor resumed. Give the function that makes it, or a list"
+            f"{name} is an iterator ({type(samples).__name__}): it yields its samples only once, "
+            "so it can be neither restarted nor resumed. Give the function that makes it, or a list"
         )
     if not callable(samples) and not isinstance(samples, Iterable):
         raise ConfigError(

@@ -58,7 +58,7 @@ class JsonSource(RowFiles):
 
     @cached_property
     def _rows(self) -> list[Int64Array | list[Any]]:
-        """Of each file the first byte of each line and the byte behind it, or its parsed rows."""
+        """Of each file the first byte of each line and the byte after it, or its parsed rows."""
         return [_array(file) if _is_array(file) else _lines(file) for file in self.files]
 
     @cached_property

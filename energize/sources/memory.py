@@ -1,4 +1,4 @@
-"""Samples that are in memory, or behind an object with `__len__` and `__getitem__`."""
+"""Samples that are in memory, or in an object with `__len__` and `__getitem__`."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ class LocalFile:
     ) -> Iterator[tuple[bytes, int]]:
         """For each range, given in ascending order, bytes that hold it, and where in them.
 
-        Ranges that lie close together are read at once and share their bytes. Bytes behind the end
+        Ranges that lie close together are read at once and share their bytes. Bytes past the end
         of the file are missing.
         """
         first = 0

@@ -57,7 +57,7 @@ class IndexedTar:
             raise self.disagreement(f"by the index the samples end at byte {end}, but more follow")
 
     def ranges(self, numbers: Sequence[int]) -> tuple[list[int], list[int]]:
-        """The first byte of each of these samples, in ascending order, and the one behind it."""
+        """The first byte of each of these samples, in ascending order, and the byte after it."""
         size = self._open(self.path).size
         entries = self._read(
             self._open(index_path(self.path)),

@@ -87,7 +87,7 @@ def _array_type(
     if (dtype and dtype not in _DTYPES.values()) or not all(size.isdecimal() for size in sizes):
         raise DatasetError(
             f"{where}: column {column!r} has the encoding 'ndarray:{options}'; a dtype, and sizes "
-            "with commas between them, are expected behind the colons"
+            "with commas between them, are expected after the colon"
         )
     return np.dtype(dtype) if dtype else None, tuple(map(int, sizes)) or None
 

@@ -33,7 +33,7 @@ _MAGIC = {
     b"\x28\xb5\x2f\xfd": ("zstd", "zstd -d"),
     b"\x04\x22\x4d\x18": ("lz4", "lz4 -d"),
 }
-_BEHIND_END = 1024 * 1024
+_AFTER_END = 1024 * 1024
 
 
 def members(
@@ -136,7 +136,7 @@ def scan(path: str | Path) -> ShardScan:
     """The samples of a local tar, found by reading its headers only, all verified.
 
     Raises `ShardError`, naming the shard, when it cannot be read, is compressed, truncated or
-    damaged, goes on behind its end mark, or has the same file twice in one sample.
+    damaged, goes on after its end mark, or has the same file twice in one sample.
     """
     where = str(path)
     try:
@@ -197,9 +197,9 @@ def _check_start(block: bytes, where: str) -> None:
 
 
 def _check_end(file: LocalFile, end: int, where: str) -> None:
-    """Two tars put one behind the other have an end mark in the middle: half the data is unseen."""
-    behind = file.read(end, _BEHIND_END)
-    if any(behind):
+    """Two tars joined end to end have an end mark in the middle: half the data is unseen."""
+    after = file.read(end, _AFTER_END)
+    if any(after):
         raise ShardError(
             f"{where}: the tar ends at byte {end}, but more data follows, as when tars are joined "
             "with cat; join them with `tar --concatenate`, or unpack and pack them again"

@@ -47,7 +47,7 @@ class Member(NamedTuple):
 class TarWalk:
     """The members of a tar, or of a part of one that starts with a header.
 
-    `read(offset, size)` gives bytes, fewer behind the end. With `verify` every header's checksum is
+    `read(offset, size)` gives bytes, fewer past the end. With `verify` every header's checksum is
     computed; without, a header has to look like one.
     """
 

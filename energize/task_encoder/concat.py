@@ -21,7 +21,7 @@ def concat_pad(
 ) -> torch.Tensor:
     """Tensors of one rank joined along dimension 0, every other dimension padded to the largest.
 
-    `pad_value` fills the rest of each padded dimension, behind the values or, with `side="left"`,
+    `pad_value` fills the rest of each padded dimension, after the values or, with `side="left"`,
     before them. Dtype and device are those of the tensors.
 
     Raises `ConfigError` for an empty list, tensors without a dimension, and for different ranks,

@@ -90,9 +90,9 @@ def check_topology(
 
     Worker w of rank r reads lane r + w * world_size of world_size * num_workers.
 
-    What a stream gives depends on the number of its lanes, and so it is for each of `lanes` that
-    the same comes whoever reads them: a lane gives the same alone as in turn with the others. Of an
-    epoch of known size a lane has every so many-th item, and lanes of a stream that cannot be
+    What a stream yields depends on the number of its lanes, and so it is for each of `lanes` that
+    the same comes whoever reads them: a lane yields the same alone as in turn with the others. Of
+    an epoch of known size a lane has every so many-th item, and lanes of a stream that cannot be
     divided give, in turn, what a single one gives.
     """
     if not (isinstance(dataset, IndexedDataset) and dataset.indexed):

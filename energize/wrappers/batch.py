@@ -13,7 +13,7 @@ from energize.cursor import State
 from energize.dataset import INFINITE, Dataset, IndexedDataset
 from energize.errors import ConfigError
 from energize.numbers import checked_whole
-from energize.reading import MAX_ATTEMPTS, Failed, Reading, resolve
+from energize.reading import MAX_ATTEMPTS, Failed, Reading, read_items
 from energize.refs import Refs
 from energize.rng import hash_positions
 from energize.streaming import EndlessStream, Stream
@@ -125,7 +125,7 @@ class BatchDataset(IndexedDataset[T_batch_co]):
     def fetch(self, positions: Int64Array, reading: Reading) -> list[T_batch_co | Failed]:
         members, batch = self._members(positions)
         of_members = reading.again(reading.attempt * MAX_ATTEMPTS)
-        samples: list[Any] = resolve(indexed_inputs(self)[0], members, of_members)
+        samples: list[Any] = read_items(indexed_inputs(self)[0], members, of_members)
         bounds = np.searchsorted(batch, np.arange(len(positions) + 1)).tolist()
         words = hash_positions(self.key, positions, reading.attempt).tolist()
         out: list[T_batch_co | Failed] = []

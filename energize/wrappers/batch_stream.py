@@ -16,7 +16,7 @@ from energize.reading import MAX_ATTEMPTS, Failed, Reading
 from energize.rng import hash_positions
 from energize.streaming import Stream
 from energize.topology import Lane
-from energize.wrappers.calling import Seeding, function_name, keyed_calls, keys_of
+from energize.wrappers.calling import Seeding, function_name, keyed_calls, sample_keys_of
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -88,7 +88,7 @@ class BatchStream(Stream[T]):
             self._called += 1
             batcher, seeding = self._dataset.batcher, self._dataset.seeding
             with keyed_calls(batcher, self._reading, seeding) as call:
-                made: T | Failed = call(samples, word, partial(keys_of, samples))
+                made: T | Failed = call(samples, word, partial(sample_keys_of, samples))
             if type(made) is not Failed:
                 return made  # type: ignore[return-value]  # mypy does not follow `type(made) is not`
             if not made.skipped:

@@ -34,8 +34,6 @@ from energize.wrappers.multiplexed import End, MultiplexedStream
 from energize.wrappers.routed import RoutedDataset
 from energize.wrappers.slots import SchemeSlots
 
-__all__ = ["BlendDataset", "PairOf"]
-
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
@@ -56,29 +54,27 @@ class BlendDataset(RoutedDataset[T_co]):
     that allows. So whole batches of few steps have the asked shares, and no rank of many meets a
     rhythm that gives it batches of one dataset only.
 
-    `stop` decides what happens when a dataset is over. `restart`: it starts again, in a new order
-    when it is shuffled, and the blend never ends. `first_exhausted`: the blend ends before the
-    first item that a dataset which is over would have to give. `all_exhausted`: the others take
-    over its slots, by weight, until all are over, each item read once. `max_epochs` (for all, or
-    one each) is how many epochs of a dataset count: without limit under `restart`, else 1; with it
-    a blend ends under `restart` too, when all have reached it. In the epochs of a blend that ends,
-    slots and schedules begin anew, while every dataset goes on where the last epoch left it. With a
-    stream of unknown length among its datasets, a blend that ends is read as a whole in every lane:
-    where it ends, one lane alone could not know.
+    `stop` decides what happens when a dataset is exhausted. `restart`: it starts again, in a new
+    order when it is shuffled, and the blend never ends. `first_exhausted`: the blend ends before
+    the first item that an exhausted dataset would have to give. `all_exhausted`: the others take
+    over its slots, by weight, until all are exhausted, each item read once. `max_epochs` (for all,
+    or one each) is how many epochs of a dataset count: without limit under `restart`, else 1; with
+    it a blend ends under `restart` too, when all have reached it. In the epochs of a blend that
+    ends, slots and schedules begin anew, while every dataset goes on where the last epoch left it.
+    With a stream of unknown length among its datasets, a blend that ends is read as a whole in
+    every lane: where it ends, one lane alone could not know.
 
-    `temperature` t takes part with weight ** t: 1 keeps the weights, 0 makes them equal.
+    `temperature` t makes each weight weight ** t: 1 keeps the weights, 0 makes them equal.
     `min_share` and `max_share` (for all, or one each) then bound the shares of the datasets with a
     weight.
 
-    Endless blends nest: with the same scheme, the parts of an inner blend take part with the
+    Endless blends nest: with the same scheme, the parts of an inner blend are weighed by the
     product of their shares, slot by slot when they are schedules; temperature and limits are those
     of each level. Equal datasets are merged into one with the summed weight, which is logged; the
     same folder with other settings gets an order of its own.
 
     Raises `WeightError` for weights that are missing, negative, not finite or all zero;
-    `EmptyDatasetError` for a dataset with a weight and no items; `ConfigError` for the rest. To the
-    rest belongs an end under `first_exhausted` that a `random` or `uniform` blend reaches, but
-    after slot 2**42.
+    `EmptyDatasetError` for a dataset with a weight and no items; `ConfigError` for the rest.
 
     >>> from energize import ListSource
     >>> blend = BlendDataset((ListSource("a"), 3), (ListSource("b"), 1))
@@ -115,8 +111,9 @@ class BlendDataset(RoutedDataset[T_co]):
     ) -> None:
         with raised_as(type(self).__name__):
             if scheme is None:
+                check_names(options, option_names("block"), BlendDataset)
                 scheme = default_scheme(options)
-            if isinstance(scheme, str):
+            elif isinstance(scheme, str):
                 check_names(options, option_names(scheme), BlendDataset)
             parts, names = checked_parts(pairs, weights, max_epochs)
             _check_same_names(names, getattr(scheme, "names", None))

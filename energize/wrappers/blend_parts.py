@@ -17,8 +17,6 @@ from energize.order.shares import checked_temperature, limited, tempered
 from energize.order.varying import Product, Share, Sum, Weight, ever_positive
 from energize.order.weights import as_fraction, exact_weight, lean
 
-__all__ = ["Part", "checked_parts", "levelled", "merged", "numbers_only", "opened_up", "told_apart"]
-
 _log = logging.getLogger("energize")
 
 
@@ -57,13 +55,13 @@ def checked_parts(
     pairs = _pairs(given, names)
     if not any(ever_positive(weight) for _, weight in pairs):
         raise WeightError(f"all {len(pairs)} weights are 0, so nothing could ever be drawn")
-    epochs = one_each(max_epochs, names, len(pairs), "max_epochs")
+    epochs = one_per_dataset(max_epochs, names, len(pairs), "max_epochs")
     called: Sequence[str | None] = names or [None] * len(pairs)
     parts = zip(pairs, epochs, called, strict=True)
     return [Part(*pair, most, name) for pair, most, name in parts], names
 
 
-def one_each(value: PerDataset, names: list[str] | None, count: int, what: str) -> list[Any]:
+def one_per_dataset(value: PerDataset, names: list[str] | None, count: int, what: str) -> list[Any]:
     """A value for each dataset: the same for all, or those of a list, or those of a dict by name
     with None for the names left out.
     """
@@ -103,7 +101,7 @@ def levelled(
                 "limits at its points"
             )
         least, most = (
-            one_each(value, names, len(parts), name)
+            one_per_dataset(value, names, len(parts), name)
             if isinstance(value, Mapping | np.ndarray)
             else value
             for name, value in (("min_share", min_share), ("max_share", max_share))
@@ -205,7 +203,7 @@ def _fault(pair: object) -> str:
     if len(rest) != 1 or isinstance(first, Dataset):
         return f"is {str(pair)[:80]!r}; give pairs (dataset, weight)"
     if isinstance(rest[0], Dataset):
-        return "stands behind its weight; give pairs (dataset, weight)"
+        return "stands after its weight; give pairs (dataset, weight)"
     return (
         f"is {str(first)[:80]!r}, which is no dataset; a list becomes one in ListSource, a "
         "prepared folder by get_train_dataset"

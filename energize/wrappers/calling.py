@@ -52,8 +52,8 @@ def seeding_of(fn: Callable[..., Any], *, seeded: bool = True) -> Seeding:
 
 @contextmanager
 def keyed_calls(fn: Callable[..., T], reading: Reading, seeding: Seeding) -> Iterator[Call]:
-    """Gives a `Call` of `fn`, which returns what `fn` returns, or `Failed` when it skips the sample
-    or finds its bytes bad.
+    """Yields a `Call` of `fn`, which returns what `fn` returns, or `Failed` when it skips the
+    sample or finds its bytes bad.
 
     Another exception becomes an `EncoderError` with the place of the sample, from the original, and
     `reading.on_error` decides about it.
@@ -110,7 +110,7 @@ def function_name(fn: Callable[..., Any]) -> str:
     return str(getattr(fn, "__qualname__", None) or type(fn).__qualname__)
 
 
-def keys_of(taken: Any) -> str:
+def sample_keys_of(taken: Any) -> str:
     """The sample keys of an item or a few, for messages about streams, which have no refs."""
     items = taken[:3] if isinstance(taken, list) else [taken]
     keys = [

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from energize.arrays import Int64Array
 from energize.errors import ConfigError
 from energize.numbers import checked_whole
-from energize.order.epochs.arranging import Arrangement
+from energize.order.epochs.arranging import EpochOrder
 from energize.order.epochs.composition import Composition
 from energize.reading import MAX_ATTEMPTS, Failed, Reading
 from energize.refs import Refs
@@ -93,7 +93,7 @@ class ComposedSamples(QuotaDataset[T_co]):
         return self.composition.totals
 
     @cached_property
-    def _arrangement(self) -> Arrangement:
+    def _arrangement(self) -> EpochOrder:
         return self.composition
 
     def settings(self) -> dict[str, Any]:
@@ -275,8 +275,8 @@ class ComposedDataset(BatchDataset[T_batch_co]):
 
 def _unshared(owner: str, mixed: Composition) -> str:
     return (
-        f"{owner}: an epoch of {mixed.size} samples leaves {mixed.rest} for its last global batch, "
-        f"too few for {mixed.devices} devices. Use drop_last=True to leave samples out, the same "
-        "however batches are divided; pad=... to give the other devices copies that count nothing; "
-        "or batches of another size"
+        f"{owner}: an epoch of {mixed.size} samples leaves {mixed.remainder} for its last global "
+        f"batch, too few for {mixed.devices} devices. Use drop_last=True to leave samples out, the "
+        "same however batches are divided; pad=... to give the other devices copies that count "
+        "nothing; or batches of another size"
     )

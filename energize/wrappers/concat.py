@@ -72,8 +72,8 @@ class ConcatDataset(RoutedDataset[T_co]):
     def taken(self, n: int) -> Sequence[int]:
         epochs, rest = divmod(n, max(self.size, 1))
         lengths = np.diff(self._ends, prepend=0)
-        behind = np.clip(rest - (self._ends - lengths), 0, lengths)
-        return [int(count) for count in epochs * lengths + behind]
+        begun = np.clip(rest - (self._ends - lengths), 0, lengths)
+        return [int(count) for count in epochs * lengths + begun]
 
     def _stream(
         self, lane: Lane, state: State | None, reading: Reading, endless: bool

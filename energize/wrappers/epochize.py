@@ -21,7 +21,7 @@ T_co = TypeVar("T_co", covariant=True)
 class EpochizeDataset(RoutedDataset[T_co]):
     """Epochs of `length` items each, without end: an epoch goes on where the last one stopped.
 
-    A finite input starts its next pass when one is over, so every epoch is full. As the outermost
+    A finite input starts its next pass when one has ended, so every epoch is full. As the outermost
     dataset of a loader it says where a loop ends, not what is read: `length` counts the steps that
     each rank makes, as in Energon (see `Loader`). `LimitDataset` says what is read.
 

@@ -15,7 +15,13 @@ from energize.reading import Failed, Reading
 from energize.rng import derive
 from energize.streaming import Stream, empty_passes, nothing_comes
 from energize.topology import Lane, WorkerConfig
-from energize.wrappers.calling import Seeding, function_name, keyed_calls, keys_of, seeding_of
+from energize.wrappers.calling import (
+    Seeding,
+    function_name,
+    keyed_calls,
+    sample_keys_of,
+    seeding_of,
+)
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -125,7 +131,7 @@ class _FilterStream(Stream[T]):
             item = self._input.read()
             word = self._word() if dataset.seeding is Seeding.OWN else 0
             with keyed_calls(dataset.filter_fn, self._reading, dataset.seeding) as call:
-                kept = call(item, word, partial(keys_of, item))
+                kept = call(item, word, partial(sample_keys_of, item))
             if isinstance(kept, Failed):
                 if not kept.skipped:
                     self._reading.report(kept)

@@ -17,7 +17,13 @@ from energize.refs import Refs
 from energize.rng import derive, hash_positions
 from energize.streaming import Stream
 from energize.topology import Lane, WorkerConfig
-from energize.wrappers.calling import Seeding, function_name, keyed_calls, keys_of, seeding_of
+from energize.wrappers.calling import (
+    Seeding,
+    function_name,
+    keyed_calls,
+    sample_keys_of,
+    seeding_of,
+)
 from energize.wrappers.routed import indexed_inputs
 
 T = TypeVar("T")
@@ -152,7 +158,7 @@ class _MapStream(Stream[T]):
             self._called += 1
             map_fn, seeding = self._dataset.map_fn, self._dataset.seeding
             with keyed_calls(map_fn, self._reading, seeding) as call:
-                made = call(item, word, partial(keys_of, item))
+                made = call(item, word, partial(sample_keys_of, item))
             if type(made) is not Failed:
                 self.origin = self._input.origin
                 return cast("T", made)

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from energize.dataset import Dataset
 from energize.errors import ConfigError
-from energize.order.arrangement import default_scheme, option_names
+from energize.order.arrangement import option_names
 from energize.topology import WorkerConfig
 from energize.wrappers.batch import BatchDataset
 from energize.wrappers.blend import BlendDataset, PairOf
@@ -49,7 +49,7 @@ class MixBatchDataset(BatchDataset[T_batch_co]):
         with raised_as(type(self).__name__, "BlendDataset"):
             if not callable(mix_fn):
                 raise ConfigError(f"batch_mix_fn is a function of a list; got {mix_fn!r}")
-            scheme = blend.get("scheme") or default_scheme(blend)
+            scheme = blend.get("scheme") or "block"  # a block_size names it, too
             options = option_names(scheme) if isinstance(scheme, str) else list(blend)
             check_names(blend, options, MixBatchDataset, BlendDataset)
             mix = BlendDataset(*pairs, worker_config=worker_config, **blend)

@@ -18,8 +18,6 @@ from energize.streaming import EndlessStream, Stream
 from energize.topology import SINGLE_LANE, Lane
 from energize.wrappers.streams import states_of
 
-__all__ = ["End", "MultiplexedDataset", "MultiplexedStream", "SlotCursor", "Slots"]
-
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 

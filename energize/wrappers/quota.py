@@ -12,7 +12,7 @@ import numpy as np
 from energize.arrays import Int64Array, rows_by_value
 from energize.dataset import INFINITE, Dataset, IndexedDataset
 from energize.errors import ConfigError, NotIndexedError, nearest
-from energize.order.epochs.arranging import Arrangement, Interleaved, InTurn
+from energize.order.epochs.arranging import EpochOrder, Interleaved, InTurn
 from energize.order.epochs.quotas import Quota, epoch_counts, epoch_size_in_samples
 from energize.order.epochs.sampling import EpochDraws
 from energize.rng import derive
@@ -118,7 +118,7 @@ class QuotaDataset(RoutedDataset[T_co]):
         return self._asked
 
     @cached_property
-    def _arrangement(self) -> Arrangement:
+    def _arrangement(self) -> EpochOrder:
         if self.shuffle:
             return Interleaved(self._counts, _WINDOW, self.key)
         return InTurn(self._counts)

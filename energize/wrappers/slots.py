@@ -13,9 +13,6 @@ from energize.errors import StateError
 from energize.order.making import MixingScheme
 from energize.order.protocol import Scheme
 
-__all__ = ["SchemeSlots", "Turns"]
-
-
 _AT_ONCE = 256
 _STAYS = -1
 
@@ -90,7 +87,7 @@ class _SchemeSlotCursor:
 
 
 @dataclass(frozen=True)
-class Turns:
+class TurnSlots:
     """One source after another. When one is left out the next one follows, or the first that is
     left if `from_first`.
     """

@@ -109,8 +109,8 @@ def _source_line(source: SourceShare) -> str:
     if source.samples is None:
         return f"{line}: from sample {source.before:,} on" if source.before else line
     passes = (source.before + source.samples) / source.count if source.count else 0.0
-    behind = f" behind the first {source.before:,}" if source.before else ""
-    return f"{line}: {source.samples:,} samples{behind}, {passes:.2f} passes by the end"
+    after = f" after the first {source.before:,}" if source.before else ""
+    return f"{line}: {source.samples:,} samples{after}, {passes:.2f} passes by the end"
 
 
 def _settings(stage: Stage[Any]) -> dict[str, Any]:

@@ -42,8 +42,8 @@ def check_stage(plan: StagePlan[Any], state: State) -> None:
         raise StateMismatchError(
             f"the saved state was in stage {name!r}, number {index} of its plan counted from 0, "
             f"when {position} items were read; in this plan the item before belongs to stage "
-            f"{plan.stages[here].name!r}, number {here}. Stages may be changed behind the position "
-            "of a state only"
+            f"{plan.stages[here].name!r}, number {here}. Stages may be changed only after the "
+            "position of a state"
         )
 
 

@@ -45,17 +45,17 @@ class StagedDataset(RoutedDataset[T_co]):
     """The items of the stages of a plan: those of a step come from the stage it belongs to.
 
     A step takes `items_per_step` items, counted over all ranks. The epoch is the whole plan; where
-    it has an end, reading on gives more of the last stage. A stage whose dataset is over before its
-    steps are starts it again, in a new order.
+    it has an end, reading on gives more of the last stage. A stage whose dataset is exhausted
+    before its steps are starts it again, in a new order.
 
-    With `carry_over`, a source that occurs in several stages goes on behind what earlier ones took
-    of it, so that no sample comes again before its pass is over, whatever batches, maps or weights
-    change around it; other seeds or shuffle settings name another order, which starts at its
-    beginning. Without it, each stage starts at the beginning of its dataset.
+    With `carry_over`, a source that occurs in several stages goes on after what earlier ones took
+    of it, so that no sample comes again before its pass has ended, whatever batches, maps or
+    weights change around it; other seeds or shuffle settings name another order, which starts at
+    its beginning. Without it, each stage starts at the beginning of its dataset.
 
     The plan is logged when reading begins (logger `energize`, INFO), and every transition with what
     changes. A state names its stage, and is refused when the plan up to its position is another
-    one; stages behind it may be changed, added or removed. Use it as the outermost dataset.
+    one; stages after it may be changed, added or removed. Use it as the outermost dataset.
 
     `StagePlan` checks the stages. Raises, naming the stage, `ConfigError` for one that reads from
     something else than a dataset, `EmptyDatasetError` for one without items, and `NotIndexedError`

@@ -393,7 +393,7 @@ def test_nothing_is_said_of_waiting_where_nobody_looks(mix):
     assert "Working out" not in done.stdout
 
 
-def test_an_error_comes_behind_the_wait(mix):
+def test_an_error_comes_after_the_wait(mix):
     terminal = Terminal("simulate", mix, "--steps", 5, "--split", "test")
     assert terminal.answer([]) == 1
     assert "no split 'test'" in terminal.shown.rpartition("Working out")[2]

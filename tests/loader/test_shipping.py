@@ -10,8 +10,8 @@ import torch
 
 from energize import ConcatDataset, EpochizeDataset, ListSource, RepeatDataset, get_loader
 from energize.errors import StateMismatchError
+from energize.loader.regions import Regions
 from energize.loader.shipping import Reply, dumps
-from energize.loader.slots import Slots
 
 
 def test_a_reply_is_let_go_as_soon_as_it_is_packed():
@@ -21,7 +21,7 @@ def test_a_reply_is_let_go_as_soon_as_it_is_packed():
         left = weakref.ref(batch)
         reply = Reply(1, items=[{"image": batch}])
         del batch
-        dumps(reply, Slots())
+        dumps(reply, Regions())
         del reply
         assert left() is None
     finally:

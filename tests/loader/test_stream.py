@@ -82,7 +82,7 @@ def test_prefetch_does_not_change_the_stream(prefetch):
         assert prints(list(loader)) == plain(dataset, 1000)
 
 
-def test_all_workers_take_part():
+def test_all_workers_are_used():
     dataset = MapDataset(ListSource(range(64 * 40)), with_pid)
     with loader_of(dataset, workers=3) as loader:
         by_process = Counter(pid for pid, _ in loader)
@@ -159,7 +159,7 @@ def test_each_loop_is_the_next_epoch_in_an_order_of_its_own(workers):
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_loop_after_a_break_goes_on_behind_the_last_item(workers):
+def test_a_loop_after_a_break_goes_on_after_the_last_item(workers):
     with loader_of(numbers(200), workers) as loader:
         for item in loader:
             if item == 4:

@@ -145,7 +145,7 @@ FAULTS = {
         ".seq_len): expected a whole number, 1 or",
     ),
     "negative seed": (stage(dataset_random_seed=-1), ".dataset_random_seed): expected a whole"),
-    "end before start": (stage(start_step=5, end_step=5), "end_step is the step behind the last"),
+    "end before start": (stage(start_step=5, end_step=5), "end_step is the step after the last"),
     "huggingface without dataset": (
         stage(dataset_type="huggingface", dataset_folders=..., dataset_weights=...),
         "a huggingface dataset is named by 'dataset'",
@@ -250,7 +250,7 @@ def test_the_sequence_length_and_seed_of_training_are_no_data(tmp_path):
     assert len(plan_of(tmp_path, [stage()], steps=10, seq_len=5, dataset_random_seed=2).stages) == 1
 
 
-def test_a_stage_called_default_behind_the_filled_gap(tmp_path):
+def test_a_stage_called_default_after_the_filled_gap(tmp_path):
     with pytest.raises(MetadatasetError, match=r"the name is taken by .*rename yours"):
         plan_of(tmp_path, [stage(name="default", start_step=5)], steps=10, **TRAINING)
 

@@ -93,7 +93,7 @@ def test_what_is_no_list_of_weights(name, weights):
 
 @pytest.mark.parametrize("name", [None, 5, ["block"], ""])
 def test_names_that_are_none(name):
-    with pytest.raises(ConfigError, match=r"unknown scheme .* Known: block, exact"):
+    with pytest.raises(ConfigError, match=r"unknown scheme .* Known: even, exact, block"):
         make_scheme(name, [1, 2])
 
 

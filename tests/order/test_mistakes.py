@@ -8,7 +8,6 @@ from itertools import islice
 import numpy as np
 import pytest
 import torch
-from energize.order.schemes.block import BlockScheme
 
 from energize import (
     BlendDataset,
@@ -21,7 +20,7 @@ from energize import (
 from energize.compat.streaming import Stream, StreamingDataset
 from energize.errors import ConfigError, EmptyDatasetError, EnergizeError, WeightError
 from energize.order.epochs.quotas import Quota
-from energize.order.making import make_scheme
+from energize.order.making import MixingScheme, make_scheme
 from energize.order.schedule import Schedule, WeightSchedulePoint, WeightScheduler
 from energize.wrappers.composed import ComposedDataset, ComposedSamples
 from energize.wrappers.quota import QuotaDataset
@@ -55,7 +54,7 @@ BLEND_FAULTS = {
     "no weights": ([A, B], {}, "dataset 0 has no weight; give pairs (dataset, weight)"),
     "one dataset alone": ([A], {}, "dataset 0 has no weight; give pairs (dataset, weight)"),
     "no pair": ([A, 1], {}, "dataset 0 has no weight"),
-    "the wrong way round": ([(1, A), (2, B)], {}, "dataset 0 stands behind its weight"),
+    "the wrong way round": ([(1, A), (2, B)], {}, "dataset 0 stands after its weight"),
     "three": ([(A, 1, 2)], {}, "give pairs (dataset, weight)"),
     "a list as data": ([([1, 2], 1)], {}, "dataset 0 is '[1, 2]', which is no dataset"),
     "a path": ([("/data", 1)], {}, "dataset 0 is '/data', which is no dataset"),
@@ -78,7 +77,7 @@ BLEND_FAULTS = {
     "a block size of 0": ([(A, 1)], {"block_size": 0}, "block_size counts slots, 1 or more"),
     "an unknown scheme": ([(A, 1)], {"scheme": "blok"}, "unknown scheme 'blok'; did you mean"),
     "an unknown rule": ([(A, 1)], {"stop": "first"}, "unknown stop rule 'first'. Known: restart"),
-    "a scheme's class": ([(A, 1)], {"scheme": BlockScheme}, "BlockScheme is a class, make an"),
+    "a scheme's class": ([(A, 1)], {"scheme": MixingScheme}, "MixingScheme is a class, make an"),
     "a scheme for others": ([(A, 1)], {"scheme": make_scheme("exact", [1, 2])}, "for 2 sources"),
     "epochs of 0": ([(A, 1)], {"max_epochs": 0}, "max_epochs, dataset 0: a whole number"),
     "epochs for others": ([(A, 1)], {"max_epochs": [1, 2]}, "2 values are given for 1 datasets"),
@@ -112,7 +111,10 @@ def test_blends(owner, fault):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"mix_fn": "".join}, "there is no parameter 'mix_fn'. Known: batch_size, batch_mix_fn,"),
+        (
+            {"mix_fn": "".join},
+            "no parameter 'mix_fn'; did you mean 'batch_mix_fn'? Known: batch",
+        ),
         ({"batch_mix_fnn": "".join}, "did you mean 'batch_mix_fn'?"),
         ({"batch_mix_fn": "join"}, "batch_mix_fn is a function of a list; got 'join'"),
         ({"batch_size": 0}, "batch_size is a whole number, 1 or more; got 0"),

@@ -177,7 +177,7 @@ def test_stored_order_without_shuffle():
 def test_choose_250_of_100():
     dataset = QuotaDataset((numbers(100), Quota(choose=250)), shuffle=True)
     assert Counter(Counter(dataset).values()) == {2: 50, 3: 50}
-    assert len(set(list(dataset)[:100])) == 100, "a sample came again before its pass was over"
+    assert len(set(list(dataset)[:100])) == 100, "a sample came again before its pass had ended"
 
 
 @pytest.mark.parametrize("shuffle", [False, True])

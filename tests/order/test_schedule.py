@@ -54,7 +54,7 @@ class TestGetWeights:
             ("step", 50_000, 0.8),
         ],
     )
-    def test_between_and_behind_points(self, interpolation, step, code):
+    def test_between_and_after_points(self, interpolation, step, code):
         weights = code_and_text(interpolation).get_weights(step)
         assert weights == pytest.approx({"code": code, "text": 1 - code}, abs=5e-7)
 
@@ -83,7 +83,7 @@ class TestRefused:
         [
             ([], "no points"),
             ([(0, 1), (0, 2)], "two points at step 0"),
-            ([(5, 1), (3, 2)], "step 3 comes behind step 5"),
+            ([(5, 1), (3, 2)], "step 3 comes after step 5"),
             ([(-1, 1)], "got -1"),
             ([(0.5, 1)], r"got 0\.5"),
             ([(True, 1)], "got True"),
@@ -239,8 +239,8 @@ class TestBlocks:
 
     def test_after_the_last_point_it_is_the_plain_scheme(self):
         scheme = make_scheme("block", [Schedule([(0, 1), (1000, 3)]), 1.0], key=3)
-        behind = scheme.counts(10**15) - scheme.counts(1000)
-        assert behind[1] == (10**15 - 1000) // 4
+        later = scheme.counts(10**15) - scheme.counts(1000)
+        assert later[1] == (10**15 - 1000) // 4
 
     def test_resuming_needs_no_replay(self):
         scheme = make_scheme(
@@ -256,7 +256,7 @@ class TestBlocks:
 
 class TestExact:
     @pytest.mark.parametrize("interpolation", ["linear", "cosine"])
-    def test_gliding(self, interpolation):
+    def test_shares_that_change_gradually(self, interpolation):
         scheme = scheme_of(code_and_text(interpolation), name="exact")
         check_counts(scheme, 2000, start=9_000)
         assert scheme.counts(10_000).tolist() == [3500, 6500]
@@ -307,7 +307,7 @@ class TestBlocksAndExact:
 
 
 class TestOtherSchemes:
-    def test_gliding_names_what_works(self):
+    def test_one_that_cannot_interpolate_names_what_works(self):
         with pytest.raises(ConfigError, match="use 'even', 'exact', 'block' or 'random', or"):
             scheme_of(code_and_text(), name="greedy")
 

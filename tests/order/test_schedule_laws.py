@@ -56,7 +56,7 @@ mixes = st.lists(st.one_of(schedules(), st.floats(0.001, 1)), min_size=1, max_si
 
 SCHEMES = ("even", "exact", "block", "random")
 _STRAY = {"exact": 2.2, "even": 4.0, "block": 2.2}
-"""The bound of fixed weights, and what glides and points add to it."""
+"""The bound of fixed weights, and what interpolation and points add to it."""
 
 
 def made(name, weights, size=1000, key=0):
@@ -75,7 +75,7 @@ def test_counts_and_places_agree_under_any_schedule(weights, change, size, key):
 @settings(deadline=None, max_examples=50)
 @given(weights=mixes, size=st.integers(1, 70))
 def test_a_source_is_never_drawn_where_its_share_is_0(weights, size):
-    """Where shares glide, in each piece in which it has one."""
+    """Where shares are interpolated, it is drawn only in pieces in which it has some."""
     weights = [
         Schedule(w.points, change="sample") if isinstance(w, Schedule) else w for w in weights
     ]
@@ -132,7 +132,7 @@ def test_where_a_slot_goes_is_no_matter_of_what_was_asked_before(name, weights, 
         assert alone.counts(slot)[source[0]] == nth[0]
 
 
-def test_counts_and_places_agree_for_a_thousand_gliding_sources():
+def test_counts_and_places_agree_for_a_thousand_interpolated_sources():
     rng = np.random.default_rng(4)
     weights = [
         Schedule([(0, a), (20_000, b)], "linear") for a, b in rng.random((1000, 2)) ** 8 + 1e-6

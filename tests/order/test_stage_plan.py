@@ -28,7 +28,7 @@ def test_every_stage_trains_the_steps_that_were_written():
     assert [each.steps for each in plan.stages] == [5, 5, 5]
 
 
-def test_behind_the_end_the_last_stage_goes_on():
+def test_after_the_end_the_last_stage_goes_on():
     assert three().at(15).name == "c"
     assert three().at(10**12).name == "c"
 
@@ -91,7 +91,7 @@ FAULTS = {
         "steps 8 to 10 belong to no stage: the last, stage 'b'",
     ),
     "starts at the end": ([stage("a", 0), stage("b", 10)], 10, "stage 'b' would never run"),
-    "starts behind the end": ([stage("a", 0), stage("b", 100)], 20, "stage 'b' would never run"),
+    "starts after the end": ([stage("a", 0), stage("b", 100)], 20, "stage 'b' would never run"),
     "same start": ([stage("a", 0), stage("b", 0)], 10, "'a' and stage 'b' both start at step 0"),
     "same name": (
         [stage("a", 0, 5), stage("a", 5)],

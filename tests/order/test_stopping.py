@@ -1,4 +1,4 @@
-"""Where mixes end, who takes the slots of a source that is over, and shares under limits."""
+"""Where mixes end, who takes the slots of an exhausted source, and shares under limits."""
 
 from __future__ import annotations
 
@@ -48,19 +48,19 @@ class TestFirstExhausted:
         scheme, size = stopped([INFINITE, 7], [1.0, 1.0], "first_exhausted", block_size=2)
         assert scheme.counts(size)[1] == 7
 
-    def test_a_finite_source_whose_schedule_ends_at_0_may_never_be_over(self):
+    def test_a_finite_source_whose_schedule_ends_at_0_may_never_be_exhausted(self):
         gone = Schedule([(0, 1), (10, 0)], change="sample")
         assert stopped([100, INFINITE], [gone, 1.0], "first_exhausted")[1] == INFINITE
 
     @pytest.mark.timeout(20)
     @pytest.mark.parametrize("scheme", ["block", "exact", "random"])
-    @pytest.mark.parametrize("behind", ["endless", "restarted"])
-    def test_finite_sources_that_all_go_to_0(self, scheme, behind):
+    @pytest.mark.parametrize("third", ["endless", "restarted"])
+    def test_finite_sources_that_all_go_to_0(self, scheme, third):
         """The end lies before they go, or never comes; it is not looked for far out."""
         gone = Schedule([(0, 1), (500, 0)], change="sample")
-        most = None if behind == "endless" else {"first": 1, "second": 1}
-        other = RepeatDataset(numbers(3, 900)) if behind == "endless" else numbers(3, 900)
-        rule = {"stop": "first_exhausted"} if behind == "endless" else {"max_epochs": most}
+        most = None if third == "endless" else {"first": 1, "second": 1}
+        other = RepeatDataset(numbers(3, 900)) if third == "endless" else numbers(3, 900)
+        rule = {"stop": "first_exhausted"} if third == "endless" else {"max_epochs": most}
 
         def blend(size):
             datasets = {"first": numbers(size), "second": numbers(2 * size, 5000), "other": other}
@@ -69,7 +69,7 @@ class TestFirstExhausted:
 
         assert blend(400).size == INFINITE
         assert all(900 <= item < 903 for item in blend(400).at(range(500, 600)))
-        if behind == "endless":
+        if third == "endless":
             short = blend(20)
             drawn = short._scheme.locate(np.arange(500))[0]
             too_many = np.cumsum(drawn == 0) > 20, np.cumsum(drawn == 1) > 40
@@ -208,7 +208,7 @@ class TestMaxEpochs:
     epochs=st.lists(st.integers(1, 3), min_size=6, max_size=6),
     block_size=st.integers(1, 30),
 )
-def test_law_4_when_sources_drop_out(sizes, weights, epochs, block_size):
+def test_counts_and_places_agree_when_sources_drop_out(sizes, weights, epochs, block_size):
     mix = [*weights[: len(sizes)], 1.0]
     scheme, size = stopped(
         [*sizes, 5], mix, "restart", [*epochs[: len(sizes)], 2], block_size=block_size

@@ -33,7 +33,7 @@ class TestManySources:
     def test_each_is_read_in_full(self, name):
         sizes, weights = self.sizes_and_weights(1500)
         scheme, size = self.mix(name, sizes, weights)
-        source, _ = scheme.locate(np.arange(size))
+        source, nth = scheme.locate(np.arange(size))
         assert np.bincount(source).tolist() == sizes == scheme.counts(size).tolist()
         order = np.lexsort((nth, source))
         assert nth[order].tolist() == [n for each in sizes for n in range(each)]

@@ -14,7 +14,7 @@ LAYERS = [
     {"arrays", "errors", "late", "numbers", "rng"},
     {"refs", "ranks", "topology", "reading", "padding", "describing"},
     {"cursor", "description"},
-    {"streaming", "parts", "outline"},
+    {"streaming", "parts", "outline", "past"},
     {"dataset"},
     {"order", "samples", "storage"},
     {"prepare", "sources"},

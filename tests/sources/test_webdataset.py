@@ -331,7 +331,7 @@ def test_a_shard_cut_off_while_it_is_open_is_fatal(tmp_path):
 
 
 def test_a_stored_first_entry_is_taken_for_zero(tmp_path):
-    """Energon stores where the first sample starts, behind members that belong to none."""
+    """Energon stores where the first sample starts, after members that belong to none."""
     tar = packed([("about", b"x" * 900), ("0.txt", b"a"), ("1.txt", b"b")])
     count = write_shard(tmp_path / "a.tar", tar)
     assert np.fromfile(index_path(str(tmp_path / "a.tar")), dtype="<u8")[0] == 1536

@@ -87,7 +87,7 @@ def test_keeps_at_most_limit_files_open(many):
     assert not open_descriptors() & set(many)
 
 
-def test_a_file_put_out_stays_open_for_who_reads_it(many):
+def test_an_evicted_file_stays_open_for_who_reads_it(many):
     files = OpenFiles(limit=1)
     first = files.get(many[0])
     files.get(many[1])
@@ -96,7 +96,7 @@ def test_a_file_put_out_stays_open_for_who_reads_it(many):
     assert many[0] not in open_descriptors()
 
 
-def test_threads_read_while_files_are_put_out(many):
+def test_threads_read_while_files_are_evicted(many):
     files = OpenFiles(limit=2)
     wrong: list[str] = []
 

@@ -129,10 +129,10 @@ INDEXED |= {
     "blend scheduled exactly": BlendDataset(
         (shuffled(9), STEPS), (shuffled(7, 100), 1), scheme="exact"
     ),
-    "blend gliding exactly": BlendDataset(
+    "blend with a linear schedule, exact": BlendDataset(
         (shuffled(9), RISING), (shuffled(7, 100), 0.5), scheme="exact"
     ),
-    "blend gliding at random": BlendDataset(
+    "blend with a linear schedule, random": BlendDataset(
         (shuffled(9), RISING), (shuffled(7, 100), 0.5), scheme="random"
     ),
     "blend scheduled in scheduled": BlendDataset(

@@ -71,7 +71,7 @@ def endless_indexed() -> Dataset:
 
 
 def indexed_epochs() -> Dataset:
-    """103 batches and a rest of one sample: no world size but 1 divides an epoch."""
+    """103 batches and one sample more: no world size but 1 divides an epoch."""
     return batches(BlendDataset((captions(), 0.6), (documents(), 0.4), stop="all_exhausted"))
 
 

@@ -64,7 +64,7 @@ def shares(*weights, epoch_size=1000):
 BATCHES = {
     "random, improve: no long runs": ("random", (100, 100), 8, 1, 25, (100, 100), None),
     "random unshuffled, improve: mixed": ("random", (100, 100), 8, 1, 25, (100, 100), None),
-    "random with a rest, improve: none twice": ("random", (5, 5), 1, 4, 3, (5, 5), None),
+    "random with a remainder, improve: none twice": ("random", (5, 5), 1, 4, 3, (5, 5), None),
     "random on two devices, improve: none twice": ("random", (41, 28), 4, 2, 9, (41, 28), None),
     "2:3 by 4, improve: none dropped": ("stratified", (200, 300), 4, 1, 125, (200, 300), None),
     "2:3 by 7, improve: none dropped": ("stratified", (200, 300), 7, 1, 72, (200, 300), None),

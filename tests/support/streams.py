@@ -83,7 +83,9 @@ STREAMS: dict[str, Dataset] = STREAMING | {
     "blend random": mixed(scheme="random"),
     "blend uniform": mixed(scheme="uniform"),
     "blend round robin": mixed(scheme="round_robin"),
-    "blend gliding": BlendDataset((evens(), GLIDE), (shuffled(9, 100), 0.5), block_size=8),
+    "blend with a linear schedule": BlendDataset(
+        (evens(), GLIDE), (shuffled(9, 100), 0.5), block_size=8
+    ),
     "blend first exhausted": mixed(stop="first_exhausted"),
     "blend all exhausted": mixed(stop="all_exhausted"),
     "blend max epochs": mixed(max_epochs=[1, 3, 2]),

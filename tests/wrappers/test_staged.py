@@ -81,7 +81,7 @@ def test_a_step_takes_its_items_from_its_stage():
     assert data[7] == "1"
 
 
-def test_behind_the_end_of_the_plan_the_last_stage_goes_on():
+def test_after_the_end_of_the_plan_the_last_stage_goes_on():
     data = staged(
         Stage("a", 0, 2, dataset=ListSource("ab")), Stage("b", 2, 4, dataset=ListSource("0123"))
     )
@@ -176,7 +176,7 @@ def test_carrying_over_visits_nothing_twice_for_any_plan(drawn):
     for number, count in enumerate(data.consumed(data.size).tolist()):
         places = [epoch * data.sources[number].count for n, _, epoch in seen if n == number]
         assert len(places) == count
-        assert max(places, default=-1) < count  # no pass begins before the one before it is over
+        assert max(places, default=-1) < count  # no pass begins before the one before it has ended
 
 
 def test_restarting_repeats_what_earlier_stages_read():

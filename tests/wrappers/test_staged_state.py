@@ -89,7 +89,7 @@ def test_resuming_in_the_middle_gives_the_rest_of_the_run():
     assert loaded(data, state) == whole[7:]
 
 
-def test_stages_behind_the_position_may_change():
+def test_stages_after_the_position_may_change():
     before = StagePlan([], 10, default=Stage("default", dataset=mix(0.9, 2)))
     plan = StagePlan(
         [Stage("ablation", 5, dataset=mix(0.1, 2))],
@@ -169,8 +169,8 @@ def test_the_plan_and_every_transition_are_logged(log):
         f" numbers0: {first[0]} samples, {first[0] / 100:.2f} passes by the end"
     )
     assert lines[4].endswith(" 2.62M tokens, seq_len 32768, items_per_step 1, global_batch_size 4")
-    assert lines[5].startswith(f"       {second[0] / 20:.3f} numbers0: {second[0]} samples behind ")
-    assert f"behind the first {first[1]}, " in lines[6]
+    assert lines[5].startswith(f"       {second[0] / 20:.3f} numbers0: {second[0]} samples after ")
+    assert f"after the first {first[1]}, " in lines[6]
     assert start == "data stages: reading begins at step 0, in stage 'general'"
     assert transition.startswith("data stages: step 40: 'general' -> 'long': ")
     assert "seq_len 4096 -> 32768; global_batch_size None -> 4" in transition

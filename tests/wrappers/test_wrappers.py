@@ -111,7 +111,7 @@ class TestConcat:
         rest = list(parts.open(state=cursor.state()))
         assert first + rest == [*range(10), *range(100, 110)]
 
-    def test_an_endless_dataset_hides_the_ones_behind_it(self):
+    def test_an_endless_dataset_hides_the_ones_after_it(self):
         with pytest.raises(ConfigError, match=r"dataset 0 .* never ends"):
             ConcatDataset(RepeatDataset(numbers(2)), numbers(3))
 

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from energize.metadataset.json_schema import DIALECT, object_schema
-from energize.metadataset.keys import Name, Named, Node, Positive, Whole
+from energize.metadataset.keys import Name, Named, Positive, Spec, Whole
 from energize.metadataset.plans import DEFAULT
 from energize.metadataset.problems import shown
 from energize.metadataset.table import Table, key, keys_of, same_key
@@ -24,14 +24,14 @@ TRAINING = "training"
 _TOLERANCE = 0.001
 """How far the sum of weights may be from 1: they are often written with two or three digits."""
 
-Weight = Annotated[int | float, Field(json_schema_extra={"minimum": 0, "maximum": 1})]
+_Weight = Annotated[int | float, Field(json_schema_extra={"minimum": 0, "maximum": 1})]
 Size = Annotated[int, Field(description="a whole number")]
 Folders = Annotated[
     list[Name],
     Field(min_length=1, description="a list of one or more folders, relative to this file"),
 ]
-Weights = Annotated[
-    list[Weight], Field(min_length=1, description="a list of numbers, one for each folder")
+_Weights = Annotated[
+    list[_Weight], Field(min_length=1, description="a list of numbers, one for each folder")
 ]
 
 
@@ -45,10 +45,10 @@ class DataKeys(Table):
     )
     dataset_type: Name | None = key(DATA, "such as energize")
     dataset_folders: Folders | None = key(DATA)
-    dataset_weights: Weights | None = key(DATA)
-    dataset_random_seed: Whole | None = same_key(Node, "seed")
-    seq_len: Positive | None = same_key(Node, "seq_len")
-    items_per_step: Positive | None = same_key(Node, "items_per_step")
+    dataset_weights: _Weights | None = key(DATA)
+    dataset_random_seed: Whole | None = same_key(Spec, "seed")
+    seq_len: Positive | None = same_key(Spec, "seq_len")
+    items_per_step: Positive | None = same_key(Spec, "items_per_step")
 
     @property
     def has_data(self) -> bool:
@@ -76,19 +76,19 @@ class DataKeys(Table):
 class StageKeys(DataKeys):
     """One of `data_stages`, which says all about its data."""
 
-    name: Name = same_key(Node, "name")
-    start_step: Whole = same_key(Node, "start_step")
-    end_step: Positive | None = same_key(Node, "end_step")
+    name: Name = same_key(Spec, "name")
+    start_step: Whole = same_key(Spec, "start_step")
+    end_step: Positive | None = same_key(Spec, "end_step")
     dataset_type: Name = key(DATA, "such as energize", required=True)
-    seq_len: Positive = same_key(Node, "seq_len", required=True)
-    batch: Named | None = same_key(Node, "batch")
+    seq_len: Positive = same_key(Spec, "seq_len", required=True)
+    batch: Named | None = same_key(Spec, "batch")
 
 
 @dataclass(frozen=True)
 class TrainingKeys(DataKeys):
     """The table `training`, whose other keys belong to the trainer."""
 
-    steps: Positive | None = same_key(Node, "steps")
+    steps: Positive | None = same_key(Spec, "steps")
     global_batch_size: Size | None = key(TRAINING, "sequences per step")
     data_stages: tuple[StageKeys, ...] = key(
         TRAINING, nodes=STAGE, called="a list of tables", default=()

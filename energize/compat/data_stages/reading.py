@@ -12,7 +12,7 @@ from energize.compat.data_stages.keys import DataKeys, StageKeys, TrainingKeys
 from energize.compat.data_stages.located_toml import read_toml
 from energize.errors import MetadatasetError, nearest
 from energize.metadataset.checking import Checker
-from energize.metadataset.keys import Node as Spec
+from energize.metadataset.keys import Spec
 from energize.metadataset.located import KeyPath, read_yaml
 from energize.metadataset.plans import FaultyError, plan_of
 from energize.metadataset.problems import Problem, as_error, number_hint, shown

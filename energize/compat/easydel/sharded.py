@@ -36,7 +36,7 @@ class ShardedDataSource(torch.utils.data.IterableDataset[Example]):
 
     `shards` has the dataset of each shard by its name, or what makes it.
 
-    It is an iterable torch dataset: iterating gives all examples, in the workers of a DataLoader a
+    It is an iterable torch dataset: iterating yields all examples, in the workers of a DataLoader a
     part each. Ranks are not divided among: `to_iterable_dataset()` is for trainers, which do that.
     """
 

@@ -22,7 +22,7 @@ from energize.rng import derive
 from energize.sources.adapting import as_dataset
 from energize.topology import Lane, WorkerConfig
 from energize.wrappers.multiplexed import End, MultiplexedDataset, Slots
-from energize.wrappers.slots import SchemeSlots, Turns
+from energize.wrappers.slots import SchemeSlots, TurnSlots
 
 T = TypeVar("T")
 
@@ -40,7 +40,7 @@ class Multiplexer(torch.utils.data.IterableDataset[T]):
     `sampling_probas`: a list, or a mapping by name; they need not sum to 1. Sources with one of at
     most `proba_threshold` are left out, and named in the log and in `dropped`.
 
-    ROUND_ROBIN, the default, takes the sources in turn, leaves out exhausted ones, and gives each
+    ROUND_ROBIN, the default, takes the sources in turn, leaves out exhausted ones, and yields each
     sample once. The others mix them in random order; an exhausted one starts again and fills the
     slot, so shares do not depend on lengths. They end when every source was exhausted at least
     once, or when one was `max_reinits` times: that shows when it is drawn once more.
@@ -50,7 +50,7 @@ class Multiplexer(torch.utils.data.IterableDataset[T]):
 
     Iterating starts an epoch; when one has ended the next iteration is the next epoch, in another
     order. `state_dict()` is exact after any sample. In torch workers and on several ranks each
-    process reads all sources and gives its part of the samples, all parts together being the whole
+    process reads all sources and yields its part of the samples, all parts together being the whole
     epoch; `already_split` says that the sources divide themselves. Workers that are started anew
     for every epoch know no earlier epochs and repeat the first: use `persistent_workers=True`, or
     `energize.get_loader(mux.dataset)`.
@@ -102,7 +102,7 @@ class Multiplexer(torch.utils.data.IterableDataset[T]):
 
     def _slots(self, order: str, probas: Mapping[str, float], seed: int | None) -> Slots:
         if self.mux_strategy is MultiplexingStrategy.ROUND_ROBIN:
-            return Turns(len(probas), from_first=order == "squirrel")
+            return TurnSlots(len(probas), from_first=order == "squirrel")
         seed = checked_seed(seed, "Multiplexer")
         uniform = self.mux_strategy is MultiplexingStrategy.UNIFORM_WITH_REPLACEMENT
         if order == "squirrel":
@@ -121,7 +121,7 @@ class Multiplexer(torch.utils.data.IterableDataset[T]):
         self._epoch_start = cursor.state()
 
     def _lane(self) -> Lane:
-        """The part of the samples that this process gives."""
+        """The part of the samples that this process yields."""
         among_ranks, among_workers = self._divides
         ranks = WorkerConfig().ranks()
         rank, world_size = (ranks.rank, ranks.world_size) if among_ranks else (0, 1)
@@ -139,7 +139,7 @@ class Multiplexer(torch.utils.data.IterableDataset[T]):
 
     @property
     def num_samples(self) -> list[int]:
-        """Samples given by each source that takes part, in the latest iteration in this process."""
+        """Samples of each source that is drawn from, in the latest iteration in this process."""
         return self._counted("given")
 
     @property
@@ -149,8 +149,8 @@ class Multiplexer(torch.utils.data.IterableDataset[T]):
 
     @property
     def reinit_counts(self) -> list[int]:
-        """How often each source that takes part was exhausted, in the latest iteration in this
-        process.
+        """How often each source that is drawn from was exhausted, in the latest iteration in
+        this process.
 
         Empty for round robin, which starts no source again.
         """

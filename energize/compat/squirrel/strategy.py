@@ -1,4 +1,4 @@
-"""Multiplexing strategies, and which sources take part in them."""
+"""Multiplexing strategies, and which sources they draw from."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class MultiplexingStrategy(Enum):
 def survivors(
     names: tuple[str, ...], strategy: MultiplexingStrategy, probas: object, threshold: float
 ) -> dict[str, float]:
-    """The sources that take part with their probabilities: those above `threshold`. Those left out
-    are logged by name.
+    """The sources that are drawn from, with their probabilities: those above `threshold`. Those
+    left out are logged by name.
 
     Round robin takes every source; uniform draws take those that would be drawn at all. Raises
     `WeightError` for probabilities that are missing, not one per source, negative, not finite, or

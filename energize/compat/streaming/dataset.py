@@ -36,7 +36,7 @@ class StreamingDataset(IterableDataset[Any]):
     each rank. Without `shuffle`, the method "random" takes one stream after the other, each in its
     order.
 
-    Every iteration gives this rank's samples of one epoch, and the next one those of the next,
+    Every iteration yields this rank's samples of one epoch, and the next one those of the next,
     also in the workers of a DataLoader, each of which gives whole device batches in turn: give
     DataLoader the same `batch_size`. The samples of a global batch are the same for every number of
     ranks and workers when its size is.

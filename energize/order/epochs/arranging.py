@@ -12,10 +12,8 @@ from energize.arrays import Int64Array, rows_by_value
 from energize.order.making import make_scheme
 from energize.rng import derive, hash_positions, shuffled
 
-__all__ = ["Arrangement", "InTurn", "Interleaved", "Rotated"]
 
-
-class Arrangement(Protocol):
+class EpochOrder(Protocol):
     """An epoch of sum(counts) units, of which stream s has counts[s]; every epoch has its own."""
 
     def locate(self, epoch: Int64Array, at: Int64Array) -> tuple[Int64Array, Int64Array]:

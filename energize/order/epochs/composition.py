@@ -9,12 +9,9 @@ import numpy as np
 
 from energize.arrays import Int64Array
 from energize.errors import ConfigError, nearest
-from energize.order.epochs.arranging import Arrangement, Interleaved, InTurn, Rotated
+from energize.order.epochs.arranging import EpochOrder, Interleaved, InTurn, Rotated
 from energize.order.making import make_scheme
 from energize.order.weights import largest_remainder
-
-__all__ = ["BATCHING_METHODS", "Composition"]
-
 
 _WINDOW = 2**16
 """Units that `random` shuffles together, at most; but at least 4 batches, and at most 64."""
@@ -85,11 +82,11 @@ class Composition:
         self.totals = units * self._unit
         self.size = int(self.totals.sum())
         self.batches = -(-self.size // global_batch_size) * self.devices
-        self.idle = max(0, self.devices - self.rest) if self.rest else 0
+        self.idle = max(0, self.devices - self.remainder) if self.remainder else 0
         self._arrangement = self._arranged(units, key)
 
     @property
-    def rest(self) -> int:
+    def remainder(self) -> int:
         """Samples of the shorter last global batch of an epoch; 0 where all are full."""
         return self.size % self.global_batch_size
 
@@ -134,7 +131,7 @@ class Composition:
         start = which * self.global_batch_size
         return start, np.minimum(self.size - start, self.global_batch_size), device
 
-    def _arranged(self, units: Int64Array, key: int) -> Arrangement:
+    def _arranged(self, units: Int64Array, key: int) -> EpochOrder:
         if self.method == "in_turn":
             return InTurn(units)
         if self.method == "random":
@@ -176,12 +173,12 @@ def _check_places(mixed: Composition, drop_last: bool) -> None:
 def _samples(mixed: Composition, drop_last: bool) -> tuple[int, Int64Array]:
     """Samples as units: all of them, or as many as fill global batches."""
     total = int(mixed.asked.sum())
-    rest = total % mixed.global_batch_size if drop_last else 0
-    if not rest:
+    left_out = total % mixed.global_batch_size if drop_last else 0
+    if not left_out:
         return 1, mixed.asked
     if mixed.method == "stratified":  # the first samples of the whole epoch, so shares hold
-        return 1, make_scheme("exact", mixed.asked.tolist()).counts(total - rest)
-    return 1, largest_remainder(mixed.asked, total - rest)
+        return 1, make_scheme("exact", mixed.asked.tolist()).counts(total - left_out)
+    return 1, largest_remainder(mixed.asked, total - left_out)
 
 
 def _global_batches(mixed: Composition, drop_last: bool) -> tuple[int, Int64Array]:

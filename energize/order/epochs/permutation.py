@@ -10,9 +10,6 @@ import numpy.typing as npt
 from energize.arrays import Int64Array
 from energize.rng import derive, hash_positions, mix64
 
-__all__ = ["Permutation", "WindowedPermutation"]
-
-
 _TABLE_LIMIT = 512
 """Up to this size a permutation is sorted outright: small Feistel networks are visibly uneven."""
 

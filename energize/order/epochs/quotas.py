@@ -14,9 +14,6 @@ from energize.errors import ConfigError, EmptyDatasetError, WeightError
 from energize.numbers import whole_number
 from energize.order.weights import checked_weight, integer_weights, largest_remainder
 
-__all__ = ["Quota", "epoch_counts", "epoch_size_in_samples"]
-
-
 MOST_SAMPLES = 2**62
 """An epoch is smaller than this, so that positions fit in int64."""
 

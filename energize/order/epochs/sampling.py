@@ -8,9 +8,6 @@ from energize.arrays import Int64Array
 from energize.order.epochs.permutation import Permutation, WindowedPermutation
 from energize.rng import derive
 
-__all__ = ["EpochDraws"]
-
-
 _BLOCK = 1024
 """Samples among which a partial pass chooses at random; from each block it takes its part."""
 
@@ -51,37 +48,37 @@ class EpochDraws:
         """For draw `nth`, 0 <= nth < count, of an epoch: the pass it belongs to, counted from the
         first epoch on, times `size`, plus the sample.
         """
-        number, rank = np.divmod(nth, self._samples)
+        number, within = np.divmod(nth, self._samples)
         passes = epoch * self._passes + number
-        sample = rank.copy()
+        sample = within.copy()
         partial = number == self._whole
         if self._shuffle:
-            sample[~partial] = self._in_pass(rank[~partial], passes[~partial])
+            sample[~partial] = self._in_pass(within[~partial], passes[~partial])
         if partial.any():
-            sample[partial] = self._chosen(epoch[partial], rank[partial])
+            sample[partial] = self._chosen(epoch[partial], within[partial])
         located: Int64Array = passes * self._samples + sample
         return located
 
-    def _chosen(self, epoch: Int64Array, rank: Int64Array) -> Int64Array:
+    def _chosen(self, epoch: Int64Array, nth: Int64Array) -> Int64Array:
         """The sample of each draw of partial passes."""
         turn = np.zeros_like(epoch) if self._fixed else epoch % self._samples
         if not self._shuffle:
-            return self._in_order(turn, rank)
-        return self._scattered(self._place(turn, self._in_part(rank, epoch)))
+            return self._in_order(turn, nth)
+        return self._scattered(self._place(turn, self._in_part(nth, epoch)))
 
     # A partial pass of turn t takes place x when t + x + 1 reaches a new multiple of size / part.
     # So places are evenly spread, and so are the turns that take one place. What lies at a place is
     # random within its block: data may have a rhythm of their own.
 
-    def _place(self, turn: Int64Array, rank: Int64Array) -> Int64Array:
-        """The place that is taken as number `rank`."""
+    def _place(self, turn: Int64Array, nth: Int64Array) -> Int64Array:
+        """The place that is taken as number `nth`."""
         size, part = self._samples, self._part
-        turn, rank = self._wide(turn), self._wide(rank)
-        reached = rank + 1 + turn * part // size
+        turn, nth = self._wide(turn), self._wide(nth)
+        reached = nth + 1 + turn * part // size
         place: Int64Array = (-(-reached * size // part) - 1 - turn).astype(np.int64)
         return place
 
-    def _rank(self, turn: Int64Array, place: Int64Array) -> Int64Array:
+    def _taken_before(self, turn: Int64Array, place: Int64Array) -> Int64Array:
         """How many places before `place` are taken."""
         size, part = self._samples, self._part
         turn, place = self._wide(turn), self._wide(place)
@@ -92,16 +89,16 @@ class EpochDraws:
         """Values whose products cannot overflow: Python's integers for huge streams."""
         return values if self._samples < _NARROW else values.astype(object)
 
-    def _in_order(self, turn: Int64Array, rank: Int64Array) -> Int64Array:
+    def _in_order(self, turn: Int64Array, nth: Int64Array) -> Int64Array:
         """The samples that `_scattered` gives, ascending within their pass."""
-        out = np.empty_like(rank)
-        blocks = np.stack([turn, self._place(turn, rank) // _BLOCK])
+        out = np.empty_like(nth)
+        blocks = np.stack([turn, self._place(turn, nth) // _BLOCK])
         touched, which = np.unique(blocks, axis=1, return_inverse=True)
         for number, (at, block) in enumerate(touched.T.tolist()):
             rows = np.flatnonzero(which.reshape(-1) == number)
             ends = np.array([block * _BLOCK, min((block + 1) * _BLOCK, self._samples)])
-            first, last = self._rank(np.array([at, at]), ends).tolist()
-            ranks = np.arange(first, last, dtype=np.int64)
-            taken = np.sort(self._scattered(self._place(np.full_like(ranks, at), ranks)))
-            out[rows] = taken[rank[rows] - first]
+            first, last = self._taken_before(np.array([at, at]), ends).tolist()
+            numbers = np.arange(first, last, dtype=np.int64)
+            taken = np.sort(self._scattered(self._place(np.full_like(numbers, at), numbers)))
+            out[rows] = taken[nth[rows] - first]
         return out

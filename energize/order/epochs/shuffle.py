@@ -8,8 +8,6 @@ from energize.arrays import Int64Array
 from energize.order.epochs.permutation import Permutation, WindowedPermutation
 from energize.rng import derive, hash_positions
 
-__all__ = ["ShuffleOrder"]
-
 
 class ShuffleOrder:
     """Which sample is visited at a position: every epoch a new permutation of `range(size)`.

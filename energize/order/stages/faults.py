@@ -12,8 +12,6 @@ from energize.numbers import whole_number
 if TYPE_CHECKING:
     from energize.order.stages.plan import Stage
 
-__all__ = ["faults_of_each", "faults_of_order", "stage_label"]
-
 _log = logging.getLogger("energize")
 
 
@@ -26,7 +24,7 @@ def faults_of_each(
     stages: Sequence[Stage[Any]], default: Stage[Any] | None, total_steps: int | None
 ) -> Iterator[str]:
     """What is wrong with stages one by one, and with their names."""
-    if total_steps is not None and not _is_whole(total_steps, 1):
+    if total_steps is not None and whole_number(total_steps, 1) is None:
         yield f"total_steps is a whole number, 1 or more; got {total_steps!r}"
     for stage in [*stages, *([] if default is None else [default])]:
         for fault in _faults(stage):
@@ -46,26 +44,21 @@ def faults_of_each(
 def _faults(stage: Stage[Any]) -> Iterator[str]:
     if not isinstance(stage.name, str) or not stage.name.strip():
         yield f"a stage has a name that is not empty; got {stage.name!r}"
-    if not _is_whole(stage.start_step, 0):
+    if whole_number(stage.start_step, 0) is None:
         yield f"start_step is a whole number, 0 or more; got {stage.start_step!r}"
-    elif stage.end_step is not None and not _is_whole(stage.end_step, stage.start_step + 1):
+    elif stage.end_step is not None and whole_number(stage.end_step, stage.start_step + 1) is None:
         yield (
-            f"end_step is the step behind the last one, so above start_step {stage.start_step}; "
+            f"end_step is the step after the last one, so above start_step {stage.start_step}; "
             f"got {stage.end_step!r}"
         )
-    if stage.seq_len is not None and not _is_whole(stage.seq_len, 1):
+    if stage.seq_len is not None and whole_number(stage.seq_len, 1) is None:
         yield f"seq_len counts tokens, 1 or more; got {stage.seq_len!r}"
-    if stage.seed is not None and not _is_whole(stage.seed, 0):
+    if stage.seed is not None and whole_number(stage.seed, 0) is None:
         yield f"a seed is a whole number, 0 or more; got {stage.seed!r}"
-    if not _is_whole(stage.items_per_step, 1):
+    if whole_number(stage.items_per_step, 1) is None:
         yield f"items_per_step is a whole number, 1 or more; got {stage.items_per_step!r}"
     if not isinstance(stage.batch, Mapping):
         yield f"batch is a mapping of settings; got {stage.batch!r}"
-
-
-def _is_whole(value: object, least: int) -> bool:
-    number = whole_number(value)
-    return number is not None and number >= least
 
 
 def faults_of_order(

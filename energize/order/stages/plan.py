@@ -14,8 +14,6 @@ from energize.errors import ConfigError
 from energize.numbers import whole_number
 from energize.order.stages.faults import faults_of_each, faults_of_order
 
-__all__ = ["Stage", "StagePlan"]
-
 D = TypeVar("D")
 E = TypeVar("E")
 
@@ -71,7 +69,7 @@ class StagePlan(Generic[D]):
     start_step` steps. Steps before the first one belong to `default`, whatever its start and end
     are; without stages it is the only one.
     Training ends after `total_steps`, or at the end of the last stage, or never; a last stage that
-    would go on behind `total_steps` is cut there.
+    would go on after `total_steps` is cut there.
 
     Raises `ConfigError` naming the stages and every fault: names that are missing or taken, numbers
     out of range, two stages with one start, gaps, overlaps, steps at the end that no stage covers,
@@ -109,7 +107,7 @@ class StagePlan(Generic[D]):
             )
 
     def at(self, step: int) -> Stage[D]:
-        """The stage that `step` belongs to; behind the end of training, the last one."""
+        """The stage that `step` belongs to; after the end of training, the last one."""
         return self.stages[self.index_at(step)]
 
     def index_at(self, step: int) -> int:

@@ -8,16 +8,17 @@ from energize.arrays import BoolArray, FloatArray, Int64Array, UInt64Array
 from energize.order.tree import huffman_tree
 from energize.rng import hash_positions, mix64
 
-__all__ = ["Split", "divided"]
-
 _NARROW = 2**31
 """Products of two numbers up to this one fit in int64."""
+
+_ODD = np.uint64(0x9E3779B97F4A7C15)
+"""Numbers times this are far apart in all bits."""
 
 _DIGIT = 30
 """Bits of a number that are divided at once, where products would not fit."""
 
 
-class Split:
+class Apportionment:
     """Which source each of the slots 0, 1, 2, ... belongs to, in the ratio of integer `weights`.
 
     Of the first m slots of a node, its light child has `m * part / whole`, rounded; the heavy child
@@ -35,7 +36,7 @@ class Split:
     `owed` is what each source is to have more than its share, from slots before the first: as much
     of it as rounding can make good comes at once. Weights are positive, their sum is below 2**61.
 
-    >>> Split(np.array([1, 6, 2, 1])).counts(np.array([20, 10**12]))[0].tolist()
+    >>> Apportionment(np.array([1, 6, 2, 1])).counts(np.array([20, 10**12]))[0].tolist()
     [2, 12, 4, 2]
     """
 
@@ -102,8 +103,8 @@ class Split:
         the next.
         """
         part, whole = self._tree.part[inner], self._tree.whole[inner]
-        passes, rest = np.divmod(counts, whole)
-        whole_ones, left = divided(rest, part, self._phase[inner], whole)
+        passes, within = np.divmod(counts, whole)
+        whole_ones, left = divided(within, part, self._phase[inner], whole)
         light = passes * part + whole_ones
         if self._key is None:
             return light, left >= whole - part
@@ -117,13 +118,21 @@ class Split:
         """
         first = number == 0
         begun = np.where(first, self._phase[inner] // self._tree.part[inner], 0)
-        random: UInt64Array = mix64(self._keys[inner] ^ mix64(number.astype(np.uint64)))
-        room = (gone + ahead - begun).astype(np.uint64)
-        place = begun + (random % room).astype(np.int64)
+        random = mix64(self._keys[inner] ^ number.astype(np.uint64) * _ODD)
+        place = begun + _below(random, gone + ahead - begun)
         had = self._had[inner]
         place[first & (had > 0)] = -1
         light: Int64Array = number + (place < gone) - had
         return light, place == gone
+
+
+def _below(random: UInt64Array, room: Int64Array) -> Int64Array:
+    """A number from 0 up to below each of `room`, all as likely, by a random word."""
+    if room.max(initial=0) < _NARROW:
+        scaled: UInt64Array = (random >> np.uint64(32)) * room.astype(np.uint64) >> np.uint64(32)
+        return scaled.astype(np.int64)
+    remainder: UInt64Array = random % room.astype(np.uint64)
+    return remainder.astype(np.int64)
 
 
 def divided(
