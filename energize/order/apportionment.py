@@ -128,11 +128,12 @@ class Apportionment:
 
 def _below(random: UInt64Array, room: Int64Array) -> Int64Array:
     """A number from 0 up to below each of `room`, all as likely, by a random word."""
-    if room.max(initial=0) < _NARROW:
-        scaled: UInt64Array = (random >> np.uint64(32)) * room.astype(np.uint64) >> np.uint64(32)
-        return scaled.astype(np.int64)
-    remainder: UInt64Array = random % room.astype(np.uint64)
-    return remainder.astype(np.int64)
+    wide = room.astype(np.uint64)
+    numbers: UInt64Array = (random >> np.uint64(32)) * wide >> np.uint64(32)
+    large = room >= _NARROW  # each by itself: what else is asked for decides nothing
+    if large.any():
+        numbers[large] = random[large] % wide[large]
+    return numbers.astype(np.int64)
 
 
 def divided(
