@@ -63,16 +63,25 @@ class Survey:
 
 
 def survey(dataset: Description) -> Survey:
-    """Look at every node once. Loading a state that fits costs no more than that, which is why it
-    makes no tree, nor anything else for each node.
+    """Look at every node once, but for what is below an input of many, which knows its own survey.
+    Loading a state that fits costs no more than that, which is why it makes no tree, nor anything
+    else for each node.
     """
     words: list[Any] = []
     functions: dict[str, None] = {}
     places: list[str] = []
-    waiting, outermost, calls = [dataset], True, 0
+    waiting: list[Any] = [dataset]
+    outermost, calls = True, 0
     while waiting:
         node = waiting.pop()
         kind, values, inputs = type(node), node.__dict__, node.inputs
+        if len(inputs) > _WIDE and node is not dataset:
+            known: Survey = node.survey  # mostly from when it was made
+            words.append(known.digest)
+            functions.update(dict.fromkeys(known.functions))
+            places.append(known.places)
+            outermost = False
+            continue
         decides = not (kind.passes_on or (outermost and kind.ends_loops))
         outermost = outermost and not decides
         changes_none = kind.changes_no_sample

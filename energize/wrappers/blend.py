@@ -39,6 +39,9 @@ T_co = TypeVar("T_co", covariant=True)
 
 PairOf = tuple[Dataset[T_co], Weight]
 
+_MANY = 16
+"""Datasets from which on what a state tells of a blend is computed when it is made."""
+
 
 class BlendDataset(RoutedDataset[T_co]):
     """Items of several datasets in the proportion of their weights.
@@ -281,6 +284,8 @@ class BlendDataset(RoutedDataset[T_co]):
         self._check_not_empty()
         if self.sized:
             _ = self._mix
+        if len(self.inputs) > _MANY:
+            _ = self.survey  # every run that saves a state needs it, and a resumed one at once
 
     def _check_not_empty(self) -> None:
         for number, (each, weight) in enumerate(zip(self.inputs, self.weights, strict=True)):

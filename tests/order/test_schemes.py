@@ -166,6 +166,7 @@ def test_any_number_of_sources_is_within_the_bound(name):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("name", BOUNDS)
 def test_thousands_of_mixes_of_up_to_10_000_sources_are_within_the_bound(name):
     assert 0.9 < worst_of_random_weights(name, 3000, 10_000) <= BOUNDS[name]
