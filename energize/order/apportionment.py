@@ -52,7 +52,10 @@ class Apportionment:
         self._keys = np.empty(0, dtype=np.uint64)
         if key is not None:
             self._keys = hash_positions(key, np.arange(inner))
-        if owed is not None and owed.any():
+        self._shortest, self._longer = np.divmod(self._tree.whole, self._tree.part)
+        """The slots of a stretch, and how many of `part` begin so that it has one more."""
+        self._fresh = owed is None or not owed.any()
+        if owed is not None and not self._fresh:
             self._carry(owed)
 
     def _carry(self, owed: FloatArray) -> None:
@@ -108,18 +111,23 @@ class Apportionment:
         light = passes * part + whole_ones
         if self._key is None:
             return light, left >= whole - part
-        return self._drawn(inner, light, left // part, -((left - whole) // part))
+        return self._drawn(inner, light, left, part)
 
     def _drawn(
-        self, inner: Int64Array, number: Int64Array, gone: Int64Array, ahead: Int64Array
+        self, inner: Int64Array, number: Int64Array, left: Int64Array, part: Int64Array
     ) -> tuple[Int64Array, BoolArray]:
-        """As `_light`: the next slot is in stretch `number`, of which `gone` slots lie before it,
-        and `ahead` from it on. Slots begin somewhere in stretch 0.
+        """As `_light`: the next slot is in stretch `number`, into which `left` says how far it
+        reaches, in units of one slot by `part`. Slots begin somewhere in stretch 0.
         """
-        first = number == 0
-        begun = np.where(first, self._phase[inner] // self._tree.part[inner], 0)
+        gone = left // part
+        room = self._shortest[inner] + (self._longer[inner] > left - gone * part)
         random = mix64(self._keys[inner] ^ number.astype(np.uint64) * _ODD)
-        place = begun + _below(random, gone + ahead - begun)
+        if self._fresh:
+            place = _below(random, room)
+            return number + (place < gone), place == gone
+        first = number == 0
+        begun = np.where(first, self._phase[inner] // part, 0)
+        place = begun + _below(random, room - begun)
         had = self._had[inner]
         place[first & (had > 0)] = -1
         light: Int64Array = number + (place < gone) - had

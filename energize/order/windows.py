@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
@@ -42,14 +41,14 @@ class WindowsAhead:
     def __init__(self, run: Run, end: int | None = None) -> None:
         self._run, self._end = run, end
         self._layout = Remembered(self._laid_out, 4)
-        self._touched: deque[int] = deque(maxlen=8)
+        self._touched = -1
 
     def counts(self, slots: Int64Array) -> Int64Array:
         return self._run.counts(slots)
 
     def locate(self, slots: Int64Array) -> tuple[Int64Array, Int64Array]:
         windows = slots // _AHEAD
-        if self._reads_on(windows):
+        if len(slots) and self._reads_on(windows):
             return _placed(self._layout, windows, slots - windows * _AHEAD)
         return self._run.locate(slots)
 
@@ -57,12 +56,12 @@ class WindowsAhead:
         """Whether many slots of each window are asked for: at once, or by one call after another.
         A rank of many has slots that lie far apart.
         """
-        touched = np.unique(windows).tolist()
-        if len(windows) * _DENSE >= len(touched) * _AHEAD:
-            return True
-        known = all(each in self._touched for each in touched)
-        self._touched.extend(touched[-8:])
-        return known
+        first, last = int(windows.min()), int(windows.max())
+        if first == last:
+            known = self._touched in (first, first - 1)
+            self._touched = first
+            return known or len(windows) * _DENSE >= _AHEAD
+        return len(windows) * _DENSE >= _AHEAD * len(np.unique(windows))
 
     def _laid_out(self, window: int) -> _Layout:
         end = (window + 1) * _AHEAD
