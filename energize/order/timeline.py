@@ -56,6 +56,8 @@ class Segment:
 
     def locate(self, slots: Int64Array) -> tuple[Int64Array, Int64Array]:
         """For slots of this segment their sources, and how many slots before went to those."""
+        if not self.start and len(self.members) == len(self.before):  # as in most mixes
+            return self.run.locate(slots)
         member, nth = self.run.locate(slots - self.start)
         source = self.members[member]
         return source, nth + self.before[source]
@@ -155,14 +157,13 @@ class Timeline:
 
     def locate(self, slots: Int64Array) -> tuple[Int64Array, Int64Array]:
         """For each slot its source, and how many slots before it went to that source."""
-        source, nth = np.empty((2, len(slots)), dtype=np.int64)
         if not len(slots):
-            return source, nth
-        low, high = int(slots.min()), int(slots.max())
-        self._reach(high + 1)
-        first = self._number(low)
-        if first == self._number(high):
+            return slots, slots
+        self._reach(int(slots.max()) + 1)
+        first = self._number(int(slots.min())) if len(self._segments) > 1 else 0
+        if first == len(self._segments) - 1 or first == self._number(int(slots.max())):
             return self._segments[first].locate(slots)
+        source, nth = np.empty((2, len(slots)), dtype=np.int64)
         starts = np.array([segment.start for segment in self._segments])
         numbers = np.searchsorted(starts, slots, side="right") - 1
         for number, rows in rows_by_value(numbers):
