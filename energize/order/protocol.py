@@ -29,13 +29,6 @@ class Scheme(Protocol):
         """Name and parameters as JSON: what a saved state is checked against."""
 
 
-class NamedScheme(Scheme, Protocol):
-    """A scheme that knows what its sources are called."""
-
-    names: tuple[str, ...] | None
-    """The names of the sources in their order, or None when they go by position."""
-
-
 class CheckedScheme(ABC):
     """A scheme that checks what it is asked; two of equal descriptions are equal.
 
