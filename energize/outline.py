@@ -77,8 +77,10 @@ def survey(dataset: Description) -> Survey:
         kind, values, inputs = type(node), node.__dict__, node.inputs
         if len(inputs) > _WIDE and node is not dataset:
             known: Survey = node.survey  # mostly from when it was made
-            words.append(known.digest)
             functions.update(dict.fromkeys(known.functions))
+            if not words:  # nothing above it decides anything
+                return Survey(known.digest, tuple(functions), known.places)
+            words.append(known.digest)
             places.append(known.places)
             outermost = False
             continue
@@ -102,9 +104,8 @@ def survey(dataset: Description) -> Survey:
                 calls += 1
             elif told and name not in changes_none:
                 words.append(described(value))
-        if inputs:
-            waiting.extend(inputs[::-1])
-        elif "path" in values:
+        waiting.extend(inputs[::-1])
+        if not inputs and "path" in values:
             places.append(str(values["path"]))
     return Survey(digest(words), tuple(functions), digest(places))
 

@@ -9,6 +9,7 @@ import pytest
 
 from energize import (
     BatchDataset,
+    BlendDataset,
     ConcatDataset,
     EpochizeDataset,
     FilterDataset,
@@ -118,7 +119,20 @@ def endless(count=40):
     return RepeatDataset(evens(count))
 
 
+def wide_mix(count=20):
+    """Of so many datasets that it knows its survey from when it was made."""
+    return BlendDataset([(shuffled(9, 100 * number), number + 1) for number in range(count)])
+
+
 FORGIVEN = {
+    "hook added to a wide mix": (wide_mix(), MapDataset(wide_mix(), int)),
+    "hook taken away from a wide mix": (MapDataset(wide_mix(), int), wide_mix()),
+    "hook in a wide mix of batches": (
+        BatchDataset(wide_mix(), 2, list),
+        BatchDataset(MapDataset(wide_mix(), int), 2, list),
+    ),
+    "loop added to a wide mix": (wide_mix(), EpochizeDataset(wide_mix(), 4)),
+    "loop and hook of a wide mix": (EpochizeDataset(MapDataset(wide_mix(), int), 9), wide_mix()),
     "hook added": (shuffled(30), MapDataset(shuffled(30), int)),
     "hook taken away": (MapDataset(evens(), int), evens()),
     "another batcher": (BatchDataset(evens(), 2, list), BatchDataset(evens(), 2, list.copy)),
