@@ -137,10 +137,10 @@ class Timeline:
         """The same timeline, with no more slots for a source from `slot` on; all slots before it
         stay as they are.
         """
-        self._reach(slot)
+        segments = self._reach(slot)
         other = copy.copy(self)
         other._left_out = (*self._left_out, (slot, source))
-        kept = [each for each in self._segments if each.start < slot]
+        kept = [each for each in segments if each.start < slot]
         if kept:
             kept[-1] = replace(kept[-1], end=min(kept[-1].end, slot))
         other._segments = tuple(kept) or (other._first(),)
@@ -152,42 +152,40 @@ class Timeline:
 
     def counts(self, n: int) -> Int64Array:
         """The slots of every source among the first `n`."""
-        self._reach(n)
-        return self._segments[self._number(max(n - 1, 0))].counts(n)
+        segments = self._reach(n)
+        return segments[_number(segments, max(n - 1, 0))].counts(n)
 
     def locate(self, slots: Int64Array) -> tuple[Int64Array, Int64Array]:
         """For each slot its source, and how many slots before it went to that source."""
         if not len(slots):
             return slots, slots
-        self._reach(int(slots.max()) + 1)
-        first = self._number(int(slots.min())) if len(self._segments) > 1 else 0
-        if first == len(self._segments) - 1 or first == self._number(int(slots.max())):
-            return self._segments[first].locate(slots)
+        segments = self._reach(int(slots.max()) + 1)
+        first = _number(segments, int(slots.min())) if len(segments) > 1 else 0
+        if first == len(segments) - 1 or first == _number(segments, int(slots.max())):
+            return segments[first].locate(slots)
         source, nth = np.empty((2, len(slots)), dtype=np.int64)
-        starts = np.array([segment.start for segment in self._segments])
+        starts = np.array([segment.start for segment in segments])
         numbers = np.searchsorted(starts, slots, side="right") - 1
         for number, rows in rows_by_value(numbers):
-            source[rows], nth[rows] = self._segments[number].locate(slots[rows])
+            source[rows], nth[rows] = segments[number].locate(slots[rows])
         return source, nth
 
     def first_beyond(self, limits: Int64Array) -> int | None:
         """The first slot that a source has beyond its limit; None when there is none."""
-        number = 0
+        number, segments = 0, self._segments
         while True:
-            segment = self._segments[number]
+            segment = segments[number]
             found = segment.first_beyond(limits)
             if found is not None or segment.end >= FARTHEST:
                 return None if found is None else segment.start + found
-            self._reach(segment.end + 1)
+            segments = self._reach(segment.end + 1)
             number += 1
 
     def first_difference(self, other: Timeline, end: int) -> int | None:
         """The first slot before `end` from which on the two may give slots to other sources; None
         when all before it are the same.
         """
-        self._reach(end)
-        other._reach(end)
-        for mine, others in zip(self._segments, other._segments, strict=False):
+        for mine, others in zip(self._reach(end), other._reach(end), strict=False):
             if mine.start >= end:
                 break
             if (mine.start, mine.asked) != (others.start, others.asked):
@@ -196,18 +194,16 @@ class Timeline:
                 return min(mine.end, others.end)
         return None
 
-    def _number(self, slot: int) -> int:
-        """The segment that a slot lies in."""
-        return bisect_right(self._segments, slot, key=lambda segment: segment.start) - 1
-
-    def _reach(self, n: int) -> None:
-        """Find the segments of the first `n` slots."""
+    def _reach(self, n: int) -> tuple[Segment, ...]:
+        """The segments of the first `n` slots, and those known after them."""
         segments = self._segments
         while (last := segments[-1]).end < n:
             before = last.counts(last.end)
             found = self._segment(last.end, before, last.owed_after(before), last)
             segments = (*segments, found)
-        self._segments = segments
+        if len(segments) > len(self._segments):  # another thread may have come farther
+            self._segments = segments
+        return segments
 
     def _segment(
         self, start: int, before: Int64Array, owed: FloatArray, last: Segment | None = None
@@ -273,6 +269,11 @@ class Timeline:
         )
 
 
+def _number(segments: Sequence[Segment], slot: int) -> int:
+    """The segment that a slot lies in."""
+    return bisect_right(segments, slot, key=lambda segment: segment.start) - 1
+
+
 def _digest(*arrays: Int64Array | FloatArray) -> bytes:
     return hashlib.blake2b(b"".join(each.tobytes() for each in arrays), digest_size=16).digest()
 
@@ -285,6 +286,8 @@ def _capped(weights: FloatArray, left: Int64Array, size: int) -> Int64Array:
     able = np.ones(len(left), dtype=np.bool_)
     while True:
         due = np.where(able, weights, 0.0)
+        if not due.any():  # those that are left have no weight yet
+            due = able.astype(np.float64)
         due *= (size - int(totals.sum())) / due.sum()
         full = able & (due >= left)
         if not full.any():

@@ -155,6 +155,12 @@ class TestAllExhausted:
         assert size == 45
         assert scheme.counts(25).tolist() == [5, 10, 10]
 
+    @pytest.mark.parametrize("change", ["block", "block_start", "sample"])
+    def test_a_source_whose_weight_begins_at_0_is_left_alone(self, change):
+        rising = Schedule([(0, 0), (1000, 1)], "linear", change=change)
+        scheme, size = stopped([50, 10], [rising, 1.0], "all_exhausted", block_size=100)
+        assert (size, scheme.counts(size).tolist()) == (60, [50, 10])
+
     def test_counts_may_be_asked_in_any_order(self):
         scheme, size = stopped([50, 3, 7], [1.0, 1.0, 1.0], "all_exhausted")
         afresh, _ = stopped([50, 3, 7], [1.0, 1.0, 1.0], "all_exhausted")
