@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Self, TypeVar
@@ -184,15 +185,16 @@ class BlendDataset(RoutedDataset[T_co]):
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """What each of `inputs` is called: as it was given, or by the sources that it reads."""
-        names = [
-            given or ", ".join(source.name for source in each.sources)
-            for given, each in zip(self.given_names, self.inputs, strict=True)
-        ]
-        return tuple(
-            f"{name} ({names[:number].count(name) + 1})" if names.count(name) > 1 else name
-            for number, name in enumerate(names)
-        )
+        """What each of `inputs` is called: as it was given, or by the sources that it reads; the
+        second of a name has a number, "web (2)".
+        """
+        named: list[str] = []
+        seen: Counter[str] = Counter()
+        for given, each in zip(self.given_names, self.inputs, strict=True):
+            name = given or ", ".join(source.name for source in each.sources)
+            seen[name] += 1
+            named.append(f"{name} ({seen[name]})" if seen[name] > 1 else name)
+        return tuple(named)
 
     def by_name(self, values: Sequence[T]) -> dict[str, T]:
         """Shares, or what was `taken`, by the `names` of the datasets: for a log.
