@@ -100,10 +100,7 @@ class Dataset(Description, ABC, Generic[T_co]):
     @cached_property
     def size(self) -> int:
         """Items per epoch, or `INFINITE`; `NotIndexedError` where only reading tells."""
-        raise NotIndexedError(
-            f"how many items {type(self).__name__} gives is only known when they have been read; "
-            "cut it with EpochizeDataset and count steps"
-        )
+        raise self._length_unknown()
 
     def mismatches(
         self, saved: Outline, current: Outline, state: State, later: list[str]
@@ -202,6 +199,12 @@ class Dataset(Description, ABC, Generic[T_co]):
     def __getitem__(self, position: int) -> T_co:
         """`NotIndexedError`: a stream has no positions, see `IndexedDataset`."""
         raise self._not_indexed("random access")
+
+    def _length_unknown(self) -> NotIndexedError:
+        return NotIndexedError(
+            f"how many items {type(self).__name__} gives is only known when they have been read; "
+            "cut it with EpochizeDataset and count steps"
+        )
 
     def _not_indexed(self, wanted: str) -> NotIndexedError:
         own, stream = type(self).__name__, self._streaming_input()

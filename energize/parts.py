@@ -106,7 +106,8 @@ class Part:
 class PartReader(Generic[T]):
     """A lane's own part of an input, for a stream that reads on until it finds something.
 
-    `endless` readers go on from pass to pass, others raise `StopIteration` at the end of one.
+    `endless` readers go on from pass to pass, others raise `StopIteration` at the end of one. With
+    `rotating`, or where they are endless or scattered, the lane has another place in every pass.
     """
 
     def __init__(
@@ -117,11 +118,12 @@ class PartReader(Generic[T]):
         reading: Reading,
         *,
         endless: bool,
+        rotating: bool = False,
         scattered: bool = False,
     ) -> None:
         self._sized = dataset.sized
         size = dataset.size if self._sized else None
-        rotating = endless or scattered
+        rotating = rotating or endless or scattered
         self._part = Part(size, lane, state, rotating=rotating, scattered=scattered)
         self._open = partial(dataset.addressed, lane, reading=reading, endless=self._sized)
         self._input = self._open(None if state is None else state_field(state, "input", dict))

@@ -33,7 +33,7 @@ from energize.testing import (
     check_topology,
 )
 from tests.support.datasets import INDEXED, noisy, numbers, shuffled, skip_thirds
-from tests.support.streams import STREAMS, evens
+from tests.support.streams import PART_OF_WHAT_IS_NAMED, STREAMS, evens
 
 
 @pytest.mark.parametrize("name", INDEXED)
@@ -149,6 +149,14 @@ EXACT_STREAMS = {
     "batch of iterable": each(),
     "filter of iterable": even(),
     "repeat of iterable": each(2),
+    "generator": lambda source, index: (index % 4, index % 4),
+    "packs": each(),
+    "groups": each(),
+    "groups of their sizes": even(),
+    "groups, drop last": even(least=0),
+    "iter map": each(),
+    "iter map of a stream": even(),
+    "shuffle buffer": even(),
 }
 
 
@@ -184,7 +192,10 @@ def test_references_of_an_item_of_a_stream_lead_back_to_it(name):
                 refs = dataset.refs_of(cursor.origin)
                 pairs = zip(refs.source.tolist(), refs.index.tolist(), strict=True)
                 again = [stored[source][index] for source, index in pairs]
-                assert samples_of(again) == samples_of(item)
+                if name in PART_OF_WHAT_IS_NAMED:
+                    assert set(samples_of(item)) <= set(samples_of(again))
+                else:
+                    assert samples_of(again) == samples_of(item)
                 came += 1
             state = cursor.state()
     assert came > 3

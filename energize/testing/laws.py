@@ -309,9 +309,10 @@ def _named(lane: Lane) -> str:
 
 
 def _shape(tree: Any) -> str:
-    """Keys and types of a state, without its values."""
+    """Keys and types of a state, without its values, nor the samples that wait for their batch."""
     if isinstance(tree, dict):
-        return "{" + ",".join(f"{key}:{_shape(value)}" for key, value in sorted(tree.items())) + "}"
+        kept = {key: None if key == "waiting" else value for key, value in tree.items()}
+        return "{" + ",".join(f"{key}:{_shape(value)}" for key, value in sorted(kept.items())) + "}"
     if isinstance(tree, list):
         return "[" + ",".join(map(_shape, tree)) + "]"
     return type(tree).__name__

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import cached_property
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from contextvars import ContextVar
+from functools import cached_property, partial
+from itertools import islice
+from typing import Any, Self, TypeVar, cast
 
 import numpy as np
 
@@ -12,6 +14,7 @@ from energize.arrays import Int64Array
 from energize.cursor import State
 from energize.dataset import INFINITE, Dataset, IndexedDataset
 from energize.errors import ConfigError
+from energize.ignored import accepted
 from energize.numbers import checked_whole
 from energize.reading import MAX_ATTEMPTS, Failed, Reading, read_items
 from energize.refs import Refs
@@ -19,12 +22,34 @@ from energize.rng import hash_positions
 from energize.streaming import EndlessStream, Stream
 from energize.topology import Lane, WorkerConfig
 from energize.wrappers.batch_stream import BatchStream
-from energize.wrappers.calling import Call, Seeding, keyed_calls, seeding_of
+from energize.wrappers.calling import (
+    Call,
+    Seeding,
+    function_name,
+    generates,
+    index_of_call,
+    keyed_calls,
+    keyed_items,
+    sample_keys_of,
+    seeding_of,
+)
 from energize.wrappers.checks import checked_flag
+from energize.wrappers.rounds import (
+    Origins,
+    RoundsDataset,
+    Step,
+    Taken,
+    keyed_by,
+    origins_of,
+)
 from energize.wrappers.routed import consumed_in_epochs, indexed_inputs
 
 T_in = TypeVar("T_in")
 T_batch_co = TypeVar("T_batch_co", covariant=True)
+
+
+batches_read: ContextVar[BatchDataset[Any]] = ContextVar("batches_read")
+"""Whose members are being read."""
 
 
 class BatchDataset(IndexedDataset[T_batch_co]):
@@ -43,25 +68,34 @@ class BatchDataset(IndexedDataset[T_batch_co]):
     """
 
     batch_size: int
-    batcher: Callable[[list[Any]], T_batch_co]
+    batcher: Callable[[list[Any]], Any]
     drop_last: bool
+
+    def __new__(cls, *inputs: Any, **options: Any) -> Self:
+        """A `FlatBatchDataset` where the batcher is a generator function."""
+        batcher = inputs[2] if len(inputs) > 2 else options.get("batcher")
+        if cls is BatchDataset and generates(batcher):
+            return cast("Self", super().__new__(FlatBatchDataset))
+        return super().__new__(cls)
 
     def __init__(
         self,
         dataset: Dataset[T_in],
         batch_size: int,
-        batcher: Callable[[list[T_in]], T_batch_co],
+        batcher: Callable[[list[T_in]], T_batch_co | Iterator[T_batch_co]],
         *,
         drop_last: bool = False,
         worker_config: WorkerConfig | None = None,
+        **ignored: Any,
     ) -> None:
+        accepted("BatchDataset", **ignored)
         self._set_up(dataset, batch_size, batcher, drop_last, worker_config)
 
     def _set_up(
         self,
         dataset: Dataset[Any],
         batch_size: int,
-        batcher: Callable[[list[Any]], T_batch_co],
+        batcher: Callable[[list[Any]], Any],
         drop_last: bool,
         worker_config: WorkerConfig | None = None,
         **parameters: Any,
@@ -70,6 +104,11 @@ class BatchDataset(IndexedDataset[T_batch_co]):
         owner = type(self).__name__
         if not callable(batcher):
             raise ConfigError(f"{owner}: batcher is a function of a list; got {batcher!r}")
+        if generates(batcher) and not isinstance(self, FlatBatchDataset):
+            raise ConfigError(
+                f"{owner}: the batcher {function_name(batcher)} is a generator function, and may "
+                "not yield here: each batch has its place in an epoch"
+            )
         self._freeze(
             inputs=[dataset],
             worker_config=worker_config,
@@ -78,7 +117,7 @@ class BatchDataset(IndexedDataset[T_batch_co]):
             drop_last=checked_flag(drop_last, "drop_last", owner),
             **parameters,
         )
-        if dataset.sized and self.size == 0 and dataset.size:
+        if self.sized and self.size == 0 and dataset.size:
             raise ConfigError(
                 f"{owner}: the {dataset.size} items of an epoch cannot fill one batch of "
                 f"{batch_size}, and drop_last leaves it out; use a smaller batch_size, or "
@@ -122,16 +161,27 @@ class BatchDataset(IndexedDataset[T_batch_co]):
         offset = np.arange(len(batch)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
         return start[batch] + offset, batch
 
+    def batch_of(self, member: int) -> int:
+        """The position of the batch that the item at a position of the input stands in."""
+        inner = indexed_inputs(self)[0].size
+        epoch, at = divmod(member, inner)
+        return (epoch * self.size if epoch else 0) + at // self.batch_size
+
     def fetch(self, positions: Int64Array, reading: Reading) -> list[T_batch_co | Failed]:
         members, batch = self._members(positions)
         of_members = reading.again(reading.attempt * MAX_ATTEMPTS)
-        samples: list[Any] = read_items(indexed_inputs(self)[0], members, of_members)
+        token = batches_read.set(self)
+        try:
+            samples: list[Any] = read_items(indexed_inputs(self)[0], members, of_members)
+        finally:
+            batches_read.reset(token)
         bounds = np.searchsorted(batch, np.arange(len(positions) + 1)).tolist()
         words = hash_positions(self.key, positions, reading.attempt).tolist()
         out: list[T_batch_co | Failed] = []
         with keyed_calls(self.batcher, reading, self.seeding) as call:
             for i, position in enumerate(positions.tolist()):
                 members_of = samples[bounds[i] : bounds[i + 1]]
+                index_of_call.set(position)
                 out.append(self._made(call, members_of, words[i], position, reading))
         return out
 
@@ -174,3 +224,26 @@ class BatchDataset(IndexedDataset[T_batch_co]):
         if not endless or self.sized:
             return open_pass(state)
         return EndlessStream(open_pass, state, lane, type(self).__name__)
+
+
+class FlatBatchDataset(RoundsDataset[T_batch_co], BatchDataset[T_batch_co]):
+    """What a generator function yields of every `batch_size` items: any number of batches.
+
+    A stream, whose lanes each take batches of their own part of the input; it resumes between any
+    two of what is yielded. `BatchDataset` and `MixBatchDataset` make it of such a function.
+    """
+
+    def round(self, items: Iterator[Taken], reading: Reading) -> Iterator[Step[T_batch_co]]:
+        members = list(islice(items, self.batch_size))
+        if members and not (self.drop_last and len(members) < self.batch_size):
+            yield partial(self._yielded, members, reading)
+
+    def _yielded(
+        self, members: list[Taken], reading: Reading
+    ) -> Iterator[tuple[T_batch_co, Origins]]:
+        samples = [each.item for each in members]
+        origins = origins_of(members)
+        word, where = keyed_by(self, "batch", *origins), partial(sample_keys_of, samples)
+        index = members[0].number
+        for made in keyed_items(self.batcher, samples, word, where, reading, index=index):
+            yield made, origins

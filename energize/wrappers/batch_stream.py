@@ -16,7 +16,13 @@ from energize.reading import MAX_ATTEMPTS, Failed, Reading
 from energize.rng import hash_positions
 from energize.streaming import Stream
 from energize.topology import Lane
-from energize.wrappers.calling import Seeding, function_name, keyed_calls, sample_keys_of
+from energize.wrappers.calling import (
+    Seeding,
+    function_name,
+    index_of_call,
+    keyed_calls,
+    sample_keys_of,
+)
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -83,9 +89,10 @@ class BatchStream(Stream[T]):
     def at(self, position: int, attempt: int = 0) -> T:
         for tries in range(attempt, attempt + MAX_ATTEMPTS):
             samples = self._samples(position, tries)
-            called = np.array([self._lane.index + self._lane.count * self._called])
-            word = int(hash_positions(self._dataset.key, called)[0])
+            called = self._lane.index + self._lane.count * self._called
+            word = int(hash_positions(self._dataset.key, np.array([called]))[0])
             self._called += 1
+            index_of_call.set(called)
             batcher, seeding = self._dataset.batcher, self._dataset.seeding
             with keyed_calls(batcher, self._reading, seeding) as call:
                 made: T | Failed = call(samples, word, partial(sample_keys_of, samples))

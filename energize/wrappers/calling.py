@@ -8,17 +8,21 @@ workers and after a resume.
 
 from __future__ import annotations
 
+import functools
 import inspect
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from enum import Enum
+from types import GeneratorType
 from typing import Any, TypeVar
 
 import numpy as np
 
-from energize.errors import DataError, EncoderError, SkipSample
+from energize.errors import ConfigError, DataError, EncoderError, SampleError, SkipSample
 from energize.late import torch
+from energize.quarantine import place_of
 from energize.reading import Failed, Reading
 from energize.rng import generator
 
@@ -28,7 +32,13 @@ Call = Callable[[Any, int, Callable[[], str]], Any]
 """Calls a function of the user with an argument and a 64-bit word that keys its randomness. The
 third argument says where the sample is; it is only called when something went wrong."""
 
+index_of_call: ContextVar[int] = ContextVar("index_of_call")
+"""The number of what a function is called for: of an item, in the order in which they come, on all
+ranks together."""
+
 _WORD = 2**32 - 1
+
+_END = object()
 
 
 class Seeding(Enum):
@@ -50,6 +60,17 @@ def seeding_of(fn: Callable[..., Any], *, seeded: bool = True) -> Seeding:
     return Seeding.GLOBAL if seeded else Seeding.NONE
 
 
+def generates(fn: object) -> bool:
+    """Whether a function is written with `yield`, and so makes any number of items of one."""
+    if not callable(fn):
+        return False
+    while isinstance(fn, functools.partial):
+        fn = fn.func
+    if not (inspect.isroutine(fn) or inspect.isclass(fn)):
+        fn = type(fn).__call__ if "__wrapped__" not in vars(type(fn)) else fn
+    return inspect.isgeneratorfunction(inspect.unwrap(fn))
+
+
 @contextmanager
 def keyed_calls(fn: Callable[..., T], reading: Reading, seeding: Seeding) -> Iterator[Call]:
     """Yields a `Call` of `fn`, which returns what `fn` returns, or `Failed` when it skips the
@@ -60,35 +81,120 @@ def keyed_calls(fn: Callable[..., T], reading: Reading, seeding: Seeding) -> Ite
     """
     if seeding is Seeding.OWN:
         yield lambda argument, word, where: _called(
-            lambda: fn(argument, rng=generator(word)), fn, where, reading
+            lambda: fn(argument, rng=generator(word)), fn, argument, where, reading
         )
         return
     if seeding is Seeding.NONE:
-        yield lambda argument, _, where: _called(lambda: fn(argument), fn, where, reading)
+        yield lambda argument, _, where: _called(lambda: fn(argument), fn, argument, where, reading)
         return
-    python, numpy, pytorch = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    outside = _Drawing()
 
     def call(argument: Any, word: int, where: Callable[[], str]) -> Any:
-        random.seed(word)
-        np.random.seed(word & _WORD)
-        torch.default_generator.manual_seed(word >> 1)
-        return _called(lambda: fn(argument), fn, where, reading)
+        _seed(word)
+        return _called(lambda: fn(argument), fn, argument, where, reading)
 
     try:
         yield call
     finally:
-        random.setstate(python)
-        np.random.set_state(numpy)
-        torch.set_rng_state(pytorch)
+        outside.go_on()
+
+
+def keyed_items(
+    fn: Callable[..., Iterator[T]],
+    argument: Any,
+    word: int,
+    where: Callable[[], str],
+    reading: Reading,
+    *,
+    index: int,
+    seeded: bool = True,
+) -> Iterator[T]:
+    """What a generator function yields of an argument, one after another.
+
+    Its draws go on from item to item, whatever is drawn in between. Where it skips, or fails and
+    that is no error, it ends there; what it has given stays.
+    """
+    seeding = seeding_of(fn, seeded=seeded)
+    drawing = _Drawing.seeded(word) if seeding is Seeding.GLOBAL else None
+    own = {"rng": generator(word)} if seeding is Seeding.OWN else {}
+
+    def run() -> Iterator[T]:  # also the part of a function before it gives an iterator
+        yield from fn(argument, **own)
+
+    items = run()
+    while True:
+        outside = None if drawing is None else _Drawing()
+        try:
+            if drawing is not None:
+                drawing.go_on()
+            index_of_call.set(index)
+            item = _called(lambda: next(items, _END), fn, argument, where, reading)
+            if drawing is not None:
+                drawing = _Drawing()
+        finally:
+            if outside is not None:
+                outside.go_on()
+        if item is _END:
+            return
+        if isinstance(item, Failed):
+            if not item.skipped:
+                reading.report(item)
+            return
+        yield item  # type: ignore[misc]  # neither the end nor a failure
+
+
+class _Drawing:
+    """Where the global generators of random, numpy and torch stand."""
+
+    __slots__ = ("_numpy", "_python", "_torch")
+
+    def __init__(self) -> None:
+        self._python, self._numpy = random.getstate(), np.random.get_state()
+        self._torch = torch.get_rng_state()
+
+    @classmethod
+    def seeded(cls, word: int) -> _Drawing:
+        """Where they stand when they have been seeded; they themselves stay where they are."""
+        outside = cls()
+        _seed(word)
+        seeded = cls()
+        outside.go_on()
+        return seeded
+
+    def go_on(self) -> None:
+        """Draw from here on."""
+        random.setstate(self._python)
+        np.random.set_state(self._numpy)
+        torch.set_rng_state(self._torch)
+
+
+def _seed(word: int) -> None:
+    random.seed(word)
+    np.random.seed(word & _WORD)
+    torch.default_generator.manual_seed(word >> 1)
 
 
 def _called(
-    call: Callable[[], T], fn: Callable[..., Any], where: Callable[[], str], reading: Reading
+    call: Callable[[], T],
+    fn: Callable[..., Any],
+    argument: Any,
+    where: Callable[[], str],
+    reading: Reading,
 ) -> T | Failed:
+    listed = reading.listed
+    if listed is not None and listed.holds(function_name(fn), argument):
+        return listed.failed(where())
     try:
-        return call()
+        made = call()
+        if type(made) is GeneratorType:
+            raise ConfigError(
+                f"{function_name(fn)} returned a generator, which is no item. To make several "
+                "items of one, write it as a generator function itself, with `yield` or `yield "
+                "from`, where one may stand; else return a list"
+            )
+        return made
     except (SkipSample, DataError) as reason:
-        return Failed(reason, where())
+        return _failed(reason, fn, argument, where(), reading)
     except Exception as error:
         place = where()
         wrapped = EncoderError(
@@ -97,12 +203,23 @@ def _called(
             "  (raise SkipSample to leave a sample out, DataError to count it as damaged; or have "
             "all exceptions counted with get_loader(on_error='skip'))"
         )
-        wrapped.__cause__ = error
+        wrapped.__cause__, wrapped.sample = error, argument
         try:
             reading.on_error(wrapped)
         except (SkipSample, DataError) as decided:
-            return Failed(decided, place)
-        return Failed(wrapped, place)
+            return _failed(decided, fn, argument, place, reading)
+        return _failed(wrapped, fn, argument, place, reading)
+
+
+def _failed(
+    reason: SampleError | SkipSample,
+    fn: Callable[..., Any],
+    argument: Any,
+    where: str,
+    reading: Reading,
+) -> Failed:
+    place = place_of(argument, function_name(fn)) if reading.locate else None
+    return Failed(reason, where, place)
 
 
 def function_name(fn: Callable[..., Any]) -> str:

@@ -120,6 +120,22 @@ class ComposedSamples(QuotaDataset[T_co]):
                 "the same ones" if self.sampling_method == "fixed" else "others in each",
                 ", ".join(named + more),
             )
+        self._report_rare(asked)
+
+    def _report_rare(self, asked: Int64Array) -> None:
+        rare = self.composition.rare
+        if rare:
+            total, least = int(asked.sum()), min(int(asked[each]) for each in rare)
+            named = [f"{self._stream_label(each)} ({asked[each]})" for each in rare[:_NAMED]]
+            more = [f"{len(rare)} streams in all"] if len(rare) > _NAMED else []
+            _log.warning(
+                "'stratified' batches of %d hold less than half a sample of the %d in an epoch of "
+                "these streams, which come in some batches only: %s. Batches of %d would hold all",
+                self.global_batch_size,
+                total,
+                ", ".join(named + more),
+                -(-total // (2 * least)),
+            )
 
 
 class ComposedDataset(BatchDataset[T_batch_co]):
@@ -135,7 +151,8 @@ class ComposedDataset(BatchDataset[T_batch_co]):
     - "random": each sample is of a random stream; shares hold over some tens of batches.
     - "in_turn": one dataset after the other.
     - "stratified": every global batch holds the shares. What does not go into whole samples is
-      carried on: after k batches each stream is within 1.68 samples of its share.
+      carried on: after k batches each stream is within 1.68 samples of its share. One with less
+      than half a sample in a batch is logged, as it is in some batches only.
     - "per_stream": a global batch is of one stream.
     - "device_per_stream": a device batch is of one stream, and global batches hold the shares in
       device batches.

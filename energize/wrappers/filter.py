@@ -9,10 +9,10 @@ from typing import Any, TypeVar
 from energize.cursor import State, counter_field, state_field
 from energize.dataset import INFINITE, Dataset
 from energize.errors import ConfigError, EmptyDatasetError
+from energize.ignored import accepted
 from energize.numbers import checked_whole
 from energize.parts import PartReader
 from energize.reading import Failed, Reading
-from energize.rng import derive
 from energize.streaming import Stream, empty_passes, nothing_comes
 from energize.topology import Lane, WorkerConfig
 from energize.wrappers.calling import (
@@ -22,12 +22,13 @@ from energize.wrappers.calling import (
     sample_keys_of,
     seeding_of,
 )
+from energize.wrappers.rounds import FoundDataset, keyed_by
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 
-class FilterDataset(Dataset[T_co]):
+class FilterDataset(FoundDataset[T_co]):
     """The items for which `filter_fn(item)` is true.
 
     How many come out depends on the data, so this is a stream: it has no length and no random
@@ -56,7 +57,9 @@ class FilterDataset(Dataset[T_co]):
         *,
         max_rejected_in_a_row: int = 1_000_000,
         worker_config: WorkerConfig | None = None,
+        **ignored: Any,
     ) -> None:
+        accepted("FilterDataset", **ignored)
         if not callable(filter_fn):
             raise ConfigError(
                 f"FilterDataset: filter_fn is a function of an item; got {filter_fn!r}"
@@ -71,26 +74,9 @@ class FilterDataset(Dataset[T_co]):
         )
 
     @cached_property
-    def indexed(self) -> bool:
-        return False
-
-    @cached_property
     def seeding(self) -> Seeding:
         """Where `filter_fn` draws its random numbers from, if it asks for them."""
         return seeding_of(self.filter_fn, seeded=False)
-
-    @cached_property
-    def sized(self) -> bool:
-        return self.inputs[0].sized and self.inputs[0].size == INFINITE
-
-    @cached_property
-    def size(self) -> int:
-        return self.inputs[0].size if self.sized else super().size
-
-    @cached_property
-    def pass_length(self) -> int:
-        """Not known, though the length of the input may be."""
-        return super().size
 
     def _stream(
         self, lane: Lane, state: State | None, reading: Reading, endless: bool
@@ -129,7 +115,8 @@ class _FilterStream(Stream[T]):
         most = min(self._enough, dataset.max_rejected_in_a_row)
         while self._rejected < most:
             item = self._input.read()
-            word = self._word() if dataset.seeding is Seeding.OWN else 0
+            own = dataset.seeding is Seeding.OWN
+            word = keyed_by(dataset, "filter", *self._input.origin) if own else 0
             with keyed_calls(dataset.filter_fn, self._reading, dataset.seeding) as call:
                 kept = call(item, word, partial(sample_keys_of, item))
             if isinstance(kept, Failed):
@@ -148,11 +135,6 @@ class _FilterStream(Stream[T]):
             f"FilterDataset: {function_name(dataset.filter_fn)} left out {self._rejected} items in "
             "a row; check the condition, or raise max_rejected_in_a_row"
         )
-
-    def _word(self) -> int:
-        """What the draws for the last item are keyed by: the same in any number of lanes."""
-        made_of = (number for origin in self._input.origin for number in origin)
-        return derive("filter", self._dataset.key, *made_of) % 2**64
 
     def state(self) -> State:
         return {"rejected": self._rejected, "input": self._input.state()}

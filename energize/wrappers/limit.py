@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
 from energize.arrays import Int64Array
 from energize.cursor import State, counter_field, state_field
 from energize.dataset import INFINITE, Dataset
+from energize.ignored import accepted
 from energize.numbers import checked_whole
 from energize.reading import Reading
 from energize.streaming import EndlessStream, Stream
@@ -38,8 +39,14 @@ class LimitDataset(RoutedDataset[T_co]):
     length: int
 
     def __init__(
-        self, dataset: Dataset[T_co], length: int, *, worker_config: WorkerConfig | None = None
+        self,
+        dataset: Dataset[T_co],
+        length: int,
+        *,
+        worker_config: WorkerConfig | None = None,
+        **ignored: Any,
     ) -> None:
+        accepted("LimitDataset", **ignored)
         self._freeze(
             inputs=[dataset],
             worker_config=worker_config,

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, partial
-from typing import Any, TypeVar, cast
+from itertools import islice
+from typing import Any, Self, TypeVar, cast
 
 import numpy as np
 
@@ -12,6 +13,7 @@ from energize.arrays import Int64Array
 from energize.cursor import State, counter_field, state_field
 from energize.dataset import Dataset, IndexedDataset
 from energize.errors import ConfigError, SubstitutionError
+from energize.ignored import accepted
 from energize.reading import Failed, Reading
 from energize.refs import Refs
 from energize.rng import derive, hash_positions
@@ -20,10 +22,14 @@ from energize.topology import Lane, WorkerConfig
 from energize.wrappers.calling import (
     Seeding,
     function_name,
+    generates,
+    index_of_call,
     keyed_calls,
+    keyed_items,
     sample_keys_of,
     seeding_of,
 )
+from energize.wrappers.rounds import Origins, RoundsDataset, Step, Taken, keyed_by
 from energize.wrappers.routed import indexed_inputs
 
 T = TypeVar("T")
@@ -45,6 +51,9 @@ class MapDataset(IndexedDataset[T_out_co]):
     substitute from the same source comes in its place, from a stream the next item. Any other
     exception is raised as `EncoderError` with the sample's source.
 
+    A function that is written with `yield` gives any number of items of each: the result is then a
+    `FlatMapDataset`, a stream, which resumes between any two of them.
+
     A function with a parameter `rng` is given a `numpy.random.Generator` keyed by (seed, position).
     For others the global generators of random, numpy and torch are seeded so for each call, and put
     back afterwards; `seeded=False` saves these microseconds for functions that draw nothing. Random
@@ -57,17 +66,26 @@ class MapDataset(IndexedDataset[T_out_co]):
 
     passes_on = True
 
-    map_fn: Callable[[Any], T_out_co]
+    map_fn: Callable[[Any], Any]
     seeded: bool
+
+    def __new__(cls, *inputs: Any, **options: Any) -> Self:
+        """A `FlatMapDataset` where the function is a generator function."""
+        map_fn = inputs[1] if len(inputs) > 1 else options.get("map_fn")
+        if cls is MapDataset and generates(map_fn):
+            return cast("Self", super().__new__(FlatMapDataset))
+        return super().__new__(cls)
 
     def __init__(
         self,
         dataset: Dataset[T_in],
-        map_fn: Callable[[T_in], T_out_co],
+        map_fn: Callable[[T_in], T_out_co | Iterator[T_out_co]],
         *,
         seeded: bool = True,
         worker_config: WorkerConfig | None = None,
+        **ignored: Any,
     ) -> None:
+        accepted("MapDataset", **ignored)
         if not callable(map_fn):
             raise ConfigError(f"MapDataset: map_fn is a function of an item; got {map_fn!r}")
         self._freeze(inputs=[dataset], worker_config=worker_config, map_fn=map_fn, seeded=seeded)
@@ -103,13 +121,15 @@ class MapDataset(IndexedDataset[T_out_co]):
     def fetch(self, positions: Int64Array, reading: Reading) -> list[T_out_co | Failed]:
         items = indexed_inputs(self)[0].fetch(positions, reading)
         words = hash_positions(self.seed_key, positions, reading.attempt).tolist()
+        made: list[T_out_co | Failed] = []
         with keyed_calls(self.map_fn, reading, self.seeding) as call:
-            return [
-                item
-                if type(item) is Failed
-                else call(item, words[i], partial(self.where, int(positions[i]), reading.attempt))
-                for i, item in enumerate(items)
-            ]
+            for item, word, position in zip(items, words, positions.tolist(), strict=True):
+                if type(item) is Failed:
+                    made.append(item)
+                    continue
+                index_of_call.set(position)
+                made.append(call(item, word, partial(self.where, position, reading.attempt)))
+        return made
 
     def taken(self, n: int) -> Sequence[int]:
         return [n]
@@ -153,9 +173,10 @@ class _MapStream(Stream[T]):
     def at(self, position: int, attempt: int = 0) -> T:
         for tries in range(attempt, attempt + _MOST_SKIPPED):
             item = self._input.at(position, tries)
-            called = np.array([self._lane.index + self._lane.count * self._called])
-            word = int(hash_positions(self._dataset.seed_key, called)[0])
+            called = self._lane.index + self._lane.count * self._called
+            word = int(hash_positions(self._dataset.seed_key, np.array([called]))[0])
             self._called += 1
+            index_of_call.set(called)
             map_fn, seeding = self._dataset.map_fn, self._dataset.seeding
             with keyed_calls(map_fn, self._reading, seeding) as call:
                 made = call(item, word, partial(sample_keys_of, item))
@@ -175,3 +196,31 @@ class _MapStream(Stream[T]):
 
     def close(self) -> None:
         self._input.close()
+
+
+class FlatMapDataset(RoundsDataset[T_out_co], MapDataset[T_out_co]):
+    """What a generator function yields of each item: any number of items.
+
+    How many come depends on the data, so this is a stream. In a loader each lane reads its own part
+    of the input. A run resumes after any item: the function is called again for the same item, with
+    the same random numbers, and what it has given already is left out. `MapDataset` makes it of
+    such a function.
+
+    >>> from energize import ListSource
+    >>> list(MapDataset(ListSource(["ab", "", "c"]), lambda text: (yield from text)))
+    ['a', 'b', 'c']
+    """
+
+    passes_on = False
+
+    def round(self, items: Iterator[Taken], reading: Reading) -> Iterator[Step[T_out_co]]:
+        for taken in islice(items, 1):
+            yield partial(self._yielded, taken, reading)
+
+    def _yielded(self, taken: Taken, reading: Reading) -> Iterator[tuple[T_out_co, Origins]]:
+        word, where = keyed_by(self, "map", *taken.origin), partial(sample_keys_of, taken.item)
+        made = keyed_items(
+            self.map_fn, taken.item, word, where, reading, index=taken.number, seeded=self.seeded
+        )
+        for item in made:
+            yield item, taken.origin

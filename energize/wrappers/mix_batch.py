@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Self, TypeVar, cast
 
 from energize.dataset import Dataset
 from energize.errors import ConfigError
 from energize.order.arrangement import option_names
 from energize.topology import WorkerConfig
-from energize.wrappers.batch import BatchDataset
+from energize.wrappers.batch import BatchDataset, FlatBatchDataset
 from energize.wrappers.blend import BlendDataset, PairOf
+from energize.wrappers.calling import generates
 from energize.wrappers.checks import check_names, raised_as
 
 T_in = TypeVar("T_in")
@@ -36,11 +37,17 @@ class MixBatchDataset(BatchDataset[T_batch_co]):
     600
     """
 
+    def __new__(cls, *inputs: Any, **options: Any) -> Self:
+        """A stream where the function is a generator function."""
+        if cls is MixBatchDataset and generates(options.get("batch_mix_fn")):
+            return cast("Self", super().__new__(FlatMixBatchDataset))
+        return super().__new__(cls)
+
     def __init__(
         self,
         *pairs: PairOf[T_in] | Iterable[PairOf[T_in]] | Mapping[str, Dataset[T_in]],
         batch_size: int,
-        batch_mix_fn: Callable[[list[T_in]], T_batch_co] | None = None,
+        batch_mix_fn: Callable[[list[T_in]], T_batch_co | Iterator[T_batch_co]] | None = None,
         drop_last: bool = False,
         worker_config: WorkerConfig | None = None,
         **blend: Any,
@@ -59,3 +66,7 @@ class MixBatchDataset(BatchDataset[T_batch_co]):
 def same(items: list[T_in]) -> list[T_in]:
     """The items as they are."""
     return items
+
+
+class FlatMixBatchDataset(FlatBatchDataset[T_batch_co], MixBatchDataset[T_batch_co]):
+    """What a generator function yields of every `batch_size` items of a mix."""

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from fractions import Fraction
 from functools import cached_property
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from energize.arrays import Int64Array
 from energize.cursor import State, counter_field, state_field
 from energize.dataset import INFINITE, Dataset
 from energize.errors import ConfigError, NotIndexedError
+from energize.ignored import accepted
 from energize.parts import PartReader
 from energize.reading import Reading
 from energize.streaming import EndlessStream, Stream
@@ -48,7 +49,9 @@ class RepeatDataset(RoutedDataset[T_co]):
         repeats: float | None = None,
         *,
         worker_config: WorkerConfig | None = None,
+        **ignored: Any,
     ) -> None:
+        accepted("RepeatDataset", **ignored)
         number = isinstance(repeats, int | float) and not isinstance(repeats, bool)
         if repeats is not None and not (number and math.isfinite(repeats) and repeats > 0):
             raise ConfigError(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 from energize import (
@@ -12,14 +15,19 @@ from energize import (
     Dataset,
     EpochizeDataset,
     FilterDataset,
+    GroupBatchDataset,
     IterableSource,
+    IterMapDataset,
     LimitDataset,
     LogSampleDataset,
     MapDataset,
     MixBatchDataset,
+    PackingDataset,
     Quota,
     RepeatDataset,
     Schedule,
+    ShuffleBufferDataset,
+    SkipSample,
 )
 from energize.order import make_scheme
 from energize.wrappers.multiplexed import End, MultiplexedDataset
@@ -40,6 +48,47 @@ def few_even(items: list[int]) -> bool:
     return sum(items) % 4 != 0
 
 
+def spread(item: int) -> Iterator[tuple[int, int, float]]:
+    """None to three of an item, with draws that go on from one to the next."""
+    for number in range(item % 4):
+        yield item, number, random.random()
+
+
+def threes(items: list[int]) -> list[list[int]]:
+    """Packs of three, in a random order."""
+    packs = [items[start : start + 3] for start in range(0, len(items), 3)]
+    random.shuffle(packs)
+    return packs
+
+
+def noisy_unless_fifth(item: int) -> tuple[int, float]:
+    if item % 5 == 0:
+        raise SkipSample
+    return item, random.random()
+
+
+def apart(items: list[Any]) -> Iterator[tuple[Any, float]]:
+    for item in items:
+        yield item, random.random()
+
+
+def pairs(items: Iterator[Any]) -> Iterator[list[Any]]:
+    for item in items:
+        yield [item, *islice(items, 1)]
+
+
+def quarter(item: int) -> tuple[int, None]:
+    return item % 4, None
+
+
+def quarter_sized(item: int) -> tuple[int, int]:
+    return item % 4, item % 4 + 1
+
+
+def packed(inner: Dataset[Any]) -> PackingDataset[Any]:
+    return PackingDataset(inner, 7, threes, apart, sample_encoder=noisy_unless_fifth)
+
+
 def mixed(**options: Any) -> BlendDataset[int]:
     return BlendDataset(
         (evens(), 2), (shuffled(9, 100), 1), (FilterDataset(rows(12, 200), is_even), 1), **options
@@ -53,6 +102,21 @@ def multiplexed(rule: str, *passes: int | None) -> MultiplexedDataset[int]:
 
 
 GLIDE = Schedule([(0, 0.2), (30, 0.9)], "linear")
+
+PART_OF_WHAT_IS_NAMED = (
+    "batcher that yields",
+    "batcher that yields, drop last",
+    "mix that yields",
+    "packs that yield",
+    "packs of a blend",
+    "packs without end",
+    "packs of packs",
+    "batches of packs",
+    "blend of packs",
+    "repeat of packs",
+)
+"""Whose items may be made of some of the samples that they name: what a function yields of several
+samples names them all."""
 
 STREAMS: dict[str, Dataset] = STREAMING | {
     "filter of filter": FilterDataset(evens(), lambda item: item % 3 > 0),
@@ -107,4 +171,32 @@ STREAMS: dict[str, Dataset] = STREAMING | {
     "repeat of iterable": RepeatDataset(rows(), 2),
     "stages": staged(evens(), rows(9, 100), 7, 15),
     "stages without end": staged(rows(9, 100), evens(), 7, None),
+    "generator": MapDataset(shuffled(20), spread),
+    "generator over a stream": MapDataset(evens(), spread),
+    "generator over an endless one": MapDataset(RepeatDataset(shuffled(20)), spread),
+    "generator over an iterable": MapDataset(rows(), spread),
+    "batches of a generator": BatchDataset(MapDataset(shuffled(20), spread), 3, list),
+    "batcher that yields": BatchDataset(shuffled(20), 3, apart),
+    "batcher that yields, drop last": BatchDataset(evens(), 3, apart, drop_last=True),
+    "mix that yields": MixBatchDataset(
+        (evens(), 2), (rows(9, 100), 1), batch_size=3, batch_mix_fn=apart
+    ),
+    "packs": PackingDataset(shuffled(31), 7, threes, list),
+    "packs that yield": packed(shuffled(31)),
+    "packs of a blend": packed(mixed()),
+    "packs without end": packed(RepeatDataset(shuffled(31))),
+    "packs of packs": PackingDataset(packed(evens()), 4, threes, list),
+    "batches of packs": BatchDataset(packed(evens()), 2, list),
+    "blend of packs": BlendDataset((packed(evens()), 1), (packed(shuffled(9, 100)), 2)),
+    "repeat of packs": RepeatDataset(packed(shuffled(31)), 2),
+    "filter of packs": FilterDataset(PackingDataset(shuffled(31), 7, threes, list), few_even),
+    "groups": GroupBatchDataset(shuffled(31), 3, quarter, list),
+    "groups of their sizes": GroupBatchDataset(evens(), None, quarter_sized, noisy),
+    "groups, drop last": GroupBatchDataset(evens(), 3, quarter, list, drop_last=True),
+    "groups of a blend": GroupBatchDataset(mixed(), 2, quarter, list),
+    "groups without end": GroupBatchDataset(RepeatDataset(shuffled(31)), 4, quarter, list),
+    "iter map": IterMapDataset(shuffled(31), pairs, segment_length=5),
+    "iter map of a stream": IterMapDataset(evens(), pairs, segment_length=4),
+    "shuffle buffer": ShuffleBufferDataset(evens(), 6),
+    "shuffle buffer of a generator": ShuffleBufferDataset(MapDataset(evens(), spread), 6),
 }

@@ -1,0 +1,5 @@
+"""Weighted mixes."""
+
+from energize.wrappers.blend import BlendDataset
+
+__all__ = ["BlendDataset"]

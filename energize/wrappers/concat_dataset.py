@@ -1,0 +1,5 @@
+"""Datasets one after another."""
+
+from energize.wrappers.concat import ConcatDataset
+
+__all__ = ["ConcatDataset"]

@@ -1,0 +1,5 @@
+"""Loops of a fixed length."""
+
+from energize.wrappers.epochize import EpochizeDataset
+
+__all__ = ["EpochizeDataset"]

@@ -1,0 +1,5 @@
+"""Items that fulfil a condition."""
+
+from energize.wrappers.filter import FilterDataset
+
+__all__ = ["FilterDataset"]

@@ -1,0 +1,256 @@
+"""Batches of samples that belong together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator
+from functools import cached_property, partial
+from typing import Any, NamedTuple, TypeVar
+
+from energize.cursor import Origin, State, counter_field, state_field
+from energize.dataset import Dataset
+from energize.errors import ConfigError, EncoderError
+from energize.ignored import accepted
+from energize.numbers import checked_whole
+from energize.parts import PartReader
+from energize.reading import Failed, Reading
+from energize.streaming import EndlessStream, Stream
+from energize.topology import Lane, WorkerConfig
+from energize.wrappers.calling import (
+    Seeding,
+    function_name,
+    generates,
+    index_of_call,
+    keyed_calls,
+    sample_keys_of,
+    seeding_of,
+)
+from energize.wrappers.checks import checked_flag
+from energize.wrappers.rounds import FoundDataset, keyed_by
+
+T_in = TypeVar("T_in")
+T = TypeVar("T")
+T_batch_co = TypeVar("T_batch_co", covariant=True)
+
+
+class GroupBatchDataset(FoundDataset[T_batch_co]):
+    """`batcher(samples)` for samples of one group: images of one size, texts of about one length.
+
+    `sample_group_key(sample)` is `(group, batch_size)`: anything hashable, and how many samples of
+    it make a batch, None where `fixed_batch_size` says it for all groups. A batch comes as soon as
+    it is full; what is left at the end of a pass comes as batches that are not, in the order in
+    which their first samples came, unless `drop_last`.
+
+    This is a stream: in a loader each lane groups its own part of the input. A state holds, for
+    each sample that waits for its batch, where it was read, and it is read again; so a run resumes
+    after any batch, and no sample is lost or comes twice.
+
+    Raises `ConfigError` for a batch size below 1; `EncoderError` when the function returns anything
+    else, or another batch size for a group than before.
+
+    >>> from energize import ListSource
+    >>> words = ListSource(["a", "bb", "c", "dd", "e"])
+    >>> list(GroupBatchDataset(words, 2, lambda word: (len(word), None), "+".join))
+    ['a+c', 'bb+dd', 'e']
+    """
+
+    fixed_batch_size: int | None
+    sample_group_key: Callable[[Any], tuple[Hashable, int | None]]
+    batcher: Callable[[list[Any]], T_batch_co]
+    drop_last: bool
+
+    def __init__(
+        self,
+        dataset: Dataset[T_in],
+        fixed_batch_size: int | None,
+        sample_group_key: Callable[[T_in], tuple[Hashable, int | None]],
+        batcher: Callable[[list[T_in]], T_batch_co],
+        *,
+        drop_last: bool = False,
+        worker_config: WorkerConfig | None = None,
+        **ignored: Any,
+    ) -> None:
+        owner = "GroupBatchDataset"
+        accepted(owner, **ignored)
+        for name, function in (("sample_group_key", sample_group_key), ("batcher", batcher)):
+            if not callable(function):
+                raise ConfigError(f"{owner}: {name} is a function; got {function!r}")
+            if generates(function):
+                raise ConfigError(
+                    f"{owner}: {name} {function_name(function)} is a generator function, and may "
+                    "not yield: a group gives one batch. To make several of one, put a MapDataset "
+                    "over it"
+                )
+        if fixed_batch_size is not None:
+            fixed_batch_size = checked_whole(fixed_batch_size, f"{owner}: fixed_batch_size", 1)
+        self._freeze(
+            inputs=[dataset],
+            worker_config=worker_config,
+            fixed_batch_size=fixed_batch_size,
+            sample_group_key=sample_group_key,
+            batcher=batcher,
+            drop_last=checked_flag(drop_last, "drop_last", owner),
+        )
+
+    @cached_property
+    def seeding(self) -> Seeding:
+        """Where `batcher` draws its random numbers from."""
+        return seeding_of(self.batcher)
+
+    def group_of(self, sample: Any, reading: Reading) -> tuple[Hashable, int] | Failed:
+        """The group of a sample and how many make a batch."""
+        where = partial(sample_keys_of, sample)
+        with keyed_calls(self.sample_group_key, reading, Seeding.NONE) as call:
+            found = call(sample, 0, where)
+        if isinstance(found, Failed):
+            return found
+        pair = isinstance(found, tuple) and len(found) == 2 and isinstance(found[0], Hashable)
+        size = (found[1] if self.fixed_batch_size is None else self.fixed_batch_size) if pair else 0
+        whole = isinstance(size, int) and not isinstance(size, bool) and size >= 1
+        both = pair and self.fixed_batch_size is not None and found[1] is not None
+        if not whole or both:
+            raise EncoderError(
+                f"{function_name(self.sample_group_key)} returns (group, batch size) of a sample, "
+                "where the size is a whole number from 1, or None if the dataset has a batch size "
+                f"for all groups; batch_size is {self.fixed_batch_size}, and it returned "
+                f"{str(found)[:80]}\n  at {where()}"
+            )
+        return found[0], size
+
+    def _stream(
+        self, lane: Lane, state: State | None, reading: Reading, endless: bool
+    ) -> Stream[T_batch_co]:
+        def open_pass(at: State | None) -> Stream[T_batch_co]:
+            return _GroupStream(self, lane, at, reading, rotating=endless)
+
+        if not endless or self.sized:
+            return open_pass(state)
+        return EndlessStream(open_pass, state, lane, type(self).__name__)
+
+
+class _Waiting(NamedTuple):
+    """A sample that waits for its batch: what it is made of, and where it was read."""
+
+    sample: Any
+    origin: tuple[Origin, ...]
+    before: State
+
+
+class _GroupStream(Stream[T]):
+    def __init__(
+        self,
+        dataset: GroupBatchDataset[T],
+        lane: Lane,
+        state: State | None,
+        reading: Reading,
+        *,
+        rotating: bool,
+    ) -> None:
+        self._dataset = dataset
+        self._reading = reading
+        self._lane = lane
+        self._rotating = rotating
+        self._over = bool(counter_field(state, "over"))
+        self._made = counter_field(state, "made")
+        self._groups: dict[Hashable, list[_Waiting]] = {}
+        self._sizes: dict[Hashable, int] = {}
+        for before in [] if state is None else state_field(state, "waiting", list):
+            self._take_up(self._read_at(before))
+        self._input = self._opened(None if state is None else state_field(state, "input", dict))
+
+    def _opened(self, state: State | None) -> PartReader[Any]:
+        return PartReader(
+            self._dataset.inputs[0],
+            self._lane,
+            state,
+            self._reading,
+            endless=False,
+            rotating=self._rotating,
+            scattered=True,
+        )
+
+    def _read_at(self, before: State) -> _Waiting:
+        """A sample that waited when the state was saved."""
+        reader = self._opened(before)
+        sample = reader.read()
+        reader.close()
+        return _Waiting(sample, reader.origin, before)
+
+    def at(self, position: int, attempt: int = 0) -> T:
+        while True:
+            samples = self._left() if self._over else self._full()
+            if samples is None:
+                continue
+            made = self._batch(samples)
+            if not isinstance(made, Failed):
+                self.origin = tuple(number for each in samples for number in each.origin)
+                return made
+            if not made.skipped:
+                self._reading.report(made)
+
+    def _full(self) -> list[_Waiting] | None:
+        """Read until a group is full; None at the end of the pass."""
+        while True:
+            before = self._input.state()
+            try:
+                sample = self._input.read()
+            except StopIteration:
+                self._over = True
+                return None
+            full = self._take_up(_Waiting(sample, self._input.origin, before))
+            if full is not None:
+                return full
+
+    def _take_up(self, waiting: _Waiting) -> list[_Waiting] | None:
+        """Put a sample to its group, which is given when it is full."""
+        found = self._dataset.group_of(waiting.sample, self._reading)
+        if isinstance(found, Failed):
+            if not found.skipped:
+                self._reading.report(found)
+            return None
+        group, size = found
+        if self._sizes.setdefault(group, size) != size:
+            raise EncoderError(
+                f"{function_name(self._dataset.sample_group_key)} gave the group "
+                f"{str(group)[:80]} a batch size of {self._sizes[group]} before, and {size} now; "
+                f"a group has one size\n  at {sample_keys_of(waiting.sample)}"
+            )
+        members = self._groups.setdefault(group, [])
+        members.append(waiting)
+        return self._groups.pop(group) if len(members) >= size else None
+
+    def _left(self) -> list[_Waiting]:
+        """The next of the groups that are left at the end of a pass."""
+        if self._dataset.drop_last:
+            self._groups.clear()
+        if not self._groups:
+            self._over = False
+            raise StopIteration
+        return self._groups.pop(next(iter(self._groups)))
+
+    def _batch(self, samples: list[_Waiting]) -> T | Failed:
+        dataset = self._dataset
+        word = keyed_by(dataset, "batch", *(number for each in samples for number in each.origin))
+        members = [each.sample for each in samples]
+        index_of_call.set(self._lane.index + self._lane.count * self._made)
+        self._made += 1
+        with keyed_calls(dataset.batcher, self._reading, dataset.seeding) as call:
+            made: T | Failed = call(members, word, partial(sample_keys_of, members))
+        return made
+
+    def state(self) -> State:
+        return {
+            "input": self._input.state(),
+            "waiting": list(self._waiting()),
+            "over": int(self._over),
+            "made": self._made,
+        }
+
+    def _waiting(self) -> Iterator[State]:
+        """Where the samples that wait were read, group by group."""
+        for members in self._groups.values():
+            for each in members:
+                yield each.before
+
+    def close(self) -> None:
+        self._groups.clear()
+        self._input.close()

@@ -1,0 +1,5 @@
+"""Several passes."""
+
+from energize.wrappers.repeat import RepeatDataset
+
+__all__ = ["RepeatDataset"]

@@ -1,0 +1,5 @@
+"""Leaving samples out."""
+
+from energize.errors import SkipSample
+
+__all__ = ["SkipSample"]
