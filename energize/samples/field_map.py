@@ -1,14 +1,16 @@
 """Field maps: which part of a raw sample each field of a sample type is read from.
 
 A description names parts in the order of preference, "jpg,png", each with keys into its JSON where
-there are any, "json[caption][en]".
+there are any, "json[caption][en]". A name with `*` or `?` stands for all parts that match it: the
+field is their list, in the order of the numbers in their names, of "*.jpg" 0.jpg, 1.jpg, 10.jpg.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from typing import Any
 
 from energize.errors import ConfigError, DataError, nearest
@@ -18,6 +20,7 @@ from energize.samples.structure import required_fields, type_fields
 
 _ACCESS = re.compile(r"\s*(?P<part>[^\[\],]*[^\[\],\s])(?P<keys>(?:\[[^\[\]]+\])*)\s*")
 _KEY = re.compile(r"\[([^\[\]]+)\]")
+_NUMBER = re.compile(r"([0-9]+)")
 
 _IMAGE = ("jpg", "jpeg", "png", "webp", "bmp", "gif", "tif", "tiff", "ppm")
 _USUAL_PARTS = {
@@ -26,15 +29,35 @@ _USUAL_PARTS = {
     "caption": ("txt", "text"),
     "label": ("cls", "cls2"),
     "context": ("json[question]",),
+    "video": ("mp4", "webm", "mkv", "mov", "avi"),
 }
 
 
 @dataclass(frozen=True, slots=True)
 class PartAccess:
-    """A part of a raw sample, and the keys that lead to a value in it when it is JSON."""
+    """A part of a raw sample, and the keys that lead to a value in it when it is JSON.
+
+    With `*` (any text) or `?` (any character) in `part` it is all parts of that pattern.
+    """
 
     part: str
     keys: tuple[str, ...] = ()
+
+    @property
+    def several(self) -> bool:
+        """Whether it means a list, of all parts that match."""
+        return "*" in self.part or "?" in self.part
+
+    def among(self, parts: Iterable[str]) -> list[str]:
+        """Which of the names `parts` are meant; several in the order of the numbers in them.
+
+        >>> PartAccess("*.jpg").among(["json", "10.jpg", "9.jpg", "jpg"])
+        ['9.jpg', '10.jpg']
+        """
+        if not self.several:
+            return [self.part] if self.part in parts else []
+        named = (name for name in parts if not name.startswith("__"))
+        return sorted((name for name in named if fnmatchcase(name, self.part)), key=_by_number)
 
     def within(self, value: Any) -> Any:
         """What the keys lead to in `value`, the content of the part; `DataError` when nothing."""
@@ -53,8 +76,8 @@ class PartAccess:
 def parse_field(text: str) -> tuple[PartAccess, ...]:
     """The parts that a description names, most preferred first; `ConfigError` when it is malformed.
 
-    >>> [str(each) for each in parse_field("jpg, meta.json[urls][0]")]
-    ['jpg', 'meta.json[urls][0]']
+    >>> [str(each) for each in parse_field("jpg, meta.json[urls][0], *.png")]
+    ['jpg', 'meta.json[urls][0]', '*.png']
     """
     options: list[PartAccess] = []
     position = 0
@@ -102,6 +125,12 @@ def default_field_map(sample_type: type) -> dict[str, str]:
         for name in type_fields(sample_type)
         if name not in METADATA
     }
+
+
+def _by_number(name: str) -> tuple[list[tuple[int, str]], str]:
+    """A key that sorts numbers in names as numbers: page2 before page10."""
+    pieces = _NUMBER.split(name)
+    return [(int(each), "") if i % 2 else (0, each) for i, each in enumerate(pieces)], name
 
 
 def _shape(value: Any) -> str:

@@ -1,4 +1,4 @@
-"""Samples of an image of text."""
+"""Samples of an image of text, alone or with a question about it."""
 
 from __future__ import annotations
 
@@ -27,3 +27,19 @@ class OCRSample(Sample):
     words_text: list[str] | None = None
     chars_boxes: torch.Tensor | None = None
     chars_text: list[str] | None = None
+
+
+@dataclass(kw_only=True, slots=True)
+class VQAOCRSample(Sample):
+    """A question about an image of text, its accepted answers, and the text in the image.
+
+    Boxes are as those of `OCRSample`; there is a weight for each answer.
+    """
+
+    image: torch.Tensor
+    context: str
+    text: str
+    answers: list[str] | None = None
+    answer_weights: torch.Tensor | None = None
+    words_boxes: torch.Tensor | None = None
+    words_text: list[str] | None = None

@@ -9,10 +9,11 @@ from types import MappingProxyType
 from energize.errors import DatasetError, UntrustedCodeError, nearest
 from energize.samples.crude import CrudeSample
 from energize.samples.image import CaptioningSample, ImageClassificationSample, ImageSample
-from energize.samples.interleaved import InterleavedSample
-from energize.samples.ocr import OCRSample
+from energize.samples.interleaved import InterleavedSample, SimilarityInterleavedSample
+from energize.samples.ocr import OCRSample, VQAOCRSample
 from energize.samples.sample import Sample
 from energize.samples.text import TextSample
+from energize.samples.video import VidQASample
 from energize.samples.vqa import MultiChoiceVQASample, VQASample
 
 SampleType = type[Sample] | type[CrudeSample]
@@ -28,7 +29,10 @@ SAMPLE_TYPES: Mapping[str, SampleType] = MappingProxyType(
             VQASample,
             MultiChoiceVQASample,
             OCRSample,
+            VQAOCRSample,
+            VidQASample,
             InterleavedSample,
+            SimilarityInterleavedSample,
             CrudeSample,
         )
     }
@@ -37,6 +41,13 @@ SAMPLE_TYPES: Mapping[str, SampleType] = MappingProxyType(
 """The sample types that come with energize; "CrudeWebdataset" is what prepared folders write."""
 
 _OWN_MODULES = ("energize", "megatron.energon")
+
+
+def is_own_module(module: str) -> bool:
+    """Whether a name means the types that come with energize: those of its modules, and of
+    Megatron-Energon's.
+    """
+    return any(module == own or module.startswith(f"{own}.") for own in _OWN_MODULES)
 
 
 def sample_type_named(module: str, name: str) -> SampleType:
@@ -52,7 +63,7 @@ def sample_type_named(module: str, name: str) -> SampleType:
     >>> sample_type_named("megatron.energon", "TextSample").__name__
     'TextSample'
     """
-    if any(module == own or module.startswith(f"{own}.") for own in _OWN_MODULES):
+    if is_own_module(module):
         if name not in SAMPLE_TYPES:
             known = ", ".join(SAMPLE_TYPES)
             raise DatasetError(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import copy
 import pickle
 import sys
-from dataclasses import dataclass, fields
-from typing import NamedTuple
+from dataclasses import MISSING, dataclass, fields
+from typing import NamedTuple, get_type_hints
 
 import numpy as np
 import pytest
@@ -96,6 +96,123 @@ class TestSample:
             __sources__=(SOURCE,),
         )
         assert pickle.loads(pickle.dumps(sample)) == copy.copy(sample) == sample
+
+
+@dataclass
+class Captioned(Sample):
+    image: object
+    caption: str
+    score: float = 0.0
+
+
+class TestJoined:
+    first = ImageSample(
+        __key__="a",
+        __restore_key__=("Webdataset", 3),
+        __subflavors__={"lang": "en"},
+        __sources__=(SOURCE,),
+        image=1,
+    )
+    second = SourceInfo(dataset_path="other", index=0, shard_name="1.tar", file_names=("a.txt",))
+
+    def joined(self, **changed):
+        values = {
+            "image": 1,
+            "caption": "hello",
+            "__key__": "a",
+            "__restore_key__": ("Webdataset", 3),
+            "__subflavors__": {"lang": "en"},
+            "__sources__": (SOURCE, self.second),
+        }
+        return Captioned(**values | changed)
+
+    def text(self, **changed):
+        return text_sample(__key__="b", __subflavors__={}, __sources__=(self.second,), **changed)
+
+    def test_fields_of_all_and_the_metadata_of_the_first(self):
+        caption = {"__key__": "b", "caption": "hello", "__sources__": (self.second,)}
+        assert Captioned.from_joined(self.first, caption) == self.joined()
+        assert Captioned.from_joined(image=self.first, text=caption) == self.joined()
+
+    def test_the_later_value_of_a_field_wins(self):
+        caption = CrudeSample(__key__="b", caption="hello", image=2, __shard__="x", __index__=3)
+        made = Captioned.from_joined(self.first, caption, {"__key__": "c", "score": 0.5})
+        assert made == self.joined(image=2, score=0.5, __sources__=(SOURCE,))
+
+    def test_what_has_no_match_gives_nothing(self):
+        caption = {"__key__": "b", "caption": "hello"}
+        assert Captioned.from_joined(self.first, None, caption).score == 0.0
+        with pytest.raises(ConfigError, match="'caption', which the join lacks"):
+            Captioned.from_joined(self.first, None)
+
+    def test_what_cannot_be_joined(self):
+        with pytest.raises(ConfigError, match=r"primary sample first.*None"):
+            Captioned.from_joined(None, self.first)
+        with pytest.raises(ConfigError, match="no sample"):
+            Captioned.from_joined()
+        with pytest.raises(ConfigError, match=r"no field 'text'.*override from_joined"):
+            Captioned.from_joined(self.first, self.text())
+        with pytest.raises(ConfigError, match="got a int"):
+            Captioned.from_joined(self.first, 3)
+        with pytest.raises(ConfigError, match="'__key__'; got one with the keys 'caption'"):
+            Captioned.from_joined({"caption": "x"})
+
+
+class TestCrude:
+    def test_a_typed_sample_has_the_metadata_of_a_crude_one(self):
+        crude = CrudeSample(
+            __key__="a",
+            __restore_key__=("Webdataset", 3),
+            __subflavors__={"lang": "en"},
+            __sources__=(SOURCE,),
+            __shard__="0.tar",
+            json={"ids": [1]},
+        )
+        made = Tokens.derive_from(crude, ids=crude["json"]["ids"])
+        assert made == Tokens(
+            [1],
+            __key__="a",
+            __restore_key__=("Webdataset", 3),
+            __subflavors__={"lang": "en"},
+            __sources__=(SOURCE,),
+        )
+        assert Tokens.derive_from({"__key__": "b"}, ids=[]) == Tokens([], __key__="b")
+        with pytest.raises(ConfigError, match="__key__"):
+            Tokens.derive_from({"json": 1}, ids=[])
+        with pytest.raises(ConfigError, match="got a str"):
+            Tokens.derive_from("a", ids=[])
+
+
+PEERS = {
+    "TextSample": "text",
+    "ImageSample": "image",
+    "CaptioningSample": "image caption",
+    "ImageClassificationSample": "image label=None label_name=None",
+    "VQASample": "image context answers=None answer_weights=None",
+    "MultiChoiceVQASample": "image context choices=None correct_choice_idx=0",
+    "OCRSample": "image text block_boxes=None block_classes=None block_text=None lines_boxes=None "
+    "lines_text=None words_boxes=None words_text=None chars_boxes=None chars_text=None",
+    "VQAOCRSample": "image context text answers=None answer_weights=None words_boxes=None "
+    "words_text=None",
+    "VidQASample": "video context answers=None answer_weights=None",
+    "InterleavedSample": "sequence",
+    "SimilarityInterleavedSample": "images texts audio=None video=None similarity_matrix=None "
+    "matched_text_indices=None",
+}
+"""Fields and defaults of Megatron-Energon's sample types."""
+
+
+@pytest.mark.parametrize("name", PEERS)
+def test_fields_and_defaults_are_energons(name):
+    kind = sample_type_named("megatron.energon", name)
+    shown = [
+        each.name if each.default is MISSING else f"{each.name}={each.default!r}"
+        for each in fields(kind)
+        if not each.name.startswith("__")
+    ]
+    assert " ".join(shown) == PEERS[name]
+    assert all(each.kw_only for each in fields(kind))
+    assert get_type_hints(kind)
 
 
 class Pair(NamedTuple):

@@ -1,0 +1,5 @@
+"""Clips of videos and sounds."""
+
+from energize.av.data import AVData
+
+__all__ = ["AVData"]
