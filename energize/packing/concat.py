@@ -1,0 +1,183 @@
+"""One sample made of several, end to end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import accumulate, chain
+from typing import Any, TypeVar, overload
+
+from energize.errors import ConfigError, nearest
+from energize.late import torch
+from energize.samples.structure import build, fields_of, is_record
+
+T = TypeVar("T")
+
+MADE = ("cu_seqlens", "max_seqlen", "position_ids")
+"""The fields that a pack has besides those of its samples."""
+
+
+@overload
+def concat_pack(
+    samples: Sequence[Any], fields: Sequence[str], *, flatten: Sequence[str] = ()
+) -> dict[str, Any]: ...
+@overload
+def concat_pack(
+    samples: Sequence[Any], fields: Sequence[str], *, flatten: Sequence[str] = (), into: type[T]
+) -> T: ...
+def concat_pack(
+    samples: Sequence[Any],
+    fields: Sequence[str],
+    *,
+    flatten: Sequence[str] = (),
+    into: type[Any] = dict,
+) -> Any:
+    """One pack of samples with fields (dataclasses, named tuples or dicts).
+
+    `fields` are the tensors, arrays or lists of numbers with an entry for each token, as ids and
+    labels: they are joined along their first dimension. `flatten` are lists, as of images, that are
+    joined end to end; a single value counts as a list of one, None or no such field as an empty
+    one. Of any other field there is a list with the value of each sample. Added are
+
+    - `cu_seqlens`: an int32 tensor of n + 1 numbers for n samples, where each one starts and the
+      last one ends, which attention over sequences of various lengths takes;
+    - `max_seqlen`: the length of the longest, an int;
+    - `position_ids`: an int64 tensor, for each token its place in its own sample; unless it is
+      one of `fields`.
+
+    A pack has the `__key__`s of its samples with commas between them, their `__sources__` one after
+    the other, those entries of `__subflavors__` in which all agree, and no `__restore_key__` yet.
+    It is a dict, or of the record type `into`, which gets the fields that it has.
+
+    Raises `ConfigError` naming sample and field: for no samples, fields that are missing, or of
+    different lengths in one sample, tensors of different dtypes or later dimensions, and a sample
+    that has a field of the name of one that is added.
+
+    >>> samples = [{"ids": [5, 6, 7], "image": "A"}, {"ids": [8, 9], "image": "B"}]
+    >>> pack = concat_pack(samples, ["ids"])
+    >>> pack["ids"], pack["image"], pack["cu_seqlens"].tolist(), pack["position_ids"].tolist()
+    (tensor([5, 6, 7, 8, 9]), ['A', 'B'], [0, 3, 5], [0, 1, 2, 0, 1])
+    """
+    if isinstance(fields, str) or isinstance(flatten, str) or not fields:
+        raise ConfigError(
+            f"concat_pack: fields and flatten are lists of names, and fields has at least one; got "
+            f"{fields!r} and {flatten!r}"
+        )
+    if not samples:
+        raise ConfigError("concat_pack: there are no samples; leave empty packs out")
+    rows = [_checked_row(sample, i, fields, flatten) for i, sample in enumerate(samples)]
+    _check_alike(rows)
+    tensors = {name: _tensors(rows, name) for name in fields}
+    lengths = [len(each) for each in tensors[fields[0]]]
+    for name, column in tensors.items():
+        for row, each, length in zip(rows, column, lengths, strict=True):
+            if len(each) != length:
+                raise ConfigError(
+                    f"concat_pack: {_named(row)} has {len(each)} entries in {name!r} and {length} "
+                    f"in {fields[0]!r}; fields that are joined have one for each token"
+                )
+    ends = list(accumulate(lengths, initial=0))
+    pack: dict[str, Any] = {
+        "cu_seqlens": torch.tensor(ends, dtype=torch.int32),
+        "max_seqlen": max(lengths),
+        "position_ids": torch.cat([torch.arange(length) for length in lengths]),
+    }
+    for name in dict.fromkeys(chain.from_iterable(rows)):
+        values = [row.get(name) for row in rows]
+        if name in tensors:
+            pack[name] = torch.cat(tensors[name])
+        elif name in flatten:
+            pack[name] = list(chain.from_iterable(map(_listed, values)))
+        else:
+            pack[name] = _METADATA[name](values) if name in _METADATA else values
+    return build(into, pack, "a pack")
+
+
+def _checked_row(
+    sample: Any, number: int, fields: Sequence[str], flatten: Sequence[str]
+) -> dict[str, Any]:
+    """The fields of a sample by name; None for those of `flatten` that it does not have."""
+    if not is_record(sample):
+        raise ConfigError(
+            "concat_pack: samples have fields (dataclasses, named tuples or dicts); sample "
+            f"{number} of the pack is a {type(sample).__name__}"
+        )
+    row = dict.fromkeys(flatten) | fields_of(sample)
+    for name in fields:
+        if name not in row or row[name] is None:
+            raise ConfigError(
+                f"concat_pack: {_named(row)} has no {name!r}; it has "
+                f"{', '.join(map(repr, row))}{nearest(name, list(row))}"
+            )
+    for name in MADE:
+        if name in row and not (name == "position_ids" and name in fields):
+            raise ConfigError(
+                f"concat_pack: {_named(row)} has a field {name!r}, which packs get from their "
+                "lengths; give it another name"
+                + (", or list it in fields" if name == "position_ids" else "")
+            )
+    return row
+
+
+def _check_alike(rows: Sequence[dict[str, Any]]) -> None:
+    for row in rows:
+        if odd := row.keys() ^ rows[0].keys():
+            raise ConfigError(
+                f"concat_pack: {_named(rows[0])} and {_named(row)} have different fields: only one "
+                f"has {', '.join(map(repr, sorted(odd)))}. Make them alike in the hook before, or "
+                "list in flatten what some samples have none of, as images"
+            )
+
+
+def _tensors(rows: Sequence[dict[str, Any]], name: str) -> list[torch.Tensor]:
+    """A field of all samples, as tensors that can be joined."""
+    tensors: list[torch.Tensor] = []
+    for row in rows:
+        try:
+            tensor = torch.as_tensor(row[name])
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise ConfigError(
+                f"concat_pack: {name!r} of {_named(row)} is no tensor, array or list of numbers: "
+                f"{error}"
+            ) from error
+        tensors.append(tensor)
+        kinds = [(each.dtype, each.device, each.shape[1:]) for each in (tensors[0], tensor)]
+        if not tensor.ndim or kinds[0] != kinds[1]:
+            raise ConfigError(
+                f"concat_pack: {name!r} of {_named(row)} has dtype {tensor.dtype} and shape "
+                f"{tuple(tensor.shape)}, that of {_named(rows[0])} {tensors[0].dtype} and "
+                f"{tuple(tensors[0].shape)}; they are joined along the first dimension, so all "
+                "else is the same"
+            )
+    return tensors
+
+
+def _listed(value: Any) -> list[Any]:
+    if value is None:
+        return []
+    return list(value) if isinstance(value, list | tuple) else [value]
+
+
+def _named(row: dict[str, Any]) -> str:
+    return f"sample {row['__key__']!r}" if "__key__" in row else "a sample"
+
+
+def _agreed(subflavors: list[dict[str, Any] | None]) -> dict[str, Any] | None:
+    """The entries that are the same in all; None where no sample has any."""
+    if not any(each is not None for each in subflavors):
+        return None
+    first, *others = [each or {} for each in subflavors]
+    return {
+        name: value
+        for name, value in first.items()
+        if all(name in each and each[name] == value for each in others)
+    }
+
+
+_METADATA: dict[str, Callable[[list[Any]], Any]] = {
+    "__key__": lambda keys: ",".join(map(str, keys)),
+    "__restore_key__": lambda keys: (),
+    "__subflavors__": _agreed,
+    "__sources__": lambda sources: (
+        tuple(chain.from_iterable(each or () for each in sources)) or None
+    ),
+}
