@@ -6,14 +6,16 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
+import numpy as np
+
 from energize.errors import ShardError
-from energize.sources.optional import optional_module
-from energize.storage.files import OpenFiles
-from energize.storage.mds_format import MdsShard
+from energize.sources.mds_unpacking import check_hash, unpacked
+from energize.storage.files import LocalFile, OpenFiles
+from energize.storage.mds_format import MdsFile, MdsPart, MdsShard
 
 
 class ShardBytes(Protocol):
-    """Byte ranges of a shard."""
+    """Byte ranges of a file of a shard."""
 
     def read_ranges(
         self, starts: Sequence[int], stops: Sequence[int]
@@ -22,7 +24,7 @@ class ShardBytes(Protocol):
 
 
 class _Unpacked:
-    """A shard in memory."""
+    """A file in memory."""
 
     def __init__(self, data: bytes) -> None:
         self.data = data
@@ -37,79 +39,91 @@ class _Unpacked:
 class MdsShards:
     """The shards of a folder as they are read: from their files, which are kept open.
 
-    Of a shard whose file is not there, the compressed file is unpacked. Shards that were unpacked
-    last are kept, at most `unpacked_bytes` of them or one. A pickled object arrives empty.
+    Of a file that is not there, the compressed one is unpacked. Those that were unpacked last are
+    kept, at most `unpacked_bytes` of them or one. With `validate_hash`, an algorithm that the index
+    has hashes of, each file is compared with its hash when it is first read. A pickled object
+    arrives empty.
     """
 
-    def __init__(self, folder: str, unpacked_bytes: int) -> None:
+    def __init__(self, folder: str, unpacked_bytes: int, validate_hash: str | None = None) -> None:
         self._folder = folder
         self._limit = unpacked_bytes
+        self._validate_hash = validate_hash
         self._files = OpenFiles()
         self._unpacked: OrderedDict[str, _Unpacked] = OrderedDict()
+        self._validated: set[str] = set()
+        self._counted: set[str] = set()
 
-    def get(self, shard: MdsShard) -> ShardBytes:
-        """The bytes of a shard.
+    def get(self, shard: MdsShard) -> tuple[ShardBytes, ShardBytes]:
+        """The bytes that have the offsets of a shard, and its data.
 
-        Raises `ShardError` when it is missing, of another size than the index says, or cannot be
-        unpacked, `ConfigError` when the package for that is not installed.
+        Raises `ShardError` when a file is missing, of another size, hash or number of samples than
+        the index says, or cannot be unpacked, `ConfigError` when the package for that is not
+        installed.
         """
-        known = self._unpacked.get(shard.name)
-        if known is not None:
-            self._unpacked.move_to_end(shard.name)
-            return known
-        path = f"{self._folder}/{shard.name}"
-        try:
-            file = self._files.get(path)
-        except FileNotFoundError as error:
-            if shard.compressed_name is None:
-                raise ShardError(f"{path} is missing; copy the folder again") from error
-            return self._unpack(shard)
-        except OSError as error:
-            raise ShardError(f"{path} cannot be opened: {error}") from error
-        _check_size(path, file.size, shard)
-        return file
+        data = self._part(shard.data)
+        offsets = data if shard.offsets is None else self._part(shard.offsets)
+        if shard.name not in self._counted:
+            found, at = next(offsets.read_ranges([0], [4]))
+            [samples] = np.frombuffer(found, "<u4", 1, at).tolist()
+            if samples != shard.samples:
+                raise ShardError(
+                    f"{self._folder}/{next(shard.parts).raw.name} has {samples} samples, but the "
+                    f"index says {shard.samples}: it is another one; copy the folder again"
+                )
+            self._counted.add(shard.name)
+        return offsets, data
 
-    def _unpack(self, shard: MdsShard) -> ShardBytes:
-        path = f"{self._folder}/{shard.compressed_name}"
+    def _part(self, part: MdsPart) -> ShardBytes:
+        known = self._unpacked.get(part.raw.name)
+        if known is not None:
+            self._unpacked.move_to_end(part.raw.name)
+            return known
         try:
-            file = self._files.get(path)
-            packed = file.read(0, file.size)
+            return self._file(part.raw)
+        except FileNotFoundError as error:
+            if part.packed is None:
+                path = f"{self._folder}/{part.raw.name}"
+                raise ShardError(f"{path} is missing; copy the folder again") from error
+        return self._unpack(part, part.packed)
+
+    def _unpack(self, part: MdsPart, packed: MdsFile) -> ShardBytes:
+        path = f"{self._folder}/{packed.name}"
+        try:
+            file = self._file(packed)
+            held = file.read(0, file.size)
         except OSError as error:
-            raise ShardError(f"{path} cannot be read: {error}; copy the folder again") from error
-        data = _unpacked(packed, shard, path)
-        _check_size(path, len(data), shard)
-        unpacked = self._unpacked[shard.name] = _Unpacked(data)
+            raise ShardError(
+                f"neither {part.raw.name} nor {path}, the compressed one, can be read: {error}; "
+                "copy the folder again"
+            ) from error
+        made = _Unpacked(unpacked(held, part.compression, part.raw.size, path))
+        self._unpacked[part.raw.name] = made
         while len(self._unpacked) > 1 and self._kept() > self._limit:
             self._unpacked.popitem(last=False)
-        return unpacked
+        return made
+
+    def _file(self, expected: MdsFile) -> LocalFile:
+        """An open file of the size and hash that the index says."""
+        path = f"{self._folder}/{expected.name}"
+        try:
+            file = self._files.get(path)
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise ShardError(f"{path} cannot be opened: {error}") from error
+        if file.size != expected.size:
+            raise ShardError(
+                f"{path} holds {file.size} bytes, but the index says {expected.size}: it is cut "
+                "off or another one; copy the folder again"
+            )
+        if self._validate_hash is not None and path not in self._validated:
+            check_hash(file, dict(expected.hashes), self._validate_hash)
+            self._validated.add(path)
+        return file
 
     def _kept(self) -> int:
         return sum(len(each.data) for each in self._unpacked.values())
 
-    def __reduce__(self) -> tuple[type[MdsShards], tuple[str, int]]:
-        return MdsShards, (self._folder, self._limit)
-
-
-def _unpacked(packed: bytes, shard: MdsShard, path: str) -> bytes:
-    kind = str(shard.compression).partition(":")[0]
-    if kind != "zstd":
-        raise ShardError(
-            f"{path} is compressed with {kind!r}; energize reads zstd and uncompressed shards. "
-            f"Unpack it to {shard.name} in the same folder"
-        )
-    zstandard = optional_module(
-        "zstandard", "energize[mds]", f"reading {path}, which is compressed,"
-    )
-    try:
-        data: bytes = zstandard.ZstdDecompressor().decompress(packed, max_output_size=shard.size)
-    except zstandard.ZstdError as error:
-        raise ShardError(f"{path} cannot be unpacked: {error}; copy the folder again") from error
-    return data
-
-
-def _check_size(path: str, size: int, shard: MdsShard) -> None:
-    if size != shard.size:
-        raise ShardError(
-            f"{path} holds {size} bytes, but the index says {shard.size}: the shard is cut off or "
-            "another one; copy the folder again"
-        )
+    def __reduce__(self) -> tuple[type[MdsShards], tuple[str, int, str | None]]:
+        return MdsShards, (self._folder, self._limit, self._validate_hash)

@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Mapping
 from decimal import Decimal
 from functools import partial
+from itertools import pairwise
 from types import MappingProxyType
 from typing import Any
 
@@ -21,8 +22,6 @@ import PIL.Image
 from energize.errors import DatasetError, nearest
 
 Decode = Callable[[bytes], Any]
-
-IMAGE_ENCODINGS = ("jpeg", "png")
 
 BAD_COLUMN = (
     ArithmeticError,
@@ -53,11 +52,13 @@ _DTYPES = {
 _FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
 
 
-def column_decoder(encoding: str, column: str, where: str) -> Decode:
+def column_decoder(encoding: str, column: str, where: str, *, decode_images: bool) -> Decode:
     """What decodes a column of this encoding; bad bytes raise one of `BAD_COLUMN`.
 
     bytes, str, json, int (int), uint8 .. float64 (numpy scalars), str_int, str_float, str_decimal;
-    ndarray, ndarray:dtype, ndarray:dtype:shape (writable arrays); jpeg, png, pil (Pillow images).
+    ndarray, ndarray:dtype, ndarray:dtype:shape (writable arrays); jpeg, png, pil (Pillow images),
+    jpeg_array, list[jpeg], list[png], list[pil] (lists of these). Images that are files stay bytes
+    unless `decode_images`.
 
     Raises `DatasetError` for an unknown encoding, and for pickles, which could run any program.
     """
@@ -75,7 +76,7 @@ def column_decoder(encoding: str, column: str, where: str) -> Decode:
             f"{where}: column {column!r} has the encoding {encoding!r}, which is not one of "
             f"{', '.join(_DECODERS)}, ndarray{nearest(encoding, list(_DECODERS))}"
         )
-    return _DECODERS[name]
+    return _DECODERS[name] if decode_images else _UNDECODED.get(name, _DECODERS[name])
 
 
 def _array_type(
@@ -143,6 +144,16 @@ def _raw_image(data: bytes) -> PIL.Image.Image:
     return PIL.Image.frombytes(mode, (width, height), data[12 + length :])
 
 
+def _several(decode: Decode, before: int, data: bytes) -> list[Any]:
+    """Their number and sizes stand before the values, after `before` bytes that say nothing."""
+    [count] = np.frombuffer(data, "<u4", 1, before).tolist()
+    begin = before + 4 * (1 + count)
+    ends = begin + np.cumsum([0, *np.frombuffer(data[before + 4 : begin], "<u4")], dtype=np.int64)
+    if len(ends) != 1 + count or ends[-1] != len(data):
+        raise ValueError(f"{len(data)} bytes are not those of {count} values")
+    return [decode(data[start:end]) for start, end in pairwise(ends.tolist())]
+
+
 _PLAIN: dict[str, Decode] = {
     "bytes": bytes,
     "str": _text,
@@ -154,7 +165,19 @@ _PLAIN: dict[str, Decode] = {
     "jpeg": _image,
     "png": _image,
     "pil": _raw_image,
+    "jpeg_array": partial(_several, _image, 0),
+    "jpegarray": partial(_several, _image, 0),
+    "list[jpeg]": partial(_several, _image, 4),
+    "list[png]": partial(_several, _image, 4),
+    "list[pil]": partial(_several, _raw_image, 4),
 }
 _DECODERS: Mapping[str, Decode] = MappingProxyType(
     _PLAIN | {dtype: partial(_scalar, dtype) for dtype in _DTYPES.values()}
 )
+
+_UNDECODED: Mapping[str, Decode] = MappingProxyType(
+    dict.fromkeys(("jpeg", "png"), bytes)
+    | dict.fromkeys(("jpeg_array", "jpegarray"), partial(_several, bytes, 0))
+    | dict.fromkeys(("list[jpeg]", "list[png]"), partial(_several, bytes, 4))
+)
+"""What stands for the decoders of images that are files, where these are to stay bytes."""

@@ -1,146 +1,219 @@
-"""Folders of MDS shards: the index, and where the samples and columns of a shard lie.
+"""Folders of MDS shards: the index, and in which files and where in them the samples lie.
 
-A folder has an `index.json` that lists its shards. A shard is, in little-endian 32-bit numbers, the
-count of its samples n and n + 1 offsets, then a copy of its part of the index, then the samples. A
-sample is the sizes of those columns that have none fixed, then the columns.
+A folder has an `index.json` that lists its shards, which may lie in subfolders where indices were
+merged. An MDS shard is one file; a JSON, CSV, TSV or XSV shard is a file of data and one of
+offsets. The one that has the offsets begins, in little-endian 32-bit numbers, with the count of its
+samples n and n + 1 offsets; a copy of the shard's part of the index follows.
 """
 
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
-import numpy as np
-
-from energize.errors import DatasetError, DatasetNotFoundError, DecodeError, EmptyDatasetError
-from energize.storage.mds_encodings import BAD_COLUMN, IMAGE_ENCODINGS, Decode, column_decoder
+from energize.errors import DatasetError, DatasetNotFoundError, EmptyDatasetError
+from energize.storage.mds_layouts import JsonRows, Layout, MdsColumns, SeparatedRows
 
 INDEX = "index.json"
 
+_MOST_BYTES = 2**32
+"""Offsets have 32 bits, so no file of a shard is larger."""
+
+_SEPARATORS = {"csv": ",", "tsv": "\t"}
+
 
 @dataclass(frozen=True, slots=True)
-class MdsColumns:
-    """The columns of a shard: their names, encodings and sizes in bytes where these are fixed."""
+class MdsFile:
+    """A file as the index has it: its path in the folder, its size and its hashes by algorithm."""
 
-    names: tuple[str, ...]
-    encodings: tuple[str, ...]
-    sizes: tuple[int | None, ...]
+    name: str
+    size: int
+    hashes: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MdsPart:
+    """A file of a shard, and the compressed one that may lie there besides or instead."""
+
+    raw: MdsFile
+    packed: MdsFile | None
+    compression: str | None
 
 
 @dataclass(frozen=True, slots=True)
 class MdsShard:
-    """A shard as the index has it: its file, and, when there is one, its compressed file."""
+    """A shard as the index has it. `offsets` are in a file of their own, or at the beginning of
+    `data`.
+    """
 
-    name: str
-    size: int
     samples: int
-    columns: MdsColumns
-    compression: str | None
-    compressed_name: str | None
+    layout: Layout
+    data: MdsPart
+    offsets: MdsPart | None
+
+    @property
+    def name(self) -> str:
+        return self.data.raw.name
+
+    @property
+    def size(self) -> int:
+        return self.data.raw.size
+
+    @property
+    def begin(self) -> int:
+        """Where in the data samples may begin."""
+        return offset_range(self.samples)[0] if self.offsets is None else 0
+
+    @property
+    def parts(self) -> Iterator[MdsPart]:
+        """The part that has the offsets, and, if that is another one, the data."""
+        if self.offsets is not None:
+            yield self.offsets
+        yield self.data
+
+
+def offset_range(number: int) -> tuple[int, int]:
+    """Where in its file the two offsets of a sample lie: those of its start and its end."""
+    return 4 * (number + 1), 4 * (number + 3)
 
 
 def read_mds_index(folder: Path) -> tuple[MdsShard, ...]:
     """The shards of a folder, in their order.
 
-    Raises `DatasetNotFoundError` when there is no index, `DatasetError` when it is not one of MDS
-    shards of version 2, `EmptyDatasetError` when the shards hold no sample.
+    Raises `DatasetNotFoundError` when there is no index, `DatasetError` when it is not one of
+    shards of version 2 or lists a file twice, `EmptyDatasetError` when the shards hold no sample.
     """
     path = folder / INDEX
     try:
         index = json.loads(path.read_bytes())
     except FileNotFoundError as error:
         raise DatasetNotFoundError(
-            f"{folder} is not a folder of MDS shards: it has no {INDEX}"
+            f"{folder} is not a folder of MDS shards: it has no {INDEX}{_hint(folder)}"
         ) from error
-    except ValueError as error:
-        raise DatasetError(f"{path} is not JSON: {error}; copy the folder again") from error
+    except (OSError, ValueError, RecursionError) as error:
+        raise DatasetError(
+            f"{path} is not JSON that can be read: {error}; copy the folder again"
+        ) from error
     listed = index.get("shards") if isinstance(index, dict) else None
     if not isinstance(listed, list) or index.get("version") != 2:
         raise DatasetError(
             f"{path} is not an index of MDS shards of version 2; write the folder with MDSWriter"
         )
     shards = tuple(_shard(each, f"{path}, shard {i}") for i, each in enumerate(listed))
+    _check_listed_once(shards, path)
     if not any(shard.samples for shard in shards):
         raise EmptyDatasetError(f"{path}: the {len(shards)} shards hold no sample")
     return shards
 
 
+def _hint(folder: Path) -> str:
+    """What to do about subfolders that have an index."""
+    inner = sorted(each.parent.name for each in folder.glob(f"*/{INDEX}"))
+    if not inner:
+        return ""
+    shown = f"{', '.join(inner[:3])}{', ...' if len(inner) > 3 else ''}"
+    return (
+        f", but {len(inner)} of its subfolders do ({shown}): name one as split, or make one index "
+        "of them with merge_index of MosaicML Streaming"
+    )
+
+
+def _check_listed_once(shards: tuple[MdsShard, ...], path: Path) -> None:
+    known: dict[str, int] = {}
+    for number, shard in enumerate(shards):
+        for part in shard.parts:
+            first = known.setdefault(part.raw.name, number)
+            if first != number:
+                raise DatasetError(
+                    f"{path}: {part.raw.name} is listed twice, as shards {first} and {number}, so "
+                    "its samples would come twice; merge the indices of the subfolders anew"
+                )
+
+
 def _shard(entry: Any, where: str) -> MdsShard:
-    if not isinstance(entry, dict) or entry.get("format") != "mds" or entry.get("version") != 2:
+    kinds = ("mds", "json", "csv", "tsv", "xsv")
+    if not isinstance(entry, dict) or entry.get("format") not in kinds or entry.get("version") != 2:
         raise DatasetError(
-            f"{where}: an MDS shard of version 2 is expected; it begins with {str(entry)[:80]!r}"
+            f"{where}: an MDS, JSON, CSV, TSV or XSV shard of version 2 is expected; the entry "
+            f"begins with {str(entry)[:80]!r}"
         )
     try:
-        raw, compressed = entry["raw_data"], entry.get("zip_data")
+        joint = entry["format"] == "mds"
         shard = MdsShard(
-            name=_file_name(raw["basename"], where),
-            size=int(raw["bytes"]),
             samples=int(entry["samples"]),
-            columns=MdsColumns(
-                tuple(map(str, entry["column_names"])),
-                tuple(map(str, entry["column_encodings"])),
-                tuple(int(size) if size else None for size in entry["column_sizes"]),
-            ),
-            compression=entry.get("compression"),
-            compressed_name=compressed and _file_name(compressed["basename"], where),
+            layout=_layout(entry),
+            data=_part(entry, "data", where),
+            offsets=None if joint else _part(entry, "meta", where),
         )
-    except (KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise DatasetError(
             f"{where}: the entry is damaged ({type(error).__name__}: {error}); copy the folder "
             "again"
         ) from error
-    columns = shard.columns
-    if not len(columns.names) == len(columns.encodings) == len(columns.sizes):
+    layout = shard.layout
+    sizes = layout.sizes if isinstance(layout, MdsColumns) else layout.names
+    if not len(layout.names) == len(layout.encodings) == len(sizes):
         raise DatasetError(f"{where}: names, encodings and sizes of columns differ in number")
+    with_offsets = next(iter(shard.parts)).raw
+    if shard.samples < 0 or offset_range(shard.samples)[0] + 4 > with_offsets.size:
+        raise DatasetError(
+            f"{where}: {with_offsets.name} of {with_offsets.size} bytes has no room for the "
+            f"offsets of {shard.samples} samples; copy the folder again"
+        )
     return shard
 
 
-def _file_name(name: str, where: str) -> str:
-    """A file in the folder: an index may not lead out of it."""
-    if not re.fullmatch(r"[^/\\\0]+", name) or name in (".", ".."):
-        raise DatasetError(f"{where}: {name!r} is not the name of a file in the folder")
-    return name
+def _layout(entry: dict[str, Any]) -> Layout:
+    kind = entry["format"]
+    if kind == "json":
+        columns = entry["columns"]
+        return JsonRows(tuple(columns), tuple(map(str, columns.values())), _text(entry, "newline"))
+    names = tuple(map(str, entry["column_names"]))
+    encodings = tuple(map(str, entry["column_encodings"]))
+    if kind == "mds":
+        sizes = tuple(int(size) if size else None for size in entry["column_sizes"])
+        if any(size is not None and size < 0 for size in sizes):
+            raise ValueError(f"columns have the sizes {sizes}")
+        return MdsColumns(names, encodings, sizes)
+    separator = _SEPARATORS.get(kind) or _text(entry, "separator")
+    return SeparatedRows(names, encodings, separator, _text(entry, "newline"))
 
 
-def column_decoders(columns: MdsColumns, where: str, *, decode_images: bool) -> tuple[Decode, ...]:
-    """A decoder for each column; images stay bytes unless `decode_images`."""
-    return tuple(
-        bytes
-        if encoding in IMAGE_ENCODINGS and not decode_images
-        else column_decoder(encoding, name, where)
-        for name, encoding in zip(columns.names, columns.encodings, strict=True)
+def _text(entry: dict[str, Any], key: str) -> str:
+    text = entry[key]
+    if not isinstance(text, str) or not text:
+        raise ValueError(f"{key} is a text, not {text!r}")
+    return text
+
+
+def _part(entry: dict[str, Any], kind: str, where: str) -> MdsPart:
+    packed = entry.get(f"zip_{kind}")
+    return MdsPart(
+        raw=_file(entry[f"raw_{kind}"], where),
+        packed=_file(packed, where) if packed else None,
+        compression=entry.get("compression"),
     )
 
 
-def offset_range(number: int) -> tuple[int, int]:
-    """Where in a shard the two offsets of a sample lie: those of its start and its end."""
-    return 4 * (number + 1), 4 * (number + 3)
+def _file(entry: dict[str, Any], where: str) -> MdsFile:
+    size = int(entry["bytes"])
+    if not 0 <= size <= _MOST_BYTES:
+        raise ValueError(f"a file of a shard has 0 to 2**32 bytes, not {size}")
+    hashes = entry.get("hashes") or {}
+    return MdsFile(
+        _file_name(entry["basename"], where),
+        size,
+        tuple((str(name), str(value)) for name, value in hashes.items()),
+    )
 
 
-def decoded_sample(
-    columns: MdsColumns, decoders: Sequence[Decode], data: bytes, where: str
-) -> dict[str, Any]:
-    """The columns of a sample by name. Raises `DecodeError` naming the column with bad bytes."""
-    unknown = sum(size is None for size in columns.sizes)
-    if len(data) < 4 * unknown:
-        raise DecodeError(f"{where}: {len(data)} bytes are too few for a sample")
-    given = iter(np.frombuffer(data, "<u4", unknown).tolist())
-    sizes = [next(given) if size is None else size for size in columns.sizes]
-    if 4 * unknown + sum(sizes) != len(data):
-        raise DecodeError(f"{where}: {len(data)} bytes, but its columns have {sum(sizes)}")
-    sample: dict[str, Any] = {}
-    at = 4 * unknown
-    for name, decode, size in zip(columns.names, decoders, sizes, strict=True):
-        try:
-            sample[name] = decode(data[at : at + size])
-        except BAD_COLUMN as error:
-            raise DecodeError(
-                f"{where}: column {name!r} of {size} bytes cannot be decoded: "
-                f"{type(error).__name__}: {error}"
-            ) from error
-        at += size
-    return sample
+def _file_name(name: str, where: str) -> str:
+    """A file in the folder or a subfolder: an index may not lead out of it."""
+    path = PurePosixPath(name)
+    plain = str(path) == name and "\\" not in name and "\0" not in name
+    if not plain or name == "." or path.is_absolute() or ".." in path.parts:
+        raise DatasetError(f"{where}: {name!r} is not the name of a file in the folder")
+    return name

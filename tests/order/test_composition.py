@@ -64,6 +64,40 @@ def test_stratified_error_diffusion():
     }
 
 
+TINY = [(1000, 1), (1000, 66), (5, 2000, 1), (3, 0, 500), (1,) * 40, (10**6, 1, 2, 3)]
+
+
+@pytest.mark.parametrize("counts", TINY)
+@pytest.mark.parametrize(("batch_size", "ranks"), [(8, 1), (2, 4), (1, 3)])
+def test_tiny_streams_in_stratified_batches(counts, batch_size, ranks):
+    """MosaicML Streaming refuses streams with no whole sample in a batch, and would repeat the same
+    rounded counts in all others.
+    """
+    mixed = composed(counts, "stratified", batch_size, ranks)
+    assert mixed.totals.tolist() == list(counts)
+    for epoch in (0, 3):
+        found = np.array(global_batches(mixed, epoch))
+        assert found.sum(axis=0).tolist() == list(counts)
+        so_far = np.cumsum(found, axis=0)[:-1]
+        steps = np.arange(1, len(found)) * batch_size * ranks
+        assert np.abs(so_far - np.outer(steps, counts) / sum(counts)).max(initial=0) <= 1.68
+    size = batch_size * ranks
+    rare = [i for i, count in enumerate(counts) if 0 < 2 * count * size < sum(counts)]
+    assert mixed.rare == rare
+    least = min(count for count in counts if count)
+    whole = composed(counts, "stratified", -(-sum(counts) // (2 * least)), 1)
+    assert whole.rare == []
+
+
+def test_a_tiny_stream_is_spread_over_the_epoch():
+    found = np.array(global_batches(composed((1580, 20), "stratified", 8, 1)))
+    [batches] = np.nonzero(found[:, 1])
+    assert found[:, 1].max() == 1
+    assert len(batches) == 20
+    assert np.diff(batches).min() >= 8
+    assert np.diff(batches).max() <= 12
+
+
 def test_stratified_streams_are_seen_by_every_rank():
     """In MosaicML Streaming ranks 0 and 1 read the first stream only, ranks 2 and 3 the second."""
     for counts in [(200, 200), (700, 100), (1500, 100)]:
@@ -78,13 +112,6 @@ def test_stratified_streams_are_seen_by_every_rank():
 
 
 FAULTS = {
-    "too few samples of one stream": (
-        "stratified",
-        (1000, 66),
-        8,
-        1,
-        "smallest global batch that holds all streams has 9",
-    ),
     "a batch larger than the epoch": (
         "stratified",
         (3, 3),
@@ -114,7 +141,6 @@ FAULTS = {
         4,
         "stream 1 fills 1 of 5 device batches",
     ),
-    "nothing of a stream": ("stratified", (10, 0), 2, 1, "stream 1 gives no samples"),
     "nothing of a stream, per_stream": ("per_stream", (10, 0), 2, 1, "stream 1 gives no samples"),
     "nothing of a stream, device_per_stream": (
         "device_per_stream",
@@ -134,8 +160,7 @@ def test_batches_that_cannot_be_made(fault):
         composed(counts, method, batch_size, ranks)
 
 
-def test_the_smallest_batch_that_is_named_is_one():
-    composed((1000, 66), "stratified", 9, 1)
+def test_batches_divide_into_device_batches():
     with pytest.raises(ConfigError, match="cannot be divided into device batches of 3"):
         Composition(np.array([9, 9]), "random", 3, 8, key=1)
 
@@ -145,8 +170,6 @@ counts_of_streams = st.lists(st.integers(1, 300), min_size=1, max_size=12)
 
 @given(counts_of_streams, st.integers(1, 40), st.integers(0, 3), st.booleans())
 def test_stratified_is_within_the_bound_of_exact_after_every_batch(counts, batch, epoch, drop_last):
-    smallest = -(-sum(counts) // (2 * min(counts)))
-    batch = max(batch, smallest)
     if sum(counts) < batch:
         return
     mixed = composed(counts, "stratified", batch, 1, drop_last=drop_last)
@@ -168,8 +191,6 @@ def test_stratified_is_within_the_bound_of_exact_after_every_batch(counts, batch
     st.booleans(),
 )
 def test_every_rank_makes_the_same_number_of_steps(method, counts, batch_size, ranks, drop_last):
-    if method == "stratified":
-        batch_size += sum(counts) // (2 * min(counts))
     mixed = composed(counts, method, batch_size, ranks, drop_last=drop_last)
     assert mixed.batches % ranks == 0
     first, end = mixed.bounds(np.arange(mixed.batches))
@@ -425,6 +446,21 @@ def test_streams_are_named_by_what_they_read(caplog):
     assert "2 of 10 of stream 1 (numbers0, numbers10, numbers20 and 2 more)" in caplog.text
     with pytest.raises(ConfigError, match=r"stream 0 \(web0\) gives 9 "):
         ComposedDataset(*streams, batch_size=10, **options)
+
+
+def test_tiny_streams_are_logged_once_and_come_as_often_as_asked(caplog):
+    streams = [numbers(1000), numbers(3, 10_000), *(numbers(9, 20_000 + 9 * i) for i in range(9))]
+    batches = ComposedDataset(streams, batch_size=8, batching_method="stratified", shuffle=True)
+    [record] = caplog.records
+    said = record.getMessage()
+    assert "'stratified' batches of 8 hold less than half a sample of the 1084" in said
+    assert "stream 1 (numbers10000) (3), stream 2 (numbers20000) (9)" in said
+    assert "10 streams in all. Batches of 181 would hold all" in said
+    assert batches.counts() == [1000, 3, *[9] * 9]
+    seen = Counter(number for batch in batches for number in batch)
+    assert set(seen.values()) == {1}
+    assert len(seen) == 1084
+    check_laws(batches, epochs=1)
 
 
 def test_nothing_is_logged_when_nothing_is_left_out(caplog):

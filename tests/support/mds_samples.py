@@ -29,6 +29,10 @@ ENCODINGS = [
     "jpeg",
     "png",
     "pil",
+    "jpeg_array",
+    "list[jpeg]",
+    "list[png]",
+    "list[pil]",
 ]
 COLUMNS = {f"column_{i:02d}": encoding for i, encoding in enumerate(ENCODINGS)}
 
@@ -55,6 +59,10 @@ def sample(number: int) -> dict[str, Any]:
         "jpeg": image,
         "png": image,
         "pil": image,
+        "jpeg_array": [_jpeg(image), _jpeg(image.rotate(90))],
+        "list[jpeg]": [image] * (number % 3),
+        "list[png]": [image, image.rotate(180)],
+        "list[pil]": [image, image.convert("L")],
     }
     return {name: values[encoding] for name, encoding in COLUMNS.items()}
 
@@ -64,12 +72,24 @@ def expected(number: int) -> dict[str, Any]:
     known = sample(number)
     for column, encoding in COLUMNS.items():
         if encoding == "jpeg":
-            buffer = io.BytesIO()
-            known[column].save(buffer, "JPEG")
-            known[column] = Image.open(buffer)
+            known[column] = _opened(_jpeg(known[column]))
+        elif encoding == "list[jpeg]":
+            known[column] = [_opened(_jpeg(each)) for each in known[column]]
+        elif encoding == "jpeg_array":
+            known[column] = [_opened(each) for each in known[column]]
         elif encoding in SCALARS:
             known[column] = np.dtype(encoding).type(known[column])
     return known
+
+
+def _jpeg(image: Image.Image) -> bytes:
+    buffer = io.BytesIO()
+    image.save(buffer, "JPEG")
+    return buffer.getvalue()
+
+
+def _opened(data: bytes) -> Image.Image:
+    return Image.open(io.BytesIO(data))
 
 
 def shown(sample: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -80,6 +100,8 @@ def shown(sample: Mapping[str, Any]) -> list[tuple[str, str]]:
 def _shown(value: Any) -> str:
     if isinstance(value, Image.Image):
         return f"image {value.mode} {value.size} {value.tobytes().hex()}"
+    if isinstance(value, list):
+        return str([_shown(each) for each in value])
     if isinstance(value, np.ndarray):
         return f"array {value.dtype} {value.shape} {value.tobytes().hex()}"
     return f"{type(value).__name__} {value!r}"

@@ -26,7 +26,9 @@ class Composition:
     - `random`: each sample's stream is random; shares hold over some tens of batches.
     - `in_turn`: one stream after the other, in batches that do not care for streams.
     - `stratified`: after k global batches every stream has given its share of k *
-      global_batch_size samples within 1.68, and its samples are spread over the batch.
+      global_batch_size samples within 1.68, and its samples are spread over the batch. One whose
+      share is less than a sample is in some batches only, which are spread over the epoch, and
+      gives as many samples to it as asked.
     - `per_stream`: a global batch is of one stream, which is random.
     - `device_per_stream`: a device batch is of one stream; the device batches of k global batches
       hold the shares within 1.68 device batches.
@@ -40,8 +42,8 @@ class Composition:
     batches of an epoch, as many for each device. `label` is what errors call a stream.
 
     Raises `ConfigError` when `batch_size` does not divide `global_batch_size`, for an unknown
-    method, when an epoch fills no global batch, and when a stream has no place: less than half a
-    sample in a `stratified` batch, or less than one full batch of its own in an epoch.
+    method, when an epoch fills no global batch, and when batches are of one stream and a stream
+    cannot fill one in an epoch.
 
     >>> import numpy as np
     >>> mixed = Composition(np.array([6, 2]), "stratified", 2, 4, key=1)
@@ -89,6 +91,16 @@ class Composition:
     def remainder(self) -> int:
         """Samples of the shorter last global batch of an epoch; 0 where all are full."""
         return self.size % self.global_batch_size
+
+    @property
+    def rare(self) -> list[int]:
+        """Streams of which a `stratified` global batch holds less than half a sample, but which
+        have some in an epoch.
+        """
+        if self.method != "stratified":
+            return []
+        few = 2 * self.asked.astype(object) * self.global_batch_size < int(self.asked.sum())
+        return np.flatnonzero(few & (self.asked > 0)).tolist()
 
     @property
     def early(self) -> int:
@@ -144,29 +156,17 @@ class Composition:
 
 
 def _check_places(mixed: Composition, drop_last: bool) -> None:
-    """Whether an epoch fills a global batch, and each stream gets its place."""
+    """Whether an epoch fills a global batch, and batches of one stream can be of each."""
     total, method = int(mixed.asked.sum()), mixed.method
-    indifferent = method in ("random", "in_turn")
-    if total < mixed.global_batch_size and (drop_last or not indifferent):
+    if total < mixed.global_batch_size and (drop_last or method not in ("random", "in_turn")):
         raise ConfigError(
             f"the {total} samples of an epoch cannot fill one global batch of "
             f"{mixed.global_batch_size}; use a global batch of at most {total}, or larger quotas"
         )
-    if indifferent:
-        return
-    stream, least = int(mixed.asked.argmin()), int(mixed.asked.min())
-    if least == 0:
+    if method in ("per_stream", "device_per_stream") and not mixed.asked.all():
         raise ConfigError(
-            f"{mixed.label(stream)} gives no samples to an epoch, so it has no place in the "
-            f"batches of {method!r}; leave it out, or use batching_method='random'"
-        )
-    smallest = -(-total // (2 * least))
-    if method == "stratified" and mixed.global_batch_size < smallest:
-        raise ConfigError(
-            f"{mixed.label(stream)} gives {least} of the {total} samples of an epoch, less than "
-            f"half a sample of a global batch of {mixed.global_batch_size}; the smallest global "
-            f"batch that holds all streams has {smallest}. Use one, or a larger quota, or "
-            "batching_method='random'"
+            f"{mixed.label(int(mixed.asked.argmin()))} gives no samples to an epoch, so it has no "
+            f"place in the batches of {method!r}; leave it out, or use batching_method='random'"
         )
 
 

@@ -1,0 +1,134 @@
+"""Sources that read samples of several folders together."""
+
+from __future__ import annotations
+
+import os
+import threading
+
+import numpy as np
+import pytest
+
+from energize import ConfigError, DatasetError, JoinedSource, ShardError
+from energize.reading import Failed, Reading
+from energize.sources.joined import remove_matches, write_matches
+from energize.sources.matching import partners
+from energize.sources.webdataset import WebdatasetSource
+from energize.testing.laws import check_laws
+from tests.support.joining import keys, texts
+
+
+@pytest.fixture
+def folder(tmp_path):
+    texts(tmp_path / "a", [keys(*range(5)), keys(*range(5, 12))], prefix="a ")
+    texts(tmp_path / "b", [keys(*range(20, 2, -1))], prefix="b ")
+    texts(tmp_path / "c", [keys(*range(0, 12, 2))], prefix="c ")
+    return tmp_path
+
+
+def sources(folder):
+    return [WebdatasetSource(folder / name) for name in "abc"]
+
+
+def read(source):
+    return [tuple(None if each is None else each["txt"].decode() for each in row) for row in source]
+
+
+def test_rows_of_three_folders(folder):
+    joined = JoinedSource(*sources(folder), nonmatch=("skip", "none"))
+    assert read(joined) == [
+        (f"a {key}", f"b {key}", f"c {key}" if int(key) % 2 == 0 else None)
+        for key in keys(*range(3, 12))
+    ]
+    assert joined.name == "a+b+c"
+    assert joined.where(2).endswith("s1.tar, sample '0005' (index 0)")
+    assert joined.matches[:2].tolist() == [[3, 17, -1], [4, 16, 2]]
+    check_laws(joined)
+
+
+def test_a_part_has_the_rows_at_its_places(folder):
+    joined = JoinedSource(*sources(folder), nonmatch=("skip", "none"))
+    assert read(joined.part(2, 5)) == read(joined)[2:5]
+    assert read(joined.part(2, 8).part(1, 3)) == read(joined)[3:5]
+    assert len({joined.identity, joined.part(2, 5).identity, joined.part(3, 6).identity}) == 3
+    with pytest.raises(ConfigError, match="there is no part from 2 to 10"):
+        joined.part(2, 10)
+
+
+def test_partners_are_looked_up_in_what_is_read(folder):
+    a, b, _ = sources(folder)
+    found = partners(a, b.part(0, 10))
+    assert found.indices.tolist() == [-1] * 11 + [9]
+    assert found.example == "0000"
+    assert partners(a.part(5, 12), b).indices.tolist() == list(range(15, 8, -1))
+
+
+@pytest.mark.parametrize("nonmatch", [("skip",), ("skip", "drop"), ("error",) * 3])
+def test_wrong_arguments(folder, nonmatch):
+    with pytest.raises(ConfigError, match="takes two sources or more"):
+        JoinedSource(*sources(folder), nonmatch=nonmatch)
+    with pytest.raises(ConfigError, match="takes two sources or more"):
+        JoinedSource(sources(folder)[0])
+
+
+def test_a_damaged_partner_fails_the_row_and_another_row_takes_its_place(folder):
+    shard = folder / "b" / "s0.tar"
+    data = bytearray(shard.read_bytes())
+    at = data.index(b"0007.txt")
+    data[at : at + 4] = b"x\x007."
+    shard.write_bytes(data)
+    joined = JoinedSource(*sources(folder)[:2], nonmatch=("skip",))
+    failed = joined.fetch(np.array([4]), Reading())
+    assert isinstance(failed[0], Failed)
+    assert "b/s0.tar" in failed[0].where
+    assert read(joined.part(0, 4)) == [(f"a {key}", f"b {key}") for key in keys(3, 4, 5, 6)]
+    (substitute,) = joined.at([4], Reading(report=lambda _: None))
+    assert substitute[0]["__key__"] == substitute[1]["__key__"] != "0007"
+
+
+def test_a_folder_of_other_shards_than_its_index(folder):
+    info = folder / "b" / ".nv-meta" / ".info.json"
+    info.write_text(info.read_text().replace("18", "17"))
+    with pytest.raises(ShardError, match=r"lists 18 samples of s0\.tar, and \.info\.json 17"):
+        JoinedSource(*sources(folder)[:2], nonmatch=("skip",))
+
+
+def test_several_may_write_at_once(folder):
+    joined = JoinedSource(*sources(folder), nonmatch=("skip", "none"), cache=folder / "cache")
+    files = []
+    threads = [
+        threading.Thread(target=lambda: files.append(write_matches(joined))) for _ in range(8)
+    ]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join(60)
+    assert len(set(files)) == 1
+    assert len(files) == 8
+    assert list((folder / "cache").iterdir()) == [files[0]]
+    again = JoinedSource(*sources(folder), nonmatch=("skip", "none"), cache=folder / "cache")
+    assert isinstance(again.matches, np.memmap)
+    assert read(again) == read(joined)
+    assert again.identity == joined.identity
+
+
+def test_where_it_cannot_be_written(folder):
+    (folder / "cache").write_text("a file")
+    joined = JoinedSource(*sources(folder)[:2], nonmatch=("skip",), cache=folder / "cache")
+    with pytest.raises(DatasetError, match="cannot be written"):
+        write_matches(joined)
+    with pytest.raises(ConfigError, match="give it a `cache`"):
+        write_matches(JoinedSource(*sources(folder)[:2], nonmatch=("skip",)))
+
+
+def test_what_killed_writing_left_is_removed_later(folder):
+    cache = folder / "cache"
+    joined = JoinedSource(*sources(folder), nonmatch=("skip", "none"), cache=cache)
+    file = write_matches(joined)
+    left, fresh = (cache / f"join_x.npy.{name}.tmp" for name in ("left", "fresh"))
+    for each in (left, fresh, cache / "join_old.npy", cache / "mine.npy"):
+        each.touch()
+    os.utime(left, (0, 0))
+    remove_matches(cache, [file])
+    assert sorted(each.name for each in cache.iterdir()) == sorted(
+        [file.name, fresh.name, "mine.npy"]
+    )
