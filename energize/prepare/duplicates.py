@@ -41,8 +41,9 @@ def check_unique(root: Path, shards: Sequence[IndexedShard]) -> None:
         f"{root}: {len(duplicates)} sample keys occur more than once:\n"
         + "\n".join(lines)
         + "\nThe members of a sample must follow each other in the shard, and keys must be unique "
-        "over all shards; put the members of each shard in a folder of its own in the tar "
-        "(shard-0/000.jpg), or leave shards out with --exclude"
+        "over all shards. fix_duplicates=True (--fix-duplicates) writes the shards anew, with the "
+        "members of each in a folder of its own (shard-0.tar/000.jpg); or leave shards out with "
+        "--exclude"
     )
 
 

@@ -78,11 +78,11 @@ def choose_config(
         return DatasetConfig(_MODULE, CRUDE)
     chosen = propose_field_map(sample_type, look) if field_map is None else dict(field_map)
     for name, source in chosen.items():
-        wanted = [access.part for access in parse_field(source)]
-        if not any(part in parts for part in wanted):
+        wanted = parse_field(source)
+        if not any(access.among(parts) for access in wanted):
             raise PrepareError(
                 f"field map: {name!r} is to come from {source!r}, but no sample has such a part"
-                f"{nearest(wanted[0], list(parts))}. Parts found: {_listed(parts)}"
+                f"{nearest(wanted[0].part, list(parts))}. Parts found: {_listed(parts)}"
             )
     for name, needed in sample_fields(sample_type).items():
         if needed and name not in chosen:
@@ -145,7 +145,8 @@ def field_notes(config: DatasetConfig | None, parts: Mapping[str, int], total: i
     notes = []
     needed = sample_fields(config.sample_class)
     for name, source in config.field_map.items():
-        found = sum(parts.get(part, 0) for part in {each.part for each in parse_field(source)})
+        named = {part for each in parse_field(source) for part in each.among(parts)}
+        found = sum(parts[part] for part in named)
         if needed[name] and found < total:
             notes.append(
                 f"at least {total - found} of {total} samples have no part for the field {name!r} "

@@ -50,6 +50,7 @@ class ShardIndexer:
                 f"{path} holds no samples. Members of a shard are named key.part, 000001.jpg and "
                 "000001.txt for example; remove the shard or leave it out with --exclude"
             )
+        _check_names(path, scanned.samples)
         offsets = np.array([s.offset for s in scanned.samples] + [scanned.end], dtype=np.uint64)
         index = Path(index_path(str(path)))
         with writing(index):
@@ -62,6 +63,17 @@ class ShardIndexer:
             tuple(scanned.samples) if self.keep_samples else (),
             scanned.end,
         )
+
+
+def _check_names(path: Path, samples: list[ScannedSample]) -> None:
+    """Raises `ShardError` for members that would be unpacked outside of any folder."""
+    for sample in samples:
+        if sample.key.startswith("/") or ".." in sample.key.split("/"):
+            member = f"{sample.key}.{sample.parts[0].name}"
+            raise ShardError(
+                f"{path}: the member {member!r} has a name that is absolute or has '..' in it, so "
+                "that unpacking it could write anywhere; pack the shard again with relative names"
+            )
 
 
 def key_hashes(keys: list[str]) -> UInt64Array:

@@ -11,11 +11,12 @@ from typing import TypeVar
 
 from energize.errors import PrepareError
 
+N = TypeVar("N")
 R = TypeVar("R")
 
 
 def map_in_order(
-    function: Callable[[str], R], names: Sequence[str], workers: int
+    function: Callable[[N], R], names: Sequence[N], workers: int
 ) -> Generator[R | Exception, None, None]:
     """`function(name)` for each name, or the exception that it raised, in the order of `names`.
 
@@ -50,8 +51,8 @@ def map_in_order(
                 yield receivers[i % workers].recv()
             except EOFError as reason:
                 raise PrepareError(
-                    f"the process that was scanning {name} was killed, by the system when memory "
-                    "is short for example. Try again with fewer --num-workers"
+                    f"the process that was reading {name} was killed, by the system when memory "
+                    "is short for example. Try again with fewer processes (--num-workers)"
                 ) from reason
     finally:
         for process in processes:
@@ -63,8 +64,8 @@ def map_in_order(
 
 
 def _work(
-    function: Callable[[str], R],
-    names: Sequence[str],
+    function: Callable[[N], R],
+    names: Sequence[N],
     sender: Connection[R | Exception, None],
     inherited: Sequence[Connection[None, R | Exception]],
 ) -> None:
@@ -79,7 +80,7 @@ def _work(
             return
 
 
-def _attempted(function: Callable[[str], R], name: str) -> R | Exception:
+def _attempted(function: Callable[[N], R], name: N) -> R | Exception:
     try:
         return function(name)
     except Exception as reason:

@@ -6,16 +6,18 @@ import os
 import uuid
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from energize.errors import PrepareError
+from energize.errors import DatasetError, PrepareError, ShardError
 from energize.numbers import checked_whole
-from energize.prepare.discovery import find_shards
+from energize.prepare.discovery import find_shards, named_shards
 from energize.prepare.duplicates import check_unique
 from energize.prepare.fields import check_choice, choose_config, field_notes
 from energize.prepare.first_look import look_at
 from energize.prepare.indexing import IndexedShard
+from energize.prepare.renaming import make_unique
 from energize.prepare.report import PrepareReport
 from energize.prepare.shards import Progress, index_shards
 from energize.prepare.splitting import Parts, split, split_notes
@@ -31,6 +33,7 @@ from energize.storage.nv_meta import (
     read_info,
 )
 from energize.storage.nv_meta_files import INFO_NAMES, is_prepared
+from energize.storage.read_only_sqlite import ReadOnlyDatabase
 
 
 def default_workers() -> int:
@@ -41,18 +44,21 @@ def default_workers() -> int:
 def prepare(
     path: str | Path,
     *,
+    shards: Sequence[str] | None = None,
     split_ratios: Mapping[str, float] | None = None,
     split_patterns: Mapping[str, Sequence[str]] | None = None,
     exclude: str | None = None,
     sample_type: str | None = None,
     field_map: Mapping[str, str] | None = None,
     dataset_yaml: str = "dataset.yaml",
+    split_config: str = "split.yaml",
     shuffle_shards: bool = False,
     seed: int = 42,
     workers: int | None = None,
     sqlite: bool = False,
     overwrite: bool = False,
     tar_index_only: bool = False,
+    fix_duplicates: bool = False,
     on_progress: Progress | None = None,
 ) -> PrepareReport:
     """Index the tar shards below the folder `path`, so that energize and Energon read it.
@@ -62,15 +68,20 @@ def prepare(
     the last shard has been read; on any error before, none does, and what was there stays. A
     process killed in between leaves a folder that counts as not prepared.
 
-    Splits are whole shards, given by exactly one of `split_ratios` ({"train": 8, "val": 2}; shards
-    in order, or shuffled by `seed` with `shuffle_shards`) and `split_patterns` (regular
-    expressions, {"val": ["val-.*"]}). `sample_type` is the name of a sample type, or
-    "CrudeWebdataset"; without it no `dataset.yaml` is written. Without `field_map` one is proposed
-    by the parts found. `tar_index_only` writes the index of a prepared folder again.
+    `shards` names them (`["parts/{0..9}.tar"]`, relative to `path`); without it all below are taken
+    that the regular expression `exclude` is not found in. Splits are whole shards, given by exactly
+    one of `split_ratios` ({"train": 8, "val": 2}; shards in order, or shuffled by `seed` with
+    `shuffle_shards`) and `split_patterns` (regular expressions, {"val": ["val-.*"]}). `sample_type`
+    is the name of a sample type, or "CrudeWebdataset"; without it no `dataset.yaml` is written.
+    Without `field_map` one is proposed by the parts found. `dataset_yaml` and `split_config` are
+    other names for the two files. `tar_index_only` writes the index of a prepared folder again.
+    `fix_duplicates` writes the shards themselves anew when keys of one stand in another too, with
+    the shard's name before those of its members (`parts/0.tar/cat.jpg`).
 
     Raises `PrepareError` naming damaged shards, repeated keys, a split without shards, a field
-    without its part, a folder that is prepared already (unless `overwrite`), a file that cannot be
-    written; `ConfigError` for wrong parameters; `DatasetNotFoundError`.
+    without its part or its key in the JSON there, a folder that is prepared already (unless
+    `overwrite`), a file that cannot be written; `ConfigError` for wrong parameters;
+    `DatasetNotFoundError`.
 
     >>> import tempfile
     >>> from energize import write_shards
@@ -80,18 +91,21 @@ def prepare(
     >>> report.samples, report.splits, report.config.field_map
     (1, {'train': ('shard-000000.tar',)}, {'text': 'txt'})
     """
-    run = _Run(Path(path), _checked_workers(workers), sqlite, on_progress or _silent)
+    run = _Run(
+        Path(path), _checked_workers(workers), sqlite, on_progress or _silent, fix_duplicates
+    )
     if tar_index_only:
         return _rebuild_index(run)
     check_choice(sample_type, field_map)
-    names = find_shards(run.root, exclude)
+    names = find_shards(run.root, exclude) if shards is None else named_shards(run.root, shards)
     splits = split(names, split_ratios, split_patterns, seed if shuffle_shards else None)
     if is_prepared(run.root) and not overwrite:
         raise PrepareError(
             f"{run.root} is prepared already; to prepare it again, give overwrite=True "
             "(--force-overwrite)"
         )
-    return _prepare(run, names, splits, _Choice(sample_type, field_map, dataset_yaml))
+    _check_keys(run.root / names[0], field_map or {})
+    return _prepare(run, names, splits, _Choice(sample_type, field_map, dataset_yaml, split_config))
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +114,7 @@ class _Run:
     workers: int
     sqlite: bool
     on_progress: Progress
+    fix_duplicates: bool
 
     def index(self, names: Sequence[str], staging: Staging, *, sqlite: bool) -> list[IndexedShard]:
         """The indexed shards, whose keys are unique."""
@@ -122,22 +137,30 @@ class _Choice:
     sample_type: str | None
     field_map: Mapping[str, str] | None
     file_name: str
+    split_name: str
 
 
 def _prepare(run: _Run, names: Sequence[str], splits: Parts, choice: _Choice) -> PrepareReport:
+    lost = _lost_media(run.root)
     with Staging(run.root, META_FOLDER) as staging:
+        renamed = make_unique(run.root, names, run.workers) if run.fix_duplicates else 0
         shards = run.index(names, staging, sqlite=run.sqlite)
         parts = _parts(shards)
         look = look_at(run.root / names[0])
         config = choose_config(choice.sample_type, choice.field_map, look, parts)
         counts = {shard.name: shard.count for shard in shards}
-        staging.write("split.yaml", dump_splits(Splits(splits)))
+        staging.write(choice.split_name, dump_splits(Splits(splits), choice.split_name))
         if config is not None:
             staging.write(choice.file_name, dump_dataset_yaml(config))
         # Last, because this is the file that makes the folder a prepared one.
         staging.write(INFO_NAMES[0], dump_info(Info(counts)))
         staging.commit(run.root / names[0], remove=(*INFO_NAMES, SQLITE_NAME, UUID_NAME))
-    notes = (*split_notes(names, splits), *field_notes(config, parts, sum(counts.values())))
+    notes = (
+        *([f"{renamed} shards were written anew, with keys of their own"] if renamed else []),
+        *split_notes(names, splits),
+        *field_notes(config, parts, sum(counts.values())),
+        *lost,
+    )
     return PrepareReport(run.root, counts, parts, splits, config, notes)
 
 
@@ -147,6 +170,7 @@ def _rebuild_index(run: _Run) -> PrepareReport:
     meta = run.root / META_FOLDER
     if not counts:
         raise PrepareError(f"{meta} names no shards; prepare the folder without --tar-index-only")
+    lost = _lost_media(run.root)
     with Staging(run.root, META_FOLDER) as staging:
         # A database left as it is would point into shards as they were before.
         sqlite = run.sqlite or (meta / SQLITE_NAME).exists()
@@ -159,7 +183,29 @@ def _rebuild_index(run: _Run) -> PrepareReport:
                     "without --tar-index-only"
                 )
         staging.commit(run.root / next(iter(counts)))
-    return PrepareReport(run.root, counts, _parts(shards))
+    return PrepareReport(run.root, counts, _parts(shards), notes=lost)
+
+
+def _lost_media(root: Path) -> tuple[str, ...]:
+    """A note when the index that is written anew has media metadata."""
+    index = root / META_FOLDER / SQLITE_NAME
+    with suppress(DatasetError):  # a damaged one is written anew for just that
+        if index.is_file() and ReadOnlyDatabase(index).has_table("media_metadata"):
+            return (
+                "the media metadata are gone with the index they were in, for shards may have "
+                f"changed; collect them again with: energize prepare-media {root}",
+            )
+    return ()
+
+
+def _check_keys(shard: Path, field_map: Mapping[str, str]) -> None:
+    """Raises `PrepareError` for keys that are not in the JSON of the first shard."""
+    keyed = {name: text for name, text in field_map.items() if "[" in text}
+    if keyed:
+        with suppress(ShardError):  # all damaged shards are told of together
+            look = look_at(shard)
+            for name, text in keyed.items():
+                look.check_keys(name, text)
 
 
 def _checked_workers(workers: int | None) -> int:

@@ -11,7 +11,7 @@ import numpy as np
 from energize.arrays import Int64Array
 from energize.dataset import IndexedDataset
 from energize.errors import EmptyDatasetError
-from energize.reading import Failed, Reading
+from energize.reading import Failed, Reading, SamplePlace
 from energize.refs import Refs
 from energize.rng import derive, hash_positions
 
@@ -68,6 +68,21 @@ class Source(IndexedDataset[T_co]):
         index = int(self._samples(np.array([position], dtype=np.int64), attempt)[0])
         return f"{self.name}, sample {index}"
 
+    @property
+    def location(self) -> str:
+        """What tells this source from all others on this machine: a path, or the identity and which
+        occurrence of it this is.
+        """
+        return f"{self.identity}#{self.occurrence}" if self.occurrence else self.identity
+
+    def place(self, index: int) -> SamplePlace:
+        """Where sample `index` is stored; reads no more than its key."""
+        return SamplePlace(self.location, None, index, source=self.identity)
+
+    def find(self, shard: str | None, index: int) -> int | None:
+        """The number here of sample `index` of a shard; None where there is no such sample."""
+        return index if shard is None and 0 <= index < self.count else None
+
     @cached_property
     def size(self) -> int:
         return self.count
@@ -91,7 +106,15 @@ class Source(IndexedDataset[T_co]):
         return self._replace(occurrence=derive(self.occurrence, occurrence) % 2**62)
 
     def fetch(self, positions: Int64Array, reading: Reading) -> list[T_co | Failed]:
-        return self.read(self._samples(positions, reading.attempt))
+        indices = self._samples(positions, reading.attempt)
+        if reading.listed is None:
+            return self.read(indices)
+        left_out = reading.listed.left_out(self, indices)
+        if not left_out:
+            return self.read(indices)
+        kept = np.array([i for i in range(len(indices)) if i not in left_out], dtype=np.int64)
+        read = iter(self.read(indices[kept]) if len(kept) else [])
+        return [left_out.get(i) or next(read) for i in range(len(indices))]
 
     def refs(self, positions: Int64Array, attempt: int = 0) -> Refs:
         return Refs.of_source(self._samples(positions, attempt), positions // self.count)

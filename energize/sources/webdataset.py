@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import os
+from bisect import bisect_left
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
 from energize.arrays import Int64Array
 from energize.describing import digest
-from energize.errors import DataError, DatasetError, ShardError
-from energize.reading import Failed
+from energize.errors import ConfigError, DataError, DatasetError, EmptyDatasetError, ShardError
+from energize.reading import Failed, SamplePlace
 from energize.sources.base import Source
 from energize.sources.sharded import read_by_file
 from energize.sources.webdataset_split import read_split
@@ -59,6 +60,9 @@ class WebdatasetSource(Source[dict[str, Any]]):
     shards: tuple[str, ...]
     counts: tuple[int, ...]
     excluded: tuple[int, ...]
+    window: tuple[int, int] | None
+    """Of the samples of `shards`, excluded ones too, the first and the one after the last; None for
+    all."""
 
     def __init__(
         self,
@@ -77,17 +81,54 @@ class WebdatasetSource(Source[dict[str, Any]]):
             shards=split.names,
             counts=split.counts,
             excluded=split.excluded,
+            window=None,
             seed=seed,
             occurrence=occurrence,
         )
 
+    def part(self, start: int, stop: int) -> Self:
+        """The same source with the samples from `start` to before `stop` only.
+
+        These are numbers among `stored_count` samples, excluded ones too: to exclude a sample moves
+        no other one into a part or out of it. Raises `ConfigError` for numbers beyond that, and
+        `EmptyDatasetError` when no sample is left.
+        """
+        if not 0 <= start <= stop <= self.stored_count:
+            raise ConfigError(
+                f"{self.path} [{self.split_part}] has {self.stored_count} samples; there is no "
+                f"part from {start} to {stop}"
+            )
+        start, stop = (self._bounds[0] + each for each in (start, stop))
+        ends = np.cumsum(self.counts, dtype=np.int64)
+        first, last = np.searchsorted(ends, (start, stop - 1), side="right").tolist()
+        before = int(ends[first - 1]) if first else 0
+        excluded = tuple(each - before for each in self.excluded if start <= each < stop)
+        if stop - start == len(excluded):
+            raise EmptyDatasetError(
+                f"{self.path} [{self.split_part}]: no sample is left of the part from {start} to "
+                f"{stop}, in which {len(excluded)} are excluded"
+            )
+        return self._replace(
+            shards=self.shards[first : last + 1],
+            counts=self.counts[first : last + 1],
+            excluded=excluded,
+            window=(start - before, stop - before),
+        )
+
+    @cached_property
+    def stored_count(self) -> int:
+        """How many samples there are, excluded ones too."""
+        start, stop = self._bounds
+        return stop - start
+
     @cached_property
     def count(self) -> int:
-        return sum(self.counts) - len(self.excluded)
+        return self.stored_count - len(self.excluded)
 
     @cached_property
     def identity(self) -> str:
-        return digest([self.name, self.split_part, self.shards, self.counts, self.excluded])
+        parts = [self.name, self.split_part, self.shards, self.counts, self.excluded]
+        return digest(parts if self.window is None else [*parts, self.window])
 
     @cached_property
     def name(self) -> str:
@@ -98,11 +139,15 @@ class WebdatasetSource(Source[dict[str, Any]]):
         return max(1, self.count // len(self.shards))
 
     def settings(self) -> dict[str, Any]:
-        return super().settings() | {
-            "split_part": self.split_part,
-            "shards": len(self.shards),
-            "identity": self.identity,
-        }
+        return (
+            super().settings()
+            | {
+                "split_part": self.split_part,
+                "shards": len(self.shards),
+                "identity": self.identity,
+            }
+            | ({} if self.window is None else {"subset": list(self.window)})
+        )
 
     def where(self, position: int, attempt: int = 0) -> str:
         """Dataset, shard, key (where it can be read) and number of a sample, for messages."""
@@ -114,11 +159,44 @@ class WebdatasetSource(Source[dict[str, Any]]):
             key = None
         return self._place(self._tar(shard), number, key)
 
+    @property
+    def location(self) -> str:
+        return str(self.path.absolute())
+
+    def place(self, index: int) -> SamplePlace:
+        wanted = np.array([index], dtype=np.int64)
+        shard, number = (int(each[0]) for each in self.locate(wanted))
+        try:
+            key = self._key(shard, number)
+        except DatasetError:
+            key = None
+        return SamplePlace(self.location, self.shards[shard], number, key, self.identity)
+
+    def find(self, shard: str | None, index: int) -> int | None:
+        if shard not in self.shards:
+            return None
+        at = self.shards.index(shard)
+        stored, (start, stop) = int(self._firsts[at]) + index, self._bounds
+        before = bisect_left(self.excluded, stored)
+        known = 0 <= index < self.counts[at] and start <= stored < stop
+        return stored - start - before if known and stored not in self.excluded else None
+
     def locate(self, indices: Int64Array) -> tuple[Int64Array, Int64Array]:
         """For each of the samples `indices` its shard, a position in `shards`, and its number in
         the shard; reads nothing.
         """
         return self._located(self._stored(indices))
+
+    def indices(self, shards: Int64Array, numbers: Int64Array) -> Int64Array:
+        """The samples that lie at these numbers of these shards, the inverse of `locate`; -1 for
+        one that is excluded, or outside of the part that is read.
+        """
+        start, stop = self._bounds
+        stored = self._firsts[shards] + numbers
+        before = np.searchsorted(self.excluded, stored)
+        excluded = np.isin(stored, self.excluded)
+        inside = (stored >= start) & (stored < stop) & ~excluded
+        return np.where(inside, stored - start - before, -1)
 
     def keys(self, indices: Int64Array) -> list[str | None]:
         """The keys of the samples `indices`, None for one whose head is damaged.
@@ -203,9 +281,9 @@ class WebdatasetSource(Source[dict[str, Any]]):
 
     def _stored(self, indices: Int64Array) -> Int64Array:
         """Samples as they are numbered in the shards, with the excluded ones."""
-        if not self.excluded:
-            return indices
-        return indices + np.searchsorted(self._shifts, indices, side="right")
+        if self.excluded:
+            indices = indices + np.searchsorted(self._shifts, indices, side="right")
+        return indices + self._bounds[0] if self._bounds[0] else indices
 
     def _located(self, stored: Int64Array) -> tuple[Int64Array, Int64Array]:
         """The shard of each sample and its number in it."""
@@ -229,9 +307,13 @@ class WebdatasetSource(Source[dict[str, Any]]):
         return np.cumsum(counts) - counts
 
     @cached_property
+    def _bounds(self) -> tuple[int, int]:
+        return self.window or (0, sum(self.counts))
+
+    @cached_property
     def _shifts(self) -> Int64Array:
         """For each excluded sample, how many of the others come before it."""
-        excluded = np.array(self.excluded, dtype=np.int64)
+        excluded = np.array(self.excluded, dtype=np.int64) - self._bounds[0]
         return excluded - np.arange(len(excluded))
 
     @cached_property

@@ -52,6 +52,7 @@ _OPTIONS = (
     "parallel_shard_iters",
     "part_filter",
     "shuffle_over_epochs",
+    "split_config",
 )
 _CODE_KEYS = ("sample_loader", "part_filter")
 _GENERIC = ("StandardWebdatasetFactory", "DefaultGenericWebdatasetFactory")
@@ -82,7 +83,9 @@ class DatasetConfig:
 
     `sample_class` is `CRUDE` for samples that stay plain dicts. `field_map` says for each field
     from which part it comes ("jpg,png", "json[caption]"), None when the file does not say.
-    `options` are settings of the order of reading.
+    `options` are settings of the order of reading. `code` is what the file says of functions that
+    make samples, `sample_loader` and `part_filter`: names of files in the folder, nothing of which
+    is run here; or a list of parts.
     """
 
     sample_module: str
@@ -90,6 +93,7 @@ class DatasetConfig:
     field_map: dict[str, str] | None = None
     subflavors: dict[str, Any] = field(default_factory=dict)
     options: dict[str, Any] = field(default_factory=dict)
+    code: dict[str, Any] = field(default_factory=dict)
 
 
 def read_info(path: str | Path) -> Info:
@@ -140,16 +144,21 @@ def dump_splits(splits: Splits, name: str = "split.yaml") -> str:
     return _yaml(content)
 
 
-def read_dataset_yaml(path: str | Path, name: str = "dataset.yaml") -> DatasetConfig:
+def read_dataset_yaml(
+    path: str | Path, name: str = "dataset.yaml", *, code: bool = False
+) -> DatasetConfig:
     """What the file `name` in `.nv-meta` of the dataset folder `path` says about its samples.
 
     Raises as `read_info` does, and `UntrustedCodeError` when the file asks for code of the data
-    folder to be run.
+    folder to be run, unless `code`: who gives it sees to what `code` of the answer names.
     """
     document = find_document(Path(path), (name,), "the dataset file", ".yaml")
     content = document.content
-    _refuse_code(document)
-    document.check_keys((*_TYPE_KEYS, "sample_type", "field_map", "subflavors", *_OPTIONS))
+    if not code:
+        _refuse_code(document)
+    known = dict.fromkeys((*_OPTIONS, *_CODE_KEYS))
+    document.check_keys((*_TYPE_KEYS, "sample_type", "field_map", "subflavors", *known))
+    _check_code(document)
     module, class_name = _sample_type(document)
     field_map = document.mapping("field_map") if content.get("field_map") is not None else None
     for target, source in (field_map or {}).items():
@@ -161,6 +170,7 @@ def read_dataset_yaml(path: str | Path, name: str = "dataset.yaml") -> DatasetCo
         field_map,
         document.mapping("subflavors") if content.get("subflavors") is not None else {},
         {key: content[key] for key in _OPTIONS if key in content},
+        {key: content[key] for key in _CODE_KEYS if content.get(key) is not None},
     )
 
 
@@ -196,15 +206,27 @@ def _sample_type(document: Document) -> tuple[str, str]:
     return module, factory.removesuffix("Webdataset") + "Sample"
 
 
+def _check_code(document: Document) -> None:
+    loader, parts = (document.content.get(key) for key in _CODE_KEYS)
+    if loader is not None and not isinstance(loader, str):
+        raise document.error("sample_loader", loader, "a file and its function, 'file.py:name'")
+    if loader is not None and document.content.get("field_map") is not None:
+        raise document.error("sample_loader", loader, "it without a field_map, or a field_map only")
+    listed = isinstance(parts, list) and all(isinstance(each, str) for each in parts)
+    if parts is not None and not isinstance(parts, str) and not listed:
+        raise document.error("part_filter", parts, "a list of parts, or 'file.py:function'")
+
+
 def _refuse_code(document: Document) -> None:
     for key in _CODE_KEYS:
         value = document.content.get(key)
         if isinstance(value, str):
             raise UntrustedCodeError(
                 f"{document.path}: {key}: {value!r} asks to run code from the data folder, which "
-                "energize never does. Say in field_map which part each field comes from; or make "
-                f"it crude (__module__: megatron.energon, __class__: {CRUDE}) and build the "
-                "samples in your task encoder"
+                f"is run only where the program says so. Give get_train_dataset the function, "
+                f"{key}=..., or trust_code=[...] with the folder; or say in field_map which part "
+                "each field comes from; or make it crude (__module__: megatron.energon, __class__: "
+                f"{CRUDE}) and build the samples in your task encoder"
             )
 
 

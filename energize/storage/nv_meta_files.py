@@ -14,6 +14,7 @@ from energize.storage.bounded import load_json, load_yaml
 
 META_FOLDER = ".nv-meta"
 INFO_NAMES = (".info.json", ".info.yaml")
+SQLITE_NAME = "index.sqlite"
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from energize.errors import ConfigError, DatasetNotFoundError, PrepareError
 from energize.prepare import prepare
+from energize.prepare.media import prepare_media
 from energize.prepare.parallel import map_in_order
 from energize.prepare.splitting import split
 from energize.sources.webdataset import WebdatasetSource
@@ -24,6 +25,9 @@ from tests.support.shards import offsets
 from tests.support.tars import contents, samples, unprepared, write_tar
 
 RATIOS = {"train": 2, "val": 1}
+
+GIF = b"GIF89a\1\0\1\0\x80\0\0\0\0\0\xff\xff\xff,\0\0\0\0\1\0\1\0\0\2\2D\1\0;"
+"""An image of one pixel."""
 
 
 @pytest.fixture
@@ -438,3 +442,22 @@ def test_long_and_nested_names(tmp_path, kind):
         b"2seg.txt",
         b"3seg.txt",
     ]
+
+
+@pytest.mark.parametrize("name", ["/etc/passwd.txt", "../up.txt", "a/../../b.txt"])
+def test_members_that_lead_out_of_any_folder(folder, name):
+    write_tar(folder / "parts" / "d1.tar", [("good.txt", b"x"), (name, b"y")])
+    message = refused(folder)
+    assert f"d1.tar: the member {name!r} has a name that is absolute or has '..'" in message
+
+
+def test_media_metadata_that_go_with_the_index_are_told_of(folder):
+    prepare(folder, split_ratios=RATIOS, sqlite=True)
+    (folder / "parts" / "d0.tar").unlink()
+    write_tar(folder / "parts" / "d0.tar", [("a.gif", GIF), ("b.gif", GIF), ("c.gif", GIF)])
+    assert prepare(folder, tar_index_only=True, sqlite=True).notes == ()
+    prepare_media(folder, "*.gif")
+    for options in ({"tar_index_only": True}, {"split_ratios": RATIOS, "overwrite": True}):
+        report = prepare(folder, sqlite=True, **options)
+        assert f"energize prepare-media {folder}" in report.notes[-1]
+        prepare_media(folder, "*.gif")
