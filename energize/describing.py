@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import json
 from collections.abc import Mapping
@@ -41,6 +42,8 @@ def _object_described(value: Any) -> Any:
 
 def _name_of(value: Any) -> str:
     """A function, method or class by its qualified name, another object by that of its class."""
+    while isinstance(value, functools.partial):
+        value = value.func
     owner = getattr(value, "__self__", None)
     if owner is not None and hasattr(value, "__name__"):
         return f"{_named(type(owner))}.{value.__name__}"

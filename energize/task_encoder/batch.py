@@ -20,7 +20,9 @@ class Batch(Markable):
     """A batch as a dataclass, with the metadata of its samples: lists with one entry per sample.
 
     `__restore_key__`, `__subflavors__` and `__sources__` are None in a batch that was made without
-    them; an entry is None for a sample that has none.
+    them; an entry is None for a sample that has none. In a batch that a loader has delivered,
+    `__restore_key__` is the key of the batch, by which `Loader.restore_sample` finds it, and
+    `__stored_key__` the list of the keys of its samples.
 
     >>> from energize import TextSample
     >>> @dataclass
@@ -33,7 +35,7 @@ class Batch(Markable):
     """
 
     __key__: list[str]
-    __restore_key__: list[RestoreKey] | None = None
+    __restore_key__: RestoreKey | list[RestoreKey] | None = None
     __subflavors__: list[dict[str, Any] | None] | None = None
     __sources__: list[tuple[SourceInfo, ...] | None] | None = None
 

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, TypeVar, cast
 
+import numpy as np
+
 from energize.errors import ConfigError
 from energize.late import torch
+from energize.samples.field_types import declared_types
 from energize.samples.structure import build, is_record, type_fields
 from energize.task_encoder.concat import concat_pad
 from energize.task_encoder.joining import Joining, checked_alike
@@ -79,7 +82,8 @@ def batch_as(samples: Sequence[Any], kind: type[T]) -> T:
 def filled_from(samples: Sequence[Any], kind: type[T], given: dict[str, Any]) -> T:
     """A batch of type `kind` whose fields are `given`, or else those of the samples, by name.
 
-    Only the fields that `kind` has are batched, each by `generic_batch`, metadata as lists. Raises
+    Only the fields that `kind` has are batched, each by `generic_batch`, metadata as lists; numbers
+    become a tensor of shape (samples,) where the field is declared as one. Raises
     `ConfigError` naming the fields that neither the samples nor `kind` itself have values for.
     """
     if not samples or not all(map(is_record, samples)):
@@ -95,4 +99,15 @@ def filled_from(samples: Sequence[Any], kind: type[T], given: dict[str, Any]) ->
         for name in wanted
         if name in columns and name not in given
     }
+    declared = declared_types(cast("Any", kind))
+    for name, value in values.items():
+        if declared.get(name) is torch.Tensor and _numbers(value):
+            values[name] = torch.tensor(value)
     return build(kind, values | given, f"a batch of {type(samples[0]).__name__}")
+
+
+def _numbers(value: Any) -> bool:
+    """Whether a column is numbers, which a field for a tensor holds as one."""
+    return isinstance(value, list) and all(
+        isinstance(each, int | float | np.integer | np.floating) for each in value
+    )

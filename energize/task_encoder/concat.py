@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 def concat_pad(
-    tensors: Sequence[torch.Tensor],
+    batch: Sequence[torch.Tensor],
     *,
     pad_value: float = 0,
     side: Literal["left", "right"] = "right",
@@ -31,20 +31,20 @@ def concat_pad(
     tensor([[-1.,  1.,  1.],
             [ 1.,  1.,  1.]])
     """
-    checked_alike(tensors, "concat_pad")
-    if tensors[0].ndim == 0:
+    checked_alike(batch, "concat_pad")
+    if batch[0].ndim == 0:
         raise ConfigError(
             "concat_pad: tensors of shape () have no dimension to be joined along; use "
             "batch_stack, or make them one-dimensional"
         )
     if side not in ("left", "right"):
         raise ConfigError(f"concat_pad: side is 'left' or 'right', got {side!r}")
-    sizes = [max(dims) for dims in zip(*(each.shape[1:] for each in tensors), strict=True)]
-    if all(list(each.shape[1:]) == sizes for each in tensors):
-        return torch.cat(list(tensors))
-    joined = tensors[0].new_full((sum(len(each) for each in tensors), *sizes), pad_value)
+    sizes = [max(dims) for dims in zip(*(each.shape[1:] for each in batch), strict=True)]
+    if all(list(each.shape[1:]) == sizes for each in batch):
+        return torch.cat(list(batch))
+    joined = batch[0].new_full((sum(len(each) for each in batch), *sizes), pad_value)
     row = 0
-    for each in tensors:
+    for each in batch:
         inner = [
             slice(size - own, size) if side == "left" else slice(own)
             for own, size in zip(each.shape[1:], sizes, strict=True)
@@ -54,7 +54,7 @@ def concat_pad(
     return joined
 
 
-def generic_concat(batches: Sequence[Any]) -> Any:
+def generic_concat(batch: Sequence[Any]) -> Any:
     """Batches of one structure joined into one, field by field at any depth.
 
     Tensors are joined by `concat_pad`, lists end to end; records (dataclasses, named tuples, dicts)
@@ -65,7 +65,7 @@ def generic_concat(batches: Sequence[Any]) -> Any:
     >>> generic_concat([{"__key__": ["a"], "weight": 0.5}, {"__key__": ["b"], "weight": 1.0}])
     {'__key__': ['a', 'b'], 'weight': [0.5, 1.0]}
     """
-    return _CONCATENATION.join(list(batches))
+    return _CONCATENATION.join(list(batch))
 
 
 def homogeneous_concat_mix(samples: Sequence[T]) -> T:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from functools import cached_property
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from energize.describing import described
 from energize.errors import ConfigError, DataError
@@ -16,16 +16,20 @@ from energize.samples.field_map import (
     default_field_map,
     parse_field,
 )
-from energize.samples.sample import Sample
+from energize.samples.field_types import contradiction
+from energize.samples.sample import METADATA, Sample
 from energize.samples.source_info import SourceInfo
 from energize.samples.structure import required_fields, type_fields
 from energize.task_encoder.decoding import SampleDecoder, decoded_by
+from energize.task_encoder.folder_code import LoadFunction, PartFilter
 from energize.task_encoder.parts import decode_json
 
 T_sample = TypeVar("T_sample")
 
 _RESTORE_KIND = "Webdataset"
 _ABSENT = object()
+_CHECKED = 4
+"""How many samples of a loader are compared, in each process, with the types that are declared."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,14 +42,20 @@ class SampleLoader(Generic[T_sample]):
     inside a JSON part. Only parts that a field needs are decoded, each once. With `decoder=None`
     they stay bytes; keys in brackets read JSON all the same.
 
+    "*.jpg" is the list of all parts that match, 0.jpg before 10.jpg.
+
     Without a field map the usual parts are taken (`jpg`, `png` for an image, `txt` for a text,
     `cls` for a label, else a key of `json`), and fields with a default may be missing.
 
-    A `CrudeSample` has all parts, decoded, by their names.
+    In place of a field map, `sample_loader` is given a dict of the decoded parts with the metadata
+    of the sample, and returns a dict of the fields. `part_filter` says which parts there are for
+    anyone: a list of names, or a function of a name. A `CrudeSample` has all parts, decoded, by
+    their names.
 
     Raises `ConfigError` for a type that is no sample type, fields that it does not have, fields
     without a default that the map leaves out, and malformed descriptions. Calling it raises
-    `DataError` naming the sample, when a part or a key is missing, and `DecodeError`.
+    `DataError` naming the sample, when a part or a key is missing, and `DecodeError`; of the first
+    samples `ConfigError` when a value contradicts the type that its field declares.
 
     >>> from energize import TextSample
     >>> load = SampleLoader(sample_type=TextSample, field_map={"text": "json[body]"})
@@ -58,6 +68,10 @@ class SampleLoader(Generic[T_sample]):
     field_map: Mapping[str, str] | None = None
     decoder: SampleDecoder | None = field(default_factory=SampleDecoder)
     subflavors: Mapping[str, Any] = field(default_factory=dict)
+    sample_loader: LoadFunction | None = None
+    part_filter: PartFilter | None = None
+    loads_stored: ClassVar[bool] = True
+    """What it returns for a stored sample is what the key of that sample restores."""
 
     def __post_init__(self) -> None:
         kind = self.sample_type
@@ -70,18 +84,48 @@ class SampleLoader(Generic[T_sample]):
         if self.field_map is not None:
             object.__setattr__(self, "field_map", dict(self.field_map))
             check_field_map(kind, self.field_map)
+        self._check_functions()
         _ = self._accesses  # descriptions are parsed here, not at the first sample
 
     def describe(self) -> dict[str, Any]:
         """The description as a JSON-able tree."""
-        parameters = {each.name: described(getattr(self, each.name)) for each in fields(self)}
-        return {"kind": type(self).__name__} | parameters
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        for name in ("sample_loader", "part_filter"):
+            if values[name] is None:
+                del values[name]
+        return {"kind": type(self).__name__, **described(values)}
 
     def __call__(self, raw: Mapping[str, Any]) -> T_sample:
+        raw = self._filtered(raw)
         try:
-            return self._load_crude(raw) if self._crude else self._load(raw)
+            if self._crude:
+                return self._load_crude(raw)
+            return self._load(raw) if self.sample_loader is None else self._load_by(raw)
         except DataError as reason:
             raise type(reason)(f"sample {raw['__key__']!r}: {reason}") from reason
+
+    def _check_functions(self) -> None:
+        if self.sample_loader is not None and (self._crude or self.field_map is not None):
+            raise ConfigError(
+                f"sample_loader makes the fields of a {self.sample_type.__name__}, so "
+                + ("it cannot be given: it has none" if self._crude else "give no field_map too")
+            )
+        given = self.part_filter
+        if given is None or callable(given):
+            return
+        if isinstance(given, str) or not all(isinstance(name, str) for name in given):
+            raise ConfigError(
+                f"part_filter is a function of a part's name, or a list of names; got {given!r}"
+            )
+        object.__setattr__(self, "part_filter", tuple(dict.fromkeys(given)))
+
+    def _filtered(self, raw: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The raw sample with the parts that the filter lets through."""
+        given = self.part_filter
+        if given is None:
+            return raw
+        kept = given if callable(given) else given.__contains__
+        return {name: part for name, part in raw.items() if name.startswith("__") or kept(name)}
 
     @property
     def _crude(self) -> bool:
@@ -90,7 +134,7 @@ class SampleLoader(Generic[T_sample]):
     @cached_property
     def _accesses(self) -> dict[str, tuple[PartAccess, ...]]:
         """For each field the parts it may come from."""
-        if self._crude:
+        if self._crude or self.sample_loader is not None:
             return {}
         given = default_field_map(self.sample_type) if self.field_map is None else self.field_map
         return {name: parse_field(text) for name, text in given.items()}
@@ -114,8 +158,58 @@ class SampleLoader(Generic[T_sample]):
             value = self._value(name, options, raw, contents)
             if value is not _ABSENT:
                 values[name] = value
-        names = dict.fromkeys(part for part, _ in contents)
-        return self.sample_type(**values, **self._metadata(raw, names))
+        names = dict.fromkeys(part for part, _ in contents if not part.startswith("__"))
+        return self._typed(raw, values, names)
+
+    def _load_by(self, raw: Mapping[str, Any]) -> T_sample:
+        """The sample that the program's function makes."""
+        names = [name for name in raw if not name.startswith("__")]
+        decoded = {name: raw[name] for name in names}
+        if self.decoder is not None:
+            decoded = self.decoder(decoded)
+        function: Any = self.sample_loader
+        values = function(decoded | self._metadata(raw, names))
+        if not isinstance(values, Mapping):
+            raise ConfigError(
+                f"sample {raw['__key__']!r}: sample_loader returns a dict of the fields of "
+                f"{self.sample_type.__name__}, and returned a {type(values).__name__}"
+            )
+        known = type_fields(self.sample_type)
+        unknown = next((name for name in values if name not in known), None)
+        needed = (name for name in required_fields(self.sample_type) if name not in METADATA)
+        missing = [name for name in needed if name not in values]
+        if unknown is not None or missing:
+            what = f"the field {unknown!r}, which {self.sample_type.__name__} does not have"
+            if unknown is None:
+                what = f"no {', '.join(missing)}, which {self.sample_type.__name__} needs"
+            raise ConfigError(f"sample {raw['__key__']!r}: sample_loader returned {what}")
+        return self._typed(raw, values, names)
+
+    def _typed(
+        self, raw: Mapping[str, Any], values: Mapping[str, Any], parts: Iterable[str]
+    ) -> T_sample:
+        """A sample with these values, of the parts named."""
+        if self._unchecked and self.decoder is not None:
+            self._check_types(raw, values)
+            del self._unchecked[:1]
+        return self.sample_type(**{**self._metadata(raw, parts), **values})
+
+    @cached_property
+    def _unchecked(self) -> list[None]:
+        """One for each of the first samples, whose values are compared with what is declared."""
+        return [None] * _CHECKED
+
+    def _check_types(self, raw: Mapping[str, Any], values: Mapping[str, Any]) -> None:
+        found = contradiction(self.sample_type, values)
+        if found is not None:
+            name, wrong = found
+            told = ",".join(map(str, self._accesses.get(name, ()))) or "what sample_loader returned"
+            raise ConfigError(
+                f"{raw['__dataset__']}, {raw['__shard__']}, sample {raw['__key__']!r}: the field "
+                f"{name!r} of {self.sample_type.__name__} {wrong}, from {told}. Correct the field "
+                "map, or make the value what the field says: with a sample_loader, or in a cooker "
+                "of crude samples"
+            )
 
     def _value(
         self,
@@ -127,26 +221,33 @@ class SampleLoader(Generic[T_sample]):
         """What the first option that the sample has leads to; `contents` are decoded parts."""
         reasons: list[str] = []
         for option in options:
-            if option.part not in raw:
+            parts = option.among(raw)
+            if not parts:
                 continue
-            seen = (option.part, bool(option.keys))
-            if seen not in contents:
-                contents[seen] = self._content(option, raw[option.part])
+            for part in parts:
+                seen = (part, bool(option.keys))
+                if seen not in contents:
+                    contents[seen] = self._content(part, raw[part], keyed=bool(option.keys))
             try:
-                return option.within(contents[seen])
+                found = [option.within(contents[part, bool(option.keys)]) for part in parts]
+                return found if option.several else found[0]
             except DataError as reason:
                 reasons.append(str(reason))
         if name in self._optional:
             return _ABSENT
-        parts = ", ".join(part for part in raw if not part.startswith("__"))
-        reasons = reasons or [f"the sample has only the parts {parts or '(none)'}"]
+        there = ", ".join(part for part in raw if not part.startswith("__"))
+        reasons = reasons or [f"the sample has only the parts {there or '(none)'}"]
         asked = " or ".join(map(str, options))
         raise DataError(f"field {name!r} is read from {asked}, but {'; '.join(reasons)}")
 
-    def _content(self, access: PartAccess, data: bytes) -> Any:
-        if access.keys:
-            return decoded_by(decode_json, access.part, data)
-        return data if self.decoder is None else self.decoder.decode(access.part, data)
+    def _content(self, part: str, data: Any, *, keyed: bool) -> Any:
+        """A part decoded; with `keyed` to what keys can lead into, JSON where nothing else is."""
+        if part.startswith("__"):
+            return data
+        decoded = data if self.decoder is None else self.decoder.decode(part, data)
+        if keyed and isinstance(decoded, bytes | str):
+            return decoded_by(decode_json, part, data)
+        return decoded
 
     def _metadata(self, raw: Mapping[str, Any], parts: Iterable[str]) -> dict[str, Any]:
         key, shard, index = raw["__key__"], raw["__shard__"], raw["__index__"]

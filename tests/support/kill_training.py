@@ -7,6 +7,7 @@ import os
 import random
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
@@ -17,8 +18,10 @@ from energize import (
     BlendDataset,
     Dataset,
     FilterDataset,
+    GroupBatchDataset,
     ListSource,
     MapDataset,
+    PackingDataset,
     RepeatDataset,
     ShuffleDataset,
     WorkerConfig,
@@ -75,9 +78,42 @@ def indexed_epochs() -> Dataset:
     return batches(BlendDataset((captions(), 0.6), (documents(), 0.4), stop="all_exhausted"))
 
 
+def once_or_twice(sample: int) -> Iterator[list[int]]:
+    for _ in range(1 + sample % 2):
+        yield augmented(sample)
+
+
+def in_threes(samples: list[list[int]]) -> list[list[list[int]]]:
+    """Packs of three, in a random order."""
+    random.shuffle(samples)
+    return [samples[start : start + 3] for start in range(0, len(samples), 3)]
+
+
+def endless_packs() -> Dataset:
+    mixed = BlendDataset((RepeatDataset(captions()), 0.6), (documents(), 0.4))
+    return PackingDataset(MapDataset(mixed, once_or_twice), 12, in_threes, list)
+
+
+def third(sample: list[int]) -> tuple[int, None]:
+    return sample[0] % 3, None
+
+
+def epochs_of_groups() -> Dataset:
+    """With shorter batches at the end of each lane's part of an epoch."""
+    mixed = BlendDataset((captions(), 0.6), (documents(), 0.4), stop="all_exhausted")
+    return GroupBatchDataset(MapDataset(mixed, augmented), 4, third, list)
+
+
 DATASETS = {
     each.__name__: each
-    for each in (endless_stream, stream_of_epochs, endless_indexed, indexed_epochs)
+    for each in (
+        endless_stream,
+        stream_of_epochs,
+        endless_indexed,
+        indexed_epochs,
+        endless_packs,
+        epochs_of_groups,
+    )
 }
 
 

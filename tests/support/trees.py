@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 from hypothesis import strategies as st
@@ -14,13 +16,17 @@ from energize import (
     Dataset,
     EpochizeDataset,
     FilterDataset,
+    GroupBatchDataset,
     IterableSource,
+    IterMapDataset,
     LimitDataset,
     LogSampleDataset,
     MapDataset,
     MixBatchDataset,
+    PackingDataset,
     RepeatDataset,
     Schedule,
+    ShuffleBufferDataset,
     SkipSample,
     Stage,
     StagedDataset,
@@ -57,6 +63,36 @@ def skips_some_batches(items: list[Any]) -> list[Any]:
     if fingers(items) % 7 == 0:
         raise SkipSample
     return items
+
+
+def spread(item: Any) -> Iterator[Any]:
+    for number in range(fingers(item) % 3):
+        yield number, noisy(item)
+
+
+def by_fingers(items: list[Any]) -> list[list[Any]]:
+    """Packs of one to three, in the order of their fingers."""
+    ordered = sorted(items, key=fingers)
+    packs = []
+    while ordered:
+        size = fingers(ordered[0]) % 3 + 1
+        packs.append(ordered[:size])
+        ordered = ordered[size:]
+    return packs
+
+
+def one_by_one(items: list[Any]) -> Iterator[Any]:
+    for item in items:
+        yield noisy(item)
+
+
+def thirds(item: Any) -> tuple[int, None]:
+    return fingers(item) % 3, None
+
+
+def pairs(items: Iterator[Any]) -> Iterator[list[Any]]:
+    for item in items:
+        yield [item, *islice(items, 1)]
 
 
 def letters(count: int, start: int) -> IterableSource[tuple[str, int]]:
@@ -136,6 +172,28 @@ def wrapped(inner: st.SearchStrategy[Dataset[Any]]) -> st.SearchStrategy[Dataset
             st.sampled_from([None, None, 1, 2]),
             st.sampled_from([0, 0, 0, 3]),
         ),
+        st.builds(MapDataset, inner, st.just(spread)),
+        st.builds(
+            lambda each, size, pack, post: PackingDataset(
+                each, size, by_fingers, pack, sample_encoder=post
+            ),
+            inner,
+            st.integers(1, 9),
+            st.sampled_from([list, one_by_one]),
+            st.sampled_from([None, noisy, skips_some]),
+        ),
+        st.builds(
+            lambda each, size, drop: GroupBatchDataset(each, size, thirds, list, drop_last=drop),
+            inner,
+            st.integers(1, 4),
+            st.booleans(),
+        ),
+        st.builds(
+            lambda each, size: IterMapDataset(each, pairs, segment_length=size),
+            inner,
+            st.integers(1, 9),
+        ),
+        st.builds(ShuffleBufferDataset, inner, st.integers(1, 9)),
         st.builds(staged, inner, inner, st.integers(1, 9), st.sampled_from([None, 15])),
     )
 

@@ -18,11 +18,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from webdataset import autodecode
 
+from energize.av import AVData, AVDecoder
 from energize.describing import described
 from energize.errors import ConfigError, DecodeError
 from energize.task_encoder.decoding import SampleDecoder, decoded_by
 from energize.task_encoder.images import IMAGE_SPECS
 from tests.support.images import encoded, picture
+from tests.support.videos import CONTAINERS, sound, video, wav
 
 NOT_UNPICKLED = ("pkl", "pickle", "pyd", "pt", "pth")
 
@@ -274,3 +276,81 @@ def test_a_decoder_is_a_value():
 def test_an_unknown_image_decode_names_the_nearest():
     with pytest.raises(ConfigError, match="did you mean 'torchrgb'"):
         SampleDecoder(image_decode="torch_rgb")
+
+
+class TestVideoAndSound:
+    @pytest.mark.parametrize("part", ["mp4", "clip.MOV", "mkv", "webm", "avi", "flv"])
+    def test_a_video_is_decoded_when_it_is_asked(self, part):
+        decoded = SampleDecoder().decode(part, video())
+        assert decoded == AVDecoder(video())
+        assert decoded.get_video_clips([(0, 1)], "frames")[0][0].shape == (2, 3, 48, 64)
+
+    @pytest.mark.parametrize("part", ["wav", "flac", "mp3"])
+    def test_a_sound_too(self, part):
+        assert SampleDecoder().decode(part, wav()).get_audio_samples_per_second() == 16000
+
+    def test_all_of_it_as_tensors(self):
+        silent = SampleDecoder(av_decode="torch").decode("mp4", video())
+        assert isinstance(silent, AVData)
+        assert (silent.video_clips[0].shape[0], silent.audio_clips) == (60, [])
+        both = SampleDecoder(av_decode="torch", video_decode_audio=True).decode("mp4", video())
+        assert len(both.audio_clips) == 1
+        assert SampleDecoder(av_decode="torch").decode("wav", wav()).video_clips == []
+
+    def test_an_open_container(self):
+        with SampleDecoder(av_decode="pyav").decode("mp4", video()) as container:
+            assert len(list(container.decode(video=0))) == 60
+
+    def test_damage_is_told_when_it_is_decoded(self):
+        lazy = SampleDecoder().decode("mp4", b"no video")
+        with pytest.raises(DecodeError, match="part 'mp4' of 8 bytes"):
+            lazy.get_frames()
+        for name in ("torch", "pyav"):
+            with pytest.raises(DecodeError, match="part 'mp4' of 8 bytes"):
+                SampleDecoder(av_decode=name).decode("mp4", b"no video")
+
+    def test_an_unknown_name(self):
+        with pytest.raises(ConfigError, match=r"av_decode='pyaw'.*did you mean 'pyav'"):
+            SampleDecoder(av_decode="pyaw")
+
+
+class TestGuessing:
+    def test_content_decides_whatever_the_part_is_called(self):
+        guess = SampleDecoder(guess_content=True)
+        assert guess.decode("data", encoded(picture(), "PNG")).shape == (3, 40, 60)
+        assert guess.decode("txt", encoded(picture(), "JPEG")).shape == (3, 40, 60)
+        assert guess.decode("bin", video("webm vp9")) == AVDecoder(video("webm vp9"))
+        assert guess.decode("mp4", encoded(picture(), "WEBP")).shape == (3, 40, 60)
+        assert guess.decode("txt", b"a text") == "a text"
+        assert guess.decode("bin", b"bytes") == b"bytes"
+        assert SampleDecoder().decode("bin", encoded(picture(), "PNG")).startswith(b"\x89PNG")
+
+    @pytest.mark.parametrize(
+        "image_format", ["JPEG", "PNG", "GIF", "BMP", "TIFF", "WEBP", "JPEG2000"]
+    )
+    def test_images(self, image_format):
+        data = encoded(picture(), image_format)
+        assert SampleDecoder(guess_content=True).decode("data", data).shape == (3, 40, 60)
+
+    @pytest.mark.parametrize("name", [name for name in CONTAINERS if "ts" not in name])
+    def test_videos(self, name):
+        decoded = SampleDecoder(guess_content=True).decode("data", video(name))
+        assert decoded.has_video_stream()
+
+    @pytest.mark.parametrize("container", ["flac", "mp3"])
+    def test_sounds(self, container):
+        data = sound(container, container)
+        assert SampleDecoder(guess_content=True).decode("data", data).has_audio_stream()
+
+    @pytest.mark.parametrize("data", [b"", b"\xff", b"BMW is a car", b"RIFF", b"{}", b"\x1f\x8b"])
+    def test_others(self, data):
+        assert SampleDecoder(guess_content=True).decode("data", data) == data
+
+
+def test_what_is_as_by_default_is_not_described():
+    assert described(SampleDecoder()) == {"image_decode": "torchrgb"}
+    assert described(SampleDecoder(av_decode="torch")) == {
+        "image_decode": "torchrgb",
+        "av_decode": "torch",
+    }
+    assert SampleDecoder().config()["guess_content"] is False

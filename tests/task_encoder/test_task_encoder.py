@@ -16,12 +16,9 @@ from energize.errors import ConfigError
 from energize.samples.image import CaptioningSample
 from energize.samples.text import TextSample
 from energize.task_encoder.decoding import SampleDecoder
-from energize.task_encoder.encoder import (
-    DefaultTaskEncoder,
-    TaskEncoder,
-    active_hooks,
-    stateless,
-)
+from energize.task_encoder.encoder import DefaultTaskEncoder, TaskEncoder
+from energize.task_encoder.hooks import active_hooks
+from energize.task_encoder.stateless import stateless
 
 
 def captioned(key: str, width: int = 2):
