@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import partial
 from typing import Any
 
+from energize.cache.opening import open_store
 from energize.dataset import INFINITE, Dataset, IndexedDataset
 from energize.errors import ConfigError
 from energize.metadataset.keys import Composed
@@ -14,11 +16,16 @@ from energize.metadataset.leaves import ReadingOrder, typed_samples
 from energize.metadataset.problems import place_noted
 from energize.metadataset.resolving import Blend, Leaf, Node
 from energize.metadataset.shares import leaves_of, plain_parts
-from energize.task_encoder.encoder import TaskEncoder, active_hooks
-from energize.wrappers.batch import BatchDataset
+from energize.samples.crude import CrudeSample
+from energize.task_encoder.encoder import TaskEncoder
+from energize.task_encoder.folder_code import NO_CODE, LoadingCode
+from energize.task_encoder.hooks import Hook, check_takes
+from energize.task_encoder.packing_as import PackingEncoder
+from energize.task_encoder.pipeline import after_batch
+from energize.topology import WorkerConfig
 from energize.wrappers.blend import BlendDataset
 from energize.wrappers.composed import ComposedDataset
-from energize.wrappers.map import MapDataset
+from energize.wrappers.concat import ConcatDataset
 from energize.wrappers.quota import QuotaDataset
 from energize.wrappers.repeat import RepeatDataset
 
@@ -36,9 +43,14 @@ class Mixer:
     encoder_of: Callable[[Leaf], TaskEncoder[Any, Any, Any, Any]]
     batch_size: int | None
     drop_last: bool
+    packing_buffer_size: int | None = None
+    worker_config: WorkerConfig | None = None
+    code: LoadingCode = NO_CODE
 
     def batches(self, node: Node, *, repeat: bool) -> Dataset[Any]:
         """The batches of a node; with `repeat`, one that ends begins anew for ever."""
+        if node.packing is not None:
+            return self.packing_as(node).batches(replace(node, packing=None), repeat=repeat)
         encoders = self._encoders(node)
         if len(encoders) > 1 and isinstance(node, Blend):
             return self._mixed_batches(node)
@@ -48,13 +60,44 @@ class Mixer:
         samples = self.samples(node)
         if repeat and ends(samples):
             samples = RepeatDataset(samples)
-        return batched(encoded(samples, encoder), encoder, self.batch_size, self.drop_last)
+        return self.batched(samples, encoder)
+
+    def batched(
+        self, samples: Dataset[Any], encoder: TaskEncoder[Any, Any, Any, Any]
+    ) -> Dataset[Any]:
+        """Samples through the hooks of their encoder, to batches."""
+        return encoder.build_batch(
+            encoder.build_encode_sample(samples, worker_config=self.worker_config),
+            batch_size=self.batch_size,
+            batch_drop_last=self.drop_last,
+            packing_buffer_size=self.packing_buffer_size,
+            worker_config=self.worker_config,
+        )
+
+    def packing_as(self, node: Node) -> Mixer:
+        """One that packs the samples of a node as it says, if it says so."""
+        if node.packing is None:
+            return self
+        encoders, packed = self._encoders(node), node.packing
+        with place_noted(node.place):
+            if self.packing_buffer_size is not None or len(encoders) > 1:
+                raise ConfigError(
+                    "packing says how samples are packed, and "
+                    + (
+                        "so does packing_buffer_size; give one of the two"
+                        if self.packing_buffer_size is not None
+                        else f"there are {len(encoders)} task encoders, each with batches of its "
+                        "own; give one encoder for all samples"
+                    )
+                )
+            encoder = PackingEncoder(encoders[0], packed.packer, *packed.joined)
+        return replace(self, encoder_of=lambda _: encoder, packing_buffer_size=packed.buffer_size)
 
     def samples(self, node: Node, *, by_quota: bool = False) -> Dataset[Any]:
         """The samples of a node, which has one encoder; in stored order for a quota."""
         if isinstance(node, Leaf):
             source = self.order.source_by_quota(node) if by_quota else self.order.source(node)
-            return typed_samples(source, node, self.encoder_of(node).decoder)
+            return self.typed(source, node)
         if node.composition is not None:
             with place_noted(node.place):
                 raise ConfigError(
@@ -63,17 +106,51 @@ class Mixer:
                 )
         if node.plain:
             return _blended([(self.samples(part), share) for part, share in plain_parts(node)])
+        if node.kind == "concat":
+            with place_noted(node.place):
+                return ConcatDataset(*(self.samples(child) for child, _ in node.children))
         if node.quotas is None:
             return _mixed([self.samples(child) for child, _ in node.children], node)
         streams = [self.samples(child, by_quota=True) for child, _ in node.children]
         with place_noted(node.place):
             pairs = list(zip(streams, node.quotas, strict=True))
-            return QuotaDataset(pairs, shuffle=self._shuffle, **node.options)
+            shuffle = self._shuffle and _shuffled(node)
+            return QuotaDataset(pairs, shuffle=shuffle, **node.options)
+
+    def typed(self, source: Dataset[dict[str, Any]], leaf: Leaf) -> Dataset[Any]:
+        """The samples of a leaf: of its type, cooked if they are crude and the encoder does it."""
+        encoder = self.encoder_of(leaf)
+        samples = typed_samples(source, leaf, encoder.decoder, self.code)
+        with place_noted(leaf.place):
+            if leaf.sample_type is CrudeSample and encoder.cookers:
+                return encoder.build_cook_crude_sample(
+                    samples,
+                    worker_config=self.worker_config,
+                    subflavors={**leaf.config.subflavors, **leaf.subflavors},
+                    get_primary_aux=partial(open_store, leaf.path),
+                    aux={name: open_store(ref) for name, ref in leaf.aux.items()},
+                )
+            if leaf.aux:
+                raise ConfigError(
+                    f"{leaf.path}: aux gives files to cookers of crude samples, and "
+                    + (
+                        f"{type(encoder).__name__} has no cookers"
+                        if leaf.sample_type is CrudeSample
+                        else f"these samples are of type {leaf.sample_type.__name__}"
+                    )
+                )
+            for name in ("preencode_sample", "encode_sample"):
+                check_takes(encoder, name, leaf.sample_type, str(leaf.path))
+        return samples
 
     def _mixed_batches(self, node: Blend) -> Dataset[Any]:
         if node.plain:
             groups = self._by_encoder(node)
             return _blended([(self.batches(group, repeat=True), share) for group, share in groups])
+        if node.kind == "concat":
+            with place_noted(node.place):
+                parts = [self.batches(child, repeat=False) for child, _ in node.children]
+                return ConcatDataset(*parts)
         if node.quotas is not None:
             with place_noted(node.place):
                 raise ConfigError(
@@ -93,23 +170,31 @@ class Mixer:
         self, node: Blend, composed: Composed, encoder: TaskEncoder[Any, Any, Any, Any]
     ) -> Dataset[Any]:
         streams = [
-            encoded(self.samples(child, by_quota=True), encoder) for child, _ in node.children
+            encoder.build_encode_sample(
+                self.samples(child, by_quota=True), worker_config=self.worker_config
+            )
+            for child, _ in node.children
         ]
         with place_noted(node.place):
             if self.batch_size is None or node.quotas is None:
                 raise ConfigError("composition is about batches, and batch_size is None")
+            if self.packing_buffer_size is not None:
+                raise ConfigError(
+                    "composition says of which samples a batch is made, and packing_buffer_size "
+                    "leaves that to the packer; give one of the two"
+                )
             drop_last = composed.drop_last
             batches: Dataset[Any] = ComposedDataset(
                 list(zip(streams, node.quotas, strict=True)),
                 batch_size=self.batch_size,
                 global_batch_size=composed.global_batch_size,
                 batching_method=composed.method,
-                batcher=encoder.batch,
+                batcher=Hook(encoder, "batch"),
                 shuffle=self._shuffle,
                 drop_last=self.drop_last if drop_last is None else drop_last,
                 **node.options,
             )
-        return _after_batch(batches, encoder)
+        return after_batch(encoder, batches)
 
     @property
     def _shuffle(self) -> bool:
@@ -138,26 +223,6 @@ class Mixer:
         ]
 
 
-def encoded(samples: Dataset[Any], encoder: TaskEncoder[Any, Any, Any, Any]) -> Dataset[Any]:
-    """Samples through `encode_sample`; a hook that does nothing costs nothing."""
-    if "encode_sample" in active_hooks(encoder):
-        return MapDataset(samples, encoder.encode_sample)
-    return samples
-
-
-def batched(
-    samples: Dataset[Any],
-    encoder: TaskEncoder[Any, Any, Any, Any],
-    batch_size: int | None,
-    drop_last: bool,
-) -> Dataset[Any]:
-    """Encoded samples as batches, through the hooks for these."""
-    if batch_size is None:
-        return samples
-    batches = BatchDataset(samples, batch_size, encoder.batch, drop_last=drop_last)
-    return _after_batch(batches, encoder)
-
-
 def ends(dataset: Dataset[Any]) -> bool:
     """Whether it has an end, where the next epoch begins."""
     return not (
@@ -165,10 +230,15 @@ def ends(dataset: Dataset[Any]) -> bool:
     )
 
 
-def _after_batch(batches: Dataset[Any], encoder: TaskEncoder[Any, Any, Any, Any]) -> Dataset[Any]:
-    if "encode_batch" in active_hooks(encoder):
-        return MapDataset(batches, encoder.encode_batch)
-    return batches
+def _shuffled(node: Blend) -> bool:
+    """Whether a blend by quotas may be shuffled; `ConfigError` for some of its datasets only."""
+    stored = {leaf.shuffle_over_epochs_multiplier is None for leaf in leaves_of(node)}
+    if len(stored) > 1:
+        raise ConfigError(
+            "some datasets of this blend have shuffle_over_epochs_multiplier: null and others do "
+            "not; a blend by quotas shuffles all of them or none"
+        )
+    return not stored.pop()
 
 
 def _blended(parts: Sequence[tuple[Dataset[Any], Fraction]]) -> Dataset[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -10,14 +11,20 @@ from typing import Any, TypeVar
 
 from energize.dataset import Dataset
 from energize.errors import ConfigError
-from energize.metadataset.blending import Mixer, batched, encoded, ends
-from energize.metadataset.leaves import STORED, ReadingOrder, typed_samples
+from energize.metadataset.asked import asked_for
+from energize.metadataset.blending import Mixer, ends
+from energize.metadataset.built import trained_by, validated_by
+from energize.metadataset.leaves import STORED, ReadingOrder
 from energize.metadataset.resolving import Blend, Leaf, Node, Staged, not_staged, resolve
 from energize.metadataset.shares import leaves_of
 from energize.numbers import checked_whole
 from energize.order.stages.faults import stage_label
-from energize.order.stages.plan import Stage
+from energize.order.stages.plan import Stage, StagePlan
+from energize.task_encoder.decoding_as import decoding_as
 from energize.task_encoder.encoder import DefaultTaskEncoder, TaskEncoder
+from energize.task_encoder.folder_code import loading_code
+from energize.task_encoder.hooks import builds
+from energize.task_encoder.pipeline import check_encoder
 from energize.topology import WorkerConfig
 from energize.wrappers.concat import ConcatDataset
 from energize.wrappers.epochize import EpochizeDataset
@@ -26,9 +33,12 @@ from energize.wrappers.staged import StagedDataset
 
 T_batch = TypeVar("T_batch")
 
-PathLike = str | os.PathLike[str]
+_log = logging.getLogger("energize")
+
+PathLike = str | os.PathLike[str] | Mapping[str, Any]
+"""A prepared folder or a metadataset file, or a mapping with what such a file says."""
 GivenMix = PathLike | Node | Staged
-"""A prepared folder or a metadataset file; or what was made of one already."""
+"""The same, or what was made of it already."""
 Encoder = TaskEncoder[Any, Any, Any, T_batch]
 Encoders = Encoder[T_batch] | Mapping[type[Any], Encoder[T_batch]]
 """One task encoder for all samples, or one for each sample type."""
@@ -41,21 +51,25 @@ def get_train_dataset(
     worker_config: WorkerConfig | None = None,
     batch_size: int | None,
     batch_drop_last: bool = False,
+    packing_buffer_size: int | None = None,
     shuffle_buffer_size: int | None = None,
     max_samples_per_sequence: int | None = None,
     virtual_epoch_length: int = 0,
     shuffle_over_epochs_multiplier: int | None = 1,
     task_encoder: Encoders[T_batch] | None = None,
     repeat: bool = True,
+    **older: Any,
 ) -> Dataset[T_batch]:
     """Batches for training, from a prepared folder or a metadataset file: shuffled, without end.
 
     Samples of the parts of a metadataset are drawn in the proportion of their weights, go through
     the hooks of `task_encoder`, and come as batches of exactly `batch_size` samples (None: as
-    encoded samples). Given a dict of sample types and encoders, each encoder makes batches of its
-    own from the parts of its type, and whole batches are blended by weight; a blend with parameters
-    of its own is mixed sample by sample if its parts have one encoder, else in whole batches of its
-    entries.
+    encoded samples). With `packing_buffer_size` the encoder's hooks make packs of so many samples
+    at a time, and batches are of packs. Given a dict of sample types and encoders, each encoder
+    makes batches of its own from the parts of its type, and whole batches are blended by weight; a
+    blend with parameters of its own is mixed sample by sample if its parts have one encoder, else
+    in whole batches of its entries. An encoder that overrides `build_train_datasets` puts the
+    datasets together itself.
 
     `repeat=False` gives a folder once per epoch, the last batch short unless `batch_drop_last`. A
     metadataset whose outermost blend ends by its own parameters (a stop rule, quotas) comes in
@@ -69,24 +83,56 @@ def get_train_dataset(
     `batch_size` in the stage's `batch` wins over that given here. `get_staged_train_dataset` does
     the same with settings for stages, such as another task encoder for each.
 
+    `sample_loader` and `part_filter` are functions that make the fields of samples, in place of
+    field maps, and `trust_code=[folder, ...]` lets those run that a folder brings along: see
+    `LoadingCode`. Without it nothing of a folder is ever run.
+
+    `dataset_config`, `split_config`, `subflavors` and `subset` are those of an entry of a
+    metadataset that names `path`. Older arguments of Energon say how samples are decoded
+    (`auto_decode`, `image_decode`, `av_decode`, `video_decode_audio`, see `SampleDecoder`), or have
+    no use here, of which a word in the log says why.
+
     `worker_config` is carried along for `get_loader`, and its `seed_offset` chooses the order;
     ranks and workers do not. Raises `MetadatasetError`, `DatasetError` and `ConfigError`, all
     before a sample is read.
     """
-    node = path if isinstance(path, Leaf | Blend | Staged) else resolve(path, split_part)
-    where = (node.place or "get_train_dataset") if node is path else path
+    path = asked_for(path, split_part, older)
+    code = loading_code(older)
+    encoder = decoding_as("get_train_dataset", task_encoder, older)
     order = ReadingOrder(
         0 if worker_config is None else worker_config.seed_offset,
         shuffle_buffer_size,
         max_samples_per_sequence,
         shuffle_over_epochs_multiplier,
     )
-    mixer = Mixer(order, _chooser(task_encoder), batch_size, batch_drop_last)
+    own = builds(encoder, "build_train_datasets")
+    mixer = Mixer(
+        order,
+        _chooser(None if own else encoder),
+        batch_size,
+        batch_drop_last,
+        packing_buffer_size,
+        worker_config,
+        code,
+    )
+    cuts: dict[str, Any] = {"virtual_epoch_length": virtual_epoch_length, "repeat": repeat}
+    if own:
+        return trained_by(encoder, path, split_part, mixer, **cuts)
+    return _trained(path, split_part, mixer, **cuts)
+
+
+def _trained(
+    path: GivenMix, split_part: str, mixer: Mixer, *, virtual_epoch_length: int, repeat: bool
+) -> Dataset[Any]:
+    node = path if isinstance(path, Leaf | Blend | Staged) else resolve(path, split_part)
+    where = (node.place or "get_train_dataset") if node is path else path
     if isinstance(node, Staged):
         check_one_epoch(where, repeat=repeat, virtual_epoch_length=virtual_epoch_length)
         plan = node.plan.with_datasets(partial(_of_stage, mixer))
-        return StagedDataset(plan, worker_config=worker_config)
-    stream: Dataset[T_batch] = _batches(mixer, node, repeat=repeat)
+        return StagedDataset(
+            plan, carry_over=_carries_over(where, plan), worker_config=mixer.worker_config
+        )
+    stream: Dataset[Any] = _batches(mixer, node, repeat=repeat)
     if not (repeat or ends(stream)):
         raise ConfigError(
             f"{where}: repeat=False reads once what is there, and a blend of "
@@ -95,18 +141,20 @@ def get_train_dataset(
         )
     if virtual_epoch_length:
         stream = EpochizeDataset(stream, virtual_epoch_length)
-    return stream.with_worker_config(worker_config)
+    return stream.with_worker_config(mixer.worker_config)
 
 
 def get_val_dataset(
-    path: PathLike,
+    path: GivenMix,
     *,
     split_part: str = "val",
     worker_config: WorkerConfig | None = None,
     batch_size: int | None,
     batch_drop_last: bool = False,
+    packing_buffer_size: int | None = None,
     limit: int | None = None,
     task_encoder: Encoders[T_batch] | None = None,
+    **older: Any,
 ) -> Dataset[T_batch]:
     """Batches for validation: every sample once, in stored order, the same in every epoch and run.
 
@@ -117,36 +165,51 @@ def get_val_dataset(
 
     Raises what `get_train_dataset` raises.
     """
-    encoder_of = _chooser(task_encoder)
+    path = asked_for(path, split_part, older)
+    code = loading_code(older)
+    encoder = decoding_as("get_val_dataset", task_encoder, older)
+    own = builds(encoder, "build_val_datasets")
+    encoder_of = _chooser(None if own else encoder)
+    mixer = Mixer(
+        STORED, encoder_of, batch_size, batch_drop_last, packing_buffer_size, worker_config, code
+    )
+    if own:
+        return validated_by(encoder, path, split_part, mixer, limit=limit)
     groups: dict[int, list[Leaf]] = {}
-    for leaf in _validated(path, split_part):
+    node = _validated(path, split_part)
+    for leaf in leaves_of(node):
         groups.setdefault(id(encoder_of(leaf)), []).append(leaf)
-    streams = [
-        _stored(leaves, encoder_of(leaves[0]), batch_size, batch_drop_last)
-        for leaves in groups.values()
-    ]
+    streams = [_stored(leaves, mixer.packing_as(node)) for leaves in groups.values()]
     return _limited(_joined(streams), limit).with_worker_config(worker_config)
 
 
 def get_val_datasets(
-    path: PathLike,
+    path: GivenMix,
     *,
     split_part: str = "val",
     worker_config: WorkerConfig | None = None,
     batch_size: int | None,
     batch_drop_last: bool = False,
+    packing_buffer_size: int | None = None,
     limit: int | None = None,
     task_encoder: Encoders[T_batch] | None = None,
+    **older: Any,
 ) -> list[tuple[Dataset[T_batch], Leaf]]:
     """One validation dataset for each folder of a metadataset, each with the leaf it was made from.
 
     `leaf.path`, `leaf.split_part` and `leaf.subflavors` say which folder it is. `limit` counts for
     each. Raises what `get_train_dataset` raises.
     """
-    encoder_of = _chooser(task_encoder)
+    path = asked_for(path, split_part, older)
+    code = loading_code(older)
+    encoder_of = _chooser(decoding_as("get_val_datasets", task_encoder, older))
+    mixer = Mixer(
+        STORED, encoder_of, batch_size, batch_drop_last, packing_buffer_size, worker_config, code
+    )
     datasets: list[tuple[Dataset[T_batch], Leaf]] = []
-    for leaf in _validated(path, split_part):
-        batches = _stored([leaf], encoder_of(leaf), batch_size, batch_drop_last)
+    node = _validated(path, split_part)
+    for leaf in leaves_of(node):
+        batches = _stored([leaf], mixer.packing_as(node))
         datasets.append((_limited(batches, limit).with_worker_config(worker_config), leaf))
     return datasets
 
@@ -180,9 +243,25 @@ def check_one_epoch(where: object, *, repeat: bool = True, virtual_epoch_length:
         )
 
 
-def _validated(path: PathLike, split_part: str) -> list[Leaf]:
-    reason = "validation reads every sample once"
-    return leaves_of(not_staged(resolve(path, split_part), str(path), reason))
+def _validated(path: GivenMix, split_part: str) -> Node:
+    node = path if isinstance(path, Leaf | Blend | Staged) else resolve(path, split_part)
+    place = node.place if node is path else str(path)
+    return not_staged(node, place, "validation reads every sample once")
+
+
+def _carries_over(where: object, plan: StagePlan[Dataset[Any]]) -> bool:
+    """Whether sources go on where earlier stages left them; packed ones and others that are streams
+    cannot, of which the log tells.
+    """
+    streams = [stage.name for stage in plan.stages if not stage.dataset.indexed]
+    if streams:
+        _log.warning(
+            "%s: stage %s is a stream, so every stage begins its sources anew, instead of after "
+            "what earlier stages took",
+            where,
+            streams[0],
+        )
+    return not streams
 
 
 def _of_stage(mixer: Mixer, stage: Stage[Node]) -> Dataset[Any]:
@@ -192,7 +271,7 @@ def _of_stage(mixer: Mixer, stage: Stage[Node]) -> Dataset[Any]:
 
 def _batches(mixer: Mixer, node: Node, *, repeat: bool) -> Dataset[Any]:
     """The batches of a node; with `repeat` without end, unless the node says where it ends."""
-    by_folder = isinstance(node, Leaf) or node.plain
+    by_folder = isinstance(node, Leaf) or node.repeated
     return mixer.batches(node, repeat=repeat and by_folder)
 
 
@@ -223,17 +302,14 @@ def _checked(encoder: object) -> Encoder[Any]:
             "task_encoder is a TaskEncoder, or a dict of sample types and task encoders; got "
             f"{encoder!r}{hint}"
         )
+    check_encoder(encoder)
     return encoder
 
 
-def _stored(
-    leaves: Sequence[Leaf], encoder: Encoder[T_batch], batch_size: int | None, drop_last: bool
-) -> Dataset[T_batch]:
-    """The batches of leaves one after the other, in stored order."""
-    samples = _joined(
-        [typed_samples(STORED.source(leaf), leaf, encoder.decoder) for leaf in leaves]
-    )
-    return batched(encoded(samples, encoder), encoder, batch_size, drop_last)
+def _stored(leaves: Sequence[Leaf], mixer: Mixer) -> Dataset[Any]:
+    """The batches of leaves of one encoder one after the other, in stored order."""
+    samples = _joined([mixer.samples(leaf) for leaf in leaves])
+    return mixer.batched(samples, mixer.encoder_of(leaves[0]))
 
 
 def _joined(parts: list[Dataset[Any]]) -> Dataset[Any]:

@@ -6,7 +6,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from energize.errors import ConfigError, nearest
-from energize.metadataset.grammar import NODE, OLDER, OWN, SHARED, THEIRS, Grammar, keys_at
+from energize.metadataset.grammar import (
+    NODE,
+    OLDER,
+    OWN,
+    SHARED,
+    THEIRS,
+    Grammar,
+    in_older_grammar,
+    keys_at,
+    kinds_at,
+)
 from energize.metadataset.keys import ENERGIZE, ENERGON, Home, Spec
 from energize.metadataset.located import KeyPath, Located
 from energize.metadataset.problems import Problem, shown
@@ -14,7 +24,13 @@ from energize.metadataset.table import Key, Table, keys_of, unknown_key, valid_k
 
 T = TypeVar("T", bound=Table)
 
-_LATER = ("aux", "blend_epochized", "join", "joiner", "nonmatch", "repetitions", "subset")
+_BESIDE = {
+    "weight": "an entry of 'blend'",
+    "repetitions": "an entry of 'blend_epochized'",
+    "nonmatch": "an entry of 'join'",
+    "joiner": "a 'join'",
+}
+"""Keys of one kind of node, and which it is."""
 _OF_STAGE_FILES = {
     "data_stages": "stages",
     "dataset_path": "path",
@@ -23,6 +39,10 @@ _OF_STAGE_FILES = {
     "dataset_random_seed": "seed",
 }
 """Keys of stage files, and what they are called here."""
+
+
+_PLACES: Mapping[str | int, str] = {key.name: key.nodes for key in keys_of(Spec) if key.nodes}
+"""Keys that list nodes, and the place of these."""
 
 
 class Checker:
@@ -62,6 +82,8 @@ class Checker:
         """The value of a key; None when it is wrong."""
         if key.nodes and isinstance(value, list) and (value or not key.required):
             return tuple(self.node(each, (*path, i), key.nodes) for i, each in enumerate(value))
+        if key.named and isinstance(value, Mapping) and value:
+            return {name: self.node(each, (*path, name), key.nodes) for name, each in value.items()}
         if key.table is not None and isinstance(value, Mapping):
             rows = {row.name: row for row in keys_of(key.table)}
             return self.mapping(key.table, value, path, rows)
@@ -122,19 +144,21 @@ class NodeChecker(Checker):
         if key.name != "path" or self.grammar is OLDER:
             super().missing(key, path, strange)
         elif not any(
-            nearest(name, ["path", "blend", "stages"]) or name in (*_LATER, "stages")
-            for name in strange
+            nearest(name, [*kinds_at(self.grammar, _place(path)), "stages"]) for name in strange
         ):
             self.fault(path, f"neither 'path' nor 'blend' is given; expected {NODE}")
 
     def unknown(self, name: str, beside: Mapping[str, Any], path: KeyPath, keys: list[str]) -> str:
         place = _place(path)
+        kinds = kinds_at(self.grammar, place) if place else ()
+        given = [kind for kind in kinds if kind in beside]
         if place and self.grammar is not OLDER:
-            keys += [] if {"path", "blend"} & set(beside) and "stages" not in beside else ["blend"]
+            keys += [] if given and "stages" not in beside else kinds
             keys += ["stages"] if place == Home.SPLIT and self.grammar is OWN else []
             keys = list(dict.fromkeys(keys))
-        if place and {"path", "blend"} <= set(beside) and name == "path":
-            return f"both 'path' and 'blend' are given; expected exactly one of them: {NODE}"
+        if name in given:
+            both = " and ".join(map(repr, given))
+            return f"both {both} are given; expected exactly one of them: {NODE}"
         fault = self._known_elsewhere(name, place)
         return f"{fault}. {valid_keys(keys)}" if fault else unknown_key(name, keys)
 
@@ -146,10 +170,10 @@ class NodeChecker(Checker):
                 f"{name!r} are parts of the whole run, so they stand in a split, not in an entry "
                 "of a blend or in another stage"
             )
+        if place == Home.JOINED and name in kinds_at(OWN, Home.SPLIT):
+            return f"the key {name!r} has no place here: what is joined are prepared folders"
         if home in (Home.PLAN, Home.SETTING) and place == Home.SPLIT and self.grammar is OWN:
             return f"the key {name!r} stands beside 'stages', and there are none"
-        if name in _LATER:
-            return f"unsupported key {name!r}: this version does not know it"
         if name in _OF_STAGE_FILES and self.grammar is not THEIRS:
             return (
                 f"unknown key {name!r}, which is for stage files, with a table 'training'; in a "
@@ -158,18 +182,19 @@ class NodeChecker(Checker):
         return self._of_a_grammar(name, home) if home else ""
 
     def _of_a_grammar(self, name: str, home: str) -> str:
-        if self.grammar is OWN or home in SHARED:
-            return f"the key {name!r} has no place here"
-        if self.grammar is OLDER:
+        if self.grammar is OLDER and not in_older_grammar(home):
             return (
                 f"unknown key {name!r} in a file of the older grammar; it needs "
                 "`__class__: MetadatasetV2`"
             )
+        if self.grammar is OWN or home in SHARED:
+            where = f"; it is for {_BESIDE[name]}" if name in _BESIDE else ""
+            return f"the key {name!r} has no place here{where}"
         return f"unknown key {name!r} in a {ENERGON} file; it needs `__module__: {ENERGIZE}`"
 
 
 def _place(path: KeyPath) -> str:
     """Where the node at `path` stands; "" for a mapping that is no node."""
-    if isinstance(path[-1], int):
-        return Home.STAGE if path[-2] == "stages" else Home.ENTRY
-    return Home.SPLIT if len(path) == 2 else ""
+    if len(path) == 2:
+        return Home.SPLIT
+    return _PLACES.get(path[-2], "") if len(path) > 2 else ""

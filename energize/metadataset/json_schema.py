@@ -5,22 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from energize.metadataset.grammar import OLDER, OWN, THEIRS, Grammar, keys_at
+from energize.metadataset.grammar import OLDER, OWN, THEIRS, Grammar, keys_at, kinds_at
 from energize.metadataset.keys import Home
 from energize.metadataset.table import Key, keys_of
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
-_SHAPES = {
-    OWN: {
-        Home.SPLIT: [["path"], ["blend"], ["stages"], ["path", "stages"], ["blend", "stages"]],
-        Home.ENTRY: [["path"], ["blend"]],
-        Home.STAGE: [["path"], ["blend"]],
-    },
-    THEIRS: {Home.SPLIT: [["path"], ["blend"]], Home.ENTRY: [["path"], ["blend"]]},
-    OLDER: {Home.SPLIT: [["datasets"]], Home.ENTRY: [["path"]]},
+_PLACES: dict[Grammar, tuple[Home, ...]] = {
+    OWN: (Home.SPLIT, Home.ENTRY, Home.REPEATED, Home.JOINED, Home.PART, Home.STAGE),
+    THEIRS: (Home.SPLIT, Home.ENTRY, Home.REPEATED, Home.JOINED),
+    OLDER: (Home.SPLIT, Home.ENTRY),
 }
-"""The keys that decide which others a node has, by grammar and place."""
+"""The places of nodes in each grammar."""
 
 Listed = Callable[[str], dict[str, Any]]
 """The schema of a node at a place."""
@@ -32,18 +28,28 @@ def json_schema() -> dict[str, Any]:
         "$schema": DIALECT,
         "title": "energize metadataset",
         "description": "Weighted sources of a training run",
-        "anyOf": [_document(grammar) for grammar in _SHAPES],
+        "anyOf": [_document(grammar) for grammar in _PLACES],
         "$defs": {
             f"{grammar.name}-{place}": {
                 "anyOf": [
                     object_schema(keys_at(grammar, place, given).values(), _listed(grammar))
-                    for given in shapes
+                    for given in _shapes(grammar, place)
                 ]
             }
-            for grammar, places in _SHAPES.items()
-            for place, shapes in places.items()
+            for grammar, places in _PLACES.items()
+            for place in places
         },
     }
+
+
+def _shapes(grammar: Grammar, place: Home) -> list[list[str]]:
+    """The keys that decide which others a node has: those of each kind of node."""
+    if grammar is OLDER:
+        return [["datasets" if place == Home.SPLIT else "path"]]
+    kinds = [[kind] for kind in kinds_at(grammar, place)]
+    if grammar is OWN and place == Home.SPLIT:
+        return [*kinds, ["stages"], *([*kind, "stages"] for kind in kinds)]
+    return kinds
 
 
 def object_schema(
@@ -63,6 +69,10 @@ def _schema(row: Key, listed: Listed | None) -> dict[str, Any]:
     plain = {} if row.adapter is None else row.adapter.json_schema()
     if row.nodes and listed is not None:
         plain = {"type": "array", "minItems": int(row.required), "items": listed(row.nodes)}
+        if row.named:
+            named = {"type": "object", "minProperties": 2}
+            named["additionalProperties"] = listed(row.nodes)
+            plain = {"anyOf": [{**plain, "minItems": 2}, named]}
     if row.table is not None:
         plain = {"anyOf": [plain, object_schema(keys_of(row.table))]}
     return {**plain, "description": row.expected}

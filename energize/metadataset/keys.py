@@ -16,7 +16,9 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import Field, PlainValidator, WithJsonSchema
 
 from energize.errors import ConfigError
+from energize.metadataset.joiners import JOINER_SCHEMA, joiner_of
 from energize.metadataset.problems import shown
+from energize.metadataset.subsets import SUBSET_SCHEMA, subset_of
 from energize.metadataset.table import OneOf, Table, key, keys_of
 from energize.order import Schedule
 from energize.order.arrangement import SCHEMES
@@ -24,6 +26,8 @@ from energize.order.ends import STOP_RULES
 from energize.order.epochs.composition import BATCHING_METHODS
 from energize.order.epochs.quotas import Quota, epoch_size_in_samples
 from energize.order.schedule import CHANGES, INTERPOLATIONS
+from energize.packing.packer import METHODS, Packer
+from energize.sources.subset import Subset
 from energize.wrappers.quota import SAMPLING_METHODS
 
 ENERGIZE: Final = "energize"
@@ -34,13 +38,23 @@ class Home(StrEnum):
     """What has a key."""
 
     DATASET = "dataset"
+    READ = "dataset, or join"
+    NEWER_DATASET = "dataset of the newer grammar"
+    ANY = "dataset, blend or join"
     BLEND = "blend"
+    EPOCHIZED = "blend_epochized"
+    JOIN = "join"
+    CONCAT = "concat"
     WEIGHTED_BLEND = "blend by weights"
     QUOTA_BLEND = "blend by quotas"
     OUTERMOST = "outermost blend by quotas"
+    PACKED = "split, or stage"
     ENTRY = "entry"
     WEIGHTED_ENTRY = "entry of a blend by weights"
     QUOTA_ENTRY = "entry of a blend by quotas"
+    REPEATED = "entry of blend_epochized"
+    JOINED = "entry of a join"
+    PART = "entry of concat"
     SPLIT = "split"
     STAGE = "stage"
     SETTING = "stage, or split with stages"
@@ -54,8 +68,15 @@ ENTRIES = (Home.ENTRY, Home.WEIGHTED_ENTRY, Home.QUOTA_ENTRY)
 BY_WEIGHTS = (Home.WEIGHTED_BLEND, Home.ENTRY, Home.WEIGHTED_ENTRY)
 BY_QUOTAS = (Home.QUOTA_BLEND, Home.OUTERMOST, Home.QUOTA_ENTRY)
 
+KINDS = ("path", "blend", "blend_epochized", "join", "concat")
+"""The keys of which a node has exactly one."""
+
+LISTED = ("blend", "datasets", "blend_epochized", "join", "concat")
+NONMATCH = ("error", "skip", "none")
+
 _STEP = r"[0-9][0-9_]*"
 _LONGEST_STEP = 18
+_ARGUMENT = r"^[^\W\d]\w*$"
 _POINTS = "a mapping of steps to weights in the order of steps, such as {0: 0.2, 10_000: 0.5}"
 _COUNT = r"^\s*\+?[.0-9][-+0-9._/eE]*\s*[kKmMbBtT]?\s*$"
 """What a text that counts samples looks like, for editors; reading it looks closer."""
@@ -91,6 +112,14 @@ def _samples(least: int, text: str) -> WithJsonSchema:
 # What values are; the description is what a message says was expected.
 Text = Annotated[str, Field(min_length=1, description="text")]
 Name = Annotated[str, Field(min_length=1, pattern=r"\S", description="text")]
+Sizes = Annotated[
+    Annotated[int, Field(ge=1)] | Annotated[list[Annotated[int, Field(ge=1)]], Field(min_length=1)],
+    Field(description="a whole number, 1 or more, or a list of them"),
+]
+Names = Annotated[
+    Annotated[str, Field(min_length=1)] | Annotated[list[str], Field(min_length=1)],
+    Field(description="the name of a field, or a list of them"),
+]
 Named = Annotated[dict[str, Any], Field(description="a mapping")]
 Flag = Annotated[bool, Field(description="true or false")]
 Whole = Annotated[int, Field(ge=0, description="a whole number, 0 or more")]
@@ -124,6 +153,22 @@ EpochSize = Annotated[
 ]
 
 
+Range = Annotated[Subset, PlainValidator(subset_of), WithJsonSchema(SUBSET_SCHEMA)]
+JoinerKey = Annotated[Any, PlainValidator(joiner_of), WithJsonSchema(JOINER_SCHEMA)]
+References = Annotated[
+    dict[Annotated[str, Field(pattern=_ARGUMENT)], Annotated[str, Field(min_length=1)]],
+    WithJsonSchema(
+        {
+            "description": "a mapping of names, as Python writes arguments, each to a prepared "
+            "folder, a .jsonl file or filesystem://FOLDER",
+            "type": "object",
+            "propertyNames": {"pattern": _ARGUMENT},
+            "additionalProperties": {"type": "string", "minLength": 1},
+        }
+    ),
+]
+
+
 @dataclass(frozen=True)
 class ScheduleTable(Table):
     """A weight that changes with the step."""
@@ -152,6 +197,43 @@ class Composed(Table):
 
 
 @dataclass(frozen=True)
+class Packed(Table):
+    """How encoded samples are packed, see `Packer` and `concat_pack`."""
+
+    length: Names = key(
+        Home.TABLE, "how long a sample is: a number, or what has entries", required=True
+    )
+    capacity: Sizes = key(Home.TABLE, "what a pack holds, one for each length", required=True)
+    method: Annotated[str, OneOf(METHODS)] = key(Home.TABLE, default="best_fit")
+    buffer_size: Positive = key(Home.TABLE, "samples that are packed at a time", default=1000)
+    too_long: Annotated[str, OneOf(("error", "skip"))] = key(Home.TABLE, default="error")
+    fields: Names | None = key(Home.TABLE, "what packs have joined; else the first length")
+    flatten: Names | None = key(Home.TABLE, "lists, as of images, that packs have end to end")
+
+    @property
+    def packer(self) -> Packer:
+        """Which samples share a pack."""
+        lengths, capacities = _listed(self.length), _listed(self.capacity)
+        return Packer(tuple(lengths), tuple(capacities), self.method, self.too_long)  # type: ignore[arg-type]  # checked above
+
+    @property
+    def joined(self) -> tuple[list[str], list[str]]:
+        """The fields that packs have joined, and the lists that they have end to end."""
+        return _listed(self.fields or _listed(self.length)[:1]), _listed(self.flatten or [])
+
+    def faults(self) -> Iterator[tuple[str, str]]:
+        """A length for each capacity, and what else the packer refuses."""
+        try:
+            _ = self.packer
+        except ConfigError as reason:
+            yield "", str(reason).removeprefix("Packer: ")
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
+
+
+@dataclass(frozen=True)
 class Spec(Table):
     """A dataset, a blend or stages, as they are written; keys that are left out are None.
 
@@ -160,14 +242,16 @@ class Spec(Table):
 
     path: Text = key(
         Home.DATASET,
-        "a prepared folder or a metadataset .yaml, relative to this file",
+        "a prepared folder, a .jsonl file or a metadataset .yaml, relative to this file",
         required=True,
     )
-    split_part: Text | None = key(Home.DATASET, "the name of a split part, such as train")
-    subflavors: Named | None = key(Home.DATASET)
-    shuffle_over_epochs_multiplier: Multiplier | None = key(Home.DATASET, default=1)
-    dataset_config: Text | None = key(Home.DATASET, "the name of a file in the .nv-meta folder")
-    split_config: Text | None = key(Home.DATASET, "the name of a file in the .nv-meta folder")
+    split_part: Text | None = key(Home.READ, "the name of a split part, such as train")
+    subflavors: Named | None = key(Home.READ)
+    shuffle_over_epochs_multiplier: Multiplier | None = key(Home.READ, default=1)
+    dataset_config: Text | None = key(Home.READ, "the name of a file in the .nv-meta folder")
+    split_config: Text | None = key(Home.READ, "the name of a file in the .nv-meta folder")
+    aux: References | None = key(Home.NEWER_DATASET, "what cookers may read beside it")
+    subset: Range | None = key(Home.ANY)
     subflavor: Text | None = key(Home.OLDER_ENTRY, "`subflavors` is the newer key")
     weight: Number | ScheduleTable = key(
         Home.ENTRY, table=ScheduleTable, called="a schedule (a mapping with 'points')", default=1
@@ -178,10 +262,38 @@ class Spec(Table):
     proportion: Number | None = key(Home.QUOTA_ENTRY, "its part of an epoch")
     repeat: Number | None = key(Home.QUOTA_ENTRY, "passes over it in an epoch")
     choose: Chosen | None = key(Home.QUOTA_ENTRY, "samples of it in an epoch")
+    repetitions: Number = key(Home.REPEATED, "passes over it in an epoch", default=1)
+    nonmatch: Annotated[str, OneOf(NONMATCH)] = key(
+        Home.JOINED, "what happens to samples that have no partner here", default="error"
+    )
     blend: tuple[Spec, ...] = key(
         Home.BLEND,
         nodes=Home.ENTRY,
         called="a list of one or more datasets or blends, each with its weight",
+        required=True,
+        default=(),
+    )
+    blend_epochized: tuple[Spec, ...] = key(
+        Home.EPOCHIZED,
+        nodes=Home.REPEATED,
+        called="a list of one or more datasets or blends, each with its repetitions",
+        required=True,
+        default=(),
+    )
+    join: tuple[Spec, ...] | Mapping[str, Spec] = key(
+        Home.JOIN,
+        nodes=Home.JOINED,
+        named=True,
+        called="a list or a mapping of two or more datasets, the first of them the one whose "
+        "samples are looked up in the others",
+        required=True,
+        default=(),
+    )
+    joiner: JoinerKey | None = key(Home.JOIN, "what makes one sample of those found", required=True)
+    concat: tuple[Spec, ...] = key(
+        Home.CONCAT,
+        nodes=Home.PART,
+        called="a list of one or more datasets or blends, which follow one another in every epoch",
         required=True,
         default=(),
     )
@@ -202,6 +314,9 @@ class Spec(Table):
     sampling_method: Annotated[str, OneOf(SAMPLING_METHODS)] | None = key(Home.QUOTA_BLEND)
     composition: Composed | None = key(
         Home.OUTERMOST, table=Composed, called="a mapping with 'method'"
+    )
+    packing: Packed | None = key(
+        Home.PACKED, table=Packed, called="a mapping with 'length' and 'capacity'"
     )
     name: Name = key(Home.STAGE, "the name of the stage", required=True)
     start_step: Whole = key(Home.STAGE, "the first step", required=True)
@@ -224,8 +339,20 @@ class Spec(Table):
 
     @property
     def entries(self) -> tuple[Spec, ...]:
-        """What is blended; nothing in a dataset."""
-        return self.blend or self.datasets
+        """What is blended; nothing in a dataset and in a join."""
+        return self.blend or self.datasets or self.blend_epochized or self.concat
+
+    @property
+    def kind(self) -> str:
+        """The key that lists what is blended or joined, else "path"."""
+        return next((name for name in LISTED if getattr(self, name)), "path")
+
+    @property
+    def joined(self) -> list[tuple[str | int, Spec]]:
+        """What is joined, by number or by name."""
+        if isinstance(self.join, Mapping):
+            return list(self.join.items())
+        return list(enumerate(self.join))
 
     @property
     def own_subflavors(self) -> dict[str, Any]:
@@ -235,12 +362,14 @@ class Spec(Table):
 
     def quota(self) -> Quota:
         """What it gives to an epoch, in a blend by quotas."""
-        return Quota(proportion=self.proportion, repeat=self.repeat, choose=self.choose)
+        repeat = self.repeat if self.repetitions == 1 else self.repetitions
+        return Quota(proportion=self.proportion, repeat=repeat, choose=self.choose)
 
     @property
     def by_quotas(self) -> bool:
         """Whether its entries are mixed by quotas, not by weights."""
-        return any(self.mixed_by(BY_QUOTAS))
+        counted = self.blend_epochized or self.concat
+        return bool(counted) or any(self.mixed_by(BY_QUOTAS))
 
     def mixed_by(self, homes: Collection[Home]) -> Iterator[str]:
         """The keys of some homes that it and its entries have, as messages call them."""
@@ -269,11 +398,23 @@ class Spec(Table):
                 "",
                 f"block_size is for scheme: block, and the scheme is {self.scheme}; remove it",
             )
-        if self.entries and not quotas and not any(entry.weight for entry in self.entries):
+        yield from self._faults_of_join()
+        if self.entries and not self.by_quotas and not any(each.weight for each in self.entries):
             yield (
                 "blend" if self.blend else "datasets",
                 f"all {len(self.entries)} weights are 0, so nothing could ever be drawn; give at "
                 "least one entry a weight above 0",
+            )
+
+    def _faults_of_join(self) -> Iterator[tuple[str, str]]:
+        entries = [spec for _, spec in self.joined]
+        if len(entries) == 1:
+            yield "join", "a join has two datasets or more; a single one is read by its path alone"
+        if entries and entries[0].nonmatch != "error":
+            yield (
+                "join",
+                "nonmatch of the first dataset says nothing: its samples are those that are looked "
+                f"up in the others; give nonmatch: {entries[0].nonmatch} to these",
             )
 
     def unweighted(self) -> str:

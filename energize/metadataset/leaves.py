@@ -2,19 +2,36 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 from energize.dataset import Dataset
-from energize.errors import ConfigError, DatasetError
+from energize.errors import ConfigError
+from energize.metadataset.joiners import joining_function
+from energize.metadataset.nodes import JoinedLeaf, Leaf
 from energize.metadataset.problems import place_noted
-from energize.metadataset.resolving import Leaf, combined_multiplier
+from energize.metadataset.resolving import combined_multiplier
 from energize.samples.crude import CrudeSample
+from energize.sources.joined import JoinedSource
+from energize.sources.jsonl import JsonlSource
 from energize.sources.webdataset import WebdatasetSource
 from energize.task_encoder.decoding import SampleDecoder
+from energize.task_encoder.folder_code import NO_CODE, LoadingCode
+from energize.task_encoder.joined_loading import JoinLoader
 from energize.task_encoder.loading import SampleLoader
 from energize.wrappers.map import MapDataset
 from energize.wrappers.shuffle import ShuffleDataset
+
+_BY_QUOTA = (
+    "says in which order a dataset is read, but here a quota does: each pass over it is in a "
+    "random order of its own"
+)
+
+Leaves = WebdatasetSource | JsonlSource | JoinedSource
+"""The sources that a leaf may be read from."""
+
+_log = logging.getLogger("energize")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,16 +46,10 @@ class ReadingOrder:
     max_samples_per_sequence: int | None = None
     shuffle_over_epochs_multiplier: int | None = 1
 
-    def source(self, leaf: Leaf) -> Dataset[dict[str, Any]]:
+    def source(self, leaf: Leaf) -> Dataset[Any]:
         """The raw samples of a leaf."""
         options = leaf.config.options
-        with place_noted(leaf.place):
-            source = WebdatasetSource(
-                leaf.path,
-                split_part=leaf.split_part,
-                split_config=leaf.split_config,
-                seed=self.seed,
-            )
+        source: Dataset[Any] = source_of(leaf, self.seed)
         over_epochs = combined_multiplier(
             combined_multiplier(
                 self.shuffle_over_epochs_multiplier, leaf.shuffle_over_epochs_multiplier
@@ -58,24 +69,23 @@ class ReadingOrder:
                 over_epochs=over_epochs,
             )
 
-    def source_by_quota(self, leaf: Leaf) -> Dataset[dict[str, Any]]:
+    def source_by_quota(self, leaf: Leaf) -> Dataset[Any]:
         """The raw samples in stored order, since a quota decides the order.
 
-        Raises `ConfigError` when another order was asked.
+        What the program asks of orders is logged and left out. Raises `ConfigError` when the file
+        asks for another order.
         """
+        for name in ("shuffle_buffer_size", "max_samples_per_sequence"):
+            if getattr(self, name) is not None:
+                _log.info("%s: %s=%s %s", leaf.path, name, getattr(self, name), _BY_QUOTA)
         over_epochs = "shuffle_over_epochs_multiplier"
-        for name, value, allowed in (
-            ("shuffle_buffer_size", self.shuffle_buffer_size, (None,)),
-            ("max_samples_per_sequence", self.max_samples_per_sequence, (None,)),
-            (over_epochs, self.shuffle_over_epochs_multiplier, (None, 1)),
-            (over_epochs, leaf.shuffle_over_epochs_multiplier, (1,)),
+        for value, allowed in (
+            (self.shuffle_over_epochs_multiplier, (None, 1)),
+            (leaf.shuffle_over_epochs_multiplier, (1, None)),
         ):
             if value not in allowed:
                 with place_noted(leaf.place):
-                    raise ConfigError(
-                        f"{name}={value} says in which order a dataset is read, but here a quota "
-                        "does: each pass over it is in a random order of its own; leave it out"
-                    )
+                    raise ConfigError(f"{over_epochs}={value} {_BY_QUOTA}; leave it out")
         return replace(self, shuffle_over_epochs_multiplier=None).source(leaf)
 
 
@@ -83,22 +93,57 @@ STORED = ReadingOrder(shuffle_over_epochs_multiplier=None)
 """As stored, the same in every epoch."""
 
 
+def source_of(leaf: Leaf, seed: int = 0) -> Leaves:
+    """The raw samples of a leaf as they are stored; of a join, tuples of them."""
+    with place_noted(leaf.place):
+        source = _whole(leaf, seed)
+        if leaf.subset is None:
+            return source
+        return source.part(*leaf.subset.bounds(source.stored_count))
+
+
+def _whole(leaf: Leaf, seed: int) -> Leaves:
+    if isinstance(leaf, JoinedLeaf):
+        parts = [cast("WebdatasetSource", source_of(each.leaf)) for each in leaf.parts]
+        nonmatch = [each.nonmatch for each in leaf.parts[1:]]
+        return JoinedSource(*parts, nonmatch=nonmatch, cache=leaf.cache, seed=seed)
+    if leaf.is_jsonl:
+        return JsonlSource(leaf.path, seed=seed)
+    return WebdatasetSource(
+        leaf.path, split_part=leaf.split_part, split_config=leaf.split_file, seed=seed
+    )
+
+
 def typed_samples(
-    raw: Dataset[dict[str, Any]], leaf: Leaf, decoder: SampleDecoder | None
+    raw: Dataset[Any], leaf: Leaf, decoder: SampleDecoder | None, code: LoadingCode = NO_CODE
 ) -> Dataset[Any]:
-    """Samples of the type that the folder's dataset.yaml names, decoded."""
+    """Samples of the type that the folder's dataset.yaml names, decoded; of a join, those that its
+    joiner makes of them. `code` is what the program allows of functions that it names.
+    """
+    if not isinstance(leaf, JoinedLeaf):
+        return MapDataset(raw, loader_of(leaf, decoder, code), seeded=False)
+    with place_noted(leaf.place):
+        loaders = [loader_of(each.leaf, decoder, code) for each in leaf.parts]
+        names = tuple(each.name for each in leaf.parts if each.name is not None)
+        function = joining_function(leaf.joiner, leaf.place)
+        loader = JoinLoader(tuple(loaders), names or None, function)
+    return MapDataset(raw, loader, seeded=False)
+
+
+def loader_of(
+    leaf: Leaf, decoder: SampleDecoder | None, code: LoadingCode = NO_CODE
+) -> SampleLoader[Any]:
+    """What makes typed samples of the raw ones of a leaf that is no join."""
     sample_type, config = leaf.sample_type, leaf.config
     crude = sample_type is CrudeSample
     with place_noted(leaf.place):
-        if crude and "part_filter" in config.options:
-            raise DatasetError(
-                f"{leaf.path}: the part_filter in dataset.yaml is not applied to samples that stay "
-                "dicts of their parts; remove it, and let the task encoder leave parts out"
-            )
+        sample_loader, part_filter = code.of(leaf.path, config.code, crude=crude)
         loader: SampleLoader[Any] = SampleLoader(
             sample_type=sample_type,
-            field_map=None if crude else config.field_map,
+            field_map=None if crude or sample_loader is not None else config.field_map,
             decoder=decoder,
             subflavors={**config.subflavors, **leaf.subflavors},
+            sample_loader=sample_loader,
+            part_filter=part_filter,
         )
-    return MapDataset(raw, loader, seeded=False)
+    return loader

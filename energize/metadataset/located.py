@@ -6,6 +6,7 @@ for anything else is an error, and nothing is constructed by name.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -14,8 +15,10 @@ from typing import Any
 
 import yaml
 
+from energize.errors import ConfigError
 from energize.metadataset.problems import Problem, cut, shown
-from energize.storage.bounded import INSIDE_ITSELF, check_yaml
+from energize.metadataset.variables import expanded
+from energize.storage.bounded import INSIDE_ITSELF, MOST_LEVELS, TOO_DEEP, check_yaml
 
 KeyPath = tuple[str | int, ...]
 """The way from the root of a document to a value: keys of mappings and indices of lists."""
@@ -59,7 +62,7 @@ class Located:
 
     def place(self, path: KeyPath = ()) -> str:
         """`file:line (path)`; the line of what encloses it for a path that is not there."""
-        where = f"{self.file}:{self._line(path)}"
+        where = f"{self.file}:{self._line(path)}" if self.lines else str(self.file)
         return f"{where} ({written(path)})" if path else where
 
     def problem(self, path: KeyPath, message: str) -> Problem:
@@ -83,8 +86,12 @@ def written(path: KeyPath) -> str:
     return text
 
 
-def read_yaml(file: Path, problems: list[Problem]) -> Located | None:
-    """The values of `file`, or None when it cannot be read at all; faults go to `problems`."""
+def read_yaml(file: Path, problems: list[Problem], *, variables: bool = False) -> Located | None:
+    """The values of `file`, or None when it cannot be read at all; faults go to `problems`.
+
+    With `variables`, texts are those that `expanded` makes of them; what is written without quotes
+    may become a number that way.
+    """
     content = read_bytes(file, problems)
     if content is None:
         return None
@@ -103,11 +110,35 @@ def read_yaml(file: Path, problems: list[Problem]) -> Located | None:
         fault = str(error)
     else:
         if root is not None:
-            reader = _Reader(file, problems)
+            reader = _Reader(file, problems, variables=variables)
             return Located(file, reader.value(root, ()), reader.lines)
         fault = "the document is empty; expected a mapping with __module__, __class__ and splits"
     problems.append(Problem(place, fault))
     return None
+
+
+def plain_values(data: Any, file: Path, problems: list[Problem]) -> Located:
+    """What a program gives instead of a file, as what could stand in one; faults go to `problems`.
+
+    Paths become texts, tuples lists. Functions and types, which no file holds, are left as they
+    are.
+    """
+
+    def plain(value: Any, path: KeyPath) -> Any:
+        if len(path) > MOST_LEVELS:
+            raise ConfigError(f"{file}: {TOO_DEEP}")
+        if isinstance(value, Mapping):
+            return {str(name): plain(each, (*path, str(name))) for name, each in value.items()}
+        if isinstance(value, list | tuple):
+            return [plain(each, (*path, i)) for i, each in enumerate(value)]
+        text = os.fspath(value) if isinstance(value, os.PathLike) else value
+        try:
+            return expanded(text) if isinstance(text, str) else text
+        except ConfigError as fault:
+            problems.append(Problem(Located(file, None, {}).place(path), str(fault)))
+            return None
+
+    return Located(file, plain(data, ()), {})
 
 
 def read_bytes(file: Path, problems: list[Problem]) -> bytes | None:
@@ -124,8 +155,9 @@ def read_bytes(file: Path, problems: list[Problem]) -> bytes | None:
 class _Reader:
     """Turns nodes into values, noting their lines."""
 
-    def __init__(self, file: Path, problems: list[Problem]) -> None:
+    def __init__(self, file: Path, problems: list[Problem], *, variables: bool) -> None:
         self._file = file
+        self._variables = variables
         self._problems = problems
         self._open: set[int] = set()
         self.lines: dict[KeyPath, int] = {}
@@ -184,11 +216,18 @@ class _Reader:
                 self._fault(each, (*path, _MERGE), "'<<' merges other mappings only")
 
     def _scalar(self, node: yaml.ScalarNode, path: KeyPath) -> Any:
-        convert = _SCALARS.get(node.tag.removeprefix(_TAG))
-        if convert is None:
+        kind, text = node.tag.removeprefix(_TAG), node.value
+        if kind not in _SCALARS:
             return self._unknown_tag(node, path)
+        if self._variables and "${" in text:
+            try:
+                text = expanded(text)
+            except ConfigError as fault:
+                return self._fault(node, path, str(fault))
+            if kind == "str" and node.style is None:
+                kind = next((name for name, each in _PLAIN.items() if each.match(text)), "str")
         try:
-            return convert(node.value)
+            return _SCALARS[kind](text)
         except ValueError:
             return self._fault(
                 node,

@@ -10,12 +10,13 @@ from typing import Any
 
 from energize.errors import nearest
 from energize.metadataset.checking import NodeChecker
-from energize.metadataset.grammar import Grammar, grammar_of
+from energize.metadataset.grammar import OLDER, Grammar, grammar_of
 from energize.metadataset.keys import ENERGIZE, Home, Spec
-from energize.metadataset.located import KeyPath, Located, read_yaml
+from energize.metadataset.located import KeyPath, Located, plain_values, read_yaml
 from energize.metadataset.problems import Problem, as_error, shown
 from energize.metadataset.table import unknown_key
 
+_GIVEN = Path("<a mapping>")
 _HEAD = ("__module__", "__class__", "splits")
 STAGE_FILE = (
     "a file of stages is no metadataset; it is read by get_staged_train_dataset and read_stages"
@@ -23,22 +24,28 @@ STAGE_FILE = (
 
 
 @dataclass(frozen=True, slots=True)
-class Metadataset:
+class MetadatasetFile:
     """A metadataset file, checked by itself: what it refers to was not looked at."""
 
     file: Path
     splits: Mapping[str, Spec]
     text: Located
 
+    @property
+    def older(self) -> bool:
+        """Whether it is written in Energon's older grammar."""
+        return grammar_of(self.text.data) is OLDER
+
     def place(self, path: KeyPath = ()) -> str:
         """Where a path in the document is: `file:line (path)`."""
         return self.text.place(path)
 
 
-def read_metadataset(path: str | os.PathLike[str]) -> Metadataset:
+def read_metadataset(path: str | os.PathLike[str]) -> MetadatasetFile:
     """Read a metadataset file; the files and folders it names are not touched.
 
-    The text is plain data: nothing in it is imported, executed or expanded.
+    The text is plain data: nothing in it is imported or executed. Variables of the environment are
+    put in where a text names them: `${NAME}`, or `${NAME:-default}`.
 
     Raises `MetadatasetError` with every fault of the file, each with its line, its path in the
     document, the value and what was expected; `DatasetNotFoundError` when there is no such file.
@@ -64,10 +71,29 @@ def read_metadataset(path: str | os.PathLike[str]) -> Metadataset:
     return metadataset
 
 
-def load(file: Path, problems: list[Problem]) -> Metadataset | None:
+def load(file: Path, problems: list[Problem]) -> MetadatasetFile | None:
     """The document in `file`, or None when it cannot be used; every fault goes to `problems`."""
     found: list[Problem] = []
-    text = read_yaml(file, found)
+    return _document(file, read_yaml(file, found, variables=True), found, problems)
+
+
+def given(data: Mapping[str, Any]) -> MetadatasetFile:
+    """What a program gives as a mapping in place of a file; relative paths in it begin in the
+    current folder.
+
+    Raises `MetadatasetError` with all faults, each by its path.
+    """
+    found: list[Problem] = []
+    problems: list[Problem] = []
+    file = _document(_GIVEN, plain_values(data, _GIVEN, found), found, problems)
+    if file is None:
+        raise as_error(_GIVEN, problems)
+    return file
+
+
+def _document(
+    file: Path, text: Located | None, found: list[Problem], problems: list[Problem]
+) -> MetadatasetFile | None:
     splits: Mapping[str, Spec] = {}
     if text is not None and isinstance(text.data, dict) and _is_of_stages(text.data):
         found.append(text.problem(("training",), STAGE_FILE))
@@ -76,7 +102,7 @@ def load(file: Path, problems: list[Problem]) -> Metadataset | None:
         splits, faults = _checked(text)
         found += [problem for problem in faults if problem.place not in places]
     problems += sorted(found, key=lambda problem: problem.line)
-    return None if found or text is None else Metadataset(file, splits, text)
+    return None if found or text is None else MetadatasetFile(file, splits, text)
 
 
 def _is_of_stages(data: dict[str, Any]) -> bool:

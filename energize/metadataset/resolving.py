@@ -2,95 +2,49 @@
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from energize.errors import MetadatasetError, nearest
-from energize.metadataset.keys import Composed, ScheduleTable, Spec
+from energize.errors import ConfigError, DatasetNotFoundError, MetadatasetError, nearest
+from energize.metadataset.joiners import joiner_of
+from energize.metadataset.keys import ScheduleTable, Spec
 from energize.metadataset.located import KeyPath
 from energize.metadataset.mixing import inherited_options, options_of
+from energize.metadataset.nodes import JSONL, Blend, JoinedLeaf, JoinedPart, Leaf, Node, Staged
 from energize.metadataset.plans import FaultyError, plan_of
-from energize.metadataset.problems import Problem, as_error, place_noted, shown
-from energize.metadataset.reading import STAGE_FILE, Metadataset, load
-from energize.order import Schedule
+from energize.metadataset.problems import Problem, as_error, shown
+from energize.metadataset.reading import STAGE_FILE, MetadatasetFile, given, load
+from energize.metadataset.stores import resolved_store
 from energize.order.epochs.quotas import Quota
-from energize.order.stages.plan import Stage, StagePlan
-from energize.samples.crude import CrudeSample
-from energize.samples.registry import sample_type_named
-from energize.storage.nv_meta import CRUDE, DatasetConfig, read_dataset_yaml
+from energize.order.stages.plan import Stage
+from energize.sources.subset import Subset, nested
+
+__all__ = [
+    "Blend",
+    "JoinedLeaf",
+    "JoinedPart",
+    "Leaf",
+    "Node",
+    "Staged",
+    "combined_multiplier",
+    "not_staged",
+    "resolve",
+]
 
 _SUFFIXES = (".yaml", ".yml")
 _LISTED = 1000
 _IN_BLEND = "an entry of a blend is one mixture"
 _IN_STAGE = "a stage is one mixture"
+_FOLDERS_ONLY = ("dataset_config", "split_config", "aux")
+_EPOCHIZED = "blend_epochized"
 
-
-@dataclass(frozen=True)
-class Leaf:
-    """One split part of one prepared folder, with the settings that all files on the way gave it.
-
-    `shuffle_over_epochs_multiplier`: epochs shuffled together; None = no shuffle, -1 = drawn with
-    replacement. `place`: where it was written, for messages.
-    """
-
-    path: Path
-    split_part: str
-    subflavors: Mapping[str, Any] = field(default_factory=dict, hash=False)
-    dataset_config: str | None = None
-    split_config: str | None = None
-    shuffle_over_epochs_multiplier: int | None = 1
-    place: str = field(default="", compare=False)
-
-    @cached_property
-    def config(self) -> DatasetConfig:
-        """What the folder's dataset.yaml says of its samples; read once."""
-        with place_noted(self.place):
-            return read_dataset_yaml(self.path, self.dataset_config or "dataset.yaml")
-
-    @cached_property
-    def sample_type(self) -> type[Any]:
-        """The type of samples that it names."""
-        with place_noted(self.place):
-            if self.config.sample_class == CRUDE:
-                return CrudeSample
-            return sample_type_named(self.config.sample_module, self.config.sample_class)
-
-
-@dataclass(frozen=True, slots=True)
-class Blend:
-    """Nodes with their weights as given, not all of which are 0, and how they are mixed.
-
-    `options` are those of `BlendDataset`; with `quotas`, one for each child, of `QuotaDataset`.
-    """
-
-    children: tuple[tuple[Node, float | Fraction | Schedule], ...]
-    place: str = field(default="", compare=False)
-    options: Mapping[str, Any] = field(default_factory=dict, hash=False)
-    quotas: tuple[Quota, ...] | None = None
-    composition: Composed | None = None
-
-    @property
-    def plain(self) -> bool:
-        """Whether fixed weights say everything, so that its weights multiply with those around."""
-        fixed = not any(isinstance(weight, Schedule) for _, weight in self.children)
-        return fixed and not self.options and self.quotas is None
-
-
-Node = Leaf | Blend
-
-
-@dataclass(frozen=True, slots=True)
-class Staged:
-    """Stages of a run, each with the node it reads; only ever the outermost of what is read."""
-
-    plan: StagePlan[Node]
-    place: str = field(default="", compare=False)
+_log = logging.getLogger("energize")
 
 
 def not_staged(node: Node | Staged, place: str, reason: str) -> Node:
@@ -100,13 +54,21 @@ def not_staged(node: Node | Staged, place: str, reason: str) -> Node:
     return node
 
 
-def resolve(source: str | os.PathLike[str] | Metadataset, split_part: str) -> Node | Staged:
-    """What `split_part` of a metadataset, or of a prepared folder, is made of.
+def resolve(
+    source: str | os.PathLike[str] | MetadatasetFile | Mapping[str, Any],
+    split_part: str,
+    asked: Spec | None = None,
+    *,
+    existing: bool = True,
+) -> Node | Staged:
+    """What `split_part` of a metadataset (a file, or a mapping with what one would say), or of a
+    prepared folder, is made of.
 
     Paths in a file are relative to the folder the file is in. Settings of outer files win over
     those of inner ones; the outer `split_part` names the split of an inner file, unless the entry
     gives its own. A split with stages is `Staged`. Only metadataset files are read, no shard and no
-    `.nv-meta`.
+    `.nv-meta`. `asked` has settings that win over those of all files: those of an entry that names
+    `source`. With `existing=False`, datasets and stores need not be there.
 
     Raises `MetadatasetError` with every fault of all files on the way (`DatasetNotFoundError` when
     nothing but paths that do not exist is wrong).
@@ -118,14 +80,16 @@ def resolve(source: str | os.PathLike[str] | Metadataset, split_part: str) -> No
     >>> leaf.path.name, leaf.split_part
     ('captions', 'train')
     """
-    resolver = _Resolver()
-    outer = _Inherited(split_part)
-    file = source.file if isinstance(source, Metadataset) else Path(source)
+    resolver = _Resolver(existing)
+    if isinstance(source, Mapping):
+        source = given(source)
+    outer, asked = _Inherited(split_part), asked or Spec(path="")
+    file = source.file if isinstance(source, MetadatasetFile) else Path(source)
     try:
-        if isinstance(source, Metadataset):
-            node = resolver.split(source, outer)
+        if isinstance(source, MetadatasetFile):
+            node = resolver.split(source, outer.with_entry(asked))
         else:
-            node = resolver.path(file, Spec(path=str(file)), outer, str(file))
+            node = resolver.path(file, replace(asked, path=str(file)), outer, str(file))
     except FaultyError as error:
         raise as_error(file, [*resolver.problems, *error.problems]) from None
     if resolver.problems:
@@ -141,6 +105,7 @@ class _Inherited:
     options: Mapping[str, Any] = field(default_factory=dict)
     subflavors: Mapping[str, Any] = field(default_factory=dict)
     multiplier: int | None = 1
+    subset: Subset | None = None
     chain: tuple[tuple[Path, str], ...] = ()
     place: str = ""
 
@@ -150,6 +115,7 @@ class _Inherited:
             split_part=spec.split_part or self.split_part,
             subflavors={**spec.own_subflavors, **self.subflavors},
             multiplier=combined_multiplier(self.multiplier, spec.shuffle_over_epochs_multiplier),
+            subset=nested(spec.subset, self.subset),
         )
 
 
@@ -163,11 +129,12 @@ def combined_multiplier(outer: int | None, inner: int | None) -> int | None:
 class _Resolver:
     """Follows files, each read once, and collects what is wrong in any of them."""
 
-    def __init__(self) -> None:
+    def __init__(self, existing: bool) -> None:
+        self._existing = existing
         self.problems: list[Problem] = []
-        self._read: dict[Path, Metadataset | None] = {}
+        self._read: dict[Path, MetadatasetFile | None] = {}
 
-    def split(self, metadataset: Metadataset, outer: _Inherited) -> Node | Staged:
+    def split(self, metadataset: MetadatasetFile, outer: _Inherited) -> Node | Staged:
         """The split of `metadataset` that `outer` asks for."""
         name = outer.split_part
         link = (metadataset.file.resolve(), name)
@@ -188,7 +155,7 @@ class _Resolver:
         return self._node(metadataset, spec, ("splits", name), inner)
 
     def _staged(
-        self, metadataset: Metadataset, spec: Spec, path: KeyPath, outer: _Inherited
+        self, metadataset: MetadatasetFile, spec: Spec, path: KeyPath, outer: _Inherited
     ) -> Staged:
         def part(each: Spec, at: KeyPath) -> Node | None:
             return self._part(metadataset, each, at, outer, _IN_STAGE)
@@ -200,29 +167,113 @@ class _Resolver:
         return Staged(plan.with_datasets(_found), metadataset.place(here))
 
     def _node(
-        self, metadataset: Metadataset, spec: Spec, path: KeyPath, outer: _Inherited
+        self, metadataset: MetadatasetFile, spec: Spec, path: KeyPath, outer: _Inherited
     ) -> Node | Staged:
-        if not spec.entries:
+        node = self._listed(metadataset, spec, path, outer)
+        if spec.packing is None:
+            return node
+        if isinstance(node, Staged):
+            place = metadataset.place((*path, "packing"))
+            raise FaultyError(Problem(place, "a split with stages is packed stage by stage"))
+        return replace(node, packing=spec.packing)
+
+    def _listed(
+        self, metadataset: MetadatasetFile, spec: Spec, path: KeyPath, outer: _Inherited
+    ) -> Node | Staged:
+        if spec.kind == "path":
             place = metadataset.place((*path, "path"))
-            return self.path(metadataset.file.parent / spec.path, spec, outer, place)
-        here = (*path, "blend" if spec.blend else "datasets")
+            aux = self._stores(metadataset, spec, path)
+            return self.path(metadataset.file.parent / spec.path, spec, outer, place, aux)
+        if spec.kind == "join":
+            return self._join(metadataset, spec, path, outer)
+        self._check_relative(spec, metadataset.place((*path, "subset")))
+        here = (*path, spec.kind)
         options = options_of(spec, outer.options)
-        inner = replace(outer, options=inherited_options(spec, options, outer.options))
-        weights = [
-            each.weight.schedule() if isinstance(each.weight, ScheduleTable) else each.weight
-            for each in spec.entries
-        ]
+        inner = replace(
+            outer,
+            options=inherited_options(spec, options, outer.options),
+            subset=nested(spec.subset, outer.subset),
+        )
         parts = [
             self._part(metadataset, entry, (*here, i), inner, _IN_BLEND)
             for i, entry in enumerate(spec.entries)
         ]
-        children = [(part, w) for part, w in zip(parts, weights, strict=True) if part is not None]
-        quotas = tuple(entry.quota() for entry in spec.entries) if spec.by_quotas else None
-        place = metadataset.place(here)
-        return Blend(tuple(children), place, options, quotas, spec.composition)
+        children = [
+            (part, _weight(entry), entry.quota())
+            for part, entry in zip(parts, spec.entries, strict=True)
+            if part is not None
+        ]
+        if spec.kind == _EPOCHIZED:
+            children = [each for child in children for each in _flattened(*child)]
+        return Blend(
+            tuple((part, weight) for part, weight, _ in children),
+            metadataset.place(here),
+            options,
+            tuple(quota for _, _, quota in children) if spec.by_quotas else None,
+            spec.composition,
+            "blend" if spec.datasets else spec.kind,
+        )
+
+    def _join(
+        self, metadataset: MetadatasetFile, spec: Spec, path: KeyPath, outer: _Inherited
+    ) -> JoinedLeaf:
+        """What the join `spec` at `path` reads; faults of its parts are told together."""
+        inner = outer.with_entry(spec)
+        around = replace(inner, subset=None, multiplier=1)
+        parts: list[JoinedPart] = []
+        found: list[Problem] = []
+        for name, entry in spec.joined:
+            at = metadataset.place((*path, "join", name, "path"))
+            given = replace(
+                entry,
+                dataset_config=entry.dataset_config or spec.dataset_config,
+                split_config=entry.split_config or spec.split_config,
+            )
+            if entry.shuffle_over_epochs_multiplier != 1:
+                _log.warning("%s: the order is that of the join; the multiplier here is not", at)
+            try:
+                leaf = self.path(metadataset.file.parent / entry.path, given, around, at)
+                if not isinstance(leaf, Leaf) or leaf.is_jsonl:
+                    text = f"what is joined are prepared folders, and {entry.path!r} is none"
+                    raise FaultyError(Problem(at, text))
+            except FaultyError as error:
+                found += error.problems
+                continue
+            named = name if isinstance(name, str) else None
+            parts.append(JoinedPart(leaf, entry.nonmatch, named))
+        if found:
+            raise FaultyError(*found)
+        first = parts[0].leaf
+        return JoinedLeaf(
+            path=first.path,
+            split_part=first.split_part,
+            subflavors=first.subflavors,
+            dataset_config=first.dataset_config,
+            split_config=first.split_config,
+            shuffle_over_epochs_multiplier=inner.multiplier,
+            place=metadataset.place((*path, "join")),
+            subset=inner.subset,
+            parts=tuple(parts),
+            joiner=joiner_of(spec.joiner),
+            cache=metadataset.file.with_name(f"{metadataset.file.name}.cache"),
+        )
+
+    def _check_relative(self, spec: Spec, place: str) -> None:
+        """Note a subset by numbers of samples where it is not a single dataset that has them."""
+        if spec.subset is not None and spec.subset.samples is not None:
+            text = (
+                f"the subset {spec.subset} counts samples, which is only allowed for a leaf "
+                "dataset; of a blend or a metadataset take percentages"
+            )
+            self.problems.append(Problem(place, text))
 
     def _part(
-        self, metadataset: Metadataset, spec: Spec, path: KeyPath, outer: _Inherited, reason: str
+        self,
+        metadataset: MetadatasetFile,
+        spec: Spec,
+        path: KeyPath,
+        outer: _Inherited,
+        reason: str,
     ) -> Node | None:
         """One of several nodes; None for one of which nothing can be made, which is noted."""
         try:
@@ -234,14 +285,42 @@ class _Resolver:
             text = _has_stages(node, reason)
             self.problems.append(Problem(metadataset.place((*path, "path")), text))
             return None
+        if node.packing is not None and reason != _IN_STAGE:
+            text = "this file packs its samples, and here they are mixed with others first; " + (
+                "give packing to the split that mixes them, and remove it there"
+            )
+            self.problems.append(Problem(metadataset.place((*path, "path")), text))
+            return None
         return node
 
-    def path(self, path: Path, spec: Spec, outer: _Inherited, place: str) -> Node | Staged:
+    def _stores(self, metadataset: MetadatasetFile, spec: Spec, path: KeyPath) -> Mapping[str, str]:
+        """The stores that `aux` names; what is wrong with them is noted."""
+        stores = {}
+        for name, ref in (spec.aux or {}).items():
+            try:
+                stores[name] = resolved_store(ref, metadataset.file.parent, existing=self._existing)
+            except (ConfigError, DatasetNotFoundError) as fault:
+                missing = isinstance(fault, DatasetNotFoundError)
+                place = metadataset.place((*path, "aux", name))
+                self.problems.append(Problem(place, str(fault), not_found=missing))
+        return stores
+
+    def path(
+        self,
+        path: Path,
+        spec: Spec,
+        outer: _Inherited,
+        place: str,
+        aux: Mapping[str, str] | None = None,
+    ) -> Node | Staged:
         """What the entry `spec` at `place` refers to, its path being `path`."""
         inner = replace(outer.with_entry(spec), place=place)
-        if not os.path.exists(path):  # Path.exists raises in folders that may not be entered
+        there = os.path.exists(path)  # Path.exists raises in folders that may not be entered
+        if not there and (self._existing or path.suffix in _SUFFIXES):
             raise FaultyError(Problem(place, _not_found(path, spec.path), not_found=True))
-        if path.is_dir():
+        if not there or path.is_dir() or path.suffix == JSONL:
+            if path.suffix == JSONL and not path.is_dir():
+                _check_folders_only(spec, ("dataset_config", "split_config"), place, "a file")
             return Leaf(
                 path=_tidied(path),
                 split_part=inner.split_part,
@@ -250,20 +329,19 @@ class _Resolver:
                 split_config=spec.split_config,
                 shuffle_over_epochs_multiplier=inner.multiplier,
                 place=place,
+                aux={} if aux is None else aux,
+                subset=inner.subset,
             )
         if path.suffix not in _SUFFIXES:
-            text = f"expected a prepared folder or a metadataset .yaml; got {shown(spec.path)}"
+            text = "expected a prepared folder, a .jsonl file or a metadataset .yaml; got "
+            text += shown(spec.path)
             text += f"; {STAGE_FILE}" if path.suffix == ".toml" else ""
             raise FaultyError(Problem(place, text))
-        for key in ("dataset_config", "split_config"):
-            if getattr(spec, key) is not None:
-                text = (
-                    f"{key} is for prepared folders, and {spec.path!r} is a metadataset; remove it"
-                )
-                raise FaultyError(Problem(place, text))
+        self._check_relative(spec, place)
+        _check_folders_only(spec, _FOLDERS_ONLY, place, "a metadataset")
         return self.split(self._loaded(path, place if outer.chain else ""), inner)
 
-    def _loaded(self, file: Path, place: str) -> Metadataset:
+    def _loaded(self, file: Path, place: str) -> MetadatasetFile:
         key = file.resolve()
         found: list[Problem] = []
         if key not in self._read:
@@ -279,6 +357,34 @@ def _found(stage: Stage[Node | None]) -> Node:
     if stage.dataset is None:
         raise FaultyError
     return stage.dataset
+
+
+def _check_folders_only(spec: Spec, keys: Sequence[str], place: str, what: str) -> None:
+    """Refuse keys of folders for a path that is something else."""
+    for key in keys:
+        if getattr(spec, key) is not None:
+            text = f"{key} is for prepared folders, and {spec.path!r} is {what}; remove it"
+            raise FaultyError(Problem(place, text))
+
+
+def _weight(entry: Spec) -> Any:
+    """The weight of an entry, as what a blend takes."""
+    weight = entry.weight
+    return weight.schedule() if isinstance(weight, ScheduleTable) else weight
+
+
+def _flattened(node: Node, weight: Any, quota: Quota) -> list[tuple[Node, Any, Quota]]:
+    """An entry of blend_epochized; of another one in it the entries, repetitions multiplied."""
+    if isinstance(node, Leaf) or node.kind != _EPOCHIZED or node.quotas is None:
+        return [(node, weight, quota)]
+    return [
+        (child, 1, Quota(repeat=float(_passes(quota) * _passes(inner))))
+        for (child, _), inner in zip(node.children, node.quotas, strict=True)
+    ]
+
+
+def _passes(quota: Quota) -> Fraction:
+    return Fraction(str(1 if quota.repeat is None else quota.repeat))
 
 
 def _has_stages(node: Staged, reason: str) -> str:
@@ -298,8 +404,10 @@ def _not_found(path: Path, given: str) -> str:
     if "://" in given:
         return f"{given!r} is remote; this version reads local folders, so mount it or copy it"
     text = f"{given!r} does not exist, looked for {os.path.abspath(path)}"
-    if "$" in given or given.startswith("~"):
-        return f"{text}; variables and ~ are not expanded, write the path out"
+    if given.startswith("~"):
+        return f"{text}; ~ is not expanded, write ${{HOME}}{given[1:]}"
+    if "$" in given:
+        return f"{text}; a variable is written ${{NAME}}"
     folder = path.parent
     if not os.access(folder, os.R_OK | os.X_OK):
         return f"{text}, in a folder that does not exist or cannot be read"

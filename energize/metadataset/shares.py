@@ -10,7 +10,8 @@ from fractions import Fraction
 from typing import Any
 
 from energize.errors import ConfigError, WeightError
-from energize.metadataset.leaves import STORED
+from energize.metadataset.leaves import source_of
+from energize.metadataset.nodes import JoinedLeaf
 from energize.metadataset.problems import place_noted
 from energize.metadataset.resolving import Blend, Leaf, Node, Staged
 from energize.order import Schedule
@@ -138,7 +139,7 @@ def _counts(node: Blend, quotas: Sequence[Quota]) -> list[int]:
 def _size(node: Node) -> int:
     """The samples of an epoch."""
     if isinstance(node, Leaf):
-        return STORED.source(node).sources[0].count
+        return source_of(node).count
     if node.quotas is None:
         raise ConfigError(
             f"{node.place}: how many samples this weighted blend gives to an epoch is not known "
@@ -155,12 +156,21 @@ def _normalised(weights: Sequence[Fraction]) -> list[Fraction]:
 
 def _identity(leaf: Leaf) -> str:
     """Equal for leaves that read the same samples with the same settings."""
-    settings = (
+    return json.dumps(_settings(leaf), sort_keys=True)
+
+
+def _settings(leaf: Leaf) -> list[Any]:
+    settings: list[Any] = [
         str(leaf.path.resolve()),
         leaf.split_part,
         dict(leaf.subflavors),
         leaf.dataset_config,
         leaf.split_config,
         leaf.shuffle_over_epochs_multiplier,
-    )
-    return json.dumps(settings, sort_keys=True)
+        dict(leaf.aux),
+        repr(leaf.subset),
+    ]
+    if isinstance(leaf, JoinedLeaf):
+        parts = [[_settings(each.leaf), each.nonmatch, each.name] for each in leaf.parts]
+        settings += [parts, repr(leaf.joiner)]
+    return settings

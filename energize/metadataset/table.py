@@ -19,15 +19,16 @@ from energize.metadataset.problems import number_hint, shown
 class Key:
     """A key of a mapping: what has it, what it means, and what values it takes.
 
-    `nodes`: the place of the nodes that it lists. `table`: the class of a mapping that it may hold.
-    `called`: what messages call these. The name, the default and what checks plain values are those
-    of the field.
+    `nodes`: the place of the nodes that it lists, or with `named` also maps names to. `table`: the
+    class of a mapping that it may hold. `called`: what messages call these. The name, the default
+    and what checks plain values are those of the field.
     """
 
     home: str
     means: str = ""
     required: bool = False
     nodes: str = ""
+    named: bool = False
     table: type[Table] | None = None
     called: str = ""
     name: str = ""

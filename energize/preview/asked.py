@@ -15,9 +15,11 @@ from energize.dataset import IndexedDataset
 from energize.errors import ConfigError
 from energize.metadataset import Blend, Leaf, Node, Staged, resolve
 from energize.metadataset.building import get_train_dataset
-from energize.metadataset.shares import asked_shares
+from energize.metadataset.nodes import JoinedLeaf
+from energize.metadataset.shares import asked_shares, leaves_of
 from energize.order.schedule import Schedule
-from energize.sources.webdataset import WebdatasetSource
+from energize.sources.base import Source
+from energize.sources.joined import JoinedSource
 from energize.topology import WorkerConfig
 from energize.wrappers.staged import StagedDataset
 
@@ -56,12 +58,16 @@ def read_mix(
     split_part: str,
     batch_size: int | None,
     seed: int,
+    unbatched: bool = False,
+    reads: bool = False,
     **options: Any,
 ) -> AskedMix:
     """What `get_train_dataset` with one task encoder makes of `path`; see there for `options`.
 
-    A `batch_size` of None is a whole global batch where the mix is composed of such, else 1. A file
-    of stages is what `get_staged_train_dataset` makes of it. Raises what they raise.
+    A `batch_size` of None is a whole global batch where the mix is composed of such, else 1;
+    `unbatched`, items are encoded samples. A file of stages is what `get_staged_train_dataset`
+    makes of it. What only making samples needs, code of folders and stores of cookers, is left out
+    unless it `reads`. Raises what they raise.
     """
     config = WorkerConfig(seed_offset=seed)
     node: Node | Staged
@@ -69,14 +75,42 @@ def read_mix(
         node = Staged(read_stages(path, split_part).with_datasets(stage_node), str(path))
     else:
         node = resolve(path, split_part)
-    size = _global_batch_size(node) if batch_size is None else batch_size
+    if not reads:
+        options |= _stand_ins(node)
+    if "task_encoder" not in options:
+        if isinstance(node, Staged):
+            plan = node.plan.with_datasets(lambda stage: _without_stores(stage.dataset))
+            node = replace(node, plan=plan)
+        else:
+            node = _without_stores(node)
+    size: int | None = _global_batch_size(node) if batch_size is None else batch_size
+    size = None if unbatched else size
     dataset = get_train_dataset(node, batch_size=size, worker_config=config, **options)
     if isinstance(node, Staged):
         staged = cast("StagedDataset[Any]", dataset)
         return AskedMix(staged, _asked_at_start(node, staged), changes=True)
     mixed = cast("IndexedDataset[Any]", dataset)
-    sources = cast("tuple[WebdatasetSource, ...]", mixed.sources)
-    return AskedMix(mixed, _asked(node, sources), _changes(node))
+    return AskedMix(mixed, _asked(node, mixed.sources), _changes(node))
+
+
+def _stand_ins(node: Node | Staged) -> dict[str, Any]:
+    """Functions in place of those that folders bring along, which are never called."""
+    nodes = [stage.dataset for stage in node.plan.stages] if isinstance(node, Staged) else [node]
+    leaves = [leaf for each in nodes for leaf in leaves_of(each)]
+    parts = [part.leaf for leaf in leaves if isinstance(leaf, JoinedLeaf) for part in leaf.parts]
+    coded = [leaf for leaf in (*leaves, *parts) if leaf.config.code]
+    return {
+        name: {leaf.path: stand_in for leaf in coded if name in leaf.config.code}
+        for name, stand_in in (("sample_loader", dict), ("part_filter", bool))
+    }
+
+
+def _without_stores(node: Node) -> Node:
+    """The node without what only cookers read, which decides no order."""
+    if isinstance(node, Leaf):
+        return replace(node, aux={}) if node.aux else node
+    children = tuple((_without_stores(child), weight) for child, weight in node.children)
+    return replace(node, children=children)
 
 
 def _global_batch_size(node: Node | Staged) -> int:
@@ -86,7 +120,7 @@ def _global_batch_size(node: Node | Staged) -> int:
 
 def _asked_at_start(node: Staged, dataset: StagedDataset[Any]) -> tuple[Asked | None, ...]:
     """What the first stage asks for; of sources that only later ones read, no sample yet."""
-    sources = cast("tuple[WebdatasetSource, ...]", dataset.sources)
+    sources = dataset.sources
     asked: dict[int, Asked | None] = {}
     for number, stage in enumerate(node.plan.stages):
         rows = dataset.numbers_of(number).tolist()
@@ -97,7 +131,7 @@ def _asked_at_start(node: Staged, dataset: StagedDataset[Any]) -> tuple[Asked | 
     return tuple(asked[row] for row in range(len(sources)))
 
 
-def _asked(node: Node, sources: Sequence[WebdatasetSource]) -> tuple[Asked | None, ...]:
+def _asked(node: Node, sources: Sequence[Source[Any]]) -> tuple[Asked | None, ...]:
     """What is asked for each source: by its folder, and of one folder by their order.
 
     Several leaves may be read as one source, when what their settings say is equal; and a leaf that
@@ -159,8 +193,16 @@ def _summed(entries: Sequence[_Entry]) -> Asked:
     )
 
 
-def _folder(read: Leaf | WebdatasetSource) -> object:
-    return read.path.resolve(), read.split_part, read.split_config
+def _folder(read: Any) -> object:
+    """What a leaf, or a source, reads: a folder, a file, which has no split parts, or a join."""
+    if isinstance(read, JoinedLeaf):
+        return tuple(_folder(part.leaf) for part in read.parts)
+    if isinstance(read, JoinedSource):
+        return tuple(_folder(part) for part in read.parts)
+    path = read.path.resolve()
+    if path.is_file():
+        return path
+    return path, read.split_part, read.split_file if isinstance(read, Leaf) else read.split_config
 
 
 def _weight_text(node: Blend, number: int) -> str:

@@ -14,6 +14,7 @@ from energize.numbers import checked_whole
 from energize.preview.arguments import checked_steps, indexed
 from energize.refs import Refs
 from energize.sources.base import Source
+from energize.sources.joined import JoinedSource
 from energize.sources.naming import source_labels
 from energize.sources.webdataset import WebdatasetSource
 
@@ -112,7 +113,11 @@ def _samples(
 def _located(
     source: Source[Any], index: Int64Array, *, keys: bool
 ) -> Iterator[tuple[str | None, int, str | None]]:
-    """The shard of each sample, its number there, and its key."""
+    """The shard of each sample, its number there, and its key; of a joined one, those of its first
+    part.
+    """
+    if isinstance(source, JoinedSource):
+        return _located(source.parts[0], source.matches[index, 0], keys=keys)
     if not isinstance(source, WebdatasetSource):
         return ((None, number, None) for number in index.tolist())
     shards, numbers = source.locate(index)

@@ -1,6 +1,7 @@
 """Mixing options in metadataset files: what is read is what the file says."""
 
 import inspect
+import logging
 import re
 from collections import Counter
 from fractions import Fraction
@@ -407,9 +408,9 @@ ENDLESS = {"blend": [{"path": A}, {"path": B}]}
         ({"blend": [{"path": A, "shuffle_over_epochs_multiplier": 2, "repeat": 1}]}, ConfigError,
          "a quota does"),
         ({"blend": [{"path": "composition.yaml"}, {"path": C}]}, ConfigError, "the outermost one"),
-        ({"composition": {"method": "stratified", "global_batch_size": 4},
+        ({"composition": {"method": "per_stream", "global_batch_size": 4},
           "blend": [{"path": A, "proportion": 1}, {"path": B, "proportion": 99}]}, ConfigError,
-         "smallest global batch that holds all streams has 45"),
+         "gives 1 samples to an epoch and cannot fill one global batch of 4"),
     ],
 )  # fmt: skip
 def test_errors_of_the_engine_say_where_they_were_asked_for(mix, node, kind, told):
@@ -418,9 +419,12 @@ def test_errors_of_the_engine_say_where_they_were_asked_for(mix, node, kind, tol
     assert re.search(r"\n  asked for at \S+\.yaml:\d+ \(splits\.train\.blend", text)
 
 
-def test_quotas_decide_orders_and_count_samples(mix):
+def test_quotas_decide_orders_and_count_samples(mix, caplog):
     file = mix(blend=[{"path": A, "repeat": 2}, {"path": C, "repeat": 2}])
-    assert "a quota does" in fault(ConfigError, file, shuffle_buffer_size=10)
+    assert "a quota does" in fault(ConfigError, file, shuffle_over_epochs_multiplier=-1)
+    caplog.set_level(logging.INFO, "energize")
+    assert build(file, shuffle_buffer_size=10) == build(file)
+    assert "shuffle_buffer_size=10 says in which order" in caplog.text
     several = fault(ConfigError, file, batch_size=4, task_encoder=encoders())
     assert "several task encoders" in several
     in_order = seen(build(file, shuffle_over_epochs_multiplier=None))

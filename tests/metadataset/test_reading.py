@@ -116,15 +116,16 @@ def test_all_faults_are_reported_together_in_the_order_of_the_file(file):
         """,
     )
     keys = "path, split_part, subflavors, shuffle_over_epochs_multiplier, dataset_config, "
+    keys += "split_config, aux, subset, "
     assert text.splitlines() == [
         "4 errors in mix.yaml:",
         "  1. mix.yaml:7 (splits.train.blend[0].wieght): unknown key 'wieght'; did you mean "
-        f"'weight'? Valid keys here: {keys}split_config, weight, min_share, max_share, max_epochs, "
+        f"'weight'? Valid keys here: {keys}weight, min_share, max_share, max_epochs, "
         "proportion, repeat, choose",
         "  2. mix.yaml:9 (splits.train.blend[1].weight): expected a finite number, 0 or more, or a "
         "schedule (a mapping with 'points'); got -0.5",
         "  3. mix.yaml:11 (splits.val.pth): unknown key 'pth'; did you mean 'path'? Valid keys "
-        f"here: {keys}split_config, blend, stages",
+        f"here: {keys}blend, blend_epochized, join, concat, stages",
         "  4. mix.yaml:12 (splits.val): the key 'val' is given twice, first in line 10; remove one",
     ]
 
@@ -160,15 +161,6 @@ def test_no_weights_are_equal_weights(file):
     assert [e.weight for e in entries] == [1, 1]
 
 
-@pytest.mark.parametrize("key", ["join", "blend_epochized", "aux", "subset", "repetitions"])
-def test_keys_of_later_versions_are_called_unsupported_by_name(file, key):
-    text = message(file, f"splits: {{a: {{{key}: [1]}}}}")
-    assert f"(splits.a.{key}): unsupported key {key!r}" in text
-    assert "Valid keys here: path, split_part" in text
-    if key in ("join", "blend_epochized"):
-        assert "neither" not in text
-
-
 @pytest.mark.parametrize(
     ("node", "told"),
     [
@@ -177,10 +169,10 @@ def test_keys_of_later_versions_are_called_unsupported_by_name(file, key):
         ("{subflavors: {}}", "a): neither 'path' nor 'blend' is given"),
         ("{path: x, weight: 1}", "a.weight): the key 'weight' has no place here"),
         ("{blend: [{path: x}], subflavors: {}}", "a.subflavors): the key 'subflavors' has no"),
-        ("data/x", "a): expected a dataset (a mapping with 'path') or a blend (a mapping with "
-         "'blend'); got 'data/x'; write `path: data/x`"),
+        ("data/x", "a): expected a dataset (a mapping with 'path'), a blend (one with 'blend' or "
+         "'blend_epochized') or a join (one with 'join'); got 'data/x'; write `path: data/x`"),
         ("[{path: x}]", "a): expected a dataset"),
-        ("{path: 7}", "a.path): expected text: a prepared folder or a metadataset .yaml"),
+        ("{path: 7}", "a.path): expected text: a prepared folder, a .jsonl file or a metadata"),
         ("{path: ''}", "a.path): expected text"),
         ("{path: x, subflavors: [1]}", "a.subflavors): expected a mapping; got [1]"),
         ("{path: x, dataset_config: [1]}", "a.dataset_config): expected text"),

@@ -199,7 +199,7 @@ def test_all_faults_of_all_files_are_reported_together(folder):
         f"  1. {mix}:6 ({train}[0].path): 'data/capions' does not exist, looked for "
         f"{folder}/data/capions; did you mean 'captions'?"
     )
-    assert lines[2].startswith(f"  2. {mix}:7 ({train}[1].path): expected a prepared folder or a")
+    assert lines[2].startswith(f"  2. {mix}:7 ({train}[1].path): expected a prepared folder, a")
     assert lines[2].endswith("; got 'notes.txt'")
     assert lines[3].startswith(f"  3. {broken}:5 (splits.train.pth): unknown key 'pth'")
     assert lines[3].endswith(f"(included from {mix}:9 ({train}[2].blend[0].path))")
@@ -212,8 +212,8 @@ def test_all_faults_of_all_files_are_reported_together(folder):
     [
         ("data/photo", "did you mean 'photos'?"),
         ("nowhere/at/all", "in a folder that does not exist or cannot be read"),
-        ("${DATA}/photos", "variables and ~ are not expanded"),
-        ("~/photos", "variables and ~ are not expanded"),
+        ("$DATA/photos", "a variable is written ${NAME}"),
+        ("~/photos", "~ is not expanded, write ${HOME}/photos"),
         ("s3://bucket/photos", "'s3://bucket/photos' is remote"),
         ("a\0b", "does not exist"),
         ("x" * 5000, "does not exist"),
@@ -231,7 +231,7 @@ def test_a_given_path_that_cannot_be_used(folder):
     assert "looked for" in text
     assert "did you mean 'photos'?" in text
     (folder / "notes.txt").write_text("x")
-    assert "expected a prepared folder or a metadataset .yaml" in fault("notes.txt")
+    assert "expected a prepared folder, a .jsonl file or a metadataset" in fault("notes.txt")
 
 
 def test_weights_made_by_hand_are_checked(folder):

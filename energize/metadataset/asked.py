@@ -1,0 +1,30 @@
+"""Settings of datasets that a program gives beside the path."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+from energize.metadataset.keys import Spec
+from energize.metadataset.nodes import Blend, Leaf, Staged
+from energize.metadataset.resolving import resolve
+
+T = TypeVar("T")
+
+_SETTINGS = ("dataset_config", "split_config", "subflavors", "subset")
+
+
+def asked_for(path: T, split_part: str, arguments: dict[str, Any]) -> T | Leaf | Blend | Staged:
+    """What `path` stands for, with those settings among the `arguments`, which are taken out.
+
+    They are the settings of an entry of a metadataset that names the path, and win over those of
+    files. Without any, and for what was resolved already, the path itself. Raises what `resolve`
+    raises.
+
+    >>> asked_for("cats", "train", {"handler": None})
+    'cats'
+    """
+    if isinstance(path, Leaf | Blend | Staged):
+        return path
+    given = {name: arguments.pop(name) for name in _SETTINGS if name in arguments}
+    asked: Any = path
+    return resolve(asked, split_part, Spec(path="", **given)) if any(given.values()) else path

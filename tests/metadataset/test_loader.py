@@ -1,0 +1,261 @@
+"""Datasets asked for in Megatron-Energon's way: loaded, traversed, prepared."""
+
+from __future__ import annotations
+
+import pytest
+
+from energize import (
+    ConfigError,
+    DatasetNotFoundError,
+    MetadatasetError,
+    NotPreparedError,
+    WorkerConfig,
+    get_train_dataset,
+    get_val_dataset,
+    load_dataset,
+    prepare_metadataset,
+    traverse_metadataset,
+)
+from energize.epathlib import EPath
+from energize.flavors.webdataset.metadata import EnergonDatasetType, get_dataset_type
+from energize.metadataset import (
+    DatasetBlendMode,
+    DatasetLoader,
+    DatasetReference,
+    Metadataset,
+    MetadatasetV2,
+)
+from energize.prepare.jsonl import prepare_jsonl
+from energize.sources.subset import Subset
+from tests.support.joining import Pair, keys, pair, texts
+from tests.support.metadatasets import written
+
+CONFIG = WorkerConfig(rank=0, world_size=1, num_workers=0)
+JOINER = {"__module__": "tests.support.joining", "__class__": "Pair"}
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for number, name in enumerate("abc"):
+        shards = [keys(*range(100 * number, 100 * number + 6)), keys(100 * number + 50)]
+        texts(tmp_path / name, shards, splits={"train": [0], "val": [1]})
+    texts(tmp_path / "notes", [keys(*range(6)), keys(50)], prefix="note ")
+    texts(tmp_path / "crude", [keys(*range(3))], sample_type="CrudeWebdataset")
+    (tmp_path / "lines.jsonl").write_text('{"x": 1}\n{"x": 2}\n')
+    prepare_jsonl(tmp_path / "lines.jsonl")
+    return tmp_path
+
+
+def loaded(source, split="train", training=False, **more):
+    found = load_dataset(source).get_datasets(
+        training=training, split_part=split, worker_config=CONFIG, **more
+    )
+    return found.blend_mode, found.datasets
+
+
+def test_weights_are_normalised_and_multiplied(folder):
+    inner = {"blend": [{"path": "a", "weight": 1}, {"path": "b", "weight": 3}]}
+    written(folder / "inner.yaml", inner)
+    node = {"blend": [{"path": "inner.yaml", "weight": 3}, {"path": "c", "weight": 1}]}
+    mode, datasets = loaded(written(folder / "mix.yaml", node, "megatron.energon"))
+    assert mode is DatasetBlendMode.DATASET_WEIGHT
+    assert [each.weight for each in datasets] == [0.1875, 0.5625, 0.25]
+    assert [each.dataset.paths[0].name for each in datasets] == ["a", "b", "c"]
+    assert [len(each.dataset) for each in datasets] == [6, 6, 6]
+    assert [each.repetitions for each in datasets] == [None] * 3
+
+
+def test_settings_of_the_call_win(folder):
+    entry = {"path": "a", "subflavors": {"x": 1, "y": 1}, "shuffle_over_epochs_multiplier": 2}
+    file = written(folder / "mix.yaml", {"blend": [entry, {"path": "b"}]})
+    half = Subset(ratios=(0.0, 0.5))
+    _, datasets = loaded(
+        file, subflavors={"y": 2}, shuffle_over_epochs_multiplier=3, subset=half, training=True
+    )
+    first = datasets[0].dataset
+    assert first.subflavors == {"x": 1, "y": 2}
+    assert first.shuffle_over_epochs == 6
+    assert len(first) == 3
+    seen = sorted(sample.__key__ for sample in first.build().at(range(18)))
+    assert seen == sorted(keys(*range(3)) * 6)
+
+
+def test_datasets_are_built(folder):
+    _, ((single),) = loaded("a", split="val")
+    assert [sample.text for sample in single.dataset.build()] == keys(50)
+    mode, (lines,) = loaded("lines.jsonl")
+    assert mode is DatasetBlendMode.NONE
+    assert [sample["json"]["x"] for sample in lines.dataset.build()] == [1, 2]
+    join = {"join": [{"path": "a"}, {"path": "notes", "split_part": "train"}], "joiner": JOINER}
+    _, (joined,) = loaded(written(folder / "join.yaml", join))
+    assert [each.name for each in joined.dataset.paths] == ["a", "notes"]
+    samples = list(joined.dataset.build())
+    assert all(isinstance(sample, Pair) for sample in samples)
+    assert [sample.note for sample in samples] == [f"note {key}" for key in keys(*range(6))]
+    again = get_train_dataset(folder / "join.yaml", batch_size=None, repeat=False)
+    assert sorted(sample.note for sample in again) == [sample.note for sample in samples]
+
+
+def test_stores_are_opened(folder):
+    file = written(folder / "mix.yaml", {"path": "crude", "aux": {"notes": "notes"}})
+    _, (dataset,) = loaded(file)
+    assert dataset.aux["notes"].get("0001.txt") == b"note 0001"
+
+
+def test_settings_of_a_single_dataset(folder):
+    single = load_dataset("a", split_part="val", subflavors={"x": 1})
+    assert isinstance(single, DatasetLoader)
+    made = single.get_dataset(training=False, split_part="train", worker_config=CONFIG)
+    assert [(s.__key__, s.__subflavors__) for s in made.build()] == [("0050", {"x": 1})]
+
+
+@pytest.mark.parametrize("joiner", [JOINER, Pair, pair], ids=["named", "type", "function"])
+def test_a_mapping_is_read_as_a_file(folder, joiner):
+    entries = [{"path": folder / "a"}, {"path": "notes", "nonmatch": "none"}]
+    splits = {"train": {"join": entries, "joiner": joiner}}
+    mix = load_dataset(
+        {"__module__": "megatron.energon", "__class__": "MetadatasetV2", "splits": splits}
+    )
+    assert isinstance(mix, MetadatasetV2)
+    (joined,) = mix.get_datasets(training=False, split_part="train", worker_config=CONFIG).datasets
+    assert [sample.note for sample in joined.dataset.build()][:1] == ["note 0000"]
+
+
+def test_training_reads_a_mapping(folder):
+    entries = [{"path": folder / "a"}, {"path": "notes", "nonmatch": "none"}]
+    splits = {"train": {"join": entries, "joiner": pair}, "val": {"path": "a"}}
+    mix = {"__module__": "energize", "__class__": "MetadatasetV2", "splits": splits}
+    dataset = get_train_dataset(mix, batch_size=None, repeat=False)
+    assert sorted(sample.note for sample in dataset) == [f"note {key}" for key in keys(*range(6))]
+    assert [sample.text for sample in get_val_dataset(mix, batch_size=None)] == keys(50)
+
+
+def test_faults_of_a_mapping_are_told_by_their_paths(folder):
+    with pytest.raises(MetadatasetError) as caught:
+        load_dataset({"splits": {"train": {"datasets": [{"path": "a", "wieght": 1}]}}})
+    assert "<a mapping> (splits.train.datasets[0].wieght): unknown key 'wieght'; did" in str(
+        caught.value
+    )
+
+
+def test_objects_may_be_made_by_a_program(folder):
+    blend = DatasetReference(
+        path="", blend=(DatasetReference(path="a", weight=3), DatasetReference(path="b"))
+    )
+    mix = MetadatasetV2(folder / "mix.yaml", {"train": blend})
+    found = mix.get_datasets(training=False, split_part="train", worker_config=CONFIG)
+    assert [each.weight for each in found.datasets] == [0.75, 0.25]
+    with pytest.raises(ConfigError, match="is a DatasetReference"):
+        Metadataset("mix.yaml", {"train": {"path": "a"}})
+
+
+def test_the_older_grammar(folder):
+    (folder / "old.yaml").write_text(
+        "splits:\n  train:\n    datasets:\n    - {path: a, weight: 3, subflavor: x}\n"
+        "    - {path: b, weight: 1}\n"
+    )
+    old = load_dataset("old.yaml")
+    assert type(old) is Metadataset
+    _, datasets = loaded("old.yaml")
+    assert [each.weight for each in datasets] == [0.75, 0.25]
+    assert datasets[0].dataset.subflavors == {"__subflavor__": "x"}
+
+
+@pytest.mark.parametrize(
+    ("node", "told"),
+    [
+        ({"blend": [{"path": "a", "repeat": 2}]}, "it is made by blend with quotas"),
+        ({"concat": [{"path": "a"}]}, "it is made by concat with quotas"),
+        ({"blend": [{"weight": 1, "blend_epochized": [{"path": "a"}]}]},
+         "weights and repetitions in each other"),
+        ({"blend": [{"path": "a", "weight": {"points": {0: 1, 9: 2}}}, {"path": "b", "weight": 1}]},
+         "its weights change with the step"),
+    ],
+)  # fmt: skip
+def test_mixes_that_numbers_cannot_tell(folder, node, told):
+    with pytest.raises(ConfigError) as caught:
+        loaded(written(folder / "mix.yaml", node))
+    assert told in str(caught.value)
+    assert "asked for at" in str(caught.value)
+
+
+def test_traversing_lists_all_datasets_those_of_joins_too(folder):
+    join = {
+        "subflavors": {"j": 1},
+        "join": [{"path": "a"}, {"path": "notes", "split_part": "train"}],
+        "joiner": {"__module__": "not_imported", "__class__": "X"},
+    }
+    written(folder / "inner.yaml", {"blend": [join, {"path": "b", "split_part": "val"}]})
+    node = {"blend": [{"path": "inner.yaml", "subflavors": {"o": 2}}, {"path": "b"}, {"path": "b"}]}
+    found = traverse_metadataset(written(folder / "mix.yaml", node), split_part="train")
+    assert [(each.path.name, each.split_part, each.subflavors) for each in found] == [
+        ("a", "train", {"j": 1, "o": 2}),
+        ("notes", "train", {"j": 1, "o": 2}),
+        ("b", "val", {"o": 2}),
+        ("b", "train", {}),
+        ("b", "train", {}),
+    ]
+
+
+def test_traversing_needs_no_datasets(folder):
+    node = {
+        "path": "missing",
+        "aux": {"labels": "../gone", "media": "filesystem://media"},
+        "shuffle_over_epochs_multiplier": 2,
+    }
+    file = written(folder / "mix.yaml", {"blend": [node, {"path": "missing.jsonl"}]})
+    first, second = traverse_metadataset(file, split_part="train")
+    assert first.path == EPath(folder / "missing")
+    assert second.path == EPath(folder / "missing.jsonl")
+    aux = {"labels": EPath(folder.parent / "gone"), "media": EPath(folder / "media")}
+    assert first.aux == aux
+    assert first.shuffle_over_epochs_multiplier == 2
+    written(file, {"path": "missing.yaml"})
+    with pytest.raises(DatasetNotFoundError):
+        traverse_metadataset(file, split_part="train")
+
+
+def test_what_cannot_be_loaded(folder):
+    (folder / "plain").mkdir()
+    with pytest.raises(DatasetNotFoundError, match="nowhere does not exist"):
+        load_dataset("nowhere")
+    with pytest.raises(NotPreparedError, match="energize prepare plain"):
+        load_dataset("plain")
+    with pytest.raises(ConfigError, match="is no metadataset"):
+        traverse_metadataset("a", split_part="train")
+    with pytest.raises(ConfigError, match="is no metadataset"):
+        prepare_metadataset("a")
+    with pytest.raises(DatasetNotFoundError):
+        prepare_metadataset("nowhere.yaml")
+    with pytest.raises(ConfigError, match="split_part are settings of single datasets"):
+        load_dataset(written(folder / "mix.yaml", {"path": "a"}), split_part="val")
+
+
+def test_kinds_of_paths(folder):
+    (folder / "media" / ".nv-meta").mkdir(parents=True)
+    (folder / "media" / ".nv-meta" / "index.sqlite").touch()
+    written(folder / "mix.yaml", {"path": "a"})
+    kinds = {
+        "a": EnergonDatasetType.WEBDATASET,
+        "lines.jsonl": EnergonDatasetType.JSONL,
+        "mix.yaml": EnergonDatasetType.METADATASET,
+        "media": EnergonDatasetType.FILESYSTEM,
+        "nowhere": EnergonDatasetType.INVALID,
+    }
+    assert {path: get_dataset_type(path) for path in kinds} == kinds
+
+
+def test_a_split_file_that_dataset_yaml_names(folder):
+    meta = folder / "a" / ".nv-meta"
+    (meta / "other.yaml").write_text("split_parts: {train: [s1.tar]}\n")
+    (meta / "dataset.yaml").write_text(
+        (meta / "dataset.yaml").read_text() + "split_config: other.yaml\n"
+    )
+    dataset = get_train_dataset("a", batch_size=None, repeat=False)
+    assert [sample.__key__ for sample in dataset] == keys(50)
+    _, (single,) = loaded("a")
+    assert [sample.__key__ for sample in single.dataset.build()] == keys(50)
+    file = written(folder / "mix.yaml", {"path": "a", "split_config": "split.yaml"})
+    dataset = get_train_dataset(file, batch_size=None, repeat=False)
+    assert sorted(sample.__key__ for sample in dataset) == keys(*range(6))
