@@ -17,10 +17,12 @@
     │   ├── DataError              the bytes of a sample are bad; counted, substituted
     │   │   └── DecodeError        a part cannot be decoded
     │   ├── EncoderError           the user's function raised
+    │   ├── FatalSampleError       a failure that no handler may pass over
     │   └── SubstitutionError      no substitute could be found for an item
     ├── FailureBudgetError         more samples failed than were allowed
     ├── StateError                 a saved state cannot be used (ValueError)
-    │   └── StateMismatchError     it belongs to another dataset; the differences are named
+    │   ├── StateMismatchError     it belongs to another dataset; the differences are named
+    │   └── RestoreKeyError        a restore key names no item of this dataset
     └── LoaderError                delivery broke (RuntimeError)
         └── WorkerDiedError        a worker process was killed
 
@@ -32,8 +34,10 @@ process to the trainer.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from difflib import get_close_matches
+from typing import Any
 
 __all__ = [
     "ConfigError",
@@ -45,11 +49,13 @@ __all__ = [
     "EncoderError",
     "EnergizeError",
     "FailureBudgetError",
+    "FatalSampleError",
     "LoaderError",
     "MetadatasetError",
     "NotIndexedError",
     "NotPreparedError",
     "PrepareError",
+    "RestoreKeyError",
     "SampleError",
     "ShardError",
     "SkipSample",
@@ -60,8 +66,12 @@ __all__ = [
     "UntrustedCodeError",
     "WeightError",
     "WorkerDiedError",
+    "log_exception",
     "nearest",
+    "reraise_exception",
 ]
+
+_log = logging.getLogger("energize")
 
 
 class EnergizeError(Exception):
@@ -133,7 +143,25 @@ class DecodeError(DataError):
 
 
 class EncoderError(SampleError):
-    """A function of the user raised; `__cause__` is what it raised."""
+    """A function of the user raised; `__cause__` is what it raised.
+
+    `sample` is what it was called with, in the process where it was called.
+    """
+
+    sample: Any = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """What travels to other processes; samples stay where they are."""
+        kept = {name: value for name, value in self.__dict__.items() if name != "sample"}
+        return type(self), self.args, kept
+
+
+class FatalSampleError(SampleError):
+    """A failure that ends the run, whatever `on_error` or a handler says of others.
+
+    A handler may raise it. What is wrong with the program, and not with one sample (a name or a
+    module that is not there, memory that is full), becomes one by itself under a handler.
+    """
 
 
 class SubstitutionError(SampleError):
@@ -150,6 +178,10 @@ class StateError(EnergizeError, ValueError):
 
 class StateMismatchError(StateError):
     """A saved state belongs to another dataset; the message lists the differences by name."""
+
+
+class RestoreKeyError(StateError):
+    """A restore key is none, or names no item of this dataset."""
 
 
 class LoaderError(EnergizeError, RuntimeError):
@@ -178,3 +210,29 @@ def nearest(word: str, known: Sequence[str]) -> str:
     by_lower = {other.lower(): other for other in known}
     found = get_close_matches(word.lower(), by_lower, n=1)
     return f"; did you mean {by_lower[found[0]]!r}?" if found else ""
+
+
+def log_exception(e: Exception, sample: Any, sources: Sequence[Any] | None = None) -> None:
+    """A handler for `WorkerConfig(global_error_handler=)`: what a function raised is logged with
+    its traceback and where the sample is from, and the sample is left out, as a failed one.
+
+    >>> log_exception(ValueError("no image"), {"__key__": "a"})
+    """
+    found = sample.get("__key__") if isinstance(sample, dict) else getattr(sample, "__key__", None)
+    places = [
+        f"\n  from {each.dataset_path}, {each.shard_name}, index {each.index}"
+        for each in sources or ()
+    ]
+    text = "%s: %s; sample %r is left out%s"
+    _log.error(text, type(e).__name__, e, found, "".join(places), exc_info=e)
+
+
+def reraise_exception(e: Exception, sample: Any, sources: Sequence[Any] | None = None) -> None:
+    """A handler for `WorkerConfig(global_error_handler=)`: what a function raised is raised.
+
+    >>> reraise_exception(ValueError("no image"), {"__key__": "a"})
+    Traceback (most recent call last):
+        ...
+    ValueError: no image
+    """
+    raise e

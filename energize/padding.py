@@ -13,10 +13,14 @@ PADDING = "__padding__"
 """The attribute, or in a dict the key, that marks an item as padding."""
 
 
-class Markable:
-    """Base of classes with slots, whose items have a place for the mark."""
+STORED_KEY = "__stored_key__"
+"""Where a delivered item has the `__restore_key__` that it was made with."""
 
-    __slots__ = (PADDING,)
+
+class Markable:
+    """Base of classes with slots, whose items have a place for what a loader says of them."""
+
+    __slots__ = (PADDING, STORED_KEY)
 
 
 def is_padding(item: Any) -> bool:

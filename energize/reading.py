@@ -5,12 +5,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
 
 from energize.arrays import Int64Array
 from energize.errors import EncoderError, SampleError, SkipSample, SubstitutionError
+
+if TYPE_CHECKING:
+    from energize.quarantine import Listed
 
 T = TypeVar("T")
 
@@ -22,11 +25,32 @@ _log = logging.getLogger("energize")
 
 
 @dataclass(frozen=True, slots=True)
+class SamplePlace:
+    """Where a stored sample is: sample `index` of a shard, or of a dataset without shards.
+
+    `dataset` is the path, or the identity of what has none, and `source` the identity, which is the
+    same wherever the dataset is mounted. `function` is set where the sample is found by what a
+    function was called with, and not by where it is read.
+    """
+
+    dataset: str
+    shard: str | None
+    index: int
+    key: str | None = None
+    source: str | None = None
+    function: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Failed:
-    """What stands in a list of items where a sample failed or was skipped."""
+    """What stands in a list of items where a sample failed or was skipped.
+
+    `place` is known where it was asked for (`Reading.locate`) and it is one stored sample.
+    """
 
     reason: SampleError | SkipSample
     where: str
+    place: SamplePlace | None = None
 
     @property
     def skipped(self) -> bool:
@@ -54,13 +78,16 @@ class Reading:
 
     `attempt`: 0, or which substitute is asked for. `report` is told of each sample that failed.
     `on_error` is given an exception of a user's function: it raises, or returns to have the sample
-    left out as a failed one. What else reading needs one day is another field, and no signature
-    changes.
+    left out as a failed one. `locate`: whether `report` wants to know which stored samples fail.
+    `listed`: samples that are left out without being read. What else reading needs one day is
+    another field, and no signature changes.
     """
 
     attempt: int = 0
     report: Callable[[Failed], None] = log_failure
     on_error: Callable[[EncoderError], None] = raise_error
+    locate: bool = False
+    listed: Listed | None = None
 
     def again(self, attempt: int) -> Reading:
         """The same, for another attempt."""
@@ -85,7 +112,7 @@ def read_items(dataset: Fetches[T], positions: Int64Array, reading: Reading) -> 
     tries = 1
     while failed:
         for i in failed:
-            _report(items[i], reading, tries, int(positions[i]))
+            _report(items[i], dataset, reading, tries, int(positions[i]))
         again = dataset.fetch(positions[np.array(failed)], reading.again(reading.attempt + tries))
         for i, item in zip(failed, again, strict=True):
             items[i] = item
@@ -94,11 +121,14 @@ def read_items(dataset: Fetches[T], positions: Int64Array, reading: Reading) -> 
     return items  # type: ignore[return-value]  # no Failed is left
 
 
-def _report(item: object, reading: Reading, tries: int, position: int) -> None:
+def _report(
+    item: object, dataset: Fetches[Any], reading: Reading, tries: int, position: int
+) -> None:
     if not isinstance(item, Failed):
         return
     if not item.skipped:
-        reading.report(item)
+        attempt = reading.attempt + tries - 1
+        reading.report(_located(item, dataset, position, attempt) if reading.locate else item)
     if tries >= MAX_ATTEMPTS:
         raise SubstitutionError(
             f"item {position}: the sample and its {tries - 1} substitutes were all skipped or "
@@ -106,3 +136,11 @@ def _report(item: object, reading: Reading, tries: int, position: int) -> None:
             "FilterDataset, which goes on to the next sample instead, or leave such samples out "
             "when the data are prepared"
         )
+
+
+def _located(failed: Failed, dataset: Any, position: int, attempt: int) -> Failed:
+    """With the place of the sample; as it is where the item is made of several, a batch say."""
+    refs = dataset.refs(np.array([position], dtype=np.int64), attempt)
+    if len(refs) != 1:
+        return replace(failed, place=None)
+    return replace(failed, place=dataset.sources[refs.source[0]].place(int(refs.index[0])))

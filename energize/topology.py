@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from energize.errors import ConfigError
+from energize.ignored import accepted
 from energize.numbers import checked_whole
 from energize.ranks import Ranks, current_ranks
 
@@ -32,6 +35,12 @@ class Lane:
 
 SINGLE_LANE = Lane()
 
+ErrorHandler = Callable[[Exception, Any, Any], None]
+"""Is given what a function raised, what it was called with, and the sources of that, if they are
+known. It raises, or returns to have the sample left out as a failed one."""
+
+_HANDLERS = ("global_error_handler", "restore_error_handler")
+
 
 class WorkerConfig:
     """Which part of a run this process delivers, and with how many worker processes.
@@ -46,18 +55,34 @@ class WorkerConfig:
     made before the process group is. Ranks of one data-parallel group's other dimensions (tensor
     parallel, say) get the same data.
 
-    Raises `ConfigError` for a number out of range, and when the rank given is not that of the group
-    given.
+    `global_error_handler(exception, sample, sources)` decides what becomes of exceptions in
+    functions of yours, and is told of damaged samples, as an `on_error` of the loader: it raises,
+    or returns to have the sample left out and counted (`energize.errors.log_exception`,
+    `reraise_exception`). Without one the loader's `on_error` holds. `restore_error_handler` does
+    the same for `Loader.restore_sample`, which else goes by what held when the item was made.
+    `worker_debug_path` and `worker_log_level` have no effect.
+
+    Raises `ConfigError` for a number out of range, for a handler that cannot be called, and when
+    the rank given is not that of the group given.
 
     >>> WorkerConfig(rank=0, world_size=2, num_workers=4)
     WorkerConfig(rank=0, world_size=2, num_workers=4, seed_offset=0)
     """
 
-    __slots__ = ("_chosen", "data_parallel_group", "num_workers", "seed_offset")
+    __slots__ = (
+        "_chosen",
+        "data_parallel_group",
+        "global_error_handler",
+        "num_workers",
+        "restore_error_handler",
+        "seed_offset",
+    )
 
     num_workers: int
     seed_offset: int
     data_parallel_group: Any
+    global_error_handler: ErrorHandler | None
+    restore_error_handler: ErrorHandler | None
     _chosen: Ranks | None
 
     def __init__(
@@ -67,7 +92,17 @@ class WorkerConfig:
         num_workers: int = 0,
         data_parallel_group: Any = None,
         seed_offset: int = 0,
+        *,
+        worker_debug_path: str | None = None,
+        worker_log_level: int = 0,
+        global_error_handler: ErrorHandler | None = None,
+        restore_error_handler: ErrorHandler | None = None,
     ) -> None:
+        accepted(
+            "WorkerConfig",
+            worker_debug_path=worker_debug_path,
+            worker_log_level=worker_log_level or None,
+        )
         if (rank is None) != (world_size is None):
             raise ConfigError(
                 "a worker config has both rank and world_size, or neither (they are then those of "
@@ -83,7 +118,9 @@ class WorkerConfig:
         values = (
             chosen,
             data_parallel_group,
+            _checked_handler(global_error_handler, "global_error_handler"),
             checked_whole(num_workers, "WorkerConfig: num_workers", 0),
+            _checked_handler(restore_error_handler, "restore_error_handler"),
             checked_whole(seed_offset, "WorkerConfig: seed_offset"),
         )
         for name, value in zip(self.__slots__, values, strict=True):
@@ -123,9 +160,11 @@ class WorkerConfig:
         return self._chosen
 
     @classmethod
-    def default_worker_config(cls, num_workers: int = 4, group: Any = None) -> WorkerConfig:
-        """Ranks as torch.distributed, the launcher, or `group` say; `num_workers` for each."""
-        return cls(num_workers=num_workers, data_parallel_group=group)
+    def default_worker_config(
+        cls, num_workers: int = 4, data_parallel_group: Any = None
+    ) -> WorkerConfig:
+        """Ranks as torch.distributed, the launcher, or the group say; `num_workers` for each."""
+        return cls(num_workers=num_workers, data_parallel_group=data_parallel_group)
 
     def __setattr__(self, name: str, value: object) -> None:
         raise ConfigError(f"WorkerConfig.{name} cannot be changed; make a new one")
@@ -139,8 +178,14 @@ class WorkerConfig:
             None if group is None else id(group),
         )
 
+    @property
+    def _handlers(self) -> tuple[ErrorHandler | None, ErrorHandler | None]:
+        return self.global_error_handler, self.restore_error_handler
+
     def __eq__(self, other: object) -> bool:
-        return self._key() == other._key() if isinstance(other, WorkerConfig) else NotImplemented
+        if not isinstance(other, WorkerConfig):
+            return NotImplemented
+        return self._key() == other._key() and self._handlers == other._handlers
 
     def __hash__(self) -> int:
         return hash(self._key())
@@ -148,19 +193,30 @@ class WorkerConfig:
     def __repr__(self) -> str:
         chosen = self._chosen
         named = "" if chosen is None else f"rank={chosen.rank}, world_size={chosen.world_size}, "
+        handlers = "".join(
+            f", {name}={getattr(handler, '__qualname__', handler)}"
+            for name, handler in zip(_HANDLERS, self._handlers, strict=True)
+            if handler is not None
+        )
         return (
-            f"WorkerConfig({named}num_workers={self.num_workers}, seed_offset={self.seed_offset})"
+            f"WorkerConfig({named}num_workers={self.num_workers}, seed_offset={self.seed_offset}"
+            f"{handlers})"
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
         """In another process the ranks of a process group, which cannot follow, are numbers."""
+        handlers: dict[str, Any] = dict(zip(_HANDLERS, self._handlers, strict=True))
+        rest = (self.num_workers, None, self.seed_offset)
         if self.data_parallel_group is None and self._chosen is None:
-            return WorkerConfig, (None, None, self.num_workers, None, self.seed_offset)
+            return partial(WorkerConfig, **handlers), (None, None, *rest)
         ranks = self.ranks()
-        return WorkerConfig, (
-            ranks.rank,
-            ranks.world_size,
-            self.num_workers,
-            None,
-            self.seed_offset,
+        return partial(WorkerConfig, **handlers), (ranks.rank, ranks.world_size, *rest)
+
+
+def _checked_handler(handler: ErrorHandler | None, name: str) -> ErrorHandler | None:
+    if handler is not None and not callable(handler):
+        raise ConfigError(
+            f"WorkerConfig: {name} is a function of an exception, a sample and its sources, which "
+            f"raises or returns; got {handler!r}"
         )
+    return handler

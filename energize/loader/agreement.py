@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from energize.errors import LoaderError
+from energize.errors import ConfigError, LoaderError
 from energize.late import torch
 from energize.ranks import Ranks
 
@@ -31,11 +31,20 @@ class Agreement:
         `what` is what they are for, in messages.
         """
         distributed, group = torch.distributed, self._ranks.group
-        on_host = "gloo" in distributed.get_backend(group) or not torch.cuda.is_available()
-        device = torch.device("cpu") if on_host else torch.device("cuda")
-        mine = torch.tensor(list(values), dtype=torch.int64, device=device)
+        mine = torch.tensor(list(values), dtype=torch.int64, device=self._device)
         found = [torch.empty_like(mine) for _ in range(self._ranks.world_size)]
         work = distributed.all_gather(found, mine, group=group, async_op=True)
+        self._wait(work, what)
+        return [each.tolist() for each in found]
+
+    @property
+    def _device(self) -> torch.device:
+        """Where tensors that are told lie."""
+        backend = torch.distributed.get_backend(self._ranks.group)
+        on_host = "gloo" in backend or not torch.cuda.is_available()
+        return torch.device("cpu") if on_host else torch.device("cuda")
+
+    def _wait(self, work: Any, what: str) -> None:
         until = None if self._timeout is None else time.monotonic() + self._timeout
         while not work.is_completed():
             if until is not None and time.monotonic() > until:
@@ -48,7 +57,27 @@ class Agreement:
                 )
             time.sleep(_LOOK)
         work.wait()
-        return [each.tolist() for each in found]
+
+    def told_by(self, source: int, value: Any, what: str) -> Any:
+        """A JSON-able tree that the rank of this number in the world tells all others; None where
+        it has none.
+        """
+        distributed, group = torch.distributed, self._ranks.group
+        members = distributed.get_process_group_ranks(group)
+        if source not in members:
+            raise ConfigError(
+                f"{what}: rank {source} is not among the ranks of the data-parallel group, which "
+                f"are {members}"
+            )
+        data = b"" if value is None else json.dumps(value).encode()
+        length = self.numbers([len(data)], what)[members.index(source)][0]
+        if not length:
+            return None
+        content = torch.frombuffer(bytearray(data.ljust(length)[:length]), dtype=torch.uint8)
+        told = content.to(self._device)
+        work = distributed.broadcast(told, source, group=group, async_op=True)
+        self._wait(work, what)
+        return json.loads(told.cpu().numpy().tobytes())
 
     def trees(self, value: Any, what: str) -> list[Any]:
         """A JSON-able tree of each rank."""

@@ -3,54 +3,136 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from energize.errors import FailureBudgetError
+from energize.reading import Failed, SamplePlace
 
 _log = logging.getLogger("energize")
 
 _KEPT = 10
 
+_KINDS = 1000
+"""How many kinds of failures are told apart."""
+
+_PLACES = re.compile(r"""'[^']*'|"[^"]*"|\S*/\S*|\d+""")
+"""What differs between messages of failures of one kind: names in quotes, paths, numbers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A sample that failed, as it travels: what is said of it, which it is, and what is common to
+    those that fail alike.
+    """
+
+    text: str
+    reason: str
+    kind: str
+    place: SamplePlace | None = None
+
+    @classmethod
+    def of(cls, failed: Failed) -> Failure:
+        """What there is to say of a failed sample."""
+        name, message = type(failed.reason).__name__, str(failed.reason)
+        first = message.split("\n", 1)[0].removeprefix(failed.where)
+        kind = f"{name}: {_PLACES.sub('*', first)}"
+        return cls(str(failed), f"{name}: {message}", kind, failed.place)
+
 
 @dataclass(frozen=True, slots=True)
 class FailureSummary:
-    """How many samples failed, and the last few of them: where, and why."""
+    """How many samples failed, the last few of them (where, and why), and how many failed alike:
+    `kinds` has the number of each kind, by the text of its first.
+    """
 
     count: int
     last: tuple[str, ...]
+    kinds: dict[str, int]
+
+
+@dataclass(slots=True)
+class _Kind:
+    """Failures that are alike: the first, how many there are, and how many have been told of."""
+
+    first: str
+    count: int = 0
+    told: int = 0
 
 
 class FailureLog:
-    """Warns of each failed sample and raises `FailureBudgetError` at the first above `budget`.
+    """Counts failed samples and raises `FailureBudgetError` at the first above `budget`.
 
-    Without a budget (None) any number may fail.
+    Of samples that fail alike the first is warned of; then how many they are, seldom, and at the
+    end. Without a budget (None) any number may fail. `keep`
+    is given each failure first.
     """
 
-    def __init__(self, budget: int | None) -> None:
+    def __init__(self, budget: int | None, keep: Callable[[Failure], None] | None = None) -> None:
         self._budget = budget
         self._count = 0
         self._last: deque[str] = deque(maxlen=_KEPT)
+        self._kinds: dict[str, _Kind] = {}
+        self.keep = keep
 
-    def add(self, failed: object) -> None:
-        """One more failed sample, whose text says where it is and why it failed."""
+    def add(self, failed: Failed | Failure) -> None:
+        """One more failed sample."""
+        failure = failed if isinstance(failed, Failure) else Failure.of(failed)
+        if self.keep is not None:
+            self.keep(failure)
         self._count += 1
-        self._last.append(str(failed))
-        _log.warning("%s; it is left out (failure %d)", failed, self._count)
+        self._last.append(failure.text)
+        known = len(self._kinds) < _KINDS or failure.kind in self._kinds
+        kind = self._kinds.setdefault(failure.kind if known else "others", _Kind(failure.text))
+        kind.count += 1
+        self._tell(kind, failure)
         if self._budget is not None and self._count > self._budget:
-            shown = "\n".join(f"  {each}" for each in self._last)
-            raise FailureBudgetError(
-                f"{self._count} samples failed and failure_budget allows {self._budget}; the last "
-                f"{len(self._last)}:\n{shown}\n"
-                "Repair the data, or give get_loader a larger failure_budget (None: no limit)"
-            )
+            raise self._too_many(self._budget)
 
-    def add_all(self, failed: Iterable[object]) -> None:
+    def _tell(self, kind: _Kind, failure: Failure) -> None:
+        if kind.count == 1:
+            _log.warning("%s; it is left out (failure %d)", failure.text, self._count)
+        elif kind.count >= 10 * kind.told:
+            _log.warning(
+                "%d samples failed alike so far, the last: %s",
+                kind.count,
+                _first_line(failure.text),
+            )
+        else:
+            return
+        kind.told = kind.count
+
+    def _too_many(self, budget: int) -> FailureBudgetError:
+        most = sorted(self._kinds.values(), key=lambda each: -each.count)[:_KEPT]
+        alike = "\n".join(f"  {each.count} like {_first_line(each.first)}" for each in most)
+        return FailureBudgetError(
+            f"{self._count} samples failed and failure_budget allows {budget}:\n{alike}\n"
+            f"  the last: {self._last[-1]}\n"
+            "Repair the data, or give get_loader a larger failure_budget (None: no limit)"
+        )
+
+    def add_all(self, failed: Iterable[Failure]) -> None:
         """Several failed samples."""
         for each in failed:
             self.add(each)
 
+    def conclude(self, *, for_good: bool = False) -> None:
+        """Tell how many there were of each kind; before the end, if they are twice as many as told
+        before.
+        """
+        for kind in self._kinds.values():
+            if kind.count >= 2 * kind.told or (for_good and kind.count > kind.told):
+                text = "%d samples failed alike, the first: %s"
+                _log.warning(text, kind.count, _first_line(kind.first))
+                kind.told = kind.count
+
     def summary(self) -> FailureSummary:
         """What has been added so far."""
-        return FailureSummary(self._count, tuple(self._last))
+        kinds = {each.first: each.count for each in self._kinds.values()}
+        return FailureSummary(self._count, tuple(self._last), kinds)
+
+
+def _first_line(text: str) -> str:
+    return text.split("\n", 1)[0]

@@ -15,16 +15,18 @@ from energize.describing import digest
 from energize.errors import ConfigError, EmptyDatasetError, StateError
 from energize.loader.agreement import Agreement
 from energize.loader.ahead import ReadAhead
+from energize.loader.deciding import Decisions
 from energize.loader.epochs import EpochPlan, divisors, log_uneven, plan_epoch
 from energize.loader.failures import FailureLog
 from energize.loader.indexed import IndexedFeed, in_process, in_workers
 from energize.loader.lanes import HereLanes, HostedLanes, WorkerLanes
 from energize.loader.pool import WorkerPool
 from energize.loader.settings import LoaderSettings
-from energize.loader.streams import StreamFeed, StreamState, checked_lanes, lanes_in_turn
+from energize.loader.streams import Before, StreamFeed, StreamState, checked_lanes, lanes_in_turn
 from energize.loader.worker import Task
 from energize.ranks import Ranks
-from energize.reading import Reading
+from energize.reading import Failed, Reading, log_failure
+from energize.restoring import is_endless, without_loops
 from energize.topology import Lane
 
 T = TypeVar("T")
@@ -44,6 +46,9 @@ class Feed(Protocol[T_co]):
     @property
     def may_be_over(self) -> bool: ...
 
+    @property
+    def restore_key(self) -> tuple[Any, ...]: ...
+
     def begin_loop(self) -> bool: ...
 
     def __next__(self) -> T_co: ...
@@ -56,25 +61,28 @@ class Feed(Protocol[T_co]):
 @dataclass(frozen=True)
 class ThisRank(Generic[T]):
     """What a rank reads with: who it is, and whether it can talk with the others; its workers, what
-    becomes of failures, and the last item delivered.
+    becomes of failures, and the last item delivered of a stream.
     """
 
     ranks: Ranks
     agreement: Agreement | None
     pool_for: PoolFor
     failures: FailureLog
-    last: deque[T]
+    last: deque[tuple[T, Before]]
 
 
 class Opening(Generic[T]):
     """What is the same for all loops of a loader."""
 
-    def __init__(self, dataset: Dataset[T], settings: LoaderSettings, workers: int) -> None:
+    def __init__(
+        self, dataset: Dataset[T], settings: LoaderSettings, decisions: Decisions, workers: int
+    ) -> None:
         self._dataset = dataset
         self._settings = settings
+        self._decisions = decisions
         self._workers = workers
         self._loop = dataset.steps_per_epoch
-        self._endless = self._loop is not None or (dataset.sized and dataset.size == INFINITE)
+        self._endless = is_endless(dataset)
         # Positions of an indexed dataset go on after an epoch. A stream is opened without the cut.
         self._stream = dataset if dataset.indexed else without_loops(dataset)
         self._global_items = _global_items(dataset, settings)
@@ -157,7 +165,7 @@ class Opening(Generic[T]):
         plan = plan_epoch(here.ranks, position, size, uneven=uneven, global_items=filled)
         self._log(plan, size)
         if self._workers:
-            pool, ahead = here.pool_for(Task(dataset, self._settings.decide))
+            pool, ahead = here.pool_for(self._task(dataset))
             reader = in_workers(pool, ahead, here.failures)
         else:
             reader = in_process(dataset, self._reading(here.failures))
@@ -184,7 +192,7 @@ class Opening(Generic[T]):
         states = {lane: place.cursors.get(lane) for lane in order}
         hosted: HostedLanes[T]
         if self._workers:
-            task = Task(self._stream, self._settings.decide, lanes, self._endless)
+            task = self._task(self._stream, lanes)
             pool, ahead = here.pool_for(task)
             hosted = WorkerLanes(states, order, pool, ahead, here.failures)
         else:
@@ -204,6 +212,7 @@ class Opening(Generic[T]):
             accumulated=1 if self._filled is None else self.accumulation_steps(ranks),
             last=here.last,
             spare=partial(self._first_item, ranks, lanes),
+            state_at=partial(self._state_at, lanes),
         )
 
     def _stream_stop(self, place: StreamState, ranks: Ranks, size: int) -> int | None:
@@ -229,25 +238,38 @@ class Opening(Generic[T]):
             log_uneven(plan, size, self._settings.uneven, unit)
             self._logged = True
 
-    def _first_item(self, ranks: Ranks, lanes: int) -> T:
+    def _task(self, dataset: Dataset[T], lanes: int = 1) -> Task:
+        pool = self._settings.cache_pool
+        return Task(dataset, self._decisions, pool, lanes, self._endless)
+
+    def _first_item(self, ranks: Ranks, lanes: int) -> tuple[T, Before]:
         """The first item of a lane, of one of this rank if they have any; `EmptyDatasetError` if
         none has.
         """
-        reading = Reading(on_error=self._settings.decide)
+        reading = self._decisions.reading(log_failure)
         for number in sorted(range(lanes), key=lambda n: n % ranks.world_size != ranks.rank):
             lane = Lane(number, lanes)
             cursor = self._stream.open_lane(lane, None, reading, endless=self._endless)
             with closing(cursor), suppress(EmptyDatasetError):
                 for item in cursor:
-                    return item
+                    return item, Before(number, None)
         raise EmptyDatasetError(
             f"rank {ranks.rank} of {ranks.world_size} has no item for a step that others have one "
             "for, and finds none that padding could be a copy of; use fewer ranks, or "
             "uneven='drop' or 'allow'"
         )
 
+    def _state_at(self, lanes: int, before: Before) -> State:
+        """The state of a lane some items after a known one, by reading these once more."""
+        lane, reading = Lane(before.lane, lanes), self._decisions.reading(ignore)
+        cursor = self._stream.open_lane(lane, before.state, reading, endless=self._endless)
+        with closing(cursor):
+            for _ in range(before.items):
+                next(cursor)
+            return cursor.state()
+
     def _reading(self, failures: FailureLog) -> Reading:
-        return Reading(report=failures.add, on_error=self._settings.decide)
+        return self._decisions.reading(failures.add)
 
     def steps(self, ranks: Ranks) -> int:
         """Steps that this rank makes in a whole loop, or in one pass where that never ends."""
@@ -274,13 +296,8 @@ class Opening(Generic[T]):
         return steps
 
 
-def without_loops(dataset: Dataset[T]) -> Dataset[T]:
-    """The dataset without an outermost one that says where loops end."""
-    if dataset.ends_loops and dataset.steps_per_epoch is not None:
-        return dataset.inputs[0]
-    if dataset.passes_on:
-        return dataset.with_inputs([without_loops(dataset.inputs[0])])
-    return dataset
+def ignore(failed: Failed) -> None:
+    """What was reported when it was read first."""
 
 
 def _global_items(dataset: Dataset[Any], settings: LoaderSettings) -> int | None:

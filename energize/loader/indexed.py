@@ -17,6 +17,7 @@ from energize.loader.pool import WorkerPool
 from energize.loader.shipping import Fetch, rebuilt
 from energize.padding import marked
 from energize.reading import Reading, read_items
+from energize.restoring import position_key
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -57,6 +58,7 @@ class IndexedFeed(Generic[T]):
         self._loop, self._step = loop, step
         self._done = 0
         self._coming: deque[tuple[int, bool]] = deque()
+        self._position = 0
         self._items = reader(self._positions)
         self._watch = dataset.watcher(plan.lane)
         self.padding = False
@@ -78,12 +80,17 @@ class IndexedFeed(Generic[T]):
         if self._loop is not None and self._step >= self._loop:
             raise StopIteration
         item = next(self._items)
-        position, self.padding = self._coming.popleft()
+        self._position, self.padding = self._coming.popleft()
         if self._watch is not None:
-            self._watch(position)
+            self._watch(self._position)
         self._done += 1
         self._step += 1
         return marked(item) if self.padding else item
+
+    @property
+    def restore_key(self) -> tuple[Any, ...]:
+        """What the last item can be restored by."""
+        return position_key(self._position)
 
     def state(self) -> State:
         """The state after the last item."""

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from energize.cursor import Cursor, State
 from energize.dataset import Dataset
@@ -22,6 +22,9 @@ T = TypeVar("T")
 
 class HostedLanes(ABC, Generic[T]):
     """Lanes, each read from its front to the end of the epoch."""
+
+    tells_states: ClassVar[bool] = False
+    """Whether states are known without asking."""
 
     @abstractmethod
     def has(self, lane: int) -> bool:
@@ -115,6 +118,8 @@ class WorkerLanes(HostedLanes[T]):
     """Read by workers, each of which has some of the lanes for itself; `order` is that in which
     they are taken in turn.
     """
+
+    tells_states = True
 
     def __init__(
         self,

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import weakref
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar, cast
 
@@ -14,19 +16,31 @@ from energize.errors import EmptyDatasetError, LoaderError
 from energize.late import torch
 from energize.loader.agreement import Agreement
 from energize.loader.ahead import ReadAhead
+from energize.loader.deciding import ByHandler
 from energize.loader.failures import FailureLog, FailureSummary
 from energize.loader.feeds import Feed, Opening, Place, ThisRank
+from energize.loader.global_states import GlobalStates
+from energize.loader.listing import ListWriter, decisions_for
 from energize.loader.pool import WorkerPool
 from energize.loader.settings import LoaderSettings
 from energize.loader.state import packed_state, unpacked_state
+from energize.loader.streams import Before
+from energize.loader.watching import HereWatch, Late
 from energize.loader.worker import Task
+from energize.pooling import activate
+from energize.quarantine import path_for_rank
 from energize.ranks import Ranks
+from energize.reading import log_failure
+from energize.restoring import has_place, restore_sample, with_key
 from energize.topology import WorkerConfig
 
 T = TypeVar("T")
 
+_NOT_COPIED = ("_feed", "_iterator", "_pool", "_ranks", "_before", "_keyed", "_watch", "_list")
+"""What a copy of a loader in another process begins without."""
 
-class Loader(Generic[T]):
+
+class Loader(GlobalStates, Generic[T]):
     """Delivers this rank's items of a dataset, epoch after epoch; made by `get_loader`.
 
     Rank r of W delivers the items r, r + W, r + 2W, ... of the dataset's stream. Neither W nor the
@@ -62,6 +76,8 @@ class Loader(Generic[T]):
         self.worker_config = worker_config
         self._settings = settings
         self._failures = FailureLog(settings.failure_budget)
+        self._decisions = decisions_for(dataset, worker_config, settings)
+        self._list: ListWriter | None = None
         self._resume: Place | None = None
         self._loaded = False
         self._ranks: Ranks | None = None
@@ -70,9 +86,13 @@ class Loader(Generic[T]):
         self._pool: WorkerPool | None = None
         self._replaced = 0
         self._owner = os.getpid()
-        self._last: deque[T] = deque(maxlen=1)
+        self._last: deque[tuple[T, Before]] = deque(maxlen=1)
         self._before: Place | None = None
-        self._opening = Opening(dataset, settings, worker_config.num_workers)
+        self._key: tuple[Any, ...] | None = None
+        self._keyed: Feed[T] | None = None
+        self._watch: HereWatch | None = None
+        workers = worker_config.num_workers
+        self._opening = Opening(dataset, settings, self._decisions, workers)
 
     def __iter__(self) -> Iterator[T]:
         if self._owner != os.getpid():
@@ -108,6 +128,37 @@ class Loader(Generic[T]):
     def padding(self) -> bool:
         """Whether the last delivered item is padding: a copy that counts for nothing."""
         return self._feed is not None and self._feed.padding
+
+    @property
+    def restore_key(self) -> tuple[Any, ...] | None:
+        """What `restore_sample` finds the last delivered item by; None before the first.
+
+        It is plain data, to be logged say, and good on any ranks and workers. Samples, batches and
+        dicts with an entry `__restore_key__` carry it there.
+        """
+        return self._key if self._keyed is None else self._keyed.restore_key
+
+    def can_restore_sample(self) -> bool:
+        """True: every delivered item can be restored, of any dataset."""
+        return True
+
+    def restore_sample(self, restore_key: tuple[Any, ...]) -> T:
+        """The item that had this key when it was delivered, by this loader or another one of the
+        same dataset: the very same one, read in this process. The loader stays where it is.
+
+        See `energize.restore_sample`, which raises `RestoreKeyError` for what is no such key.
+        """
+        on_error = self.worker_config.restore_error_handler
+        decisions = self._decisions
+        if on_error is not None:
+            decisions = replace(decisions, on_error=ByHandler(on_error))
+        with activate(self._settings.cache_pool):
+            reading = decisions.reading(log_failure)
+            return restore_sample(self.dataset, restore_key, reading=reading)
+
+    def config(self) -> dict[str, Any]:
+        """The dataset's description as a JSON-able tree, `dataset.describe()`."""
+        return self.dataset.describe()
 
     @property
     def failures(self) -> FailureSummary:
@@ -160,6 +211,11 @@ class Loader(Generic[T]):
             self._replaced += self._pool.replaced
             self._pool.close()
             self._pool = None
+        self._failures.conclude(for_good=True)
+        for each in (self._watch, self._list, self._settings.cache_pool):
+            if each is not None:
+                each.close()
+        self._watch = self._list = self._failures.keep = None
 
     def __enter__(self) -> Self:
         return self
@@ -175,8 +231,15 @@ class Loader(Generic[T]):
     def __getstate__(self) -> dict[str, Any]:
         """A copy in another process goes on from the same place, with workers of its own."""
         resume = self._resume if self._feed is None else self._place()
-        left = dict.fromkeys(("_feed", "_iterator", "_pool", "_ranks", "_before"))
-        return {**self.__dict__, **left, "_resume": resume, "_last": deque(maxlen=1)}
+        failures = FailureLog(self._settings.failure_budget)
+        return {
+            **self.__dict__,
+            **dict.fromkeys(_NOT_COPIED),
+            "_resume": resume,
+            "_key": self.restore_key,
+            "_last": deque(maxlen=1),
+            "_failures": failures if self._list is not None else self._failures,
+        }
 
     def _place(self) -> Place:
         """Where this rank stands."""
@@ -187,6 +250,10 @@ class Loader(Generic[T]):
         if self._resume is None:
             self._resume = self._opening.start(self.worker_config.ranks())
         return self._resume
+
+    @property
+    def _timeout(self) -> float | None:
+        return self._settings.timeout
 
     def _agreement(self, ranks: Ranks) -> Agreement | None:
         """With the other ranks, where there are any and they can talk."""
@@ -199,8 +266,17 @@ class Loader(Generic[T]):
         if self._loaded and agreement is not None:
             self._opening.check_alike(place, agreement)
         self._loaded = False
+        self._open_list(ranks)
+        self._watch_here()
         here = ThisRank(ranks, agreement, self._pool_for, self._failures, self._last)
         return self._opening.feed(place, here)
+
+    def _open_list(self, ranks: Ranks) -> None:
+        """Begin to write down what fails, where that is wanted."""
+        path = self._settings.quarantine
+        if path is not None and self._list is None:
+            self._list = ListWriter(path_for_rank(os.fspath(path), ranks.rank, ranks.world_size))
+            self._failures.keep = self._list.add
 
     def _pool_for(self, task: Task) -> tuple[WorkerPool, ReadAhead]:
         """The workers, started if there are none, and how much to ask of them."""
@@ -210,7 +286,8 @@ class Loader(Generic[T]):
                 self._replaced += self._pool.replaced
                 self._pool.close()
             method = settings.start_method
-            self._pool = WorkerPool(task, workers, method, settings.timeout)
+            silence, patience = settings.silence, settings.patience
+            self._pool = WorkerPool(task, workers, method, silence, patience)
         self._pool.forget()
         return self._pool, ReadAhead(workers, settings.prefetch_factor, settings.prefetch_bytes)
 
@@ -227,9 +304,10 @@ class Loader(Generic[T]):
             if self._settings.asked_ahead:
                 self._before = feed.state()
             try:
-                item = next(feed)
+                item = self._next(feed, self._watch)
             except StopIteration:
                 self._before = None
+                self._failures.conclude()
                 # Only by reading on does a stream learn that the item before a resume, or before
                 # this loop, was its epoch's last. One that is apart leaves it to who counts loops.
                 if given or self._settings.apart or not feed.may_be_over:
@@ -243,8 +321,36 @@ class Loader(Generic[T]):
                 self._let_go()
                 raise
             else:
-                given = True
+                given, self._keyed = True, feed
+                if has_place(item):
+                    item = with_key(item, feed.restore_key)
                 yield _pinned(item) if pin else item
+
+    def _next(self, feed: Feed[T], watch: HereWatch | None) -> T:
+        """The next item; where it is read in this process, with somebody who says so if it does not
+        come.
+        """
+        if watch is None:
+            return next(feed)
+        try:
+            watch.begin()
+            try:
+                return next(feed) if self._settings.cache_pool is None else self._read(feed)
+            finally:
+                watch.end()
+        except Late:
+            raise watch.error from None
+
+    def _read(self, feed: Feed[T]) -> T:
+        """The next item, read in this process, with the cache pool for its hooks."""
+        with activate(self._settings.cache_pool):
+            return next(feed)
+
+    def _watch_here(self) -> None:
+        """Watch what is read in this process; workers are watched by their pool."""
+        if self._watch is None and not self.worker_config.num_workers:
+            self._watch = HereWatch(self._settings.patience)
+            weakref.finalize(self, self._watch.close).atexit = False
 
     def _check_not_empty(self, empty_epochs: int) -> None:
         if empty_epochs > 1:
@@ -258,12 +364,14 @@ class Loader(Generic[T]):
         if self._feed is not None:
             self._resume = self._place()
             self._before = None
-        self._feed = self._pool = None
+        self._feed = self._pool = self._watch = None
         self._owner = os.getpid()
 
     def _let_go(self) -> None:
         """Keep the position of the running iteration, if there is one, and end it."""
         self._before = None
+        if self._keyed is not None:
+            self._key, self._keyed = self._keyed.restore_key, None
         if self._feed is not None:
             self._resume = self._feed.state()
             self._feed.close()

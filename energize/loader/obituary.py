@@ -43,7 +43,7 @@ def how_it_ended(process: BaseProcess, timeout: float | None) -> tuple[str, str]
 
 def unpicklable(task: Any, start_method: str, error: BaseException) -> ConfigError:
     """The error for what cannot be sent to a process started by `start_method`."""
-    parts = ((task.dataset, "dataset"), (task.on_error, "on_error"))
+    parts = ((task.dataset, "dataset"), (task.decisions.on_error, "on_error"))
     found = (where for part, name in parts for where in _culprits(part, name, _DEEPEST))
     where = next(found, "")
     at = f" at {where}" if where else ""

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import Any, TypeVar
 
 from energize.dataset import Dataset
 from energize.errors import ConfigError
+from energize.ignored import accepted
 from energize.loader.ahead import DEFAULT_BYTES
+from energize.loader.deciding import OnError
 from energize.loader.loader import Loader
-from energize.loader.settings import DEFAULT_TIMEOUT, LoaderSettings, OnError
+from energize.loader.settings import DEFAULT_TIMEOUT, WATCH_SECONDS, ListPath, LoaderSettings
 from energize.topology import WorkerConfig
 
 T = TypeVar("T")
@@ -30,6 +34,13 @@ def get_loader(
     multiprocessing_context: str | None = None,
     timeout: float | None = DEFAULT_TIMEOUT,
     asked_ahead: bool = False,
+    cache_pool: Any = None,
+    quarantine: ListPath | None = None,
+    skip_listed: ListPath | Sequence[ListPath] = (),
+    watchdog_timeout_seconds: float | None = WATCH_SECONDS,
+    watchdog_initial_timeout_seconds: float | None = None,
+    fail_on_timeout: bool = False,
+    **ignored: Any,
 ) -> Loader[T]:
     """A `Loader` of this rank's items of `dataset`.
 
@@ -59,14 +70,30 @@ def get_loader(
     `failure_budget`: how many samples of this rank may fail and be left out; None for any number.
     `on_error`: what becomes of exceptions that functions of yours raise: "raise", "skip" to count
     the sample as failed and go on, or a function that is given the `EncoderError`, and raises it or
-    returns.
+    returns. A `global_error_handler` of the worker config decides in place of "raise".
+    `quarantine`: a file to which stored samples that fail are appended, a line of JSON for each:
+    `dataset`, `shard`, `index`, `key` and `reason`. Each rank has its own: `{rank}` in the path
+    stands for its number, which else is set before the suffix where there are several ranks.
+    `skip_listed`: such files, of all ranks by the one path, whose samples are left out without
+    being read; the same substitutes take their places as when they failed, so states stay good. It
+    may be the path of `quarantine` itself, which need not be there yet.
     `multiprocessing_context`: how workers start; by default "fork" on Linux, which takes lambdas
     too, else "spawn", which needs a dataset that can be pickled.
     `timeout`: seconds to wait for a worker that runs but gives no whole answer, before another one
     takes its place, and for other ranks; None for ever.
+    `watchdog_timeout_seconds`: seconds that an item may be waited for, before it is said in the log
+    which worker is busy, and with what, with its Python stacks; again after twice as long, and so
+    on. None for never. `watchdog_initial_timeout_seconds` is for the first item of a worker. With
+    `fail_on_timeout` it is a `LoaderError` at once. Other workers take the place of silent ones
+    after `timeout`; where that is not given, not before twice these seconds.
+    `cache_pool`: what `energize.cache.active_pool()` and `TaskEncoder.cache` are in hooks, in each
+    worker a pool of its own; it is closed with the loader.
     `asked_ahead`: whether the training loop takes each item before it trains on the one before it,
     as Lightning does where the loader has no length. The state is then the one before the last
     item, until the loop has ended, and a loop that is left early does not count that item.
+
+    `checkpoint_every_sec`, `checkpoint_every_min_n_samples`, `n_checkpoints`,
+    `gc_collect_every_n_steps` and `gc_freeze_at_start` have no effect.
 
     Raises `ConfigError` for a value that cannot be used, and for a config that disagrees with the
     dataset's about the seed.
@@ -76,9 +103,9 @@ def get_loader(
     >>> list(loader), len(loader)
     (['a', 'b', 'c'], 3)
     """
-    if not isinstance(dataset, Dataset):
-        raise ConfigError(f"get_loader delivers an energize Dataset; got {type(dataset).__name__}")
-    settings = LoaderSettings(
+    return SavableDataLoader(
+        dataset,
+        worker_config=worker_config,
         uneven=uneven,
         lanes=lanes,
         global_batch_size=global_batch_size,
@@ -91,11 +118,44 @@ def get_loader(
         multiprocessing_context=multiprocessing_context,
         timeout=timeout,
         asked_ahead=asked_ahead,
+        cache_pool=cache_pool,
+        quarantine=quarantine,
+        skip_listed=skip_listed,
+        watchdog_timeout_seconds=watchdog_timeout_seconds,
+        watchdog_initial_timeout_seconds=watchdog_initial_timeout_seconds,
+        fail_on_timeout=fail_on_timeout,
+        **ignored,
     )
-    return Loader(*configured(dataset, worker_config), settings)
 
 
 get_savable_loader = get_loader  # every loader can be saved; users know both names
+
+
+class SavableDataLoader(Loader[T]):
+    """What `get_loader` makes, by the name that loaders have in Megatron-Energon; it takes the same
+    arguments.
+
+    >>> from energize.sources.memory import ListSource
+    >>> list(SavableDataLoader(ListSource("abc"), uneven="drop"))
+    ['a', 'b', 'c']
+    """
+
+    def __init__(
+        self, dataset: Dataset[T], *, worker_config: WorkerConfig | None = None, **options: Any
+    ) -> None:
+        accepted("get_loader", **{n: value for n, value in options.items() if n not in _OPTIONS})
+        if not isinstance(dataset, Dataset):
+            raise ConfigError(
+                f"get_loader delivers an energize Dataset; got {type(dataset).__name__}"
+            )
+        settings = LoaderSettings(**{n: value for n, value in options.items() if n in _OPTIONS})
+        super().__init__(*configured(dataset, worker_config), settings)
+
+
+BasicDataLoader = SavableDataLoader
+"""A loader whose state is not asked for."""
+
+_OPTIONS = {each.name for each in fields(LoaderSettings)} - {"apart"}
 
 
 def configured(dataset: Dataset[T], given: WorkerConfig | None) -> tuple[Dataset[T], WorkerConfig]:

@@ -26,7 +26,9 @@ from energize.loader.leash import Leash
 from energize.loader.obituary import how_it_ended, unpicklable
 from energize.loader.regions import ReceivedRegions
 from energize.loader.shipping import NOT_STARTED, Reply, Request, loads, rebuilt
+from energize.loader.stacks import StackFile
 from energize.loader.starting import ctrl_c_later
+from energize.loader.watching import Patience
 from energize.loader.worker import Task, Trainer, serve
 
 _SECONDS_TO_STOP = 0.5
@@ -41,6 +43,8 @@ _LOOK_AROUND = 1.0
 _MOST_ENDS = 3
 """How many workers may end in one place without an answer before it is given up."""
 
+_ANY = Patience()
+
 _log = logging.getLogger("energize")
 
 
@@ -48,17 +52,21 @@ _log = logging.getLogger("energize")
 class _Member:
     """A worker process, and what it has not answered yet, oldest first.
 
-    `silent` is for how many seconds the trainer has waited in vain for a reply of it, `ends` how
-    many workers in its place have ended since one of them answered.
+    `silent` is for how many seconds the trainer has waited in vain for a reply of it, `said` how
+    often that was told, `heard` whether any reply came, and `ends` how many workers in its place
+    have ended since one of them answered.
     """
 
     number: int
     process: BaseProcess
     channel: Channel
     leash: Leash
+    stacks: StackFile
     pending: deque[tuple[int, Request]] = field(default_factory=deque)
     regions: ReceivedRegions = field(default_factory=ReceivedRegions)
     silent: float = 0.0
+    said: int = 0
+    heard: bool = False
     ends: int = 0
 
 
@@ -66,11 +74,22 @@ class WorkerPool:
     """`count` processes that answer requests. `replaced` counts those whose place others took.
 
     A worker that dies, or gives no whole reply for `timeout` seconds while one is waited for, is
-    replaced, and what it was asked is asked again: requests are answered alike by any worker.
+    replaced, and what it was asked is asked again: requests are answered alike by any worker. What
+    it is busy with is told when the `patience` ends.
     """
 
-    def __init__(self, task: Task, count: int, start_method: str, timeout: float | None) -> None:
+    def __init__(
+        self,
+        task: Task,
+        count: int,
+        start_method: str,
+        timeout: float | None,
+        patience: Patience = _ANY,
+    ) -> None:
         self.replaced = 0
+        self._patience = patience
+        shortest = [each / 2 for each in (patience.seconds, patience.first) if each is not None]
+        self._look_around = min([_LOOK_AROUND, *shortest])
         self.task = task
         self._start_method = start_method
         self._timeout = timeout
@@ -128,9 +147,9 @@ class WorkerPool:
         with self._closed_on_error():
             while ticket not in self._replies:
                 began = time.monotonic()
-                heard = self._exchange(_LOOK_AROUND)
+                heard = self._exchange(self._look_around)
                 # No more than that: while the trainer itself was stopped nobody could be heard.
-                waited = min(time.monotonic() - began, _LOOK_AROUND)
+                waited = min(time.monotonic() - began, self._look_around)
                 self._note_silence(heard, waited)
         self._wanted.discard(ticket)
         return self._replies.pop(ticket)
@@ -185,7 +204,7 @@ class WorkerPool:
                 if reply.error is not None and reply.ticket == NOT_STARTED:
                     raise rebuilt(reply.error)
                 reply.size = size
-                member.silent, member.ends = 0.0, 0
+                member.silent, member.ends, member.said, member.heard = 0.0, 0, 0, True
                 member.pending.popleft()
                 if reply.ticket in self._wanted:
                     self._replies[reply.ticket] = reply
@@ -207,8 +226,27 @@ class WorkerPool:
             if not member.pending or member.number in heard:
                 continue
             member.silent += waited
+            self._tell_if_late(member)
             if self._timeout is not None and member.silent >= self._timeout:
                 self._replace(member, self._timeout)
+
+    def _tell_if_late(self, member: _Member) -> None:
+        """Say it, each time after twice as long, or raise an error."""
+        limit = self._patience.limit(first=not member.heard)
+        if limit is None or member.silent < limit * 2**member.said:
+            return
+        member.said += 1
+        text = (
+            f"{member.process.name} (pid {member.process.pid}) gave no item for "
+            f"{member.silent:.1f} s while it had {member.pending[0][1]} to answer"
+        )
+        stacks = member.stacks.ask(member.process.pid or 0)
+        if self._patience.fails:
+            raise LoaderError(
+                f"{text}, which fail_on_timeout makes an error. The loader's state is that after "
+                f"the last delivered item. It was busy with:\n{stacks}"
+            )
+        _log.warning("%s. It is busy with:\n%s", text, stacks)
 
     def _replace(self, member: _Member, timeout: float | None) -> None:
         """Another worker in place of one that is gone, or that was silent for `timeout` seconds."""
@@ -239,7 +277,7 @@ class WorkerPool:
         # What a process that starts from nothing gets at once, the trainer waits for it to read.
         task, sent = (self.task, b"") if self._start_method == "fork" else (None, self._pickled())
         ours, theirs = channel_pair()
-        leash = Leash()
+        leash, stacks = Leash(), StackFile()
         forked, served = self._start_method == "fork", self._start_method == "forkserver"
         others = [each for each in self._members if each.number != number]
         ends = [end.fileno() for each in others for end in (each.channel, each.leash)]
@@ -248,7 +286,7 @@ class WorkerPool:
             [*ends, ours.fileno(), leash.fileno()] if forked else [],
             dies=threading.current_thread() is threading.main_thread() and not served,
         )
-        arguments = (task, theirs, leash.worker_end, trainer)
+        arguments = (task, theirs, leash.worker_end, stacks, trainer)
         name = f"energize worker {number}"
         process = context.Process(target=serve, args=arguments, name=name, daemon=True)
         try:
@@ -258,6 +296,7 @@ class WorkerPool:
         except BaseException as error:
             ours.close()
             leash.close()
+            stacks.close()
             if process.pid is not None:
                 process.kill()
                 process.join()
@@ -273,7 +312,7 @@ class WorkerPool:
         if sent:
             with suppress(OSError):  # it has died, which is seen where replies are received
                 channel.post(sent)
-        return _Member(number, process, channel, leash)
+        return _Member(number, process, channel, leash, stacks)
 
     def _pickled(self) -> bytes:
         """The task for a process that starts from nothing; pickled once for all of them."""
@@ -311,6 +350,7 @@ def _end(member: _Member) -> None:
         member.process.kill()
     member.process.join()
     member.leash.close()
+    member.stacks.close()
     with suppress(OSError):
         member.channel.close()
 

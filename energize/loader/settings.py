@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import logging
 import multiprocessing
+import os
 import sys
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from energize.errors import ConfigError, EncoderError
+from energize.errors import ConfigError
 from energize.loader.ahead import DEFAULT_BYTES
+from energize.loader.deciding import OnError
 from energize.loader.epochs import checked_uneven
+from energize.loader.watching import Patience
 from energize.numbers import checked_whole
-from energize.reading import raise_error
 
 DEFAULT_TIMEOUT = 300.0
 """Seconds: less than the collectives of other ranks wait before they give up (NCCL's 600)."""
 
-OnError = Callable[[EncoderError], None]
+WATCH_SECONDS = 60.0
+"""Seconds without an item after which it is said what is busy, and with what."""
+
+ListPath = str | os.PathLike[str]
 
 _log = logging.getLogger("energize")
 
@@ -38,6 +44,12 @@ class LoaderSettings:
     multiprocessing_context: str | None = None
     timeout: float | None = DEFAULT_TIMEOUT
     asked_ahead: bool = False
+    cache_pool: Any = None
+    quarantine: ListPath | None = None
+    skip_listed: ListPath | Sequence[ListPath] = ()
+    watchdog_timeout_seconds: float | None = WATCH_SECONDS
+    watchdog_initial_timeout_seconds: float | None = None
+    fail_on_timeout: bool = False
     apart: bool = False
     """Whether a loader has no others to talk with; its state is then good for itself only."""
 
@@ -53,12 +65,15 @@ class LoaderSettings:
         ):
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, checked_whole(getattr(self, name), name, least))
-        if not isinstance(self.asked_ahead, bool):
-            raise ConfigError(f"asked_ahead is True or False; got {self.asked_ahead!r}")
-        timeout = self.timeout
-        number = isinstance(timeout, int | float) and not isinstance(timeout, bool)
-        if timeout is not None and not (number and timeout > 0):
-            raise ConfigError(f"timeout is a number of seconds above 0, or None; got {timeout!r}")
+        for name in ("asked_ahead", "fail_on_timeout"):
+            if not isinstance(getattr(self, name), bool):
+                raise ConfigError(f"{name} is True or False; got {getattr(self, name)!r}")
+        for name in ("timeout", "watchdog_timeout_seconds", "watchdog_initial_timeout_seconds"):
+            _check_seconds(getattr(self, name), name)
+        if self.cache_pool is not None and not callable(getattr(self.cache_pool, "close", None)):
+            raise ConfigError(f"cache_pool is a CachePool, or None; got {self.cache_pool!r}")
+        if not isinstance(self.quarantine, str | os.PathLike | None):
+            raise ConfigError(f"quarantine is the path of a file, or None; got {self.quarantine!r}")
         if self.on_error not in ("raise", "skip") and not callable(self.on_error):
             raise ConfigError(
                 "on_error is 'raise', 'skip', or a function that is given the EncoderError and "
@@ -78,12 +93,33 @@ class LoaderSettings:
         return self.multiprocessing_context or default
 
     @property
-    def decide(self) -> OnError:
-        """What decides about exceptions of users' functions."""
-        if callable(self.on_error):
-            return self.on_error
-        return leave_out if self.on_error == "skip" else raise_error
+    def patience(self) -> Patience:
+        """When to say that no item comes."""
+        return Patience(
+            self.watchdog_timeout_seconds,
+            self.watchdog_initial_timeout_seconds,
+            self.fail_on_timeout,
+        )
+
+    @property
+    def silence(self) -> float | None:
+        """Seconds after which another worker takes the place of a silent one: `timeout`, and where
+        nobody gave one, not before the watchdog has spoken.
+        """
+        limits = (self.watchdog_timeout_seconds, self.watchdog_initial_timeout_seconds)
+        if self.timeout != DEFAULT_TIMEOUT:
+            return self.timeout
+        return max([DEFAULT_TIMEOUT, *(2 * each for each in limits if each is not None)])
+
+    @property
+    def lists(self) -> tuple[str, ...]:
+        """The paths of lists of samples to leave out."""
+        given = self.skip_listed
+        paths = (given,) if isinstance(given, str | os.PathLike) else tuple(given)
+        return tuple(os.fspath(each) for each in paths)
 
 
-def leave_out(error: EncoderError) -> None:
-    """Every sample that makes a user's function raise is left out, and counted as failed."""
+def _check_seconds(value: object, name: str) -> None:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if value is not None and not (number and value > 0):  # type: ignore[operator]  # a number
+        raise ConfigError(f"{name} is a number of seconds above 0, or None; got {value!r}")

@@ -15,6 +15,7 @@ import numpy as np
 from energize.cursor import State
 from energize.errors import LoaderError
 from energize.late import torch
+from energize.loader.failures import Failure
 from energize.loader.regions import ReceivedRegions, RegionBytes, Regions
 
 NOT_STARTED = -1
@@ -84,7 +85,7 @@ class Reply:
     items: list[Any] = field(default_factory=list)
     states: list[State] = field(default_factory=list)
     end: State | None = None
-    failures: list[str] = field(default_factory=list)
+    failures: list[Failure] = field(default_factory=list)
     error: ShippedError | None = None
     seconds: float = 0.0
     size: int = 0

@@ -17,6 +17,7 @@ from energize.loader.lanes import HostedLanes
 from energize.outline import packed, unpacked
 from energize.padding import marked
 from energize.ranks import Ranks
+from energize.restoring import lane_key
 
 T = TypeVar("T")
 
@@ -27,6 +28,19 @@ _ITEM, _NONE, _OVER = range(3)
 lane may go on; none any more, for all its lanes have ended."""
 
 _MISSING = object()
+
+_MARK_EVERY = 32
+"""After how many items the state of a lane is noted, where nobody has asked for keys."""
+
+
+@dataclass(frozen=True, slots=True)
+class Before:
+    """Where a lane stood before an item: `items` after `state`."""
+
+    lane: int
+    state: State | None
+    items: int = 0
+
 
 _MOST_LANES = 2**16
 """Ranks times workers of no run come near it, but a damaged state may."""
@@ -119,7 +133,8 @@ class StreamFeed(Generic[T]):
 
     `loop` is how many steps a loop has, or None where it ends with the epoch, and `accumulated` how
     many make a global batch. What is missing is a copy of the last item delivered, which `last`
-    has, or else of what `spare` gives.
+    has with the place before it, or else of what `spare` gives. `state_at` reads on to a place, for
+    keys that are asked for when only a state before it was noted.
     """
 
     def __init__(
@@ -135,8 +150,9 @@ class StreamFeed(Generic[T]):
         hosts_all: bool,
         loop: int | None,
         accumulated: int,
-        last: deque[T],
-        spare: Callable[[], T],
+        last: deque[tuple[T, Before]],
+        spare: Callable[[], tuple[T, Before]],
+        state_at: Callable[[Before], State],
     ) -> None:
         self._hosted, self._ranks, self._agreement = hosted, ranks, agreement
         self._lanes, self._size, self._stop = state.lanes, size, stop
@@ -150,6 +166,10 @@ class StreamFeed(Generic[T]):
         self._last, self._spare = last, spare
         self._made = self._dropped = 0
         self._came = self._ended = False
+        self._before = Before(0, None)
+        self._marks: dict[int, Before] = {}
+        self._state_at = state_at
+        self._mark_every = 1 if hosted.tells_states else _MARK_EVERY
         self.padding = False
 
     def begin_loop(self) -> bool:
@@ -186,10 +206,19 @@ class StreamFeed(Generic[T]):
         self._step += self._loop is not None
         self.padding = item is _MISSING and self._uneven == "pad"
         if item is not _MISSING:
-            self._last.append(item)
+            self._last.append((item, self._before))
         elif not self._last:
             self._last.append(self._spare())
-        return marked(self._last[-1]) if self.padding else self._last[-1]
+        given, self._before = self._last[-1]
+        return marked(given) if self.padding else given
+
+    @property
+    def restore_key(self) -> tuple[Any, ...]:
+        """What the last item can be restored by."""
+        self._mark_every = 1  # somebody asks
+        before = self._before
+        state = self._state_at(before) if before.items else before.state
+        return lane_key(before.lane, self._lanes, state)
 
     def _turns(self) -> list[bool] | None:
         """Whether each rank has an item for this step; None at the end of the epoch."""
@@ -216,7 +245,19 @@ class StreamFeed(Generic[T]):
         return (self._position + rank) % self._lanes
 
     def _take(self, rank: int) -> T:
-        return self._hosted.take(self._lane(rank))
+        lane = self._lane(rank)
+        if rank == self._ranks.rank:
+            self._note(lane)
+        return self._hosted.take(lane)
+
+    def _note(self, lane: int) -> None:
+        """Note where the lane stands, or how many items it has given since that was noted."""
+        mark = self._marks.get(lane)
+        if mark is None or mark.items + 1 >= self._mark_every:
+            self._before = Before(lane, self._hosted.state(lane))
+        else:
+            self._before = Before(lane, mark.state, mark.items + 1)
+        self._marks[lane] = self._before
 
     def _is_step(self, has: list[bool]) -> bool:
         """Whether what ranks have makes a step of this one."""

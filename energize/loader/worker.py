@@ -11,8 +11,8 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import Any, cast
@@ -21,12 +21,16 @@ import numpy as np
 
 from energize.cursor import Cursor
 from energize.dataset import Dataset, IndexedDataset
-from energize.errors import EncoderError, LoaderError
+from energize.errors import LoaderError
 from energize.late import torch
 from energize.loader.channel import Channel
+from energize.loader.deciding import Decisions
+from energize.loader.failures import Failure
 from energize.loader.regions import Regions
 from energize.loader.shipping import NOT_STARTED, Reply, Request, StreamOn, dumps, shipped
+from energize.loader.stacks import StackFile
 from energize.loader.starting import ignore_ctrl_c
+from energize.pooling import activate
 from energize.reading import Failed, Reading, read_items
 from energize.topology import Lane
 
@@ -41,10 +45,13 @@ _SET_PARENT_DEATH_SIGNAL = 1
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What a worker is started for: the `dataset`, in so many `lanes` if it is a stream."""
+    """What a worker is started for: the `dataset`, in so many `lanes` if it is a stream; and the
+    `cache_pool` of its hooks.
+    """
 
     dataset: Dataset[Any]
-    on_error: Callable[[EncoderError], None]
+    decisions: Decisions
+    cache_pool: Any = None
     lanes: int = 1
     endless: bool = False
 
@@ -64,12 +71,18 @@ class Trainer:
 
 
 def serve(
-    task: Task | None, end: socket.socket, leash: Connection[None, None], trainer: Trainer
+    task: Task | None,
+    end: socket.socket,
+    leash: Connection[None, None],
+    stacks: StackFile,
+    trainer: Trainer,
 ) -> None:
     """The whole life of a worker process: it ends when told to, or when the trainer is gone, for
-    which it is on a `leash` (see `Leash`). Where no `task` is given it is the first message.
+    which it is on a `leash` (see `Leash`). Where no `task` is given it is the first message. Asked
+    by a signal, it writes what it is busy with to `stacks`.
     """
     _watch(leash, trainer)
+    stacks.answer()
     _settle(trainer.held)
     channel = Channel(end)
     outbox: queue.SimpleQueue[tuple[memoryview, list[int]]] = queue.SimpleQueue()
@@ -80,11 +93,22 @@ def serve(
         if started is None:
             return
         worker = _Worker(started)
-        while True:
-            message = pickle.loads(channel.wait().data)  # noqa: S301 - from the trainer
-            if message is None:
-                return
-            outbox.put(_packed(worker.answered(*message), regions))
+        with activate(started.cache_pool), closed_at_end(started.cache_pool):
+            while True:
+                message = pickle.loads(channel.wait().data)  # noqa: S301 - from the trainer
+                if message is None:
+                    return
+                outbox.put(_packed(worker.answered(*message), regions))
+
+
+@contextmanager
+def closed_at_end(pool: Any) -> Iterator[None]:
+    """Close a cache pool, if there is one, when this process needs it no more."""
+    try:
+        yield
+    finally:
+        if pool is not None:
+            pool.close()
 
 
 def _rebuilt_task(data: memoryview, channel: Channel) -> Task | None:
@@ -174,7 +198,7 @@ class _Worker:
 
     task: Task
     lanes: dict[int, _OpenLane] = field(default_factory=dict)
-    failures: list[str] = field(default_factory=list)
+    failures: list[Failure] = field(default_factory=list)
 
     def answered(self, ticket: int, request: Request) -> Reply:
         """The reply to a request; what goes wrong on the way is part of it."""
@@ -194,10 +218,10 @@ class _Worker:
         return reply
 
     def _reading(self) -> Reading:
-        return Reading(report=self._report, on_error=self.task.on_error)
+        return self.task.decisions.reading(self._report)
 
     def _report(self, failed: Failed) -> None:
-        self.failures.append(str(failed))
+        self.failures.append(Failure.of(failed))
 
     def _stream_on(self, request: StreamOn, reply: Reply) -> None:
         cursor = self._opened(request)

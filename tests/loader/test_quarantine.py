@@ -1,0 +1,441 @@
+"""Samples that failed are written down, and later runs leave them out unread."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from energize import (
+    BatchDataset,
+    BlendDataset,
+    ConfigError,
+    DataError,
+    FilterDataset,
+    JoinedSource,
+    ListSource,
+    LoaderError,
+    MapDataset,
+    RepeatDataset,
+    ShuffleDataset,
+    TextSample,
+    WebdatasetSource,
+    WorkerConfig,
+)
+from energize.loader import get_loader
+from energize.prepare.jsonl import prepare_jsonl
+from energize.quarantine import Entry, files_of, path_for_rank
+from energize.reading import SamplePlace
+from energize.sources.jsonl import JsonlSource
+from tests.support.datasets import numbers
+from tests.support.joining import keys, texts
+from tests.support.loading import eventually, prints
+from tests.support.prepared import captions
+
+CALLED = "called.txt"
+
+
+def everything(item: Any) -> bool:
+    return True
+
+
+class Fails:
+    """A function that fails for some stored samples, and notes which ones it was called with."""
+
+    def __init__(self, notes: Path, bad: tuple[str, ...]) -> None:
+        self.notes, self.bad = notes, bad
+
+    def __call__(self, raw: dict[str, Any]) -> TextSample:
+        with self.notes.open("a") as file:
+            file.write(raw["__key__"] + "\n")
+        if raw["__key__"] in self.bad:
+            raise DataError(f"{raw['__key__']} is bad")
+        return TextSample(__key__=raw["__key__"], text=raw["txt"].decode())
+
+
+BAD = ("000001", "000004", "000007")
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return captions(tmp_path / "captions", 20, shards=2)
+
+
+@pytest.fixture
+def notes(tmp_path):
+    return tmp_path / CALLED
+
+
+def indexed(folder: Path, notes: Path):
+    source = ShuffleDataset(WebdatasetSource(folder))
+    return BatchDataset(RepeatDataset(MapDataset(source, Fails(notes, BAD)), 3), 4, list)
+
+
+def stream(folder: Path, notes: Path):
+    """The function is called with what a filter has let through."""
+    source = FilterDataset(ShuffleDataset(WebdatasetSource(folder)), everything)
+    return BatchDataset(RepeatDataset(MapDataset(source, Fails(notes, BAD)), 3), 4, list)
+
+
+def below(folder: Path, notes: Path):
+    """The function is called below a filter."""
+    source = MapDataset(ShuffleDataset(WebdatasetSource(folder)), Fails(notes, BAD))
+    return RepeatDataset(FilterDataset(source, everything), 3)
+
+
+def blend(folder: Path, notes: Path):
+    other = folder.parent / "others"
+    if not other.exists():
+        captions(other, 20, shards=2, start=50)
+    return BlendDataset((stream(folder, notes), 2), (indexed(other, notes), 1), stop="restart")
+
+
+KINDS = [indexed, stream, below, blend]
+
+
+def read(dataset, workers: int = 0, count: int = 40, **options) -> tuple[list[str], list[Any]]:
+    """So many items of an endless run as fingerprints, and the states after some of them."""
+    config = WorkerConfig(0, 1, workers)
+    items, states = [], []
+    with get_loader(
+        dataset, worker_config=config, lanes=2, failure_budget=None, **options
+    ) as loader:
+        while len(items) < count:
+            for item in islice(iter(loader), count - len(items)):
+                items.append(item)
+                if len(items) % 7 == 0:
+                    states.append(json.loads(json.dumps(loader.state_dict())))
+    return prints(items), states
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_failed_is_left_out_and_nothing_else_changes(kind, workers, folder, notes, tmp_path):
+    path = tmp_path / "bad.jsonl"
+    dataset = kind(folder, notes)
+    failed, states = read(dataset, workers, quarantine=path)
+    entries = [json.loads(line) for line in path.read_text().splitlines()]
+    assert {entry["key"] for entry in entries} == set(BAD)
+    assert {(Path(each["dataset"]).name, each["shard"]) for each in entries} == {
+        (name, "shard-000.tar")
+        for name in (["captions", "others"] if kind is blend else ["captions"])
+    }
+    assert {each["index"] for each in entries} == {1, 4, 7}
+    assert all("is bad" in entry["reason"] for entry in entries)
+
+    notes.unlink()
+    left_out, others = read(dataset, workers, skip_listed=path)
+    assert left_out == failed
+    assert others == states
+    assert not set(BAD) & set(notes.read_text().split()), "a listed sample was read"
+    before = path.read_text()
+    assert read(dataset, workers, quarantine=path, skip_listed=path)[0] == failed
+    assert path.read_text() == before
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_run_goes_on_with_a_list_as_without(kind, folder, notes, tmp_path):
+    path = tmp_path / "bad.jsonl"
+    dataset = kind(folder, notes)
+    whole, states = read(dataset, quarantine=path)
+    loader = get_loader(dataset, lanes=2, failure_budget=None, skip_listed=str(path))
+    loader.load_state_dict(states[1])
+    got = []
+    while len(got) < 20:
+        got += islice(iter(loader), 20 - len(got))
+    assert prints(got) == whole[14:34]
+    assert loader.failures.count == 0
+
+
+def test_damaged_bytes_are_listed_and_not_read_again(folder, tmp_path):
+    shard = folder / "shard-000.tar"
+    data = bytearray(shard.read_bytes())
+    at = data.index(b"000003.jpg")
+    data[at : at + 512] = b"\xff" * 512
+    shard.write_bytes(data)
+    source = WebdatasetSource(folder)
+    path = tmp_path / "bad.jsonl"
+    loader = get_loader(source, quarantine=path)
+    first = list(loader)
+    assert loader.failures.count == 1
+    (entry,) = (json.loads(line) for line in path.read_text().splitlines())
+    assert (entry["shard"], entry["index"], entry["function"]) == ("shard-000.tar", 3, None)
+    other = get_loader(source, skip_listed=path, failure_budget=0)
+    assert prints(list(other)) == prints(first)
+    assert other.failures.count == 0
+
+
+def test_samples_in_memory_are_listed_by_their_number(tmp_path):
+    def fails(item):
+        if item in (3, 5):
+            raise DataError("bad")
+        return item
+
+    path = tmp_path / "bad.jsonl"
+    dataset = BatchDataset(MapDataset(numbers(9), fails), 3, list)
+    got = list(get_loader(dataset, quarantine=path))
+    entries = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [(each["shard"], each["index"]) for each in entries] == [(None, 3), (None, 5)]
+    assert list(get_loader(dataset, skip_listed=path, failure_budget=0)) == got
+
+
+def test_a_folder_mounted_elsewhere_is_known_by_its_samples(folder, notes, tmp_path):
+    path = tmp_path / "bad.jsonl"
+    first, _ = read(indexed(folder, notes), quarantine=path)
+    moved = tmp_path / "elsewhere" / "captions"
+    moved.parent.mkdir()
+    folder.rename(moved)
+    notes.unlink()
+    assert read(indexed(moved, notes), skip_listed=path)[0] == first
+    assert not set(BAD) & set(notes.read_text().split())
+
+
+def test_another_folder_of_the_same_name_is_not_meant(folder, notes, tmp_path, caplog):
+    path = tmp_path / "bad.jsonl"
+    read(indexed(folder, notes), quarantine=path)
+    other = captions(tmp_path / "other" / "captions", 30, shards=2, start=100)
+    notes.unlink()
+    read(indexed(other, notes), skip_listed=path)
+    assert set(BAD) & set(notes.read_text().split())
+    assert "3 entries are of samples that this run does not read" in caplog.text
+
+
+def test_batches_that_fail_are_not_listed_and_it_is_said_once(folder, tmp_path, caplog):
+    def batch(items):
+        raise DataError("cannot be batched")
+
+    path = tmp_path / "bad.jsonl"
+    dataset = BatchDataset(WebdatasetSource(folder), 4, batch)
+    with pytest.raises(Exception, match="substitutes"):
+        list(get_loader(dataset, quarantine=path, failure_budget=None))
+    assert path.read_text() == ""
+    assert sum("not listed in" in each.message for each in caplog.records) == 1
+
+
+def test_lines_of_json_are_listed_too(tmp_path):
+    lines = tmp_path / "texts.jsonl"
+    lines.write_text("".join(f'{{"number": {i}}}\n' for i in range(9)))
+    prepare_jsonl(lines)
+
+    def fails(raw):
+        if raw["__index__"] in (4, 6):
+            raise DataError("no text")
+        return raw["__key__"]
+
+    path = tmp_path / "bad.jsonl"
+    for dataset in (
+        MapDataset(ShuffleDataset(JsonlSource(lines)), fails),
+        MapDataset(FilterDataset(JsonlSource(lines).part(1, 8), everything), fails),
+    ):
+        path.unlink(missing_ok=True)
+        first = list(get_loader(dataset, quarantine=path))
+        places = [Entry.parsed(line, "").place for line in path.open()]
+        assert {(each.shard, each.index) for each in places} == {
+            ("texts.jsonl", 4),
+            ("texts.jsonl", 6),
+        }
+        assert list(get_loader(dataset, skip_listed=path, failure_budget=0)) == first
+
+
+def test_rows_of_a_join_are_listed_by_their_first_sample(tmp_path):
+    texts(tmp_path / "a", [keys(*range(5)), keys(*range(5, 9))])
+    texts(tmp_path / "b", [keys(*range(9, 1, -1))])
+
+    def fails(row):
+        if row[0]["__key__"] == keys(6)[0]:
+            raise DataError("no text")
+        return row[0]["__key__"], row[1]["__key__"]
+
+    parts = [WebdatasetSource(tmp_path / name) for name in "ab"]
+    source = JoinedSource(*parts, nonmatch=["skip"])
+    for index in range(len(source)):
+        place = source.place(index)
+        assert source.find(place.shard, place.index) == index
+    assert source.find("s0.tar", 0) is None
+    path = tmp_path / "bad.jsonl"
+    dataset = MapDataset(source, fails)
+    first = list(get_loader(dataset, quarantine=path))
+    (entry,) = (Entry.parsed(line, "") for line in path.open())
+    assert (entry.place.key, entry.place.shard, entry.place.index) == (keys(6)[0], "s1.tar", 1)
+    assert list(get_loader(dataset, skip_listed=path, failure_budget=0)) == first
+
+
+def test_lists_of_one_name_in_a_mix_are_told_apart(tmp_path):
+    def fails(item):
+        if item == 3:
+            raise DataError("bad")
+        return item
+
+    path = tmp_path / "bad.jsonl"
+    one, other = numbers(9, 0, "same"), numbers(9, 100, "same")
+    dataset = MapDataset(BlendDataset((one, 1), (other, 1), stop="first_exhausted"), fails)
+    first = list(get_loader(dataset, quarantine=path))
+    assert 103 in first
+    assert list(get_loader(dataset, skip_listed=path, failure_budget=0)) == first
+
+
+# Ranks
+
+
+def test_each_rank_has_a_file_and_all_are_read_by_one_path(folder, notes, tmp_path):
+    for name in ("bad.jsonl", "bad-{rank}-of-all.jsonl"):
+        path = str(tmp_path / name)
+        found = []
+        for rank in range(2):
+            config = WorkerConfig(rank, 2, 0)
+            loader = get_loader(
+                indexed(folder, notes), worker_config=config, quarantine=path, failure_budget=None
+            )
+            found.append(prints(list(loader)))
+            loader.close()
+        files = files_of(path)
+        assert len(files) == 2
+        assert {Entry.parsed(line, "").place.key for f in files for line in f.open()} == set(BAD)
+        for rank in range(2):
+            loader = get_loader(
+                indexed(folder, notes),
+                worker_config=WorkerConfig(rank, 2, 0),
+                skip_listed=[path],
+                failure_budget=0,
+            )
+            assert prints(list(loader)) == found[rank]
+
+
+def test_names_of_the_files_of_ranks(tmp_path):
+    assert path_for_rank("a/bad.jsonl", 0, 1) == Path("a/bad.jsonl")
+    assert path_for_rank("a/bad.jsonl", 3, 4) == Path("a/bad.rank3.jsonl")
+    assert path_for_rank("a/bad-{rank}.jsonl", 3, 4) == Path("a/bad-3.jsonl")
+    strange = tmp_path / "b[a]d*.jsonl"
+    for name in ("b[a]d*.rank0.jsonl", "bad.jsonl", "b[a]d*x.rank0.jsonl"):
+        (tmp_path / name).touch()
+    assert files_of(str(strange)) == [tmp_path / "b[a]d*.rank0.jsonl"]
+
+
+# Writing
+
+
+def test_no_line_is_lost_when_the_run_is_killed(tmp_path):
+    path, go = tmp_path / "bad.jsonl", tmp_path / "go"
+    program = f"""
+import sys, time, pathlib
+sys.path[:0] = {sys.path!r}
+from energize import DataError, ListSource, MapDataset, WorkerConfig
+from energize.loader import get_loader
+def fails(item):
+    if item % 2:
+        raise DataError("odd")
+    return item
+loader = get_loader(MapDataset(ListSource(list(range(50))), fails), failure_budget=None,
+    worker_config=WorkerConfig(0, 1, 1), quarantine={str(path)!r}, prefetch_factor=1)
+for number, _ in enumerate(loader):
+    pathlib.Path({str(go)!r}).write_text(str(loader.failures.count))
+    time.sleep(0.02)
+"""
+    process = subprocess.Popen([sys.executable, "-c", program])
+    assert eventually(lambda: go.exists() and int(go.read_text() or 0) > 8, 60)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    lines = path.read_text().splitlines(keepends=True)
+    assert len(lines) >= 8
+    assert all(Entry.parsed(line, "").line == line for line in lines)
+
+
+def odd(item: int) -> int:
+    if item % 2:
+        raise DataError("odd")
+    return item
+
+
+def test_a_full_disk_is_an_error_that_says_so():
+    with pytest.raises(LoaderError, match=r"/dev/full cannot be written: No space left on device"):
+        list(get_loader(MapDataset(numbers(5), odd), quarantine="/dev/full"))
+
+
+@pytest.mark.parametrize("name", ["missing/bad.jsonl", ""])
+def test_a_file_that_cannot_be_written_is_an_error_at_the_first_item(name, tmp_path):
+    loader = get_loader(numbers(5), quarantine=tmp_path / name)
+    with pytest.raises(ConfigError, match="cannot be opened for writing"):
+        iter(loader)
+
+
+def test_a_run_without_failures_leaves_an_empty_list(tmp_path):
+    path = tmp_path / "bad.jsonl"
+    list(get_loader(numbers(5), quarantine=path))
+    assert path.read_text() == ""
+    assert list(get_loader(numbers(5), skip_listed=path)) == list(range(5))
+
+
+def test_a_last_line_without_an_end_is_not_written_into(tmp_path):
+    path = tmp_path / "bad.jsonl"
+    place = SamplePlace("elsewhere", None, 0)
+    path.write_text(Entry(place, "by hand").line.rstrip())
+    with get_loader(MapDataset(numbers(5), odd), quarantine=path) as loader:
+        list(loader)
+    entries = [Entry.parsed(line, "") for line in path.read_text().splitlines()]
+    assert (entries[0].place, len(entries)) == (place, 3)
+
+
+# Reading
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("{", "not JSON"),
+        ("[" * 10_000, "not JSON"),
+        ("[]", "not a JSON object"),
+        ('{"dataset": 3}', "'dataset' is 3"),
+        ('{"dataset": "a", "shard": null, "index": true, "reason": ""}', "'index' is True"),
+        ('{"dataset": "a", "shard": null, "index": 1.5, "reason": ""}', "'index' is 1.5"),
+        ('{"dataset": "a", "shard": null, "index": 1}', "'reason' is None"),
+        ('{"dataset": "a", "shard": null, "index": 1, "reason": "", "x": 1}', "'x' is no field"),
+    ],
+)
+def test_a_malformed_line_is_named(line, message, tmp_path):
+    path = tmp_path / "bad.jsonl"
+    path.write_text(Entry(SamplePlace("a", None, 0), "bad").line + "\n" + line + "\n")
+    for options in ({"skip_listed": path}, {"quarantine": path}):
+        with pytest.raises(ConfigError, match=rf"(?s)bad\.jsonl, line 3: .*{message}"):
+            list(get_loader(numbers(5), **options))
+
+
+def test_a_list_that_cannot_be_read(tmp_path):
+    with pytest.raises(ConfigError, match=r"there is no list of failed samples at .*none\.jsonl"):
+        get_loader(numbers(5), skip_listed=tmp_path / "none.jsonl")
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(ConfigError, match="cannot be read: IsADirectoryError"):
+        get_loader(numbers(5), skip_listed=tmp_path / "folder")
+    (tmp_path / "bytes").write_bytes(b"\xff\xfe")
+    with pytest.raises(ConfigError, match="cannot be read: UnicodeDecodeError"):
+        get_loader(numbers(5), skip_listed=tmp_path / "bytes")
+
+
+def test_the_list_of_this_very_run_need_not_be_there_yet(tmp_path):
+    path = tmp_path / "bad.jsonl"
+    assert list(get_loader(numbers(5), quarantine=path, skip_listed=path)) == list(range(5))
+    (tmp_path / "samples").mkdir()
+    assert ListSource([1]).find(None, 0) == 0
+    assert ListSource([1]).find("0.tar", 0) is None
+
+
+def test_parts_of_one_folder_are_told_apart(folder, notes, tmp_path):
+    path = tmp_path / "bad.jsonl"
+    source = WebdatasetSource(folder)
+    parts = [
+        RepeatDataset(MapDataset(source.part(*bounds), Fails(notes, BAD)))
+        for bounds in ((0, 5), (5, 10))
+    ]
+    dataset = BlendDataset((parts[0], 1), (parts[1], 1))
+    failed, _ = read(dataset, quarantine=path)
+    assert {json.loads(line)["index"] for line in path.read_text().splitlines()} == {1, 4, 7}
+    notes.unlink()
+    assert read(dataset, skip_listed=path)[0] == failed
+    called = set(notes.read_text().split())
+    assert called == {f"{n:06d}" for n in range(10)} - set(BAD)

@@ -1,0 +1,380 @@
+"""A restore key gives the very same item again, whatever it is and wherever it is asked for."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from energize import (
+    Batch,
+    BatchDataset,
+    BlendDataset,
+    DefaultTaskEncoder,
+    EmptyDatasetError,
+    EpochizeDataset,
+    FilterDataset,
+    GroupBatchDataset,
+    IterMapDataset,
+    ListSource,
+    MapDataset,
+    PackingDataset,
+    RepeatDataset,
+    RestoreKeyError,
+    ShuffleBufferDataset,
+    SkipSample,
+    TextSample,
+    WorkerConfig,
+    get_train_dataset,
+    is_padding,
+    log_exception,
+    reraise_exception,
+    restore_sample,
+)
+from energize.errors import EncoderError, SubstitutionError
+from energize.loader import get_loader
+from energize.prepare.jsonl import prepare_jsonl
+from energize.sources.jsonl import JsonlSource
+from energize.task_encoder.loading import SampleLoader
+from energize.testing import fingerprint
+from tests.loader.test_trees import trees
+from tests.support.datasets import noisy, numbers, shuffled
+from tests.support.loading import loader_of
+from tests.support.prepared import captions
+from tests.support.trees import not_each_third
+
+ITEMS = 30
+
+
+def delivered(loader: Any, count: int) -> list[tuple[Any, str]]:
+    """Items with their keys, over the ends of epochs: (key, fingerprint)."""
+    found: list[tuple[Any, str]] = []
+    while len(found) < count:
+        before = len(found)
+        for item in islice(iter(loader), count - before):
+            if not loader.padding:
+                found.append((loader.restore_key, fingerprint(item)))
+        if len(found) == before:
+            break
+    return found
+
+
+def check_restored(tree, loader, found) -> None:
+    for key, want in found:
+        kept = json.loads(json.dumps(key))
+        assert fingerprint(restore_sample(tree, kept)) == want
+        assert fingerprint(loader.restore_sample(tuple(kept))) == want
+
+
+@settings(max_examples=40)
+@given(tree=trees(), data=st.data())
+def test_any_item_of_any_tree(tree, data):
+    lanes = data.draw(st.sampled_from([1, 2, 3, 4, 6]))
+    ranks = data.draw(st.sampled_from([r for r in (1, 2, 3) if lanes % r == 0]))
+    steps = data.draw(st.integers(0, 5))
+    try:
+        checked = 0
+        for rank in range(ranks):
+            loader = loader_of(tree, rank=rank, ranks=ranks, lanes=lanes)
+            found = delivered(loader, ITEMS // ranks)
+            checked += len(found)
+            check_restored(tree, loader, found)
+            # The same keys after a resume, also where nobody has asked for those before it.
+            first = loader_of(tree, rank=rank, ranks=ranks, lanes=lanes)
+            for _ in islice(iter(first), steps):
+                pass
+            if ranks == 1:
+                second = loader_of(tree, lanes=lanes)
+                second.load_state_dict(json.loads(json.dumps(first.state_dict())))
+                assert delivered(second, 2) == delivered(first, 2)
+        assert checked
+    except (EmptyDatasetError, SubstitutionError):
+        assume(False)
+
+
+@settings(max_examples=12, deadline=None)
+@given(tree=trees(), lanes=st.sampled_from([2, 4]))
+def test_any_item_that_workers_made(tree, lanes):
+    try:
+        with loader_of(tree, workers=2, lanes=lanes) as loader:
+            found = delivered(loader, ITEMS)
+            check_restored(tree, loader, found)
+    except (EmptyDatasetError, SubstitutionError):
+        assume(False)
+    if loader_of(tree, lanes=lanes).dataset.indexed:
+        assert [key for key, _ in found] == [key for key, _ in delivered(loader_of(tree), ITEMS)]
+
+
+def test_a_key_asked_for_late_is_that_of_the_item():
+    """Between two notes of where a lane stands, and before anybody has asked."""
+    dataset = RepeatDataset(MapDataset(FilterDataset(shuffled(50), not_each_third), noisy))
+    for count in (1, 2, 31, 32, 33, 100):
+        loader = loader_of(dataset, lanes=2)
+        last = list(islice(iter(loader), count))[-1]
+        assert restore_sample(dataset, loader.restore_key) == last
+        loader.close()
+        assert restore_sample(dataset, loader.restore_key) == last
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_loops_that_count_steps(workers):
+    for source in (shuffled(10), FilterDataset(shuffled(20), not_each_third)):
+        dataset = EpochizeDataset(RepeatDataset(source), 7)
+        with loader_of(dataset, workers) as loader:
+            found = delivered(loader, 20)
+            check_restored(dataset, loader, found)
+
+
+def test_before_any_item_there_is_no_key():
+    loader = loader_of(numbers(3))
+    assert loader.restore_key is None
+    next(iter(loader))
+    assert loader.restore_key == ("energize", 0)
+    assert loader.can_restore_sample() is True
+
+
+def reached(number: int):
+    """As many items as a number says."""
+    for each in range(number % 4):
+        yield number, each
+
+
+def pairs_of(numbers):
+    before = None
+    for number in numbers:
+        if before is not None:
+            yield before, number
+        before = number
+
+
+FOUND = {
+    "generator": MapDataset(shuffled(60), reached),
+    "packing": PackingDataset(shuffled(60), 8, lambda each: [each[:3], each[3:]], tuple),
+    "grouping": GroupBatchDataset(shuffled(60), 4, lambda number: (number % 3, None), list),
+    "shuffle buffer": ShuffleBufferDataset(shuffled(60), 10),
+    "a stream's function": IterMapDataset(shuffled(60), pairs_of),
+}
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("batched", [False, True])
+@pytest.mark.parametrize("name", FOUND)
+def test_packs_groups_and_what_generators_give(name, batched, workers):
+    dataset = FOUND[name]
+    if batched:
+        dataset = BatchDataset(RepeatDataset(MapDataset(dataset, noisy)), 3, list)
+    with loader_of(dataset, workers, lanes=4) as loader:
+        found = delivered(loader, 90)
+        check_restored(dataset, loader, found[::3])
+    assert len({fingerprint(key) for key, _ in found}) == len(found)
+
+
+# Items that carry their keys
+
+
+@dataclass
+class Texts(Batch):
+    text: list[str]
+
+
+def texts(count: int = 20) -> ListSource[TextSample]:
+    samples = [
+        TextSample(__key__=str(i), __restore_key__=("Webdataset", "0.tar", i), text=f"text {i}")
+        for i in range(count)
+    ]
+    return ListSource(samples, name="texts")
+
+
+def long_enough(sample: TextSample) -> bool:
+    return int(sample.__key__) % 3 != 1
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("streams", [False, True])
+def test_samples_batches_and_dicts_carry_their_keys(workers, streams):
+    source = FilterDataset(texts(), long_enough) if streams else texts()
+    as_dict = MapDataset(source, lambda s: {"__restore_key__": s.__restore_key__, "text": s.text})
+    for dataset in (source, BatchDataset(source, 3, Texts.from_samples), as_dict):
+        with loader_of(dataset, workers) as loader:
+            for item in loader:
+                get = (
+                    item.get if isinstance(item, dict) else lambda name, at=item: getattr(at, name)
+                )
+                assert get("__restore_key__") == loader.restore_key
+                stored = get("__stored_key__")
+                stored = stored if isinstance(stored, list) else [stored]
+                assert {key[:2] for key in stored} == {("Webdataset", "0.tar")}
+                assert loader.restore_sample(loader.restore_key) == item
+                assert restore_sample(dataset, list(loader.restore_key)) == item
+
+
+def test_other_items_are_left_as_they_are():
+    rows = [{"text": "a"}, ("b",), torch.ones(2)]
+    assert next(iter(loader_of(ListSource(rows)))) is rows[0]
+    assert rows == [{"text": "a"}, ("b",), rows[2]]
+
+
+def test_items_that_the_dataset_keeps_are_not_changed():
+    dataset = RepeatDataset(texts(1), 2)
+    before = dataset[0]
+    first, second = list(loader_of(dataset))
+    assert (first.__restore_key__, second.__restore_key__) == (("energize", 0), ("energize", 1))
+    assert before.__restore_key__ == ("Webdataset", "0.tar", 0)
+    assert dataset[0].__restore_key__ == ("Webdataset", "0.tar", 0)
+
+
+def test_padding_has_the_key_of_what_it_is_a_copy_of():
+    stream = FilterDataset(texts(9), long_enough)  # 6 samples
+    for dataset in (texts(5), stream):
+        loaders = [loader_of(dataset, rank=r, ranks=4, lanes=4) for r in range(4)]
+        padded = [item for loader in loaders for item in loader if is_padding(item)]
+        assert padded
+        for item in padded:
+            same = loaders[0].restore_sample(item.__restore_key__)
+            assert (same.__key__, is_padding(same)) == (item.__key__, False)
+
+
+# Stored samples
+
+
+class Upper(DefaultTaskEncoder):
+    def encode_sample(self, sample):
+        if sample.__key__.endswith("1"):
+            raise SkipSample
+        sample.caption = sample.caption.upper()
+        return sample
+
+
+def test_the_key_of_a_stored_sample_gives_it_as_it_was_loaded(tmp_path):
+    folder = captions(tmp_path / "captions", 12)
+    config = WorkerConfig(rank=0, world_size=1, num_workers=0)
+    encoder = Upper(raw_batch_type=None)
+    dataset = get_train_dataset(
+        folder, worker_config=config, batch_size=4, task_encoder=encoder, shuffle_buffer_size=None,
+        max_samples_per_sequence=None,
+    )  # fmt: skip
+    loader = get_loader(dataset)
+    batch = next(iter(loader))
+    again = loader.restore_sample(loader.restore_key)
+    assert fingerprint(again) == fingerprint(batch)
+    for key, caption in zip(stored_keys(batch), captions_of(batch), strict=True):
+        assert key[0] == "Webdataset"
+        sample = loader.restore_sample(key)
+        assert type(sample).__name__ == "CaptioningSample"
+        assert sample.__restore_key__ == key
+        assert sample.caption.upper() == caption
+        assert sample.caption != caption, "the encoder has not seen it"
+
+
+def stored_keys(batch: Any) -> list[Any]:
+    found = getattr(batch, "__stored_key__", None) or batch.__restore_key__
+    return list(found)
+
+
+def captions_of(batch: Any) -> list[str]:
+    return list(batch.caption)
+
+
+def test_a_sample_that_two_sources_may_have(tmp_path):
+    one, other = (captions(tmp_path / name, 4) for name in ("one", "other"))
+    config = WorkerConfig(rank=0, world_size=1, num_workers=0)
+    options = {"batch_size": None, "shuffle_buffer_size": None, "max_samples_per_sequence": None}
+    datasets = [get_train_dataset(p, worker_config=config, **options) for p in (one, other)]
+    mix = BlendDataset((datasets[0], 1), (datasets[1], 1))
+    sample = next(iter(loader_of(mix)))
+    with pytest.raises(RestoreKeyError, match=r"several sources: .*one, .*other"):
+        restore_sample(mix, sample.__stored_key__)
+    assert restore_sample(datasets[0], sample.__stored_key__).caption is not None
+
+
+def test_the_key_of_a_line_of_json(tmp_path):
+    path = tmp_path / "texts.jsonl"
+    path.write_text("".join(json.dumps({"text": f"line {i}"}) + "\n" for i in range(9)))
+    prepare_jsonl(path)
+    source = JsonlSource(path).part(2, 8)
+    load = SampleLoader(sample_type=TextSample, field_map={"text": "json[text]"})
+    typed = MapDataset(source, load, seeded=False)
+    dataset = BatchDataset(MapDataset(typed, replaced), 2, Texts.from_samples)
+    for batch in loader_of(dataset):
+        for key, text in zip(batch.__stored_key__, batch.text, strict=True):
+            assert restore_sample(dataset, key).text.upper() == text
+    for index in (1, 8):
+        with pytest.raises(RestoreKeyError, match="none of the 1 sources"):
+            restore_sample(dataset, ("Webdataset", "texts.jsonl", index))
+
+
+def replaced(sample: TextSample) -> TextSample:
+    return TextSample.extend(sample, text=sample.text.upper())
+
+
+# What is no key of the dataset
+
+
+STREAM = FilterDataset(numbers(9), not_each_third)
+
+
+@pytest.mark.parametrize(
+    ("dataset", "key", "message"),
+    [
+        (numbers(5), None, r"restore key is .*got None"),
+        (numbers(5), (), "got ()"),
+        (numbers(5), "energize", "got 'energize'"),
+        (numbers(5), ("energize",), "got"),
+        (numbers(5), ("Webdatasets", "a", 1), "Webdatasets"),
+        (numbers(5), ("energize", -1), "a position is a whole number"),
+        (numbers(5), ("energize", True), "a position is a whole number"),
+        (numbers(5), ("energize", 2**62), "a position is a whole number"),
+        (
+            numbers(5),
+            ("energize", 0, 1, "null"),
+            "is indexed, ListSource|is indexed, SequenceSource",
+        ),
+        (numbers(5), ("Webdataset", "a.tar", 1), "none of the 1 sources"),
+        (numbers(5), ("Webdataset", 3, 1), "restore key is"),
+        (STREAM, ("energize", 3), "this is a stream, FilterDataset"),
+        (STREAM, ("energize", 1, 1, "null"), "0 <= lane < lanes"),
+        (STREAM, ("energize", 0, 2**20, "null"), "0 <= lane < lanes"),
+        (STREAM, ("energize", 0, 1, "{"), "no JSON"),
+        (STREAM, ("energize", 0, 1, None), "no JSON"),
+        (STREAM, ("energize", 0, 1, "[" * 100_000), "no JSON"),
+        (STREAM, ("energize", 0, 1, "[]"), "list, not an object"),
+        (STREAM, ("energize", 0, 1, '{"epoch": 0}'), "of another dataset: .*'taken'"),
+    ],
+)
+def test_a_wrong_key_is_an_error_that_says_so(dataset, key, message):
+    with pytest.raises(RestoreKeyError, match=f"(?s){message}"):
+        restore_sample(dataset, key)
+
+
+# What becomes of exceptions
+
+
+def fails_on_odd(number: int) -> int:
+    if number % 2:
+        raise ValueError(f"{number} is odd")
+    return number
+
+
+def test_substitutes_come_again_as_the_loader_decided():
+    dataset = MapDataset(shuffled(20), fails_on_odd)
+    loader = loader_of(dataset, on_error="skip")
+    found = delivered(loader, 20)
+    for key, want in found:
+        assert fingerprint(loader.restore_sample(key)) == want
+    failing = [key for key, _ in found if int(shuffled(20)[key[1]]) % 2]
+    assert failing
+    with pytest.raises(EncoderError, match="is odd"):
+        restore_sample(dataset, failing[0])
+    config = WorkerConfig(
+        num_workers=0, global_error_handler=log_exception, restore_error_handler=reraise_exception
+    )
+    strict = get_loader(dataset, worker_config=config)
+    assert len(list(strict)) == 20
+    with pytest.raises(ValueError, match="is odd"):
+        strict.restore_sample(failing[0])
