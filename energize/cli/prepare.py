@@ -3,31 +3,40 @@
 from __future__ import annotations
 
 import sys
-import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any, TypeVar
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.prompt import Confirm
 
 import energize.cli.prepare_options as opt
-from energize.cli.asking import ask_field_map, ask_ratios, ask_sample_type
+from energize.cli.asking import (
+    AnswersEndedError,
+    Dialogue,
+    ask_field_map,
+    ask_ratios,
+    ask_sample_type,
+)
+from energize.cli.contents import is_folder, is_jsonl
 from energize.cli.options import parse_field_map, parse_patterns, parse_ratios
-from energize.cli.showing import show_config, show_samples, show_splits
+from energize.cli.prepare_media import collected, media_filter
+from energize.cli.progress import progress_bar
+from energize.cli.showing import show_config, show_note, show_samples, show_splits
 from energize.errors import ConfigError
+from energize.metadataset.loader import prepare_metadataset
 from energize.prepare.discovery import find_shards
 from energize.prepare.fields import check_choice
 from energize.prepare.first_look import look_at
+from energize.prepare.jsonl import prepare_jsonl
 from energize.prepare.preparing import prepare as prepare_folder
 from energize.prepare.report import PrepareReport
-from energize.prepare.shards import Progress as OnProgress
+from energize.storage.nv_meta import CRUDE
 from energize.storage.nv_meta_files import is_prepared
 
-_REDRAW_SECONDS = 0.1
+G = TypeVar("G")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +49,21 @@ class _Choices:
     field_map: Mapping[str, str] | None
     overwrite: bool
     typed: bool
+
+    def options(self) -> dict[str, Any]:
+        """As `prepare` takes them."""
+        return {
+            "split_ratios": self.ratios,
+            "split_patterns": self.patterns,
+            "sample_type": self.sample_type,
+            "field_map": self.field_map,
+            "overwrite": self.overwrite,
+        }
+
+
+def _maybe(parse: Callable[[G], T], given: G | None) -> T | None:
+    """An option that was given, parsed."""
+    return None if given is None else parse(given)
 
 
 def prepare(
@@ -55,108 +79,133 @@ def prepare(
     skip_dataset_yaml: opt.SkipDatasetYaml = False,
     sqlite: opt.Sqlite = False,
     tar_index_only: opt.TarIndexOnly = False,
+    fix_duplicates: opt.FixDuplicates = False,
     force_overwrite: opt.ForceOverwrite = False,
     non_interactive: opt.NonInteractive = False,
     num_workers: opt.NumWorkers = None,
+    media_by_glob: opt.MediaByGlob = None,
+    media_by_header: opt.MediaByHeader = False,
+    media_by_extension: opt.MediaByExtension = False,
+    tmp_path: opt.TmpPath = None,
     progress: opt.ShowProgress = True,
 ) -> None:
     """Index a folder of tar shards, and say how it is split and what its samples are.
 
-    What is not given is asked for, after a look at the first samples.
+    What is not given is asked for, after a look at the first samples; answers may come from a pipe.
     """
     console = Console(highlight=False, soft_wrap=True)
+    media = media_filter(media_by_glob, media_by_header, media_by_extension)
+    if media is not None and (tar_index_only or not is_folder(path)):
+        raise ConfigError("only folders have metadata of media; for it alone use prepare-media")
+    if not is_folder(path):
+        _prepare_file(console, path, progress=progress)
+        return
     choices = _Choices(
-        None if split_ratio is None else parse_ratios(split_ratio),
-        parse_patterns(split_parts) if split_parts else None,
+        _maybe(parse_ratios, split_ratio),
+        _maybe(parse_patterns, split_parts or None),
         sample_type,
-        None if field_map is None else parse_field_map(field_map),
+        _maybe(parse_field_map, field_map),
         force_overwrite,
         not skip_dataset_yaml,
     )
     if not tar_index_only:
-        check_choice(choices.sample_type, choices.field_map)
-        if non_interactive or not sys.stdin.isatty():
-            _check_complete(choices)
-        else:
-            choices = _completed(console, path, exclude, choices)
-    with _progress(console, shown=progress) as on_progress:
+        choices = _chosen(console, path, exclude, choices, may_ask=not non_interactive)
+    with progress_bar(console, "Indexing shards", shown=progress) as on_progress:
         report = prepare_folder(
             path,
-            split_ratios=choices.ratios,
-            split_patterns=choices.patterns,
+            **choices.options(),
             exclude=exclude,
-            sample_type=choices.sample_type,
-            field_map=choices.field_map,
             dataset_yaml=dataset_yaml_name,
             shuffle_shards=shuffle_tars,
             workers=num_workers,
-            sqlite=sqlite,
-            overwrite=choices.overwrite,
+            sqlite=sqlite or media is not None,
             tar_index_only=tar_index_only,
+            fix_duplicates=fix_duplicates,
             on_progress=on_progress,
         )
     _show(console, report)
+    if media is not None:
+        found = collected(console, path, media, num_workers, tmp_path, progress=progress)
+    console.print("Done")
+    if media is not None and found.damaged:
+        raise typer.Exit(1)
 
 
-def _check_complete(choices: _Choices) -> None:
-    """A missing choice is an error that names its option."""
+def _prepare_file(console: Console, path: Path, *, progress: bool) -> None:
+    """Index a file of JSON lines; or write down the joins of a metadataset, if it has any."""
+    if not is_jsonl(path):
+        if path.suffix not in (".yaml", ".yml"):
+            raise ConfigError(
+                f"{path} is a file, and neither a .jsonl file nor a metadataset .yaml; of tar "
+                "shards give the folder"
+            )
+        prepare_metadataset(path)
+        console.print("Done")
+        return
+    with progress_bar(console, "Indexing lines", shown=progress) as on_progress:
+        count = prepare_jsonl(path, on_progress=on_progress)
+    console.print(f"Done. Found {count} samples.")
+
+
+def _chosen(
+    console: Console, path: Path, exclude: str | None, choices: _Choices, *, may_ask: bool
+) -> _Choices:
+    """The choices, complete: what was not given is asked for, where somebody may be asked.
+
+    Raises `ConfigError` that names the options for all that is missing.
+    """
+    check_choice(choices.sample_type, choices.field_map)
+    missing = _missing(choices)
+    if not may_ask:
+        if missing:
+            raise ConfigError(f"--non-interactive asks nothing: give {'; and '.join(missing)}")
+        return choices
+    prepared = is_prepared(path) and not choices.overwrite
+    try:
+        return _completed(Dialogue(console, sys.stdin.isatty()), path, exclude, choices)
+    except AnswersEndedError as question:
+        needed = [*(["--force-overwrite"] if prepared else []), *missing]
+        raise ConfigError(
+            f"the input ended at the question {str(question)!r}: please give "
+            f"{'; and '.join(needed) or 'an answer to it'}"
+        ) from None
+
+
+def _missing(choices: _Choices) -> list[str]:
+    """The options for what would have to be asked."""
     missing = []
     if choices.ratios is None and choices.patterns is None:
         missing.append("--split-ratio 8,1,1 or --split-parts 'train:train-.*'")
     if choices.typed and choices.sample_type is None:
         missing.append("--sample-type (CrudeWebdataset for plain dicts) or --skip-dataset-yaml")
-    if missing:
-        raise ConfigError(
-            "nobody can be asked here (--non-interactive, or the input is no terminal): please "
-            f"give {'; and '.join(missing)}"
-        )
+    return missing
 
 
-def _completed(console: Console, path: Path, exclude: str | None, choices: _Choices) -> _Choices:
+def _completed(dialogue: Dialogue, path: Path, exclude: str | None, choices: _Choices) -> _Choices:
     """The choices with what was missing asked for."""
+    prepared = is_prepared(path) and not choices.overwrite
+    mapped = choices.sample_type in (None, CRUDE) or choices.field_map is not None
+    if mapped and not (prepared or _missing(choices)):
+        return choices
+    console = dialogue.console
     names = find_shards(path, exclude)
     console.print(f"Found {len(names):,} shards, from {names[0]} to {names[-1]}", markup=False)
-    if is_prepared(path) and not choices.overwrite:
-        question = f"{path} is prepared already. Prepare it again?"
-        if not Confirm.ask(question, console=console, default=False):
+    if prepared:
+        if not dialogue.confirm("It is prepared already. Prepare it again?", proposal=False):
             raise typer.Abort
         choices = replace(choices, overwrite=True)
     look = look_at(path / names[0])
     show_samples(console, names[0], look)
     if choices.ratios is None and choices.patterns is None:
-        choices = replace(choices, ratios=ask_ratios(console, names))
+        choices = replace(choices, ratios=ask_ratios(dialogue, names))
     if choices.typed and choices.sample_type is None:
-        choices = replace(choices, sample_type=ask_sample_type(console, look))
+        if not dialogue.confirm("Say in a dataset.yaml what its samples are?", proposal=True):
+            return replace(choices, typed=False)
+        choices = replace(choices, sample_type=ask_sample_type(dialogue, look))
     if choices.sample_type is not None and choices.field_map is None:
-        field_map = ask_field_map(console, choices.sample_type, look)
+        field_map = ask_field_map(dialogue, choices.sample_type, look)
         choices = replace(choices, field_map=field_map)
     return choices
-
-
-@contextmanager
-def _progress(console: Console, *, shown: bool) -> Iterator[OnProgress]:
-    """A bar drawn by this thread alone: worker processes are forked while it is there."""
-    bar = Progress(
-        TextColumn("Indexing shards"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        console=console,
-        disable=not shown or not console.is_terminal,
-        auto_refresh=False,
-    )
-    task = bar.add_task("", total=None)
-    drawn = -_REDRAW_SECONDS
-
-    def advance(done: int, total: int) -> None:
-        nonlocal drawn
-        due = done == total or time.monotonic() - drawn > _REDRAW_SECONDS
-        bar.update(task, completed=done, total=total, refresh=due)
-        if due:
-            drawn = time.monotonic()
-
-    with bar:
-        yield advance
 
 
 def _show(console: Console, report: PrepareReport) -> None:
@@ -167,5 +216,4 @@ def _show(console: Console, report: PrepareReport) -> None:
     if report.config is not None:
         show_config(console, report.config)
     for note in report.notes:
-        console.print("Note:", style="yellow", end=" ")
-        console.print(note, markup=False)
+        show_note(console, note)

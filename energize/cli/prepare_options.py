@@ -9,7 +9,9 @@ import typer
 
 from energize.prepare.fields import SAMPLE_TYPE_NAMES
 
-Folder = Annotated[Path, typer.Argument(help="The folder that holds the tar shards.")]
+Folder = Annotated[
+    Path, typer.Argument(help="A folder of tar shards, a .jsonl file, or a metadataset with joins.")
+]
 SplitRatio = Annotated[
     str | None, typer.Option(help="Shares of the shards for train, val and test: 8,1,1.")
 ]
@@ -42,6 +44,29 @@ Sqlite = Annotated[
 ]
 TarIndexOnly = Annotated[
     bool, typer.Option("--tar-index-only", help="Write the index of a prepared folder again.")
+]
+FixDuplicates = Annotated[
+    bool,
+    typer.Option(
+        "--fix-duplicates",
+        help="When shards share keys: write them anew, the members of each in a folder of its own.",
+    ),
+]
+MediaByGlob = Annotated[
+    str | None,
+    typer.Option(
+        "--media-metadata-by-glob",
+        help="Store metadata of media, which are files named so: '*.jpg,*.png'.",
+    ),
+]
+MediaByHeader = Annotated[
+    bool, typer.Option("--media-metadata-by-header", help="The same, by how files begin.")
+]
+MediaByExtension = Annotated[
+    bool, typer.Option("--media-metadata-by-extension", help="The same, by usual extensions.")
+]
+TmpPath = Annotated[
+    Path | None, typer.Option(help="The folder in which the index with media metadata is built.")
 ]
 ForceOverwrite = Annotated[
     bool, typer.Option("--force-overwrite", help="Prepare a folder again without asking.")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from rich.console import Console
 from rich.table import Table
@@ -52,6 +52,21 @@ def show_config(console: Console, config: DatasetConfig) -> None:
     )
     for name, source in (config.field_map or {}).items():
         console.print(f"  {name} from {source}", markup=False)
+    for name, value in config.code.items():
+        told = f"{value}, code of the folder" if isinstance(value, str) else ", ".join(value)
+        console.print(f"  {name}: {told}", markup=False)
+
+
+def show_note(console: Console, note: str) -> None:
+    """Something that may be a mistake."""
+    console.print("Note:", style="yellow", end=" ")
+    console.print(note, markup=False)
+
+
+def show_lines(console: Console, lines: Iterable[str]) -> None:
+    """Lines as they are."""
+    for line in lines:
+        console.print(line, markup=False)
 
 
 def size_text(size: float) -> str:

@@ -250,31 +250,31 @@ def test_shares_are_drawn(mix, tmp_path):
 
 def test_a_chart_that_cannot_be_drawn(mix, tmp_path):
     options = ("simulate", mix, "--steps", 10, "--plot")
-    assert ".png, .svg, .pdf; got '.jpg'; did" in run(*options, tmp_path / "shares.jpg", code=1)
-    assert "; got '.pgn'; did you mean '.png'?\n" in run(*options, tmp_path / "a.pgn", code=1)
-    assert "; got no suffix\n" in run(*options, tmp_path / "shares", code=1)
-    assert "make it first" in run(*options, tmp_path / "none" / "shares.png", code=1)
+    assert ".png, .svg, .pdf; got '.jpg'; did" in run(*options, tmp_path / "shares.jpg", code=2)
+    assert "; got '.pgn'; did you mean '.png'?\n" in run(*options, tmp_path / "a.pgn", code=2)
+    assert "; got no suffix\n" in run(*options, tmp_path / "shares", code=2)
+    assert "make it first" in run(*options, tmp_path / "none" / "shares.png", code=2)
     (tmp_path / "folder.png").mkdir()
-    assert "cannot be written" in run(*options, tmp_path / "folder.png", code=1)
+    assert "cannot be written" in run(*options, tmp_path / "folder.png", code=2)
     without = (
         "import sys; sys.modules['matplotlib'] = None; "
         "from energize.cli.main import app; app(sys.argv[1:])"
     )
     command = [sys.executable, "-c", without, *map(str, options), str(tmp_path / "s.png")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert "pip install 'energize[plot]'" in done.stderr
     assert "Traceback" not in done.stderr
 
 
 def test_wrong_arguments(mix, tmp_path):
-    assert "does not exist" in run("plan", tmp_path / "none", code=1)
+    assert "does not exist" in run("plan", tmp_path / "none", code=2)
     assert "no split 'test'" in run("plan", mix, "--split", "test", code=1)
-    assert "--at is a whole number, 0 or more; got -1" in run("plan", mix, "--at", -1, code=1)
-    assert "--steps is a whole number, 1 or" in run("simulate", mix, "--steps", 0, code=1)
-    assert "too far away" in run("plan", mix, "--at", 2**61, "--batch-size", 8, code=1)
+    assert "--at is a whole number, 0 or more; got -1" in run("plan", mix, "--at", -1, code=2)
+    assert "--steps is a whole number, 1 or" in run("simulate", mix, "--steps", 0, code=2)
+    assert "too far away" in run("plan", mix, "--at", 2**61, "--batch-size", 8, code=2)
     for option in ("batch-size", "world-size", "shuffle-buffer-size", "max-samples-per-sequence"):
-        said = run("plan", mix, f"--{option}", 0, code=1)
+        said = run("plan", mix, f"--{option}", 0, code=2)
         assert said == f"Error: --{option} is a whole number, 1 or more; got 0\n"
 
 

@@ -60,7 +60,8 @@ def test_prepare_with_patterns_and_other_options(folder):
 def test_prepare_again(folder):
     options = ("prepare", folder, "--split-ratio", "1", "--skip-dataset-yaml")
     run(*options)
-    assert "--force-overwrite" in run(*options, code=1)
+    assert "--force-overwrite" in run(*options, "--non-interactive", code=1)
+    assert "please give --force-overwrite" in run(*options, code=2)
     run(*options, "--force-overwrite", "--shuffle-tars")
     before = contents(folder)
     (folder / "parts/d1.tar.idx").unlink()
@@ -95,7 +96,8 @@ def test_notes_are_shown(folder):
 )
 def test_errors_are_one_message_and_write_nothing(folder, options, words):
     before = contents(folder)
-    told = run("prepare", folder, "--non-interactive", *options, code=1)
+    wrong_data = {"--tar-index-only", "8,1,1"}.intersection(options)
+    told = run("prepare", folder, "--non-interactive", *options, code=1 if wrong_data else 2)
     assert told.startswith("Error: ")
     for word in words:
         assert word in told
@@ -138,7 +140,14 @@ def test_info(folder):
 
 def test_questions_with_the_proposed_answers(folder):
     terminal = Terminal("prepare", folder)
-    dialogue = [("Ratio", ""), ("Sample type", ""), ("image", ""), ("caption", "")]
+    dialogue = [
+        ("Ratio", ""),
+        ("dataset.yaml", ""),
+        ("Sample type", ""),
+        ("Proposed: image from jpg, caption from txt", ""),
+        ("image", ""),
+        ("caption", ""),
+    ]
     assert terminal.answer(dialogue) == 0, terminal.shown
     assert "00000000" in terminal.shown
     assert "txt 0 0" in terminal.shown
@@ -158,12 +167,17 @@ def test_questions_with_wrong_answers_are_asked_again(tmp_path):
     write_tar(tmp_path / "ds/[a].tar", files)
     terminal = Terminal("prepare", tmp_path / "ds", "--split-ratio", "1")
     dialogue = [
+        ("dataset.yaml", "maybe"),
+        ("answer y or n", "y"),
         ("Sample type (ImageSample)", "VQASampl"),
-        ("did you mean 'VQASample'", "5"),
+        ("did you mean 'VQASample'", "6"),
+        ("one of the numbers", "VQASample"),
+        ("Say for each field", "y"),
         ("image (jpg)", "png"),
         ("no part 'png'", "jpg"),
         ("context (json[question])", "json["),
-        ("keys in brackets", "json[question]"),
+        ("keys in brackets", "json[qestion]"),
+        ("no key 'qestion'; it has 'question'", "json[question]"),
         ("answers (- for none)", ""),
         ("answer_weights (- for none)", "-"),
     ]

@@ -1,0 +1,159 @@
+"""`energize replay`: a sample or batch of a run again, by its restore key."""
+
+from __future__ import annotations
+
+import ast
+import json
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+import energize.cli.mix_options as opt
+from energize.cli.contents import TrustCode
+from energize.cli.imports import object_named
+from energize.cli.preview import show_item
+from energize.errors import ConfigError
+from energize.preview.asked import read_mix
+from energize.preview.planning import plan as planned
+from energize.restoring import restore_sample
+from energize.samples.source_info import SourceInfo
+from energize.samples.structure import fields_of, is_record
+from energize.task_encoder.encoder import TaskEncoder
+
+_SOURCES_SHOWN = 32
+
+Key = Annotated[
+    str,
+    typer.Argument(
+        metavar="KEY", help="As loader.restore_key prints it, a tuple of Python or a list of JSON."
+    ),
+]
+Encoder = Annotated[
+    str | None,
+    typer.Option(
+        "--encoder",
+        help="The task encoder of the run, or a function that makes it: MODULE:NAME, FILE.py:NAME.",
+    ),
+]
+Unbatched = Annotated[
+    bool, typer.Option("--unbatched", help="The run has batch_size=None: its items are samples.")
+]
+PackingBufferSize = Annotated[
+    int | None, typer.Option(callback=opt.at_least(1), help="As in the run, when it packs samples.")
+]
+
+
+def replay(
+    mix: opt.MixPath,
+    key: Key,
+    *,
+    batch_size: opt.BatchSize = None,
+    unbatched: Unbatched = False,
+    split: opt.SplitPart = "train",
+    seed: opt.Seed = 0,
+    shuffle_buffer_size: opt.ShuffleBufferSize = None,
+    max_samples_per_sequence: opt.MaxSamplesPerSequence = None,
+    packing_buffer_size: PackingBufferSize = None,
+    encoder: Encoder = None,
+    trust_code: TrustCode = None,
+) -> None:
+    """Show one sample or batch of a run again: its fields, and the files it was made from.
+
+    The options have to be those of the run. Without its encoder, samples are shown as they are
+    before it, in batches of the default encoder.
+    """
+    parsed = parse_key(key)
+    options: dict[str, Any] = {}
+    if encoder is not None:
+        options["task_encoder"] = made_encoder(encoder)
+    if trust_code:
+        options["trust_code"] = trust_code
+    if packing_buffer_size is not None:
+        options["packing_buffer_size"] = packing_buffer_size
+    dataset = read_mix(
+        mix,
+        split_part=split,
+        batch_size=batch_size,
+        seed=seed,
+        unbatched=unbatched,
+        reads=True,
+        shuffle_buffer_size=shuffle_buffer_size,
+        max_samples_per_sequence=max_samples_per_sequence,
+        **options,
+    ).dataset
+    item = restore_sample(dataset, parsed)
+    console = Console(highlight=False, soft_wrap=True)
+    console.print(f"{type(item).__name__} {parsed!r}", markup=False, style="bold")
+    show_item(console, item)
+    lines = _sources(item) or _planned(dataset, parsed)
+    if lines:
+        console.print("Made from", style="bold")
+    for line in lines[:_SOURCES_SHOWN]:
+        console.print(f"  {line}", markup=False)
+    if len(lines) > _SOURCES_SHOWN:
+        console.print(f"  and {len(lines) - _SOURCES_SHOWN} more")
+
+
+def parse_key(text: str) -> tuple[Any, ...]:
+    """A restore key as it is printed: `('energize', 7)`, or `["energize", 7]` in JSON.
+
+    Raises `ConfigError` for anything else; nothing is run.
+
+    >>> parse_key("('energize', 7)"), parse_key('["Webdataset", "0.tar", 3]')
+    (('energize', 7), ('Webdataset', '0.tar', 3))
+    """
+    for read in (json.loads, ast.literal_eval):
+        try:
+            key = read(text.strip())
+        except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
+            continue
+        if isinstance(key, list | tuple):
+            return tuple(key)
+    raise ConfigError(
+        "KEY: expected a restore key as loader.restore_key prints it, in quotes, such as "
+        f"\"('energize', 7)\"; got {text[:200]!r}"
+    )
+
+
+def made_encoder(text: str) -> TaskEncoder[Any, Any, Any, Any]:
+    """The task encoder that MODULE:NAME names, or makes; `ConfigError` for anything else."""
+    found = object_named(text, "--encoder")
+    try:
+        made = found if isinstance(found, TaskEncoder) else found()
+    except Exception as reason:  # whatever the code of a user raises
+        raise ConfigError(
+            f"--encoder: {text} cannot be made: {type(reason).__name__}: {reason}"
+        ) from reason
+    if not isinstance(made, TaskEncoder):
+        raise ConfigError(f"--encoder: {text} is no TaskEncoder, it is a {type(made).__name__}")
+    return made
+
+
+def _sources(item: Any) -> list[str]:
+    """The files that an item says it was made from; nothing where it does not say."""
+    found = fields_of(item).get("__sources__") if is_record(item) else None
+    return [
+        f"{each.dataset_path}/{each.shard_name}, sample {each.index}: {', '.join(each.file_names)}"
+        for each in _flat(found)
+    ]
+
+
+def _flat(value: Any) -> list[SourceInfo]:
+    if isinstance(value, SourceInfo):
+        return [value]
+    if isinstance(value, list | tuple):
+        return [each for inner in value for each in _flat(inner)]
+    return []
+
+
+def _planned(dataset: Any, key: tuple[Any, ...]) -> list[str]:
+    """The samples of an item of an indexed dataset, by its position."""
+    if not dataset.indexed or len(key) != 2:
+        return []
+    batch = next(planned(dataset, key[1], 1, keys=True))
+    return [
+        f"{each.source}: {'' if each.shard is None else f'{each.shard}, '}sample {each.index}"
+        + ("" if each.key is None else f" {each.key!r}")
+        for each in batch.samples
+    ]

@@ -1,0 +1,41 @@
+"""Every command and option of Megatron-Energon's command line is one here."""
+
+import re
+
+import pytest
+import typer
+
+from energize.cli.main import app
+from tests.support.energon import run_energon
+
+pytestmark = pytest.mark.energon
+
+COMMANDS = (
+    "prepare", "prepare-media", "info", "lint", "preview", "checkpoint redist", "checkpoint info",
+)  # fmt: skip
+ELSEWHERE = ("mount", "analyze-debug")
+"""Those that say what there is instead."""
+
+
+def ours(command):
+    """The options that a command takes."""
+    found = typer.main.get_command(app)
+    for name in command.split():
+        found = found.commands[name]
+    return {option for each in found.params for option in (*each.opts, *each.secondary_opts)}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_options(command):
+    told = run_energon(*command.split(), "--help")
+    theirs = set(re.findall(r"^  .*?(--[a-z-]+)", told, re.MULTILINE))
+    theirs |= set(re.findall(r"/ (--[a-z-]+)", told))
+    assert theirs - {"--help"} <= ours(command)
+    assert len(theirs) > 1 or command == "checkpoint info"
+
+
+def test_commands():
+    told = run_energon("--help").partition("Commands:")[2]
+    theirs = set(re.findall(r"^  ([a-z-]+)", told, re.MULTILINE))
+    assert theirs == {*(command.split()[0] for command in COMMANDS), *ELSEWHERE}
+    assert theirs <= set(typer.main.get_command(app).commands)
