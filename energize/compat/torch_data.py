@@ -15,13 +15,14 @@ from energize.cursor import State, counter_field, state_field
 from energize.dataset import INFINITE, Dataset, IndexedDataset
 from energize.errors import ConfigError, EnergizeError, LoaderError, StateError
 from energize.loader import Loader
+from energize.loader.deciding import OnError
 from energize.loader.epochs import plan_epoch
-from energize.loader.feeds import without_loops
 from energize.loader.opening import configured
-from energize.loader.settings import LoaderSettings, OnError
+from energize.loader.settings import LoaderSettings
 from energize.loader.state import packed_state, unpacked_state
 from energize.numbers import checked_whole
 from energize.ranks import Ranks
+from energize.restoring import without_loops
 from energize.topology import WorkerConfig
 from energize.wrappers.epochize import EpochizeDataset
 

@@ -224,7 +224,8 @@ def _failed(
 
 def function_name(fn: Callable[..., Any]) -> str:
     """What to call a user's function in messages."""
-    return str(getattr(fn, "__qualname__", None) or type(fn).__qualname__)
+    called: Any = inspect.unwrap(fn)
+    return str(getattr(called, "__qualname__", None) or type(called).__qualname__)
 
 
 def sample_keys_of(taken: Any) -> str:

@@ -33,7 +33,7 @@ EXAMPLES = Path(__file__).parents[1] / "documents" / "mosaicml_mixing"
 def folder(tmp_path_factory) -> Path:
     root = tmp_path_factory.mktemp("streams")
     numbered_mds(root / "stream_A", 100)
-    numbered_mds(root / "stream_B", 200, start=1000, zstd=True, per_shard=50)
+    numbered_mds(root / "stream_B", 200, start=1000, compression="zstd", per_shard=50)
     numbered_mds(root / "splits" / "val", 7)
     captions(root / "captions", 20)
     return root

@@ -20,56 +20,125 @@ from energize.order.epochs.quotas import Quota, epoch_counts
 from energize.order.epochs.sampling import EpochDraws
 from energize.sources.mds import MdsSource
 from tests.support.composing import composed, global_batches
-from tests.support.mds import numbered_mds, write_mds
+from tests.support.mds import COMPRESS, numbered_mds, write_mds, write_rows
 from tests.support.mds_samples import COLUMNS, ENCODINGS, expected, sample, shown
 from tests.support.mosaicml import run_streaming
 from tests.support.mosaicml_cases import BATCHES, COUNTS, NONE, chosen, proportions, repeats
 
 pytestmark = pytest.mark.streaming
 
-REFUSED = {"pkl", "jpeg_array", "jpegarray", "list[pil]", "list[jpeg]", "list[png]"}
-"""Encodings of the package that energize does not read: a program, and lists of images."""
+ALIASES = {"jpegarray"}
+"""Other names of encodings of the package."""
+
+COMPRESSIONS = [None, "br", "br:3", "bz2", "bz2:1", "gz", "gz:0", "snappy", "zstd", "zstd:9"]
+
+WRITE_ROWS = """
+import json
+from streaming.base.format import CSVWriter, JSONWriter, TSVWriter, XSVWriter
+kind, compression, out = sys.argv[1:]
+writer = {"csv": CSVWriter, "json": JSONWriter, "tsv": TSVWriter, "xsv": XSVWriter}[kind]
+columns = {"id": "int", "score": "float", "text": "str"}
+options = {"separator": "<|>"} if kind == "xsv" else {}
+with writer(columns=columns, out=out, compression=compression or None, hashes=["sha1", "xxh64"],
+            size_limit=300, **options) as shards:
+    for sample in json.load(sys.stdin):
+        shards.write(sample)
+"""
+
+READ = """
+import json
+data = StreamingDataset(local=sys.argv[1], batch_size=1)
+print(json.dumps([data[i] for i in range(len(data))]))
+"""
 
 
-@pytest.mark.parametrize("compression", [None, "zstd", "zstd:9"])
-def test_what_it_writes_is_read(tmp_path, compression):
-    out = tmp_path / "written"
+def test_what_it_writes_is_read(tmp_path):
     run_streaming(
         "from mds_samples import COLUMNS, sample\n"
-        f"with MDSWriter(columns=COLUMNS, out=sys.argv[1], compression={compression!r},"
-        " size_limit=20000) as writer:\n"
-        "    for i in range(25):\n"
-        "        writer.write(sample(i))\n",
-        out,
+        f"for number, compression in enumerate({COMPRESSIONS!r}):\n"
+        "    with MDSWriter(columns=COLUMNS, out=f'{sys.argv[1]}/{number}',"
+        " compression=compression, hashes=['md5', 'sha1', 'xxh64'], size_limit=20000) as writer:\n"
+        "        for i in range(25):\n"
+        "            writer.write(sample(i))\n",
+        tmp_path,
     )
-    source = MdsSource(out)
+    for number, compression in enumerate(COMPRESSIONS):
+        for algorithm in (None, "md5", "sha1", "xxh64"):
+            source = MdsSource(tmp_path / f"{number}", validate_hash=algorithm)
+            assert len(source.shards) > 2
+            assert {shard.data.compression for shard in source.shards} == {compression}
+            assert [shown(found) for found in source] == [shown(expected(i)) for i in range(25)]
+
+
+def rows(count):
+    texts = ['a "quoted" cat', "Zürich 東京", "", " spaces "]
+    return [{"id": i - 2, "score": i / 7, "text": texts[i % 4]} for i in range(count)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "compression"),
+    [("json", None), ("csv", None), ("tsv", None), ("xsv", None), ("json", "gz"), ("xsv", "br")],
+)
+def test_rows_that_it_writes_are_read(tmp_path, kind, compression):
+    out = tmp_path / "written"
+    run_streaming(WRITE_ROWS, kind, compression or "", out, given=json.dumps(rows(40)))
+    source = MdsSource(out, validate_hash="xxh64")
     assert len(source.shards) > 2
-    assert [shown(found) for found in source] == [shown(expected(i)) for i in range(25)]
+    assert list(source) == rows(40)
+    # Its reader leaves the unpacked files beside the compressed ones.
+    assert json.loads(run_streaming(READ, out)) == rows(40)
+    names = {each.name for each in out.iterdir()}
+    assert {f"shard.00000.{kind}", f"shard.00000.{kind}.meta"} <= names
+    assert list(MdsSource(out, validate_hash="sha1")) == rows(40)
 
 
-@pytest.mark.parametrize("zstd", [False, True])
-def test_it_reads_what_the_tests_write(tmp_path, zstd):
+@pytest.mark.parametrize("kind", ["json", "csv", "tsv", "xsv"])
+def test_it_reads_the_rows_that_the_tests_write(tmp_path, kind):
+    columns = {"id": "int", "score": "float", "text": "str"}
+    folder = write_rows(
+        tmp_path / "data", rows(23), columns, kind, separator="|", compression="snappy"
+    )
+    assert json.loads(run_streaming(READ, folder)) == rows(23)
+
+
+def test_its_merged_index_is_read(tmp_path):
+    root = tmp_path / "data"
+    numbered_mds(root / "a", 12, per_shard=5)
+    numbered_mds(root / "b", 7, start=12, compression="gz")
+    run_streaming("from streaming.base.util import merge_index\nmerge_index(sys.argv[1])", root)
+    by_folder = [each["number"] for each in MdsSource(root)]
+    assert sorted(by_folder) == list(range(19))
+    theirs = json.loads(run_streaming(READ, root))
+    assert [each["number"] for each in theirs] == by_folder
+    assert [each["number"] for each in MdsSource(root)] == by_folder
+
+
+def test_it_reads_what_the_tests_write(tmp_path):
     samples = [sample(i) for i in range(23)]
-    folder = write_mds(tmp_path / "data", samples, COLUMNS, zstd=zstd)
+    kinds = [None, *COMPRESS]
+    for kind in kinds:
+        write_mds(tmp_path / str(kind), samples, COLUMNS, compression=kind)
     read = run_streaming(
         "from mds_samples import shown\n"
-        "data = StreamingDataset(local=sys.argv[1], batch_size=1)\n"
-        "print([shown(data[i]) for i in range(23)])",
-        folder,
+        "for folder in sys.argv[1:]:\n"
+        "    data = StreamingDataset(local=folder, batch_size=1)\n"
+        "    print([shown(data[i]) for i in range(23)])",
+        *(tmp_path / str(kind) for kind in kinds),
     )
-    assert read.strip() == str([shown(expected(i)) for i in range(23)])
+    assert read.splitlines() == [str([shown(expected(i)) for i in range(23)])] * len(kinds)
 
 
-def test_every_encoding_it_knows_is_read_or_refused(tmp_path):
+def test_every_encoding_it_knows_is_read_but_pickles(tmp_path):
     known = set(run_streaming("print(*get_mds_encodings())").split())
-    assert known == {encoding.partition(":")[0] for encoding in ENCODINGS} | REFUSED
-    for encoding in sorted(REFUSED):
-        folder = write_mds(tmp_path / encoding, [{"x": b""}], {"x": "bytes"})
-        index = json.loads((folder / "index.json").read_text())
-        index["shards"][0]["column_encodings"] = [encoding]
-        (folder / "index.json").write_text(json.dumps(index))
-        with pytest.raises(DatasetError, match=r"column 'x' (has the encoding|holds pickles)"):
-            MdsSource(folder)
+    assert known == {each.partition(":")[0] for each in ENCODINGS} | ALIASES | {"pkl"}
+    samples = [sample(i) for i in range(3)]
+    folder = write_mds(tmp_path / "data", samples, COLUMNS)
+    index = (folder / "index.json").read_text()
+    (folder / "index.json").write_text(index.replace('"jpeg_array"', '"jpegarray"'))
+    assert [shown(found) for found in MdsSource(folder)] == [shown(expected(i)) for i in range(3)]
+    (folder / "index.json").write_text(index.replace('"jpeg_array"', '"pkl"'))
+    with pytest.raises(DatasetError, match=r"column 'column_\d+' holds pickles"):
+        MdsSource(folder)
 
 
 Case = tuple[Sequence[int], Sequence[Quota], int | None]

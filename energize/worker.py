@@ -1,0 +1,5 @@
+"""Who delivers what."""
+
+from energize.topology import WorkerConfig
+
+__all__ = ["WorkerConfig"]
