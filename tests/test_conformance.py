@@ -26,7 +26,6 @@ from energize import (
 )
 from energize.compat.easydel import MixedShardedSource
 from energize.compat.squirrel import Multiplexer, MultiplexingStrategy
-from energize.errors import ConfigError
 from tests.support.datasets import numbers
 from tests.support.rows import Stream
 from tests.support.stages import staged, two_mixes
@@ -353,14 +352,14 @@ def test_every_rank_sees_every_stream():
 
 
 @pytest.mark.parametrize("least", [1, 2, 33, 65, 66])
-def test_the_smallest_batch_that_is_named_holds_all_streams(least):
+def test_a_stream_too_small_for_every_batch_comes_as_often_as_asked(least, caplog):
     data = [numbers(1000), numbers(least, 10_000)]
-    with pytest.raises(ConfigError, match="the smallest global batch that holds all") as caught:
-        ComposedDataset(data, batch_size=8, batching_method="stratified")
-    smallest = int(str(caught.value).split("streams has ")[1].split(".")[0])
-    assert ComposedDataset(data, batch_size=smallest, batching_method="stratified").counts() == [
-        1000,
-        least,
-    ]
-    with pytest.raises(ConfigError, match=f"has {smallest}\\."):
-        ComposedDataset(data, batch_size=smallest - 1, batching_method="stratified")
+    batches = ComposedDataset(data, batch_size=8, batching_method="stratified")
+    smallest = int(caplog.messages[0].split("Batches of ")[1].split(" ")[0])
+    assert streams_in(list(batches), 2) == (1000, least)
+    caplog.clear()
+    whole = ComposedDataset(data, batch_size=smallest, batching_method="stratified")
+    assert whole.counts() == [1000, least]
+    assert not caplog.records
+    ComposedDataset(data, batch_size=smallest - 1, batching_method="stratified")
+    assert f"Batches of {smallest} would hold all" in caplog.text

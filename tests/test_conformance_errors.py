@@ -133,14 +133,6 @@ REFUSED = {
         lambda: composed((8, 3), "device_per_stream", 4),
         r"stream 1 \(.*\) gives 3 samples .*device batch of 4.* at most 3",
     ),
-    "a stream without samples": (
-        lambda: ComposedDataset(
-            *((numbers(9, i), Quota(proportion=i)) for i in (0, 1)),
-            batch_size=2,
-            batching_method="stratified",
-        ),
-        r"stream 0 \(.*\) gives no samples .*use batching_method='random'",
-    ),
     "stages that overlap": (lambda: plan(("a", (0, 6)), ("b", (5,))), "5 to 6 belong to two"),
     "a gap between stages": (lambda: plan(("a", (0, 4)), ("b", (5,))), "4 to 5 belong to no"),
     "a gap at the end": (lambda: plan(("a", (0, 4))), "4 to 20 belong to no stage"),

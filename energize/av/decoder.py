@@ -6,7 +6,7 @@ import io
 import math
 import warnings
 from collections.abc import Sequence
-from typing import Any, BinaryIO, Literal, TypeVar
+from typing import Any, BinaryIO, Literal, TypeAlias, TypeVar
 
 from energize.av import audio, probing, video
 from energize.av.data import AVData
@@ -19,7 +19,7 @@ from energize.media.metadata import AVMetadata
 T = TypeVar("T")
 
 Range = tuple[float, float]
-Clips = tuple[list[torch.Tensor], list[tuple[float, float]]]
+Clips: TypeAlias = "tuple[list[torch.Tensor], list[tuple[float, float]]]"
 
 _WHOLE: tuple[Range] = ((0, math.inf),)
 
