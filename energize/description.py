@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, ClassVar, Self
@@ -23,6 +24,7 @@ class Description:
     inputs: tuple[Any, ...]
     worker_config: WorkerConfig | None
     _parameters: tuple[str, ...]
+    __signature__: ClassVar[inspect.Signature]
 
     passes_on: ClassVar[bool] = False
     """Whether items of the input pass through, each at its place, whatever is done with them."""
@@ -32,6 +34,13 @@ class Description:
 
     changes_no_sample: ClassVar[tuple[str, ...]] = ()
     """Parameters, beside functions, that may change without changing which samples come."""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Show the parameters of `__init__`, also where `__new__` chooses a class by them."""
+        super().__init_subclass__(**options)
+        if cls.__new__ is not object.__new__:
+            own = inspect.signature(cls.__init__)
+            cls.__signature__ = own.replace(parameters=list(own.parameters.values())[1:])
 
     def _freeze(
         self,

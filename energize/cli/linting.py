@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from energize.late import torch
 from energize.prepare.indexing import key_hashes
 from energize.prepare.parallel import map_in_order
 from energize.reading import Failed, Reading
-from energize.samples.field_types import declared_text, declared_types, fits, value_text
+from energize.samples.field_types import contradiction
 from energize.samples.sample import METADATA, Sample
 from energize.samples.structure import fields_of
 
@@ -29,7 +29,7 @@ _AT_ONCE = 32
 
 
 _WRONG_TYPE = re.compile(
-    r"(the field '\w+' of \w+ is declared as .+?), and .+?, where it is (.+?)\. Cor"
+    r"(the field '\w+' of \w+ is declared as .+?, and its value is .+?), from .+?\. Cor"
 )
 
 
@@ -131,7 +131,7 @@ def _raised(where: str, reason: EnergizeError) -> Fault:
     """
     told = _WRONG_TYPE.search(str(reason))
     if told is not None:
-        return Fault(where, "wrong type", f"{told[1]}, and is {told[2]}")
+        return Fault(where, "wrong type", told[1])
     return Fault(where, type(reason).__name__, str(reason))
 
 
@@ -141,13 +141,12 @@ def _checked(part: IndexedDataset[Any], position: int, item: Any) -> Any:
         return Fault(item.where, type(item.reason).__name__, str(item.reason))
     if not isinstance(item, Sample):
         return item
-    declared = declared_types(cast("Any", type(item)))
-    for name, value in fields_of(item).items():
-        if name not in METADATA and name in declared and not fits(value, declared[name]):
-            told = f"declared as {declared_text(declared[name])}, and is {value_text(value)}"
-            text = f"the field {name!r} of {type(item).__name__} is {told}"
-            return Fault(part.where(position), "wrong type", text)
-    return item
+    values = {name: each for name, each in fields_of(item).items() if name not in METADATA}
+    found = contradiction(type(item), values)
+    if found is None:
+        return item
+    text = f"the field {found[0]!r} of {type(item).__name__} {found[1]}"
+    return Fault(part.where(position), "wrong type", text)
 
 
 def _key(item: Any) -> str:

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from fractions import Fraction
 from typing import Any
 
 from energize.metadataset.keys import Home, Spec
+from energize.metadataset.nodes import Leaf, Node
 from energize.metadataset.table import Key, keys_of
 from energize.order.arrangement import WEIGHTLESS
+from energize.order.epochs.quotas import Quota
+
+EPOCHIZED = "blend_epochized"
 
 _INHERITED = ("scheme", "block_size", "stop")
 
@@ -41,6 +46,20 @@ def inherited_options(
     weighted = options.get("scheme") not in WEIGHTLESS
     names = _INHERITED if weighted else ("stop",)
     return {name: options[name] for name in names if name in options}
+
+
+def flattened(node: Node, weight: Any, quota: Quota) -> list[tuple[Node, Any, Quota]]:
+    """An entry of blend_epochized; of another one in it the entries, repetitions multiplied."""
+    if isinstance(node, Leaf) or node.kind != EPOCHIZED or node.quotas is None:
+        return [(node, weight, quota)]
+    return [
+        (child, 1, Quota(repeat=float(_passes(quota) * _passes(inner))))
+        for (child, _), inner in zip(node.children, node.quotas, strict=True)
+    ]
+
+
+def _passes(quota: Quota) -> Fraction:
+    return Fraction(str(1 if quota.repeat is None else quota.repeat))
 
 
 def _said(node: Spec, home: str) -> list[Key]:

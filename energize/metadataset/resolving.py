@@ -6,7 +6,6 @@ import logging
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from fractions import Fraction
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -15,13 +14,12 @@ from energize.errors import ConfigError, DatasetNotFoundError, MetadatasetError,
 from energize.metadataset.joiners import joiner_of
 from energize.metadataset.keys import ScheduleTable, Spec
 from energize.metadataset.located import KeyPath
-from energize.metadataset.mixing import inherited_options, options_of
+from energize.metadataset.mixing import EPOCHIZED, flattened, inherited_options, options_of
 from energize.metadataset.nodes import JSONL, Blend, JoinedLeaf, JoinedPart, Leaf, Node, Staged
 from energize.metadataset.plans import FaultyError, plan_of
 from energize.metadataset.problems import Problem, as_error, shown
 from energize.metadataset.reading import STAGE_FILE, MetadatasetFile, given, load
 from energize.metadataset.stores import resolved_store
-from energize.order.epochs.quotas import Quota
 from energize.order.stages.plan import Stage
 from energize.sources.subset import Subset, nested
 
@@ -42,7 +40,6 @@ _LISTED = 1000
 _IN_BLEND = "an entry of a blend is one mixture"
 _IN_STAGE = "a stage is one mixture"
 _FOLDERS_ONLY = ("dataset_config", "split_config", "aux")
-_EPOCHIZED = "blend_epochized"
 
 _log = logging.getLogger("energize")
 
@@ -203,8 +200,8 @@ class _Resolver:
             for part, entry in zip(parts, spec.entries, strict=True)
             if part is not None
         ]
-        if spec.kind == _EPOCHIZED:
-            children = [each for child in children for each in _flattened(*child)]
+        if spec.kind == EPOCHIZED:
+            children = [each for child in children for each in flattened(*child)]
         return Blend(
             tuple((part, weight) for part, weight, _ in children),
             metadataset.place(here),
@@ -371,20 +368,6 @@ def _weight(entry: Spec) -> Any:
     """The weight of an entry, as what a blend takes."""
     weight = entry.weight
     return weight.schedule() if isinstance(weight, ScheduleTable) else weight
-
-
-def _flattened(node: Node, weight: Any, quota: Quota) -> list[tuple[Node, Any, Quota]]:
-    """An entry of blend_epochized; of another one in it the entries, repetitions multiplied."""
-    if isinstance(node, Leaf) or node.kind != _EPOCHIZED or node.quotas is None:
-        return [(node, weight, quota)]
-    return [
-        (child, 1, Quota(repeat=float(_passes(quota) * _passes(inner))))
-        for (child, _), inner in zip(node.children, node.quotas, strict=True)
-    ]
-
-
-def _passes(quota: Quota) -> Fraction:
-    return Fraction(str(1 if quota.repeat is None else quota.repeat))
 
 
 def _has_stages(node: Staged, reason: str) -> str:

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from energize.errors import ConfigError, nearest
+from energize.optional import optional_module
 from energize.preview.simulating import Simulation
-from energize.sources.optional import optional_module
 
 _KINDS = (".png", ".svg", ".pdf")
 _SHOWN = 9

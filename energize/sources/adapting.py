@@ -8,10 +8,10 @@ from typing import Any
 from energize.dataset import Dataset
 from energize.errors import ConfigError
 from energize.late import torch
+from energize.optional import is_instance_of
 from energize.sources.hugging_face import HuggingFaceSource
 from energize.sources.iterable import IterableSource
 from energize.sources.memory import SequenceSource
-from energize.sources.optional import is_instance_of
 
 
 def as_dataset(samples: Any, name: str) -> Dataset[Any]:

@@ -6,9 +6,9 @@ from typing import Any
 
 from energize.arrays import Int64Array
 from energize.errors import ConfigError
+from energize.optional import is_instance_of
 from energize.reading import Failed
 from energize.sources.base import Source
-from energize.sources.optional import is_instance_of
 
 
 class HuggingFaceSource(Source[dict[str, Any]]):

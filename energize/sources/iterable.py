@@ -13,9 +13,9 @@ from energize.cursor import Origin, State, counter_field, state_field
 from energize.dataset import Dataset
 from energize.errors import ConfigError
 from energize.late import torch
+from energize.optional import is_instance_of
 from energize.reading import Reading
 from energize.rng import derive
-from energize.sources.optional import is_instance_of
 from energize.streaming import EndlessStream, Stream
 from energize.topology import Lane
 

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from energize.errors import ConfigError, ShardError
-from energize.sources.optional import optional_module
+from energize.optional import optional_module
 from energize.storage.files import LocalFile
 
 _EXTRA = "energize[mds]"

@@ -10,8 +10,8 @@ from typing import Any
 
 from energize.arrays import Int64Array
 from energize.errors import ConfigError, ShardError, nearest
+from energize.optional import optional_module
 from energize.reading import Failed
-from energize.sources.optional import optional_module
 from energize.sources.row_files import DataFiles, RowFiles, data_files
 
 _CACHED_BYTES = 256 * 1024 * 1024

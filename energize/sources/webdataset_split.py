@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
 from energize.errors import EmptyDatasetError, ShardError, SplitError, nearest
-from energize.storage.nv_meta import read_info, read_splits
+from energize.storage.nv_meta import read_info, read_splits, where_listed
 from energize.storage.tar import scan
 
 _DEFAULT_CONFIG = "split.yaml"
@@ -46,7 +46,11 @@ def read_split(path: Path, split_part: str, split_config: str | None) -> SplitSh
             f"its {name} has {', '.join(map(repr, known)) or 'none'}"
         )
     listed = splits.parts[split_part]
-    _check_listed(listed, info.shard_counts, f"{path}, split part {split_part!r} of {name}")
+    _check_listed(
+        listed,
+        info.shard_counts,
+        lambda shard: f"{where_listed(path, name, split_part, shard)}, split part {split_part!r}",
+    )
     whole, single = _excludes(splits.exclude, info.shard_counts, f"{path}, exclude in {name}")
     shards = tuple(shard for shard in listed if shard not in whole)
     counts = tuple(info.shard_counts[shard] for shard in shards)
@@ -66,18 +70,20 @@ def read_split(path: Path, split_part: str, split_config: str | None) -> SplitSh
     return SplitShards(shards, counts, tuple(excluded))
 
 
-def _check_listed(listed: Iterable[str], known: Mapping[str, int], where: str) -> None:
+def _check_listed(
+    listed: Iterable[str], known: Mapping[str, int], where: Callable[[str], str]
+) -> None:
     seen: set[str] = set()
     for shard in listed:
         if shard not in known:
             raise SplitError(
-                f"{where}: shard {shard!r} is not in .info.json{_similar(shard, known)}; "
+                f"{where(shard)}: shard {shard!r} is not in .info.json{_similar(shard, known)}; "
                 "correct the name, or run `energize prepare` again to index new shards"
             )
         if shard in seen:
             raise SplitError(
-                f"{where}: shard {shard!r} is listed twice; list it once, and give the dataset a "
-                "larger weight to see it more often"
+                f"{where(shard)}: shard {shard!r} is listed twice; list it once, and give the "
+                "dataset a larger weight to see it more often"
             )
         seen.add(shard)
 

@@ -35,6 +35,7 @@ __all__ = [
     "read_dataset_yaml",
     "read_info",
     "read_splits",
+    "where_listed",
 ]
 
 FORMAT_VERSION = "7.4.1"
@@ -123,14 +124,34 @@ def read_splits(path: str | Path, name: str = "split.yaml") -> Splits:
 
     Where there is no `split.yaml`, `split.json` is taken. Raises as `read_info` does.
     """
-    others = ("split.json",) if name == "split.yaml" else ()
-    document = find_document(Path(path), (name, *others), "the split file", ".yaml or .json")
+    document = _split_document(Path(path), name)
     document.check_keys(("split_parts", "exclude"), required=("split_parts",))
     parts = document.mapping("split_parts")
     return Splits(
         {part: _expanded(document, f"split_parts.{part}", parts[part]) for part in parts},
         _expanded(document, "exclude", document.content.get("exclude") or []),
     )
+
+
+def _split_document(path: Path, name: str) -> Document:
+    others = ("split.json",) if name == "split.yaml" else ()
+    return find_document(path, (name, *others), "the split file", ".yaml or .json")
+
+
+def where_listed(path: Path, name: str, part: str, shard: str) -> str:
+    """Where the split file of a folder lists a shard of a part, for messages: the file with the
+    line of the last entry, and the other lines.
+    """
+    file = _split_document(path, name).path
+    try:
+        node: Any = yaml.compose(file.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
+        for key in ("split_parts", part):
+            node = next(value for name, value in node.value if name.value == key)
+        lines = [each.start_mark.line + 1 for each in node.value if shard in expand([each.value])]
+    except (OSError, StopIteration, yaml.YAMLError):  # JSON that is no YAML, or just changed
+        return str(file)
+    before = ", ".join(map(str, lines[:-1]))
+    return f"{file}:{lines[-1]}{f' (and line {before})' if before else ''}" if lines else str(file)
 
 
 def dump_splits(splits: Splits, name: str = "split.yaml") -> str:

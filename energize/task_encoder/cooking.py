@@ -13,6 +13,7 @@ from energize.errors import ConfigError
 from energize.samples.crude import CrudeSample
 from energize.samples.sample import METADATA
 from energize.samples.source_info import SourceInfo
+from energize.task_encoder.hooks import implementation, overrides
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -147,15 +148,23 @@ class Cook:
 
     @property
     def __wrapped__(self) -> Callable[..., Any]:
-        """What is called in the end: whether it yields decides how it is mapped."""
+        """What is called in the end: it says whether it yields, and asks for random numbers."""
+        if overrides(self.encoder, "cook_crude_sample"):
+            return implementation(self.encoder, "cook_crude_sample")
         return self.cooker.cook
 
     def describe(self) -> str:
         """The name of the cook function."""
         return getattr(self.cooker.cook, "__qualname__", type(self.cooker.cook).__qualname__)
 
-    def __call__(self, sample: CrudeSample) -> Any:
-        aux = dict(self.aux)
+    def __call__(self, sample: CrudeSample, **own: Any) -> Any:
+        aux = {**self.aux, **own}
         if self.primary is not None:
             aux["primary"] = PrimaryFileStore(self.primary, sample["__key__"])
-        return self.encoder.cook_crude_sample(sample, self.cooker, aux)
+        made = self.encoder.cook_crude_sample(sample, self.cooker, aux)
+        if made is None:
+            raise ConfigError(
+                f"{self.describe()} returned None, which is no sample: does it lack a `return`? "
+                "Raise SkipSample to leave one out"
+            )
+        return made

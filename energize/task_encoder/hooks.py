@@ -10,11 +10,11 @@ from contextvars import ContextVar
 from dataclasses import dataclass, fields, is_dataclass
 from difflib import get_close_matches
 from functools import cached_property
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar
 
 from energize.describing import described
 from energize.errors import ConfigError
-from energize.samples.field_types import declared_text, declared_types, fits, value_text
+from energize.samples.field_types import contradiction
 from energize.samples.sample import Sample
 from energize.task_encoder.batch import Batch
 from energize.wrappers.batch import batches_read
@@ -137,17 +137,18 @@ class Hook:
         return [None] * _CHECKED
 
     def _check_types(self, made: Any) -> None:
-        declared = declared_types(cast("Any", type(made)))
-        for each in fields(made):
-            value = getattr(made, each.name)
-            if each.name.startswith("__"):  # metadata, which the library fills in
-                continue
-            if each.name in declared and not fits(value, declared[each.name]):
-                raise ConfigError(
-                    f"{function_name(self.method)} returned a {type(made).__name__} whose field "
-                    f"{each.name!r} is {value_text(value)}, and it is declared as "
-                    f"{declared_text(declared[each.name])}; correct one of the two"
-                )
+        # Metadata are for the library to fill in.
+        values = {
+            each.name: getattr(made, each.name)
+            for each in fields(made)
+            if not each.name.startswith("__")
+        }
+        found = contradiction(type(made), values)
+        if found is not None:
+            raise ConfigError(
+                f"{function_name(self.method)} returned a {type(made).__name__} whose field "
+                f"{found[0]!r} {found[1]}; correct one of the two"
+            )
 
 
 def hook_index(takes: str, what: str) -> int:

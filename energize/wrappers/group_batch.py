@@ -25,7 +25,7 @@ from energize.wrappers.calling import (
     seeding_of,
 )
 from energize.wrappers.checks import checked_flag
-from energize.wrappers.rounds import FoundDataset, keyed_by
+from energize.wrappers.rounds import FoundDataset, keyed_by, most_in_vain, nothing_made
 
 T_in = TypeVar("T_in")
 T = TypeVar("T")
@@ -151,6 +151,7 @@ class _GroupStream(Stream[T]):
         self._rotating = rotating
         self._over = bool(counter_field(state, "over"))
         self._made = counter_field(state, "made")
+        self._in_vain, self._most = 0, most_in_vain(dataset.inputs[0], lane)
         self._groups: dict[Hashable, list[_Waiting]] = {}
         self._sizes: dict[Hashable, int] = {}
         for before in [] if state is None else state_field(state, "waiting", list):
@@ -183,9 +184,9 @@ class _GroupStream(Stream[T]):
             made = self._batch(samples)
             if not isinstance(made, Failed):
                 self.origin = tuple(number for each in samples for number in each.origin)
+                self._in_vain = 0
                 return made
-            if not made.skipped:
-                self._reading.report(made)
+            self._left_out(made, len(samples))
 
     def _full(self) -> list[_Waiting] | None:
         """Read until a group is full; None at the end of the pass."""
@@ -204,8 +205,7 @@ class _GroupStream(Stream[T]):
         """Put a sample to its group, which is given when it is full."""
         found = self._dataset.group_of(waiting.sample, self._reading)
         if isinstance(found, Failed):
-            if not found.skipped:
-                self._reading.report(found)
+            self._left_out(found, 1)
             return None
         group, size = found
         if self._sizes.setdefault(group, size) != size:
@@ -217,6 +217,13 @@ class _GroupStream(Stream[T]):
         members = self._groups.setdefault(group, [])
         members.append(waiting)
         return self._groups.pop(group) if len(members) >= size else None
+
+    def _left_out(self, failed: Failed, samples: int) -> None:
+        if not failed.skipped:
+            self._reading.report(failed)
+        self._in_vain += samples
+        if self._in_vain >= self._most:
+            raise nothing_made(self._dataset, self._in_vain)
 
     def _left(self) -> list[_Waiting]:
         """The next of the groups that are left at the end of a pass."""

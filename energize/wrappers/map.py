@@ -29,15 +29,12 @@ from energize.wrappers.calling import (
     sample_keys_of,
     seeding_of,
 )
-from energize.wrappers.rounds import Origins, RoundsDataset, Step, Taken, keyed_by
+from energize.wrappers.rounds import Origins, RoundsDataset, Step, Taken, keyed_by, most_in_vain
 from energize.wrappers.routed import indexed_inputs
 
 T = TypeVar("T")
 T_in = TypeVar("T_in")
 T_out_co = TypeVar("T_out_co", covariant=True)
-
-_MOST_SKIPPED = 1_000_000
-"""How many items of a stream may be left out one after another before it is an error."""
 
 
 _CALLS = "calls"
@@ -161,6 +158,7 @@ class _MapStream(Stream[T]):
         self._dataset = dataset
         self._lane = lane
         self._reading = reading
+        self._most = most_in_vain(dataset.inputs[0], lane)
         # Beside the state of the input, not around it: a run may go on with maps added, or without.
         calls = [] if state is None else state_field({_CALLS: [], **state}, _CALLS, list)
         self._called = counter_field({_CALLS: calls[-1]}, _CALLS) if calls else 0
@@ -171,8 +169,10 @@ class _MapStream(Stream[T]):
         self._input.ahead(positions)
 
     def at(self, position: int, attempt: int = 0) -> T:
-        for tries in range(attempt, attempt + _MOST_SKIPPED):
+        tries, in_vain = attempt, 0
+        while in_vain < self._most:
             item = self._input.at(position, tries)
+            tries, in_vain = tries + 1, in_vain + max(1, len(self._input.origin))
             called = self._lane.index + self._lane.count * self._called
             word = int(hash_positions(self._dataset.seed_key, np.array([called]))[0])
             self._called += 1
@@ -186,8 +186,8 @@ class _MapStream(Stream[T]):
             if not made.skipped:
                 self._reading.report(made)
         raise SubstitutionError(
-            f"MapDataset: {function_name(self._dataset.map_fn)} left out {_MOST_SKIPPED} items in "
-            "a row; check its condition"
+            f"MapDataset: {function_name(self._dataset.map_fn)} left out what was made of "
+            f"{in_vain} samples in a row; check its condition"
         )
 
     def state(self) -> State:

@@ -22,8 +22,9 @@ from energize.errors import EmptyDatasetError, EncoderError
 from energize.parts import PartReader
 from energize.reading import Reading
 from energize.rng import derive
-from energize.streaming import EndlessStream, Stream
+from energize.streaming import EndlessStream, Stream, empty_passes
 from energize.topology import Lane
+from energize.wrappers.calling import function_name
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -32,7 +33,8 @@ Origins = tuple[Origin, ...]
 Step = Callable[[], Iterator[tuple[T, Origins]]]
 """Makes items, each with what it is made of."""
 
-_MOST_FRUITLESS = 1_000_000
+_FEWEST = 10_000
+_MOST = 1_000_000
 """How many items may be read in a row without giving one before it is an error."""
 
 
@@ -68,6 +70,21 @@ class FoundDataset(Dataset[T_co]):
     def pass_length(self) -> int:
         """Not known, though the length of the input may be."""
         raise self._length_unknown()
+
+
+def most_in_vain(dataset: Dataset[Any], lane: Lane) -> int:
+    """How many items of `dataset`, one after another, may bring a lane nothing.
+
+    Where one source is read, as many as some passes over it have, and not so few that it may be
+    chance; of a mix nobody knows how long it takes until each source has come.
+    """
+    source = dataset
+    while len(source.inputs) == 1:
+        source = source.inputs[0]
+    if source.inputs or not source.sized or source.size == INFINITE:
+        return _MOST
+    share = -(-source.size // lane.count)
+    return min(_MOST, max(_FEWEST, share * empty_passes(lane)))
 
 
 class RoundsDataset(FoundDataset[T_co]):
@@ -106,6 +123,16 @@ def keyed_by(dataset: Dataset[Any], kind: str, *origins: Origin) -> int:
     return derive(kind, dataset.key, *numbers) % 2**64
 
 
+def nothing_made(dataset: Dataset[Any], items: int) -> EmptyDatasetError:
+    """What to raise when so many items in a row brought nothing."""
+    values = (getattr(dataset, name) for name in dataset.parameters)
+    functions = ", ".join(function_name(each) for each in values if callable(each))
+    return EmptyDatasetError(
+        f"{type(dataset).__name__}: nothing was made of {items} items in a row; check what its "
+        f"functions leave out ({functions})"
+    )
+
+
 class RoundStream(Stream[T]):
     """What a dataset makes in rounds of a lane's part of its input, in one pass over it."""
 
@@ -139,6 +166,7 @@ class RoundStream(Stream[T]):
         self._items: Iterator[tuple[T, Origins]] | None = None
         self._read = 0
         self._fruitless = 0
+        self._most = most_in_vain(dataset.inputs[0], lane)
         self._over = False
 
     def at(self, position: int, attempt: int = 0) -> T:
@@ -191,11 +219,8 @@ class RoundStream(Stream[T]):
                 "item, so it would never end; take at least one item of the iterator in each call"
             )
         self._fruitless += self._read
-        if self._fruitless >= _MOST_FRUITLESS:
-            raise EmptyDatasetError(
-                f"{type(self._dataset).__name__}: nothing was made of {self._fruitless} items in a "
-                "row; check the conditions of its functions"
-            )
+        if self._fruitless >= self._most:
+            raise nothing_made(self._dataset, self._fruitless)
 
     def state(self) -> State:
         return {

@@ -235,7 +235,7 @@ def test_values_of_other_types_than_their_fields_declare(tmp_path):
         shown = run("lint", tmp_path, "--parallel", parallel, code=1)
         assert (
             "80 samples: wrong type: the field 'answers' of VQASample is declared as "
-            "list[str] | None, and is str 'yes'" in shown
+            "list[str] | None, and its value is str 'yes'" in shown
         )
         assert shown.splitlines()[-1] == "80 faults in 100 samples"
 

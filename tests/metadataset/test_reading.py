@@ -125,7 +125,7 @@ def test_all_faults_are_reported_together_in_the_order_of_the_file(file):
         "  2. mix.yaml:9 (splits.train.blend[1].weight): expected a finite number, 0 or more, or a "
         "schedule (a mapping with 'points'); got -0.5",
         "  3. mix.yaml:11 (splits.val.pth): unknown key 'pth'; did you mean 'path'? Valid keys "
-        f"here: {keys}blend, blend_epochized, join, concat, stages",
+        f"here: {keys}packing, blend, blend_epochized, join, concat, stages",
         "  4. mix.yaml:12 (splits.val): the key 'val' is given twice, first in line 10; remove one",
     ]
 

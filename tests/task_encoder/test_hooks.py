@@ -246,6 +246,33 @@ def test_the_first_cooker_that_fits_cooks_a_dataset(crude, tmp_path):
     assert sum(each.__subflavors__["times"] == 2 for each in twice) == 20
 
 
+def test_a_cooker_may_draw_and_an_encoder_may_yield(crude):
+    def noisy(sample, rng):
+        return Cooked(**basic_sample_keys(sample), text=sample["txt"], extra=rng.random())
+
+    class Noisy(TaskEncoder):
+        cookers = (Cooker(noisy),)
+
+    class Twice(Noisy):
+        cookers = (Cooker(cook),)
+
+        def cook_crude_sample(self, sample, cooker, aux):
+            yield from [super().cook_crude_sample(sample, cooker, aux)] * 2
+
+    draws = [each.extra for each in train(crude, Noisy())]
+    assert draws == [each.extra for each in train(crude, Noisy())]
+    assert len(set(draws)) == COUNT
+    assert len(list(train(crude, Twice()))) == 2 * COUNT
+
+
+def test_a_cooker_that_returns_nothing(crude):
+    class Forgets(TaskEncoder):
+        cookers = (Cooker(lambda sample: None),)
+
+    with pytest.raises(EncoderError, match="returned None, which is no sample"):
+        next(iter(train(crude, Forgets())))
+
+
 def test_no_cooker_fits(crude):
     class Picky(TaskEncoder):
         cookers = (Cooker(cook, has_subflavors={"kind": "photo"}),)
@@ -557,7 +584,9 @@ def test_a_value_that_contradicts_its_field(folder):
         def encode_sample(self, sample):
             return Worded.derive_from(sample, words=sample.text, count=1)
 
-    with pytest.raises(EncoderError, match=r"'words' is str .* declared as list\[str\]"):
+    with pytest.raises(
+        EncoderError, match=r"'words' is declared as list\[str\], and its value is str"
+    ):
         next(iter(train(folder, Text())))
 
     class Listed(TaskEncoder):
@@ -567,5 +596,5 @@ def test_a_value_that_contradicts_its_field(folder):
         def batch(self, samples):
             return WordedBatch([each.words for each in samples], [each.count for each in samples])
 
-    with pytest.raises(EncoderError, match=r"'count' is list .* declared as Tensor"):
+    with pytest.raises(EncoderError, match="'count' is declared as Tensor, and its value is list"):
         next(iter(train(folder, Listed(), 2)))

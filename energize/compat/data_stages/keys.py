@@ -12,10 +12,11 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from energize.metadataset.json_schema import DIALECT, object_schema
-from energize.metadataset.keys import Name, Named, Positive, Spec, Whole
+from energize.metadataset.keys import Spec
 from energize.metadataset.plans import DEFAULT
 from energize.metadataset.problems import shown
 from energize.metadataset.table import Table, key, keys_of, same_key
+from energize.metadataset.values import Name, Named, Positive, Whole
 
 DATA = "data"
 STAGE = "stage"

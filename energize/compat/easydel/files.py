@@ -14,9 +14,9 @@ from pydantic import Field, InstanceOf, StringConstraints
 from energize.compat.checks import Count, expected
 from energize.dataset import Dataset
 from energize.errors import ConfigError, nearest
+from energize.optional import optional_module
 from energize.sources.adapting import as_dataset
 from energize.sources.json_rows import JsonSource
-from energize.sources.optional import optional_module
 from energize.sources.parquet import ParquetSource
 from energize.sources.row_files import DataFiles, data_files
 from energize.wrappers.limit import LimitDataset

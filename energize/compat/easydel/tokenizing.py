@@ -13,7 +13,7 @@ from pydantic import StrictBool
 
 from energize.compat.checks import Count, checked_fields, expected, or_fields
 from energize.errors import ConfigError
-from energize.sources.optional import optional_module
+from energize.optional import optional_module
 
 Tokenizer = Callable[[str], Any]
 """A function of a text that gives token ids, or a mapping with `input_ids` among its values."""
