@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from energize.cache import (
@@ -350,6 +350,7 @@ OPERATIONS = st.lists(
 )
 
 
+@settings(max_examples=30)
 @given(OPERATIONS, st.integers(0, 4), st.integers(0, 120), st.integers(1, 3))
 def test_whatever_is_done_limits_hold_and_contents_are_right(
     tmp_path_factory, operations, most, size, threads

@@ -29,11 +29,10 @@ def run(python: Path | str, script: Path, data: Path) -> subprocess.CompletedPro
 
 
 def test_it_trains_saves_restores_and_validates(tmp_path):
-    for _ in range(2):  # with new data, then with those of the first run
-        done = run(sys.executable, SCRIPT, tmp_path / "data")
-        assert done.returncode == 0, done.stdout + done.stderr
-        assert "after restoring: 6 of 6 batches are equal" in done.stdout
-        assert re.search(r"validation: \d+ batches, loss \d", done.stdout)
+    done = run(sys.executable, SCRIPT, tmp_path / "data")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "after restoring: 6 of 6 batches are equal" in done.stdout
+    assert re.search(r"validation: \d+ batches, loss \d", done.stdout)
 
 
 @pytest.mark.energon
