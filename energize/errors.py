@@ -82,6 +82,12 @@ class ConfigError(EnergizeError, ValueError):
     """A parameter has a value that cannot be used."""
 
 
+class ReturnError(ConfigError):
+    """A function returned what it may not: None, a generator, a value that contradicts the declared
+    type of its field. That is no fault of a sample, so nobody may leave it out.
+    """
+
+
 class WeightError(ConfigError):
     """Weights are missing, negative, not finite, all zero, or not one per dataset."""
 

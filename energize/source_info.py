@@ -31,4 +31,6 @@ def get_source_info(sample: Any) -> list[SourceInfo] | None:
         return found or None
     is_dict = isinstance(sample, dict)
     sources = sample.get("__sources__") if is_dict else getattr(sample, "__sources__", None)
-    return list(sources) if sources else None
+    # A batch has a tuple for each of its samples, or None.
+    of_each = [one if isinstance(one, tuple | list) else [one] for one in sources or () if one]
+    return [source for one in of_each for source in one] or None

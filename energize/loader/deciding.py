@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from energize.errors import ConfigError, EncoderError, FatalSampleError
+from energize.errors import ConfigError, EncoderError, FatalSampleError, ReturnError
 from energize.quarantine import Listed
 from energize.reading import Failed, Reading, raise_error
 from energize.topology import ErrorHandler
@@ -97,13 +97,15 @@ class _Told:
 
 @dataclass(frozen=True)
 class _Fatal:
-    """Decides about all but fatal errors."""
+    """Decides about all but fatal errors, and those that no sample is to blame for."""
 
     on_error: OnError
 
     def __call__(self, error: EncoderError) -> None:
         if isinstance(error.__cause__, FatalSampleError):
             raise error.__cause__
+        if isinstance(error.__cause__, ReturnError):
+            raise error
         self.on_error(error)
 
 
@@ -130,4 +132,8 @@ def sources_of(sample: Any) -> tuple[Any, ...] | None:
         named = sample.get("__sources__")
     else:
         named = getattr(sample, "__sources__", None)
-    return tuple(named) if isinstance(named, tuple | list) else None
+    if not isinstance(named, tuple | list):
+        return None
+    # A batch has a tuple for each of its samples, or None.
+    each_of = [one if isinstance(one, tuple | list) else [one] for one in named if one is not None]
+    return tuple(source for one in each_of for source in one) or None

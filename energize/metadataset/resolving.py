@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
@@ -384,7 +385,7 @@ def _tidied(path: Path) -> Path:
 
 
 def _not_found(path: Path, given: str) -> str:
-    if "://" in given:
+    if re.match(r"(?!file:)\w[\w+.-]+:/", given):  # a `Path` has one of the two slashes
         return f"{given!r} is remote; this version reads local folders, so mount it or copy it"
     text = f"{given!r} does not exist, looked for {os.path.abspath(path)}"
     if given.startswith("~"):

@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import Any, NamedTuple, TypeVar
 
 from energize.describing import described
-from energize.errors import ConfigError
+from energize.errors import ConfigError, ReturnError
 from energize.samples.field_types import contradiction
 from energize.samples.sample import Sample
 from energize.task_encoder.batch import Batch
@@ -116,7 +116,7 @@ class Hook:
 
     def _checked(self, made: T, argument: Any) -> T:
         if made is None:
-            raise ConfigError(
+            raise ReturnError(
                 f"{function_name(self.method)} returned None, which is no "
                 f"{'batch' if 'batch' in self.name else 'sample'}: does it lack a `return`? Raise "
                 "SkipSample to leave something out"
@@ -145,7 +145,7 @@ class Hook:
         }
         found = contradiction(type(made), values)
         if found is not None:
-            raise ConfigError(
+            raise ReturnError(
                 f"{function_name(self.method)} returned a {type(made).__name__} whose field "
                 f"{found[0]!r} {found[1]}; correct one of the two"
             )

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from energize.errors import ConfigError, DataError, EncoderError, SampleError, SkipSample
+from energize.errors import DataError, EncoderError, ReturnError, SampleError, SkipSample
 from energize.late import torch
 from energize.quarantine import place_of
 from energize.reading import Failed, Reading
@@ -187,7 +187,7 @@ def _called(
     try:
         made = call()
         if type(made) is GeneratorType:
-            raise ConfigError(
+            raise ReturnError(
                 f"{function_name(fn)} returned a generator, which is no item. To make several "
                 "items of one, write it as a generator function itself, with `yield` or `yield "
                 "from`, where one may stand; else return a list"
@@ -197,12 +197,16 @@ def _called(
         return _failed(reason, fn, argument, where(), reading)
     except Exception as error:
         place = where()
-        wrapped = EncoderError(
-            f"{function_name(fn)} raised {type(error).__name__}: {error}\n"
-            f"  at {place}\n"
-            "  (raise SkipSample to leave a sample out, DataError to count it as damaged; or have "
-            "all exceptions counted with get_loader(on_error='skip'))"
-        )
+        if isinstance(error, ReturnError):
+            text = f"{error}\n  at {place}"
+        else:
+            text = (
+                f"{function_name(fn)} raised {type(error).__name__}: {error}\n"
+                f"  at {place}\n"
+                "  (raise SkipSample to leave a sample out, DataError to count it as damaged; or "
+                "have all exceptions counted with get_loader(on_error='skip'))"
+            )
+        wrapped = EncoderError(text)
         wrapped.__cause__, wrapped.sample = error, argument
         try:
             reading.on_error(wrapped)

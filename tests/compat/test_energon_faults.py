@@ -9,6 +9,7 @@ import pickle
 import random
 import signal
 import time
+from dataclasses import dataclass
 from itertools import islice
 
 import numpy as np
@@ -16,12 +17,16 @@ import pytest
 import torch
 
 from energize import (
+    DatasetNotFoundError,
     EmptyDatasetError,
     EncoderError,
     EpochizeDataset,
+    FatalSampleError,
     FilterDataset,
     ListSource,
+    Sample,
     SkipSample,
+    SourceInfo,
     SplitError,
     TaskEncoder,
     WorkerConfig,
@@ -29,6 +34,7 @@ from energize import (
     get_savable_loader,
     get_train_dataset,
     ignored,
+    log_exception,
     prepare,
     stateless,
 )
@@ -351,6 +357,80 @@ def test_samples_that_fail_alike_in_workers_are_told_of_once_with_their_number(f
     assert f"{count} samples failed alike, the first" in caplog.text
 
 
+class ForgetsBatches(TaskEncoder):
+    def encode_batch(self, batch):
+        raise ValueError(f"{len(batch.__key__)} samples")
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_batch_that_fails_is_told_of_with_where_its_samples_are_from(folder, workers, caplog):
+    sources: list[list[SourceInfo]] = []
+
+    def handler(error, batch, given):
+        log_exception(error, batch, given)
+        sources.append(given)
+        raise FatalSampleError("enough") from error
+
+    with (
+        get_loader(
+            train(folder, ForgetsBatches(), batch_size=3),
+            worker_config=config(workers, global_error_handler=handler),
+        ) as loader,
+        pytest.raises(FatalSampleError, match="enough"),
+    ):
+        next(iter(loader))
+    if not workers:
+        assert len(sources[0]) == 3
+        assert caplog.text.count(f"from {folder}, s") == 3
+
+
+class ReturnsNothing(Encoder):
+    def encode_sample(self, sample):
+        sample.text = sample.text.upper()
+
+
+class ReturnsAGenerator(Encoder):
+    def encode_sample(self, sample):
+        return (sample for _ in range(2))
+
+
+class Contradicts(TaskEncoder):
+    decoder = None
+
+    def encode_sample(self, sample):
+        return Tokens.derive_from(sample, tokens="a text")
+
+
+@dataclass
+class Tokens(Sample):
+    tokens: list[int]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("decided", ["raise", "skip", "log_exception"])
+@pytest.mark.parametrize(
+    ("encoder", "told"),
+    [
+        (ReturnsNothing, r"ReturnsNothing\.encode_sample returned None"),
+        (ReturnsAGenerator, "ReturnsAGenerator.encode_sample returned a generator"),
+        (Contradicts, r"whose field 'tokens' is declared as list\[int\], and its value is str"),
+    ],
+)
+def test_what_a_hook_may_not_return_is_an_error_at_the_first_sample_whoever_decides(
+    folder, encoder, told, decided, workers
+):
+    handler = log_exception if decided == "log_exception" else None
+    loader = get_loader(
+        train(folder, encoder()),
+        worker_config=config(workers, global_error_handler=handler),
+        on_error="skip" if decided == "skip" else "raise",
+    )
+    with loader, pytest.raises(EncoderError, match=rf"(?s){told}.*sample '\d+'") as caught:
+        next(iter(loader))
+    assert loader.failures.count == 0
+    assert "SkipSample to leave a sample out" not in str(caught.value)
+
+
 # Folders
 
 
@@ -394,3 +474,9 @@ def test_compressed_shards_are_refused_when_they_are_prepared(tmp_path):
     (tmp_path / "s1.tgz").write_bytes((tmp_path / "s0.tar").read_bytes())
     with pytest.raises(PrepareError, match=r"s1\.tgz"):
         prepare(tmp_path, split_ratios={"train": 1}, sample_type="TextSample", overwrite=True)
+
+
+@pytest.mark.parametrize("path", ["msc://bucket/coco", "s3://bucket/mix.yaml"])
+def test_remote_paths_say_what_can_be_done(path):
+    with pytest.raises(DatasetNotFoundError, match=r"is remote; .* mount it or copy it"):
+        train(path)
