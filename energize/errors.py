@@ -4,6 +4,7 @@
     ├── ConfigError                a parameter is wrong; raised where it is given (ValueError)
     │   ├── WeightError            weights are missing, negative, NaN, all zero
     │   ├── MetadatasetError       a YAML metadataset: file, line and path in the document
+    │   ├── ReturnError            a function returned what it may not
     │   └── NotIndexedError        random access was asked of a streaming dataset (TypeError)
     ├── DatasetError               something on disk is not a usable dataset
     │   ├── DatasetNotFoundError   the path does not exist (FileNotFoundError)

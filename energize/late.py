@@ -1,7 +1,7 @@
-"""torch, and webdataset which imports it, imported when they are first used.
+"""torch, webdataset, which imports it, and fsspec, imported when they are first used.
 
-Importing torch takes longer than anything that commands such as `energize plan` do. Modules that
-need it to define classes import it themselves.
+Importing torch takes longer than anything that commands such as `energize plan` do, and fsspec is
+for few of them. Modules that need one to define classes import it themselves.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-__all__ = ["torch", "webdataset"]
+__all__ = ["fsspec", "torch", "webdataset"]
 
 
 class _LateModule(ModuleType):
@@ -23,11 +23,14 @@ class _LateModule(ModuleType):
 
 
 if TYPE_CHECKING:
+    import fsspec
+    import fsspec.utils
     import torch
     import torch.distributed
     import torch.multiprocessing
     import torch.utils.data
     import webdataset
 else:
+    fsspec = _LateModule("fsspec")
     torch = _LateModule("torch")
     webdataset = _LateModule("webdataset")

@@ -12,11 +12,10 @@ from functools import total_ordering
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
-from fsspec.utils import glob_translate
-
 from energize.epathlib.finding import PathInfo, files_below, info_of, resolved, split_pattern
 from energize.epathlib.stores import file_system, profile_store, reaching
 from energize.errors import ConfigError
+from energize.late import fsspec
 
 DEFAULT_PROFILE_NAME = "__filesystem__"
 """The profile of the local file system: `msc://__filesystem__/etc/hosts` is `/etc/hosts`."""
@@ -292,7 +291,7 @@ class EPath(os.PathLike[str]):
             yield from [path] if path.is_file() else []
             return
         folder = self / fixed if fixed else self
-        matching = re.compile(glob_translate(rest)).fullmatch
+        matching = re.compile(fsspec.utils.glob_translate(rest)).fullmatch
         depth = None if "**" in rest else rest.count("/") + 1
         yield from (each for each in folder._below(depth) if matching(each.relative_to(folder)))
 

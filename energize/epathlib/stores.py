@@ -7,10 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import fsspec
-
 from energize.epathlib.profiles import Profile, find_profile
 from energize.errors import ConfigError, DatasetError, EnergizeError
+from energize.late import fsspec
 
 _log = logging.getLogger("energize")
 

@@ -38,6 +38,7 @@ def test_packs_are_fuller_than_those_of_the_greedy_example():
     assert found["balanced"].dearest < 1.05
 
 
+@pytest.mark.slow
 @pytest.mark.energon
 def test_energon_delivers_the_same_captions():
     lengths = captions(300, 100, 0.7, 2048)

@@ -75,6 +75,7 @@ from energize.samples.source_info import SourceInfo
 """
 
 
+@pytest.mark.slow
 def test_a_small_pool_does_the_same_at_every_step():
     """What is fetched, what waits for room and in which order, what is freed when."""
     printed = run_energon(program=f"{IMPORTS}{POOL}\nprint('found', json.dumps(list(steps())))")

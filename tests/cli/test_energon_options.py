@@ -8,7 +8,7 @@ import typer
 from energize.cli.main import app
 from tests.support.energon import run_energon
 
-pytestmark = pytest.mark.energon
+pytestmark = [pytest.mark.energon, pytest.mark.slow]
 
 COMMANDS = (
     "prepare", "prepare-media", "info", "lint", "preview", "checkpoint redist", "checkpoint info",
