@@ -31,7 +31,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.comparing import OWN, failure, run_module
-from benchmarks.packing_delivering import GREEDY
+from benchmarks.packing_delivering import GREEDY, greedy
 from energize import prepare, write_shards
 from energize.packing import attention_cost, balanced, best_fit, first_fit
 
@@ -186,16 +186,7 @@ def delivered(
 
 
 def _energon_greedy(lengths: Sequence[int], capacity: int) -> list[list[int]]:
-    ascending = sorted(range(len(lengths)), key=lengths.__getitem__)
-    packs: list[list[int]] = []
-    room = 0
-    for sample in ascending:
-        if lengths[sample] >= room:  # it has to stay below the capacity there
-            packs.append([])
-            room = capacity
-        packs[-1].append(sample)
-        room -= lengths[sample]
-    return packs
+    return greedy(range(len(lengths)), capacity, lengths.__getitem__)
 
 
 METHODS: dict[str, Select] = {

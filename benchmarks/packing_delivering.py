@@ -14,17 +14,19 @@ import json
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import make_dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
 if TYPE_CHECKING:
     from energize import TextSample
 
-__all__ = ["GREEDY", "main"]
+__all__ = ["GREEDY", "greedy", "main"]
+
+T = TypeVar("T")
 
 GREEDY = "energon greedy"
 
@@ -61,21 +63,21 @@ def main() -> None:
 
 def _select(method: str, capacity: int) -> Select:
     if method == GREEDY:
-        return lambda samples: _greedy(samples, capacity)
+        return lambda samples: greedy(samples, capacity, lambda each: len(each.tokens))
     packer: Select = import_module("energize.packing").Packer("tokens", capacity, method)
     return packer
 
 
-def _greedy(samples: list[Any], capacity: int) -> list[list[Any]]:
-    """What `benchmarks.packing` calls by this name, of samples."""
-    packs: list[list[Any]] = []
+def greedy(items: Iterable[T], capacity: int, length: Callable[[T], int]) -> list[list[T]]:
+    """What `benchmarks.packing` calls by this name."""
+    packs: list[list[T]] = []
     room = 0
-    for sample in sorted(samples, key=lambda each: len(each.tokens)):
-        if len(sample.tokens) >= room:
+    for item in sorted(items, key=length):
+        if length(item) >= room:  # it has to stay below the capacity there
             packs.append([])
             room = capacity
-        packs[-1].append(sample)
-        room -= len(sample.tokens)
+        packs[-1].append(item)
+        room -= length(item)
     return packs
 
 

@@ -139,7 +139,7 @@ def _write(found: SavedState, file: Path, ranks: int) -> None:
     for key in reversed(found.keys):
         content = {key: content} if isinstance(key, str) else [content] * ranks
     staged = file.with_name(f"{file.name}.tmp")
-    if found.file.suffix == ".json":
+    if found.is_json:
         staged.write_text(json.dumps(content), encoding="utf-8")
     else:
         torch.save(content, staged)

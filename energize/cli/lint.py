@@ -138,11 +138,8 @@ def _leaves(
 
 def _note_shards(console: Console, parts: dict[str, tuple[Leaf, IndexedDataset[Any]]]) -> None:
     """Shards that splits share, or that no split has."""
-    folders: defaultdict[tuple[Path, str], None] = defaultdict()
-    for leaf, _ in parts.values():
-        if leaf.path.is_dir():
-            folders[leaf.path, leaf.split_config or "split.yaml"] = None
-    for path, config in folders:
+    leaves = [leaf for leaf, _ in parts.values() if leaf.path.is_dir()]
+    for path, config in {(leaf.path, leaf.split_config or "split.yaml"): None for leaf in leaves}:
         splits = read_splits(path, config)
         used: defaultdict[str, list[str]] = defaultdict(list)
         for name, shards in splits.parts.items():

@@ -36,6 +36,12 @@ class SavedState:
         return str(self.file) + "".join(f"[{key!r}]" for key in self.keys)
 
     @property
+    def is_json(self) -> bool:
+        """Whether the file is JSON, whatever it is called."""
+        with self.file.open("rb") as opened:
+            return _is_json(opened.read(1))
+
+    @property
     def decides(self) -> tuple[Any, ...]:
         """What has to be the same for all ranks of a run."""
         return self.state["digest"], self.state["cursor"]
@@ -96,7 +102,7 @@ def _content(file: Path) -> Any:
     try:
         with file.open("rb") as opened:
             start = opened.read(4)
-        if start[:1] in (b"{", b"["):
+        if _is_json(start[:1]):
             return json.loads(file.read_text(encoding="utf-8"))
         with warnings.catch_warnings(action="ignore"):  # of pickles, which are refused
             mapped = start[:2] == b"PK"
@@ -110,6 +116,10 @@ def _content(file: Path) -> Any:
         raise StateError(
             f"{file} is neither whole JSON nor a whole file of torch.save ({type(reason).__name__})"
         ) from reason
+
+
+def _is_json(start: bytes) -> bool:
+    return start in (b"{", b"[")
 
 
 def _refused(file: Path, reason: str) -> StateError:

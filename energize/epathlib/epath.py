@@ -210,7 +210,12 @@ class EPath(os.PathLike[str]):
             file.write(data)
 
     def copy(self, target: EPath) -> None:
-        """Copies the file, or the folder with all files in it, to the path `target`, anywhere."""
+        """Copies the file, or the folder with all files in it, to the path `target`, anywhere.
+
+        Raises `ConfigError` when that is what it is already.
+        """
+        if self._same_place(target):
+            raise ConfigError(f"{self} cannot be copied to {target}: that is the file itself")
         if not self.is_file():
             files = list(self.walk())
             if not files and not self.is_dir():
@@ -307,6 +312,12 @@ class EPath(os.PathLike[str]):
             inside = (str(fs._strip_protocol(each)) for each in found)
             names = sorted(each[len(root) + 1 :] for each in inside if each.startswith(f"{root}/"))
         yield from (self._with(self.internal_path / name) for name in names)
+
+    def _same_place(self, other: EPath) -> bool:
+        """Whether both are one file, whatever they are called."""
+        if self.is_local() and other.is_local():
+            return self.exists() and other.exists() and os.path.samefile(self, other)
+        return self._located() == other._located()
 
     def _located(self) -> tuple[Any, str]:
         """The file system, and the path as it knows it."""

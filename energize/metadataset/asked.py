@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
+from energize.errors import ConfigError
 from energize.metadataset.keys import Spec
 from energize.metadataset.nodes import Blend, Leaf, Staged
 from energize.metadataset.resolving import resolve
+from energize.metadataset.table import keys_of
 
 T = TypeVar("T")
 
@@ -17,14 +20,24 @@ def asked_for(path: T, split_part: str, arguments: dict[str, Any]) -> T | Leaf |
     """What `path` stands for, with those settings among the `arguments`, which are taken out.
 
     They are the settings of an entry of a metadataset that names the path, and win over those of
-    files. Without any, and for what was resolved already, the path itself. Raises what `resolve`
-    raises.
+    files. Without any, and for what was resolved already, the path itself. Raises `ConfigError` for
+    values that a file could not have, and what `resolve` raises.
 
     >>> asked_for("cats", "train", {"handler": None})
     'cats'
     """
     if isinstance(path, Leaf | Blend | Staged):
         return path
-    given = {name: arguments.pop(name) for name in _SETTINGS if name in arguments}
+    given = {name: _read(name, arguments.pop(name)) for name in _SETTINGS if name in arguments}
     asked: Any = path
     return resolve(asked, split_part, Spec(path="", **given)) if any(given.values()) else path
+
+
+def _read(name: str, value: Any) -> Any:
+    if value is None:
+        return None
+    row = next(row for row in keys_of(Spec) if row.name == name)
+    try:
+        return row.read(dict(value) if isinstance(value, Mapping) else value)
+    except ConfigError as fault:
+        raise ConfigError(f"{name}: {fault}") from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -45,7 +46,7 @@ _PLACES: Mapping[str | int, str] = {key.name: key.nodes for key in keys_of(Spec)
 """Keys that list nodes, and the place of these."""
 
 
-class Checker:
+class Checker(ABC):
     """Reads mappings of a file by their tables; what is wrong goes to `problems`."""
 
     def __init__(self, text: Located) -> None:
@@ -101,9 +102,9 @@ class Checker:
         """What is wrong with the values of a table together."""
         yield from read.faults()
 
+    @abstractmethod
     def node(self, value: Any, path: KeyPath, place: str) -> Any:
         """One of the nodes that a key lists."""
-        raise NotImplementedError
 
     def missing(self, key: Key, path: KeyPath, strange: Sequence[str]) -> None:
         """Note a key that is missing, unless one beside it is that one misspelt."""

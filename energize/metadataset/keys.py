@@ -40,6 +40,7 @@ from energize.order.epochs.composition import BATCHING_METHODS
 from energize.order.epochs.quotas import Quota
 from energize.order.schedule import CHANGES, INTERPOLATIONS
 from energize.packing.packer import METHODS, Packer
+from energize.sources.joined import NONMATCH
 from energize.wrappers.quota import SAMPLING_METHODS
 
 ENERGIZE: Final = "energize"
@@ -80,11 +81,7 @@ ENTRIES = (Home.ENTRY, Home.WEIGHTED_ENTRY, Home.QUOTA_ENTRY)
 BY_WEIGHTS = (Home.WEIGHTED_BLEND, Home.ENTRY, Home.WEIGHTED_ENTRY)
 BY_QUOTAS = (Home.QUOTA_BLEND, Home.OUTERMOST, Home.QUOTA_ENTRY)
 
-KINDS = ("path", "blend", "blend_epochized", "join", "concat")
-"""The keys of which a node has exactly one."""
-
 LISTED = ("blend", "datasets", "blend_epochized", "join", "concat")
-NONMATCH = ("error", "skip", "none")
 
 
 @dataclass(frozen=True)

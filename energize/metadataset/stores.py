@@ -30,7 +30,7 @@ def resolved_store(ref: str, base: Path, *, existing: bool = True) -> str:
         raise ConfigError(f"{ref!r} is no path: it has a zero byte")
     plain = ref.startswith(FILESYSTEM)
     written = ref.removeprefix(FILESYSTEM)
-    if "://" in written or (not plain and "://" in ref):
+    if "://" in written:
         raise ConfigError(
             f"{ref!r} is remote or of an unknown kind; a store is a prepared folder, a .jsonl file "
             f"or {FILESYSTEM}FOLDER, on a local or mounted file system"

@@ -39,13 +39,15 @@ SUBSET_SCHEMA = {
 
 
 def subset_of(value: Any) -> Subset:
-    """The subset that a file writes as `{range: [a, b]}`.
+    """The subset that a file writes as `{range: [a, b]}`; what a program gives is taken as it is.
 
     Raises `ConfigError`, which says what was expected.
 
     >>> subset_of({"range": ["25%", "end"]})
     Subset(samples=None, ratios=(0.25, 1.0))
     """
+    if isinstance(value, Subset):
+        return value
     if not isinstance(value, Mapping) or set(value) != {"range"}:
         raise ConfigError(f"expected {_EXPECTED}; got {shown(value)}")
     written = value["range"]

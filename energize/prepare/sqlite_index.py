@@ -13,11 +13,9 @@ from typing import Self
 
 from energize.errors import PrepareError
 from energize.prepare.indexing import IndexedShard
-from energize.storage.nv_meta_files import SQLITE_NAME
+from energize.storage.nv_meta_files import SQLITE_NAME, UUID_NAME
 
 __all__ = ["SQLITE_NAME", "UUID_NAME", "SqliteIndex"]
-
-UUID_NAME = "index.uuid"
 
 _TABLES = """
 CREATE TABLE samples (

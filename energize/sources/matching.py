@@ -16,9 +16,8 @@ from energize.describing import digest
 from energize.errors import DatasetError, NotPreparedError, ShardError
 from energize.sources.webdataset import WebdatasetSource
 from energize.storage.nv_meta import read_info
-from energize.storage.nv_meta_files import META_FOLDER, SQLITE_NAME
+from energize.storage.nv_meta_files import META_FOLDER, SQLITE_NAME, UUID_NAME
 
-_UUID = "index.uuid"
 _PREPARE = "energize prepare --tar-index-only --sqlite"
 _PARTNERS = (
     "SELECT p.sample_index, p.sample_key, s.tar_file_id, s.sample_index FROM main.samples p "
@@ -72,7 +71,7 @@ def index_version(source: WebdatasetSource) -> str:
     Raises `NotPreparedError` for a folder without `index.sqlite`.
     """
     file = _index_of(source)
-    uuid = file.with_name(_UUID)
+    uuid = file.with_name(UUID_NAME)
     if uuid.is_file():
         version: Any = uuid.read_bytes()[:100].hex()
     else:

@@ -148,7 +148,7 @@ def _shard(entry: Any, where: str) -> MdsShard:
             data=_part(entry, "data", where),
             offsets=None if joint else _part(entry, "meta", where),
         )
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
         raise DatasetError(
             f"{where}: the entry is damaged ({type(error).__name__}: {error}); copy the folder "
             "again"

@@ -15,6 +15,7 @@ from energize.storage.bounded import load_json, load_yaml
 META_FOLDER = ".nv-meta"
 INFO_NAMES = (".info.json", ".info.yaml")
 SQLITE_NAME = "index.sqlite"
+UUID_NAME = "index.uuid"
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, TypeVar, overload
 
 from energize.cache.active import active_pool
@@ -13,7 +14,7 @@ from energize.errors import ConfigError
 from energize.samples.crude import CrudeSample
 from energize.samples.sample import METADATA
 from energize.samples.source_info import SourceInfo
-from energize.task_encoder.hooks import implementation, overrides
+from energize.task_encoder.hooks import Hook, implementation, overrides
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -135,36 +136,37 @@ def cooked(sample: CrudeSample, chosen: Cooker, aux: Mapping[str, FileStore[Any]
 
 
 @dataclass(frozen=True)
-class Cook:
+class Cook(Hook):
     """Has an encoder cook the samples of a dataset: a function to map over it.
 
     `primary` is the store of the dataset's own files, where the cooker asked for it.
     """
 
-    encoder: Any
     cooker: Cooker
     aux: Mapping[str, FileStore[Any]]
     primary: FileStore[Any] | None = None
 
-    @property
-    def __wrapped__(self) -> Callable[..., Any]:
+    @cached_property
+    def method(self) -> Callable[..., Any]:
         """What is called in the end: it says whether it yields, and asks for random numbers."""
-        if overrides(self.encoder, "cook_crude_sample"):
-            return implementation(self.encoder, "cook_crude_sample")
-        return self.cooker.cook
+        return implementation(self.encoder, self.name) if self._overrides else self.cooker.cook
+
+    @cached_property
+    def _overrides(self) -> bool:
+        return overrides(self.encoder, self.name)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Cook, (self.encoder, self.name, self.cooker, self.aux, self.primary)
 
     def describe(self) -> str:
         """The name of the cook function."""
         return getattr(self.cooker.cook, "__qualname__", type(self.cooker.cook).__qualname__)
 
-    def __call__(self, sample: CrudeSample, **own: Any) -> Any:
-        aux = {**self.aux, **own}
+    def _called(self, argument: CrudeSample, own: dict[str, Any]) -> Any:
+        aux = dict(self.aux)
         if self.primary is not None:
-            aux["primary"] = PrimaryFileStore(self.primary, sample["__key__"])
-        made = self.encoder.cook_crude_sample(sample, self.cooker, aux)
-        if made is None:
-            raise ConfigError(
-                f"{self.describe()} returned None, which is no sample: does it lack a `return`? "
-                "Raise SkipSample to leave one out"
-            )
-        return made
+            aux["primary"] = PrimaryFileStore(self.primary, argument["__key__"])
+        cook = self.encoder.cook_crude_sample
+        if self._overrides:
+            return cook(argument, self.cooker, aux, **own)
+        return cook(argument, self.cooker, aux | own)

@@ -95,13 +95,17 @@ class Hook:
 
     def __call__(self, argument: Any, **own: Any) -> Any:
         if self._yields:
-            return self._items(self.method(argument, **own), argument)
+            return self._items(self._called(argument, own), argument)
         token = _running.set(self)
         try:
-            made = self.method(argument, **own)
+            made = self._called(argument, own)
         finally:
             _running.reset(token)
         return self._checked(made, argument)
+
+    def _called(self, argument: Any, own: dict[str, Any]) -> Any:
+        """What the method makes; `own` is the random generator that it asks for, by name."""
+        return self.method(argument, **own)
 
     def _items(self, items: Iterator[Any], argument: Any) -> Iterator[Any]:
         while True:

@@ -63,7 +63,7 @@ def cooking(
     if "primary" in needs_of(chosen.cook) and "primary" not in aux:
         primary = _decoding(encoder, get_primary())
     stores = {name: _decoding(encoder, store) for name, store in aux.items()}
-    return MapDataset(dataset, Cook(encoder, chosen, stores, primary))
+    return MapDataset(dataset, Cook(encoder, "cook_crude_sample", chosen, stores, primary))
 
 
 def encoding(encoder: Any, samples: Dataset[Any]) -> Dataset[Any]:

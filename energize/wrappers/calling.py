@@ -67,7 +67,7 @@ def generates(fn: object) -> bool:
     while isinstance(fn, functools.partial):
         fn = fn.func
     if not (inspect.isroutine(fn) or inspect.isclass(fn)):
-        fn = type(fn).__call__ if "__wrapped__" not in vars(type(fn)) else fn
+        fn = type(fn).__call__ if not hasattr(type(fn), "__wrapped__") else fn
     return inspect.isgeneratorfunction(inspect.unwrap(fn))
 
 

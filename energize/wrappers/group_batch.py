@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Hashable, Iterator
 from functools import cached_property, partial
 from typing import Any, NamedTuple, TypeVar
@@ -96,9 +97,10 @@ class GroupBatchDataset(FoundDataset[T_batch_co]):
         """Where `batcher` draws its random numbers from."""
         return seeding_of(self.batcher)
 
-    def group_of(self, sample: Any, reading: Reading) -> tuple[Hashable, int] | Failed:
-        """The group of a sample and how many make a batch."""
+    def group_of(self, sample: Any, number: int, reading: Reading) -> tuple[Hashable, int] | Failed:
+        """The group of a sample, which has this number in the run, and how many make a batch."""
         where = partial(sample_keys_of, sample)
+        index_of_call.set(number)
         with keyed_calls(self.sample_group_key, reading, Seeding.NONE) as call:
             found = call(sample, 0, where)
         if isinstance(found, Failed):
@@ -128,11 +130,14 @@ class GroupBatchDataset(FoundDataset[T_batch_co]):
 
 
 class _Waiting(NamedTuple):
-    """A sample that waits for its batch: what it is made of, and where it was read."""
+    """A sample that waits for its batch: what it is made of, and where it was read, after how many
+    of its lane.
+    """
 
     sample: Any
     origin: tuple[Origin, ...]
     before: State
+    read: int
 
 
 class _GroupStream(Stream[T]):
@@ -151,11 +156,15 @@ class _GroupStream(Stream[T]):
         self._rotating = rotating
         self._over = bool(counter_field(state, "over"))
         self._made = counter_field(state, "made")
+        self._read = counter_field(state, "read")
         self._in_vain, self._most = 0, most_in_vain(dataset.inputs[0], lane)
         self._groups: dict[Hashable, list[_Waiting]] = {}
         self._sizes: dict[Hashable, int] = {}
-        for before in [] if state is None else state_field(state, "waiting", list):
-            self._take_up(self._read_at(before))
+        # Samples that wait are read again with the first batch, not by who only opens a state.
+        self._saved: deque[tuple[PartReader[Any], int]] = deque()
+        for each in [] if state is None else state_field(state, "waiting", list):
+            reader = self._opened(state_field(each, "before", dict))
+            self._saved.append((reader, counter_field(each, "read")))
         self._input = self._opened(None if state is None else state_field(state, "input", dict))
 
     def _opened(self, state: State | None) -> PartReader[Any]:
@@ -169,14 +178,18 @@ class _GroupStream(Stream[T]):
             scattered=True,
         )
 
-    def _read_at(self, before: State) -> _Waiting:
-        """A sample that waited when the state was saved."""
-        reader = self._opened(before)
-        sample = reader.read()
-        reader.close()
-        return _Waiting(sample, reader.origin, before)
+    def _read_saved(self) -> None:
+        """Read the samples again that waited when the state was saved."""
+        while self._saved:
+            reader, read = self._saved[0]
+            before = reader.state()
+            sample = reader.read()
+            self._saved.popleft()
+            reader.close()
+            self._take_up(_Waiting(sample, reader.origin, before, read))
 
     def at(self, position: int, attempt: int = 0) -> T:
+        self._read_saved()
         while True:
             samples = self._left() if self._over else self._full()
             if samples is None:
@@ -197,13 +210,15 @@ class _GroupStream(Stream[T]):
             except StopIteration:
                 self._over = True
                 return None
-            full = self._take_up(_Waiting(sample, self._input.origin, before))
+            self._read += 1
+            full = self._take_up(_Waiting(sample, self._input.origin, before, self._read - 1))
             if full is not None:
                 return full
 
     def _take_up(self, waiting: _Waiting) -> list[_Waiting] | None:
         """Put a sample to its group, which is given when it is full."""
-        found = self._dataset.group_of(waiting.sample, self._reading)
+        number = self._lane.index + self._lane.count * waiting.read
+        found = self._dataset.group_of(waiting.sample, number, self._reading)
         if isinstance(found, Failed):
             self._left_out(found, 1)
             return None
@@ -250,14 +265,20 @@ class _GroupStream(Stream[T]):
             "waiting": list(self._waiting()),
             "over": int(self._over),
             "made": self._made,
+            "read": self._read,
         }
 
     def _waiting(self) -> Iterator[State]:
         """Where the samples that wait were read, group by group."""
         for members in self._groups.values():
             for each in members:
-                yield each.before
+                yield {"before": each.before, "read": each.read}
+        for reader, read in self._saved:
+            yield {"before": reader.state(), "read": read}
 
     def close(self) -> None:
         self._groups.clear()
+        for reader, _ in self._saved:
+            reader.close()
+        self._saved.clear()
         self._input.close()

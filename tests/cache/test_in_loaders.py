@@ -4,13 +4,14 @@ import json
 import os
 import signal
 import threading
+from dataclasses import dataclass
 
 import pytest
 
 from energize import (
     Cooker,
     DefaultTaskEncoder,
-    TextSample,
+    Sample,
     WorkerConfig,
     basic_sample_keys,
     cooker,
@@ -23,6 +24,11 @@ from energize.prepare.jsonl import prepare_jsonl
 from tests.support.tars import write_tar
 
 COUNT = 24
+
+
+@dataclass
+class Cooked(Sample):
+    text: list
 
 
 @cooker(need_cache=True, need_primary=True)
@@ -39,7 +45,7 @@ def cook(sample, primary, shards, plain, lines, cache):
         cache.get_lazy(shards, f"{(number + 2) % COUNT:03d}.txt"),
         cache.to_cache({"kind": type(cache).__name__}, "kind"),
     ]
-    return TextSample(**basic_sample_keys(sample), text=[now, later])
+    return Cooked(**basic_sample_keys(sample), text=[now, later])
 
 
 class Encoder(DefaultTaskEncoder):

@@ -57,7 +57,7 @@ def test_every_rank_of_a_new_world_goes_on_from_what_was_written(folder, tmp_pat
     for rank in range(2):
         torch.save({"dataloader_state_dict": state}, tmp_path / f"loader_rank{rank}.pt")
     given = sorted(tmp_path.glob("*.pt"))
-    shown, _ = program("checkpoint", "redist", *given, tmp_path / "out", "--new-world-size", 3)
+    shown = run("checkpoint", "redist", *given, tmp_path / "out", "--new-world-size", 3)
     assert "Wrote 3 files, from loader_rank0.pt to loader_rank2.pt" in shown
     assert "It was not needed" in shown
     streams = []
@@ -78,9 +78,13 @@ def test_formats_and_names(folder, tmp_path):
     (tmp_path / "step100.json").write_text(json.dumps({"data": {"train": state}}))
     run("checkpoint", "redist", tmp_path / "step100.json", tmp_path / "out", stdin="4\n")
     assert json.loads((tmp_path / "out/step100.json").read_text()) == {"data": {"train": state}}
+    (tmp_path / "step7.state").write_text(json.dumps(state))
+    run("checkpoint", "redist", tmp_path / "step7.state", tmp_path / "out", stdin="4\n")
+    assert json.loads((tmp_path / "out/step7.state").read_text()) == state
     assert sorted(each.name for each in (tmp_path / "out").iterdir()) == [
         "global.pt",
         "step100.json",
+        "step7.state",
     ]
 
 
@@ -142,7 +146,7 @@ def test_info_says_where_a_run_stood(folder, tmp_path):
 
 def test_info_of_a_stream_has_a_row_for_each_lane(folder, tmp_path):
     (tmp_path / "state.json").write_text(json.dumps(saved(folder, "stream", 20)[0]))
-    shown, _ = program("checkpoint", "info", tmp_path / "state.json")
+    shown = run("checkpoint", "info", tmp_path / "state.json")
     assert "position: 20 items of epoch 0 delivered" in shown
     assert "12 lanes" in shown
     rows = [line.split()[:2] for line in shown.splitlines() if '{"epoch"' in line]

@@ -62,7 +62,7 @@ def test_a_sound_folder(tmp_path):
 
 @pytest.mark.parametrize("parallel", [1, 3])
 def test_every_fault_with_shard_and_key(damaged, parallel):
-    shown, _ = program("lint", damaged, "--all", "--parallel", parallel, code=1)
+    shown = run("lint", damaged, "--all", "--parallel", parallel, code=1)
     assert faulty(shown) == expected()
     assert shown.splitlines()[-1] == "12 faults in 80 samples"
 
@@ -161,7 +161,7 @@ def test_crude_folders_need_no_cookers(tmp_path):
 def test_json_lines(tmp_path):
     file = tmp_path / "texts.jsonl"
     file.write_text("".join(json.dumps({"n": i}) + "\n" for i in range(50)))
-    told, _ = program("prepare", file)
+    told = run("prepare", file)
     assert told.splitlines()[-1] == "Done. Found 50 samples."
     assert "No faults in 50 samples" in run("lint", file)
     file.write_text(file.read_text().replace('{"n": 17}', '{"n": 17,'))

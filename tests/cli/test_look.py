@@ -2,6 +2,7 @@
 
 import io
 import json
+import sys
 
 import numpy as np
 import torch
@@ -132,7 +133,7 @@ def test_what_is_a_picture():
 
 def test_info_of_a_metadataset(tmp_path):
     mix = mixed(tmp_path)
-    shown, _ = program("info", mix)
+    shown = run("info", mix)
     rows = {
         (words[0], words[1]): words[2:]
         for words in (line.split() for line in shown.splitlines())
@@ -161,27 +162,28 @@ def test_info_of_crude_samples_and_json_lines(tmp_path):
 
 
 def test_commands_of_energon_that_differ_on_purpose(tmp_path):
-    _, errors = program("analyze-debug", tmp_path, "--heatmap-path", "x.png", code=2)
+    errors = run("analyze-debug", tmp_path, "--heatmap-path", "x.png", code=2)
     assert "energize plan MIX" in errors
-    _, errors = program("mount", tmp_path, tmp_path / "m", "-d", code=2)
+    errors = run("mount", tmp_path, tmp_path / "m", "-d", code=2)
     assert "energize preview PATH" in errors
 
 
-def test_types_of_the_program_are_imported_by_name(tmp_path):
+def test_types_of_the_program_are_imported_by_name(tmp_path, monkeypatch):
     folder = captions(tmp_path / "web", 20)
-    (tmp_path / "ours.py").write_text(
+    (tmp_path / "worded.py").write_text(
         "from dataclasses import dataclass\nfrom energize import Sample\n\n\n"
         "@dataclass\nclass Worded(Sample):\n    caption: str\n"
     )
     (folder / ".nv-meta/ours.yaml").write_text(
-        "sample_type: {__module__: ours, __class__: Worded}\nfield_map: {caption: txt}\n"
+        "sample_type: {__module__: worded, __class__: Worded}\nfield_map: {caption: txt}\n"
     )
     options = ("lint", folder, "--dataset-config", "ours.yaml")
-    told, _ = program(*options, code=1, cwd=tmp_path)
-    assert "has not imported" in told
-    told, _ = program("--import", "ours", *options, cwd=tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    assert "has not imported" in run(*options, code=1)
+    told, _ = program("--import", "worded", *options, cwd=tmp_path)
     assert "No faults in 20 samples" in told
-    _, errors = program("--import", "theirs", *options, code=2, cwd=tmp_path)
+    errors = run("--import", "theirs", *options, code=2)
     assert "--import: 'theirs' cannot be imported: ModuleNotFoundError" in errors
 
 
@@ -208,7 +210,7 @@ def test_joins(tmp_path):
     mix = joined(tmp_path)
     assert run("prepare", mix).splitlines()[-1] == "Done"
     assert list((tmp_path / "joined.yaml.cache").iterdir())
-    _, errors = program("info", mix, code=1)
+    errors = run("info", mix, code=1)
     assert "the module 'ours', which this program has not imported" in errors
     assert "Here: energize --import MODULE COMMAND" in errors
 

@@ -1,7 +1,6 @@
 """`energize plan` and `energize simulate` on prepared folders, against what a loader delivers."""
 
 import json
-import os
 import subprocess
 import sys
 from collections import Counter
@@ -112,20 +111,18 @@ def test_a_plan_is_what_the_loaders_of_all_ranks_deliver(mix, split):
         assert keys_of(own) == loaded(mix, rank, 3, 4, split)
 
 
-def test_a_narrow_terminal_breaks_lines_and_leaves_nothing_out(mix):
-    environment = os.environ | {"COLUMNS": "40", "FORCE_COLOR": "1", "NO_COLOR": "1"}
+def test_a_narrow_terminal_breaks_lines_and_leaves_nothing_out(mix, monkeypatch):
+    for name, value in (("COLUMNS", "40"), ("FORCE_COLOR", "1"), ("NO_COLOR", "1")):
+        monkeypatch.setenv(name, value)
     options = ("--batch-size", "6", "--steps")
     for command, steps, titles in (
         ("simulate", "1000000", ("source", "asked %", "planned %", "drawn", "repeats at")),
         ("plan", "2", ("step", "source", "samples", "epoch")),
     ):
-        done = subprocess.run(
-            [sys.executable, "-m", "energize.cli", command, mix, *options, steps],
-            env=environment, capture_output=True, text=True, timeout=60, check=True,
-        )  # fmt: skip
-        assert all(title in done.stdout for title in titles)
-        assert "captions" in done.stdout
-        assert "\u2026" not in done.stdout
+        shown = run(command, mix, *options, steps)
+        assert all(title in shown for title in titles)
+        assert "captions" in shown
+        assert "\u2026" not in shown
 
 
 def test_a_plan_far_away_is_what_is_read_there(mix):
@@ -248,7 +245,7 @@ def test_shares_are_drawn(mix, tmp_path):
     assert b"<svg" in changing.read_bytes()
 
 
-def test_a_chart_that_cannot_be_drawn(mix, tmp_path):
+def test_a_chart_that_cannot_be_drawn(mix, tmp_path, monkeypatch):
     options = ("simulate", mix, "--steps", 10, "--plot")
     assert ".png, .svg, .pdf; got '.jpg'; did" in run(*options, tmp_path / "shares.jpg", code=2)
     assert "; got '.pgn'; did you mean '.png'?\n" in run(*options, tmp_path / "a.pgn", code=2)
@@ -256,15 +253,10 @@ def test_a_chart_that_cannot_be_drawn(mix, tmp_path):
     assert "make it first" in run(*options, tmp_path / "none" / "shares.png", code=2)
     (tmp_path / "folder.png").mkdir()
     assert "cannot be written" in run(*options, tmp_path / "folder.png", code=2)
-    without = (
-        "import sys; sys.modules['matplotlib'] = None; "
-        "from energize.cli.main import app; app(sys.argv[1:])"
-    )
-    command = [sys.executable, "-c", without, *map(str, options), str(tmp_path / "s.png")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    assert "pip install 'energize[plot]'" in done.stderr
-    assert "Traceback" not in done.stderr
+    for name in [name for name in sys.modules if name.partition(".")[0] == "matplotlib"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert "pip install 'energize[plot]'" in run(*options, tmp_path / "s.png", code=2)
 
 
 def test_wrong_arguments(mix, tmp_path):
@@ -384,12 +376,10 @@ def test_somebody_who_waits_sees_that_something_is_done(mix):
     assert "books/captions" in shown
 
 
-def test_nothing_is_said_of_waiting_where_nobody_looks(mix):
-    done = subprocess.run(
-        [sys.executable, "-m", "energize.cli", "simulate", mix, "--steps", "5"],
-        env=os.environ | {"FORCE_COLOR": "1"}, capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    assert done.stderr == ""
+def test_nothing_is_said_of_waiting_where_nobody_looks(mix, monkeypatch):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    done = CliRunner().invoke(app, ["simulate", str(mix), "--steps", "5"])
+    assert (done.exit_code, done.stderr) == (0, "")
     assert "Working out" not in done.stdout
 
 

@@ -3,7 +3,6 @@
 import io
 import json
 import struct
-import subprocess
 import tarfile
 
 import pytest
@@ -17,7 +16,6 @@ from energize.sources.webdataset import WebdatasetSource
 from energize.storage.nv_meta import read_dataset_yaml, read_info, read_splits
 from tests.cli.commands import program, run
 from tests.support.energon import run_energon
-from tests.support.peers import peer_python
 from tests.support.prepared import image_bytes
 from tests.support.shards import packed
 from tests.support.tars import contents, unprepared, write_tar
@@ -37,44 +35,46 @@ def test_answers_from_a_pipe(folder):
     assert "Sample type (CaptioningSample): 0" in shown
     assert read_dataset_yaml(folder).field_map == {"image": "jpg", "caption": "txt"}
     assert read_splits(folder).parts["val"] == ("parts/d1.tar",)
-    again, _ = program("prepare", folder, stdin="y\n" + SCRIPTED.replace("1,1,0", "1,0,0"))
+    again = run("prepare", folder, stdin="y\n" + SCRIPTED.replace("1,1,0", "1,0,0"))
     assert again.splitlines()[-1] == "Done"
     assert len(read_splits(folder).parts["train"]) == 2
 
 
+PEER = """
+import inspect
+import megatron.energon as energon
+from megatron.energon.cli.main import main
+
+types = inspect.getmembers(energon, lambda kind: isinstance(kind, type))
+print("types", *[name for name, kind in types if issubclass(kind, energon.Sample)], flush=True)
+main()
+"""
+
+
 @pytest.mark.energon
-def test_the_answers_are_those_that_energon_takes(folder, tmp_path):
+def test_answers_and_numbers_of_types_are_those_of_energon(folder, tmp_path):
     ours = unprepared(tmp_path / "ours", counts=(3, 2))
-    program("prepare", ours, stdin=SCRIPTED)
-    done = subprocess.run(
-        [peer_python("energon").with_name("energon"), "prepare", folder, "--num-workers", "1"],
-        input=SCRIPTED, capture_output=True, text=True, timeout=100, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.endswith("Done\n")
+    run("prepare", ours, stdin=SCRIPTED)
+    told = run_energon("prepare", folder, "--num-workers", "1", program=PEER, stdin=SCRIPTED)
+    assert told.endswith("Done\n")
     for name in ("dataset.yaml", "split.yaml"):
         own, theirs = (yaml.safe_load((f / ".nv-meta" / name).read_text()) for f in (ours, folder))
         assert own == theirs
     assert read_info(ours) == read_info(folder)
-
-
-@pytest.mark.energon
-def test_sample_types_have_the_numbers_of_energon():
-    names = run_energon(
-        program="import inspect, megatron.energon as energon\n"
-        "print(*[name for name, kind in inspect.getmembers(energon) "
-        "if isinstance(kind, type) and issubclass(kind, energon.Sample)])"
-    )
-    theirs = [*names.split(), "CrudeWebdataset"]
-    ours = numbered_types()
-    assert {n: name for n, name in ours.items() if n < len(theirs)} == {
-        n: name for n, name in enumerate(theirs) if name != "Sample"
+    (names,) = [line.split()[1:] for line in told.splitlines() if line.startswith("types ")]
+    numbered = numbered_types()
+    types = [*names, "CrudeWebdataset"]
+    assert {n: name for n, name in numbered.items() if n < len(types)} == {
+        n: name for n, name in enumerate(types) if name != "Sample"
     }
-    assert set(ours.values()) == set(SAMPLE_TYPE_NAMES)
+    assert set(numbered.values()) == set(SAMPLE_TYPE_NAMES)
 
 
 def test_an_answer_that_is_wrong_or_missing_writes_nothing(folder):
     before = contents(folder)
+    shown, errors = program("prepare", folder, code=2)
+    assert "Ratio of train, val, test" in shown
+    assert errors.startswith("Error: ")
     for answers, words in (
         ("", "please give --split-ratio 8,1,1 or --split-parts"),
         ("1,1,0\n", "ended at the question 'Say in a dataset.yaml"),
@@ -85,14 +85,14 @@ def test_an_answer_that_is_wrong_or_missing_writes_nothing(folder):
         ("1,1,0\ny\n6\n", "give one of the numbers"),
         ("1,1,0\ny\n0\ny\npng\n", "there is no part 'png'"),
     ):
-        _, errors = program("prepare", folder, stdin=answers, code=2)
+        errors = run("prepare", folder, stdin=answers, code=2)
         assert errors.startswith("Error: ")
         assert words in errors
         assert contents(folder) == before
 
 
 def test_no_dataset_yaml_is_an_answer_too(folder):
-    shown, _ = program("prepare", folder, stdin="1,0,0\nn\n")
+    shown = run("prepare", folder, stdin="1,0,0\nn\n")
     assert shown.splitlines()[-1] == "Done"
     assert not (folder / ".nv-meta/dataset.yaml").exists()
 
@@ -180,14 +180,14 @@ def test_media_metadata(tmp_path):
     assert (store.get_media_metadata("a.png").width, store.get_media_metadata("a.png").height) == (
         31, 17,
     )  # fmt: skip
-    shown, _ = program("prepare-media", folder, "--media-metadata-by-extension", cwd=tmp_path)
+    shown = run("prepare-media", folder, "--media-metadata-by-extension")
     assert shown.splitlines()[-1] == "Done. Stored metadata for 2 files."
     assert WebdatasetFileStore(folder).get_media_metadata("b.jpg").width == 32
     plain = tmp_path / "plain"
     plain.mkdir()
     (plain / "x.png").write_bytes(image.getvalue())
     (plain / "y.png").write_bytes(b"\x89PNG damaged")
-    shown, _ = program("prepare-media", plain, "--media-metadata-by-header", code=1)
+    shown = run("prepare-media", plain, "--media-metadata-by-header", code=1)
     assert "1 damaged file, without metadata" in shown
     assert "y.png" in shown
     assert shown.splitlines()[-1] == "Done. Stored metadata for 1 files."
@@ -208,7 +208,7 @@ def test_wrong_options_for_media(tmp_path):
 def test_json_lines(tmp_path):
     file = tmp_path / "a.jsonl"
     file.write_text('{"n": 1}\n\n{"n": 2}\n')
-    shown, _ = program("prepare", file)
+    shown = run("prepare", file)
     assert shown.splitlines()[-1] == "Done. Found 2 samples."
     index = (tmp_path / "a.jsonl.idx").read_bytes()
     assert struct.unpack("<3Q", index) == (0, 10, 19)

@@ -1,5 +1,6 @@
 """`energize replay` shows what a loader delivered, by the key that it printed."""
 
+import inspect
 import json
 from itertools import islice
 
@@ -8,9 +9,6 @@ import pytest
 from energize import SkipSample, TaskEncoder, WorkerConfig, get_loader, get_train_dataset
 from tests.cli.commands import program, run
 from tests.support.prepared import captions
-
-ENCODERS = """
-from energize import SkipSample, TaskEncoder
 
 
 class Upper(TaskEncoder):
@@ -29,21 +27,15 @@ class Twice(TaskEncoder):
 
 def broken():
     raise ValueError("no encoder today")
-"""
 
 
-class Upper(TaskEncoder):
-    def encode_sample(self, sample):
-        if int(sample.__key__) % 3 == 0:
-            raise SkipSample
-        sample.caption = sample.caption.upper()
-        return sample
-
-
-class Twice(TaskEncoder):
-    def encode_sample(self, sample):
-        yield sample.caption
-        yield sample.caption + " again"
+ENCODERS = "\n\n".join(
+    [
+        "from energize import SkipSample, TaskEncoder",
+        *(inspect.getsource(each) for each in (Upper, Twice, broken)),
+    ]
+)
+"""What is here for loaders, in a file for the command."""
 
 
 @pytest.fixture(scope="module")

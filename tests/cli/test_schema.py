@@ -1,8 +1,6 @@
 """`energize schema`: what it accepts is what is read."""
 
 import json
-import subprocess
-import sys
 import tomllib
 from pathlib import Path
 
@@ -102,9 +100,8 @@ def test_files_of_energon_have_their_own_grammar(validator):
 
 def test_it_can_be_written_to_a_file(validator, tmp_path):
     file = tmp_path / "metadataset.schema.json"
-    command = [sys.executable, "-m", "energize.cli", "schema", "--output", str(file)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 0, done.stderr
+    done = CliRunner().invoke(app, ["schema", "--output", str(file)])
+    assert done.exit_code == 0, done.output
     assert json.loads(file.read_text()) == validator.schema
     missing = CliRunner().invoke(app, ["schema", "-o", str(tmp_path / "no" / "file.json")])
     assert missing.exit_code == 2

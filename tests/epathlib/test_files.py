@@ -169,6 +169,27 @@ def test_copying_and_moving(root, tmp_path):
         (root / "missing").copy(there)
 
 
+def test_what_is_copied_or_moved_to_itself_is_still_there(root):
+    path = root / "dir" / "file"
+    path.write_bytes(b"one")
+    same = [EPath(path)]
+    if root.is_local():
+        (root / "link").local_path().symlink_to(path.local_path())
+        same.append(root / "link")
+    elif root.profile == "below":
+        same.append(EPath(f"msc://store/bucket/below{path.internal_path}"))
+    for other in same:
+        with pytest.raises(ConfigError, match="cannot be copied"):
+            other.copy(path)
+        assert path.read_bytes() == b"one"
+    if root.is_local():
+        path.move(path)
+    else:
+        with pytest.raises(ConfigError, match="cannot be copied"):
+            path.move(path)
+    assert path.read_bytes() == b"one"
+
+
 def test_folders_are_made_where_there_are_folders(root):
     folder = root / "x" / "y"
     if not root.is_local():

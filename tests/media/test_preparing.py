@@ -20,6 +20,7 @@ from energize.errors import (
     NotPreparedError,
     PrepareError,
 )
+from energize.flavors import BaseWebdatasetFactory
 from energize.media import AVMetadata, ImageMetadata
 from energize.media.extractor import MediaFilterConfig, MediaFilterStrategy
 from energize.prepare import prepare
@@ -251,6 +252,17 @@ def test_a_temporary_folder_may_be_given(shards, tmp_path):
     assert prepare_media(shards, tmp_path=tmp_path / "tmp").count == 5
     assert list((tmp_path / "tmp").iterdir()) == []
     assert not list((shards / ".nv-meta").glob("*.tmp"))
+
+
+def test_a_temporary_file_may_be_given_as_in_energon(shards, tmp_path):
+    (tmp_path / "tmp").mkdir()
+    count = BaseWebdatasetFactory.add_media_metadata(
+        shards,
+        media_filter=MediaFilterConfig.parse(extension=True),
+        index_sqlite_tmp_path=tmp_path / "tmp" / "index.sqlite",
+    )
+    assert count == 5
+    assert list((tmp_path / "tmp").iterdir()) == []
 
 
 def test_a_reader_goes_on_with_what_it_opened(shards):

@@ -63,10 +63,11 @@ def test_a_subset_and_labels_of_a_metadataset(folder, tmp_path):
     entries = [{"path": str(folder), "subflavors": {"of": "entry", "more": 1}}]
     head = {"__module__": "megatron.energon", "__class__": "MetadatasetV2"}
     mix.write_text(json.dumps({**head, "splits": {"val": {"blend": entries}}}))
-    options = {"subset": Subset(ratios=(0.5, 1.0)), "subflavors": {"of": "program"}}
-    dataset = get_val_dataset(mix, batch_size=None, worker_config=HERE, **options)
-    assert [each.caption for each in dataset] == ["caption 10", "caption 11"]
-    assert dataset[0].__subflavors__ == {"of": "program", "more": 1}
+    for half in (Subset(ratios=(0.5, 1.0)), {"range": ["50%", "end"]}):
+        options = {"subset": half, "subflavors": {"of": "program"}}
+        dataset = get_val_dataset(mix, batch_size=None, worker_config=HERE, **options)
+        assert [each.caption for each in dataset] == ["caption 10", "caption 11"]
+        assert dataset[0].__subflavors__ == {"of": "program", "more": 1}
 
 
 def test_wrong_settings(folder, tmp_path):
@@ -77,6 +78,10 @@ def test_wrong_settings(folder, tmp_path):
         get_train_dataset(mix, batch_size=1, worker_config=HERE, dataset_config="texts.yaml")
     with pytest.raises(TypeError, match="unexpected keyword argument 'subflavor'"):
         get_train_dataset(folder, batch_size=1, worker_config=HERE, subflavor="a")
+
+    for name, value in (("subset", "50%"), ("subflavors", "a"), ("split_config", 3)):
+        with pytest.raises(ConfigError, match=f"^{name}: expected .*; got {value!r}"):
+            get_train_dataset(folder, batch_size=1, worker_config=HERE, **{name: value})
 
     class Own(TaskEncoder):
         def build_train_datasets(self, *, datasets, batch_size, **options):

@@ -261,6 +261,18 @@ def test_a_plan_names_the_samples_of_the_first_dataset(folder):
     assert {sample.shard for sample in batch.samples} == {"s0.tar", "s1.tar"}
 
 
+def test_a_join_beside_stages_fills_their_gaps(folder):
+    stages = [{"name": "late", "start_step": 3, "path": "a", "split_part": "val"}]
+    entries = [{"path": "a"}, {"path": "b", "nonmatch": "none"}]
+    node = {"join": entries, "joiner": CLASS, "steps": 9, "stages": stages}
+    plan = resolve(written(folder / "mix.yaml", node), "train").plan
+    assert [(each.name, each.start_step, each.end_step) for each in plan.stages] == [
+        ("default", 0, 3),
+        ("late", 3, 9),
+    ]
+    assert isinstance(plan.stages[0].dataset, JoinedLeaf)
+
+
 @pytest.mark.parametrize(
     ("joiner", "kind", "told"),
     [

@@ -171,6 +171,9 @@ def test_the_older_grammar(folder):
          "weights and repetitions in each other"),
         ({"blend": [{"path": "a", "weight": {"points": {0: 1, 9: 2}}}, {"path": "b", "weight": 1}]},
          "its weights change with the step"),
+        ({"blend": [{"path": "a"}], "stop": "first_exhausted"}, "it says where it ends"),
+        ({"blend": [{"path": "a", "max_epochs": 2}, {"path": "b"}]}, "it says where it ends"),
+        ({"path": "a", "packing": {"length": "text", "capacity": 9}}, "its samples are packed"),
     ],
 )  # fmt: skip
 def test_mixes_that_numbers_cannot_tell(folder, node, told):

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 
-from energize.prepare.sqlite_index import UUID_NAME
-from energize.storage.nv_meta_files import INFO_NAMES, META_FOLDER, SQLITE_NAME
+from energize.storage.nv_meta_files import INFO_NAMES, META_FOLDER, SQLITE_NAME, UUID_NAME
 
 MAIN_FOLDER_NAME = META_FOLDER
 INFO_JSON_FILENAME, INFO_YAML_FILENAME = INFO_NAMES

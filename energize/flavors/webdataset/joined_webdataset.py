@@ -4,27 +4,23 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar, cast
 
-from energize.dataset import Dataset
 from energize.errors import ConfigError
-from energize.flavors.base_dataset import BaseCoreDatasetFactory
-from energize.flavors.webdataset.base_webdataset import BaseWebdatasetFactory, ordered, part_of
-from energize.ignored import accepted
+from energize.flavors.source_factory import SourceFactory
+from energize.flavors.webdataset.base_webdataset import BaseWebdatasetFactory
 from energize.samples.sample import Sample
 from energize.sources.joined import JoinedSource
 from energize.sources.subset import Subset
 from energize.sources.webdataset import WebdatasetSource
 from energize.task_encoder.joined_loading import JoinLoader
 from energize.topology import WorkerConfig
-from energize.wrappers.map import MapDataset
 
 T_co = TypeVar("T_co", covariant=True)
 
 
-class JoinedWebdatasetFactory(BaseCoreDatasetFactory[T_co]):
+class JoinedWebdatasetFactory(SourceFactory[T_co]):
     """Samples of a first dataset, each with those of others that have its key, made one.
 
     `inner_datasets` is a list, whose samples `joiner` is given by place, or a mapping, by name. A
@@ -52,8 +48,6 @@ class JoinedWebdatasetFactory(BaseCoreDatasetFactory[T_co]):
         join_index: str | os.PathLike[str] | None = None,
         cache: Path | None = None,
     ) -> None:
-        owner = type(self).__name__
-        accepted(owner, parallel_shard_iters=parallel_shard_iters, join_index=join_index)
         self.inner_dataset_keys: list[str] | None = None
         if isinstance(inner_datasets, Mapping):
             self.inner_dataset_keys = list(inner_datasets)
@@ -61,52 +55,36 @@ class JoinedWebdatasetFactory(BaseCoreDatasetFactory[T_co]):
         self.inner_datasets = list(inner_datasets)
         self.paths = [each.path for each in self.inner_datasets]
         self.subflavors = self.inner_datasets[0].subflavors if self.inner_datasets else {}
-        self.joiner = _function(owner, joiner)
+        self.joiner = _function(type(self).__name__, joiner)
         self.nonmatch = tuple(nonmatch)
-        self.training = training
-        self.worker_config = worker_config
-        self.shuffle_over_epochs = shuffle_over_epochs
-        self.max_samples_per_sequence = max_samples_per_sequence
-        self.subset = subset
         self.cache = cache
-        _ = self.source  # the folders are looked at now, not at the first sample
+        super().__init__(
+            training=training,
+            worker_config=worker_config,
+            shuffle_over_epochs=shuffle_over_epochs,
+            max_samples_per_sequence=max_samples_per_sequence,
+            subset=subset,
+            parallel_shard_iters=parallel_shard_iters,
+            join_index=join_index,
+        )
 
     @property
     def split_part(self) -> str:
         """The split part of the first dataset."""
         return self.inner_datasets[0].split_part
 
-    @cached_property
-    def source(self) -> JoinedSource:
-        """What is read, as stored: tuples of raw samples."""
+    def _stored(self, seed: int) -> JoinedSource:
         parts = [cast("WebdatasetSource", each.source) for each in self.inner_datasets]
-        seed = self.worker_config.seed_offset
-        source = JoinedSource(*parts, nonmatch=self.nonmatch, cache=self.cache, seed=seed)
-        return part_of(source, self.subset)
+        return JoinedSource(*parts, nonmatch=self.nonmatch, cache=self.cache, seed=seed)
 
-    def __len__(self) -> int:
-        return self.source.count
-
-    def build(self, worker_rotation_offset: int = 0) -> Dataset[T_co]:
-        accepted(type(self).__name__, worker_rotation_offset=worker_rotation_offset or None)
-        raw = ordered(
-            self.source,
-            training=self.training,
-            shuffle_over_epochs=self.shuffle_over_epochs,
-            max_samples_per_sequence=self.max_samples_per_sequence,
-        )
+    def _loading(self) -> JoinLoader:
         names = None if self.inner_dataset_keys is None else tuple(self.inner_dataset_keys)
         loaders = tuple(each._loading() for each in self.inner_datasets)
-        samples = MapDataset(raw, JoinLoader(loaders, names, self.joiner), seeded=False)
-        return samples.with_worker_config(self.worker_config)
+        return JoinLoader(loaders, names, self.joiner)
 
     def as_file_store(self) -> NoReturn:
         """`ConfigError`: the files of a join are those of its datasets."""
         raise ConfigError("a join has no files of its own; take the stores of its datasets")
-
-    def config(self) -> dict[str, Any]:
-        """What the dataset is made of, as a tree of plain values."""
-        return self.build().describe()
 
     def __str__(self) -> str:
         return f"{type(self).__name__}(paths={self.paths})"

@@ -81,7 +81,8 @@ class WebdatasetPreparator:
         index_sqlite_tmp_path: str | os.PathLike[str] | None = None,
     ) -> int:
         """Add the metadata of the files that `media_filter` chooses to the index of a prepared
-        folder, which is built below the folder `index_sqlite_tmp_path`; returns of how many.
+        folder, which is built in the folder of the file `index_sqlite_tmp_path`; returns of how
+        many.
 
         Raises what `energize.prepare.media.prepare_media` raises.
         """
@@ -90,7 +91,7 @@ class WebdatasetPreparator:
             media_filter,
             workers=workers,
             on_progress=shown_by(progress_fn),
-            tmp_path=index_sqlite_tmp_path,
+            tmp_path=None if index_sqlite_tmp_path is None else Path(index_sqlite_tmp_path).parent,
         )
         return report.count
 
