@@ -5,6 +5,7 @@
     │   ├── WeightError            weights are missing, negative, NaN, all zero
     │   ├── MetadatasetError       a YAML metadataset: file, line and path in the document
     │   ├── ReturnError            a function returned what it may not
+    │   ├── ColumnError            what is not known of samples without reading them
     │   └── NotIndexedError        random access was asked of a streaming dataset (TypeError)
     ├── DatasetError               something on disk is not a usable dataset
     │   ├── DatasetNotFoundError   the path does not exist (FileNotFoundError)
@@ -41,6 +42,7 @@ from difflib import get_close_matches
 from typing import Any
 
 __all__ = [
+    "ColumnError",
     "ConfigError",
     "DataError",
     "DatasetError",
@@ -95,6 +97,10 @@ class WeightError(ConfigError):
 
 class MetadatasetError(ConfigError):
     """A YAML metadataset is wrong; the message names the file, the line and the path in it."""
+
+
+class ColumnError(ConfigError):
+    """What is asked of samples is not indexed, or is no value that could be used."""
 
 
 class NotIndexedError(ConfigError, TypeError):

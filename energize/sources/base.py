@@ -9,8 +9,9 @@ from typing import Any, Self, TypeVar
 import numpy as np
 
 from energize.arrays import Int64Array
+from energize.columns import Column
 from energize.dataset import IndexedDataset
-from energize.errors import EmptyDatasetError
+from energize.errors import ColumnError, EmptyDatasetError, nearest
 from energize.reading import Failed, Reading, SamplePlace
 from energize.refs import Refs
 from energize.rng import derive, hash_positions
@@ -49,6 +50,26 @@ class Source(IndexedDataset[T_co]):
     @abstractmethod
     def name(self) -> str:
         """What people call it in reports."""
+
+    @property
+    def column_names(self) -> tuple[str, ...]:
+        """What is known of every sample without reading it, by name."""
+        return ()
+
+    def column(self, name: str) -> Column:
+        """One value for each sample, in the order of their numbers, as they are indexed.
+
+        Raises `ColumnError` for a name that is not indexed.
+        """
+        known = ", ".join(self.column_names) or "none"
+        raise ColumnError(
+            f"{self.name} has no column {name!r}{nearest(name, self.column_names)}; its columns: "
+            f"{known}. {self._how_to_index(name)}"
+        )
+
+    def _how_to_index(self, name: str) -> str:
+        """What adds a column, for messages."""
+        return f"Give it where the source is made: columns={{{name!r}: [...]}}"
 
     def settings(self) -> dict[str, Any]:
         return {

@@ -13,6 +13,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 LAYERS = [
     {
         "arrays",
+        "columns",
         "edataclass",
         "errors",
         "ignored",
@@ -27,7 +28,7 @@ LAYERS = [
     {"refs", "ranks", "topology", "worker", "reading", "padding", "describing", "pooling"},
     {"cursor", "description"},
     {"streaming", "parts", "outline", "past"},
-    {"dataset", "quarantine", "restoring"},
+    {"costs", "dataset", "quarantine", "restoring"},
     {"av", "epathlib", "media", "order", "samples", "storage", "transforms"},
     {"cache", "packing", "prepare", "sources"},
     {"wrappers", "task_encoder"},
