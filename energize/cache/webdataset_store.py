@@ -114,7 +114,7 @@ class WebdatasetFileStore(FileStore[bytes]):
         stale = f"{path} and {self._database.path} do not belong together: "
         try:
             # The header before the payload tells whether it is the file that the database means.
-            (member,) = members(data, path, verify=True)
+            (member,) = members(data, path)
         except (ShardError, ValueError) as reason:
             raise ShardError(f"{stale}no file lies at byte {offset}; {self._again}") from reason
         whole = key.isascii() and len(key) <= _SHORT

@@ -36,17 +36,15 @@ _MAGIC = {
 _AFTER_END = 1024 * 1024
 
 
-def members(
-    data: bytes, where: str, start: int = 0, stop: int | None = None, *, verify: bool = False
-) -> list[Member]:
+def members(data: bytes, where: str, start: int = 0, stop: int | None = None) -> list[Member]:
     """The regular files whose headers and payloads lie in `data[start:stop]`, a part of a tar.
 
     Offsets count from the start of `data`. `where` is what messages call the bytes. Other kinds of
-    members are left out. Raises `ShardError` for anything that is not whole headers and payloads;
-    with `verify`, for headers with a wrong checksum too.
+    members are left out. Raises `ShardError` for anything that is not whole headers, with the right
+    checksums, and payloads.
     """
     end = len(data) if stop is None else stop
-    walk = TarWalk(lambda at, size: data[at : at + size], where, verify=verify)
+    walk = TarWalk(lambda at, size: data[at : at + size], where)
     found = list(walk.members(start, end))
     if walk.end != end or end > len(data):
         raise ShardError(
@@ -148,7 +146,7 @@ def scan(path: str | Path) -> ShardScan:
 
 def _scanned(file: LocalFile, where: str) -> ShardScan:
     _check_start(file.read(0, BLOCK), where)
-    walk = TarWalk(file.read, where, verify=True)
+    walk = TarWalk(file.read, where)
     samples: list[ScannedSample] = []
     seen: set[str] = set()
     duplicates: dict[str, None] = {}

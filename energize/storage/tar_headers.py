@@ -8,6 +8,7 @@ Format".
 from __future__ import annotations
 
 import struct
+import zlib
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
@@ -28,6 +29,7 @@ _EXTENSIONS = frozenset((_LONG_NAME, _LONG_LINK, _GLOBAL, *_PAX))
 _LARGEST_EXTENSION = 16 * 1024 * 1024
 _LONGEST_NUMBER = 20
 _ZEROS = bytes(BLOCK)
+_ADLER_BASE = 65521
 
 _DAMAGED = "the tar is damaged; copy it again from its origin, then run `energize prepare`"
 
@@ -47,16 +49,12 @@ class Member(NamedTuple):
 class TarWalk:
     """The members of a tar, or of a part of one that starts with a header.
 
-    `read(offset, size)` gives bytes, fewer past the end. With `verify` every header's checksum is
-    computed; without, a header has to look like one.
+    `read(offset, size)` gives bytes, fewer past the end. Every header's checksum is compared.
     """
 
-    def __init__(
-        self, read: Callable[[int, int], bytes], where: str, *, verify: bool = False
-    ) -> None:
+    def __init__(self, read: Callable[[int, int], bytes], where: str) -> None:
         self._read = read
         self._where = where
-        self._verify = verify
         self._name: bytes | None = None
         self._size: int | None = None
         self._pending = False
@@ -99,9 +97,12 @@ class TarWalk:
     def _fields(self, block: bytes, at: int) -> _Fields:
         if len(block) != BLOCK:
             raise self._damaged(at, f"a header of {len(block)} bytes instead of {BLOCK}")
+        if not is_header(block):
+            looks = (
+                "a header with a wrong checksum" if block[257:262] == b"ustar" else "no tar header"
+            )
+            raise self._damaged(at, looks)
         fields: _Fields = _FIELDS.unpack(block)
-        if (self._verify or fields[3][:5] != b"ustar") and not is_header(block):
-            raise self._damaged(at, "no tar header")
         return fields
 
     def _payload_size(self, kind: bytes, field: bytes, at: int) -> int:
@@ -182,9 +183,14 @@ def is_header(block: bytes) -> bool:
         stored = _number(block[148:156])
     except ValueError:
         return False
+    # The low half of Adler-32 is 1 + the sum of the bytes, modulo 65521: 40 times as fast as `sum`.
+    # A sum is below 2**17, so that only two of these have one remainder.
+    missing = stored + sum(block[148:156]) - 8 * ord(" ") - (zlib.adler32(block) & 0xFFFF) + 1
+    if not missing % _ADLER_BASE:
+        return 0 <= stored < 2**17
     rest = block[:148] + block[156:]
-    unsigned = sum(rest) + 8 * ord(" ")
-    return stored == unsigned or stored == unsigned - 256 * sum(byte > 127 for byte in rest)
+    signed = sum(rest) + 8 * ord(" ") - 256 * sum(byte > 127 for byte in rest)
+    return stored == signed
 
 
 def _number(field: bytes) -> int:
