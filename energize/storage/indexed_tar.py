@@ -130,5 +130,6 @@ def _unreadable(path: str, error: OSError) -> ShardError:
     remedy = {
         errno.ENOENT: missing,
         errno.EMFILE: "let the process open more with `ulimit -n`",
+        errno.EINVAL: "give a file, or a link to one",
     }.get(error.errno or 0, "make it readable")
     return ShardError(f"{path}: cannot be read ({error.strerror}); {remedy}")

@@ -160,8 +160,10 @@ def test_damaged_shards(tmp_path):
         source.at([5])
     data[8:12] = b"\xff\xff\xff\xff"
     shards[1].write_bytes(data)
-    with pytest.raises(ShardError, match="sample 1 would lie at bytes"):
+    with pytest.raises(ShardError, match="has changed since it was first read"):
         source.at([5])
+    with pytest.raises(ShardError, match="sample 1 would lie at bytes"):
+        MdsSource(folder).at([5])
     shards[2].unlink()
     with pytest.raises(ShardError, match="is missing"):
         source.at([8])

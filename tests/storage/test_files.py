@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from energize.errors import ShardError
 from energize.storage import files as module
 from energize.storage.files import LocalFile, OpenFiles
 
@@ -163,3 +164,41 @@ def test_a_missing_file_is_not_remembered(tmp_path):
         files.get(str(path))
     path.write_bytes(b"here")
     assert files.get(str(path)).read(0, 4) == b"here"
+
+
+def test_a_file_that_is_written_to_is_no_longer_read(tmp_path):
+    path = tmp_path / "shard"
+    path.write_bytes(b"a" * 100)
+    file = OpenFiles().get(str(path))
+    assert [data[at : at + 2] for data, at in file.read_ranges([5], [7])] == [b"aa"]
+    path.write_bytes(b"b" * 100)
+    with pytest.raises(ShardError, match="shard has changed since it was first read"):
+        list(file.read_ranges([5], [7]))
+
+
+@pytest.mark.parametrize("content", [b"b" * 100, b"a" * 100, b"a" * 99])
+def test_another_file_of_the_same_name_is_told_when_it_is_opened_again(tmp_path, content):
+    path, other = tmp_path / "shard", tmp_path / "other"
+    path.write_bytes(b"a" * 100)
+    other.write_bytes(b"c")
+    files = OpenFiles(limit=1)
+    files.get(str(path))
+    files.get(str(other))
+    files.get(str(path))  # unchanged, though it was closed
+    files.get(str(other))
+    new = tmp_path / "new"
+    new.write_bytes(content)
+    os.replace(new, path)
+    with pytest.raises(ShardError, match="shard has changed since it was first read"):
+        files.get(str(path))
+    pickle.loads(pickle.dumps(files)).get(str(path))  # another process has not read the old one
+
+
+def test_what_is_no_regular_file_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(OSError, match="named pipe"):
+        LocalFile(str(tmp_path / "pipe"))
+    with pytest.raises(OSError, match="directory"):
+        LocalFile(str(tmp_path))
+    with pytest.raises(OSError, match="device"):
+        LocalFile("/dev/zero")
