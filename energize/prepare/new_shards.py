@@ -52,6 +52,11 @@ def write_shards(
     """
     per_shard = checked_whole(samples_per_shard, "write_shards: samples_per_shard", 1)
     _check_pattern(pattern)
+    if not isinstance(folder, str | os.PathLike):
+        raise ConfigError(
+            "write_shards: the folder is a path, and comes after the samples; got a "
+            f"{type(folder).__name__}"
+        )
     root = Path(folder).absolute()
     with _new_folder(root):
         count = _write(samples, root, pattern, per_shard)

@@ -179,6 +179,11 @@ def test_wrong_parameters(tmp_path, options, message):
     assert not list(tmp_path.iterdir())
 
 
+def test_a_folder_is_a_path(tmp_path):
+    with pytest.raises(ConfigError, match="comes after the samples; got a list"):
+        write_shards(str(tmp_path), texts(2))
+
+
 def run_writing(
     folder, setup="", samples="({'__key__': str(i), 'bin': bytes(999)} for i in range(99))"
 ):
