@@ -16,9 +16,15 @@ from typing import Any
 import yaml
 
 from energize.errors import ConfigError
+from energize.limits import limit, over_limit
 from energize.metadataset.problems import Problem, cut, shown
 from energize.metadataset.variables import expanded
-from energize.storage.bounded import INSIDE_ITSELF, MOST_LEVELS, TOO_DEEP, check_yaml
+from energize.storage.bounded import (
+    INSIDE_ITSELF,
+    SafeLoader,
+    check_yaml,
+    read_bounded,
+)
 
 KeyPath = tuple[str | int, ...]
 """The way from the root of a document to a value: keys of mappings and indices of lists."""
@@ -43,13 +49,16 @@ _SCALARS: dict[str, Callable[[str], Any]] = {
 }
 
 
-class _Loader(yaml.SafeLoader):
+class _Loader(SafeLoader):  # type: ignore[misc,valid-type]  # of two, by what is installed
     """The syntax of YAML 1.1 with the numbers of 1.2, in which 1e-3 is one and 1:30 is text."""
 
 
 _Loader.yaml_implicit_resolvers = {}
 for _name, _pattern in _PLAIN.items():
     _Loader.add_implicit_resolver(_TAG + _name, _pattern, None)
+
+
+_EXPLAINED_BYTES = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +108,8 @@ def read_yaml(file: Path, problems: list[Problem], *, variables: bool = False) -
     try:
         check_yaml(content, circles=True)  # whose places are told below
         root = yaml.compose(content, Loader=_Loader)
-    except yaml.MarkedYAMLError as error:
+    except yaml.MarkedYAMLError as quick:
+        error = _explained(content, quick)
         mark = error.problem_mark or error.context_mark
         if mark is not None:
             place += f":{mark.line + 1}, column {mark.column + 1}"
@@ -117,6 +127,17 @@ def read_yaml(file: Path, problems: list[Problem], *, variables: bool = False) -
     return None
 
 
+def _explained(content: bytes, error: yaml.MarkedYAMLError) -> yaml.MarkedYAMLError:
+    """What PyYAML's own parser says, which names what it found; it is too slow for large files."""
+    if len(content) > _EXPLAINED_BYTES:
+        return error
+    try:
+        yaml.compose(content, Loader=yaml.SafeLoader)
+    except yaml.MarkedYAMLError as better:
+        return better
+    return error
+
+
 def plain_values(data: Any, file: Path, problems: list[Problem]) -> Located:
     """What a program gives instead of a file, as what could stand in one; faults go to `problems`.
 
@@ -125,8 +146,8 @@ def plain_values(data: Any, file: Path, problems: list[Problem]) -> Located:
     """
 
     def plain(value: Any, path: KeyPath) -> Any:
-        if len(path) > MOST_LEVELS:
-            raise ConfigError(f"{file}: {TOO_DEEP}")
+        if len(path) > limit("LEVELS"):
+            raise ConfigError(f"{file}: {over_limit('LEVELS')}")
         if isinstance(value, Mapping):
             return {str(name): plain(each, (*path, str(name))) for name, each in value.items()}
         if isinstance(value, list | tuple):
@@ -144,7 +165,7 @@ def plain_values(data: Any, file: Path, problems: list[Problem]) -> Located:
 def read_bytes(file: Path, problems: list[Problem]) -> bytes | None:
     """What is in `file`, or None when it cannot be read, which goes to `problems`."""
     try:
-        return file.read_bytes()
+        return read_bounded(file)
     except FileNotFoundError:
         problems.append(Problem(str(file), "the file does not exist", not_found=True))
     except OSError as error:
@@ -190,7 +211,7 @@ class _Reader:
         for key, each in node.value:
             if not isinstance(key, yaml.ScalarNode):
                 self._fault(key, path, "a key must be text, not a list or mapping")
-            elif key.value == _MERGE and key.style is None:
+            elif key.value == _MERGE and not key.style:
                 for mapping in self._merged(each, path):
                     merged = {**self._items(mapping, path), **merged}
             elif key.value in own:
@@ -224,7 +245,7 @@ class _Reader:
                 text = expanded(text)
             except ConfigError as fault:
                 return self._fault(node, path, str(fault))
-            if kind == "str" and node.style is None:
+            if kind == "str" and not node.style:
                 kind = next((name for name, each in _PLAIN.items() if each.match(text)), "str")
         try:
             return _SCALARS[kind](text)

@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from energize.errors import DatasetError, DatasetNotFoundError, NotPreparedError, nearest
-from energize.storage.bounded import load_json, load_yaml
+from energize.storage.bounded import load_json, load_yaml, read_bounded
 
 META_FOLDER = ".nv-meta"
 INFO_NAMES = (".info.json", ".info.yaml")
@@ -62,7 +62,7 @@ def info_document(path: Path) -> Document:
     """The file that makes a folder a prepared dataset."""
     for name in INFO_NAMES:
         if (path / META_FOLDER / name).is_file():
-            return _parsed(path / META_FOLDER / name)
+            return parsed(path / META_FOLDER / name)
     if not path.exists():
         raise DatasetNotFoundError(f"{path} does not exist{_hint_for_missing(path)}")
     if not path.is_dir():
@@ -86,7 +86,7 @@ def find_document(path: Path, names: Sequence[str], what: str, suffixes: str) ->
         if not name.endswith((".yaml", ".json")):
             raise DatasetError(f"{folder / name}: {what} has a name that ends in {suffixes}")
         if (folder / name).is_file():
-            return _parsed(folder / name)
+            return parsed(folder / name)
     info_document(path)
     there = sorted(each.name for each in folder.iterdir() if each.suffix in (".yaml", ".json"))
     there = [name for name in there if name not in INFO_NAMES]
@@ -97,9 +97,10 @@ def find_document(path: Path, names: Sequence[str], what: str, suffixes: str) ->
     )
 
 
-def _parsed(path: Path) -> Document:
+def parsed(path: Path) -> Document:
+    """A file of JSON or YAML, by its name; `DatasetError` for one that is no mapping."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_bounded(path, "META_BYTES").decode("utf-8")
         content = load_json(text) if path.suffix == ".json" else load_yaml(text)
     except OSError as reason:
         raise DatasetError(f"{path} cannot be read: {reason.strerror}") from reason

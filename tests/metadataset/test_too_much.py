@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from contextlib import contextmanager
 
@@ -16,6 +17,8 @@ from energize import (
     read_stages,
 )
 from energize.metadataset import read_metadataset
+from energize.storage import nv_meta_files
+from energize.storage.bounded import read_bounded
 from tests.support.metadatasets import written
 from tests.support.prepared import captions
 
@@ -159,15 +162,37 @@ def test_the_files_of_a_folder(folder, name):
 
 def test_the_file_of_a_folder_is_read_once(folder, monkeypatch):
     opened = []
-    read_text = type(folder).read_text
 
-    def counted(path, *args, **options):
+    def counted(path, *limits):
         opened.append(path.name)
-        return read_text(path, *args, **options)
+        return read_bounded(path, *limits)
 
-    monkeypatch.setattr(type(folder), "read_text", counted)
+    monkeypatch.setattr(nv_meta_files, "read_bounded", counted)
     get_train_dataset(folder, batch_size=2)
     assert opened.count("dataset.yaml") == 1
+
+
+def test_files_that_are_too_large(folder, tmp_path, monkeypatch):
+    monkeypatch.setenv("ENERGIZE_LIMIT_TEXT_BYTES", "1000")
+    file = tmp_path / "mix.yaml"
+    file.write_text("a: " + "x" * 1000)
+    with pytest.raises(MetadatasetError, match="too large, 1003, more than 1000; to raise that, s"):
+        get_train_dataset(file, batch_size=2)
+    monkeypatch.setenv("ENERGIZE_LIMIT_TEXT_BYTES", "many")
+    with pytest.raises(ConfigError, match="TEXT_BYTES in the environment is a whole number"):
+        get_train_dataset(file, batch_size=2)
+    monkeypatch.setenv("ENERGIZE_LIMIT_META_BYTES", "10")
+    with pytest.raises(DatasetError, match="cannot be read: the file is too large"):
+        get_train_dataset(folder, batch_size=2)
+
+
+def test_what_is_no_file_is_not_waited_for(folder, tmp_path):
+    os.mkfifo(tmp_path / "mix.yaml")
+    with pytest.raises(MetadatasetError, match="it is a named pipe, not a regular file"):
+        get_train_dataset(tmp_path / "mix.yaml", batch_size=2)
+    (tmp_path / "other.yaml").symlink_to("/dev/zero")
+    with pytest.raises(MetadatasetError, match="it is a device, not a regular file"):
+        get_train_dataset(tmp_path / "other.yaml", batch_size=2)
 
 
 def test_epochs_that_cannot_be_counted(folder, tmp_path):

@@ -18,6 +18,7 @@ LAYERS = [
         "errors",
         "ignored",
         "late",
+        "limits",
         "numbers",
         "optional",
         "rng",
@@ -28,12 +29,12 @@ LAYERS = [
     {"refs", "ranks", "topology", "worker", "reading", "padding", "describing", "pooling"},
     {"cursor", "description"},
     {"streaming", "parts", "outline", "past"},
-    {"costs", "dataset", "quarantine", "restoring"},
-    {"av", "epathlib", "media", "order", "samples", "storage", "transforms"},
+    {"blends", "costs", "dataset", "ledger", "moved", "quarantine", "restoring"},
+    {"av", "epathlib", "media", "mixing", "order", "samples", "storage", "transforms"},
     {"cache", "packing", "prepare", "sources"},
     {"wrappers", "task_encoder"},
     {"dataset_config", "flavors", "metadataset", "source_info"},
-    {"compat", "cli", "preview", "savable_loader", "testing"},
+    {"compat", "cli", "monitor", "plots", "preview", "savable_loader", "testing"},
 ]
 """Lowest first: a part may import parts of its own layer and of those above it in this list."""
 

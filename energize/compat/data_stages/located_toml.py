@@ -7,9 +7,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from energize.limits import over_limit
 from energize.metadataset.located import KeyPath, Located, read_bytes
 from energize.metadataset.problems import Problem
-from energize.storage.bounded import TOO_DEEP, check_depth
+from energize.storage.bounded import check_depth
 
 _LONGEST = 50
 """Lines of a value, in a longer one of which lines are not told apart."""
@@ -30,7 +31,7 @@ def read_toml(file: Path, problems: list[Problem]) -> Located | None:
     except tomllib.TOMLDecodeError as error:
         fault = f"invalid TOML: {error}"
     except RecursionError:
-        fault = TOO_DEEP
+        fault = over_limit("LEVELS")
     except ValueError as error:
         fault = str(error)
     problems.append(Problem(str(file), fault))
