@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,13 +10,22 @@ from typing import Any
 
 import yaml
 
-from energize.errors import DatasetError, DatasetNotFoundError, NotPreparedError, nearest
+from energize.errors import (
+    ConfigError,
+    DatasetError,
+    DatasetNotFoundError,
+    NotPreparedError,
+    nearest,
+)
 from energize.storage.bounded import load_json, load_yaml, read_bounded
 
 META_FOLDER = ".nv-meta"
 INFO_NAMES = (".info.json", ".info.yaml")
 SQLITE_NAME = "index.sqlite"
 UUID_NAME = "index.uuid"
+
+
+_LIMITS = {".json": "META_BYTES", ".yaml": "TEXT_BYTES"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +95,7 @@ def find_document(path: Path, names: Sequence[str], what: str, suffixes: str) ->
     for name in names:
         if not name.endswith((".yaml", ".json")):
             raise DatasetError(f"{folder / name}: {what} has a name that ends in {suffixes}")
-        if (folder / name).is_file():
+        if os.path.lexists(folder / name):  # what is no file is told when it is read
             return parsed(folder / name)
     info_document(path)
     there = sorted(each.name for each in folder.iterdir() if each.suffix in (".yaml", ".json"))
@@ -100,10 +110,12 @@ def find_document(path: Path, names: Sequence[str], what: str, suffixes: str) ->
 def parsed(path: Path) -> Document:
     """A file of JSON or YAML, by its name; `DatasetError` for one that is no mapping."""
     try:
-        text = read_bounded(path, "META_BYTES").decode("utf-8")
+        text = read_bounded(path, _LIMITS[path.suffix]).decode("utf-8")
         content = load_json(text) if path.suffix == ".json" else load_yaml(text)
     except OSError as reason:
         raise DatasetError(f"{path} cannot be read: {reason.strerror}") from reason
+    except ConfigError:
+        raise
     except (ValueError, yaml.YAMLError) as reason:
         kind = "JSON" if path.suffix == ".json" else "YAML"
         raise DatasetError(f"{path} is not valid {kind}: {reason}") from reason

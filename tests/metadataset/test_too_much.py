@@ -181,7 +181,7 @@ def test_files_that_are_too_large(folder, tmp_path, monkeypatch):
     monkeypatch.setenv("ENERGIZE_LIMIT_TEXT_BYTES", "many")
     with pytest.raises(ConfigError, match="TEXT_BYTES in the environment is a whole number"):
         get_train_dataset(file, batch_size=2)
-    monkeypatch.setenv("ENERGIZE_LIMIT_META_BYTES", "10")
+    monkeypatch.setenv("ENERGIZE_LIMIT_TEXT_BYTES", "10")
     with pytest.raises(DatasetError, match="cannot be read: the file is too large"):
         get_train_dataset(folder, batch_size=2)
 
