@@ -29,10 +29,12 @@ LIMITS = {
     "LEVELS": Limit(100, "lists and mappings are nested too deeply"),
     "VALUES": Limit(200_000, _VALUES),
     "META_VALUES": Limit(1_000_000, _VALUES),
+    "PART_BYTES": Limit(1024 * MIB, "it is too large when it is unpacked, in bytes"),
+    "PIXELS": Limit(100_000_000, "the image has too many pixels"),
 }
-"""What is limited, in files that people write (metadatasets), and META, files that programs write
-(`.nv-meta`). `ENERGIZE_LIMIT_TEXT_BYTES=100000000` in the environment raises one, in workers
-too."""
+"""What is limited: in files that people write (metadatasets), and META, files that programs write
+(`.nv-meta`); in parts of samples. `ENERGIZE_LIMIT_TEXT_BYTES=100000000` in the environment raises
+one, in workers too."""
 
 _PREFIX = "ENERGIZE_LIMIT_"
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import struct
 import zipfile
 import zlib
@@ -18,7 +17,7 @@ from energize.errors import ConfigError, DecodeError, nearest
 from energize.media.metadata import MediaMetadataType
 from energize.media.recognising import HEAD, kind_by_start
 from energize.task_encoder.images import IMAGE_EXTENSIONS, IMAGE_SPECS, decode_image
-from energize.task_encoder.parts import PART_DECODERS
+from energize.task_encoder.parts import PART_DECODERS, unpacked_gzip
 
 # What codecs raise for bad bytes. MemoryError is not among them, and neither is the TimeoutError of
 # a signal handler, though it is an OSError.
@@ -87,7 +86,7 @@ class SampleDecoder:
         """
         extension = name.rpartition(".")[2].lower()
         if extension == "gz":
-            return self.decode(name[:-3], decoded_by(gzip.decompress, name, data))
+            return self.decode(name[:-3], decoded_by(unpacked_gzip, name, data))
         kind = kind_by_start(data[:HEAD]) if self.guess_content else None
         if kind == MediaMetadataType.IMAGE or (not kind and extension in IMAGE_EXTENSIONS):
             as_asked = partial(decode_image, spec=IMAGE_SPECS[self.image_decode])

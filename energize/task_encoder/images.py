@@ -19,6 +19,7 @@ import PIL.Image
 import simplejpeg
 
 from energize.late import torch
+from energize.limits import limit, over_limit
 
 UInt8Array = npt.NDArray[np.uint8]
 
@@ -92,9 +93,9 @@ def _pixels(data: bytes, mode: str) -> UInt8Array:
 
 def _by_turbo(data: bytes, mode: str) -> UInt8Array:
     height, width, color, _ = simplejpeg.decode_jpeg_header(data)
-    largest = PIL.Image.MAX_IMAGE_PIXELS
-    if color not in _JPEG_COLORS or (largest is not None and height * width > largest):
-        raise ValueError("left to Pillow, which converts CMYK and guards against oversized images")
+    if color not in _JPEG_COLORS:
+        raise ValueError("left to Pillow, which converts CMYK")
+    check_pixels(height * width)
     if mode == "L":
         # The luma stored in a coloured file differs from its pixels' where colours were clipped.
         if color != "Gray":
@@ -105,4 +106,11 @@ def _by_turbo(data: bytes, mode: str) -> UInt8Array:
 
 def _by_pillow(data: bytes, mode: str) -> PIL.Image.Image:
     with io.BytesIO(data) as stream, PIL.Image.open(stream, formats=_FORMATS) as image:
+        check_pixels(image.width * image.height)
         return image.convert(mode)
+
+
+def check_pixels(count: int) -> None:
+    """Raise `DecompressionBombError` for an image with more pixels than are decoded."""
+    if count > limit("PIXELS"):
+        raise PIL.Image.DecompressionBombError(over_limit("PIXELS", count))

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
+import math
+import zipfile
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
+
+from energize.limits import limit, over_limit
 
 
 def _text(data: bytes) -> str:
@@ -20,13 +25,46 @@ def decode_json(data: bytes) -> Any:
     return json.loads(data)
 
 
+def unpacked_gzip(data: bytes) -> bytes:
+    """What gzip packed; ValueError where that is more than a part may have."""
+    most = limit("PART_BYTES")
+    with gzip.GzipFile(fileobj=io.BytesIO(data)) as file:
+        found = file.read(most + 1)
+    if len(found) > most:
+        raise ValueError(over_limit("PART_BYTES"))
+    return found
+
+
 def _array(data: bytes) -> np.ndarray[Any, Any]:
-    return np.lib.format.read_array(io.BytesIO(data), allow_pickle=False)
+    stream = io.BytesIO(data)
+    version = np.lib.format.read_magic(stream)
+    read_header = _HEADERS.get(version)
+    if read_header is None:
+        raise ValueError(f"format version {version} of .npy files is not known")
+    shape, _, dtype = read_header(stream)
+    if dtype.hasobject:
+        raise ValueError("it holds Python objects, which are pickled; nothing is ever unpickled")
+    # The array is made before its bytes are read, so what the header says is compared with them.
+    promised, there = math.prod(shape) * dtype.itemsize, len(data) - stream.tell()
+    if promised != there:
+        raise ValueError(f"the header says {promised} bytes of values, and there are {there}")
+    stream.seek(0)
+    return np.lib.format.read_array(stream, allow_pickle=False)
 
 
 def _arrays(data: bytes) -> dict[str, np.ndarray[Any, Any]]:
-    with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
-        return dict(arrays)
+    with zipfile.ZipFile(io.BytesIO(data)) as packed:
+        files = packed.infolist()
+        size = sum(each.file_size for each in files)  # a file gives no more than it says here
+        if size > limit("PART_BYTES"):
+            raise ValueError(over_limit("PART_BYTES", size))
+        return {each.filename.removesuffix(".npy"): _array(packed.read(each)) for each in files}
+
+
+_HEADERS: dict[tuple[int, int], Callable[..., Any]] = {
+    (1, 0): np.lib.format.read_array_header_1_0,
+    (2, 0): np.lib.format.read_array_header_2_0,
+}
 
 
 def _of_all(extensions: str, decode: Callable[[bytes], Any]) -> dict[str, Callable[[bytes], Any]]:

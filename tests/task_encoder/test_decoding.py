@@ -354,3 +354,62 @@ def test_what_is_as_by_default_is_not_described():
         "av_decode": "torch",
     }
     assert SampleDecoder().config()["guess_content"] is False
+
+
+def npy(array) -> bytes:
+    stream = io.BytesIO()
+    np.save(stream, array)
+    return stream.getvalue()
+
+
+def npz(**arrays) -> bytes:
+    stream = io.BytesIO()
+    np.savez_compressed(stream, **arrays)
+    return stream.getvalue()
+
+
+def told(name, data, options=None):
+    with pytest.raises(DecodeError) as caught:
+        SampleDecoder(**options or {}).decode(name, data)
+    return str(caught.value)
+
+
+def test_what_a_header_promises_is_there_before_memory_is_taken_for_it():
+    small = npy(np.arange(10))
+    wide = small.replace(b"(10,)", b"(99999999999999,)", 1)
+    wide = wide.replace(b" " * 12, b"", 1)  # the header keeps its length
+    assert "the header says 799999999999992 bytes of values, and there are 80" in told(
+        "x.npy", wide
+    )
+    assert "and there are 79" in told("x.npy", small[:-1])
+    assert "nothing is ever unpickled" in told("x.npy", npy(np.array([{}], dtype=object)))
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (3, 0, 2), (2, 3)])
+@pytest.mark.parametrize("order", "CF")
+def test_arrays_of_any_shape(shape, order):
+    array = np.arange(np.prod(shape, dtype=int), dtype=">i2").reshape(shape, order=order)
+    found = SampleDecoder().decode("x.npy", npy(array))
+    np.testing.assert_array_equal(found, array)
+    assert found.dtype == array.dtype
+
+
+def test_what_is_small_and_becomes_large_is_bad_data(monkeypatch):
+    monkeypatch.setenv("ENERGIZE_LIMIT_PART_BYTES", "100000")
+    big = np.zeros(20_000)
+    for name, data in (("x.npz", npz(a=big)), ("x.txt.gz", gzip.compress(bytes(100_001)))):
+        assert len(data) < 1000
+        assert "too large when it is unpacked" in told(name, data)
+        assert "ENERGIZE_LIMIT_PART_BYTES" in told(name, data)
+    assert len(SampleDecoder().decode("x.bin.gz", gzip.compress(bytes(100_000)))) == 100_000
+
+
+@pytest.mark.parametrize("kind", ["PNG", "JPEG"])
+@pytest.mark.parametrize("image_decode", ["torchrgb", "pil", "l8"])
+def test_images_of_too_many_pixels_are_bad_data(monkeypatch, kind, image_decode):
+    data = encoded(picture(20, 10), kind)
+    monkeypatch.setenv("ENERGIZE_LIMIT_PIXELS", "199")
+    message = told("x.png", data, {"image_decode": image_decode})
+    assert "the image has too many pixels, 200, more than 199" in message
+    monkeypatch.setenv("ENERGIZE_LIMIT_PIXELS", "200")
+    SampleDecoder(image_decode=image_decode).decode("x.png", data)
