@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,14 +47,17 @@ class Column:
             places = {each: i for i, each in enumerate(categories)} | {None: -1}
             codes = np.array([places[each] for each in given], dtype=np.int32)
             return cls(codes, tuple(categories))
-        array = np.asarray(given) if type(None) not in {type(each) for each in given} else None
-        if array is None or array.ndim != 1 or array.dtype.kind not in "iufb":
-            odd = next(each for each in given if isinstance(each, str | None) or not _number(each))
+        odd = next((i for i, each in enumerate(given) if not _number(each)), None)
+        if odd is not None:
             raise ColumnError(
-                f"column {name!r} has numbers, or words, for all samples; sample "
-                f"{_place(given, odd)} has {str(odd)[:80]!r}"
+                f"column {name!r} has numbers, or words, for all samples; sample {odd} has "
+                f"{str(given[odd])[:80]!r}"
             )
-        return cls(array.astype(np.float64 if array.dtype.kind == "f" else np.int64))
+        kind = np.float64 if any(isinstance(each, float | np.floating) for each in given) else int
+        try:
+            return cls(np.array(given, dtype=kind))
+        except OverflowError:
+            raise ColumnError(f"column {name!r} has whole numbers of more than 64 bits") from None
 
     def part(self, rows: Any) -> Column:
         """Those of some samples: a slice, or their numbers."""
@@ -63,7 +66,3 @@ class Column:
 
 def _number(value: Any) -> bool:
     return isinstance(value, int | float | np.integer | np.floating | np.bool_)
-
-
-def _place(given: Sequence[Any], odd: Any) -> int:
-    return next(i for i, each in enumerate(given) if each is odd)

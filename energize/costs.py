@@ -5,9 +5,11 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from energize.arrays import FloatArray, Int64Array, rows_by_value
 from energize.dataset import IndexedDataset
@@ -28,7 +30,10 @@ class ColumnCost:
     """What items of indexed datasets cost, together for all samples that they are made of.
 
     `cost` is the name of a column of the sources, such as "tokens", or a function of columns:
-    `lambda width, height: width * height / 196`. Substitutes of failed samples are not looked at.
+    `lambda width, height: width * height / 196`. A parameter with a default is a column that some
+    sources lack, so that one function says what images and texts cost:
+    `lambda tokens=0, width=0, height=0: tokens + width * height / 196`. Substitutes of failed
+    samples are not looked at.
 
     Raises `ConfigError` for what is no such function; asking raises `ColumnError` for a source
     without the column, one of words, and a cost that is not above 0 and finite.
@@ -58,9 +63,16 @@ class ColumnCost:
     @property
     def columns(self) -> tuple[str, ...]:
         """The names of the columns that are looked at."""
-        if isinstance(self.cost, str):
-            return (self.cost,)
-        return tuple(inspect.signature(self.cost).parameters)
+        return tuple(self._columns)
+
+    def describe(self) -> dict[str, Any]:
+        """As JSON: the columns that are looked at; of a function no more, as of all functions."""
+        named = isinstance(self.cost, str)
+        return {"column": self.cost} if named else {"columns": list(self.columns)}
+
+    def check(self, source: Source[Any]) -> None:
+        """Raise `ColumnError` where a source has no column for what is asked, or one of words."""
+        self._values(source)
 
     def of(self, dataset: IndexedDataset[Any], positions: Int64Array) -> FloatArray:
         """What the items at `positions` cost: float64 of the same shape."""
@@ -77,17 +89,11 @@ class ColumnCost:
 
     def of_samples(self, source: Source[Any], index: Int64Array) -> FloatArray:
         """What the samples `index` of a source cost: float64 of the same shape."""
-        values = {}
-        for name in self.columns:
-            column = source.column(name)
-            if column.is_text:
-                raise ColumnError(
-                    f"{source.name}: the column {name!r} has words, such as "
-                    f"{(column.categories or ('',))[0]!r}, and costs are numbers"
-                )
-            values[name] = column.values[index]
+        values = {name: each[index] for name, each in self._values(source).items()}
         made = values[self.cost] if isinstance(self.cost, str) else self.cost(**values)
         costs = np.asarray(made, dtype=np.float64)
+        if not costs.ndim:
+            costs = np.broadcast_to(costs, index.shape)  # of no column that this source has
         if costs.shape != index.shape:
             raise ColumnError(
                 f"{source.name}: the cost of {len(index)} samples is an array of as many numbers; "
@@ -103,3 +109,26 @@ class ColumnCost:
                 "every sample costs, such as lambda tokens: tokens + 1"
             )
         return costs
+
+    def _values(self, source: Source[Any]) -> dict[str, npt.NDArray[Any]]:
+        """The columns of a source that are looked at, but those that it may lack and lacks."""
+        values = {}
+        for name, required in self._columns.items():
+            if not (required or name in source.column_names):
+                continue
+            column = source.known_column(name)
+            if column.is_text:
+                raise ColumnError(
+                    f"{source.name}: the column {name!r} has words, such as "
+                    f"{(column.categories or ('',))[0]!r}, and costs are numbers"
+                )
+            values[name] = column.values
+        return values
+
+    @cached_property
+    def _columns(self) -> dict[str, bool]:
+        """The columns that are looked at, and whether every source needs them."""
+        if isinstance(self.cost, str):
+            return {self.cost: True}
+        named = inspect.signature(self.cost).parameters
+        return {name: each.default is each.empty for name, each in named.items()}

@@ -103,7 +103,8 @@ def leaf_name(leaf: Leaf) -> str:
     """A part as messages call it."""
     if isinstance(leaf, JoinedLeaf):
         return " joined with ".join(leaf_name(part.leaf) for part in leaf.parts)
-    return str(leaf.path) if is_jsonl(leaf.path) else f"{leaf.path} [{leaf.split_part}]"
+    path = leaf.path if leaf.chosen is None else leaf.path / leaf.chosen.name
+    return str(path) if is_jsonl(leaf.path) else f"{path} [{leaf.split_part}]"
 
 
 def stored_samples(

@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 import energize.cli.contents as opt
+from energize.cli.columns import show_columns
 from energize.cli.contents import is_folder, is_jsonl, leaves_at, node_at, split_names
 from energize.cli.mix_options import counted_text, print_table, table_console
 from energize.cli.showing import show_config, show_splits, size_text
@@ -62,6 +63,7 @@ def _show_folder(console: Console, path: Path, split_config: str, dataset_config
         show_config(console, read_dataset_yaml(path, dataset_config, code=True))
     except NotPreparedError as reason:
         console.print(f"Samples: of no type yet. {reason}", markup=False)
+    show_columns(console, path)
 
 
 def _show_mix(path: Path, split_config: str, dataset_config: str) -> None:
@@ -93,7 +95,8 @@ def _shown(leaf: Leaf, mix: Path) -> str:
     if isinstance(leaf, JoinedLeaf):
         return " joined with ".join(_shown(part.leaf, mix) for part in leaf.parts)
     above = mix.absolute().parent
-    return str(leaf.path.relative_to(above) if leaf.path.is_relative_to(above) else leaf.path)
+    path = leaf.path.relative_to(above) if leaf.path.is_relative_to(above) else leaf.path
+    return str(path if leaf.chosen is None else path / leaf.chosen.name)
 
 
 def _shares(path: Path, split: str) -> Mapping[str, Fraction]:

@@ -23,7 +23,8 @@ from energize.cli.showing import show_lines, show_note
 from energize.dataset import IndexedDataset
 from energize.errors import DatasetNotFoundError, EmptyDatasetError, EnergizeError, SplitError
 from energize.metadataset import Leaf
-from energize.prepare.preparing import default_workers
+from energize.prepare.checking_columns import check_columns
+from energize.prepare.parallel import default_workers
 from energize.storage.nv_meta import read_info, read_splits
 from energize.task_encoder.decoding import SampleDecoder
 
@@ -98,6 +99,7 @@ def lint(
         console.print(f"{name}: {counted_text(samples[number], 'sample')}, {told}", markup=False)
         if not is_jsonl(leaf.path):
             _tell_repeated(found, name, dataset, np.concatenate(hashes[number]))
+    _tell_columns(found, parts, parallel or default_workers(), progress=progress)
     found.samples = sum(samples)
     _conclude(found, show_all=show_all)
 
@@ -169,6 +171,27 @@ def _tell_repeated(
     more = [f"and {len(same) - _KEYS_SHOWN} more"] if len(same) > _KEYS_SHOWN else []
     told = f"{name}: {counted_text(len(same), 'sample')} with the key of another one"
     found.tell("\n  ".join([told, *places, *more]))
+
+
+def _tell_columns(
+    found: _Findings,
+    parts: dict[str, tuple[Leaf, IndexedDataset[Any]]],
+    workers: int,
+    *,
+    progress: bool,
+) -> None:
+    """Columns of folders that do not say what samples are."""
+    for path in dict.fromkeys(leaf.path for leaf, _ in parts.values() if leaf.path.is_dir()):
+        with progress_bar(found.console, "Measuring columns", shown=progress) as advance:
+            checked = check_columns(path, workers, advance)
+        for fault in checked.faults:
+            found.tell(fault)
+        if checked.unchecked:
+            show_note(
+                found.console,
+                f"{path}: functions measured the columns {', '.join(checked.unchecked)}; their "
+                "values are there, and were not compared with samples",
+            )
 
 
 def _conclude(found: _Findings, *, show_all: bool) -> None:

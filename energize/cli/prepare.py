@@ -19,6 +19,7 @@ from energize.cli.asking import (
     ask_ratios,
     ask_sample_type,
 )
+from energize.cli.columns import asked_columns, show_measured
 from energize.cli.contents import is_folder, is_jsonl
 from energize.cli.options import parse_field_map, parse_patterns, parse_ratios
 from energize.cli.prepare_media import collected, media_filter
@@ -49,6 +50,27 @@ class _Choices:
     field_map: Mapping[str, str] | None
     overwrite: bool
     typed: bool
+
+    @classmethod
+    def parsed(
+        cls,
+        ratios: str | None,
+        patterns: Sequence[str] | None,
+        sample_type: str | None,
+        field_map: str | None,
+        *,
+        overwrite: bool,
+        typed: bool,
+    ) -> _Choices:
+        """Those of options as they are typed."""
+        return cls(
+            _maybe(parse_ratios, ratios),
+            _maybe(parse_patterns, patterns or None),
+            sample_type,
+            _maybe(parse_field_map, field_map),
+            overwrite,
+            typed,
+        )
 
     def options(self) -> dict[str, Any]:
         """As `prepare` takes them."""
@@ -83,6 +105,8 @@ def prepare(
     force_overwrite: opt.ForceOverwrite = False,
     non_interactive: opt.NonInteractive = False,
     num_workers: opt.NumWorkers = None,
+    column: opt.Columns = None,
+    column_default: opt.ColumnDefaults = None,
     media_by_glob: opt.MediaByGlob = None,
     media_by_header: opt.MediaByHeader = False,
     media_by_extension: opt.MediaByExtension = False,
@@ -97,17 +121,17 @@ def prepare(
     media = media_filter(media_by_glob, media_by_header, media_by_extension)
     if media is not None and (tar_index_only or not is_folder(path)):
         raise ConfigError("only folders have metadata of media; for it alone use prepare-media")
+    columns = asked_columns(path, column, column_default)
     if not is_folder(path):
         _prepare_file(console, path, progress=progress)
         return
-    choices = _Choices(
-        _maybe(parse_ratios, split_ratio),
-        _maybe(parse_patterns, split_parts or None),
-        sample_type,
-        _maybe(parse_field_map, field_map),
-        force_overwrite,
-        not skip_dataset_yaml,
-    )
+    given = split_ratio, split_parts, sample_type, field_map
+    if columns and is_prepared(path) and not (force_overwrite or tar_index_only):
+        columns.check_alone(*given, exclude, media)
+        columns.measure(console, num_workers, progress=progress)
+        console.print("Done")
+        return
+    choices = _Choices.parsed(*given, overwrite=force_overwrite, typed=not skip_dataset_yaml)
     if not tar_index_only:
         choices = _chosen(console, path, exclude, choices, may_ask=not non_interactive)
     with progress_bar(console, "Indexing shards", shown=progress) as on_progress:
@@ -121,13 +145,30 @@ def prepare(
             sqlite=sqlite or media is not None,
             tar_index_only=tar_index_only,
             fix_duplicates=fix_duplicates,
+            columns=columns.columns,
+            column_defaults=columns.defaults,
             on_progress=on_progress,
         )
     _show(console, report)
-    if media is not None:
-        found = collected(console, path, media, num_workers, tmp_path, progress=progress)
+    _end(console, path, media, num_workers, tmp_path, progress=progress)
+
+
+def _end(
+    console: Console,
+    path: Path,
+    media: str | None,
+    workers: int | None,
+    tmp_path: Path | None,
+    *,
+    progress: bool,
+) -> None:
+    """What is left to do: metadata of media, if any; exits with 1 where some are damaged."""
+    if media is None:
+        console.print("Done")
+        return
+    found = collected(console, path, media, workers, tmp_path, progress=progress)
     console.print("Done")
-    if media is not None and found.damaged:
+    if found.damaged:
         raise typer.Exit(1)
 
 
@@ -215,5 +256,7 @@ def _show(console: Console, report: PrepareReport) -> None:
         show_splits(console, report.splits, report.shard_counts)
     if report.config is not None:
         show_config(console, report.config)
+    if report.columns:
+        show_measured(console, report.columns, report.samples)
     for note in report.notes:
         show_note(console, note)

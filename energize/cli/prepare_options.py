@@ -68,6 +68,19 @@ MediaByExtension = Annotated[
 TmpPath = Annotated[
     Path | None, typer.Option(help="The folder in which the index with media metadata is built.")
 ]
+Columns = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--column",
+        help="NAME=HOW, what is to be known of each sample without reading it: tokens=size:txt, "
+        "quality=json[quality], width=image:width, length=len:txt, tokens=MODULE:FUNCTION. Of a "
+        "folder that is prepared, columns are all that is written. One option for each.",
+    ),
+]
+ColumnDefaults = Annotated[
+    list[str] | None,
+    typer.Option("--column-default", help="NAME=VALUE, for samples without a value: tokens=1."),
+]
 ForceOverwrite = Annotated[
     bool, typer.Option("--force-overwrite", help="Prepare a folder again without asking.")
 ]

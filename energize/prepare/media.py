@@ -16,8 +16,8 @@ from energize.media.extractor import MediaFilterConfig
 from energize.media.metadata import MediaMetadataBase
 from energize.numbers import checked_whole
 from energize.prepare.media_index import MediaIndex
-from energize.prepare.parallel import map_in_order
-from energize.prepare.preparing import default_workers, prepare
+from energize.prepare.parallel import default_workers, map_in_order
+from energize.prepare.preparing import prepare
 from energize.prepare.staging import Staging, staged
 from energize.storage.files import LocalFile
 from energize.storage.nv_meta import META_FOLDER, read_info

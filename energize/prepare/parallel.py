@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import ctypes
 import multiprocessing
+import os
 import signal
 from collections.abc import Callable, Generator, Sequence
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkProcess
 from typing import TypeVar
 
 from energize.errors import PrepareError
 
+_SET_PARENT_DEATH_SIGNAL = 1
+
 N = TypeVar("N")
 R = TypeVar("R")
+
+
+def default_workers() -> int:
+    """As many processes as this one may use cores, 16 at most."""
+    return min(16, len(os.sched_getaffinity(0)))
 
 
 def map_in_order(
@@ -39,9 +49,8 @@ def map_in_order(
         for w in range(workers):
             receiver, sender = context.Pipe(duplex=False)
             receivers.append(receiver)
-            process = context.Process(
-                target=_work, args=(function, names[w::workers], sender, receivers), daemon=True
-            )
+            arguments = (os.getpid(), function, names[w::workers], sender, receivers)
+            process = context.Process(target=_work, args=arguments, daemon=True)
             process.start()
             processes.append(process)
             # Only the worker holds this end now: when it dies, reading ends instead of waiting.
@@ -64,11 +73,13 @@ def map_in_order(
 
 
 def _work(
+    parent: int,
     function: Callable[[N], R],
     names: Sequence[N],
     sender: Connection[R | Exception, None],
     inherited: Sequence[Connection[None, R | Exception]],
 ) -> None:
+    _end_with(parent)
     # The parent alone decides what an interrupt of the user means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for receiver in inherited:
@@ -78,6 +89,16 @@ def _work(
             sender.send(_attempted(function, name))
         except BrokenPipeError:
             return
+
+
+def _end_with(parent: int) -> None:
+    """End this process with its parent, whatever it is busy with: until then it holds the lock of
+    the folder that it was forked with.
+    """
+    with suppress(OSError, AttributeError):  # there is no such call: it ends when it next sends
+        ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
 
 
 def _attempted(function: Callable[[N], R], name: N) -> R | Exception:

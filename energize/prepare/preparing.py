@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-import os
 import uuid
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from energize.errors import DatasetError, PrepareError, ShardError
 from energize.numbers import checked_whole
+from energize.prepare.columns import How, prepare_columns
 from energize.prepare.discovery import find_shards, named_shards
 from energize.prepare.duplicates import check_unique
 from energize.prepare.fields import check_choice, choose_config, field_notes
 from energize.prepare.first_look import look_at
 from energize.prepare.indexing import IndexedShard
+from energize.prepare.measures import Value, named
+from energize.prepare.older_columns import COLUMNS, keep_columns, lost_columns, same_shards
+from energize.prepare.parallel import default_workers
 from energize.prepare.renaming import make_unique
 from energize.prepare.report import PrepareReport
 from energize.prepare.shards import Progress, index_shards
@@ -34,11 +37,6 @@ from energize.storage.nv_meta import (
 )
 from energize.storage.nv_meta_files import INFO_NAMES, is_prepared
 from energize.storage.read_only_sqlite import ReadOnlyDatabase
-
-
-def default_workers() -> int:
-    """As many processes as this one may use cores, 16 at most."""
-    return min(16, len(os.sched_getaffinity(0)))
 
 
 def prepare(
@@ -59,6 +57,8 @@ def prepare(
     overwrite: bool = False,
     tar_index_only: bool = False,
     fix_duplicates: bool = False,
+    columns: Mapping[str, How] | None = None,
+    column_defaults: Mapping[str, Value] | None = None,
     on_progress: Progress | None = None,
 ) -> PrepareReport:
     """Index the tar shards below the folder `path`, so that energize and Energon read it.
@@ -76,7 +76,8 @@ def prepare(
     Without `field_map` one is proposed by the parts found. `dataset_yaml` and `split_config` are
     other names for the two files. `tar_index_only` writes the index of a prepared folder again.
     `fix_duplicates` writes the shards themselves anew when keys of one stand in another too, with
-    the shard's name before those of its members (`parts/0.tar/cat.jpg`).
+    the shard's name before those of its members (`parts/0.tar/cat.jpg`). `columns` are measured
+    when the folder is prepared, see `prepare_columns`, which adds them to one that is.
 
     Raises `PrepareError` naming damaged shards, repeated keys, a split without shards, a field
     without its part or its key in the JSON there, a folder that is prepared already (unless
@@ -94,8 +95,10 @@ def prepare(
     run = _Run(
         Path(path), _checked_workers(workers), sqlite, on_progress or _silent, fix_duplicates
     )
+    measured = dict(columns or {})
+    _ = list(named(measured))  # what is wrong with them is found before shards are read
     if tar_index_only:
-        return _rebuild_index(run)
+        return _with_columns(_rebuild_index(run, measured), run, measured, column_defaults)
     check_choice(sample_type, field_map)
     names = find_shards(run.root, exclude) if shards is None else named_shards(run.root, shards)
     splits = split(names, split_ratios, split_patterns, seed if shuffle_shards else None)
@@ -105,7 +108,9 @@ def prepare(
             "(--force-overwrite)"
         )
     _check_keys(run.root / names[0], field_map or {})
-    return _prepare(run, names, splits, _Choice(sample_type, field_map, dataset_yaml, split_config))
+    choice = _Choice(sample_type, field_map, dataset_yaml, split_config)
+    report = _prepare(run, names, splits, choice, measured)
+    return _with_columns(report, run, measured, column_defaults)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,8 +145,36 @@ class _Choice:
     split_name: str
 
 
-def _prepare(run: _Run, names: Sequence[str], splits: Parts, choice: _Choice) -> PrepareReport:
-    lost = _lost_media(run.root)
+def _with_columns(
+    report: PrepareReport,
+    run: _Run,
+    columns: Mapping[str, How],
+    defaults: Mapping[str, Value] | None,
+) -> PrepareReport:
+    """The report with what measuring the columns has to say."""
+    if not columns:
+        return report
+    try:
+        measured = prepare_columns(
+            run.root,
+            columns,
+            defaults=defaults,
+            workers=run.workers,
+            on_progress=run.on_progress,
+        )
+    except PrepareError as reason:
+        raise PrepareError(f"{reason}\nThe folder is prepared, without these columns") from reason
+    return replace(report, columns=measured.columns, notes=(*report.notes, *measured.notes))
+
+
+def _prepare(
+    run: _Run,
+    names: Sequence[str],
+    splits: Parts,
+    choice: _Choice,
+    columns: Mapping[str, How],
+) -> PrepareReport:
+    lost = (*_lost_media(run.root), *lost_columns(run.root, columns))
     with Staging(run.root, META_FOLDER) as staging:
         renamed = make_unique(run.root, names, run.workers) if run.fix_duplicates else 0
         shards = run.index(names, staging, sqlite=run.sqlite)
@@ -154,7 +187,7 @@ def _prepare(run: _Run, names: Sequence[str], splits: Parts, choice: _Choice) ->
             staging.write(choice.file_name, dump_dataset_yaml(config))
         # Last, because this is the file that makes the folder a prepared one.
         staging.write(INFO_NAMES[0], dump_info(Info(counts)))
-        staging.commit(run.root / names[0], remove=(*INFO_NAMES, SQLITE_NAME, UUID_NAME))
+        staging.commit(run.root / names[0], remove=(COLUMNS, *INFO_NAMES, SQLITE_NAME, UUID_NAME))
     notes = (
         *([f"{renamed} shards were written anew, with keys of their own"] if renamed else []),
         *split_notes(names, splits),
@@ -164,7 +197,7 @@ def _prepare(run: _Run, names: Sequence[str], splits: Parts, choice: _Choice) ->
     return PrepareReport(run.root, counts, parts, splits, config, notes)
 
 
-def _rebuild_index(run: _Run) -> PrepareReport:
+def _rebuild_index(run: _Run, columns: Mapping[str, How]) -> PrepareReport:
     """Write the index of a prepared folder again, for the shards that it says it has."""
     counts = read_info(run.root).shard_counts
     meta = run.root / META_FOLDER
@@ -182,7 +215,12 @@ def _rebuild_index(run: _Run) -> PrepareReport:
                     f"{counts[shard.name]}: the shard was changed. Prepare the whole folder again, "
                     "without --tar-index-only"
                 )
-        staging.commit(run.root / next(iter(counts)))
+        if same_shards(run.root, counts):
+            keep_columns(run.root, staging)
+            staging.commit(run.root / next(iter(counts)))
+        else:
+            lost = (*lost, *lost_columns(run.root, columns))
+            staging.commit(run.root / next(iter(counts)), remove=(COLUMNS,))
     return PrepareReport(run.root, counts, _parts(shards), notes=lost)
 
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from energize.columns import Column
 from energize.storage.nv_meta import DatasetConfig
 
 
 @dataclass(frozen=True, slots=True)
 class PrepareReport:
     """What was prepared: shards with their sample counts, the splits, and in how many samples each
-    part was found. `config` is what `dataset.yaml` says, None where none was written; `notes` are
-    things that may be mistakes.
+    part was found. `config` is what `dataset.yaml` says, None where none was written; `columns` are
+    those that were measured; `notes` are things that may be mistakes.
     """
 
     path: Path
@@ -21,6 +22,7 @@ class PrepareReport:
     splits: dict[str, tuple[str, ...]] = field(default_factory=dict)
     config: DatasetConfig | None = None
     notes: tuple[str, ...] = ()
+    columns: dict[str, Column] = field(default_factory=dict)
 
     @property
     def samples(self) -> int:

@@ -83,6 +83,11 @@ class Staging:
         with writing(final):
             staged(final).write_text(text, encoding="utf-8")
 
+    def staged_text(self, name: str) -> str | None:
+        """The text of a file of the folder that is staged; None where there is none."""
+        final = self.folder / name
+        return staged(final).read_text(encoding="utf-8") if final in self._finals else None
+
     def commit(self, like: Path, *, remove: Sequence[str] = ()) -> None:
         """Give all staged files their names, in the order in which they were added.
 

@@ -67,6 +67,16 @@ class Source(IndexedDataset[T_co]):
             f"{known}. {self._how_to_index(name)}"
         )
 
+    def known_column(self, name: str) -> Column:
+        """The same, looked up once: some sources put theirs together of several."""
+        if name not in self._known_columns:
+            self._known_columns[name] = self.column(name)
+        return self._known_columns[name]
+
+    @cached_property
+    def _known_columns(self) -> dict[str, Column]:
+        return {}
+
     def _how_to_index(self, name: str) -> str:
         """What adds a column, for messages."""
         return f"Give it where the source is made: columns={{{name!r}: [...]}}"

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from energize.arrays import Int64Array
 from energize.errors import ConfigError
 from energize.optional import is_instance_of
 from energize.reading import Failed
-from energize.sources.base import Source
+from energize.sources.field_columns import FieldSource
 
 
-class HuggingFaceSource(Source[dict[str, Any]]):
+class HuggingFaceSource(FieldSource[dict[str, Any]]):
     """The rows of a `datasets.Dataset` as dicts, in its format, read when they are asked for.
 
     Orders depend on `name` and on the number of rows, not on the fingerprint of the dataset, which
@@ -54,6 +55,16 @@ class HuggingFaceSource(Source[dict[str, Any]]):
     @property
     def identity(self) -> str:
         return f"{self.given_name}:{self.count}"
+
+    @property
+    def field_names(self) -> tuple[str, ...]:
+        """Those of the dataset."""
+        return tuple(self.rows.column_names)
+
+    def field_values(self, name: str) -> Iterable[Any]:
+        """The column alone is read, whatever the format of the dataset."""
+        values: Iterable[Any] = self.rows.with_format(None).select_columns([name])[:][name]
+        return values
 
     def read(self, indices: Int64Array) -> list[dict[str, Any] | Failed]:
         rows: list[dict[str, Any] | Failed] = self.rows.__getitems__(indices.tolist())

@@ -14,8 +14,9 @@ from uuid import uuid4
 import numpy as np
 
 from energize.arrays import Int64Array
+from energize.columns import Column
 from energize.describing import digest
-from energize.errors import ConfigError, DatasetError, EmptyDatasetError
+from energize.errors import ColumnError, ConfigError, DatasetError, EmptyDatasetError
 from energize.reading import Failed, SamplePlace
 from energize.sources.base import Source
 from energize.sources.matching import index_version, partners
@@ -117,6 +118,34 @@ class JoinedSource(Source[Raw]):
     @property
     def count(self) -> int:
         return len(self.matches)
+
+    @property
+    def column_names(self) -> tuple[str, ...]:
+        """Those of its parts."""
+        return tuple(dict.fromkeys(name for part in self.parts for name in part.column_names))
+
+    def column(self, name: str) -> Column:
+        """That of the first part that has it. Of a part that a sample has no partner in, words are
+        absent, and numbers a `ColumnError`.
+        """
+        having = [i for i, each in enumerate(self.parts) if name in each.column_names]
+        if not having:
+            return super().column(name)
+        part = having[0]
+        column, rows = self.parts[part].column(name), self.matches[:, part]
+        if not (rows < 0).any():
+            return column.part(rows)
+        if not column.is_text:
+            raise ColumnError(
+                f"{self.name}: the column {name!r} is of {self.parts[part].path}, in which "
+                f"{int((rows < 0).sum())} of {len(rows)} samples have no partner, so they have no "
+                "number; join with `nonmatch: skip`, or measure it for the first dataset"
+            )
+        words = np.where(rows < 0, -1, column.values[np.maximum(rows, 0)])
+        return Column(words.astype(np.int32), column.categories)
+
+    def _how_to_index(self, name: str) -> str:
+        return self.parts[0]._how_to_index(name)
 
     @property
     def stored_count(self) -> int:

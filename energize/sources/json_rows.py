@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from energize.arrays import Int64Array
-from energize.errors import DataError, ShardError
+from energize.errors import ShardError
 from energize.reading import Failed
-from energize.sources.row_files import DataFiles, RowFiles, data_files
+from energize.sources.row_files import DataFiles, RowFiles, data_files, parsed_row
 from energize.storage.files import OpenFiles
 
 _AT_ONCE = 64 * 1024 * 1024
@@ -80,20 +80,9 @@ class JsonSource(RowFiles):
             ]
         places = rows.tolist()
         return [
-            _parsed(text, self.files[file], row) for text, row in zip(texts, places, strict=True)
+            parsed_row(text, f"{self.files[file]}, row {row}")
+            for text, row in zip(texts, places, strict=True)
         ]
-
-
-def _parsed(text: bytes, path: Path, row: int) -> dict[str, Any] | Failed:
-    try:
-        value = json.loads(text)
-    except ValueError as error:
-        return Failed(DataError(f"not JSON: {error}: {text[:80]!r}"), f"{path}, row {row}")
-    if not isinstance(value, dict):
-        return Failed(
-            DataError(f"a row is a JSON object, found {text[:80]!r}"), f"{path}, row {row}"
-        )
-    return value
 
 
 def _is_array(path: Path) -> bool:

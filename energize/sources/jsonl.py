@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
@@ -12,15 +12,18 @@ import numpy as np
 
 from energize.arrays import Int64Array
 from energize.describing import digest
-from energize.errors import DatasetNotFoundError, EmptyDatasetError
+from energize.errors import ColumnError, DatasetNotFoundError, EmptyDatasetError
 from energize.reading import Failed, SamplePlace
-from energize.sources.base import Source
+from energize.sources.field_columns import FieldSource
+from energize.sources.row_files import parsed_row
 from energize.sources.sharded import read_by_file
 from energize.sources.window import Window, narrowed
 from energize.storage.indexed_jsonl import IndexedJsonl
 
+_PARSED_AT_ONCE = 4096
 
-class JsonlSource(Source[dict[str, Any]]):
+
+class JsonlSource(FieldSource[dict[str, Any]]):
     """The raw samples of a `.jsonl` file that `energize prepare` or Energon indexed.
 
     Sample i is a new dict: `__key__` is `str(i)`, `__dataset__` the path as given, `__shard__` the
@@ -110,6 +113,26 @@ class JsonlSource(Source[dict[str, Any]]):
     def find(self, shard: str | None, index: int) -> int | None:
         start, stop = self._bounds
         return index - start if shard == self.name and start <= index < stop else None
+
+    @cached_property
+    def field_names(self) -> tuple[str, ...]:
+        """Those of the object in the first line that is read."""
+        return tuple(next(self._rows()))
+
+    def field_values(self, name: str) -> Iterator[Any]:
+        """What each line has for a key; None where it has not."""
+        return (row.get(name) for row in self._rows())
+
+    def _rows(self) -> Iterator[dict[str, Any]]:
+        """The objects of all lines, parsed."""
+        start, stop = self._bounds
+        for first in range(start, stop, _PARSED_AT_ONCE):
+            numbers = range(first, min(first + _PARSED_AT_ONCE, stop))
+            for number, text in zip(numbers, self._file.lines(numbers), strict=True):
+                row = parsed_row(text, f"{self.path}, sample {number}")
+                if isinstance(row, Failed):
+                    raise ColumnError(f"{row.where}: {row.reason}; its keys cannot be columns")
+                yield row
 
     def read(self, indices: Int64Array) -> list[dict[str, Any] | Failed]:
         return read_by_file(indices + self._bounds[0], _in_one_file, self._read_lines)

@@ -97,6 +97,13 @@ class MdsSource(Source[dict[str, Any]]):
     def run_length(self) -> int:
         return max(1, self.count // len(self.shards))
 
+    def _how_to_index(self, name: str) -> str:
+        return (
+            "The fields of MDS shards lie among the bytes of the samples, so each sample would be "
+            "read for them; write the samples into a folder (write_shards), prepare it and measure "
+            "the column there: energize prepare FOLDER --column NAME=json[FIELD]"
+        )
+
     def settings(self) -> dict[str, Any]:
         return super().settings() | {
             "shards": len(self.shards),

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from energize.sources.base import Source
+from energize.sources.property_source import PropertySource
 from energize.sources.webdataset import WebdatasetSource
 
 
@@ -33,10 +34,15 @@ def source_labels(sources: Sequence[Source[Any]]) -> list[str]:
 
 
 def _place(source: Source[Any]) -> tuple[str, ...]:
+    if isinstance(source, PropertySource):
+        *above, name = _place(source.source)
+        return *above, f"{name}/{source.selection.name}"
     return source.path.absolute().parts if isinstance(source, WebdatasetSource) else (source.name,)
 
 
 def _split(source: Source[Any]) -> str:
+    if isinstance(source, PropertySource):
+        return _split(source.source)
     return source.split_part if isinstance(source, WebdatasetSource) else ""
 
 

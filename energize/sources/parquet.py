@@ -73,6 +73,26 @@ class ParquetSource(RowFiles):
             runs.extend((number, group, count) for group, count in enumerate(rows) if count)
         return runs
 
+    @cached_property
+    def field_names(self) -> tuple[str, ...]:
+        """The columns of all files, read or not."""
+        names: list[tuple[str, ...]] = []
+        for path in self.files:
+            with _opened(path) as file:
+                names.append(tuple(file.schema_arrow.names))
+        return tuple(name for name in names[0] if all(name in each for each in names))
+
+    def field_values(self, name: str) -> list[Any]:
+        """The column alone is read."""
+        values: list[Any] = []
+        for path in self.files:
+            with _opened(path) as file:
+                try:
+                    values += file.read(columns=[name]).column(name).to_pylist()
+                except (OSError, ValueError) as error:
+                    raise _damaged(path, f"column {name}: {error}") from error
+        return values
+
     def read_run(self, file: int, number: int, rows: Int64Array) -> list[dict[str, Any] | Failed]:
         table = self._tables.get(file, number)
         taken: list[dict[str, Any] | Failed] = table.take(rows).to_pylist()

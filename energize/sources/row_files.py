@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import glob
+import json
 import os
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -14,15 +15,17 @@ import numpy as np
 
 from energize.arrays import Int64Array
 from energize.describing import digest
-from energize.errors import ConfigError, DatasetNotFoundError
+from energize.errors import ColumnError, ConfigError, DataError, DatasetNotFoundError
 from energize.reading import Failed
-from energize.sources.base import Source
+from energize.sources.field_columns import FieldSource
 from energize.sources.sharded import read_by_file
 
 DataFiles = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 """A path, a pattern with `*`, `?`, `[]` or `**`, or several of them."""
 
 Row = dict[str, Any]
+
+_ROWS_AT_ONCE = 4096
 
 
 def data_files(given: DataFiles, owner: str) -> tuple[Path, ...]:
@@ -60,7 +63,18 @@ def _matching(pattern: str, owner: str) -> list[Path]:
     return files
 
 
-class RowFiles(Source[Row]):
+def parsed_row(text: bytes, where: str) -> Row | Failed:
+    """The object that a text of JSON is; a `Failed` with a `DataError` for anything else."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        return Failed(DataError(f"not JSON: {error}: {text[:80]!r}"), where)
+    if not isinstance(value, dict):
+        return Failed(DataError(f"a row is a JSON object, found {text[:80]!r}"), where)
+    return value
+
+
+class RowFiles(FieldSource[Row]):
     """Rows of files, one file after another, stored in runs that are read together.
 
     Subclasses give `runs` and `read_run`. The identity, and with it every order, depends on the
@@ -95,6 +109,23 @@ class RowFiles(Source[Row]):
     @cached_property
     def identity(self) -> str:
         return digest([self.name, [file.name for file in self.files], self.count])
+
+    @cached_property
+    def field_names(self) -> tuple[str, ...]:
+        """The keys of the first row."""
+        return tuple(next(self._all_rows(), {}))
+
+    def field_values(self, name: str) -> Iterable[Any]:
+        """What each row has for a key; None where it has not."""
+        return (row.get(name) for row in self._all_rows())
+
+    def _all_rows(self) -> Iterator[Row]:
+        for first in range(0, self.count, _ROWS_AT_ONCE):
+            stop = min(first + _ROWS_AT_ONCE, self.count)
+            for row in self.read(np.arange(first, stop, dtype=np.int64)):
+                if isinstance(row, Failed):
+                    raise ColumnError(f"{row.where}: {row.reason}; its keys cannot be columns")
+                yield row
 
     def read(self, indices: Int64Array) -> list[Row | Failed]:
         return read_by_file(indices, self._located, self._read_run)

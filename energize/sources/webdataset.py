@@ -12,12 +12,15 @@ from typing import Any, Self
 import numpy as np
 
 from energize.arrays import Int64Array
+from energize.columns import Column
 from energize.describing import digest
 from energize.errors import ConfigError, DataError, DatasetError, EmptyDatasetError, ShardError
 from energize.reading import Failed, SamplePlace
 from energize.sources.base import Source
+from energize.sources.prepared_columns import PreparedColumns
 from energize.sources.sharded import read_by_file
 from energize.sources.webdataset_split import read_split
+from energize.storage.columns import column_command
 from energize.storage.files import OpenFiles
 from energize.storage.indexed_tar import IndexedTar
 from energize.storage.tar import first_key, members, split_name
@@ -124,6 +127,35 @@ class WebdatasetSource(Source[dict[str, Any]]):
     @cached_property
     def count(self) -> int:
         return self.stored_count - len(self.excluded)
+
+    @property
+    def column_names(self) -> tuple[str, ...]:
+        return self._columns.names
+
+    def column(self, name: str) -> Column:
+        """As `energize prepare --column` measured it; mapped from its file where all samples of
+        neighbouring shards are read, else copied.
+        """
+        if name not in self._columns.names:
+            return super().column(name)
+        counts = dict(zip(self.shards, self.counts, strict=True))
+        whole = self._columns.of(name, counts)
+        start, stop = self._bounds
+        if self.excluded:
+            return whole.part(self._stored(np.arange(self.count, dtype=np.int64)))
+        return whole if (start, stop) == (0, len(whole)) else whole.part(slice(start, stop))
+
+    @cached_property
+    def _columns(self) -> PreparedColumns:
+        return PreparedColumns(self.path)
+
+    def _how_to_index(self, name: str) -> str:
+        how = {name: f"json[{name}]"}
+        return (
+            f"Measure it, so that it is known without reading samples: "
+            f"{column_command(self.path, how)} (or size:PART, len:PART, image:width, "
+            "MODULE:FUNCTION)"
+        )
 
     @cached_property
     def identity(self) -> str:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -97,7 +98,7 @@ def check_name(name: object) -> str:
 
 def column_command(path: Path, measured: Mapping[str, str]) -> str:
     """The command that measures columns of a folder."""
-    given = " ".join(f"--column {_quoted(f'{name}={how}')}" for name, how in measured.items())
+    given = " ".join(f"--column {shlex.quote(f'{name}={how}')}" for name, how in measured.items())
     return f"energize prepare {path} {given}"
 
 
@@ -208,7 +209,7 @@ def _stored(document: Document, name: str) -> StoredColumn:
     if not isinstance(file, str) or not _FILE.fullmatch(file):
         raise document.error(f"{where}.file", file, "the name of a file beside this one")
     expected = _NUMBERS if words is None else (_WORDS,)
-    if dtype not in expected:
+    if not isinstance(dtype, str) or dtype not in expected:
         raise document.error(f"{where}.dtype", dtype, " or ".join(expected))
     if not isinstance(measured, str):
         raise document.error(f"{where}.measured", measured, "how it was measured, as text")
@@ -238,20 +239,22 @@ def _check_shards(path: Path, file: Path, index: ColumnIndex, now: Mapping[str, 
             return
         what = "the folder was prepared again"
     else:
-        before = index.shard_counts
-        other = next((s for s in [*now, *before] if now.get(s) != before.get(s)), None)
-        what = "the order of the shards in .info.json is another one"
-        if other is not None:
-            counts = (f"{c} samples" if c is not None else "none" for c in _counts(other, index, now))
-            what = f"of the shard {other!r} they have {next(counts)}, and .info.json {next(counts)}"
+        what = _shards_apart(index.shard_counts, now)
     raise DatasetError(
         f"{file}: its columns are not of the shards that the folder has now: {what}. Measure them "
         f"again with: {column_command(path, index.measured)}"
     )
 
 
-def _counts(shard: str, index: ColumnIndex, now: Mapping[str, int]) -> tuple[Any, Any]:
-    return index.shard_counts.get(shard), now.get(shard)
+def _shards_apart(before: Mapping[str, int], now: Mapping[str, int]) -> str:
+    """How the shards differ, by the first of them."""
+    for shard in [*now, *before]:
+        if before.get(shard) != now.get(shard):
+            was, is_now = (
+                f"{each[shard]} samples" if shard in each else "none" for each in (before, now)
+            )
+            return f"of {shard!r} they have {was}, and .info.json says {is_now}"
+    return "the order of the shards in .info.json is another one"
 
 
 def _damaged(path: Path, name: str, stored: StoredColumn, text: str) -> DatasetError:
@@ -259,8 +262,3 @@ def _damaged(path: Path, name: str, stored: StoredColumn, text: str) -> DatasetE
         f"the column {name!r} of {path} is damaged: {text}; measure it again with: "
         f"{column_command(path, {name: stored.measured})}"
     )
-
-
-def _quoted(text: str) -> str:
-    plain = re.fullmatch(r"[\w=:.,/+-]+", text)
-    return text if plain else "'" + text.replace("'", "'\\''") + "'"
