@@ -14,8 +14,8 @@ from energize.errors import ConfigError, SampleError, nearest
 from energize.numbers import real_number, whole_number
 from energize.packing.balancing import balanced
 from energize.packing.fitting import best_fit, first_fit
+from energize.packing.lengths import named, said_of
 from energize.packing.sizes import MOST, Capacity, checked_capacity
-from energize.samples.structure import fields_of, is_record
 
 T = TypeVar("T")
 
@@ -144,27 +144,14 @@ class Packer:
 
 
 def _length(sample: Any, number: int, length: Length) -> int:
-    given: Any = length(sample) if callable(length) else _field(sample, number, length)
-    # What has entries is counted, as a tensor with a single one could be read as a number, too.
-    entries = isinstance(length, str) and hasattr(given, "__len__")
-    counted = entries and getattr(given, "ndim", 1) != 0
-    found = len(given) if counted else whole_number(given, 0)
+    given = said_of(sample, length, _named(sample, number), "Packer")
+    found = whole_number(given, 0)
     if found is None:
         raise ConfigError(
             f"Packer: length {length!r} of {_named(sample, number)} is a whole number, 0 or more; "
             f"got {str(given)[:80]} ({type(given).__name__})"
         )
     return min(found, MOST)
-
-
-def _field(sample: Any, number: int, name: str) -> Any:
-    fields = fields_of(sample) if is_record(sample) else {}
-    if name not in fields:
-        raise ConfigError(
-            f"Packer: {_named(sample, number)} has no field {name!r}; it has "
-            f"{', '.join(map(repr, fields)) or 'none'}{nearest(name, list(fields))}"
-        )
-    return fields[name]
 
 
 def _cost(sample: Any, number: int, cost: Callable[[Any], float]) -> float:
@@ -176,7 +163,4 @@ def _cost(sample: Any, number: int, cost: Callable[[Any], float]) -> float:
 
 
 def _named(sample: Any, number: int) -> str:
-    """A sample by its key, or else by its number in the list."""
-    fields = fields_of(sample) if is_record(sample) else {}
-    key = fields.get("__key__")
-    return f"sample {number} of the list" if key is None else f"sample {key!r}"
+    return named(sample, f"sample {number} of the list")

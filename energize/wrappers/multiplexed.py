@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
 from energize.cursor import State, state_field
 from energize.dataset import Dataset
-from energize.errors import EmptyDatasetError, StateError
+from energize.errors import EmptyDatasetError, SkipSample, StateError, SubstitutionError
 from energize.parts import PartReader
-from energize.reading import Reading
+from energize.reading import MAX_ATTEMPTS, Reading
 from energize.streaming import EndlessStream, Stream
 from energize.topology import SINGLE_LANE, Lane
 from energize.wrappers.streams import states_of
@@ -28,8 +28,10 @@ class SlotCursor(Protocol):
     def current(self) -> int:
         """The source of the slot at hand."""
 
-    def advance(self) -> None:
-        """Go on to the next slot."""
+    def advance(self, item: Any, where: Callable[[], str]) -> None:
+        """Go on to the next slot; the one at hand has got `item`, and `where` says where that comes
+        from. `SkipSample` leaves the item out, and the slot is still at hand.
+        """
 
     def exhausted(self, *, left_out: bool) -> None:
         """The source of the slot at hand had no item; if it is left out it is not asked again."""
@@ -105,7 +107,11 @@ class MultiplexedDataset(Dataset[T_co]):
 
 
 class MultiplexedStream(Stream[T]):
-    """One epoch. `given` and `passes` count, for each source, its items and passes in it."""
+    """One epoch. `given` and `passes` count, for each source, its items and passes in it.
+
+    It is read in a single lane, or, where no source is left out and so it never ends, in any: each
+    lane then has its own part of every source.
+    """
 
     def __init__(
         self,
@@ -116,7 +122,9 @@ class MultiplexedStream(Stream[T]):
         *,
         slots: Slots,
         end: End,
+        lane: Lane = SINGLE_LANE,
     ) -> None:
+        self._lane = lane
         self._inputs, self._names, self._end, self._reading = inputs, names, end, reading
         self.given = _counted(state, "given", len(inputs))
         self.passes = _counted(state, "passes", len(inputs))
@@ -129,10 +137,12 @@ class MultiplexedStream(Stream[T]):
         self._fresh = [state is None] * len(inputs)
         self._parts_before = np.cumsum([0, *(len(each.parts) for each in inputs)]).tolist()
         self._over = len(self._left_out()) == len(inputs)
+        self._in_vain = 0
 
     def _opened(self, source: int, state: State | None) -> PartReader[Any]:
         inputs, reading = self._inputs, self._reading
-        return PartReader(inputs[source], SINGLE_LANE, state, reading, endless=False)
+        alone = self._lane.count == 1
+        return PartReader(inputs[source], self._lane, state, reading, endless=not alone)
 
     def at(self, position: int, attempt: int = 0) -> T:
         while not self._over:
@@ -143,15 +153,38 @@ class MultiplexedStream(Stream[T]):
             except StopIteration:
                 self._exhausted(source)
             else:
-                self._slots.advance()
-                self.given[source] += 1
                 self._fresh[source] = False
+                if not self._kept(item, source):
+                    continue
+                self.given[source] += 1
                 before = self._parts_before[source]
                 self.origin = tuple(
                     each._replace(part=each.part + before) for each in reader.origin
                 )
                 return item
         raise StopIteration
+
+    def _kept(self, item: T, source: int) -> bool:
+        """Whether an item has the slot at hand, or is left out."""
+        try:
+            self._slots.advance(item, partial(self._where, source))
+        except SkipSample as reason:
+            self._in_vain += 1
+            if self._in_vain >= MAX_ATTEMPTS:
+                raise SubstitutionError(
+                    f"{self._names[source]}: {self._in_vain} items in a row were left out, the "
+                    f"last one as {reason}"
+                ) from None
+            return False
+        self._in_vain = 0
+        return True
+
+    def _where(self, source: int) -> str:
+        """Where the last item of a source comes from."""
+        refs = self._inputs[source].refs_of(self._readers[source].origin)
+        if not len(refs):
+            return f"an item of {self._names[source]}"
+        return self._inputs[source].sources[int(refs.source[0])].where(int(refs.index[0]))
 
     def _exhausted(self, source: int) -> None:
         self.passes[source] += 1

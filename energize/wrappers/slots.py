@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,7 +69,7 @@ class _SchemeSlotCursor:
             self._ahead = source.tolist()[::-1]
         return self._ahead[-1]
 
-    def advance(self) -> None:
+    def advance(self, item: Any, where: Callable[[], str]) -> None:
         self._ahead.pop()
         self._position += 1
 
@@ -114,7 +114,7 @@ class _TurnCursor:
     def current(self) -> int:
         return self._left[self._turn]
 
-    def advance(self) -> None:
+    def advance(self, item: Any, where: Callable[[], str]) -> None:
         self._turn = (self._turn + 1) % len(self._left)
 
     def exhausted(self, *, left_out: bool) -> None:

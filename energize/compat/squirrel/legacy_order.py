@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,11 +61,11 @@ class _DrawCursor:
             self._used = 0
         return self._drawn[self._used]
 
-    def advance(self) -> None:
+    def advance(self, item: Any, where: Callable[[], str]) -> None:
         self._used += 1
 
     def exhausted(self, *, left_out: bool) -> None:
-        self.advance()
+        self._used += 1
 
     def state(self) -> State:
         return {**self._before, "used": self._used}

@@ -1,0 +1,1 @@
+"""Shares in what items cost, instead of in how many they are."""
