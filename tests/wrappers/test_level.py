@@ -1,0 +1,460 @@
+"""Micro batches of one global batch that cost the same."""
+
+from __future__ import annotations
+
+import logging
+import math
+import pickle
+from itertools import chain, islice
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from energize import (
+    BatchDataset,
+    BlendDataset,
+    ComposedDataset,
+    ConfigError,
+    EncoderError,
+    FilterDataset,
+    ItemCost,
+    LevelBufferDataset,
+    LevelDataset,
+    ListSource,
+    LogSampleDataset,
+    MapDataset,
+    NotIndexedError,
+    PackingDataset,
+    RepeatDataset,
+    ShuffleDataset,
+    SkipSample,
+    Stage,
+    StagedDataset,
+    StagePlan,
+    StateMismatchError,
+    WorkerConfig,
+    get_loader,
+)
+from energize.errors import ColumnError
+from energize.packing import attention_cost
+from energize.testing import check_topology
+from energize.wrappers.advanced import AdvancedDataset
+from tests.support.datasets import costly, noisy
+
+
+def lengths(count, start=0, seed=0, name="texts"):
+    """Texts of skewed lengths: each sample is its number, and its length a column."""
+    drawn = np.random.default_rng(seed).lognormal(4, 0.9, count)
+    tokens = np.clip(drawn, 4, 500).astype(int).tolist()
+    return ListSource(range(start, start + count), name=name, columns={"tokens": tokens})
+
+
+def blended():
+    texts, others = lengths(500), lengths(300, 1000, seed=1, name="others")
+    return BlendDataset((ShuffleDataset(texts), 2), (ShuffleDataset(others), 1))
+
+
+def costs_of(source, numbers):
+    tokens = source.column("tokens").values
+    return [int(tokens[number]) for number in numbers]
+
+
+class TestGlobalBatches:
+    """What they hold is what they would hold without levelling."""
+
+    @given(
+        count=st.integers(1, 70),
+        batch=st.integers(1, 5),
+        batches=st.integers(1, 6),
+        epochs=st.sampled_from([1, None]),
+        seed=st.integers(0, 9),
+    )
+    def test_they_hold_the_samples_of_the_plain_order(self, count, batch, batches, epochs, seed):
+        data = ShuffleDataset(lengths(count, seed=seed))
+        data = data if epochs else RepeatDataset(data)
+        whole = batch * batches
+        plain = BatchDataset(data, batch, list)
+        level = BatchDataset(data, batch, list, level="tokens", global_batch_size=whole)
+        assert level.size == plain.size
+        per_epoch = -(-count // batch) if epochs else 4 * batches
+        for epoch in range(2):
+            first = epoch * per_epoch
+            for start in range(first, first + per_epoch, batches):
+                at = np.arange(start, min(start + batches, first + per_epoch))
+                held, expected = (
+                    sorted(number for each in dataset.at(at) for number in each)
+                    for dataset in (level, plain)
+                )
+                assert held == expected
+                assert list(map(len, level.at(at))) == list(map(len, plain.at(at)))
+
+    def test_the_last_samples_that_fill_no_batch_are_those_of_the_plain_order(self):
+        data = ShuffleDataset(lengths(21))
+        plain = BatchDataset(data, 4, list)
+        level = BatchDataset(data, 4, list, level="tokens", global_batch_size=8)
+        for epoch in range(3):
+            assert level.at([6 * epoch + 5]) == plain.at([6 * epoch + 5])
+        dropping = BatchDataset(data, 4, list, level="tokens", global_batch_size=8, drop_last=True)
+        assert dropping.size == 5
+        assert sorted(chain(*dropping.at(range(5)))) == sorted(chain(*plain.at(range(5))))
+
+    def test_what_functions_draw_for_a_sample_is_what_they_drew_without_levelling(self):
+        data = MapDataset(RepeatDataset(ShuffleDataset(lengths(50))), noisy)
+        level = LevelDataset(data, 2, global_batch_size=10, cost="tokens")
+        items = level.at(range(200))
+        assert items != data.at(range(200))
+        assert sorted(items) == sorted(data.at(range(200)))
+
+    def test_micro_batches_cost_the_same(self):
+        source = lengths(4096)
+        level = BatchDataset(
+            RepeatDataset(ShuffleDataset(source)), 8, list, level="tokens", global_batch_size=512
+        )
+        plain = BatchDataset(RepeatDataset(ShuffleDataset(source)), 8, list)
+        for start in range(0, 640, 64):
+            at = range(start, start + 64)
+            worst = [
+                max(costs) / (sum(costs) / 64)
+                for costs in (
+                    [sum(costs_of(source, batch)) for batch in dataset.at(at)]
+                    for dataset in (level, plain)
+                )
+            ]
+            assert worst[0] <= 1.05
+            assert worst[1] > 1.4
+
+    def test_rows_of_a_rank_that_accumulates_cost_the_same(self):
+        source = lengths(4096)
+        level = BatchDataset(
+            RepeatDataset(ShuffleDataset(source)), 8, list, level="tokens", global_batch_size=512
+        )
+        costs = [sum(costs_of(source, batch)) for batch in level.at(range(64))]
+        for world in (2, 4, 8, 16, 32, 64):
+            ranks = [sum(costs[rank::world]) for rank in range(world)]
+            assert max(ranks) / (sum(ranks) / world) <= 1.05
+
+    def test_it_is_the_same_on_ranks_with_workers(self):
+        level = BatchDataset(blended(), 2, list, level="tokens", global_batch_size=16)
+        expected = level.at(range(48))
+        for world, workers in ((2, 2), (4, 0), (8, 0)):
+            loaders = [
+                get_loader(level, worker_config=WorkerConfig(rank, world, workers))
+                for rank in range(world)
+            ]
+            came = [None] * 48
+            for rank, loader in enumerate(loaders):
+                with loader:
+                    items = iter(loader)
+                    came[rank::world] = [next(items) for _ in range(48 // world)]
+                    assert loader.accumulation_steps == 8 // world
+            assert came == expected
+        check_topology(level, items=30)
+
+    def test_a_state_inside_of_a_global_batch_goes_on_with_other_ranks(self):
+        level = BatchDataset(blended(), 2, list, level="tokens", global_batch_size=16)
+        expected = level.at(range(40))
+        loader = get_loader(level, worker_config=WorkerConfig(0, 4, 0))
+        items = iter(loader)
+        for _ in range(3):
+            next(items)
+        state = loader.state_dict()
+        came = []
+        for rank in range(2):
+            other = get_loader(level, worker_config=WorkerConfig(rank, 2, 0))
+            other.load_state_dict(state)
+            items = iter(other)
+            came.append([next(items) for _ in range(14)])
+        assert [batch for step in zip(*came, strict=True) for batch in step] == expected[12:40]
+
+
+class TestPositions:
+    def test_refs_and_consumption_agree(self):
+        level = BatchDataset(blended(), 3, list, level="tokens", global_batch_size=12)
+        for n in range(60):
+            counted = np.bincount(level.refs(np.arange(n)).source, minlength=2)
+            assert level.consumed(n).tolist() == counted.tolist()
+
+    def test_of_an_epoch_that_ends_in_the_middle(self):
+        level = LevelDataset(ShuffleDataset(lengths(23)), 3, global_batch_size=6, cost="tokens")
+        reached = [level.reached(n)[0] for n in (0, 1, 6, 19, 23, 24)]
+        assert reached == [0, 6, 6, 23, 23, 29]
+        assert level.taken(6) is None
+        for n in range(50):
+            assert level.consumed(n).tolist() == [n]
+
+    def test_a_later_stage_goes_on_after_the_global_batches_that_were_begun(self):
+        source = lengths(100)
+
+        def stage(name, start, end):
+            blend = BlendDataset(
+                (ShuffleDataset(source), 1), (ShuffleDataset(lengths(9, 1000, name=name)), 1)
+            )
+            batches = BatchDataset(blend, 2, list, level="tokens", global_batch_size=8)
+            return Stage(name, start, end, dataset=batches)
+
+        staged = StagedDataset(StagePlan([stage("one", 0, 6), stage("two", 6, 20)]))
+        first, second = (
+            [n for n in chain(*staged.at(range(*span))) if n < 1000] for span in ((0, 6), (6, 20))
+        )
+        assert len({*first, *second}) == len(first) + len(second)
+        begun = [n for n in chain(*staged.inputs[0].at(range(8))) if n < 1000]
+        assert not {*begun} & {*second}
+
+    def test_far_positions_cost_what_near_ones_do(self):
+        level = LevelDataset(
+            RepeatDataset(ShuffleDataset(lengths(23))), 3, global_batch_size=6, cost="tokens"
+        )
+        far = 6 * (10**15)
+        plain = level.inputs[0].at(range(far, far + 6))
+        assert sorted(level.at(range(far, far + 6))) == sorted(plain)
+
+    def test_a_pickled_one_knows_nothing_that_was_computed(self):
+        level = BatchDataset(blended(), 3, list, level="tokens", global_batch_size=12)
+        expected = level.at(range(9))
+        again = pickle.loads(pickle.dumps(level))
+        assert again.describe() == level.describe()
+        assert "_order" not in again.inputs[0].__dict__
+        assert again.at(range(9)) == expected
+
+    def test_it_passes_through_maps_and_advances(self):
+        below = LevelDataset(ShuffleDataset(lengths(24)), 2, global_batch_size=6, cost="tokens")
+        batches = BatchDataset(LogSampleDataset(MapDataset(below, str)), 2, list)
+        assert batches.global_batch_size == 6
+        assert BatchDataset(ShuffleDataset(lengths(24)), 2, list).global_batch_size is None
+        assert AdvancedDataset(below, 6).at(range(3)) == below.at(range(6, 9))
+
+
+class TestStates:
+    def batches(self, cost):
+        return BatchDataset(ShuffleDataset(lengths(40)), 2, list, level=cost, global_batch_size=8)
+
+    @staticmethod
+    def after(dataset, steps):
+        loader = get_loader(dataset)
+        items = iter(loader)
+        for _ in range(steps):
+            next(items)
+        return loader.state_dict()
+
+    def test_between_two_global_batches_the_cost_may_change(self, caplog):
+        loader = get_loader(self.batches(squared_tokens))
+        with caplog.at_level(logging.WARNING):
+            loader.load_state_dict(self.after(self.batches("tokens"), 8))
+        assert "what levels global batches" in caplog.text
+        assert next(iter(loader)) == self.batches(squared_tokens).at([8])[0]
+
+    def test_inside_of_one_it_may_not(self):
+        state = self.after(self.batches("tokens"), 7)
+        with pytest.raises(StateMismatchError, match=r"(?s)LevelDataset.*cost.*squared_tokens"):
+            get_loader(self.batches(squared_tokens)).load_state_dict(state)
+
+    def test_nor_may_another_function_of_the_same_columns_take_its_place(self):
+        state = self.after(self.batches(squared_tokens), 7)
+        with pytest.raises(StateMismatchError, match=r"cost.function was .*squared_tokens"):
+            get_loader(self.batches(attention_cost)).load_state_dict(state)
+        fitting = get_loader(self.batches(squared_tokens))
+        fitting.load_state_dict(state)
+        assert next(iter(fitting)) == self.batches(squared_tokens).at([7])[0]
+
+    def test_a_plain_order_is_another_one(self):
+        state = self.after(self.batches("tokens"), 8)
+        plain = BatchDataset(ShuffleDataset(lengths(40)), 2, list)
+        with pytest.raises(StateMismatchError, match="LevelDataset"):
+            get_loader(plain).load_state_dict(state)
+
+
+def yielding(items):
+    yield from items
+
+
+def squared_tokens(tokens):
+    return tokens**2
+
+
+def patches_or_tokens(tokens=0, width=0, height=0):
+    return tokens + width * height / 196
+
+
+class TestCosts:
+    def test_a_function_of_columns_that_some_sources_lack(self):
+        texts = lengths(30)
+        photographs = ListSource(
+            range(100, 130),
+            name="photographs",
+            columns={"width": [14 * (1 + n) for n in range(30)], "height": [280] * 30},
+        )
+        blend = BlendDataset((texts, 1), (photographs, 1))
+        level = LevelDataset(blend, 2, global_batch_size=8, cost=patches_or_tokens)
+        costs = level.cost.of(blend, np.arange(8))
+        items = blend.at(range(8))
+        assert costs.tolist() == [
+            20.0 * (n - 99) if n >= 100 else float(costs_of(texts, [n])[0]) for n in items
+        ]
+
+    def test_attention(self):
+        level = LevelDataset(lengths(8), 2, global_batch_size=8, cost=attention_cost)
+        tokens = level.sources[0].column("tokens").values
+        assert level.cost.of(lengths(8), np.arange(8)).tolist() == [
+            attention_cost(int(each)) for each in tokens
+        ]
+
+    @pytest.mark.parametrize("bad", [0, -3, math.nan, math.inf])
+    def test_a_cost_that_is_none_names_the_sample(self, bad):
+        source = ListSource("abcd", name="letters", columns={"tokens": [1.0, 2.0, bad, 1.0]})
+        level = LevelDataset(source, 2, global_batch_size=4, cost="tokens")
+        with pytest.raises(ColumnError, match=rf"letters.* 2.*its cost is {bad:g}.*above 0"):
+            level.at([0])
+
+    def test_a_source_that_has_no_column_for_it(self):
+        bare = ListSource(range(4), name="bare")
+        for cost in (patches_or_tokens, lambda size=0: size):
+            level = LevelDataset(bare, 2, global_batch_size=4, cost=cost)
+            with pytest.raises(ColumnError, match=r"bare.* 0: its cost is 0"):
+                level.at([0])
+
+    @pytest.mark.parametrize(
+        ("options", "error", "message"),
+        [
+            ({"level": "token"}, ColumnError, "no column 'token'; did you mean 'tokens'"),
+            ({"level": lambda words: words}, ColumnError, "no column 'words'"),
+            ({"level": lambda: 1}, ConfigError, "has no parameters"),
+            ({"level": 3}, ConfigError, "a cost is the name of a column, or a function"),
+            ({"global_batch_size": 7}, ConfigError, r"BatchDataset: .* 7 .*batches of 2"),
+            ({"global_batch_size": 0}, ConfigError, r"BatchDataset: global_batch_size is a whole"),
+            ({"global_batch_size": None}, ConfigError, "level is given, and global_batch_size"),
+            ({"level": None}, ConfigError, "global_batch_size is given, and level is not"),
+            ({"batcher": yielding}, ConfigError, "a batcher that yields"),
+        ],
+    )
+    def test_mistakes(self, options, error, message):
+        given = {"batcher": list, "level": "tokens", "global_batch_size": 8} | options
+        with pytest.raises(error, match=message):
+            BatchDataset(lengths(20), 2, **given)
+
+    def test_a_column_of_words(self):
+        source = ListSource("abcd", name="letters", columns={"tokens": ["x", "y", "x", "y"]})
+        with pytest.raises(ColumnError, match="has words, such as 'x'"):
+            LevelDataset(source, 2, global_batch_size=4, cost="tokens")
+
+    def test_batches_of_another_size(self):
+        level = LevelDataset(lengths(20), 2, global_batch_size=8, cost="tokens")
+        with pytest.raises(ConfigError, match=r"batches have 4 items, and LevelDataset .* of 2"):
+            BatchDataset(MapDataset(level, str), 4, list)
+        buffered = LevelBufferDataset(lengths(20), 8, 2, lambda item: item + 1)
+        with pytest.raises(ConfigError, match="batches have 3 items, and LevelBufferDataset"):
+            BatchDataset(buffered, 3, list)
+
+    def test_a_stream(self):
+        with pytest.raises(NotIndexedError, match=r"FilterDataset.*LevelBufferDataset"):
+            LevelDataset(FilterDataset(lengths(9), bool), 2, global_batch_size=4, cost="tokens")
+
+
+class TestLoaders:
+    def batches(self):
+        return BatchDataset(lengths(64), 2, list, level="tokens", global_batch_size=16)
+
+    def test_another_global_batch_size(self):
+        with pytest.raises(ConfigError, match=r"24 is given, and BatchDataset .* of 16"):
+            get_loader(self.batches(), global_batch_size=24)
+        composed = ComposedDataset(costly(24), batch_size=2, global_batch_size=4)
+        with pytest.raises(ConfigError, match=r"6 is given, and ComposedDataset .* of 4"):
+            get_loader(composed, global_batch_size=6)
+
+    def test_the_same_one_or_several_of_them(self):
+        config = WorkerConfig(0, 2, 0)
+        for size, steps in ((None, 4), (16, 4), (32, 8)):
+            loader = get_loader(self.batches(), worker_config=config, global_batch_size=size)
+            assert loader.accumulation_steps == steps
+
+    def test_weights_that_change_act_from_the_next_global_batch_on(self):
+        level = BatchDataset(blended(), 2, list, level="tokens", global_batch_size=16)
+        loader = get_loader(level)
+        items = iter(loader)
+        came = [next(items) for _ in range(3)]
+        loader.set_weights({"texts": 1, "others": 0}, at_step=5)
+        came += [next(items) for _ in range(21)]
+        assert came[:8] == level.at(range(8))
+        others = [sum(number >= 1000 for number in chain(*came[n : n + 8])) for n in (0, 8, 16)]
+        assert others[0] > 0 == others[1] == others[2]
+        assert len(set(chain(*came))) == 48
+        again = get_loader(level)
+        again.load_state_dict(loader.state_dict())
+        assert next(iter(again)) == next(items)
+
+    def test_ranks_that_global_batches_cannot_be_shared_out_to_are_told(self, caplog):
+        with caplog.at_level(logging.WARNING):
+            loader = get_loader(self.batches(), worker_config=WorkerConfig(0, 3, 0))
+            next(iter(loader))
+        assert "8 micro batches cannot be shared out evenly to 3 ranks" in caplog.text
+        assert "1, 2, 4, 8" in caplog.text
+
+
+class TestStreams:
+    """Levelled in each lane, some items at a time."""
+
+    def stream(self, count=4000):
+        return FilterDataset(RepeatDataset(ShuffleDataset(lengths(count))), lambda n: n % 5 > 0)
+
+    def test_batches_cost_what_the_items_they_were_chosen_among_cost_on_average(self):
+        source = lengths(4000)
+        tokens = source.column("tokens").values
+        level = LevelBufferDataset(self.stream(), 256, 8, lambda n: tokens[n])
+        batches = BatchDataset(level, 8, list)
+        config = [WorkerConfig(rank, 4, 0) for rank in range(4)]
+        loaders = [get_loader(batches, worker_config=each) for each in config]
+        steps = list(zip(*(list(islice(each, 32)) for each in loaders), strict=True))
+        worst = [
+            max(costs) / np.mean(costs)
+            for costs in ([tokens[batch].sum() for batch in step] for step in steps)
+        ]
+        plain = iter(BatchDataset(self.stream(), 8, list))
+        alone = [tokens[next(plain)].sum() for _ in range(128)]
+        assert max(worst) < 1.15
+        assert np.std(alone) / np.mean(alone) > 0.25
+
+    def test_packs(self):
+        packs = PackingDataset(lengths(90), 12, threes, list)
+        level = BatchDataset(LevelBufferDataset(packs, 8, 2, cost_of_pack), 2, list)
+        came = [number for batch in level for pack in batch for number in pack]
+        assert sorted(came) == list(range(90))
+
+    def test_what_the_cost_skips_is_left_out_and_batches_stay_whole(self):
+        def cost(number):
+            if number % 3 == 0:
+                raise SkipSample
+            return number
+
+        level = BatchDataset(LevelBufferDataset(ListSource(range(24)), 8, 4, cost), 4, list)
+        batches = list(level)
+        assert sorted(chain(*batches)) == [n for n in range(24) if n % 3]
+        assert list(map(len, batches)) == [4] * 4
+        assert sorted(batches[0] + batches[1]) == [n for n in range(12) if n % 3]
+
+    @pytest.mark.parametrize("bad", [0, -1.5, math.nan, "7"])
+    def test_a_cost_that_is_none_names_the_sample(self, bad):
+        samples = [{"__key__": f"key-{n}", "cost": 1 if n != 2 else bad} for n in range(4)]
+        level = LevelBufferDataset(ListSource(samples), 4, 2, lambda sample: sample["cost"])
+        with pytest.raises(EncoderError, match="key-2"):
+            list(level)
+
+    def test_a_field(self):
+        samples = [{"__key__": str(n), "ids": [0] * n} for n in (9, 8, 1, 2)]
+        level = LevelBufferDataset(ListSource(samples), 4, 2, "ids")
+        assert [sample["__key__"] for sample in level] == ["9", "1", "8", "2"]
+        with pytest.raises(EncoderError, match="no field 'id'; it has"):
+            list(LevelBufferDataset(ListSource(samples), 4, 2, ItemCost("id")))
+
+    @pytest.mark.parametrize("sizes", [(5, 2), (1, 2), (0, 1), (4, 0)])
+    def test_sizes(self, sizes):
+        with pytest.raises(ConfigError, match="LevelBufferDataset"):
+            LevelBufferDataset(ListSource("abcd"), *sizes, len)
+
+
+def threes(items):
+    return [items[start : start + 3] for start in range(0, len(items), 3)]
+
+
+def cost_of_pack(pack):
+    return 1 + sum(pack)
