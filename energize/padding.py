@@ -6,6 +6,7 @@ import copy
 from typing import Any, TypeVar
 
 from energize.late import torch
+from energize.sample_weights.samples import zeroed
 
 T = TypeVar("T")
 
@@ -38,7 +39,11 @@ def is_padding(item: Any) -> bool:
 
 
 def marked(item: T) -> T:
-    """A shallow copy of an item that says that it is padding, where its type can say it."""
+    """A shallow copy of an item that says that it is padding, where its type can say it.
+
+    Its samples have the weight 0, where it has a place for weights.
+    """
+    item = zeroed(item)
     if isinstance(item, dict):
         other: Any = copy.copy(item)
         other[PADDING] = True

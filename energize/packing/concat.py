@@ -8,6 +8,8 @@ from typing import Any, TypeVar, overload
 
 from energize.errors import ConfigError, nearest
 from energize.late import torch
+from energize.sample_weights.batches import joined_weights
+from energize.sample_weights.places import OWN, WEIGHT, WEIGHTS
 from energize.samples.structure import build, fields_of, is_record
 
 T = TypeVar("T")
@@ -42,7 +44,9 @@ def concat_pack(
       last one ends, which attention over sequences of various lengths takes;
     - `max_seqlen`: the length of the longest, an int;
     - `position_ids`: an int64 tensor, for each token its place in its own sample; unless it is
-      one of `fields`.
+      one of `fields`;
+    - `sample_weights`: a float32 tensor of n numbers, how much each sample counts in the loss,
+      where any of them has a weight.
 
     A pack has the `__key__`s of its samples with commas between them, their `__sources__` one after
     the other, those entries of `__subflavors__` in which all agree, and no `__restore_key__` yet.
@@ -65,6 +69,8 @@ def concat_pack(
     if not samples:
         raise ConfigError("concat_pack: there are no samples; leave empty packs out")
     rows = [_checked_row(sample, i, fields, flatten) for i, sample in enumerate(samples)]
+    for row in rows if any(OWN in each for each in rows) else ():
+        row.setdefault(OWN, None)
     _check_alike(rows)
     tensors = {name: _tensors(rows, name) for name in fields}
     lengths = [len(each) for each in tensors[fields[0]]]
@@ -89,6 +95,9 @@ def concat_pack(
             pack[name] = list(chain.from_iterable(map(_listed, values)))
         else:
             pack[name] = _METADATA[name](values) if name in _METADATA else values
+    weights = joined_weights(samples)
+    if weights is not None:
+        pack[WEIGHTS] = weights
     return build(into, pack, "a pack")
 
 
@@ -102,6 +111,7 @@ def _checked_row(
             f"{number} of the pack is a {type(sample).__name__}"
         )
     row = dict.fromkeys(flatten) | fields_of(sample)
+    row = {name: value for name, value in row.items() if name not in (WEIGHT, WEIGHTS)}
     for name in fields:
         if name not in row or row[name] is None:
             raise ConfigError(

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, Self
 
 from energize.errors import ConfigError
+from energize.late import torch
 from energize.padding import Markable
 from energize.samples.pinning import pin_memory
 from energize.samples.source_info import SourceInfo
@@ -26,6 +27,11 @@ class Sample(Markable):
     until a loader delivers what was made of it: then it is what `Loader.restore_sample` finds that
     by, and `__stored_key__` is what it was.
 
+    `__sample_weight__` is how much the sources of the sample say that it counts in the loss; an
+    encoder adds to that what it says, in a field `sample_weight` of its own type. `sample_weights`
+    is for what is made of several samples: the weights of these, float32. Both are passed on too,
+    and None where nobody gives a weight.
+
     >>> @dataclass
     ... class Tokens(Sample):
     ...     ids: list[int]
@@ -39,6 +45,8 @@ class Sample(Markable):
     __restore_key__: RestoreKey = ()
     __subflavors__: dict[str, Any] | None = None
     __sources__: tuple[SourceInfo, ...] | None = None
+    __sample_weight__: float | None = field(default=None, repr=False)
+    sample_weights: torch.Tensor | None = field(default=None, repr=False)
 
     @classmethod
     def derive_from(cls, base_sample: Sample | Mapping[str, Any], **values: Any) -> Self:
@@ -66,12 +74,12 @@ class Sample(Markable):
     def from_joined(cls, *args: Any, **kwargs: Any) -> Self:
         """A sample of this type from those that a join puts together.
 
-        The first one is the primary: it gives key, restore key and subflavors. Its fields come
-        first; of fields with one name the value of the last sample is taken. Sources of all are
-        listed, in their order. None stands for a sample that has no match, and gives nothing. The
-        samples may be crude, and named (`from_joined(image=..., text=...)`): their names are for
-        types that override this method. Raises `ConfigError` without a primary, for a field that
-        this type does not have, and for one that it needs and nothing gives.
+        The first one is the primary: it gives key, restore key, subflavors and weight. Its fields
+        come first; of fields with one name the value of the last sample is taken. Sources of all
+        are listed, in their order. None stands for a sample that has no match, and gives nothing.
+        The samples may be crude, and named (`from_joined(image=..., text=...)`): their names are
+        for types that override this method. Raises `ConfigError` without a primary, for a field
+        that this type does not have, and for one that it needs and nothing gives.
 
         >>> @dataclass
         ... class Captioned(Sample):
@@ -109,8 +117,8 @@ text='a cat', lang='en')
         return pin_memory(self)
 
 
-METADATA = frozenset(field.name for field in fields(Sample))
-"""The fields that say what a sample is and where it comes from."""
+METADATA = frozenset(each.name for each in fields(Sample))
+"""The fields that say what a sample is, where it comes from, and how much it counts."""
 
 
 def _metadata(sample: Any) -> dict[str, Any]:
@@ -134,4 +142,8 @@ def _own_fields(sample: Any) -> dict[str, Any]:
             f"a join puts samples together (dataclasses or dicts), got a {type(sample).__name__}"
         )
     values = dict(sample) if isinstance(sample, Mapping) else fields_of(sample)
-    return {name: value for name, value in values.items() if not name.startswith("__")}
+    return {
+        name: value
+        for name, value in values.items()
+        if not (name.startswith("__") or name in METADATA)
+    }

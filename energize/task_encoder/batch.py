@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Self
 
+from energize.late import torch
 from energize.padding import Markable
 from energize.samples.pinning import pin_memory
 from energize.samples.sample import METADATA, RestoreKey
@@ -24,6 +25,10 @@ class Batch(Markable):
     `__restore_key__` is the key of the batch, by which `Loader.restore_sample` finds it, and
     `__stored_key__` the list of the keys of its samples.
 
+    `sample_weights` is how much each of its samples counts in the loss: float32 of shape
+    (samples,), of packs (packs, pieces) with 0 where one has fewer; None where nobody says, so that
+    all count the same. A dataset sets it; a batch that was made with it keeps what it has.
+
     >>> from energize import TextSample
     >>> @dataclass
     ... class TextBatch(Batch):
@@ -38,6 +43,7 @@ class Batch(Markable):
     __restore_key__: RestoreKey | list[RestoreKey] | None = None
     __subflavors__: list[dict[str, Any] | None] | None = None
     __sources__: list[tuple[SourceInfo, ...] | None] | None = None
+    sample_weights: torch.Tensor | None = field(default=None, repr=False)
 
     @classmethod
     def from_samples(cls, samples: Sequence[Any], **values: Any) -> Self:
@@ -51,7 +57,7 @@ class Batch(Markable):
     @classmethod
     def derive_from(cls, base_batch: Batch, **values: Any) -> Self:
         """A batch of this type with the metadata of `base_batch` and `values` as its fields."""
-        kept = {name: getattr(base_batch, name) for name in METADATA}
+        kept = {name: getattr(base_batch, name) for name in METADATA if hasattr(base_batch, name)}
         return cls(**kept | values)
 
     def pin_memory(self) -> Self:

@@ -9,6 +9,7 @@ import numpy as np
 
 from energize.errors import ConfigError
 from energize.late import torch
+from energize.sample_weights.places import WEIGHTS
 from energize.samples.field_types import declared_types
 from energize.samples.structure import build, is_record, type_fields
 from energize.task_encoder.concat import concat_pad
@@ -103,6 +104,9 @@ def filled_from(samples: Sequence[Any], kind: type[T], given: dict[str, Any]) ->
     for name, value in values.items():
         if declared.get(name) is torch.Tensor and _numbers(value):
             values[name] = torch.tensor(value)
+    weights = None if WEIGHTS in given else _BATCHING.weights(samples)
+    if weights is not None:
+        values[WEIGHTS] = weights
     return build(kind, values | given, f"a batch of {type(samples[0]).__name__}")
 
 

@@ -58,12 +58,15 @@ def generic_concat(batch: Sequence[Any]) -> Any:
     """Batches of one structure joined into one, field by field at any depth.
 
     Tensors are joined by `concat_pad`, lists end to end; records (dataclasses, named tuples, dicts)
-    field by field, into a record of the type of the first. Of anything else a list is made.
+    field by field, into a record of the type of the first. A number `weight`, as of all samples of
+    a batch, becomes a float32 tensor with an entry for each sample; `sample_weights` are joined,
+    with 1 for samples of batches without. Of anything else a list is made.
 
-    Raises `ConfigError` naming the field where types or fields differ.
+    Raises `ConfigError` naming the field where types or fields differ, and `WeightError` for a
+    batch whose weight cannot be given to its samples, as nothing tells how many there are.
 
     >>> generic_concat([{"__key__": ["a"], "weight": 0.5}, {"__key__": ["b"], "weight": 1.0}])
-    {'__key__': ['a', 'b'], 'weight': [0.5, 1.0]}
+    {'__key__': ['a', 'b'], 'weight': tensor([0.5000, 1.0000])}
     """
     return _CONCATENATION.join(list(batch))
 

@@ -9,6 +9,7 @@ from energize.cache.active import active_pool
 from energize.cache.base import CachePool, FileStore
 from energize.dataset import Dataset
 from energize.errors import ConfigError
+from energize.sample_weights.places import WEIGHT, WEIGHTS
 from energize.samples.crude import CrudeSample
 from energize.samples.structure import build, fields_of, is_record, is_record_type
 from energize.task_encoder import pipeline
@@ -289,4 +290,8 @@ def _converted(value: Any, kind: type[T] | None) -> T:
             f"a {kind.__name__} is filled by name from a dataclass, a named tuple or a dict, got a "
             f"{type(value).__name__}"
         )
-    return build(kind, fields_of(value), f"a {type(value).__name__}")
+    fields = fields_of(value)
+    for name in (WEIGHT, WEIGHTS):
+        if fields.get(name, value) is None:
+            del fields[name]
+    return build(kind, fields, f"a {type(value).__name__}")

@@ -1,0 +1,284 @@
+"""Weights in Python trees: what they leave as it is; drawn by one mix, weighed by another."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections import Counter
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from energize import (
+    BatchDataset,
+    BlendDataset,
+    ConcatDataset,
+    ConfigError,
+    Dataset,
+    EncoderError,
+    FilterDataset,
+    ListSource,
+    MapDataset,
+    SampleWeightDataset,
+    Schedule,
+    ShuffleDataset,
+    SkipSample,
+    WeightError,
+    generic_batch,
+)
+from energize.loader.state import packed_state, unpacked_state
+from energize.sample_weights import weight_of
+from energize.testing import check_resume, check_topology
+from energize.wrappers.importance import effective_part
+from tests.support.loading import loader_of, prints, take
+
+
+def rows(name: str, count: int = 20) -> Dataset[Any]:
+    samples = [{"__key__": f"{name}{i}"} for i in range(count)]
+    return ShuffleDataset(ListSource(samples, name=name))
+
+
+def noisy(sample: dict[str, Any]) -> dict[str, Any]:
+    return {**sample, "noise": random.random()}
+
+
+def unweighed(items: Any) -> list[Any]:
+    return [{name: x for name, x in item.items() if "weight" not in name} for item in items]
+
+
+def even(sample: dict[str, Any]) -> bool:
+    return int(sample["__key__"][1:]) % 2 == 0
+
+
+def kept_laws(dataset: Dataset[Any]) -> None:
+    """Those of resuming, and of a few topologies."""
+    check_resume(dataset, items=12, lanes=(1, 3))
+    check_topology(
+        dataset, world_sizes=(1, 3), num_workers=(0, 2), epochs=1, items=12, lanes=(1, 3)
+    )
+
+
+TREES = {
+    "a source": lambda w: MapDataset(w(rows("a"), 0.5), noisy),
+    "between maps": lambda w: MapDataset(w(MapDataset(rows("a"), noisy), 2), noisy),
+    "a blend": lambda w: BlendDataset((w(rows("a"), 2), 2), (rows("b"), 1)),
+    "a blend in a blend": lambda w: BlendDataset(
+        (w(BlendDataset((rows("a"), 1), (w(rows("b"), 3), 2)), 0.1), 3), (rows("c"), 1)
+    ),
+    "a stream": lambda w: MapDataset(w(FilterDataset(rows("a"), even), 0.5), noisy),
+    "a map of a stream": lambda w: MapDataset(
+        w(MapDataset(FilterDataset(rows("a"), even), noisy), 0.5), noisy
+    ),
+    "parts": lambda w: ConcatDataset(w(rows("a"), 0.5), rows("b")),
+}
+
+
+@pytest.mark.parametrize("name", TREES)
+def test_weights_change_no_order_and_no_draw(name):
+    weighed = TREES[name](SampleWeightDataset)
+    plain = TREES[name](lambda dataset, _: dataset)
+    assert any(weight_of(each) is not None for each in islice(weighed, 20))
+    assert unweighed(islice(weighed, 50)) == unweighed(islice(plain, 50))
+    assert weighed.key == plain.key
+    assert weighed.survey.digest == plain.survey.digest
+
+
+@pytest.mark.parametrize("name", TREES)
+def test_the_laws(name):
+    kept_laws(TREES[name](SampleWeightDataset))
+
+
+@pytest.mark.parametrize("name", ["a blend", "a map of a stream"])
+def test_a_run_goes_on_with_other_weights_and_is_told_so(name, caplog):
+    plain = TREES[name](lambda dataset, _: dataset)
+    with loader_of(plain, lanes=2) as loader:
+        take(loader, 7)
+        state, rest = loader.state_dict(), take(loader, 9)
+    with loader_of(TREES[name](SampleWeightDataset), lanes=2) as loader:
+        loader.load_state_dict(state)
+        resumed = take(loader, 9)
+    assert unweighed(resumed) == rest
+    assert any(weight_of(each) is not None for each in resumed)
+    assert "functions that are new: sample_weight=" in caplog.text
+
+
+def test_weights_multiply():
+    twice = SampleWeightDataset(SampleWeightDataset(rows("a"), 0.5), lambda sample: 3)
+    assert {weight_of(each) for each in twice} == {1.5}
+    assert SampleWeightDataset(rows("a"), 0).weight == 0.0
+    assert twice != SampleWeightDataset(SampleWeightDataset(rows("a"), 0.5), 3)
+    one = rows("a")
+    half = SampleWeightDataset(one, 0.5)
+    assert half == SampleWeightDataset(one, 0.5) != SampleWeightDataset(one, 0.25)
+
+
+def test_one_source_with_two_weights_is_read_for_both():
+    one = rows("a")
+    both = BlendDataset((SampleWeightDataset(one, 0.5), 1), (SampleWeightDataset(one, 2), 1))
+    assert len(both.inputs) == 2
+    assert Counter(weight_of(each) for each in both.at(range(100))) == {0.5: 50, 2.0: 50}
+    same = SampleWeightDataset(one, 0.5)
+    assert len(BlendDataset((same, 1), (same, 1)).inputs) == 1
+
+
+@pytest.mark.parametrize("weight", [-1, float("nan"), float("inf"), "2", None, True])
+def test_what_is_no_weight(weight):
+    with pytest.raises(WeightError, match="SampleWeightDataset: weight is"):
+        SampleWeightDataset(rows("a"), weight)
+    by_function = SampleWeightDataset(rows("a"), lambda sample: weight)
+    with pytest.raises(EncoderError, match=r"of sample 'a.*' by SampleWeightDataset"):
+        by_function[0]
+
+
+def test_items_without_a_place():
+    with pytest.raises(EncoderError, match=r"a int cannot be weighed.*Use a dict"):
+        SampleWeightDataset(ListSource([1]), 2)[0]
+    with pytest.raises(ConfigError, match="reads from datasets"):
+        SampleWeightDataset([1], 2)
+
+
+def test_a_function_may_skip():
+    def weight(sample):
+        if not even(sample):
+            raise SkipSample
+        return 2.0
+
+    assert all(even(each) for each in SampleWeightDataset(rows("a"), weight).at(range(20)))
+
+
+class TestTargets:
+    """Draw by `weight`, weigh by `target_weights`."""
+
+    def blend(self, *weights, inner=None, **options):
+        datasets = [rows(name) for name in "abcdef"[: len(weights)]]
+        return BlendDataset(list(zip(datasets, weights, strict=True)), **options)
+
+    @given(
+        st.lists(st.integers(1, 9), min_size=2, max_size=5),
+        st.lists(st.integers(0, 9), min_size=5, max_size=5),
+        st.lists(st.integers(1, 9), min_size=5, max_size=5),
+    )
+    @settings(max_examples=25, deadline=None)
+    def test_what_counts_is_the_target_mix_in_every_nesting(self, weights, targets, inner):
+        targets = [*targets[1 : len(weights)], targets[0] + 1]
+
+        def nested(**given):
+            part = BlendDataset(
+                (rows("x"), inner[0]), (rows("y"), inner[1]),
+                **({"target_weights": inner[2:4]} if given else {}),
+            )  # fmt: skip
+            pairs = [(rows(n), w) for n, w in zip("abcd", weights[1:], strict=False)]
+            return BlendDataset((part, weights[0]), *pairs, **given)
+
+        blend, plain = nested(target_weights=targets), nested()
+        counts = Counter()
+        for item in blend.at(range(60)):
+            counts[item["__key__"][0]] += 1
+        assert unweighed(blend.at(range(60))) == plain.at(range(60))
+        shares = np.array(blend.shares()) * blend.corrections()
+        asked = np.array(
+            [*(targets[0] * each / sum(inner[2:4]) for each in inner[2:4]), *targets[1:]]
+        )
+        assert np.allclose(shares, asked / asked.sum())
+
+    def test_factors_of_items(self):
+        blend = self.blend(3, 1, target_weights=[1, 1])
+        factors = {each["__key__"][0]: weight_of(each) for each in blend.at(range(40))}
+        assert factors == {"a": pytest.approx(2 / 3), "b": 2.0}
+
+    def test_by_name_and_over_batches(self):
+        named = {
+            name: BatchDataset(rows(name), 2, lambda s: {"__key__": [e["__key__"] for e in s]})
+            for name in ("web", "code")
+        }
+        blend = BlendDataset(
+            named, weights={"web": 3, "code": 1}, target_weights={"code": 1, "web": 1}
+        )
+        found = {
+            each["__key__"][0][0]: each["sample_weights"].tolist() for each in blend.at(range(9))
+        }
+        assert found == {"w": [pytest.approx(2 / 3)] * 2, "c": [2.0, 2.0]}
+
+    def test_right_at_every_slot_of_a_schedule(self):
+        rising = Schedule([(0, 1), (50, 3)], "step")
+        blend = self.blend(rising, 1, target_weights=[1, 1])
+        items = blend.at(range(100))
+        for part, factors in ((items[:50], (1.0, 1.0)), (items[50:], (2 / 3, 2.0))):
+            for each in part:
+                assert weight_of(each) == pytest.approx(factors[each["__key__"][0] == "b"])
+
+    def test_right_after_a_live_change(self):
+        blend = self.blend(1, 1, target_weights=[1, 1]).with_weights_from(40, [4, 1])
+        total = Counter()
+        for each in blend.at(range(40, 1040)):
+            total[each["__key__"][0]] += weight_of(each)
+        assert total["a"] == pytest.approx(total["b"], rel=0.01)
+
+    def test_right_after_a_loader_was_told_of_other_weights(self):
+        named = {"a": rows("a"), "b": rows("b")}
+        blend = BlendDataset(named, weights={"a": 1, "b": 1}, target_weights={"a": 1, "b": 1})
+        batches = BatchDataset(blend, 4, generic_batch)
+        with loader_of(batches) as loader:
+            take(loader, 3)
+            loader.set_weights({"a": 9, "b": 1})
+            changed = take(loader, 60)[-20:]
+            state, rest = loader.state_dict(), take(loader, 5)
+        pairs = [
+            (key[0], round(weight, 3))
+            for batch in changed
+            for key, weight in zip(batch["__key__"], batch["sample_weights"].tolist(), strict=True)
+        ]
+        assert set(pairs) == {("a", 0.556), ("b", 5.0)}
+        with loader_of(batches, workers=2) as loader:
+            loader.load_state_dict(state)
+            assert prints(take(loader, 5)) == prints(rest)
+
+    def test_a_cap(self, caplog):
+        with caplog.at_level(logging.INFO):
+            blend = self.blend(99, 1, target_weights=[1, 1], max_correction=10)
+        assert blend.corrections() == [pytest.approx(50 / 99), 10.0]
+        assert "by the factors 0.5051, 10; the effective sample size is 28" in caplog.text
+        assert effective_part([0.5, 0.25, 0.25], [1, 0, 0]) == 0.5
+
+    def test_over_streams(self):
+        blend = BlendDataset(
+            (FilterDataset(rows("a"), even), 3), (rows("b"), 1), target_weights=[1, 1]
+        )
+        kept_laws(blend)
+        factors = {each["__key__"][0]: weight_of(each) for each in islice(blend, 40)}
+        assert factors == {"a": pytest.approx(2 / 3), "b": 2.0}
+
+    def test_the_laws_and_other_targets_on_resume(self):
+        blend, plain = self.blend(3, 1, target_weights=[1, 2]), self.blend(3, 1)
+        kept_laws(blend)
+        state = packed_state(plain, plain.state_at(5))
+        assert unpacked_state(blend, state) == {"position": 5}
+
+    @pytest.mark.parametrize(
+        ("options", "told"),
+        [
+            ({"target_weights": [1]}, "1 values are given for 2 datasets"),
+            ({"target_weights": [1, None]}, "dataset 1 has no target weight"),
+            ({"target_weights": [1, -2]}, "target weight of dataset 1.*got -2"),
+            ({"target_weights": [1, float("nan")]}, "got nan"),
+            ({"target_weights": [0, 0]}, "all target weights are 0"),
+            ({"target_weights": 2}, "in a list or by name; got 2"),
+            ({"target_weights": {"a": 1}}, "the datasets have no names"),
+            ({"target_weights": [1, 1], "stop": "all_exhausted"}, "when a dataset is exhausted"),
+            ({"target_weights": [1, 1], "max_epochs": 2}, "when a dataset is exhausted"),
+            ({"target_weights": [1, 1], "max_correction": 0.5}, "a factor from 1 up; got 0.5"),
+            ({"max_correction": 2}, "limits what target_weights do"),
+        ],
+    )
+    def test_what_cannot_be(self, options, told):
+        with pytest.raises(ConfigError, match=told):
+            self.blend(3, 1, **options)
+        with pytest.raises(WeightError, match="'b' has a target weight and the weight 0"):
+            BlendDataset(
+                {"a": rows("a"), "b": rows("b")},
+                weights={"a": 1, "b": 0}, target_weights={"a": 1, "b": 1},
+            )  # fmt: skip
