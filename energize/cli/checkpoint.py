@@ -2,29 +2,28 @@
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.prompt import IntPrompt
-from rich.table import Table
-from rich.text import Text
 
-from energize.cli.mix_options import print_table, table_console
-from energize.cli.saved_states import SavedState, checked_ranks, one_of, read_states
-from energize.cursor import State
+from energize.cli.mix_options import table_console
+from energize.cli.saved_states import (
+    SavedState,
+    checked_ranks,
+    one_of,
+    read_states,
+    write_state,
+)
+from energize.cli.state_views import show_states
 from energize.errors import ConfigError
-from energize.late import torch
 from energize.loader.streams import StreamState, checked_lanes
 from energize.outline import unpacked
 from energize.ranks import Ranks
-
-_LANES_SHOWN, _WIDEST, _LONGEST = 64, 60, 80
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -46,7 +45,7 @@ def info(files: Inputs) -> None:
     for each in states:
         groups.setdefault(each.decides, []).append(each)
     for alike in groups.values():
-        _show(console, alike)
+        show_states(console, alike)
 
 
 @app.command("redist")
@@ -84,7 +83,7 @@ def redist(
     try:
         output.mkdir(parents=True, exist_ok=True)
         for name in names:
-            _write(found, output / name, new_world_size)
+            write_state(found, output / name, new_world_size)
     except OSError as reason:
         raise ConfigError(f"{output} cannot be written: {reason.strerror or reason}") from reason
     wrote = f"{len(names)} files, from {names[0]} to {names[-1]}" if names[1:] else names[0]
@@ -131,98 +130,3 @@ def _names(names: Sequence[str], ranks: int) -> list[str]:
         "".join([*first[:at], str(start + rank).zfill(width), *first[at + 1 :]])
         for rank in range(ranks)
     ]
-
-
-def _write(found: SavedState, file: Path, ranks: int) -> None:
-    """The state as it lay in its file, in the same format; in a list, once for each rank."""
-    content: Any = found.state
-    for key in reversed(found.keys):
-        content = {key: content} if isinstance(key, str) else [content] * ranks
-    staged = file.with_name(f"{file.name}.tmp")
-    if found.is_json:
-        staged.write_text(json.dumps(content), encoding="utf-8")
-    else:
-        torch.save(content, staged)
-    staged.replace(file)
-
-
-def _show(console: Console, alike: Sequence[SavedState]) -> None:
-    first = alike[0]
-    more = f" and {len(alike) - 1} more, all of them the same" if len(alike) > 1 else ""
-    console.print(f"{first.place}{more}", markup=False, style="bold", soft_wrap=True)
-    cursor = unpacked(first.state["cursor"], "cursor")
-    outline = unpacked(first.state["dataset"], "dataset")
-    console.print(f"  version: {first.state['version']}, digest: {first.state['digest']}")
-    console.print(f"  position: {_position(cursor)}", markup=False)
-    tree = outline.get("tree", {})
-    console.print(f"  dataset: {tree.get('kind', 'unknown')}", markup=False)
-    details = unpacked(first.state["details"], "details") if "details" in first.state else {}
-    if details.get("loop") is not None:
-        console.print(f"  a loop is {details['loop']} steps")
-    for name in details.get("functions", []):
-        told = name if len(name) <= _LONGEST else f"{name[: _LONGEST - 3]}..."
-        console.print(f"  calls {told}", markup=False, soft_wrap=True)
-    _show_sources(console, tree)
-    if "lanes" in cursor:
-        _show_lanes(console, StreamState.loaded(cursor))
-
-
-def _position(cursor: State) -> str:
-    position = f"{cursor.get('position', 0):,}"
-    if "lanes" not in cursor:
-        return f"{position} items delivered, those of all ranks"
-    return (
-        f"{position} items of epoch {cursor.get('epoch')} delivered, those of all ranks; step "
-        f"{cursor.get('step'):,} of the loop, {cursor['lanes']} lanes"
-    )
-
-
-def _show_sources(console: Console, tree: State) -> None:
-    table = Table(title="Sources", title_justify="left", box=SIMPLE_HEAD)
-    table.add_column("name", overflow="fold", min_width=12)
-    table.add_column("split", no_wrap=True)
-    table.add_column("samples", justify="right", no_wrap=True)
-    table.add_column("seed", justify="right", no_wrap=True)
-    for leaf in _leaves(tree):
-        count = leaf.get("count")
-        table.add_row(
-            Text(str(leaf.get("name", leaf.get("kind")))),
-            Text(str(leaf.get("split_part", "-"))),
-            f"{count:,}" if isinstance(count, int) else "-",
-            str(leaf.get("seed", "-")),
-        )
-    print_table(console, table)
-
-
-def _leaves(tree: Any) -> Iterator[State]:
-    """What an outline keeps of the sources; of a wide mix, names or no more than their number."""
-    inputs = tree.get("inputs") if isinstance(tree, dict) else None
-    if isinstance(inputs, dict):
-        names = inputs.get("names") or [f"{inputs.get('count')} datasets"]
-        yield from ({"name": name} for name in names)
-    elif inputs:
-        for each in inputs:
-            yield from _leaves(each)
-    elif isinstance(tree, dict):
-        yield tree
-
-
-def _show_lanes(console: Console, state: StreamState) -> None:
-    table = Table(title="Lanes", title_justify="left", box=SIMPLE_HEAD)
-    table.add_column("lane", justify="right", no_wrap=True)
-    table.add_column("items", justify="right", no_wrap=True)
-    table.add_column("bytes", justify="right", no_wrap=True)
-    table.add_column("state", overflow="fold", min_width=12)
-    for lane in range(min(state.lanes, _LANES_SHOWN)):
-        cursor = state.cursors.get(lane)
-        if cursor is None:
-            table.add_row(str(lane), "-", "-", "before its first item")
-            continue
-        text = json.dumps(cursor, separators=(",", ":"))
-        shown = text if len(text) <= _WIDEST else f"{text[: _WIDEST - 3]}..."
-        position = cursor.get("position", cursor.get("taken"))
-        told = f"{position:,}" if isinstance(position, int) else "-"
-        table.add_row(str(lane), told, f"{len(text):,}", Text(shown))
-    print_table(console, table)
-    if state.lanes > _LANES_SHOWN:
-        console.print(f"  and {state.lanes - _LANES_SHOWN} more lanes")

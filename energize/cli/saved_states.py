@@ -174,3 +174,16 @@ def checked_ranks(number: int) -> int:
     if number < 1:
         raise ConfigError(f"--new-world-size: expected 1 or more, got {number}")
     return number
+
+
+def write_state(found: SavedState, file: Path, ranks: int) -> None:
+    """The state as it lay in its file, in the same format; in a list, once for each rank."""
+    content: Any = found.state
+    for key in reversed(found.keys):
+        content = {key: content} if isinstance(key, str) else [content] * ranks
+    staged = file.with_name(f"{file.name}.tmp")
+    if found.is_json:
+        staged.write_text(json.dumps(content), encoding="utf-8")
+    else:
+        torch.save(content, staged)
+    staged.replace(file)

@@ -1,0 +1,461 @@
+"""Weights that change while a run goes on: from which step, in the state, on any topology."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import logging
+import os
+import signal
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from energize import (
+    BatchDataset,
+    BlendDataset,
+    ConcatDataset,
+    EpochizeDataset,
+    FilterDataset,
+    LevelDataset,
+    ListSource,
+    MapDataset,
+    PackingDataset,
+    RepeatDataset,
+    ShuffleDataset,
+    Stage,
+    StagedDataset,
+    StagePlan,
+    by_property,
+)
+from energize.errors import ConfigError, StateError, StateMismatchError, WeightError
+from tests.support.loading import loader_of, prints, take, with_pid
+
+ITEMS = [("a", 30), ("b", 40), ("c", 25)]
+
+
+def source(name, count):
+    columns = {
+        "tokens": [(1 + n % 9) * (5 if name == "b" else 1) for n in range(count)],
+        "quality": ["high" if n % 3 else "low" for n in range(count)],
+    }
+    samples = ListSource([(name, n) for n in range(count)], name=name, columns=columns)
+    return ShuffleDataset(samples)
+
+
+def mix(a=1, b=1, **options):
+    parts = {name: source(name, count) for name, count in ITEMS[:2]}
+    return BlendDataset(parts, weights={"a": a, "b": b}, **options)
+
+
+def batches(dataset, size=4):
+    return BatchDataset(MapDataset(dataset, tuple), size, list)
+
+
+def saved(loader):
+    return json.loads(json.dumps(loader.state_dict()))
+
+
+def shares(items, flat=True):
+    rows = [each for batch in items for each in batch] if flat else items
+    return Counter(name for name, _ in rows)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_the_next_step_has_the_new_weights_and_none_before_changed(workers, caplog):
+    caplog.set_level(logging.INFO, "energize")
+    before, changed = batches(mix()), batches(mix().with_weights_from(40, {"a": 9, "b": 1}))
+    read = []
+    with loader_of(before, workers) as loader:
+        for batch in loader:
+            read.append(batch)
+            if len(read) == 10:
+                loader.set_weights({"a": 9, "b": 1})
+            if len(read) == 40:
+                break
+        assert loader.step == 40
+    assert prints(read) == prints(changed.at(range(40)))
+    assert shares(read[:10]) == {"a": 20, "b": 20}
+    assert shares(read[10:]) == {"a": 108, "b": 12}
+    assert "the weights of the blend change from step 10 on (slot 40 of the blend)" in caplog.text
+    assert "a 0.5 -> 0.9, b 0.5 -> 0.1" in caplog.text
+
+
+def test_a_later_step_on_two_ranks_resumed_on_three():
+    """Two ranks of two workers; the state is saved before the change and after it."""
+    whole = batches(mix().with_weights_from(2 * 12 * 4, {"a": 1, "b": 9})).at(range(90))
+    states = []
+    for rank in range(2):
+        with loader_of(batches(mix()), 2, rank, 2) as loader:
+            loader.set_weights({"a": 1, "b": 9}, at_step=12)
+            read = take(loader, 5)
+            states.append(saved(loader))
+            read += take(loader, 10)
+            states.append(saved(loader))
+            assert prints(read) == prints(whole[rank:30:2])
+    assert states[:2] == states[2:]
+    for state, steps in zip(states[:2], (5, 15), strict=True):
+        for rank in range(3):
+            with loader_of(batches(mix()), 1, rank, 3) as loader:
+                loader.load_state_dict(state)
+                expected = whole[2 * steps + rank : 2 * steps + 30 : 3]
+                assert prints(take(loader, 10)) == prints(expected)
+                again = saved(loader)
+        with loader_of(batches(mix())) as loader:
+            loader.load_state_dict(again)
+            assert prints(take(loader, 5)) == prints(whole[2 * steps + 30 :][:5])
+
+
+def test_whole_batches_of_a_blend_and_blends_in_it():
+    """The outer one is over batches of two types, one of which is of two folders."""
+    texts = BlendDataset(
+        {"a": source("a", 30), "b": source("b", 40)}, weights={"a": 1, "b": 1}, scheme="exact"
+    )
+    kinds = {"texts": batches(texts), "images": batches(RepeatDataset(source("c", 25)))}
+    outer = BlendDataset(kinds, weights={"texts": 1, "images": 1}, scheme="exact")
+    with loader_of(outer) as loader:
+        first = take(loader, 20)
+        loader.set_weights({"a": 3, "b": 1})  # the names are those of one blend only
+        second = take(loader, 40)
+        loader.set_weights({"texts": 3, "images": 1}, blend="")
+        third = take(loader, 40)
+        state = saved(loader)
+    assert shares(first) == {"a": 20, "b": 20, "c": 40}
+    assert shares(second) == {"a": 60, "b": 20, "c": 80}
+    assert shares(third) == {"a": 90, "b": 30, "c": 40}
+    with loader_of(outer, 1) as other, loader_of(outer) as loader:
+        other.load_state_dict(state)
+        loader.load_state_dict(state)
+        assert prints(take(other, 30)) == prints(take(loader, 30))
+        with pytest.raises(ConfigError, match=r"'text'; did you mean 'texts'\? There are ''"):
+            other.set_weights({"a": 1, "b": 1}, blend="text")
+        with pytest.raises(ConfigError, match="there are 2 blends, and 'c' are the names of none"):
+            other.set_weights({"c": 1})
+
+
+def test_in_a_stage_and_one_to_come():
+    one = BatchDataset(mix(), 2, list)
+    two = BatchDataset(mix(1, 3), 2, list)
+    plan = StagePlan([Stage("one", 0, 20, dataset=one), Stage("two", 20, 60, dataset=two)])
+    with loader_of(StagedDataset(plan)) as loader:
+        read = take(loader, 10)
+        loader.set_weights({"a": 9, "b": 1}, blend="one")
+        loader.set_weights({"a": 1, "b": 1}, at_step=40, blend="two")
+        read += take(loader, 15)
+        state = saved(loader)
+        rest = take(loader, 35)
+    assert shares(read[:10]) == {"a": 10, "b": 10}
+    assert shares(read[10:20]) == {"a": 18, "b": 2}
+    assert shares((read + rest)[20:40]) == {"a": 10, "b": 30}
+    assert shares(rest[15:]) == {"a": 20, "b": 20}
+    assert max(Counter(each for batch in read[:15] for each in batch).values()) == 1
+    with loader_of(StagedDataset(plan), 2) as other:
+        other.load_state_dict(state)
+        assert prints(take(other, 35)) == prints(rest)
+
+
+@pytest.mark.parametrize("size", [10, 14])
+@pytest.mark.parametrize("at", [1, 3, 4, 5])
+def test_loops_that_ranks_do_not_divide(size, at):
+    """Of 7 or 5 items on two ranks: changed in the middle of one, at its last step, after it."""
+    cut = EpochizeDataset(batches(mix(), size), num_epochs=1)
+    parts, pads = [], []
+    for rank in range(2):
+        items = []
+        with loader_of(cut, 0, rank, 2) as loader:
+            made = 0
+            for _ in range(3):
+                for item in loader:
+                    made += 1
+                    if made == at:
+                        loader.set_weights({"a": 1, "b": 9})
+                    items += [] if loader.padding else [item]
+                pads.append(loader.padding)
+            parts.append(items)
+            assert made == 3 * (len(cut) // 2 + 1)
+    one, other = (batched(part, len(cut) // 2 + 1 - rank) for rank, part in enumerate(parts))
+    pairs = [p for two in zip(one, other, strict=True) for p in itertools.zip_longest(*two)]
+    items = prints([item for pair in pairs for item in pair if item is not None])
+    assert pads == [False] * 3 + [True] * 3
+    loops, rest = divmod(at - 1, len(cut) // 2 + 1)
+    slot = size * (loops * len(cut) + min(2 * (rest + 1), len(cut)))
+    changed = batches(mix().with_weights_from(slot, [1, 9]), size)
+    assert items == prints(changed.at(range(3 * len(cut))))
+
+
+def batched(items, length):
+    return [items[at : at + length] for at in range(0, len(items), length)]
+
+
+def packing(dataset):
+    kept = FilterDataset(dataset, lambda item: item[1] % 3 > 0)
+    return PackingDataset(kept, 5, lambda group: [group[:2], group[2:]], list)
+
+
+STREAMS = {
+    "batches of streams": lambda mix: batches(
+        BlendDataset(
+            {name: FilterDataset(RepeatDataset(source(name, count)), lambda i: i[1] % 3 > 0)
+             for name, count in ITEMS[:2]},
+            weights={"a": 1, "b": 1},
+        )
+    ),
+    "batches of a filter": lambda mix: batches(FilterDataset(mix, lambda item: item[1] % 3 > 0)),
+    "packs": packing,
+    "packs in loops": lambda mix: EpochizeDataset(packing(mix), 7),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", STREAMS)
+@pytest.mark.parametrize("later", [False, True])
+def test_streams(kind, later, caplog):
+    """On two ranks of two workers each, then resumed on one rank and on four."""
+    caplog.set_level(logging.INFO, "energize")
+    dataset = STREAMS[kind](mix())
+    with loader_of(dataset, 0, lanes=4) as loader:  # the stream of one process
+        whole = take(loader, 40)
+        loader.set_weights({"a": 1, "b": 9})
+        whole += take(loader, 100)
+        state, rest = saved(loader), take(loader, 40)
+    text = caplog.text
+    assert "change from step 40 on" in text
+    before, after = shares(whole[:20]), shares(whole[80:])
+    assert 0.35 < before["a"] / before.total() < 0.65
+    assert after["a"] / after.total() < 0.2
+    for ranks, workers in ((1, 2), (2, 1), (4, 0)):
+        for rank in range(ranks):
+            with loader_of(dataset, workers, rank, ranks, lanes=4) as other:
+                other.load_state_dict(state)
+                expected = prints(rest[rank::ranks])
+                assert prints(take(other, 40 // ranks)) == expected
+    if not later:
+        return
+    with loader_of(dataset, 2, lanes=4) as planned:
+        planned.set_weights({"a": 1, "b": 9}, at_step=40)
+        read = take(planned, 17)
+        early = saved(planned)
+        assert prints(read + take(planned, 123)) == prints(whole)
+    with loader_of(dataset, 0, lanes=4) as resumed:
+        resumed.load_state_dict(early)
+        assert prints(take(resumed, 123)) == prints(whole[17:])
+
+
+@given(
+    sizes=st.lists(st.integers(1, 9), min_size=2, max_size=4),
+    batch=st.integers(1, 5),
+    scheme=st.sampled_from(["even", "exact", "block", "random", "round_robin"]),
+    changes=st.lists(st.tuples(st.integers(0, 30), st.integers(0, 4)), min_size=1, max_size=3),
+    cut=st.integers(0, 40),
+    ranks=st.sampled_from([1, 2, 3]),
+)
+def test_law_of_changes(sizes, batch, scheme, changes, cut, ranks):
+    """What comes is the blend with all changes, wherever the run is cut and whoever goes on."""
+    parts = {f"s{n}": source(f"s{n}", size) for n, size in enumerate(sizes)}
+    blend = BlendDataset(parts, weights=dict.fromkeys(parts, 1), scheme=scheme)
+    dataset, expected = BatchDataset(blend, batch, list), blend
+    loader, made = loader_of(dataset), 0
+    for after, turn in sorted(dict(changes).items()):
+        weights = {name: 1 + (number + turn) % 4 for number, name in enumerate(parts)}
+        take(loader, after - made)
+        made = after
+        loader.set_weights(weights)
+        expected = expected.with_weights_from(after * batch, weights)
+    cut = max(cut, made)
+    take(loader, cut - made)
+    state = saved(loader)
+    whole = prints(BatchDataset(expected, batch, list).at(range(cut, cut + 12)))
+    for rank in range(ranks):
+        other = loader_of(dataset, 0, rank, ranks)
+        other.load_state_dict(state)
+        assert prints(take(other, 12 // ranks)) == whole[rank::ranks]
+
+
+def test_changes_that_are_none():
+    loader = loader_of(batches(mix()))
+    take(loader, 5)
+    for weights, options, error, said in (
+        ({"a": 1, "bb": 1}, {}, WeightError, r"missing 'b'; unknown 'bb'; did you mean 'b'\?"),
+        ({"a": 1}, {}, WeightError, "missing 'b'"),
+        ({"a": -1, "b": 1}, {}, WeightError, "not negative, got -1"),
+        ({"a": float("nan"), "b": 1}, {}, WeightError, "finite"),
+        ({"a": 0, "b": 0}, {}, WeightError, "0"),
+        ({"a": "much", "b": 1}, {}, WeightError, "the weight of 'a' is 'much'"),
+        ([1, 2], {}, WeightError, "by name"),
+        ({"a": 1, "b": 1}, {"at_step": 4}, ConfigError, "step 4 has been delivered: 5 .* step 5"),
+        ({"a": 1, "b": 1}, {"at_step": 2.5}, ConfigError, "whole number"),
+        ({"a": 1, "b": 1}, {"blend": "mix"}, ConfigError, "no blend is called 'mix'"),
+    ):
+        with pytest.raises(error, match=said):
+            loader.set_weights(weights, **options)
+    assert prints(take(loader, 5)) == prints(batches(mix()).at(range(5, 10)))
+    with pytest.raises(ConfigError, match="no blend whose weights could change"):
+        loader_of(ConcatDataset(*(source(*each) for each in ITEMS))).set_weights({"a": 1})
+    with pytest.raises(ConfigError, match="ends"):
+        loader_of(mix(stop="all_exhausted")).set_weights({"a": 1, "b": 2})
+
+
+def test_two_changes_the_earlier_one_said_later():
+    with loader_of(batches(mix())) as loader:
+        loader.set_weights({"a": 1, "b": 3}, at_step=20)
+        loader.set_weights({"a": 3, "b": 1}, at_step=10)
+        loader.set_weights({"a": 9, "b": 1}, at_step=10)
+        read = take(loader, 30)
+    expected = mix().with_weights_from(40, [9, 1]).with_weights_from(80, [1, 3])
+    assert prints(read) == prints(batches(expected).at(range(30)))
+
+
+def test_a_loader_that_hands_out_items_before_they_are_trained_on():
+    with loader_of(batches(mix()), 1, asked_ahead=True) as loader:
+        items = iter(loader)
+        read = [next(items) for _ in range(6)]
+        state = saved(loader)  # the sixth is not counted yet
+        loader.set_weights({"a": 9, "b": 1})
+        assert loader.state_dict()["cursor"] != state["cursor"]
+        later = saved(loader)
+        read += [next(items) for _ in range(6)]
+    changed = batches(mix().with_weights_from(24, [9, 1]))
+    assert prints(read) == prints(changed.at(range(12)))
+    with loader_of(batches(mix())) as other:
+        other.load_state_dict(later)
+        assert prints(take(other, 7)) == prints(read[5:])
+
+
+def test_states_of_changes_do_not_fit_another_blend():
+    with loader_of(batches(mix())) as loader:
+        take(loader, 5)
+        loader.set_weights({"a": 9, "b": 1})
+        take(loader, 5)
+        state = saved(loader)
+    with pytest.raises(StateMismatchError, match="weights"):
+        loader_of(batches(mix(2, 1))).load_state_dict(state)
+    later = loader_of(batches(mix().with_weights_from(400, [1, 5])))
+    with pytest.raises(StateError, match=r"changes was \[\], is \[\[400"):
+        later.load_state_dict(state)
+    cursor = json.loads(state["cursor"])
+    for broken in ([1], [["", -1, {"a": 1}, False]], [["", 3, {"a": "x"}, False]], "x"):
+        bad = state | {"cursor": json.dumps(cursor | {"changes": broken})}
+        with pytest.raises(StateError, match="changes"):
+            loader_of(batches(mix())).load_state_dict(bad)
+
+
+def test_a_blend_below_edited_weights_counts_what_was_delivered():
+    """The inner blend has given more than the weights as written say; an edit of it within that is
+    refused.
+    """
+
+    def outer(inner, other=1):
+        return BlendDataset({"x": inner, "c": source("c", 25)},
+                            weights={"x": 1, "c": other}, scheme="exact")  # fmt: skip
+
+    def inner(slot=None):
+        plain = mix(scheme="random")
+        return plain if slot is None else plain.with_weights_from(slot, [9, 1])
+
+    with loader_of(outer(inner())) as loader:
+        take(loader, 20)
+        loader.set_weights({"x": 9, "c": 1}, blend="")
+        take(loader, 80)  # 10 and 72 of the inner one, instead of 50
+        state = saved(loader)
+    with pytest.raises(StateMismatchError, match=r"slots from 60 on .* 82 slots"):
+        loader_of(outer(inner(60))).load_state_dict(state)
+    with loader_of(outer(inner(82))) as other:
+        other.load_state_dict(state)
+        assert shares(take(other, 100), flat=False)["a"] > 60
+
+
+def test_a_copy_and_a_rewound_loader_have_the_changes():
+    with loader_of(batches(mix())) as loader:
+        take(loader, 5)
+        loader.set_weights({"a": 9, "b": 1})
+        whole = prints(batches(mix().with_weights_from(20, [9, 1])).at(range(30)))
+        take(loader, 5)
+        loader.rewind()
+        assert prints(take(loader, 30)) == whole
+
+
+def test_a_worker_that_dies_after_a_change(caplog):
+    dataset = MapDataset(mix(), with_pid)
+    with loader_of(dataset, 2) as loader:
+        first = take(loader, 50)
+        loader.set_weights({"a": 9, "b": 1})
+        more = take(loader, 50)
+        os.kill(more[-1][0], signal.SIGKILL)
+        more += take(loader, 1000)
+        assert loader.workers_replaced == 1
+        assert {pid for pid, _ in first} >= {pid for pid, _ in more[:50]}  # no worker was started
+    items = [item for _, item in first + more]
+    assert prints(items) == prints(mix().with_weights_from(50, [9, 1]).at(range(1100)))
+
+
+def changed_at(dataset, weights, at, steps):
+    """What is read before and after a change of weights, and the report; two ranks of a worker go
+    on from there.
+    """
+    with loader_of(dataset) as loader:
+        before = take(loader, at)
+        loader.set_weights(weights)
+        after = take(loader, steps)
+        state, rest = saved(loader), take(loader, 8)
+        report = loader.report(show=False)
+    for rank in range(2):
+        with loader_of(dataset, 1, rank, 2) as other:
+            other.load_state_dict(state)
+            assert prints(take(other, 4)) == prints(rest[rank::2])
+    return before, after, report
+
+
+def test_weights_of_tokens():
+    tokens = batches(mix(unit="tokens"))
+
+    def cost(items, name):
+        factor = 5 if name == "b" else 1
+        return factor * sum(1 + n % 9 for batch in items for each, n in batch if each == name)
+
+    before, after, report = changed_at(tokens, {"a": 3, "b": 1}, 100, 200)
+    assert cost(before, "a") / (cost(before, "a") + cost(before, "b")) == pytest.approx(
+        0.5, abs=0.02
+    )
+    assert cost(after, "a") / (cost(after, "a") + cost(after, "b")) == pytest.approx(0.75, abs=0.02)
+    assert not report.warnings
+
+
+def test_weights_of_properties():
+    by = by_property([source("a", 30), source("b", 45)], "quality", {"high": 1, "low": 1})
+    assert by.names == ("high/a", "high/b", "low/a", "low/b")
+    before, after, report = changed_at(batches(by), {"high": 7, "low": 1}, 20, 40)
+    names = shares(after)
+    assert names["a"] / names.total() == pytest.approx(30 / 75, abs=0.01)
+    for items, share in ((before, 0.5), (after, 0.875)):
+        high = [n % 3 > 0 for batch in items for _, n in batch]
+        assert sum(high) / len(high) == pytest.approx(share, abs=0.01)
+    assert not report.warnings
+
+
+def test_level_batches_change_with_the_next_global_batch(caplog):
+    caplog.set_level(logging.INFO, "energize")
+    level = LevelDataset(mix(), 2, global_batch_size=8, cost="tokens")
+    before, after, _ = changed_at(BatchDataset(level, 2, list), {"a": 9, "b": 1}, 6, 42)
+    assert shares(before + after[:2]) == {"a": 8, "b": 8}
+    assert shares(after[2:]) == {"a": 72, "b": 8}
+    assert "from step 6 on (slot 16 of the blend)" in caplog.text
+
+
+def test_a_group_of_sources_has_one_weight():
+    texts = BlendDataset({"a": source("a", 30), "b": source("b", 40)}, weights={"a": 3, "b": 1})
+    both = BlendDataset({"texts": texts, "c": source("c", 25)}, weights={"texts": 1, "c": 1})
+    assert both.names == ("texts/a", "texts/b", "c")
+    before, after, _ = changed_at(batches(both), {"texts": 4, "c": 1}, 10, 25)
+    assert shares(before) == {"a": 15, "b": 5, "c": 20}
+    assert shares(after) == {"a": 60, "b": 20, "c": 20}
+    loader = loader_of(both)
+    for weights, said in (
+        ({"texts": 1}, "missing 'c'"),
+        ({"texts": 1, "texts/a": 2, "c": 1, "texts/d": 1}, "unknown 'texts/d'"),
+        ({"text": 1, "c": 1}, r"unknown 'text'; did you mean 'texts/"),
+    ):
+        with pytest.raises(WeightError, match=said):
+            loader.set_weights(weights)
+    loader.set_weights({"texts": 4, "texts/a": 0, "c": 4})  # "texts" is the rest of it
+    assert shares(take(loader, 100), flat=False) == {"b": 50, "c": 50}

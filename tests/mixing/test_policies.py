@@ -1,0 +1,151 @@
+"""Policies alone: what they answer to losses."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from energize import ExcessLoss, LossCurves, unimax
+from energize.errors import ConfigError, StateError
+from energize.mixing.loss_curves import fitted
+
+SIZES = st.dictionaries(st.text("abc", min_size=1), st.integers(1, 10**6), min_size=1, max_size=6)
+
+
+def told(policy, rows, counts=None):
+    answers = [
+        policy.observe(i, row, counts or dict.fromkeys(row, 10)) for i, row in enumerate(rows)
+    ]
+    return answers[-1]
+
+
+def test_softmax_of_excess_loss_with_temperature_and_floor():
+    reference = {"web": 2.0, "code": 1.0, "maths": 3.0}
+    losses = {"web": 2.5, "code": 1.1, "maths": 3.0}
+    weights = told(ExcessLoss(reference, temperature=0.25), [losses])
+    expected = {name: math.exp((losses[name] - low) / 0.25) for name, low in reference.items()}
+    total = sum(expected.values())
+    assert weights == pytest.approx({name: each / total for name, each in expected.items()})
+    floored = told(ExcessLoss(reference, temperature=0.01, floor=0.2), [losses])
+    assert floored == pytest.approx({"web": 0.6, "code": 0.2, "maths": 0.2}, abs=1e-3)
+    even = told(ExcessLoss(reference, temperature=1e9), [losses])
+    assert even == pytest.approx(dict.fromkeys(reference, 1 / 3))
+
+
+def test_excess_loss_waits_for_all_sources_and_remembers():
+    policy = ExcessLoss({"web": 0, "code": 0}, memory=0.5)
+    assert policy.observe(0, {"web": 4.0}, {"web": 8}) is None
+    policy.observe(1, {"web": 2.0, "code": 3.0}, {"web": 8, "code": 8})
+    assert policy.state_dict() == {"losses": {"web": 3.0, "code": 3.0}}
+    other = ExcessLoss({"web": 0, "code": 0}, memory=0.5)
+    other.load_state_dict(json.loads(json.dumps(policy.state_dict())))
+    assert told(other, [{"code": 1.0}]) == told(policy, [{"code": 1.0}])
+    with pytest.raises(StateError, match="losses"):
+        other.load_state_dict({"losses": [1]})
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"temperature": 0}, "temperature is a number above 0"),
+        ({"floor": 0.6}, "2 sources cannot all have a share of 0.6"),
+        ({"floor": -1}, "floor is a share"),
+        ({"memory": 1}, "memory lies in"),
+        ({"reference": {}}, "a loss by source"),
+        ({"reference": {"web": math.nan}}, "'web' is nan"),
+    ],
+)
+def test_excess_loss_with_what_cannot_be_used(options, said):
+    with pytest.raises(ConfigError, match=said):
+        ExcessLoss(**{"reference": {"web": 1.0, "code": 1.0}, **options})
+    with pytest.raises(ConfigError, match=r"'wab' has no reference loss; did you mean 'web'\?"):
+        told(ExcessLoss({"web": 1.0}), [{"wab": 1.0}])
+    with pytest.raises(ConfigError, match="'web' is inf"):
+        told(ExcessLoss({"web": 1.0}), [{"web": math.inf}])
+
+
+@given(sizes=SIZES, budget=st.integers(1, 10**7), epochs=st.integers(1, 8))
+def test_law_of_unimax(sizes, budget, epochs):
+    """No source is read more often than asked, and none that is read less gets less than another
+    one: the most even shares there are.
+    """
+    shares = unimax(sizes, budget, epochs)
+    assert math.isclose(sum(shares.values()), 1)
+    total = min(budget, epochs * sum(sizes.values()))
+    caps = {name: epochs * size / total for name, size in sizes.items()}
+    for name, share in shares.items():
+        assert share <= caps[name] * (1 + 1e-9)
+        if share < caps[name] * (1 - 1e-9):
+            assert all(share >= other * (1 - 1e-9) for other in shares.values())
+
+
+def test_unimax_of_the_paper():
+    """The algorithm as its pseudocode has it, and a table worked out by hand."""
+    shares = unimax({"en": 500, "de": 100, "fy": 10, "sw": 1}, budget=400, max_epochs=4)
+    assert shares == pytest.approx({"en": 178 / 400, "de": 178 / 400, "fy": 0.1, "sw": 0.01})
+    for wrong in ({"sizes": {"a": 0}}, {"budget": -1}, {"max_epochs": math.inf}, {"sizes": {}}):
+        with pytest.raises(ConfigError, match="unimax"):
+            unimax(**{"sizes": {"a": 1}, "budget": 1, "max_epochs": 1, **wrong})
+
+
+@given(
+    least=st.floats(0.1, 4), scale=st.floats(0.5, 20), exponent=st.floats(0.1, 1.2),
+    noise=st.floats(0, 0.01),
+)  # fmt: skip
+def test_law_of_fits(least, scale, exponent, noise):
+    """The speed of learning is found again from the curve's points, though they are noisy."""
+    n = np.arange(200, 4000, 100)
+    draw = np.random.default_rng(1).normal(size=len(n))
+    curve = least + scale * n**-exponent
+    found = fitted(list(zip(n, curve + noise * scale * n[-1] ** -exponent * draw, strict=True)))
+    true = exponent * scale * 2000.0 ** (-exponent - 1)
+    assert abs(found.speed(2000) / true - 1) < 0.25
+    assert found.least >= 0
+    assert found.scale >= 0
+
+
+def losses_after(n):
+    """Code is learned, web is as good as known."""
+    return {"web": 2 + 0.5 * n**-0.3, "code": 1 + 40 * n**-0.5}
+
+
+def test_loss_curves_prefer_what_is_learned_and_go_on_from_their_state():
+    policy = LossCurves({"web": 3, "code": 1}, warm_up=5, adaptation=1.0, floor=0.1)
+    answers = []
+    other = None
+    for call in range(1, 200):
+        losses = losses_after(200.0 * call)
+        answers.append(policy.observe(call, losses, {"web": 150, "code": 50}))
+        if other is not None:
+            assert other.observe(call, losses, {"web": 150, "code": 50}) == answers[-1]
+        if call == 90:
+            other = LossCurves({"web": 3, "code": 1}, warm_up=5, adaptation=1.0, floor=0.1)
+            other.load_state_dict(json.loads(json.dumps(policy.state_dict())))
+    assert answers[:4] == [None] * 4
+    assert answers[4] is not None
+    credit = policy.state_dict()["credit"]  # as good as that before the last call
+    preferred = {
+        name: prior * credit[name] ** 0.5 * policy.curves()[name].speed(200.0 * 199)
+        for name, prior in (("web", 0.75), ("code", 0.25))
+    }
+    share = 0.1 + 0.8 * preferred["code"] / sum(preferred.values())
+    assert answers[-1]["code"] == pytest.approx(share, abs=0.005)
+    assert share > 0.8  # though it is a quarter of the mix as written
+    assert sum(answers[-1].values()) == pytest.approx(1)
+    assert policy.curves()["code"].exponent == pytest.approx(0.5, rel=0.2)
+    assert len(json.dumps(policy.state_dict())) < 8000
+    with pytest.raises(StateError, match="over web, code, and this one over web"):
+        LossCurves({"web": 1}).load_state_dict(policy.state_dict())
+    with pytest.raises(ConfigError, match="'maths' has no prior"):
+        policy.observe(1, {"maths": 1.0}, {"maths": 1})
+
+
+def test_loss_curves_of_losses_that_do_not_fall_are_the_prior():
+    policy = LossCurves({"web": 3, "code": 1}, warm_up=2)
+    rows = [{"web": 2.0, "code": 1.0}] * 5
+    assert told(policy, rows) == pytest.approx({"web": 0.745, "code": 0.255}, abs=0.01)

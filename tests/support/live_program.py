@@ -1,0 +1,237 @@
+"""Run by torchrun: weights that change on real ranks that train under DDP, written down as JSON.
+
+`live_program FOLDER first` makes runs, saves states in the middle of them, and is killed in the
+middle of the last one; `live_program FOLDER again` goes on from the states on its own ranks.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+import traceback
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from energize import (
+    BatchDataset,
+    BlendDataset,
+    EpochizeDataset,
+    ExcessLoss,
+    FilterDataset,
+    ListSource,
+    PackingDataset,
+    ShuffleDataset,
+    WorkerConfig,
+    get_loader,
+)
+from energize.errors import EnergizeError
+
+STEPS, SAVED, KILLED = 20, 12, 10
+LANES = 12
+
+
+def mix(change=None):
+    parts = {
+        name: ShuffleDataset(ListSource([(name, float(n)) for n in range(count)], name=name))
+        for name, count in (("web", 50), ("code", 35))
+    }
+    blend = BlendDataset(parts, weights={"web": 1, "code": 1})
+    for slot, weights in change or ():
+        blend = blend.with_weights_from(slot, weights)
+    return blend
+
+
+def kept(sample):
+    return sample[1] % 4 > 0
+
+
+def pairs(group):
+    return [group[at : at + 2] for at in range(0, len(group), 2)]
+
+
+def batches(blend):
+    return BatchDataset(blend, 3, list)
+
+
+def packs(blend):
+    return PackingDataset(FilterDataset(blend, kept), 6, pairs, list)
+
+
+RUNS = {
+    "indexed": batches,
+    "loops": lambda blend: EpochizeDataset(batches(blend), num_epochs=1),
+    "stream": lambda blend: batches(FilterDataset(blend, kept)),
+    "packs": lambda blend: EpochizeDataset(packs(blend), 7),
+}  # fmt: skip
+FIRST, LATER = {"web": 5, "code": 1}, {"web": 1, "code": 5}
+
+
+def loader_of(kind, workers=2, **options):
+    config = WorkerConfig(num_workers=workers)
+    lanes = {} if kind in ("indexed", "loops") else {"lanes": LANES}
+    return get_loader(RUNS[kind](mix()), worker_config=config, **lanes, **options)
+
+
+def gathered(value):
+    found = [None] * dist.get_world_size()
+    dist.all_gather_object(found, value)
+    return found
+
+
+def steps_of(loader, count):
+    """The items of some steps, over the ends of loops; None where one is padding."""
+    made = 0
+    while made < count:
+        for item in loader:
+            made += 1
+            yield None if loader.padding else item
+            if made == count:
+                break
+
+
+def trained(model, item):
+    """A step under DDP: a rank that makes fewer than the others would hang here."""
+    numbers = torch.tensor([n for _, n in item] if item else [0.0])
+    (model(numbers[:, None]).mean() * float(item is not None)).backward()
+
+
+def first_run(folder, kind):
+    """Changed after 6 steps, and at step 14; saved after 12."""
+    model = DistributedDataParallel(torch.nn.Linear(1, 1))
+    items = []
+    with loader_of(kind) as loader:
+        for item in steps_of(loader, STEPS):
+            trained(model, item)
+            items.append(item)
+            if len(items) == 6:
+                loader.set_weights(FIRST)
+                loader.set_weights(LATER, at_step=14)
+            if len(items) == SAVED:
+                states = gathered(json.dumps(loader.state_dict()))
+                (folder / f"{kind}.json").write_text(states[0])
+    return {"items": gathered(items), "states": len(set(states))}
+
+
+def said(function):
+    try:
+        function()
+    except EnergizeError as error:
+        return f"{type(error).__name__}: {error}"
+    return None
+
+
+def ranks_that_differ():
+    rank = dist.get_rank()
+    with loader_of("indexed", 0) as loader:
+        for _ in steps_of(loader, 3):
+            pass
+        told = [
+            said(lambda: loader.set_weights({"web": 1 + rank, "code": 1})),
+            said(lambda: loader.set_weights(FIRST, at_step=5 if rank else None)),
+            said(lambda: loader.set_weights({"wab": 1, "code": 1})),
+        ]
+        for _ in steps_of(loader, rank):  # a rank is one step ahead of the other
+            pass
+        told.append(said(lambda: loader.set_weights(FIRST)))
+        after = list(steps_of(loader, 4))
+    return gathered([told, after])
+
+
+def followed():
+    """Ranks see different losses, and go the same way."""
+    with loader_of("indexed") as loader:
+        follower = loader.follow(ExcessLoss({"web": 0, "code": 0}), every=5)
+        answers, items = [], []
+        for item in steps_of(loader, STEPS):
+            items.append(item)
+            bad = 1.0 + dist.get_rank()
+            answers.append(follower.observe([bad if name == "web" else 0.5 for name, _ in item]))
+            if len(items) == 8:
+                state = follower.state_dict()
+    return gathered([answers, items, state])
+
+
+def from_a_file(folder):
+    """The second half: the file is looked at before every second step."""
+    file = folder / "weights.yaml"
+    with loader_of("indexed") as loader:
+        loader.watch_weights(file, every=2)
+        items = []
+        for item in steps_of(loader, STEPS):
+            items.append(item)
+            if len(items) == 5 and not dist.get_rank():
+                file.write_text("web: 9\ncode: 1\n")
+            dist.barrier()
+    return gathered(items)
+
+
+def killed(folder):
+    """The end of this program: in the middle of a loop, with workers and something read ahead."""
+    with loader_of("stream") as loader:
+        for made, _ in enumerate(steps_of(loader, STEPS), 1):
+            if made == 4:
+                loader.set_weights(FIRST)
+            if made == 8:
+                state = loader.state_dict()
+                if not dist.get_rank():
+                    (folder / "killed.json").write_text(json.dumps(state))
+                dist.barrier()
+            if made == KILLED:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+
+def rank_that_does_not_call():
+    """What rank 0 is told. Nothing can be agreed on afterwards, so it comes last."""
+    if dist.get_rank():
+        time.sleep(4)
+        return None
+    with loader_of("indexed", 0, timeout=2) as loader:
+        return said(lambda: loader.set_weights(FIRST))
+
+
+def go_on(folder, kind, steps):
+    model = DistributedDataParallel(torch.nn.Linear(1, 1))
+    items = []
+    with loader_of("stream" if kind == "killed" else kind, 1) as loader:
+        loader.load_state_dict(json.loads((folder / f"{kind}.json").read_text()))
+        for item in steps_of(loader, steps):
+            trained(model, item)
+            items.append(item)
+    return gathered(items)
+
+
+def main(folder, part):
+    dist.init_process_group("gloo")
+    results = {}
+
+    def note(name, function, *arguments):
+        try:
+            results[name] = function(*arguments)
+        except Exception:
+            results[name] = traceback.format_exc()
+        if not dist.get_rank():
+            (folder / f"{part}.json").write_text(json.dumps(results))
+
+    if part == "first":
+        for kind in RUNS:
+            note(kind, first_run, folder, kind)
+        note("differ", ranks_that_differ)
+        note("followed", followed)
+        note("file", from_a_file, folder)
+        killed(folder)
+    else:
+        for kind in (*RUNS, "killed"):
+            note(kind, go_on, folder, kind, 4)
+        note("missing", rank_that_does_not_call)
+    sys.stdout.flush()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2])
