@@ -7,6 +7,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from energize.arrays import FloatArray
 from energize.errors import ConfigError, LoaderError
 from energize.late import torch
 from energize.ranks import Ranks
@@ -37,6 +38,15 @@ class Agreement:
         self._wait(work, what)
         return [each.tolist() for each in found]
 
+    def summed(self, values: FloatArray, what: str) -> FloatArray:
+        """The sum over all ranks of float64 numbers, as many from each."""
+        distributed, group = torch.distributed, self._ranks.group
+        mine = torch.tensor(values, dtype=torch.float64, device=self._device)
+        work = distributed.all_reduce(mine, group=group, async_op=True)
+        self._wait(work, what)
+        total: FloatArray = mine.cpu().numpy()
+        return total
+
     @property
     def _device(self) -> torch.device:
         """Where tensors that are told lie."""
@@ -57,6 +67,16 @@ class Agreement:
                 )
             time.sleep(_LOOK)
         work.wait()
+
+    @property
+    def first(self) -> bool:
+        """Whether this rank is the one that speaks for all."""
+        return self._ranks.rank == 0
+
+    def told_by_first(self, value: Any, what: str) -> Any:
+        """A JSON-able tree that the first rank tells all others; None where it has none."""
+        members = torch.distributed.get_process_group_ranks(self._ranks.group)
+        return self.told_by(members[0], value, what)
 
     def told_by(self, source: int, value: Any, what: str) -> Any:
         """A JSON-able tree that the rank of this number in the world tells all others; None where

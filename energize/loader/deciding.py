@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from energize.errors import ConfigError, EncoderError, FatalSampleError, ReturnError
+from energize.ledger.left_out import LeftOut
 from energize.quarantine import Listed
 from energize.reading import Failed, Reading, raise_error
 from energize.topology import ErrorHandler
@@ -73,13 +74,19 @@ class Decisions:
     locate: bool = False
     listed: Listed | None = None
 
-    def reading(self, report: Callable[[Failed], None]) -> Reading:
-        """How to read by these decisions, with `report` told of what failed."""
+    def reading(self, report: Callable[[Failed], None], left_out: LeftOut | None = None) -> Reading:
+        """How to read by these decisions, with `report` told of what failed, and `left_out` of what
+        was skipped, too.
+        """
         on_error = self.on_error
         if isinstance(on_error, ByHandler):
             report = _Told(on_error, report)
         return Reading(
-            report=report, on_error=_Fatal(on_error), locate=self.locate, listed=self.listed
+            report=report,
+            on_error=_Fatal(on_error),
+            locate=self.locate,
+            listed=self.listed,
+            left_out=left_out,
         )
 
 

@@ -127,6 +127,20 @@ def log_uneven(plan: EpochPlan, size: int, uneven: str, unit: int) -> None:
     _log.info("an epoch of %d items on %s: %s (uneven=%r)", size, shared, done[uneven], uneven)
 
 
+def log_across(ranks: Ranks, global_items: int | None) -> None:
+    """Say once that ranks take items of two global batches in one step."""
+    if global_items is None or not global_items % ranks.world_size or ranks.rank:
+        return
+    _log.warning(
+        "a global batch of %d micro batches cannot be shared out evenly to %d ranks, so in some "
+        "steps ranks have micro batches of two global batches, which hold other samples and cost "
+        "other amounts; world sizes without such steps: %s",
+        global_items,
+        ranks.world_size,
+        divisors(global_items),
+    )
+
+
 def divisors(number: int) -> str:
     """What divides a number, for messages that list world sizes."""
     return ", ".join(str(size) for size in range(1, number + 1) if number % size == 0)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from energize.errors import FailureBudgetError
+from energize.ledger.left_out import LeftOut
 from energize.reading import Failed, SamplePlace
 
 _log = logging.getLogger("energize")
@@ -76,6 +77,7 @@ class FailureLog:
         self._last: deque[str] = deque(maxlen=_KEPT)
         self._kinds: dict[str, _Kind] = {}
         self.keep = keep
+        self.left_out = LeftOut()
 
     def add(self, failed: Failed | Failure) -> None:
         """One more failed sample."""
@@ -113,8 +115,9 @@ class FailureLog:
             "Repair the data, or give get_loader a larger failure_budget (None: no limit)"
         )
 
-    def add_all(self, failed: Iterable[Failure]) -> None:
-        """Several failed samples."""
+    def add_all(self, failed: Iterable[Failure], left_out: LeftOut | None = None) -> None:
+        """Several failed samples, and counts of all that were left out."""
+        self.left_out.take_over(left_out)
         for each in failed:
             self.add(each)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections import deque
 from collections.abc import Callable
 from contextlib import closing, suppress
@@ -13,14 +14,17 @@ from energize.cursor import INFINITE, State, counter_field
 from energize.dataset import Dataset, IndexedDataset
 from energize.describing import digest
 from energize.errors import ConfigError, EmptyDatasetError, StateError
+from energize.ledger.places import Made
 from energize.loader.agreement import Agreement
 from energize.loader.ahead import ReadAhead
 from energize.loader.deciding import Decisions
-from energize.loader.epochs import EpochPlan, divisors, log_uneven, plan_epoch
+from energize.loader.edits import NOT_EDITED, Edits
+from energize.loader.epochs import EpochPlan, divisors, log_across, log_uneven, plan_epoch
 from energize.loader.failures import FailureLog
 from energize.loader.indexed import IndexedFeed, in_process, in_workers
 from energize.loader.lanes import HereLanes, HostedLanes, WorkerLanes
 from energize.loader.pool import WorkerPool
+from energize.loader.remapping import places_kept
 from energize.loader.settings import LoaderSettings
 from energize.loader.streams import Before, StreamFeed, StreamState, checked_lanes, lanes_in_turn
 from energize.loader.worker import Task
@@ -45,6 +49,15 @@ class Feed(Protocol[T_co]):
 
     @property
     def may_be_over(self) -> bool: ...
+
+    @property
+    def loop_ended(self) -> bool: ...
+
+    @property
+    def made(self) -> Made: ...
+
+    @property
+    def reached(self) -> Place: ...
 
     @property
     def restore_key(self) -> tuple[Any, ...]: ...
@@ -72,11 +85,14 @@ class ThisRank(Generic[T]):
 
 
 class Opening(Generic[T]):
-    """What is the same for all loops of a loader."""
+    """What is the same for all loops of a loader, until its dataset is edited: `edits` is what
+    became of the one that was given.
+    """
 
     def __init__(
         self, dataset: Dataset[T], settings: LoaderSettings, decisions: Decisions, workers: int
     ) -> None:
+        self.given, self.edits = dataset, NOT_EDITED
         self._dataset = dataset
         self._settings = settings
         self._decisions = decisions
@@ -87,7 +103,40 @@ class Opening(Generic[T]):
         self._stream = dataset if dataset.indexed else without_loops(dataset)
         self._global_items = _global_items(dataset, settings)
         self._filled = None if settings.global_batch_size is None else self._global_items
+        self._given_stream = self._stream
         self._logged = False
+
+    @property
+    def dataset(self) -> Dataset[T]:
+        """What is read."""
+        return self._dataset
+
+    def edited(self, edits: Edits) -> Opening[T]:
+        """The same, over a dataset that became another one; raises as `Edits.applied`."""
+        other = copy.copy(self)
+        other.edits = edits
+        other._dataset = edits.applied(self.given)
+        other._stream = edits.applied(self._given_stream)
+        return other
+
+    def as_saved(self, cursor: State) -> Opening[T]:
+        """The same over the dataset as it was edited when a state was saved; `StateError` for edits
+        that this dataset cannot have.
+        """
+        edits = Edits.loaded(cursor)
+        try:
+            return self if edits == self.edits else self.edited(edits)
+        except ConfigError as reason:
+            raise StateError(f"the saved state does not fit: {reason}") from reason
+
+    def items_at(self, place: Place) -> int:
+        """How many items of all ranks come before a place; of a stream whose length only reading
+        tells, those of the epoch.
+        """
+        if not isinstance(place, StreamState):
+            return counter_field(place, "position")
+        known = self._stream.sized and self._stream.size != INFINITE and not self._endless
+        return place.position + (place.epoch * self._stream.size if known else 0)
 
     def start(self, ranks: Ranks) -> Place:
         """The place before the first item."""
@@ -128,11 +177,12 @@ class Opening(Generic[T]):
 
     def saved(self, place: Place, agreement: Agreement | None) -> State:
         """A place as plain data, gathered from all ranks where each knows some lanes only."""
+        edits, items = self.edits.saved(), self.items_at(place)
         if not isinstance(place, StreamState):
-            return place
+            return place | edits | places_kept(self._dataset, items, None)
         if agreement is not None and place.cursors and len(place.cursors) < place.lanes:
             place = place.gathered(agreement)
-        return place.saved()
+        return place.saved() | edits | places_kept(self._dataset, items, place)
 
     def check_alike(self, place: Place, agreement: Agreement) -> None:
         """Raises `StateError` on all ranks when they have loaded different states."""
@@ -165,7 +215,7 @@ class Opening(Generic[T]):
         plan = plan_epoch(here.ranks, position, size, uneven=uneven, global_items=filled)
         self._log(plan, size)
         if self._workers:
-            pool, ahead = here.pool_for(self._task(dataset))
+            pool, ahead = here.pool_for(self._task(self.given))
             reader = in_workers(pool, ahead, here.failures)
         else:
             reader = in_process(dataset, self._reading(here.failures))
@@ -192,7 +242,7 @@ class Opening(Generic[T]):
         states = {lane: place.cursors.get(lane) for lane in order}
         hosted: HostedLanes[T]
         if self._workers:
-            task = self._task(self._stream, lanes)
+            task = self._task(self._given_stream, lanes)
             pool, ahead = here.pool_for(task)
             hosted = WorkerLanes(states, order, pool, ahead, here.failures)
         else:
@@ -236,11 +286,12 @@ class Opening(Generic[T]):
         if not self._logged:
             unit = self._filled or plan.ranks.world_size
             log_uneven(plan, size, self._settings.uneven, unit)
+            log_across(plan.ranks, self._global_items)
             self._logged = True
 
     def _task(self, dataset: Dataset[T], lanes: int = 1) -> Task:
         pool = self._settings.cache_pool
-        return Task(dataset, self._decisions, pool, lanes, self._endless)
+        return Task(dataset, self._decisions, pool, lanes, self._endless, self.edits)
 
     def _first_item(self, ranks: Ranks, lanes: int) -> tuple[T, Before]:
         """The first item of a lane, of one of this rank if they have any; `EmptyDatasetError` if
@@ -269,7 +320,7 @@ class Opening(Generic[T]):
             return cursor.state()
 
     def _reading(self, failures: FailureLog) -> Reading:
-        return self._decisions.reading(failures.add)
+        return self._decisions.reading(failures.add, failures.left_out)
 
     def steps(self, ranks: Ranks) -> int:
         """Steps that this rank makes in a whole loop, or in one pass where that never ends."""
@@ -306,13 +357,19 @@ def _global_items(dataset: Dataset[Any], settings: LoaderSettings) -> int | None
     while node.passes_on or (node.ends_loops and node.steps_per_epoch is not None):
         node = node.inputs[0]
     micro = settings.micro_batch_size or getattr(node, "batch_size", None)
-    whole = settings.global_batch_size or getattr(node, "global_batch_size", None)
+    own = getattr(node, "global_batch_size", None)
+    whole = settings.global_batch_size or own
     if whole is None:
         return None
     if micro is None:
         raise ConfigError(
             f"global_batch_size={whole} is given, and {type(node).__name__} does not say how many "
             "samples a micro batch has; give micro_batch_size too"
+        )
+    if own is not None and whole % own:
+        raise ConfigError(
+            f"global_batch_size={whole} is given, and {type(node).__name__} was made for global "
+            f"batches of {own} samples; give one number to both"
         )
     items, rest = divmod(whole, micro)
     if rest or not items:

@@ -21,7 +21,9 @@ class GlobalStates(ABC):
         """The state after the last delivered item."""
 
     @abstractmethod
-    def load_state_dict(self, state_dict: State, strict: bool = True) -> None:
+    def load_state_dict(
+        self, state_dict: State, strict: bool = True, *, on_mismatch: str = "error"
+    ) -> None:
         """Go on from a state at the next `iter()`."""
 
     @property
@@ -38,12 +40,14 @@ class GlobalStates(ABC):
         state = self.state_dict()
         return state if global_dst_rank == self._number_in_world() else None
 
-    def restore_state_global(self, state: State | None, *, src_rank: int | None = None) -> None:
+    def restore_state_global(
+        self, state: State | None, *, src_rank: int | None = None, on_mismatch: str = "error"
+    ) -> None:
         """Go on from a global state at the next `iter()`, on all ranks.
 
         With `src_rank`, a number as in `save_state_global`, that rank alone has the state and tells
-        the others, whose `state` is not looked at. Else each rank has it. Raises as
-        `load_state_dict`, on all ranks, and `StateError` where there is no state.
+        the others, whose `state` is not looked at. Else each rank has it. `on_mismatch` is that of
+        `load_state_dict`. Raises as that does, on all ranks; `StateError` where there is no state.
         """
         if src_rank is not None:
             ranks = self.worker_config.ranks()
@@ -63,7 +67,7 @@ class GlobalStates(ABC):
                 "restore_state_global: there is no state. Give it on all ranks, or on one of them "
                 "and its number as src_rank"
             )
-        self.load_state_dict(state)
+        self.load_state_dict(state, on_mismatch=on_mismatch)
 
     def _number_in_world(self) -> int:
         ranks = self.worker_config.ranks()

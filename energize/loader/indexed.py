@@ -69,6 +69,13 @@ class IndexedFeed(Generic[T]):
         self._coming.extend(zip(at.tolist(), padding.tolist(), strict=True))
         return at
 
+    @property
+    def loop_ended(self) -> bool:
+        """Whether the loop has no item any more."""
+        if self._loop is not None:
+            return self._step >= self._loop
+        return self._done >= self._plan.steps
+
     def begin_loop(self) -> bool:
         """Get ready for another loop; False when the epoch has ended, and it begins elsewhere."""
         if self._loop is None:
@@ -88,6 +95,11 @@ class IndexedFeed(Generic[T]):
         return marked(item) if self.padding else item
 
     @property
+    def made(self) -> int:
+        """What the last item is made of: its position."""
+        return self._position
+
+    @property
     def restore_key(self) -> tuple[Any, ...]:
         """What the last item can be restored by."""
         return position_key(self._position)
@@ -96,6 +108,11 @@ class IndexedFeed(Generic[T]):
         """The state after the last item."""
         state = self._dataset.state_at(self._plan.position_after(self._done))
         return state if self._loop is None else state | {"step": self._step % self._loop}
+
+    @property
+    def reached(self) -> State:
+        """The state, which says no more than how far it has come."""
+        return self.state()
 
     def close(self) -> None:
         """Let go of what has been read ahead."""
@@ -143,7 +160,7 @@ def in_workers(pool: WorkerPool, ahead: ReadAhead, failures: FailureLog) -> Read
             ticket = asked.popleft()
             reply = pool.take(ticket)
             ahead.learn(reply)
-            failures.add_all(reply.failures)
+            failures.add_all(reply.failures, reply.left_out)
             send()
             if reply.error is not None:
                 raise rebuilt(reply.error)

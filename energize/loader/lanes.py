@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from energize.cursor import Cursor, State
 from energize.dataset import Dataset
+from energize.ledger.places import NOTHING, Made, flat
 from energize.loader.ahead import ReadAhead
 from energize.loader.failures import FailureLog
 from energize.loader.pool import WorkerPool
@@ -22,6 +23,9 @@ T = TypeVar("T")
 
 class HostedLanes(ABC, Generic[T]):
     """Lanes, each read from its front to the end of the epoch."""
+
+    made: Made = NOTHING
+    """What the last item that was taken is made of."""
 
     tells_states: ClassVar[bool] = False
     """Whether states are known without asking."""
@@ -48,6 +52,7 @@ class _Peeked:
 
     item: Any
     before: State
+    made: Made
 
 
 class HereLanes(HostedLanes[T]):
@@ -72,14 +77,21 @@ class HereLanes(HostedLanes[T]):
         if lane not in self._peeked:
             before = self._cursors[lane].state()
             try:
-                self._peeked[lane] = _Peeked(next(self._cursors[lane]), before)
+                item = next(self._cursors[lane])
+                self._peeked[lane] = _Peeked(item, before, flat(self._cursors[lane].origin))
             except StopIteration:
                 return False
         return True
 
     def take(self, lane: int) -> T:
         peeked = self._peeked.pop(lane, None)
-        return next(self._cursors[lane]) if peeked is None else peeked.item
+        if peeked is not None:
+            self.made = peeked.made
+            taken: T = peeked.item
+            return taken
+        item = next(self._cursors[lane])
+        self.made = flat(self._cursors[lane].origin)
+        return item
 
     def state(self, lane: int) -> State | None:
         peeked = self._peeked.get(lane)
@@ -95,13 +107,14 @@ class _Lane:
     """What is known of a lane.
 
     `taken` is its state after what was taken, `read` the one after what came; `waiting` what lies
-    between, each item with the state after it. `end` is the state after the last item, once that
-    came, and `error` what came instead of the next one. `asked` is what the last request asked for.
+    between, each item with the state after it and what it is made of. `end` is the state after the
+    last item, once that came, and `error` what came instead of the next one. `asked` is what the
+    last request asked for.
     """
 
     taken: State | None
     read: State | None
-    waiting: deque[tuple[Any, State]] = field(default_factory=deque)
+    waiting: deque[tuple[Any, State, Made]] = field(default_factory=deque)
     came: int = 0
     end: State | None = None
     error: ShippedError | None = None
@@ -154,7 +167,7 @@ class WorkerLanes(HostedLanes[T]):
         if not self.has(lane):
             raise StopIteration
         item: T
-        item, known.taken = known.waiting.popleft()
+        item, known.taken, self.made = known.waiting.popleft()
         self._outstanding -= 1
         self._ask()
         return item
@@ -165,13 +178,13 @@ class WorkerLanes(HostedLanes[T]):
     def _note(self, known: _Lane, reply: Reply) -> None:
         """Take in the reply to the last request of a lane."""
         known.ticket = None
-        known.waiting.extend(zip(reply.items, reply.states, strict=False))
+        known.waiting.extend(zip(reply.items, reply.states, reply.made, strict=False))
         known.came += len(reply.states)
         known.read = reply.states[-1] if reply.states else known.read
         known.end, known.error = reply.end, reply.error
         self._outstanding += len(reply.states) - known.asked
         self._ahead.learn(reply)
-        self._failures.add_all(reply.failures)
+        self._failures.add_all(reply.failures, reply.left_out)
 
     def _ask(self) -> None:
         """Keep the workers busy with the lanes that have the least waiting."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import weakref
+import time
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import replace
@@ -15,20 +15,21 @@ from energize.dataset import Dataset
 from energize.errors import EmptyDatasetError, LoaderError
 from energize.late import torch
 from energize.loader.agreement import Agreement
-from energize.loader.ahead import ReadAhead
 from energize.loader.deciding import ByHandler
 from energize.loader.failures import FailureLog, FailureSummary
 from energize.loader.feeds import Feed, Opening, Place, ThisRank
 from energize.loader.global_states import GlobalStates
-from energize.loader.listing import ListWriter, decisions_for
-from energize.loader.pool import WorkerPool
+from energize.loader.holding import Holding
+from energize.loader.listing import decisions_for
+from energize.loader.live import LiveWeights
+from energize.loader.remapping import RemapReport
+from energize.loader.reporting import Deliveries, Reporting
 from energize.loader.settings import LoaderSettings
-from energize.loader.state import packed_state, unpacked_state
+from energize.loader.state import packed_state, resumed
 from energize.loader.streams import Before
 from energize.loader.watching import HereWatch, Late
-from energize.loader.worker import Task
+from energize.loader.weights_file import WeightsFile
 from energize.pooling import activate
-from energize.quarantine import path_for_rank
 from energize.ranks import Ranks
 from energize.reading import log_failure
 from energize.restoring import has_place, restore_sample, with_key
@@ -36,11 +37,11 @@ from energize.topology import WorkerConfig
 
 T = TypeVar("T")
 
-_NOT_COPIED = ("_feed", "_iterator", "_pool", "_ranks", "_before", "_keyed", "_watch", "_list")
+_NOT_COPIED = ("_feed", "_iterator", "_ranks", "_before", "_keyed")
 """What a copy of a loader in another process begins without."""
 
 
-class Loader(GlobalStates, Generic[T]):
+class Loader(GlobalStates, Reporting, LiveWeights, Generic[T]):
     """Delivers this rank's items of a dataset, epoch after epoch; made by `get_loader`.
 
     Rank r of W delivers the items r, r + W, r + 2W, ... of the dataset's stream. Neither W nor the
@@ -77,21 +78,22 @@ class Loader(GlobalStates, Generic[T]):
         self._settings = settings
         self._failures = FailureLog(settings.failure_budget)
         self._decisions = decisions_for(dataset, worker_config, settings)
-        self._list: ListWriter | None = None
         self._resume: Place | None = None
         self._loaded = False
         self._ranks: Ranks | None = None
         self._feed: Feed[T] | None = None
         self._iterator: object = None
-        self._pool: WorkerPool | None = None
-        self._replaced = 0
+        self._stale = False
+        self._watched: WeightsFile | None = None
+        self.remapped: RemapReport | None = None
         self._owner = os.getpid()
         self._last: deque[tuple[T, Before]] = deque(maxlen=1)
         self._before: Place | None = None
         self._key: tuple[Any, ...] | None = None
         self._keyed: Feed[T] | None = None
-        self._watch: HereWatch | None = None
         workers = worker_config.num_workers
+        self._holding = Holding(settings, workers)
+        self._deliveries = Deliveries(dataset, settings.ledger)
         self._opening = Opening(dataset, settings, self._decisions, workers)
 
     def __iter__(self) -> Iterator[T]:
@@ -102,11 +104,13 @@ class Loader(GlobalStates, Generic[T]):
             place = self._before
             self._let_go()
             self._resume = place
-        if self._feed is None or ranks != self._ranks or not self._feed.begin_loop():
+            self._deliveries.take_back()
+        if self._feed is None or self._stale or ranks != self._ranks or not self._feed.begin_loop():
             self._let_go()
             self._ranks = ranks
             self._feed = self._open(ranks)
         self._iterator = token = object()
+        self._deliveries.begin_loop()
         return self._deliver(token)
 
     def __len__(self) -> int:
@@ -154,7 +158,7 @@ class Loader(GlobalStates, Generic[T]):
             decisions = replace(decisions, on_error=ByHandler(on_error))
         with activate(self._settings.cache_pool):
             reading = decisions.reading(log_failure)
-            return restore_sample(self.dataset, restore_key, reading=reading)
+            return cast("T", restore_sample(self.dataset, restore_key, reading=reading))
 
     def config(self) -> dict[str, Any]:
         """The dataset's description as a JSON-able tree, `dataset.describe()`."""
@@ -168,7 +172,7 @@ class Loader(GlobalStates, Generic[T]):
     @property
     def workers_replaced(self) -> int:
         """How many workers died or hung since the loader was made, and others took their places."""
-        return self._replaced + (self._pool.replaced if self._pool is not None else 0)
+        return self._holding.workers_replaced
 
     def state_dict(self) -> State:
         """The state after the last delivered item, whatever has been read ahead: plain data, small.
@@ -181,9 +185,11 @@ class Loader(GlobalStates, Generic[T]):
         """
         place, ranks = self._place(), self._ranks or self.worker_config.ranks()
         state = self._opening.saved(place, self._agreement(ranks))
-        return packed_state(self.dataset, state)
+        return packed_state(self._opening.given, state)
 
-    def load_state_dict(self, state_dict: State, strict: bool = True) -> None:
+    def load_state_dict(
+        self, state_dict: State, strict: bool = True, *, on_mismatch: str = "error"
+    ) -> None:
         """Go on from a state at the next `iter()`; a state of an epoch's end starts the next one.
 
         Raises `StateMismatchError` naming what differs when it was saved over another dataset, and
@@ -191,10 +197,22 @@ class Loader(GlobalStates, Generic[T]):
         sample (where folders are mounted, functions of other names, where loops end) is a warning;
         without `strict`, so is anything else. Ranks that load different states find out when they
         begin to read.
+
+        With `on_mismatch="remap"` a mix that was edited goes on: every source that is still there
+        keeps its place, what was added begins, the weights are those of the mix, and steps and
+        schedules go on as they were. `remapped` is then a report of what was added, dropped and
+        reweighted, which is logged too. Batches and mixes may be others; what is below packing, a
+        filter or stages has no place to keep, nor have sources in another order.
         """
-        place = self._opening.loaded(unpacked_state(self.dataset, state_dict, strict=strict))
+        cursor, report = resumed(
+            self._opening.given, state_dict, strict=strict, on_mismatch=on_mismatch
+        )
+        opening = self._opening.as_saved(cursor)
+        place = opening.loaded(cursor)
         self._let_go()
-        self._resume, self._loaded = place, True
+        self._opening, self.dataset = opening, opening.dataset
+        self._resume, self._loaded, self.remapped = place, True, report
+        self._deliveries.forget()
 
     save_state_rank = state_dict
     restore_state_rank = load_state_dict
@@ -203,19 +221,14 @@ class Loader(GlobalStates, Generic[T]):
         """Start at the first item of the first epoch at the next `iter()`."""
         self._let_go()
         self._resume = None
+        self._deliveries.forget()
 
     def close(self) -> None:
         """End the worker processes. The position stays; a later `iter()` starts new ones."""
         self._let_go()
-        if self._pool is not None:
-            self._replaced += self._pool.replaced
-            self._pool.close()
-            self._pool = None
         self._failures.conclude(for_good=True)
-        for each in (self._watch, self._list, self._settings.cache_pool):
-            if each is not None:
-                each.close()
-        self._watch = self._list = self._failures.keep = None
+        self._holding.close(self._failures)
+        self._deliveries.close()
 
     def __enter__(self) -> Self:
         return self
@@ -238,7 +251,8 @@ class Loader(GlobalStates, Generic[T]):
             "_resume": resume,
             "_key": self.restore_key,
             "_last": deque(maxlen=1),
-            "_failures": failures if self._list is not None else self._failures,
+            "_deliveries": Deliveries(self.dataset, self._settings.ledger),
+            "_failures": failures if self._holding.lists else self._failures,
         }
 
     def _place(self) -> Place:
@@ -266,35 +280,17 @@ class Loader(GlobalStates, Generic[T]):
         if self._loaded and agreement is not None:
             self._opening.check_alike(place, agreement)
         self._loaded = False
-        self._open_list(ranks)
-        self._watch_here()
-        here = ThisRank(ranks, agreement, self._pool_for, self._failures, self._last)
+        self._holding.begin(ranks, self._failures)
+        here = ThisRank(ranks, agreement, self._holding.pool_for, self._failures, self._last)
+        self._deliveries.begin(self.dataset, place)
         return self._opening.feed(place, here)
-
-    def _open_list(self, ranks: Ranks) -> None:
-        """Begin to write down what fails, where that is wanted."""
-        path = self._settings.quarantine
-        if path is not None and self._list is None:
-            self._list = ListWriter(path_for_rank(os.fspath(path), ranks.rank, ranks.world_size))
-            self._failures.keep = self._list.add
-
-    def _pool_for(self, task: Task) -> tuple[WorkerPool, ReadAhead]:
-        """The workers, started if there are none, and how much to ask of them."""
-        settings, workers = self._settings, self.worker_config.num_workers
-        if self._pool is None or self._pool.closed or self._pool.task != task:
-            if self._pool is not None:
-                self._replaced += self._pool.replaced
-                self._pool.close()
-            method = settings.start_method
-            silence, patience = settings.silence, settings.patience
-            self._pool = WorkerPool(task, workers, method, silence, patience)
-        self._pool.forget()
-        return self._pool, ReadAhead(workers, settings.prefetch_factor, settings.prefetch_bytes)
 
     def _deliver(self, token: object) -> Iterator[T]:
         pin = self._settings.pin_memory is not False and torch.cuda.is_available()
         given, empty_epochs = False, 0
         while True:
+            if token is self._iterator:
+                self._before_step()
             feed = self._feed
             if token is not self._iterator or feed is None:
                 raise LoaderError(
@@ -303,8 +299,9 @@ class Loader(GlobalStates, Generic[T]):
                 )
             if self._settings.asked_ahead:
                 self._before = feed.state()
+            asked_at = time.perf_counter()
             try:
-                item = self._next(feed, self._watch)
+                item = self._next(feed, self._holding.watch)
             except StopIteration:
                 self._before = None
                 self._failures.conclude()
@@ -322,6 +319,7 @@ class Loader(GlobalStates, Generic[T]):
                 raise
             else:
                 given, self._keyed = True, feed
+                self._deliveries.note(feed, item, asked_at)
                 if has_place(item):
                     item = with_key(item, feed.restore_key)
                 yield _pinned(item) if pin else item
@@ -346,12 +344,6 @@ class Loader(GlobalStates, Generic[T]):
         with activate(self._settings.cache_pool):
             return next(feed)
 
-    def _watch_here(self) -> None:
-        """Watch what is read in this process; workers are watched by their pool."""
-        if self._watch is None and not self.worker_config.num_workers:
-            self._watch = HereWatch(self._settings.patience)
-            weakref.finalize(self, self._watch.close).atexit = False
-
     def _check_not_empty(self, empty_epochs: int) -> None:
         if empty_epochs > 1:
             raise EmptyDatasetError(
@@ -364,12 +356,13 @@ class Loader(GlobalStates, Generic[T]):
         if self._feed is not None:
             self._resume = self._place()
             self._before = None
-        self._feed = self._pool = self._watch = None
+        self._feed = None
+        self._holding.forked()
         self._owner = os.getpid()
 
     def _let_go(self) -> None:
         """Keep the position of the running iteration, if there is one, and end it."""
-        self._before = None
+        self._before, self._stale = None, False
         if self._keyed is not None:
             self._key, self._keyed = self._keyed.restore_key, None
         if self._feed is not None:

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from energize.dataset import Dataset
 from energize.errors import ConfigError
 from energize.ignored import accepted
+from energize.ledger import Ledger
 from energize.loader.ahead import DEFAULT_BYTES
 from energize.loader.deciding import OnError
 from energize.loader.loader import Loader
@@ -40,6 +41,7 @@ def get_loader(
     watchdog_timeout_seconds: float | None = WATCH_SECONDS,
     watchdog_initial_timeout_seconds: float | None = None,
     fail_on_timeout: bool = False,
+    ledger: Ledger | bool = True,
     **ignored: Any,
 ) -> Loader[T]:
     """A `Loader` of this rank's items of `dataset`.
@@ -91,6 +93,7 @@ def get_loader(
     `asked_ahead`: whether the training loop takes each item before it trains on the one before it,
     as Lightning does where the loader has no length. The state is then the one before the last
     item, until the loop has ended, and a loop that is left early does not count that item.
+    `ledger`: what `Loader.report` counts beside samples (see `Ledger`); False for nothing at all.
 
     `checkpoint_every_sec`, `checkpoint_every_min_n_samples`, `n_checkpoints`,
     `gc_collect_every_n_steps` and `gc_freeze_at_start` have no effect.
@@ -124,6 +127,7 @@ def get_loader(
         watchdog_timeout_seconds=watchdog_timeout_seconds,
         watchdog_initial_timeout_seconds=watchdog_initial_timeout_seconds,
         fail_on_timeout=fail_on_timeout,
+        ledger=ledger,
         **ignored,
     )
 

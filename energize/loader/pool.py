@@ -25,7 +25,7 @@ from energize.loader.channel import Channel, channel_pair
 from energize.loader.leash import Leash
 from energize.loader.obituary import how_it_ended, unpicklable
 from energize.loader.regions import ReceivedRegions
-from energize.loader.shipping import NOT_STARTED, Reply, Request, loads, rebuilt
+from energize.loader.shipping import NOT_STARTED, Reply, Request, Reread, loads, rebuilt
 from energize.loader.stacks import StackFile
 from energize.loader.starting import ctrl_c_later
 from energize.loader.watching import Patience
@@ -153,6 +153,15 @@ class WorkerPool:
                 self._note_silence(heard, waited)
         self._wanted.discard(ticket)
         return self._replies.pop(ticket)
+
+    def edit(self, task: Task) -> None:
+        """Have the workers read for a task that differs in its edits only; what they were asked
+        before is dropped.
+        """
+        self.task, self._pickle = task, None
+        for member in list(self._members):
+            self.ask(Reread(task.edits), member.number)
+        self.forget()
 
     def forget(self) -> None:
         """Drop what was asked and not taken; workers answer it, and nobody listens."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from energize.errors import ConfigError
+from energize.ledger import Ledger
 from energize.loader.ahead import DEFAULT_BYTES
 from energize.loader.deciding import OnError
 from energize.loader.epochs import checked_uneven
@@ -50,6 +51,7 @@ class LoaderSettings:
     watchdog_timeout_seconds: float | None = WATCH_SECONDS
     watchdog_initial_timeout_seconds: float | None = None
     fail_on_timeout: bool = False
+    ledger: Ledger | bool = True
     apart: bool = False
     """Whether a loader has no others to talk with; its state is then good for itself only."""
 
@@ -72,6 +74,11 @@ class LoaderSettings:
             _check_seconds(getattr(self, name), name)
         if self.cache_pool is not None and not callable(getattr(self.cache_pool, "close", None)):
             raise ConfigError(f"cache_pool is a CachePool, or None; got {self.cache_pool!r}")
+        if not isinstance(self.ledger, Ledger | bool):
+            raise ConfigError(
+                "ledger is a Ledger, which says what to count beside samples, True, or False for "
+                f"none; got {self.ledger!r}"
+            )
         if not isinstance(self.quarantine, str | os.PathLike | None):
             raise ConfigError(f"quarantine is the path of a file, or None; got {self.quarantine!r}")
         if self.on_error not in ("raise", "skip") and not callable(self.on_error):

@@ -15,6 +15,9 @@ import numpy as np
 from energize.cursor import State
 from energize.errors import LoaderError
 from energize.late import torch
+from energize.ledger.left_out import LeftOut
+from energize.ledger.places import Made
+from energize.loader.edits import Edits
 from energize.loader.failures import Failure
 from energize.loader.regions import ReceivedRegions, RegionBytes, Regions
 
@@ -61,7 +64,17 @@ class StreamOn:
         return self.items
 
 
-Request = Fetch | StreamOn
+@dataclass(frozen=True, slots=True)
+class Reread:
+    """Tells a worker what has become of its dataset; what it has begun to read is of no use."""
+
+    edits: Edits
+
+    def __str__(self) -> str:
+        return "to learn of other weights"
+
+
+Request = Fetch | StreamOn | Reread
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,16 +89,19 @@ class ShippedError:
 class Reply:
     """What a worker answers.
 
-    `states` has the stream's state after each item, and `end` the one after its last; both stay
-    empty for positions. With an `error` the items are those that came before it. `seconds` is what
-    it took, and `size`, set by the receiver, the bytes that the items take.
+    `states` has the stream's state after each item, `made` what it is made of, and `end` the state
+    after the last; they stay empty for positions. With an `error` the items are those that came
+    before it. `seconds` is what it took, and `size`, set by the receiver, the bytes that the items
+    take.
     """
 
     ticket: int
     items: list[Any] = field(default_factory=list)
     states: list[State] = field(default_factory=list)
+    made: list[Made] = field(default_factory=list)
     end: State | None = None
     failures: list[Failure] = field(default_factory=list)
+    left_out: LeftOut | None = None
     error: ShippedError | None = None
     seconds: float = 0.0
     size: int = 0

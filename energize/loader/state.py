@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import itertools
 import logging
+from dataclasses import replace
 from typing import Any
 
 from energize.cursor import INFINITE, State, state_field
 from energize.dataset import Dataset
-from energize.errors import StateError, StateMismatchError
-from energize.outline import outlines, packed, unpacked
+from energize.errors import ConfigError, StateError, StateMismatchError, nearest
+from energize.loader.edits import NOT_EDITED, Edits
+from energize.loader.remapping import RemapReport, remapped
+from energize.outline import outlines, packed, tree_differences, unpacked
 
 VERSION = 3
 
@@ -51,13 +54,53 @@ def _packed_details(dataset: Dataset[Any]) -> str:
         most //= 2
 
 
-def unpacked_state(dataset: Dataset[Any], saved: object, *, strict: bool = True) -> State:
-    """The cursor's state in a saved one.
+ON_MISMATCH = ("error", "remap")
+
+
+def unpacked_state(dataset: Dataset[Any], saved: object) -> State:
+    """The cursor's state in a saved one, for what has no weights that change; see `resumed`."""
+    cursor, _ = resumed(dataset, saved)
+    if Edits.loaded(cursor) != NOT_EDITED:
+        raise StateError(
+            "the saved state is of a run whose weights were changed while it went on, or whose mix "
+            "was edited; a loader of get_loader goes on from it"
+        )
+    return cursor
+
+
+def resumed(
+    dataset: Dataset[Any], saved: object, *, strict: bool = True, on_mismatch: str = "error"
+) -> tuple[State, RemapReport | None]:
+    """The cursor's state in a saved one, and what it became in an edited mix.
 
     Raises `StateMismatchError` when it was saved over another dataset, `StateError` when it is not
     a state of this version at all. Without `strict` differences are warnings, as is what changes no
-    sample in any case: other functions, folders mounted elsewhere, loops of another length.
+    sample in any case: other functions, folders mounted elsewhere, loops of another length. With
+    `on_mismatch="remap"` sources that are still there keep their places, see `remapped`.
     """
+    if on_mismatch not in ON_MISMATCH:
+        raise ConfigError(
+            f"on_mismatch is one of {', '.join(ON_MISMATCH)}; got {on_mismatch!r}"
+            f"{nearest(str(on_mismatch), ON_MISMATCH)}"
+        )
+    if on_mismatch == "remap" and not strict:
+        raise ConfigError(
+            "strict=False ignores differences, on_mismatch='remap' does not: give one"
+        )
+    state = checked_state(saved)
+    cursor = unpacked(state_field(state, "cursor", str), "cursor")
+    found = _mismatches(dataset, state, cursor)
+    if found and on_mismatch == "remap":
+        cursor, report = remapped(dataset, state, cursor)
+        return cursor, report
+    if found:
+        _refuse(found, strict=strict)
+    _warn_of_details(dataset, state)
+    return cursor, None
+
+
+def checked_state(saved: object) -> State:
+    """A state of this version; `StateError` for anything else."""
     if not isinstance(saved, dict):
         raise StateError(
             f"a loader's state is the dict that state_dict() returned; got {type(saved).__name__}"
@@ -68,23 +111,29 @@ def unpacked_state(dataset: Dataset[Any], saved: object, *, strict: bool = True)
             f"the saved state has version {version}, this energize reads version {VERSION}; resume "
             "with the energize that saved it"
         )
-    cursor = unpacked(state_field(saved, "cursor", str), "cursor")
-    found = _mismatches(dataset, saved, cursor)
-    if found:
-        shown = "\n".join(f"  {each}" for each in found[:_DIFFERENCES_SHOWN])
-        more = len(found) - _DIFFERENCES_SHOWN
-        text = (
-            "the saved state belongs to another dataset, and positions in that one mean nothing in "
-            f"this one:\n{shown}{f'{chr(10)}  and {more} more' if more > 0 else ''}"
+    return saved
+
+
+def differences(dataset: Dataset[Any], saved: object) -> list[str]:
+    """What forbids to go on from a saved state over a dataset, a line each; none where it fits."""
+    state = checked_state(saved)
+    return _mismatches(dataset, state, unpacked(state_field(state, "cursor", str), "cursor"))
+
+
+def _refuse(found: list[str], *, strict: bool) -> None:
+    shown = "\n".join(f"  {each}" for each in found[:_DIFFERENCES_SHOWN])
+    more = len(found) - _DIFFERENCES_SHOWN
+    text = (
+        "the saved state belongs to another dataset, and positions in that one mean nothing in "
+        f"this one:\n{shown}{f'{chr(10)}  and {more} more' if more > 0 else ''}"
+    )
+    if strict:
+        raise StateMismatchError(
+            f"{text}\nBuild the dataset as it was, start without the state, have every source that "
+            "is still there go on where it stands with load_state_dict(state, "
+            'on_mismatch="remap"), or go on all the same with load_state_dict(state, strict=False)'
         )
-        if strict:
-            raise StateMismatchError(
-                f"{text}\nBuild the dataset as it was, start without the state, or go on all the "
-                "same with load_state_dict(state, strict=False)"
-            )
-        _log.warning("%s\n  (it goes on all the same: strict=False)", text)
-    _warn_of_details(dataset, saved)
-    return cursor
+    _log.warning("%s\n  (it goes on all the same: strict=False)", text)
 
 
 def _mismatches(dataset: Dataset[Any], saved: State, cursor: State) -> list[str]:
@@ -93,6 +142,15 @@ def _mismatches(dataset: Dataset[Any], saved: State, cursor: State) -> list[str]
     if state_field(saved, "digest", str) == dataset.survey.digest:
         return found
     trees = outlines(outline, dataset)
+    changes = replace(Edits.loaded(cursor), moves=())
+    if changes.changes:  # both with what was changed while the run went on
+        try:
+            dataset = changes.applied(dataset)
+        except ConfigError as reason:  # mostly a source that is gone
+            apart = itertools.islice(tree_differences(*trees), _DIFFERENCES_FOUND)
+            return found + (list(dict.fromkeys(apart)) or [str(reason)])
+        now = outlines(outline, dataset)[1]
+        trees = _with_changes(*trees, now), now
     later: list[str] = []
     try:
         lines = (
@@ -107,6 +165,21 @@ def _mismatches(dataset: Dataset[Any], saved: State, cursor: State) -> list[str]
         _log.warning("after the place of the saved state other samples come:\n  %s", later[0])
     unnamed = "something of its settings is different (a state of so wide a mix does not keep what)"
     return found or ([] if later else [unnamed])
+
+
+def _with_changes(saved: Any, given: Any, changed: Any) -> Any:
+    """A saved outline with the changes by which `changed` differs from `given`."""
+    trees = (saved, given, changed)
+    if given == changed or not all(isinstance(each, dict) for each in trees):
+        return saved
+    found = dict(saved)
+    lists = [each.get("inputs") for each in trees]
+    if all(isinstance(each, list) for each in lists):
+        found["inputs"] = [_with_changes(*each) for each in zip(*lists, strict=False)]
+    before, now = given.get("changes"), changed.get("changes")
+    if before != now and isinstance(saved.get("changes"), list):
+        found["changes"] = sorted([*saved["changes"], *(c for c in now if c not in before)])
+    return found
 
 
 def _places(dataset: Dataset[Any], cursor: State) -> list[State]:

@@ -11,6 +11,7 @@ from typing import Any, Generic, TypeVar
 
 from energize.cursor import State, counter_field, state_field
 from energize.errors import ConfigError, LoaderError, StateError
+from energize.ledger.places import NOTHING, Made
 from energize.loader.agreement import Agreement
 from energize.loader.epochs import divisors
 from energize.loader.lanes import HostedLanes
@@ -167,6 +168,7 @@ class StreamFeed(Generic[T]):
         self._made = self._dropped = 0
         self._came = self._ended = False
         self._before = Before(0, None)
+        self._made_of: Made = NOTHING
         self._marks: dict[int, Before] = {}
         self._state_at = state_at
         self._mark_every = 1 if hosted.tells_states else _MARK_EVERY
@@ -178,6 +180,12 @@ class StreamFeed(Generic[T]):
         if self._loop is not None:
             self._step %= self._loop
         return not self._stopped and not self._ended
+
+    @property
+    def loop_ended(self) -> bool:
+        """Whether the loop is known to have no item any more."""
+        counted = self._loop is not None and self._step >= self._loop
+        return self._ended or self._stopped or counted
 
     @property
     def _stopped(self) -> bool:
@@ -213,6 +221,11 @@ class StreamFeed(Generic[T]):
         return marked(given) if self.padding else given
 
     @property
+    def made(self) -> Made:
+        """What the last item of this rank is made of."""
+        return self._made_of
+
+    @property
     def restore_key(self) -> tuple[Any, ...]:
         """What the last item can be restored by."""
         self._mark_every = 1  # somebody asks
@@ -246,9 +259,12 @@ class StreamFeed(Generic[T]):
 
     def _take(self, rank: int) -> T:
         lane = self._lane(rank)
-        if rank == self._ranks.rank:
-            self._note(lane)
-        return self._hosted.take(lane)
+        if rank != self._ranks.rank:
+            return self._hosted.take(lane)
+        self._note(lane)
+        item = self._hosted.take(lane)
+        self._made_of = self._hosted.made
+        return item
 
     def _note(self, lane: int) -> None:
         """Note where the lane stands, or how many items it has given since that was noted."""
@@ -299,6 +315,11 @@ class StreamFeed(Generic[T]):
         step = 0 if self._loop is None else self._step % self._loop
         cursors = {lane: self._hosted.state(lane) for lane in self._hosted_lanes()}
         return StreamState(self._lanes, self._epoch, self._position, step, cursors)
+
+    @property
+    def reached(self) -> StreamState:
+        """How far it has come, without the states of lanes."""
+        return StreamState(self._lanes, self._epoch, self._position)
 
     @property
     def may_be_over(self) -> bool:

@@ -23,11 +23,14 @@ from energize.cursor import Cursor
 from energize.dataset import Dataset, IndexedDataset
 from energize.errors import LoaderError
 from energize.late import torch
+from energize.ledger.left_out import LeftOut
+from energize.ledger.places import flat
 from energize.loader.channel import Channel
 from energize.loader.deciding import Decisions
+from energize.loader.edits import NOT_EDITED, Edits
 from energize.loader.failures import Failure
 from energize.loader.regions import Regions
-from energize.loader.shipping import NOT_STARTED, Reply, Request, StreamOn, dumps, shipped
+from energize.loader.shipping import NOT_STARTED, Reply, Request, Reread, StreamOn, dumps, shipped
 from energize.loader.stacks import StackFile
 from energize.loader.starting import ignore_ctrl_c
 from energize.pooling import activate
@@ -45,8 +48,8 @@ _SET_PARENT_DEATH_SIGNAL = 1
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What a worker is started for: the `dataset`, in so many `lanes` if it is a stream; and the
-    `cache_pool` of its hooks.
+    """What a worker is started for: the `dataset` with what became of it since the run began, in so
+    many `lanes` if it is a stream; and the `cache_pool` of its hooks.
     """
 
     dataset: Dataset[Any]
@@ -54,6 +57,7 @@ class Task:
     cache_pool: Any = None
     lanes: int = 1
     endless: bool = False
+    edits: Edits = NOT_EDITED
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,29 +203,43 @@ class _Worker:
     task: Task
     lanes: dict[int, _OpenLane] = field(default_factory=dict)
     failures: list[Failure] = field(default_factory=list)
+    left_out: LeftOut = field(default_factory=LeftOut)
+    dataset: Dataset[Any] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.dataset = self.task.edits.applied(self.task.dataset)
 
     def answered(self, ticket: int, request: Request) -> Reply:
         """The reply to a request; what goes wrong on the way is part of it."""
         reply = Reply(ticket)
         began = time.perf_counter()
         try:
-            if isinstance(request, StreamOn):
+            if isinstance(request, Reread):
+                self._reread(request)
+            elif isinstance(request, StreamOn):
                 self._stream_on(request, reply)
             else:
                 positions = np.array(request.positions, dtype=np.int64)
-                dataset = cast("IndexedDataset[Any]", self.task.dataset)
+                dataset = cast("IndexedDataset[Any]", self.dataset)
                 reply.items = read_items(dataset, positions, self._reading())
         except Exception as error:  # raised again in the trainer
             reply.error = shipped(error)
         reply.failures, self.failures = self.failures, []
+        reply.left_out = self.left_out.drained()
         reply.seconds = time.perf_counter() - began
         return reply
 
     def _reading(self) -> Reading:
-        return self.task.decisions.reading(self._report)
+        return self.task.decisions.reading(self._report, self.left_out)
 
     def _report(self, failed: Failed) -> None:
         self.failures.append(Failure.of(failed))
+
+    def _reread(self, request: Reread) -> None:
+        for held in self.lanes.values():
+            held.cursor.close()
+        self.lanes.clear()
+        self.dataset = request.edits.applied(self.task.dataset)
 
     def _stream_on(self, request: StreamOn, reply: Reply) -> None:
         cursor = self._opened(request)
@@ -234,6 +252,7 @@ class _Worker:
                 del self.lanes[request.lane]
                 return
             reply.states.append(cursor.state())
+            reply.made.append(flat(cursor.origin))
         self.lanes[request.lane].at += len(reply.items)
 
     def _opened(self, request: StreamOn) -> Cursor[Any]:
@@ -242,7 +261,7 @@ class _Worker:
             if held is not None:
                 held.cursor.close()
             lane = Lane(request.lane, self.task.lanes)
-            dataset, endless = self.task.dataset, self.task.endless
+            dataset, endless = self.dataset, self.task.endless
             cursor = dataset.open_lane(lane, request.state, self._reading(), endless=endless)
             held = self.lanes[request.lane] = _OpenLane(cursor, request.at)
         return held.cursor

@@ -1,0 +1,238 @@
+"""Counting what was delivered: noted for next to nothing, and looked up in bulk."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from threading import Lock
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from energize.arrays import FloatArray, Int64Array, rows_by_value
+from energize.costs import ColumnCost
+from energize.errors import ConfigError
+from energize.ledger.levels import Level, rows_of
+from energize.ledger.places import Found, Made, Places
+from energize.sample_weights import OWN, WEIGHTS, weight_of
+from energize.sample_weights import WEIGHT as OF_SOURCES
+
+_TOGETHER = 512
+"""Items that wait until they are looked up together."""
+
+SAMPLES, ITEMS, REPEATS, COST, WEIGHT, SQUARES, SKIPPED, FAILED = range(8)
+"""What is counted of each row. Items that are made of samples of several rows count for each by its
+part of them; repeats are samples that were drawn in a second pass or later; squares are those of
+loss weights."""
+
+ROW_COLUMNS = 8
+
+DELIVERED, PADDING, MIXED, PARTED, WAITED, LONGEST, SECONDS, ALL_SKIPPED, ALL_FAILED = range(9)
+"""What is counted of a rank: items, and padding beside them; items of several rows, and of several
+parts of the first level that has any; seconds that items were waited for, the longest of them, and
+that passed in all; samples that were left out."""
+
+TOTALS = 9
+
+
+class _Note(NamedTuple):
+    """An item that was delivered: what it is made of, and its loss weights and cost if it says
+    them, one for each sample or one for all.
+    """
+
+    made: Made
+    weights: Sequence[float] | None
+    costs: Sequence[float] | None
+
+
+class Counted(NamedTuple):
+    """What was counted: of each row its columns, float64; and the totals."""
+
+    rows: FloatArray
+    totals: FloatArray
+
+
+class Counter:
+    """Counts the items that a rank is given, by the rows of `levels`.
+
+    `note` is told of each item, and looks up what it is made of some hundred items later, or when
+    `counted` is asked for. `column` is what samples cost, or `item_cost` what an item does.
+    """
+
+    def __init__(
+        self,
+        places: Places,
+        levels: Level,
+        column: ColumnCost | None,
+        item_cost: Callable[[Any], Any] | None,
+    ) -> None:
+        self._places, self._column, self._item_cost = places, column, item_cost
+        self._sources = rows_of(levels)
+        self._part_of = np.zeros(places.rows, dtype=np.int64)
+        top = next((each for each in levels.walk() if each.parts), levels)
+        for number, part in enumerate(top.parts):
+            self._part_of[part.rows.start : part.rows.stop] = number
+        self._rows = np.zeros((places.rows, ROW_COLUMNS))
+        self._totals = np.zeros(TOTALS)
+        self._waiting: list[_Note] = []
+        self._padded = False
+        self._lock = Lock()  # a report may be asked for by another thread
+
+    def note(self, made: Made, item: Any, *, padding: bool) -> None:
+        """One more item was delivered."""
+        costs = None if padding or self._item_cost is None else _costs(self._item_cost(item))
+        with self._lock:
+            self._padded = padding
+            if padding:
+                self._totals[PADDING] += 1
+                return
+            if len(self._waiting) >= _TOGETHER:
+                self._look_up(self._waiting, self._rows, self._totals)
+                self._waiting.clear()
+            self._waiting.append(_Note(made, _weights_of(item), costs))
+
+    def take_back(self) -> None:
+        """The last item does not count: it will be delivered again."""
+        with self._lock:
+            if self._padded:
+                self._totals[PADDING] -= 1
+            elif self._waiting:
+                self._waiting.pop()
+            self._padded = False
+
+    def go_on(self, counted: Counted) -> None:
+        """Add to what was counted before."""
+        self._rows += counted.rows
+        self._totals += counted.totals
+
+    def wait(self, waited: float, passed: float) -> None:
+        """An item was waited for, and so many seconds passed since the last one was given."""
+        totals = self._totals
+        totals[WAITED] += waited
+        totals[SECONDS] += passed
+        totals[LONGEST] = max(totals[LONGEST], waited)
+
+    def rows_of_last(self) -> list[int]:
+        """The row of each sample of the last item; none of padding."""
+        with self._lock:
+            if self._padded or not self._waiting:
+                return []
+            rows: list[int] = self._places.found([self._waiting[-1].made]).row.tolist()
+            return rows
+
+    @property
+    def counted(self) -> Counted:
+        """What was counted, as copies."""
+        with self._lock:
+            if len(self._waiting) > 1:
+                self._look_up(self._waiting[:-1], self._rows, self._totals)
+                del self._waiting[:-1]
+            rows, totals = self._rows.copy(), self._totals.copy()
+            self._look_up(self._waiting, rows, totals)
+            return Counted(rows, totals)
+
+    def _look_up(self, notes: Sequence[_Note], rows: FloatArray, totals: FloatArray) -> None:
+        """Add what was noted to what is known."""
+        if not notes:
+            return
+        which = self._column is not None
+        found = self._places.found([each.made for each in notes], which=which)
+        counts = np.bincount(found.item, minlength=len(notes))
+        size, row = len(rows), found.row
+        samples = np.bincount(row, minlength=size)
+        rows[:, SAMPLES] += samples
+        if (counts == counts[0]).all():
+            rows[:, ITEMS] += samples / counts[0] if counts[0] else 0.0
+        else:
+            rows[:, ITEMS] += np.bincount(row, 1.0 / counts[found.item], size)
+        rows[:, REPEATS] += np.bincount(row[found.epoch > 0], minlength=size)
+        if all(each.weights is None for each in notes):
+            rows[:, WEIGHT] += samples
+            rows[:, SQUARES] += samples
+        else:
+            weights = _shared([each.weights for each in notes], counts, found, default=1.0)
+            rows[:, WEIGHT] += np.bincount(row, weights, size)
+            rows[:, SQUARES] += np.bincount(row, weights * weights, size)
+        if self._column is not None:
+            rows[:, COST] += np.bincount(row, self._costs(found), size)
+        elif self._item_cost is not None:
+            costs = _shared([each.costs for each in notes], counts, found, default=0.0, whole=True)
+            rows[:, COST] += np.bincount(row, costs, size)
+        totals[DELIVERED] += len(notes)
+        totals[MIXED] += _several(found.item, row)
+        totals[PARTED] += _several(found.item, self._part_of[row])
+
+    def _costs(self, found: Found) -> FloatArray:
+        costs = np.zeros(len(found.row))
+        column = self._column
+        if column is not None:
+            for row, at in rows_by_value(found.row):
+                costs[at] = column.of_samples(self._sources[row], found.sample[at])
+        return costs
+
+
+def _several(item: Int64Array, number: Int64Array) -> int:
+    """How many items have more than one of the numbers; both are ordered by item."""
+    differs = np.flatnonzero((item[1:] == item[:-1]) & (number[1:] != number[:-1]))
+    found = item[1:][differs]  # ascending
+    return int((np.diff(found) > 0).sum()) + 1 if len(found) else 0
+
+
+def _shared(
+    given: Sequence[Sequence[float] | None],
+    counts: Int64Array,
+    found: Found,
+    *,
+    default: float,
+    whole: bool = False,
+) -> FloatArray:
+    """A number for each sample of items: those that the items say, in order. Where there are others
+    than samples, the samples have equal parts of their sum; one alone is for each sample, unless it
+    is for the `whole` item.
+    """
+    values = np.full(len(found.item), default)
+    starts = np.cumsum(counts) - counts
+    for number, each in enumerate(given):
+        samples = int(counts[number])
+        if each is None or not samples:
+            continue
+        told: Any = np.asarray(each, dtype=np.float64)
+        if len(told) == 1 and not whole:
+            told = np.repeat(told, samples)
+        elif len(told) != samples:
+            filled = told[told != 0]  # packs of fewer pieces are filled with 0
+            told = filled if len(filled) == samples else np.full(samples, told.sum() / samples)
+        values[starts[number] : starts[number] + samples] = told
+    return values
+
+
+def _weights_of(item: Any) -> Sequence[float] | None:
+    """The loss weights that a batch or a sample says, if it says any."""
+    if type(item) is dict:
+        weights = item.get(WEIGHTS)
+        silent = item.get(OF_SOURCES) is None and item.get(OWN) is None
+    else:
+        weights = getattr(item, WEIGHTS, None)
+        silent = getattr(item, OF_SOURCES, None) is None and getattr(item, OWN, None) is None
+    if weights is not None:
+        numbers: Sequence[float] = weights.flatten().tolist()
+        return numbers
+    own = None if silent else weight_of(item)
+    return None if own is None else (own,)
+
+
+def _costs(value: Any) -> Sequence[float]:
+    """What a function says that an item costs, checked."""
+    told = value.flatten().tolist() if hasattr(value, "flatten") else value
+    costs = told if isinstance(told, list | tuple) else [told]
+    if not all(_is_cost(each) for each in costs):
+        raise ConfigError(
+            "Ledger(item_cost=...): what an item costs is a number, 0 or more, or one for each of "
+            f"its samples; the function returned {str(value)[:80]!r}"
+        )
+    return costs
+
+
+def _is_cost(value: object) -> bool:
+    number = isinstance(value, int | float | np.integer | np.floating)
+    return number and not isinstance(value, bool) and 0 <= float(value) < math.inf  # type: ignore[arg-type]  # a number

@@ -1,0 +1,234 @@
+"""The levels of a mix, by name: what stands in the tree of its datasets above the sources."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+import numpy as np
+
+from energize.arrays import FloatArray, Int64Array
+from energize.blends import reached_in
+from energize.dataset import Dataset
+
+if TYPE_CHECKING:
+    from energize.sources.base import Source
+
+_NAMED = 2
+"""Sources that a level without a name is called by."""
+
+
+@runtime_checkable
+class Mix(Protocol):
+    """A dataset with a name for each of its inputs: a blend, stages."""
+
+    @property
+    def names(self) -> Sequence[str]: ...
+
+
+@runtime_checkable
+class Asking(Protocol):
+    """A dataset that gives each input a share that somebody asked for."""
+
+    def asked(self, items: int | None) -> FloatArray | None:
+        """How many of the first `items` are asked for of each of `inputs`; for None the shares,
+        unless these change.
+        """
+
+
+@runtime_checkable
+class Phased(Protocol):
+    """A dataset whose inputs follow one another, and share their sources: stages."""
+
+    @property
+    def phase_starts(self) -> Sequence[int]:
+        """The position that each input begins with."""
+
+    def phase_of(self, positions: Int64Array) -> Int64Array:
+        """The number of the input that each position belongs to."""
+
+    def numbers_of(self, phase: int) -> Int64Array:
+        """The numbers in `sources` of those of an input."""
+
+
+@dataclass(slots=True)
+class Level:
+    """A part of a mix: a source, or what has parts itself.
+
+    `rows` are those of its sources, in the order in which the tree is gone through: one for each
+    place where a source stands. `mix` is the dataset that its parts are the inputs of, `members`
+    the numbers of these inputs; `above` leads from the input of the level above to it.
+    """
+
+    name: str
+    path: tuple[str, ...]
+    rows: range
+    mix: Dataset[Any] | None = None
+    parts: list[Level] = field(default_factory=list)
+    members: list[range] = field(default_factory=list)
+    above: tuple[Dataset[Any], ...] = ()
+    source: Source[Any] | None = None
+
+    def walk(self) -> Iterator[Level]:
+        """The level itself, and all below it, from above."""
+        yield self
+        for each in self.parts:
+            yield from each.walk()
+
+    @property
+    def label(self) -> str:
+        """The names on the way to it."""
+        return "/".join(self.path)
+
+
+def levels_of(dataset: Dataset[Any]) -> Level:
+    """The levels of a dataset; the first has them all, and an empty path."""
+    return _level("", (), dataset, 0, whole=True)
+
+
+def rows_of(level: Level) -> list[Source[Any]]:
+    """The source of each row."""
+    return [each.source for each in level.walk() if each.source is not None]
+
+
+def _level(
+    name: str, path: tuple[str, ...], dataset: Dataset[Any], first: int, *, whole: bool
+) -> Level:
+    """`whole`: whether positions of `dataset` are known, and so which stage they belong to."""
+    node, above = dataset, [dataset]
+    while len(node.inputs) == 1:
+        if isinstance(node, Mix) and not name:
+            name = node.names[0]
+            path = (*path, name)
+        whole = (whole and (node.passes_on or node.ends_loops)) or not node.indexed
+        node = node.inputs[0]
+        above.append(node)
+    if not node.inputs:
+        if not path:
+            name, path = node.sources[0].name, (node.sources[0].name,)
+        return Level(name, path, range(first, first + 1), source=node.sources[0])
+    level = Level(name, path, range(first, first), mix=node, above=tuple(above))
+    if isinstance(node, Phased) and node.indexed and not whole:
+        _add_sources(level, node, first)
+    else:
+        _add_inputs(level, node, first, whole=not node.indexed)
+    level.rows = range(first, level.parts[-1].rows.stop)
+    return level
+
+
+def _add_sources(level: Level, node: Dataset[Any], first: int) -> None:
+    """The sources of stages that cannot be told apart, each once."""
+    names = _distinct([source.name for source in node.sources])
+    level.mix = None
+    for number, (name, source) in enumerate(zip(names, node.sources, strict=True)):
+        row = range(first + number, first + number + 1)
+        level.parts.append(Level(name, (*level.path, name), row, source=source))
+
+
+def _add_inputs(level: Level, node: Dataset[Any], first: int, *, whole: bool) -> None:
+    phased = isinstance(node, Phased)
+    prefixes: dict[str, Level] = {}
+    for number, name in enumerate(_distinct(_names(node))):
+        outer, _, inner = name.partition("/") if _named(node, number) else ("", "", "")
+        owner = level
+        if inner and not phased:  # a blend that was opened up
+            if outer not in prefixes or level.parts[-1] is not prefixes[outer]:
+                if outer in prefixes:
+                    outer = f"{outer} ({first})"
+                prefixes[outer] = Level(outer, (*level.path, outer), range(first, first), node)
+                level.parts.append(prefixes[outer])
+                level.members.append(range(number, number))
+            owner = prefixes[outer]
+        called = name if owner is level else inner
+        below, path = node.inputs[number], (*owner.path, called)
+        part = _level(called, path, below, first, whole=whole)
+        owner.parts.append(part)
+        owner.members.append(range(number, number + 1))
+        first = part.rows.stop
+        if owner is not level:
+            owner.rows = range(owner.rows.start, first)
+            level.members[-1] = range(level.members[-1].start, number + 1)
+
+
+def _named(node: Dataset[Any], number: int) -> bool:
+    given = getattr(node, "given_names", None)
+    return given is not None and given[number] is not None
+
+
+def _names(node: Dataset[Any]) -> list[str]:
+    """What inputs are called: as they are named, else by a few of their sources."""
+    given = list(node.names) if isinstance(node, Mix) else [""] * len(node.inputs)
+    names = []
+    for number, (each, name) in enumerate(zip(node.inputs, given, strict=True)):
+        read = [source.name for source in each.sources]
+        by_sources = isinstance(node, Mix) and hasattr(node, "given_names")
+        if name and not (by_sources and not _named(node, number) and len(read) > _NAMED):
+            names.append(name)
+            continue
+        more = len(read) - _NAMED
+        names.append(", ".join(read[:_NAMED]) + (f" and {more} more" if more > 0 else ""))
+    return names
+
+
+def _distinct(names: Sequence[str]) -> list[str]:
+    seen: Counter[str] = Counter()
+    found = []
+    for name in names:
+        seen[name] += 1
+        found.append(f"{name} ({seen[name]})" if seen[name] > 1 else name)
+    return found
+
+
+def spans(levels: Level, items: int | None) -> dict[tuple[str, ...], int]:
+    """To which of its items the mix of each level has come when `items` of the whole were given, by
+    the paths of levels; those are left out of which only reading tells.
+    """
+    found: dict[tuple[str, ...], int] = {}
+    if items is not None:
+        _add_spans(levels, items, found)
+    return found
+
+
+def _add_spans(level: Level, items: int, found: dict[tuple[str, ...], int]) -> None:
+    for node in level.above[:-1]:
+        reached = reached_in(node, items)
+        if reached is None:
+            return
+        items = reached[0]
+    if level.mix is None:
+        return
+    found[level.path] = items
+    reached = reached_in(level.mix, items)
+    if reached is None:
+        return
+    for part, numbers in zip(level.parts, level.members, strict=True):
+        if part.mix is level.mix:  # a blend that was opened up
+            found[part.path] = items
+            pairs = zip(part.parts, part.members, strict=True)
+            inner = [(each, numbers.start) for each, numbers in pairs]
+        else:
+            inner = [(part, numbers.start)]
+        for each, number in inner:
+            _add_spans(each, reached[number], found)
+
+
+def asked_of(level: Level, start: int | None, stop: int | None) -> FloatArray | None:
+    """The share of each of a level's parts that is asked for of items `start` to before `stop` of
+    its mix; of all where these are not known, unless it changes. None where nobody asks.
+    """
+    mix = level.mix
+    if mix is None or not isinstance(mix, Asking):
+        return None
+    asked = None
+    if start is not None and stop is not None and stop > start:
+        until, before = mix.asked(stop), mix.asked(start)
+        asked = None if until is None or before is None else until - before
+    if asked is None:
+        asked = mix.asked(None)
+    if asked is None:
+        return None
+    parts = np.array([asked[each.start : each.stop].sum() for each in level.members])
+    total = parts.sum()
+    return np.asarray(parts / total) if total > 0 else None

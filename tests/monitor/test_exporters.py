@@ -1,0 +1,138 @@
+"""Ledgers in TensorBoard and Prometheus: read back from each."""
+
+from __future__ import annotations
+
+import gc
+import json
+import socket
+import sys
+import threading
+import urllib.error
+import urllib.request
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from torch.utils.tensorboard import SummaryWriter
+
+from energize import ConfigError, Ledger, get_loader
+from energize.monitor import TensorBoardLedger, WandbLedger, lightning_ledger, serve_metrics
+from tests.support.deliveries import weighed_mix as mix
+from tests.support.loading import take
+
+
+def test_tensorboard_has_the_shares_of_each_step_that_was_written(tmp_path):
+    with get_loader(mix()) as loader:
+        log = TensorBoardLedger(loader, tmp_path, every=10)
+        for step, _ in zip(range(1, 31), loader, strict=False):
+            log(step)
+        log.close()
+    read = EventAccumulator(str(tmp_path))
+    read.Reload()
+    samples = read.Scalars("mix/web/samples")
+    assert [(each.step, each.value) for each in samples] == [(10, 30), (20, 60), (30, 90)]
+    assert read.Scalars("mix/code/delivered_share")[-1].value == 0.25
+
+
+def test_a_writer_of_the_program_stays_open(tmp_path):
+    writer = SummaryWriter(str(tmp_path))
+    loader = get_loader(mix())
+    take(loader, 5)
+    log = TensorBoardLedger(loader, writer, every=5, prefix="data")
+    assert log(4) is None
+    assert log(5)["web"].samples == 15
+    log.close()
+    writer.add_scalar("other", 1.0, 5)
+    writer.close()
+    read = EventAccumulator(str(tmp_path))
+    read.Reload()
+    assert {"data/web/samples", "other"} <= set(read.Tags()["scalars"])
+
+
+def metrics_at(url: str) -> dict[str, float]:
+    with urllib.request.urlopen(url, timeout=10) as answer:
+        text = answer.read().decode()
+    return {
+        f"{sample.name}{json.dumps(sample.labels, sort_keys=True)}": sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def test_prometheus_reads_what_was_delivered_until_the_loader_is_closed():
+    loader = get_loader(mix(), ledger=Ledger("tokens"))
+    with loader:
+        server = serve_metrics(loader)
+        assert server.url.startswith("http://127.0.0.1:")
+        take(loader, 10)
+        found = metrics_at(server.url)
+        web = json.dumps({"part": "web", "rank": "0"})
+        assert found[f"energize_samples_total{web}"] == 30
+        assert found[f"energize_asked_share{web}"] == 0.75
+        assert found[f"energize_items_total{json.dumps({'rank': '0'})}"] == 10
+        assert found[f"energize_cost_total{web}"] == loader.report(show=False)["web"].cost
+        take(loader, 10)
+        assert metrics_at(server.url)[f"energize_samples_total{web}"] == 60
+    with pytest.raises(urllib.error.URLError):
+        metrics_at(server.url)
+    server.close()
+
+
+def test_metrics_can_be_read_while_the_loader_delivers():
+    loader = get_loader(mix())
+    server = serve_metrics(loader)
+    seen, done = [], threading.Event()
+    total = 'energize_samples_total{"part": "", "rank": "0"}'
+
+    def scrape():
+        while not done.is_set():
+            seen.append(metrics_at(server.url)[total])
+
+    thread = threading.Thread(target=scrape)
+    thread.start()
+    try:
+        take(loader, 3000)
+    finally:
+        done.set()
+        thread.join()
+    assert seen == sorted(seen)
+    assert metrics_at(server.url)[total] == 12_000
+    del loader
+    gc.collect()
+    with pytest.raises(urllib.error.URLError):
+        metrics_at(server.url)
+
+
+def test_what_cannot_be_is_said(tmp_path, monkeypatch):
+    loader = get_loader(mix())
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(ConfigError, match=f"127.0.0.1 port {port}"):
+            serve_metrics(loader, port)
+    for made in (
+        lambda: serve_metrics(mix()),
+        lambda: serve_metrics(loader, -1),
+        lambda: serve_metrics(get_loader(mix(), ledger=False)),
+        lambda: TensorBoardLedger([], tmp_path),
+        lambda: TensorBoardLedger(loader, 3),
+        lambda: TensorBoardLedger(loader, tmp_path, every=0),
+        lambda: lightning_ledger(3),
+    ):
+        with pytest.raises(ConfigError):
+            made()
+
+
+@pytest.mark.parametrize(
+    ("module", "made"),
+    [
+        ("prometheus_client", lambda loader, path: serve_metrics(loader)),
+        ("tensorboard", TensorBoardLedger),
+        ("wandb", lambda loader, path: WandbLedger(loader)),
+    ],
+)
+def test_a_missing_library_is_an_error_that_names_the_extra(module, made, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(ConfigError, match=r"energize\[monitor\]"):
+        made(get_loader(mix()), tmp_path)
