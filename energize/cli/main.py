@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 from typer.core import TyperGroup
 
-from energize.cli import checkpoint, elsewhere
+from energize.cli import checkpoint, elsewhere, state
 from energize.cli.imports import imported
 from energize.cli.info import info
 from energize.cli.lint import lint
@@ -19,6 +19,7 @@ from energize.cli.prepare import prepare
 from energize.cli.prepare_media import prepare_media
 from energize.cli.preview import preview
 from energize.cli.replay import replay
+from energize.cli.report import report
 from energize.cli.schema import schema
 from energize.cli.simulate import simulate
 from energize.errors import (
@@ -76,8 +77,10 @@ app.command("info")(info)
 app.command("lint")(lint)
 app.command("preview")(preview)
 app.add_typer(checkpoint.app, name="checkpoint")
+app.add_typer(state.app, name="state")
 app.command("plan")(plan)
 app.command("simulate")(simulate)
+app.command("report")(report)
 app.command("replay")(replay)
 app.command("schema")(schema)
 elsewhere.add_to(app)

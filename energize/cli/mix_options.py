@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 
+from energize.dataset import INFINITE, IndexedDataset
+from energize.errors import ConfigError
 from energize.numbers import checked_whole
+from energize.preview.asked import AskedMix, read_mix
+from energize.wrappers.staged import StagedDataset
 
 
 def at_least(least: int) -> Callable[[typer.CallbackParam, int | None], int | None]:
@@ -46,11 +50,80 @@ ShuffleBufferSize = Annotated[
 MaxSamplesPerSequence = Annotated[
     int | None, typer.Option(callback=at_least(1), help="As in the run, when it keeps reads local.")
 ]
+MaybeSteps = Annotated[
+    int | None,
+    typer.Option(
+        "--steps",
+        callback=at_least(1),
+        help="How many steps: batches of all ranks together; by default all, where the mix ends.",
+    ),
+]
+Validation = Annotated[
+    bool | None,
+    typer.Option(
+        "--validation/--training",
+        show_default=False,
+        help="Read every sample once, as get_val_dataset, or as get_train_dataset does; by default "
+        "the first for splits called val or test.",
+    ),
+]
+EncoderPerType = Annotated[
+    bool,
+    typer.Option(
+        "--encoder-per-type",
+        help="The run has a task encoder for each type of samples, and blends whole batches.",
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Write JSON, for programs.")]
 
 _WIDTH_OF_FILES = 120
 _LEAST_WIDTH = 12
 """Of a column of text that may be broken into lines."""
+
+
+_VALIDATED = ("val", "test")
+
+
+def given_mix(
+    path: Path,
+    split: str,
+    validation: bool | None,
+    **options: Any,
+) -> AskedMix:
+    """What options say is read; `ConfigError` for those that do not go together."""
+    validates = split in _VALIDATED if validation is None else validation
+    for name in ("shuffle_buffer_size", "max_samples_per_sequence"):
+        if validates and options[name] is not None:
+            raise ConfigError(
+                f"--{name.replace('_', '-')} keeps the reads of training local, and the split "
+                f"{split!r} is read as validation does, in stored order; leave it out, or give "
+                "--training"
+            )
+        if validates:
+            options.pop(name)
+    return read_mix(path, split_part=split, validates=validates, **options)
+
+
+def steps_of(dataset: IndexedDataset[Any], asked: int | None) -> int:
+    """As many steps as were asked for, else all; `ConfigError` where there is no end."""
+    if asked is not None:
+        return asked
+    if dataset.indexed and dataset.size == INFINITE:
+        last = dataset.plan.stages[-1].name if isinstance(dataset, StagedDataset) else None
+        what = "this mix never ends" if last is None else f"its last stage, {last!r}, has no end"
+        raise ConfigError(f"{what}; say with --steps how many steps to look at")
+    return dataset.size
+
+
+def said_of_types(mix: AskedMix, *, encoder_per_type: bool) -> str | None:
+    """What to know of a mix with samples of several types, in which the run may differ."""
+    if encoder_per_type or len(mix.types) < 2:
+        return None
+    return (
+        f"the samples are of {len(mix.types)} types, {', '.join(mix.types)}. This is what one task "
+        "encoder for all of them is given; for a run with one for each type, which blends whole "
+        "batches, give --encoder-per-type"
+    )
 
 
 def table_console() -> Console:

@@ -17,9 +17,10 @@ from rich.text import Text
 
 import energize.cli.mix_options as opt
 from energize.cli.mix_options import count_text, counted_text, print_table, table_console
-from energize.preview.asked import read_mix
+from energize.cli.showing import show_note
 from energize.preview.planning import PlannedBatch, PlannedSample
 from energize.preview.planning import plan as planned
+from energize.preview.units import weighed_in
 
 _STEPS_PER_TABLE = 20
 _SHARDS_SHOWN = 12
@@ -49,6 +50,8 @@ def plan(
     steps: opt.Steps = 1,
     batch_size: opt.BatchSize = None,
     split: opt.SplitPart = "train",
+    validation: opt.Validation = None,
+    encoder_per_type: opt.EncoderPerType = False,
     world_size: WorldSize = None,
     seed: opt.Seed = 0,
     shuffle_buffer_size: opt.ShuffleBufferSize = None,
@@ -60,23 +63,29 @@ def plan(
 
     Nothing but the metadata of the folders is read, and a far step costs what the first one does.
     """
-    dataset = read_mix(
+    read = opt.given_mix(
         mix,
-        split_part=split,
+        split,
+        validation,
         batch_size=batch_size,
         seed=seed,
         shuffle_buffer_size=shuffle_buffer_size,
         max_samples_per_sequence=max_samples_per_sequence,
-    ).dataset
-    batches = planned(dataset, at, steps, world_size=world_size, keys=keys)
+        encoder_per_type=encoder_per_type,
+    )
+    batches = planned(read.dataset, at, steps, world_size=world_size, keys=keys)
     if as_json:
         for batch in batches:
             typer.echo(json.dumps(asdict(batch), ensure_ascii=False))
-    else:
-        _show(table_console(), batches)
+        return
+    console = table_console()
+    _show(console, batches, "" if read.validates else f"; weights count {weighed_in(read.dataset)}")
+    note = opt.said_of_types(read, encoder_per_type=encoder_per_type)
+    if note and not read.validates:
+        show_note(console, note)
 
 
-def _show(console: Console, batches: Iterator[PlannedBatch]) -> None:
+def _show(console: Console, batches: Iterator[PlannedBatch], unit: str) -> None:
     steps = 0
     totals: Counter[str] = Counter()
     while chunk := list(islice(batches, _STEPS_PER_TABLE)):
@@ -86,7 +95,7 @@ def _show(console: Console, batches: Iterator[PlannedBatch]) -> None:
     samples = totals.total()
     parts = [f"{name} {n:,} ({100 * n / samples:.1f} %)" for name, n in totals.most_common()]
     total = f"{counted_text(steps, 'step')}, {counted_text(samples, 'sample')}"
-    console.print(f"{total}: {', '.join(parts)}", markup=False)
+    console.print(f"{total}: {', '.join(parts)}{unit}", markup=False)
 
 
 def _table(batches: Sequence[PlannedBatch]) -> Table:

@@ -19,6 +19,7 @@ from energize.dataset import IndexedDataset
 from energize.errors import DatasetNotFoundError
 from energize.reading import Failed, Reading
 from energize.sample_utils import format_sample_compact, format_sample_detailed
+from energize.sample_weights.places import WEIGHTS
 from energize.samples.structure import fields_of, is_record
 from energize.task_encoder.decoding import SampleDecoder
 
@@ -83,7 +84,9 @@ def show_item(console: Console, item: Any) -> None:
         _show(console, type(item).__name__, item)
         return
     for name, value in fields_of(item).items():
-        if name not in _UNSEEN and not (name.startswith("__") and value in (None, {}, ())):
+        if name in _UNSEEN or (name == WEIGHTS and value is None):
+            continue
+        if not (name.startswith("__") and value in (None, {}, ())):
             _show(console, str(name), value)
 
 

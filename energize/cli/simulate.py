@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
@@ -17,28 +18,30 @@ from rich.text import Text
 
 import energize.cli.mix_options as opt
 from energize.cli.mix_options import count_text, counted_text, print_table, table_console
-from energize.preview.asked import Asked, AskedMix, read_mix
-from energize.preview.chart import check_chart, draw_shares
+from energize.cli.showing import show_note
+from energize.plots import check_plot, draw, intervals_for
+from energize.preview.arguments import indexed
+from energize.preview.asked import AskedMix
 from energize.preview.simulating import Simulation, SourceForecast
 from energize.preview.simulating import simulate as simulated
 
 _WIDE = 100
 """Columns of a terminal from which on weights are shown beside the shares."""
 
-_PLOTTED = 200
-"""How many shares are drawn for each source."""
-
 Plot = Annotated[
-    Path | None, typer.Option(help="Draw the shares over time to this file: PNG, SVG or PDF.")
+    Path | None,
+    typer.Option(help="Draw shares over the steps, and epochs, to a .png, .svg, .pdf or .html."),
 ]
 
 
 def simulate(
     mix: opt.MixPath,
     *,
-    steps: opt.Steps,
+    steps: opt.MaybeSteps = None,
     batch_size: opt.BatchSize = None,
     split: opt.SplitPart = "train",
+    validation: opt.Validation = None,
+    encoder_per_type: opt.EncoderPerType = False,
     seed: opt.Seed = 0,
     shuffle_buffer_size: opt.ShuffleBufferSize = None,
     max_samples_per_sequence: opt.MaxSamplesPerSequence = None,
@@ -50,28 +53,35 @@ def simulate(
     Nothing but the metadata of the folders is read; any number of steps costs the same.
     """
     if plot is not None:
-        check_chart(plot)
-    with _waiting(f"Working out {counted_text(steps, 'step')}"):
-        read = read_mix(
+        check_plot(plot)
+    with waiting("Working out " + (counted_text(steps, "step") if steps else "all steps")):
+        read = opt.given_mix(
             mix,
-            split_part=split,
+            split,
+            validation,
             batch_size=batch_size,
             seed=seed,
             shuffle_buffer_size=shuffle_buffer_size,
             max_samples_per_sequence=max_samples_per_sequence,
+            encoder_per_type=encoder_per_type,
         )
-        simulation = simulated(read.dataset, steps, intervals=1 if plot is None else _PLOTTED)
+        steps = opt.steps_of(read.dataset, steps)
+        intervals = 1 if plot is None else intervals_for(indexed(read.dataset, "simulate"), steps)
+        simulation = simulated(read.dataset, steps, intervals=intervals)
     if as_json:
         typer.echo(json.dumps(_as_json(simulation, read), indent=2, ensure_ascii=False))
     else:
-        _show(table_console(), simulation, read)
+        console = table_console()
+        _show(console, simulation, read)
+        note = opt.said_of_types(read, encoder_per_type=encoder_per_type)
+        if note and not read.validates:
+            show_note(console, note)
     if plot is not None:
-        shares = [None if asked is None else asked.share for asked in read.asked]
-        draw_shares(simulation, plot, None if read.changes else shares)
-        typer.echo(f"Shares over time: {plot}", err=True)
+        draw(simulation, plot, title=f"{mix}, split {split}")
+        typer.echo(f"Drawn: {plot}", err=True)
 
 
-def _waiting(text: str) -> AbstractContextManager[object]:
+def waiting(text: str) -> AbstractContextManager[object]:
     """A spinner with `text` while there is nothing to show yet, and gone afterwards.
 
     It is for people alone: rich takes a pipe for a terminal too when FORCE_COLOR is set.
@@ -84,12 +94,21 @@ def _as_json(simulation: Simulation, mix: AskedMix) -> dict[str, Any]:
     return {
         "steps": simulation.steps,
         "samples": simulation.samples,
+        "weights_count": None if mix.validates else simulation.unit,
+        "validates": mix.validates,
+        "types": list(mix.types),
+        "stages": [asdict(each) for each in simulation.stages],
         "sources": [
             {
-                **asdict(each),
+                "name": each.name,
+                "count": each.count,
+                "drawn": each.drawn,
+                "share": each.share,
+                "repeats_at": each.repeats_at,
+                "repeats_exact": each.repeats_exact,
                 "epochs": each.epochs,
                 "asked_weight": None if asked is None else asked.weight,
-                "asked_share": None if asked is None else asked.share,
+                "asked_share": each.asked,
                 "asked_at": None if asked is None else asked.place,
                 "source": source.describe(),
             }
@@ -99,27 +118,37 @@ def _as_json(simulation: Simulation, mix: AskedMix) -> dict[str, Any]:
 
 
 def _show(console: Console, simulation: Simulation, mix: AskedMix) -> None:
-    print_table(console, _table(simulation, mix, with_weights=console.width >= _WIDE))
-    for each, asked in zip(simulation.sources, mix.asked, strict=True):
+    weights: list[str | None] = []
+    if not mix.validates and console.width >= _WIDE:
+        weights = [None if each is None else each.weight for each in mix.asked]
+    console.print(_title(simulation, mix), style="italic", markup=False)
+    print_table(console, _table(simulation, weights))
+    for each in simulation.sources:
         if not each.drawn:
-            never = asked is not None and not asked.share and not mix.changes
             steps = counted_text(simulation.steps, "step")
-            why = "its weight is 0" if never else f"not in {steps}"
+            why = "its weight is 0" if each.asked == 0 else f"not in {steps}"
             console.print("Never reached:", style="yellow", end=" ")
             console.print(f"{each.name}: {why}", markup=False)
 
 
-def _table(simulation: Simulation, mix: AskedMix, *, with_weights: bool) -> Table:
+def _title(simulation: Simulation, mix: AskedMix) -> str:
     steps, samples = simulation.steps, simulation.samples
-    title = f"{counted_text(steps, 'step')}, {counted_text(samples, 'sample')}"
+    length = f"{counted_text(steps, 'step')}, {counted_text(samples, 'sample')}"
+    if mix.validates:
+        return f"Validation, every sample once in stored order: {length}"
+    return f"{length}; weights count {simulation.unit}"
+
+
+def _table(simulation: Simulation, weights: Sequence[str | None]) -> Table:
     several = len(simulation.sources) > 1
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, show_footer=several)
+    asked = any(each.asked is not None for each in simulation.sources)
+    table = Table(box=SIMPLE_HEAD, show_footer=several)
     table.padding, table.pad_edge = (0, 1, 0, 0), False
     table.add_column("source", "all", overflow="fold", min_width=12)
-    if with_weights:
+    if weights:
         table.add_column("weight", overflow="fold", justify="right", min_width=8)
     for name, total in (
-        ("asked % at 0" if mix.changes else "asked %", ""),
+        *([("asked %", "")] if asked else []),
         ("planned %", ""),
         ("drawn", count_text(simulation.samples)),
         ("of", count_text(sum(each.count for each in simulation.sources))),
@@ -127,18 +156,19 @@ def _table(simulation: Simulation, mix: AskedMix, *, with_weights: bool) -> Tabl
         ("repeats at", ""),
     ):
         table.add_column(name, total, justify="right", no_wrap=True)
-    for each, asked in zip(simulation.sources, mix.asked, strict=True):
-        weight = [(asked and asked.weight) or "-"] if with_weights else []
+    for number, each in enumerate(simulation.sources):
+        cells = [weights[number] or "-"] if weights else []
+        if asked:
+            cells.append("-" if each.asked is None else f"{100 * each.asked:.3f}")
         style = None if each.drawn else "yellow"
-        table.add_row(Text(each.name), *weight, *_numbers(each, asked), style=style)
+        table.add_row(Text(each.name), *cells, *_numbers(each), style=style)
     return table
 
 
-def _numbers(each: SourceForecast, asked: Asked | None) -> list[str]:
+def _numbers(each: SourceForecast) -> list[str]:
     first = "-" if each.repeats_at is None else f"{each.repeats_at:,}"
     latest = "unknown" if each.repeats_at is None else f"<= {first}"
     return [
-        "-" if asked is None else f"{100 * asked.share:.3f}",
         f"{100 * each.share:.3f}",
         count_text(each.drawn),
         count_text(each.count),

@@ -17,8 +17,8 @@ def indexed(dataset: Dataset[Any], purpose: str) -> IndexedDataset[Any]:
     if not isinstance(dataset, IndexedDataset) or not dataset.indexed:
         raise NotIndexedError(
             f"{purpose}: which samples a stream reads is known by reading it only, and "
-            f"{type(dataset).__name__} is one, or reads from one; leave out what filters, or "
-            "filter when the data are prepared"
+            f"{type(dataset).__name__} is one, or reads from one; leave out what "
+            "filters or packs, or filter when the data are prepared"
         )
     return dataset
 

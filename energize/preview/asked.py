@@ -4,52 +4,52 @@ from __future__ import annotations
 
 import os
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from fractions import Fraction
 from typing import Any, cast
 
 from energize.compat.data_stages.building import stage_node
 from energize.compat.data_stages.reading import is_stage_file, read_stages
 from energize.dataset import IndexedDataset
-from energize.errors import ConfigError
 from energize.metadataset import Blend, Leaf, Node, Staged, resolve
-from energize.metadataset.building import get_train_dataset
+from energize.metadataset.building import get_train_dataset, get_val_dataset
 from energize.metadataset.nodes import JoinedLeaf
-from energize.metadataset.shares import asked_shares, leaves_of
+from energize.metadataset.shares import leaves_of
 from energize.order.schedule import Schedule
 from energize.sources.base import Source
 from energize.sources.joined import JoinedSource
+from energize.sources.property_source import PropertySource
+from energize.task_encoder.encoder import DefaultTaskEncoder
 from energize.topology import WorkerConfig
 from energize.wrappers.staged import StagedDataset
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What a file asks for a source.
+    """Where a file asks for a source.
 
     `place`: where it was written; all places, for several that are read as one. `weight`: as
     written, with those of the blends around it ("0.4 x 3"). Of several stages both are those of the
-    first that reads the source, and None where they cannot be told. `share`: of all samples, 0 to
-    1; at the first step, where weights or stages change.
+    first that reads the source, and None where they cannot be told.
     """
 
     place: str | None
     weight: str | None
-    share: float
 
 
 @dataclass(frozen=True, slots=True)
 class AskedMix:
-    """The training dataset of a mix, and what was asked for each of `dataset.sources`.
+    """What is read of a mix, and what was asked for each of `dataset.sources`.
 
     None stands where that cannot be told apart from what was asked for other sources of the folder,
-    or where the file gives no shares. `changes`: whether weights or stages change during the run.
+    or where the file gives no shares. `validates`: every sample is read once, in stored order, and
+    weights count nothing. `types`: the names of the types of its samples.
     """
 
     dataset: IndexedDataset[Any]
     asked: tuple[Asked | None, ...]
-    changes: bool
+    validates: bool
+    types: tuple[str, ...]
 
 
 def read_mix(
@@ -58,45 +58,61 @@ def read_mix(
     split_part: str,
     batch_size: int | None,
     seed: int,
+    validates: bool = False,
     unbatched: bool = False,
     reads: bool = False,
+    encoder_per_type: bool = False,
     **options: Any,
 ) -> AskedMix:
     """What `get_train_dataset` with one task encoder makes of `path`; see there for `options`.
 
+    If it `validates`, what `get_val_dataset` makes of it. With an `encoder_per_type`, each type of
+    samples has a task encoder of its own, so that whole batches are blended.
     A `batch_size` of None is a whole global batch where the mix is composed of such, else 1;
     `unbatched`, items are encoded samples. A file of stages is what `get_staged_train_dataset`
     makes of it. What only making samples needs, code of folders and stores of cookers, is left out
     unless it `reads`. Raises what they raise.
     """
-    config = WorkerConfig(seed_offset=seed)
-    node: Node | Staged
-    if is_stage_file(path):
-        node = Staged(read_stages(path, split_part).with_datasets(stage_node), str(path))
-    else:
-        node = resolve(path, split_part)
+    node = _node(path, split_part)
+    leaves = _leaves(node)
     if not reads:
-        options |= _stand_ins(node)
+        options |= _stand_ins(leaves)
     if "task_encoder" not in options:
         if isinstance(node, Staged):
             plan = node.plan.with_datasets(lambda stage: _without_stores(stage.dataset))
             node = replace(node, plan=plan)
         else:
             node = _without_stores(node)
+    kinds = dict.fromkeys(leaf.sample_type for leaf in leaves)
+    if encoder_per_type:
+        options["task_encoder"] = {kind: DefaultTaskEncoder() for kind in kinds}
     size: int | None = _global_batch_size(node) if batch_size is None else batch_size
-    size = None if unbatched else size
-    dataset = get_train_dataset(node, batch_size=size, worker_config=config, **options)
-    if isinstance(node, Staged):
-        staged = cast("StagedDataset[Any]", dataset)
-        return AskedMix(staged, _asked_at_start(node, staged), changes=True)
-    mixed = cast("IndexedDataset[Any]", dataset)
-    return AskedMix(mixed, _asked(node, mixed.sources), _changes(node))
+    options["batch_size"] = None if unbatched else size
+    options["worker_config"] = WorkerConfig(seed_offset=seed)
+    make: Callable[..., Any] = get_val_dataset if validates else get_train_dataset
+    dataset: IndexedDataset[Any] = make(node, **options)
+    if validates:
+        asked: tuple[Asked | None, ...] = (None,) * len(dataset.sources)
+    elif isinstance(node, Staged):
+        asked = _asked_by_stages(node, cast("StagedDataset[Any]", dataset))
+    else:
+        asked = _asked(node, dataset.sources)
+    return AskedMix(dataset, asked, validates, tuple(kind.__name__ for kind in kinds))
 
 
-def _stand_ins(node: Node | Staged) -> dict[str, Any]:
-    """Functions in place of those that folders bring along, which are never called."""
+def _node(path: str | os.PathLike[str], split_part: str) -> Node | Staged:
+    if is_stage_file(path):
+        return Staged(read_stages(path, split_part).with_datasets(stage_node), str(path))
+    return resolve(path, split_part)
+
+
+def _leaves(node: Node | Staged) -> list[Leaf]:
     nodes = [stage.dataset for stage in node.plan.stages] if isinstance(node, Staged) else [node]
-    leaves = [leaf for each in nodes for leaf in leaves_of(each)]
+    return [leaf for each in nodes for leaf in leaves_of(each)]
+
+
+def _stand_ins(leaves: Sequence[Leaf]) -> dict[str, Any]:
+    """Functions in place of those that folders bring along, which are never called."""
     parts = [part.leaf for leaf in leaves if isinstance(leaf, JoinedLeaf) for part in leaf.parts]
     coded = [leaf for leaf in (*leaves, *parts) if leaf.config.code]
     return {
@@ -118,16 +134,15 @@ def _global_batch_size(node: Node | Staged) -> int:
     return (composition.global_batch_size if composition else None) or 1
 
 
-def _asked_at_start(node: Staged, dataset: StagedDataset[Any]) -> tuple[Asked | None, ...]:
-    """What the first stage asks for; of sources that only later ones read, no sample yet."""
+def _asked_by_stages(node: Staged, dataset: StagedDataset[Any]) -> tuple[Asked | None, ...]:
+    """What the first stage that reads a source asks for it."""
     sources = dataset.sources
     asked: dict[int, Asked | None] = {}
     for number, stage in enumerate(node.plan.stages):
         rows = dataset.numbers_of(number).tolist()
         found = _asked(stage.dataset, [sources[row] for row in rows])
         for row, each in zip(rows, found, strict=True):
-            later = replace(each or Asked(None, None, 0.0), share=0.0)
-            asked.setdefault(row, later if number else each)
+            asked.setdefault(row, each)
     return tuple(asked[row] for row in range(len(sources)))
 
 
@@ -138,11 +153,8 @@ def _asked(node: Node, sources: Sequence[Source[Any]]) -> tuple[Asked | None, ..
     stands in several mixes as several sources, so that their order says nothing.
     """
     leaves: defaultdict[Leaf, list[_Entry]] = defaultdict(list)
-    try:
-        for entry in _entries(node):
-            leaves[replace(entry.leaf, path=entry.leaf.path.resolve())].append(entry)
-    except ConfigError:  # the dataset could be built, but not all mixes have shares
-        return (None,) * len(sources)
+    for entry in _entries(node):
+        leaves[replace(entry.leaf, path=entry.leaf.path.resolve())].append(entry)
     leaves_of: defaultdict[object, list[list[_Entry]]] = defaultdict(list)
     for leaf, entries in leaves.items():
         leaves_of[_folder(leaf)].append(entries)
@@ -162,34 +174,29 @@ def _asked(node: Node, sources: Sequence[Source[Any]]) -> tuple[Asked | None, ..
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """A leaf where it is written, its share, its weight with those around it, and what tells apart
-    the mixes in which leaves stand: plain blends in a plain one are one mix.
+    """A leaf where it is written, its weight with those around it, and what tells apart the mixes
+    in which leaves stand: plain blends in a plain one are one mix.
     """
 
     leaf: Leaf
-    share: Fraction
     weight: str
     mix: int
 
 
-def _entries(
-    node: Node, share: Fraction = Fraction(1), above: tuple[str, ...] = (), mix: Blend | None = None
-) -> Iterator[_Entry]:
+def _entries(node: Node, above: tuple[str, ...] = (), mix: Blend | None = None) -> Iterator[_Entry]:
     if isinstance(node, Leaf):
-        yield _Entry(node, share, " x ".join(above) or "1", id(mix))
+        yield _Entry(node, " x ".join(above) or "1", id(mix))
         return
     if mix is None or not (mix.plain and node.plain):
         mix = node
-    for number, part in enumerate(asked_shares(node)):
-        weights = (*above, _weight_text(node, number))
-        yield from _entries(node.children[number][0], share * part, weights, mix)
+    for number, (child, _) in enumerate(node.children):
+        yield from _entries(child, (*above, _weight_text(node, number)), mix)
 
 
 def _summed(entries: Sequence[_Entry]) -> Asked:
     return Asked(
         " and ".join(entry.leaf.place for entry in entries),
         " + ".join(entry.weight for entry in entries),
-        float(sum(entry.share for entry in entries)),
     )
 
 
@@ -197,6 +204,8 @@ def _folder(read: Any) -> object:
     """What a leaf, or a source, reads: a folder, a file, which has no split parts, or a join."""
     if isinstance(read, JoinedLeaf):
         return tuple(_folder(part.leaf) for part in read.parts)
+    if isinstance(read, PropertySource):
+        return _folder(read.source)
     if isinstance(read, JoinedSource):
         return tuple(_folder(part) for part in read.parts)
     path = read.path.resolve()
@@ -213,9 +222,3 @@ def _weight_text(node: Blend, number: int) -> str:
     if isinstance(weight, Schedule):
         return f"{weight.points[0][1]:g}->{weight.points[-1][1]:g}"
     return f"{weight:.12g}"
-
-
-def _changes(node: Node) -> bool:
-    if isinstance(node, Leaf):
-        return False
-    return any(isinstance(weight, Schedule) or _changes(child) for child, weight in node.children)

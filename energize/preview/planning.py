@@ -16,6 +16,7 @@ from energize.refs import Refs
 from energize.sources.base import Source
 from energize.sources.joined import JoinedSource
 from energize.sources.naming import source_labels
+from energize.sources.property_source import PropertySource
 from energize.sources.webdataset import WebdatasetSource
 
 _SAMPLES_AT_ONCE = 2**14
@@ -116,6 +117,8 @@ def _located(
     """The shard of each sample, its number there, and its key; of a joined one, those of its first
     part.
     """
+    if isinstance(source, PropertySource):
+        return _located(source.source, source.rows[index], keys=keys)
     if isinstance(source, JoinedSource):
         return _located(source.parts[0], source.matches[index, 0], keys=keys)
     if not isinstance(source, WebdatasetSource):

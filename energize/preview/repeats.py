@@ -12,6 +12,7 @@ from energize.sources.base import Source
 from energize.wrappers.advanced import AdvancedDataset
 from energize.wrappers.batch import BatchDataset
 from energize.wrappers.composed import ComposedDataset, ComposedSamples
+from energize.wrappers.level import LevelDataset
 from energize.wrappers.limit import LimitDataset
 from energize.wrappers.quota import QuotaDataset
 from energize.wrappers.repeat import RepeatDataset
@@ -68,6 +69,8 @@ def _item_above(drawn: Callable[[int], int], most: int, near: int, end: int) -> 
 
 def _draws(dataset: IndexedDataset[Any]) -> list[_Draws]:
     """How each of `dataset.sources` is read."""
+    if isinstance(dataset, LevelDataset):
+        return _levelled(dataset)
     if dataset.taken(0) is not None:
         return [
             each._replace(drawn=_through(dataset, number, each.drawn))
@@ -78,6 +81,31 @@ def _draws(dataset: IndexedDataset[Any]) -> list[_Draws]:
     return [
         _Draws(_column(dataset, number), bounds, order)
         for number, bounds in enumerate(_bounds(order))
+    ]
+
+
+def _levelled(dataset: LevelDataset[Any]) -> list[_Draws]:
+    """Of a global batch it is known what it holds, but not before which of its items; those that
+    end with every pass over the only source aside.
+    """
+    inner = _draws(indexed_inputs(dataset)[0])
+    if dataset.one_each and dataset.size == dataset.sources[0].count:
+        return inner
+    length = dataset.global_batch_size
+
+    def certain(drawn: Callable[[int], int]) -> Callable[[int], int]:
+        def drawn_whole(n: int) -> int:
+            inside = n if dataset.size == INFINITE else n % dataset.size
+            return drawn(n - inside % length)
+
+        return drawn_whole
+
+    return [
+        each._replace(
+            drawn=certain(each.drawn),
+            bounds=(max(each.bounds[0] - length, 0), each.bounds[1]),
+        )
+        for each in inner
     ]
 
 

@@ -14,7 +14,7 @@ from energize import (
     get_loader,
     get_train_dataset,
 )
-from tests.cli.commands import program, run
+from tests.cli.commands import run
 from tests.support.energon import run_energon
 from tests.support.prepared import captions
 from tests.support.terminal import Terminal
@@ -135,13 +135,13 @@ def test_states_of_several_steps_are_not_mixed(folder, tmp_path):
 def test_info_says_where_a_run_stood(folder, tmp_path):
     for rank in range(3):
         torch.save(saved(folder, "indexed")[0], tmp_path / f"rank{rank}.pt")
-    shown, _ = program("checkpoint", "info", *sorted(tmp_path.iterdir()))
+    shown = run("checkpoint", "info", *sorted(tmp_path.iterdir()))
     assert shown.count("version: 3, digest: ") == 1
     assert "rank0.pt and 2 more, all of them the same" in shown
     assert "position: 7 items delivered, those of all ranks" in shown
     assert "dataset: BatchDataset" in shown
     rows = [line.split() for line in shown.splitlines()]
-    assert ["web", "train", "60", "0"] in rows
+    assert ["web", "train", "60", "0", "28"] in rows
 
 
 def test_info_of_a_stream_has_a_row_for_each_lane(folder, tmp_path):

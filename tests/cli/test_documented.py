@@ -1,34 +1,37 @@
-"""The commands of docs/command-line.md print what the page says."""
+"""The commands of docs/command-line.md and docs/looking.md print what the pages say."""
 
 import doctest
+import importlib.util
 import re
 import shlex
 from pathlib import Path
 
 import typer
+from PIL import Image
 from typer.testing import CliRunner
 
 from energize.cli.main import app
 from tests.cli.documented import lay_out
 
-PAGE = Path(__file__).parents[2] / "docs" / "command-line.md"
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = DOCS / "command-line.md"
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 
-def examples():
-    """Each command of the page, with what is said to come out."""
-    for block in re.findall(r"(?:^(?: {4}.*)?\n)+", PAGE.read_text(), re.MULTILINE):
+def examples(page):
+    """Each command of a page, with what is said to come out."""
+    for block in re.findall(r"(?:^(?: {4}.*)?\n)+", page.read_text(), re.MULTILINE):
         for each in re.split(r"^    \$ ", block, flags=re.MULTILINE)[1:]:
             command, _, output = each.partition("\n")
             yield command, re.sub(r"^    ", "", output, flags=re.MULTILINE)
 
 
-def test_the_page(tmp_path, monkeypatch):
-    lay_out(tmp_path)
-    monkeypatch.chdir(tmp_path)
+def ran(page, folder, monkeypatch):
+    """The commands of a page that were run in `folder`, and printed what it says."""
+    monkeypatch.chdir(folder)
     monkeypatch.setenv("COLUMNS", "120")
     code, seen = 0, []
-    for command, said in examples():
+    for command, said in examples(page):
         program, *arguments = shlex.split(command)
         if program == "echo":
             printed = f"{code}\n"
@@ -37,7 +40,26 @@ def test_the_page(tmp_path, monkeypatch):
             printed, code = done.output, done.exit_code
             seen.append(arguments[0])
         assert doctest.OutputChecker().check_output(said, printed, FLAGS), f"{command}\n{printed}"
+    return seen
+
+
+def test_the_page(tmp_path, monkeypatch):
+    lay_out(tmp_path)
+    seen = ran(PAGE, tmp_path, monkeypatch)
     assert {"prepare", "prepare-media", "info", "lint", "preview", "replay"} <= set(seen)
+
+
+def test_the_page_of_pictures(tmp_path, monkeypatch):
+    spec = importlib.util.spec_from_file_location("draw", DOCS / "images" / "draw.py")
+    drawing = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(drawing)
+    drawing.lay_out(tmp_path)
+    assert set(ran(DOCS / "looking.md", tmp_path, monkeypatch)) == {"simulate", "report"}
+    for name in ("stages.png", "changed.png"):
+        with Image.open(tmp_path / name) as drawn, Image.open(DOCS / "images" / name) as shown:
+            assert drawn.size == shown.size
+            assert (DOCS / "images" / name).stat().st_size < 100_000
+    assert "<svg" in (tmp_path / "many.html").read_text()
 
 
 def test_every_command_is_on_the_page():

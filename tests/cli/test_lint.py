@@ -52,7 +52,7 @@ def expected(shards=(0, 1)):
 
 def test_a_sound_folder(tmp_path):
     folder = captions(tmp_path / "web", 80)
-    shown, _ = program("lint", folder)
+    shown = run("lint", folder)
     assert shown.splitlines() == [
         f"{folder} [train]: 60 samples, no faults",
         f"{folder} [val]: 20 samples, no faults",

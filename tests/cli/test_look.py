@@ -34,7 +34,7 @@ def mixed(folder):
 
 def test_a_preview_on_a_pipe(tmp_path):
     folder = captions(tmp_path / "web", 40)
-    shown, _ = program("preview", folder, "-n", "2", "--split-parts", "val")
+    shown = run("preview", folder, "-n", "2", "--split-parts", "val")
     lines = shown.splitlines()
     assert lines[0] == f"{folder} [val], sample 0 of 10"
     assert lines[1] == "  __key__ (str): '000030'"

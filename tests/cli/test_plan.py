@@ -216,9 +216,10 @@ def test_what_was_asked_for(mix):
 def test_a_folder_in_mixes_of_two_schemes_is_not_taken_for_another(mix):
     args = ("simulate", mix, "--split", "two_schemes", "--steps", 8000, "--json")
     sources = json.loads(run(*args))["sources"]
+    assert [s["asked_weight"] for s in sources] == [None, None, "3 x 3"]
     assert [(s["name"], round(s["share"], 4), s["asked_share"]) for s in sources] == [
-        ("web/captions #1", 0.5, None),
-        ("web/captions #2", 0.125, None),
+        ("web/captions #1", 0.5, 0.5),
+        ("web/captions #2", 0.125, 0.125),
         ("books/captions", 0.375, 0.375),
     ]
 
@@ -231,32 +232,60 @@ def test_the_table_of_a_simulation(mix):
     assert "Never reached: web/captions [val]: its weight is 0" in shown
     short = run("simulate", mix, "--steps", 1)
     assert "Never reached: web/captions [train] #2: not in 1 step\n" in short
-    assert "asked % at 0" in run("simulate", mix, "--steps", 1, "--split", "changing")
+
+
+def test_what_weights_count_is_said(mix):
+    assert "7 steps, 14 samples; weights count samples" in run(
+        "simulate", mix, "--steps", 7, "--batch-size", 2
+    )
+    assert "weights count samples" in run("plan", mix)
 
 
 def test_shares_are_drawn(mix, tmp_path):
-    flat, changing = tmp_path / "flat.png", tmp_path / "changing.svg"
+    flat, page = tmp_path / "flat.png", tmp_path / "changing.html"
     run("simulate", mix, "--steps", 1000, "--plot", flat)
     with Image.open(flat) as image:
         assert image.format == "PNG"
         assert image.width >= 1000
         assert len(np.unique(np.asarray(image.convert("RGB")).reshape(-1, 3), axis=0)) > 20
-    run("simulate", mix, "--steps", 400, "--split", "changing", "--plot", changing)
-    assert b"<svg" in changing.read_bytes()
+    run("simulate", mix, "--steps", 400, "--split", "changing", "--plot", page)
+    text = page.read_text()
+    assert "books/captions" in text
+    assert 'class="asked"' in text
 
 
-def test_a_chart_that_cannot_be_drawn(mix, tmp_path, monkeypatch):
+def test_a_picture_that_cannot_be_drawn(mix, tmp_path, monkeypatch):
     options = ("simulate", mix, "--steps", 10, "--plot")
-    assert ".png, .svg, .pdf; got '.jpg'; did" in run(*options, tmp_path / "shares.jpg", code=2)
+    assert ".png, .svg, .pdf, .html; got '.jpg'" in run(*options, tmp_path / "a.jpg", code=2)
     assert "; got '.pgn'; did you mean '.png'?\n" in run(*options, tmp_path / "a.pgn", code=2)
     assert "; got no suffix\n" in run(*options, tmp_path / "shares", code=2)
     assert "make it first" in run(*options, tmp_path / "none" / "shares.png", code=2)
     (tmp_path / "folder.png").mkdir()
-    assert "cannot be written" in run(*options, tmp_path / "folder.png", code=2)
+    assert "this is a folder" in run(*options, tmp_path / "folder.png", code=2)
+    full = Path("/dev/full")
+    if full.exists():
+        (tmp_path / "full.html").symlink_to(full)
+        assert "cannot be written (No space left" in run(*options, tmp_path / "full.html", code=2)
     for name in [name for name in sys.modules if name.partition(".")[0] == "matplotlib"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     assert "pip install 'energize[plot]'" in run(*options, tmp_path / "s.png", code=2)
+    run(*options, tmp_path / "s.html")
+
+
+def test_steps_may_be_left_out_where_the_mix_ends(mix, stage_file):
+    assert "say with --steps how many" in run("simulate", mix, code=2)
+    ends = json.loads(run("simulate", mix, "--split", "quotas", "--batch-size", 5, "--json"))
+    assert (ends["steps"], ends["samples"]) == (21, 105)
+    assert json.loads(run("simulate", stage_file, "--json"))["steps"] == 30
+    endless = stage_file.with_name("endless.yaml")
+    endless.write_text(STAGES.replace("  steps: 30\n", ""))
+    assert "its last stage, 'second', has no end; say with --steps" in run(
+        "simulate", endless, code=2
+    )
+    assert json.loads(run("simulate", endless, "--steps", 50, "--json"))["stages"] == [
+        {"name": "first", "start": 0, "stop": 20}, {"name": "second", "start": 20, "stop": 50},
+    ]  # fmt: skip
 
 
 def test_wrong_arguments(mix, tmp_path):
@@ -316,24 +345,23 @@ def test_a_file_of_stages(stage_file):
     assert [drawn[name] for name in ("two/shards #2", "three/shards")] != [0, 0]
 
 
-def test_what_the_first_stage_asks_for(stage_file):
+def test_what_stages_ask_for(stage_file):
     options = ("--steps", 30, "--batch-size", 4)
     sources = json.loads(run("simulate", stage_file, *options, "--json"))["sources"]
     asked = [(s["name"], s["asked_weight"], s["asked_share"]) for s in sources]
     assert asked == [
-        ("one/shards", "0.75", 0.75),
-        ("two/shards #1", "0.25", 0.25),
-        ("two/shards #2", "0.5", 0.0),
-        ("three/shards", "0.5", 0.0),
+        ("one/shards", "0.75", 0.5),
+        ("two/shards #1", "0.25", 0.166666667),
+        ("two/shards #2", "0.5", 0.166666667),
+        ("three/shards", "0.5", 0.166666667),
     ]
     shown = run("simulate", stage_file, *options)
-    assert "asked % at 0" in shown
     rows = {line.split()[0]: line.split() for line in shown.splitlines() if "/shards" in line}
-    assert rows["one/shards"][2] == "75.000"
-    assert rows["three/shards"][2] == "0.000"
+    assert rows["one/shards"][2:4] == ["50.000", "50.000"]
+    assert rows["three/shards"][2:4] == ["16.667", "16.667"]
 
 
-def test_what_the_first_stage_of_a_split_asks_for(mix):
+def test_what_the_stages_of_a_split_ask_for(mix):
     staged = mix.parent / "staged.yaml"
     head, _, _ = MIX.partition("  train:")
     staged.write_text(
@@ -358,9 +386,9 @@ def test_what_the_first_stage_of_a_split_asks_for(mix):
     sources = json.loads(run("simulate", staged, "--steps", 9, "--json"))["sources"]
     asked = [(s["name"], s["asked_weight"], s["asked_share"]) for s in sources]
     assert asked == [
-        ("web/captions", "0.9->0.1", 0.9),
-        ("books/captions", "0.1", 0.1),
-        ("classes", "1 + 1", 0.0),
+        ("web/captions", "0.9->0.1", round((4 * 0.9 + 0.5) / 9, 9)),
+        ("books/captions", "0.1", round((4 * 0.1 + 0.5 + 4 * 0.75) / 9, 9)),
+        ("classes", "1 + 1", round(4 * 0.25 / 9, 9)),
     ]
 
 

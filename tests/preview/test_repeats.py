@@ -112,11 +112,13 @@ AT_THE_LATEST = {
         "limit of a limit", "limit of batches", "mix of limits", "epochized limit",
         "shuffled limit", "shuffled epochs", "staged limits", "quota", "quota half",
         "quota of a shuffle", "quota of epochs", "staged quotas",
+        "blend by a column, of parts of passes",
     },
     "not in passes": {
         "shuffled in pairs", "replacement", "limit of replacement", "shuffled longer epochs",
         "quota of longer epochs",
     },
+    "levelled": {"level, endless", "level batches of a blend", "level batches, drop last"},
     "stages with orders of their own": {"staged anew", "staged, other order", "staged, one twice"},
     "a part of a pass in every epoch, composed": {
         "composed random", "composed random, padded", "composed in_turn, padded",

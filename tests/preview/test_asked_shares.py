@@ -1,0 +1,195 @@
+"""What weights ask for along a run, against what the same mixes give."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from energize import (
+    BatchDataset,
+    BlendDataset,
+    ConcatDataset,
+    LimitDataset,
+    ListSource,
+    Quota,
+    QuotaDataset,
+    Schedule,
+    ShuffleDataset,
+    Stage,
+    StagedDataset,
+    StagePlan,
+    by_property,
+)
+from energize.preview import simulate
+from energize.preview.asked_shares import asked_between
+from energize.preview.units import weighed_in
+from tests.support.datasets import INDEXED
+
+_SLOTS = 3.4
+"""By which the shares of one blend may be off at any two places together, see `Apportionment`."""
+
+
+def source(number, count=50):
+    return ShuffleDataset(ListSource(range(count), name=f"s{number}"))
+
+
+def weights():
+    numbers = st.integers(1, 9)
+    points = st.lists(st.integers(0, 9), min_size=2, max_size=3).filter(any)
+    schedules = st.builds(
+        lambda values, step, kind: Schedule([(i * step, v) for i, v in enumerate(values)], kind),
+        points,
+        st.integers(1, 300),
+        st.sampled_from(["step", "linear", "cosine"]),
+    )
+    return st.one_of(numbers, schedules)
+
+
+def blended(parts, scheme):
+    pairs = [(source(100), 1), *parts]  # something to give at every step
+    return BlendDataset(*pairs, scheme=scheme)
+
+
+trees = st.recursive(
+    st.builds(source, st.integers(0, 9), st.integers(1, 60)),
+    lambda inner: st.builds(
+        blended,
+        st.lists(st.tuples(inner, weights()), min_size=1, max_size=3),
+        st.sampled_from(["even", "exact"]),
+    ),
+    max_leaves=6,
+)
+
+
+def depth(dataset):
+    inner = max((depth(each) for each in dataset.inputs), default=0)
+    return inner + isinstance(dataset, BlendDataset)
+
+
+@given(tree=trees, start=st.integers(0, 400), length=st.integers(1, 400))
+def test_orders_that_keep_shares_give_what_is_asked_for(tree, start, length):
+    points = np.array([start, start + length])
+    [asked] = asked_between(tree, points)
+    assert asked.sum() == pytest.approx(1, abs=1e-6)
+    drawn = tree.consumed(start + length) - tree.consumed(start)
+    # Shares of an inner blend are those of its own slots, which are as many more or fewer.
+    assert np.abs(asked * length - drawn).max() <= 2 * _SLOTS * max(depth(tree), 1)
+
+
+@settings(max_examples=25)
+@given(
+    first=trees, then=trees, border=st.integers(1, 60), batch=st.integers(1, 7),
+    cuts=st.integers(1, 12),
+)  # fmt: skip
+def test_stages_ask_one_after_the_other(first, then, border, batch, cuts):
+    plan = StagePlan([
+        Stage("a", 0, border, dataset=BatchDataset(first, batch, list)),
+        Stage("b", border, 120, dataset=BatchDataset(then, batch, list)),
+    ])  # fmt: skip
+    run = simulate(StagedDataset(plan), 120, intervals=cuts)
+    assert [(each.name, each.start, each.stop) for each in run.stages] == [
+        ("a", 0, border), ("b", border, 120),
+    ]  # fmt: skip
+    assert border in run.points
+    assert np.allclose(run.asked.sum(axis=1), 1, atol=1e-6)
+    off = 2 * _SLOTS * (depth(first) + depth(then) + 1)
+    for each in run.sources:
+        assert each.asked * run.samples == pytest.approx(each.drawn, abs=2 * off)
+
+
+def test_what_weights_do_not_say_is_not_asked_for():
+    concat = ConcatDataset(source(0), source(1))
+    assert np.isnan(asked_between(concat, np.array([0, 50, 100]))).all()
+    inner = BlendDataset((LimitDataset(concat, 60), 1), (source(2), 3))
+    [asked] = asked_between(inner, np.array([0, 400]))
+    assert np.isnan(asked[:2]).all()
+    assert asked[2] == 0.75
+    run = simulate(inner, 400)
+    assert [each.asked for each in run.sources] == [None, None, 0.75]
+
+
+def test_quotas_ask_for_the_shares_of_an_epoch():
+    epoch = QuotaDataset((source(0, 30), Quota(repeat=1.5)), (source(1, 15), Quota()))
+    [asked] = asked_between(epoch, np.array([0, 77]))
+    assert asked.tolist() == pytest.approx([0.75, 0.25])
+
+
+def test_an_exhausted_source_is_seen_between_asked_and_planned():
+    mix = BlendDataset((source(0, 10), 1), (source(1, 90), 1), stop="all_exhausted")
+    run = simulate(mix, 100, intervals=10)
+    assert [each.asked for each in run.sources] == [0.5, 0.5]
+    assert [each.share for each in run.sources] == [0.1, 0.9]
+    assert run.shares()[-1].tolist() == [0, 1]
+
+
+def test_whole_batches_of_two_sizes_are_shares_of_their_samples():
+    small = BatchDataset(source(0, 60), 2, list)
+    large = BatchDataset(source(1, 60), 6, list)
+    run = simulate(BlendDataset((small, 1), (large, 1)), 1000)
+    assert run.unit == "whole batches"
+    assert [each.share for each in run.sources] == pytest.approx([0.25, 0.75], abs=0.01)
+    assert [each.asked for each in run.sources] == pytest.approx([0.25, 0.75], abs=0.01)
+
+
+def long_and_short(seed, scale, count=300):
+    lengths = 1 + np.random.default_rng(seed).integers(0, 2 * scale, count)
+    return ShuffleDataset(
+        ListSource(range(count), name=f"of {scale}", columns={"tokens": lengths.tolist()})
+    )
+
+
+@settings(max_examples=25)
+@given(shares=st.lists(st.integers(1, 9), min_size=2, max_size=3), steps=st.integers(20, 300))
+def test_shares_of_tokens_are_those_of_tokens(shares, steps):
+    parts = [long_and_short(i, scale) for i, scale in enumerate((5, 50, 20)[: len(shares)])]
+    blend = BlendDataset(*zip(parts, shares, strict=True), unit="tokens")
+    batches = BatchDataset(blend, 4, list)
+    run = simulate(batches, steps, intervals=5)
+    assert run.unit == "tokens"
+    refs = batches.refs(np.arange(steps))
+    spent = np.zeros(len(parts))
+    for number, part in enumerate(parts):
+        index = refs.index[refs.source == number]
+        spent[number] = part.sources[0].column("tokens").values[index].sum()
+    assert run.spent[-1].tolist() == pytest.approx(spent.tolist())
+    for each, share, weight in zip(run.sources, spent / spent.sum(), shares, strict=True):
+        assert each.share == pytest.approx(share)
+        assert each.asked == pytest.approx(weight / sum(shares), abs=1e-6)
+        assert abs(each.share - each.asked) * spent.sum() < 300
+
+
+def test_stages_that_count_different_things_have_shares_of_samples():
+    parts = [(long_and_short(0, 5), 1), (long_and_short(1, 50), 1)]
+    tokens = BatchDataset(BlendDataset(*parts, unit="tokens"), 4, list)
+    samples = BatchDataset(BlendDataset(*parts), 4, list)
+    stages = [Stage("tokens", 0, 50, dataset=tokens), Stage("samples", 50, 90, dataset=samples)]
+    run = simulate(StagedDataset(StagePlan(stages)), 90, intervals=9)
+    assert run.unit == "tokens and samples"
+    assert run.spent is None
+    assert np.isnan(run.asked[:5]).all()
+    assert (run.asked[-4:] == 0.5).all()
+    assert [each.asked for each in run.sources] == [None, None]
+    both = simulate(StagedDataset(StagePlan([stages[0]])), 50)
+    assert both.unit == "tokens"
+    assert [each.asked for each in both.sources] == [0.5, 0.5]
+    assert [each.share for each in both.sources] == pytest.approx([0.5, 0.5], abs=0.05)
+
+
+def test_properties_have_shares_of_their_own():
+    words = ["high", "low", "low"] * 20
+    texts = ListSource(range(60), name="texts", columns={"quality": words})
+    mix = by_property(ShuffleDataset(texts), "quality", {"high": 3, "low": 1})
+    run = simulate(BatchDataset(mix, 10, list), 100)
+    told = [(each.name, each.count, each.asked, each.drawn) for each in run.sources]
+    assert told == [("texts/high", 20, 0.75, 750), ("texts/low", 40, 0.25, 250)]
+
+
+@pytest.mark.parametrize("name", INDEXED)
+def test_every_dataset_says_what_it_is_asked_for(name):
+    dataset = INDEXED[name]
+    asked = asked_between(dataset, np.array([0, 1, 7, 40]))
+    assert asked.shape == (3, len(dataset.sources))
+    known = asked[~np.isnan(asked).any(axis=1)]
+    assert np.allclose(known.sum(axis=1), 1, atol=1e-6)
+    assert not (np.nan_to_num(asked) < -1e-9).any()
+    assert weighed_in(dataset)
