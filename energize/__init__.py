@@ -18,6 +18,7 @@ from energize.cache import (
 )
 from energize.compat.data_stages.building import build_stage, get_staged_train_dataset
 from energize.compat.data_stages.reading import StageData, read_stages
+from energize.costs import ColumnCost
 from energize.cursor import INFINITE, Cursor
 from energize.dataset import Dataset, IndexedDataset
 from energize.dataset_config import get_dataset_from_config
@@ -77,7 +78,15 @@ from energize.flavors import (
     VQAWebdataset,
 )
 from energize.flavors.webdataset.joined_webdataset import JoinedWebdatasetFactory
-from energize.loader import Loader, get_loader, get_savable_loader
+from energize.ledger import Ledger
+from energize.loader import (
+    Follower,
+    Loader,
+    RemapReport,
+    WeightsFile,
+    get_loader,
+    get_savable_loader,
+)
 from energize.metadataset import (
     DatasetLoader,
     DatasetLoaderInterface,
@@ -88,6 +97,7 @@ from energize.metadataset import (
     traverse_metadataset,
 )
 from energize.metadataset.building import get_train_dataset, get_val_dataset, get_val_datasets
+from energize.mixing import ExcessLoss, LossCurves, MixingPolicy, unimax
 from energize.order.epochs.quotas import Quota
 from energize.order.making import make_scheme
 from energize.order.protocol import Scheme
@@ -95,10 +105,16 @@ from energize.order.schedule import Schedule, WeightSchedulePoint, WeightSchedul
 from energize.order.stages.plan import Stage, StagePlan
 from energize.packing import Packer, concat_pack
 from energize.padding import is_padding
-from energize.prepare import PrepareReport, prepare, write_shards
+from energize.prepare import PrepareReport, prepare, prepare_columns, write_shards
 from energize.reading import Failed, Reading
 from energize.refs import Refs
 from energize.restoring import restore_sample
+from energize.sample_weights import (
+    batch_weights,
+    effective_sample_size,
+    total_weight,
+    weighted_mean,
+)
 from energize.samples.crude import CrudeSample
 from energize.samples.image import CaptioningSample, ImageClassificationSample, ImageSample
 from energize.samples.interleaved import InterleavedSample, SimilarityInterleavedSample
@@ -135,13 +151,17 @@ from energize.task_encoder.stateless import stateless
 from energize.topology import Lane, WorkerConfig
 from energize.wrappers.batch import BatchDataset
 from energize.wrappers.blend import BlendDataset
+from energize.wrappers.by_property import by_property
 from energize.wrappers.composed import ComposedDataset
 from energize.wrappers.concat import ConcatDataset
 from energize.wrappers.epochize import EpochizeDataset
 from energize.wrappers.filter import FilterDataset
 from energize.wrappers.gc_dataset import GcDataset
 from energize.wrappers.group_batch import GroupBatchDataset
+from energize.wrappers.item_cost import ItemCost
 from energize.wrappers.iter_map import IterMapDataset
+from energize.wrappers.level import LevelDataset
+from energize.wrappers.level_buffer import LevelBufferDataset
 from energize.wrappers.limit import LimitDataset
 from energize.wrappers.log_sample import LogSampleDataset
 from energize.wrappers.map import MapDataset
@@ -149,6 +169,7 @@ from energize.wrappers.mix_batch import MixBatchDataset
 from energize.wrappers.packing import PackingDataset
 from energize.wrappers.quota import QuotaDataset
 from energize.wrappers.repeat import RepeatDataset
+from energize.wrappers.sample_weight import SampleWeightDataset
 from energize.wrappers.shuffle import ShuffleDataset
 from energize.wrappers.shuffle_buffer import ShuffleBufferDataset
 from energize.wrappers.staged import StagedDataset
@@ -167,6 +188,7 @@ __all__ = [
     "CachePool",
     "CaptioningSample",
     "CaptioningWebdataset",
+    "ColumnCost",
     "ComposedDataset",
     "ConcatDataset",
     "ConfigError",
@@ -193,6 +215,7 @@ __all__ = [
     "EncoderError",
     "EnergizeError",
     "EpochizeDataset",
+    "ExcessLoss",
     "Failed",
     "FailureBudgetError",
     "FatalSampleError",
@@ -201,6 +224,7 @@ __all__ = [
     "FileStoreCachePool",
     "FileStoreDecoder",
     "FilterDataset",
+    "Follower",
     "GcDataset",
     "GroupBatchDataset",
     "HuggingFaceSource",
@@ -211,6 +235,7 @@ __all__ = [
     "IndexedDataset",
     "InterleavedSample",
     "InterleavedWebdataset",
+    "ItemCost",
     "IterMapDataset",
     "IterableSource",
     "JoinedSource",
@@ -220,17 +245,22 @@ __all__ = [
     "JsonlSource",
     "Lane",
     "Lazy",
+    "Ledger",
+    "LevelBufferDataset",
+    "LevelDataset",
     "LimitDataset",
     "ListSource",
     "Loader",
     "LoaderError",
     "LogSampleDataset",
+    "LossCurves",
     "MapDataset",
     "MdsSource",
     "Metadataset",
     "MetadatasetError",
     "MetadatasetV2",
     "MixBatchDataset",
+    "MixingPolicy",
     "MockLazy",
     "MultiChoiceVQASample",
     "MultiChoiceVQAWebdataset",
@@ -249,12 +279,14 @@ __all__ = [
     "QuotaDataset",
     "Reading",
     "Refs",
+    "RemapReport",
     "RepeatDataset",
     "RestoreKeyError",
     "ReturnError",
     "Sample",
     "SampleDecoder",
     "SampleError",
+    "SampleWeightDataset",
     "SavableDataLoader",
     "SavableDataLoaderState",
     "SavableDataset",
@@ -294,17 +326,21 @@ __all__ = [
     "WeightError",
     "WeightSchedulePoint",
     "WeightScheduler",
+    "WeightsFile",
     "WorkerConfig",
     "WorkerDiedError",
     "basic_sample_keys",
     "batch_list",
     "batch_pad_stack",
     "batch_stack",
+    "batch_weights",
     "build_stage",
+    "by_property",
     "concat_pack",
     "concat_pad",
     "cooker",
     "edataclass",
+    "effective_sample_size",
     "generic_batch",
     "generic_concat",
     "get_dataset_from_config",
@@ -321,11 +357,15 @@ __all__ = [
     "make_scheme",
     "pin_memory",
     "prepare",
+    "prepare_columns",
     "prepare_metadataset",
     "read_stages",
     "reraise_exception",
     "restore_sample",
     "stateless",
+    "total_weight",
     "traverse_metadataset",
+    "unimax",
+    "weighted_mean",
     "write_shards",
 ]

@@ -291,11 +291,19 @@ class IndexedDataset(Dataset[T_co]):
     def refs(self, positions: Int64Array, attempt: int = 0) -> Refs:
         """Which samples of which sources the items at `positions` are made of; reads nothing."""
 
+    def passes(self, positions: Int64Array) -> Refs:
+        """As `refs`, without saying which samples they are: `index` is -1 where that is cheaper."""
+        return self.refs(positions)
+
     def taken(self, n: int) -> Sequence[int] | None:
         """How many items of each of `inputs` the first `n` items are made of, where these are each
         input's first ones; None where others are taken.
         """
         return None
+
+    def reached(self, n: int) -> Sequence[int] | None:
+        """How far in each of `inputs` the first `n` items lead, where they lead on without gaps."""
+        return self.taken(n)
 
     def consumed(self, n: int) -> Int64Array:
         """How many samples of each of `sources` the first `n` items are made of: int64.

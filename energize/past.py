@@ -14,13 +14,13 @@ def differences_until(
     """The differences of two outlines of an indexed `dataset`, the current one and that of a state
     saved after `items` items, a line each; those that only matter after it are told in `later`.
 
-    Nodes are visited as long as they tell how many items of each input they have `taken`. Each says
+    Nodes are visited as long as they tell how far in each input they have `reached`. Each says
     which of its settings may be others from there on (`settings_until`).
     """
     node = dataset
     while node.passes_on:
         node = node.inputs[0]
-    taken = node.taken(items)
+    taken = node.reached(items)
     if taken is None or not same_inputs(saved, current):
         yield from tree_differences(saved, current)
         return

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -13,6 +13,7 @@ from energize.arrays import Int64Array
 from energize.errors import EncoderError, SampleError, SkipSample, SubstitutionError
 
 if TYPE_CHECKING:
+    from energize.ledger.left_out import LeftOut
     from energize.quarantine import Listed
 
 T = TypeVar("T")
@@ -79,7 +80,8 @@ class Reading:
     `attempt`: 0, or which substitute is asked for. `report` is told of each sample that failed.
     `on_error` is given an exception of a user's function: it raises, or returns to have the sample
     left out as a failed one. `locate`: whether `report` wants to know which stored samples fail.
-    `listed`: samples that are left out without being read. What else reading needs one day is
+    `listed`: samples that are left out without being read. `left_out` counts those that are left
+    out for whatever reason. What else reading needs one day is
     another field, and no signature changes.
     """
 
@@ -88,6 +90,18 @@ class Reading:
     on_error: Callable[[EncoderError], None] = raise_error
     locate: bool = False
     listed: Listed | None = None
+    left_out: LeftOut | None = None
+
+    def leave_out(
+        self, failed: Failed, dataset: Any, made: int | Sequence[Any] | None, attempt: int = 0
+    ) -> None:
+        """Count a sample that is left out, and report it if it failed: an item of `dataset`, by its
+        position and attempt, or its origins; None where these are not known.
+        """
+        if self.left_out is not None:
+            self.left_out.add(failed, dataset, made, attempt)
+        if not failed.skipped:
+            self.report(failed)
 
     def again(self, attempt: int) -> Reading:
         """The same, for another attempt."""
@@ -126,9 +140,10 @@ def _report(
 ) -> None:
     if not isinstance(item, Failed):
         return
-    if not item.skipped:
-        attempt = reading.attempt + tries - 1
-        reading.report(_located(item, dataset, position, attempt) if reading.locate else item)
+    attempt = reading.attempt + tries - 1
+    located = reading.locate and not item.skipped
+    failed = _located(item, dataset, position, attempt) if located else item
+    reading.leave_out(failed, dataset, position, attempt)
     if tries >= MAX_ATTEMPTS:
         raise SubstitutionError(
             f"item {position}: the sample and its {tries - 1} substitutes were all skipped or "

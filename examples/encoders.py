@@ -1,4 +1,8 @@
-"""Two tasks: what their batches are, and how samples become them."""
+"""Two tasks: what their batches are, and how samples become them.
+
+How much samples count in the loss is not for encoders to say here: the metadataset does, and
+batches have it as `sample_weights`.
+"""
 
 from __future__ import annotations
 
@@ -41,38 +45,34 @@ def vocabulary() -> dict[str, int]:
 
 @dataclass(kw_only=True, slots=True)
 class EncodedImage(Sample):
-    """An image (3, SIDE, SIDE) with its class, int64, and the weight of its loss, float32."""
+    """An image (3, SIDE, SIDE) with its class, int64."""
 
     image: torch.Tensor
     label: torch.Tensor
-    loss_weight: torch.Tensor
 
 
 @dataclass(kw_only=True, slots=True)
 class ImageBatch(Batch):
-    """Images (n, 3, SIDE, SIDE), float32 in 0..1; labels and loss weights (n,)."""
+    """Images (n, 3, SIDE, SIDE), float32 in 0..1; labels (n,)."""
 
     image: torch.Tensor
     label: torch.Tensor
-    loss_weight: torch.Tensor
 
 
 @dataclass(kw_only=True, slots=True)
 class EncodedCaption(Sample):
-    """An image (3, SIDE, SIDE) with its caption as int64 tokens, and the weight of its loss."""
+    """An image (3, SIDE, SIDE) with its caption as int64 tokens."""
 
     image: torch.Tensor
     tokens: torch.Tensor
-    loss_weight: torch.Tensor
 
 
 @dataclass(kw_only=True, slots=True)
 class CaptionBatch(Batch):
-    """Images (n, 3, SIDE, SIDE); tokens (n, longest), padded, int64; loss weights (n,)."""
+    """Images (n, 3, SIDE, SIDE); tokens (n, longest), padded, int64."""
 
     image: torch.Tensor
     tokens: torch.Tensor
-    loss_weight: torch.Tensor
 
 
 class ImageTask(
@@ -95,7 +95,6 @@ class ImageTask(
             sample,
             image=resized(image),
             label=torch.tensor(sample.label),
-            loss_weight=loss_weight(sample),
         )
 
 
@@ -119,13 +118,7 @@ class CaptioningTask(
             sample,
             image=resized(random_part(sample.image) if self.augment else sample.image),
             tokens=torch.tensor([*(self.vocabulary[word] for word in found), END]),
-            loss_weight=loss_weight(sample),
         )
-
-
-def loss_weight(sample: Sample) -> torch.Tensor:
-    """How much the sample counts in the loss: what the metadataset says of its folder, or 1."""
-    return torch.tensor(float((sample.__subflavors__ or {}).get("loss_weight", 1.0)))
 
 
 def random_part(image: torch.Tensor) -> torch.Tensor:

@@ -33,7 +33,6 @@ class MixedBatch(Batch):
     image: torch.Tensor
     label: torch.Tensor
     tokens: torch.Tensor
-    loss_weight: torch.Tensor
 
 
 AnyBatch = ImageBatch | CaptionBatch | MixedBatch

@@ -77,9 +77,15 @@ def train_blend(
     model: Model,
     optimizer: torch.optim.Optimizer,
     console: Console,
+    *,
+    weights_file: Path | None = None,
 ) -> History:
-    """Train on the blend, and show losses and shares."""
+    """Train on the blend, and show losses and shares; with the weights of a file, once it is there
+    and whenever it is edited.
+    """
     with blend_loader(told) as loader:
+        if weights_file is not None:
+            loader.watch_weights(weights_file, every=10)
         history = train(model, optimizer, loader, steps, console)
     console.print(loss_table(history.losses))
     asked = asked_shares(told.data)
@@ -91,11 +97,13 @@ def main() -> bool:
     """Train a new model."""
     options = parser("Train on the blend of metadatasets/demo.yaml.", steps=1000)
     options.add_argument("--save", type=Path, help="where to save the model")
+    options.add_argument("--weights-file", type=Path, help="weights that may be edited meanwhile")
     given = options.parse_args()
     console = Console()
     make_photographs(given.data, console)
     model, optimizer = new_model()
-    train_blend(settings(given), given.steps, model, optimizer, console)
+    told, file = settings(given), given.weights_file
+    train_blend(told, given.steps, model, optimizer, console, weights_file=file)
     if given.save is not None:
         torch.save(model.state_dict(), given.save)
     return True

@@ -45,7 +45,6 @@ def mix_fn(entries: list[ImageBatch | CaptionBatch]) -> MixedBatch:
             [e.tokens if isinstance(e, CaptionBatch) else no_tokens for e in entries],
             pad_value=PADDING,
         ),
-        loss_weight=concat_pad([entry.loss_weight for entry in entries]),
     )
 
 

@@ -12,7 +12,7 @@ from typing import TypeVar
 import torch
 from rich.console import Console
 
-from energize import Batch
+from energize import Batch, weighted_mean
 from examples.model import AnyBatch, Model
 from examples.showing import progress
 
@@ -32,7 +32,9 @@ class History:
     def note(self, batch: AnyBatch, loss: float) -> None:
         """Remember a step."""
         self.losses[type(batch).__name__].append(loss)
-        for folder, weight in zip(folders_of(batch), batch.loss_weight.tolist(), strict=True):
+        folders, weights = folders_of(batch), batch.sample_weights
+        told = [1.0] * len(folders) if weights is None else weights.tolist()
+        for folder, weight in zip(folders, told, strict=True):
             self.delivered[folder] += 1
             self.weights[folder] += weight
 
@@ -47,7 +49,7 @@ def training_step(model: Model, optimizer: torch.optim.Optimizer, batch: AnyBatc
     """One step on the weighted loss; returns the mean loss without weights."""
     losses = model(batch).losses
     optimizer.zero_grad()
-    (losses * batch.loss_weight).mean().backward()
+    weighted_mean(losses, batch.sample_weights).backward()  # type: ignore[no-untyped-call]  # torch
     optimizer.step()
     return float(losses.detach().mean())
 

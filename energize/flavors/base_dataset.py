@@ -79,6 +79,8 @@ class BaseCoreDatasetFactory(ABC, Generic[T_co]):
     __sample_type__: ClassVar[type[Any]]
     paths: list[Any]
     subflavors: dict[str, Any]
+    sample_weight: float | None = None
+    """How much its samples count in the loss, as the metadataset says that it was loaded from."""
 
     @abstractmethod
     def build(self, worker_rotation_offset: int = 0) -> Dataset[T_co]:

@@ -15,6 +15,7 @@ from energize.sources.base import Source
 from energize.sources.subset import Subset
 from energize.topology import WorkerConfig
 from energize.wrappers.map import MapDataset
+from energize.wrappers.sample_weight import SampleWeightDataset
 from energize.wrappers.shuffle import ShuffleDataset
 
 T_co = TypeVar("T_co", covariant=True)
@@ -87,7 +88,9 @@ class SourceFactory(BaseCoreDatasetFactory[T_co]):
 
     def build(self, worker_rotation_offset: int = 0) -> Dataset[T_co]:
         accepted(type(self).__name__, worker_rotation_offset=worker_rotation_offset or None)
-        samples = MapDataset(self.raw_samples, self._loading(), seeded=False)
+        samples: Dataset[T_co] = MapDataset(self.raw_samples, self._loading(), seeded=False)
+        if self.sample_weight is not None:
+            samples = SampleWeightDataset(samples, self.sample_weight)
         return samples.with_worker_config(self.worker_config)
 
     def config(self) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from energize.metadataset.table import keys_of
 
 T = TypeVar("T")
 
-_SETTINGS = ("dataset_config", "split_config", "subflavors", "subset")
+_SETTINGS = ("dataset_config", "split_config", "subflavors", "subset", "sample_weight")
 
 
 def asked_for(path: T, split_part: str, arguments: dict[str, Any]) -> T | Leaf | Blend | Staged:
@@ -30,7 +30,8 @@ def asked_for(path: T, split_part: str, arguments: dict[str, Any]) -> T | Leaf |
         return path
     given = {name: _read(name, arguments.pop(name)) for name in _SETTINGS if name in arguments}
     asked: Any = path
-    return resolve(asked, split_part, Spec(path="", **given)) if any(given.values()) else path
+    said = any(given.values()) or given.get("sample_weight") is not None
+    return resolve(asked, split_part, Spec(path="", **given)) if said else path
 
 
 def _read(name: str, value: Any) -> Any:

@@ -11,21 +11,23 @@ from typing import Any
 from energize.cache.opening import open_store
 from energize.dataset import INFINITE, Dataset, IndexedDataset
 from energize.errors import ConfigError
-from energize.metadataset.keys import Composed
 from energize.metadataset.leaves import ReadingOrder, typed_samples
 from energize.metadataset.problems import place_noted
 from energize.metadataset.resolving import Blend, Leaf, Node
-from energize.metadataset.shares import leaves_of, plain_parts
+from energize.metadataset.shares import PlainPart, leaves_of, plain_parts
+from energize.metadataset.tables import Composed
 from energize.samples.crude import CrudeSample
 from energize.task_encoder.encoder import TaskEncoder
 from energize.task_encoder.folder_code import NO_CODE, LoadingCode
 from energize.task_encoder.hooks import Hook, check_takes
+from energize.task_encoder.level_as import Level
 from energize.task_encoder.packing_as import PackingEncoder
 from energize.task_encoder.pipeline import after_batch
 from energize.topology import WorkerConfig
 from energize.wrappers.blend import BlendDataset
 from energize.wrappers.composed import ComposedDataset
 from energize.wrappers.concat import ConcatDataset
+from energize.wrappers.item_cost import ItemCost
 from energize.wrappers.quota import QuotaDataset
 from energize.wrappers.repeat import RepeatDataset
 
@@ -46,36 +48,65 @@ class Mixer:
     packing_buffer_size: int | None = None
     worker_config: WorkerConfig | None = None
     code: LoadingCode = NO_CODE
+    encoded: bool = False
+    """Whether samples are encoded below the blends, as these count what encoded samples cost."""
+    level: Level | None = None
 
     def batches(self, node: Node, *, repeat: bool) -> Dataset[Any]:
         """The batches of a node; with `repeat`, one that ends begins anew for ever."""
-        if node.packing is not None:
-            return self.packing_as(node).batches(replace(node, packing=None), repeat=repeat)
+        if node.packing is not None or node.level is not None:
+            plain = replace(node, packing=None, level=None)
+            return self.as_told(node).batches(plain, repeat=repeat)
         encoders = self._encoders(node)
+        if self.level is not None:
+            _check_level(node, len(encoders))
         if len(encoders) > 1 and isinstance(node, Blend):
             return self._mixed_batches(node)
         encoder = encoders[0]
         if isinstance(node, Blend) and node.composition is not None:
             return self._composed(node, node.composition, encoder)
-        samples = self.samples(node)
+        mixer = replace(self, encoded=_counts_encoded(node))
+        samples = mixer.samples(node)
         if repeat and ends(samples):
             samples = RepeatDataset(samples)
-        return self.batched(samples, encoder)
+        with place_noted("" if self.level is None else node.place):
+            return mixer.batched(samples, encoder)
 
     def batched(
         self, samples: Dataset[Any], encoder: TaskEncoder[Any, Any, Any, Any]
     ) -> Dataset[Any]:
         """Samples through the hooks of their encoder, to batches."""
+        if not self.encoded:
+            samples = encoder.build_encode_sample(samples, worker_config=self.worker_config)
+        if self.level is not None:
+            return self.level.batches(
+                encoder,
+                samples,
+                batch_size=self.batch_size,
+                drop_last=self.drop_last,
+                packing_buffer_size=self.packing_buffer_size,
+            )
         return encoder.build_batch(
-            encoder.build_encode_sample(samples, worker_config=self.worker_config),
+            samples,
             batch_size=self.batch_size,
             batch_drop_last=self.drop_last,
             packing_buffer_size=self.packing_buffer_size,
             worker_config=self.worker_config,
         )
 
-    def packing_as(self, node: Node) -> Mixer:
-        """One that packs the samples of a node as it says, if it says so."""
+    def as_told(self, node: Node) -> Mixer:
+        """One that packs the samples of a node, and levels its batches, as it says."""
+        mixer = self._packing_as(node)
+        if node.level is None:
+            return mixer
+        with place_noted(node.place):
+            if self.level is not None:
+                raise ConfigError(
+                    "level is said here and by the program that reads the file; give one of the two"
+                )
+        return replace(mixer, level=node.level.level)
+
+    def _packing_as(self, node: Node) -> Mixer:
         if node.packing is None:
             return self
         encoders, packed = self._encoders(node), node.packing
@@ -97,7 +128,11 @@ class Mixer:
         """The samples of a node, which has one encoder; in stored order for a quota."""
         if isinstance(node, Leaf):
             source = self.order.source_by_quota(node) if by_quota else self.order.source(node)
-            return self.typed(source, node)
+            samples = self.typed(source, node)
+            if not self.encoded:
+                return samples
+            encoder = self.encoder_of(node)
+            return encoder.build_encode_sample(samples, worker_config=self.worker_config)
         if node.composition is not None:
             with place_noted(node.place):
                 raise ConfigError(
@@ -105,7 +140,8 @@ class Mixer:
                     "another; give it to the outermost one"
                 )
         if node.plain:
-            return _blended([(self.samples(part), share) for part, share in plain_parts(node)])
+            parts = [(self.samples(part.node), part) for part in plain_parts(node)]
+            return _blended(parts, node)
         if node.kind == "concat":
             with place_noted(node.place):
                 return ConcatDataset(*(self.samples(child) for child, _ in node.children))
@@ -146,7 +182,8 @@ class Mixer:
     def _mixed_batches(self, node: Blend) -> Dataset[Any]:
         if node.plain:
             groups = self._by_encoder(node)
-            return _blended([(self.batches(group, repeat=True), share) for group, share in groups])
+            mixed = [(self.batches(group.node, repeat=True), group) for group in groups]
+            return _blended(mixed, node)
         if node.kind == "concat":
             with place_noted(node.place):
                 parts = [self.batches(child, repeat=False) for child, _ in node.children]
@@ -205,22 +242,31 @@ class Mixer:
         encoders = [self.encoder_of(leaf) for leaf in leaves_of(node)]
         return list({id(encoder): encoder for encoder in encoders}.values())
 
-    def _by_encoder(self, node: Blend) -> list[tuple[Node, Fraction]]:
+    def _by_encoder(self, node: Blend) -> list[PlainPart]:
         """The parts of plain blends in each other, those of one encoder as one plain blend, with
         their shares.
         """
-        groups: dict[int, list[tuple[Node, Fraction]]] = {}
-        for number, (part, share) in enumerate(plain_parts(node)):
-            encoders = self._encoders(part)
+        groups: dict[int, list[PlainPart]] = {}
+        for number, part in enumerate(plain_parts(node)):
+            encoders = self._encoders(part.node)
             key = id(encoders[0]) if len(encoders) == 1 else -1 - number
-            groups.setdefault(key, []).append((part, share))
-        return [
-            (
-                group[0][0] if len(group) == 1 else Blend(tuple(group)),
-                sum((share for _, share in group), Fraction(0)),
+            groups.setdefault(key, []).append(part)
+        return [group[0] if len(group) == 1 else _together(group) for group in groups.values()]
+
+
+def _check_level(node: Node, encoders: int) -> None:
+    """Raise `ConfigError` for what has no batches that could be levelled."""
+    with place_noted(node.place):
+        if isinstance(node, Blend) and node.composition is not None:
+            raise ConfigError(
+                "composition says which samples share a batch, and so does level; give one of the "
+                "two"
             )
-            for group in groups.values()
-        ]
+        if encoders > 1:
+            raise ConfigError(
+                f"level chooses among all samples of a global batch, and there are {encoders} task "
+                "encoders, each with batches of its own; give one encoder for all samples"
+            )
 
 
 def ends(dataset: Dataset[Any]) -> bool:
@@ -228,6 +274,14 @@ def ends(dataset: Dataset[Any]) -> bool:
     return not (
         isinstance(dataset, IndexedDataset) and dataset.indexed and dataset.size == INFINITE
     )
+
+
+def _counts_encoded(node: Node) -> bool:
+    """Whether a blend in a tree counts what encoded samples cost."""
+    if isinstance(node, Leaf):
+        return False
+    own = isinstance(node.options.get("unit"), ItemCost)
+    return own or any(_counts_encoded(child) for child, _ in node.children)
 
 
 def _shuffled(node: Blend) -> bool:
@@ -241,9 +295,27 @@ def _shuffled(node: Blend) -> bool:
     return not stored.pop()
 
 
-def _blended(parts: Sequence[tuple[Dataset[Any], Fraction]]) -> Dataset[Any]:
+def _together(parts: Sequence[PlainPart]) -> PlainPart:
+    """Several parts of a blend as one, which is a blend."""
+    targets = [part.target for part in parts if part.target is not None]
+    children = tuple((part.node, part.share) for part in parts)
+    own = tuple(map(float, targets)) if any(targets) else None
+    share = sum((part.share for part in parts), Fraction(0))
+    target = sum(targets, Fraction(0)) if targets else None
+    return PlainPart(Blend(children, targets=own), share, target)
+
+
+def _blended(parts: Sequence[tuple[Dataset[Any], PlainPart]], node: Blend) -> Dataset[Any]:
     """Datasets by their shares, for ever; one alone as it is."""
-    return BlendDataset(parts) if len(parts) > 1 else parts[0][0]
+    if len(parts) == 1:
+        return parts[0][0]
+    targets = [part.target for _, part in parts if part.target is not None]
+    with place_noted(node.place):
+        return BlendDataset(
+            [(dataset, part.share) for dataset, part in parts],
+            target_weights=targets or None,
+            max_correction=node.max_correction,
+        )
 
 
 def _mixed(datasets: Sequence[Dataset[Any]], node: Blend) -> Dataset[Any]:
@@ -257,4 +329,9 @@ def _mixed(datasets: Sequence[Dataset[Any]], node: Blend) -> Dataset[Any]:
                     "has no epochs; give max_epochs to the datasets in it, or give it a `stop`"
                 )
         weights = [weight for _, weight in node.children]
-        return BlendDataset(list(zip(datasets, weights, strict=True)), **node.options)
+        return BlendDataset(
+            list(zip(datasets, weights, strict=True)),
+            target_weights=node.targets,
+            max_correction=node.max_correction,
+            **node.options,
+        )

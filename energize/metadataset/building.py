@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
+from energize.costs import Cost
 from energize.dataset import Dataset
 from energize.errors import ConfigError
 from energize.metadataset.asked import asked_for
@@ -24,10 +25,12 @@ from energize.task_encoder.decoding_as import decoding_as
 from energize.task_encoder.encoder import DefaultTaskEncoder, TaskEncoder
 from energize.task_encoder.folder_code import loading_code
 from energize.task_encoder.hooks import builds
+from energize.task_encoder.level_as import Level
 from energize.task_encoder.pipeline import check_encoder
 from energize.topology import WorkerConfig
 from energize.wrappers.concat import ConcatDataset
 from energize.wrappers.epochize import EpochizeDataset
+from energize.wrappers.item_cost import ItemCost
 from energize.wrappers.limit import LimitDataset
 from energize.wrappers.staged import StagedDataset
 
@@ -58,6 +61,9 @@ def get_train_dataset(
     shuffle_over_epochs_multiplier: int | None = 1,
     task_encoder: Encoders[T_batch] | None = None,
     repeat: bool = True,
+    level: Cost | ItemCost | None = None,
+    global_batch_size: int | None = None,
+    level_buffer_size: int | None = None,
     **older: Any,
 ) -> Dataset[T_batch]:
     """Batches for training, from a prepared folder or a metadataset file: shuffled, without end.
@@ -83,12 +89,18 @@ def get_train_dataset(
     `batch_size` in the stage's `batch` wins over that given here. `get_staged_train_dataset` does
     the same with settings for stages, such as another task encoder for each.
 
+    With `level` and `global_batch_size`, the samples of each global batch are shared out to its
+    batches so that these cost the same, by a column of the folders or a function of columns: see
+    `LevelDataset`. With `level=ItemCost(...)`, of what has been encoded or packed,
+    `level_buffer_size` samples or packs are levelled at a time, by default those of 64 batches: see
+    `LevelBufferDataset`.
+
     `sample_loader` and `part_filter` are functions that make the fields of samples, in place of
     field maps, and `trust_code=[folder, ...]` lets those run that a folder brings along: see
     `LoadingCode`. Without it nothing of a folder is ever run.
 
-    `dataset_config`, `split_config`, `subflavors` and `subset` are those of an entry of a
-    metadataset that names `path`. Older arguments of Energon say how samples are decoded
+    `dataset_config`, `split_config`, `subflavors`, `subset` and `sample_weight` are those of an
+    entry of a metadataset that names `path`. Older arguments of Energon say how samples are decoded
     (`auto_decode`, `image_decode`, `av_decode`, `video_decode_audio`, see `SampleDecoder`), or have
     no use here, of which a word in the log says why.
 
@@ -114,8 +126,14 @@ def get_train_dataset(
         packing_buffer_size,
         worker_config,
         code,
+        level=Level.asked(level, global_batch_size, level_buffer_size),
     )
     cuts: dict[str, Any] = {"virtual_epoch_length": virtual_epoch_length, "repeat": repeat}
+    if own and mixer.level is not None:
+        raise ConfigError(
+            f"{type(encoder).__name__} builds its dataset itself, so level has no batches to make; "
+            "put a LevelDataset below the batches there"
+        )
     if own:
         return trained_by(encoder, path, split_part, mixer, **cuts)
     return _trained(path, split_part, mixer, **cuts)
@@ -179,7 +197,7 @@ def get_val_dataset(
     node = _validated(path, split_part)
     for leaf in leaves_of(node):
         groups.setdefault(id(encoder_of(leaf)), []).append(leaf)
-    streams = [_stored(leaves, mixer.packing_as(node)) for leaves in groups.values()]
+    streams = [_stored(leaves, mixer.as_told(node)) for leaves in groups.values()]
     return _limited(_joined(streams), limit).with_worker_config(worker_config)
 
 
@@ -209,7 +227,7 @@ def get_val_datasets(
     datasets: list[tuple[Dataset[T_batch], Leaf]] = []
     node = _validated(path, split_part)
     for leaf in leaves_of(node):
-        batches = _stored([leaf], mixer.packing_as(node))
+        batches = _stored([leaf], mixer.as_told(node))
         datasets.append((_limited(batches, limit).with_worker_config(worker_config), leaf))
     return datasets
 

@@ -30,6 +30,9 @@ _BESIDE = {
     "repetitions": "an entry of 'blend_epochized'",
     "nonmatch": "an entry of 'join'",
     "joiner": "a 'join'",
+    "max_correction": "the outermost 'blend' of a split or a stage",
+    "target_weight": "an entry of a 'blend' that is mixed by weights",
+    "sample_weight": "a dataset, a blend, a concat or a join as a whole",
 }
 """Keys of one kind of node, and which it is."""
 _OF_STAGE_FILES = {
@@ -180,6 +183,10 @@ class NodeChecker(Checker):
                 f"unknown key {name!r}, which is for stage files, with a table 'training'; in a "
                 f"metadataset it is {_OF_STAGE_FILES[name]!r}"
             )
+        for key in keys_of(Spec) if not home else ():
+            if name in key.instead_of:
+                own = self._of_a_grammar(key.name, key.home) if self.grammar is not OWN else ""
+                return f"unknown key {name!r}: it is called {key.name!r}" + (own and f"; {own}")
         return self._of_a_grammar(name, home) if home else ""
 
     def _of_a_grammar(self, name: str, home: str) -> str:

@@ -16,6 +16,7 @@ from energize.epathlib import EPath
 from energize.errors import ConfigError
 from energize.flavors.base_dataset import BaseCoreDatasetFactory
 from energize.flavors.webdataset.joined_webdataset import JoinedWebdatasetFactory
+from energize.metadataset.inheriting import combined_multiplier
 from energize.metadataset.joiners import joining_function
 from energize.metadataset.keys import Spec
 from energize.metadataset.leaves import source_of
@@ -28,7 +29,7 @@ from energize.metadataset.loader_interface import (
 )
 from energize.metadataset.nodes import JoinedLeaf, Leaf, Node, Staged
 from energize.metadataset.problems import place_noted
-from energize.metadataset.resolving import combined_multiplier, not_staged, resolve
+from energize.metadataset.resolving import not_staged, resolve
 from energize.metadataset.shares import asked_shares
 from energize.metadataset.stores import FILESYSTEM
 from energize.order import Schedule
@@ -67,12 +68,19 @@ class LoadedNodes(DatasetLoaderInterface):
             subset=subset,
         )
         node = not_staged(self.node(split_part, asked), split_part, "get_datasets makes datasets")
+        if node.packing is not None:
+            with place_noted(node.place):
+                raise ConfigError(_NOT_TOLD.format("its samples are packed"))
+        if node.level is not None:
+            with place_noted(node.place):
+                raise ConfigError(_NOT_TOLD.format("its batches are levelled"))
         options = {"training": training, "worker_config": worker_config, **kwargs}
         mode, numbered = _numbered(node)
         datasets = []
         for leaf, number in numbered:
             with place_noted(leaf.place):
                 loaded = LoadedDataset(dataset=_factory(leaf, options))
+                loaded.dataset.sample_weight = leaf.sample_weight
                 if leaf.aux:
                     loaded.aux = {name: open_store(ref) for name, ref in leaf.aux.items()}
             if mode is DatasetBlendMode.DATASET_WEIGHT:
@@ -166,7 +174,7 @@ def joins_of(node: Node | Staged) -> Iterator[JoinedLeaf]:
 
 def whole_join(leaf: JoinedLeaf) -> JoinedSource:
     """What a join reads, without the subset that is taken of it."""
-    return cast("JoinedSource", source_of(replace(leaf, subset=None)))
+    return cast("JoinedSource", source_of(replace(leaf, subset=None, chosen=None)))
 
 
 def _leaves(node: Node | Staged) -> Iterator[Leaf]:
@@ -192,6 +200,10 @@ def _numbered(node: Node) -> tuple[DatasetBlendMode, list[tuple[Leaf, Fraction]]
             mode = DatasetBlendMode.DATASET_WEIGHT
             if any(isinstance(weight, Schedule) for _, weight in node.children):
                 raise ConfigError(_NOT_TOLD.format("its weights change with the step"))
+            if "unit" in node.options:
+                raise ConfigError(_NOT_TOLD.format("its weights count what samples cost"))
+            if "max_epochs" in node.options or node.options.get("stop", "restart") != "restart":
+                raise ConfigError(_NOT_TOLD.format("it says where it ends"))
             numbers = asked_shares(node)
         else:
             raise ConfigError(_NOT_TOLD.format(f"it is made by {node.kind} with quotas"))

@@ -132,15 +132,19 @@ def _homes(grammar: Grammar, place: str, kind: str, staged: bool) -> Iterator[Ho
     if entry:
         yield from (Home.DATASET, Home.READ, Home.OLDER_ENTRY) if grammar is OLDER else ()
         yield Home(place)
-        yield from (Home.WEIGHTED_ENTRY, Home.QUOTA_ENTRY) if own and place == Home.ENTRY else ()
+        if own and place == Home.ENTRY:
+            yield from (Home.WEIGHTED_ENTRY, Home.TARGETED_ENTRY, Home.QUOTA_ENTRY)
     if grammar is OLDER:
         yield from () if entry else (Home.OLDER_BLEND,)
         return
     homes = _KINDS.get(kind, () if staged else _KINDS["path"])
     yield from (home for home in homes if (place, home) != (Home.JOINED, Home.NEWER_DATASET))
+    if own and place != Home.JOINED and {Home.READ, Home.BLEND} & set(homes):
+        yield Home.PROPERTY
+    yield from (Home.WEIGHED,) if own and place != Home.JOINED else ()
     if kind == "blend" and own:
         yield from (Home.WEIGHTED_BLEND, Home.QUOTA_BLEND)
-        yield from () if entry else (Home.OUTERMOST,)
+        yield from () if entry else (Home.OUTERMOST, Home.TARGETED_BLEND)
     yield from (Home.PACKED,) if own and not entry and not staged else ()
     yield from (Home.STAGE, Home.SETTING) if place == Home.STAGE else ()
     yield from (Home.PLAN, Home.SETTING) if staged else ()

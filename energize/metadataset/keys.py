@@ -10,36 +10,39 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from typing import Annotated, Any, Final
 
+from pydantic import PlainValidator, WithJsonSchema
+
 from energize.errors import ConfigError
+from energize.metadataset.property_keys import (
+    WEIGHTS_SCHEMA,
+    property_faults,
+    weights_by_value,
+)
 from energize.metadataset.table import OneOf, Table, key, keys_of
+from energize.metadataset.tables import Composed, Levelled, Packed, ScheduleTable
 from energize.metadataset.values import (
     Chosen,
+    Correction,
     EpochSize,
-    Flag,
     JoinerKey,
     Multiplier,
     Name,
     Named,
-    Names,
     Number,
-    Points,
     Portion,
     Positive,
     Range,
     References,
-    Sizes,
     Text,
+    UnitKey,
     Whole,
 )
-from energize.order import Schedule
 from energize.order.arrangement import SCHEMES
 from energize.order.ends import STOP_RULES
-from energize.order.epochs.composition import BATCHING_METHODS
 from energize.order.epochs.quotas import Quota
-from energize.order.schedule import CHANGES, INTERPOLATIONS
-from energize.packing.packer import METHODS, Packer
 from energize.sources.joined import NONMATCH
 from energize.wrappers.quota import SAMPLING_METHODS
 
@@ -56,11 +59,15 @@ class Home(StrEnum):
     ANY = "dataset, blend or join"
     BLEND = "blend"
     EPOCHIZED = "blend_epochized"
+    PROPERTY = "dataset, blend or join by a property"
     JOIN = "join"
     CONCAT = "concat"
     WEIGHTED_BLEND = "blend by weights"
     QUOTA_BLEND = "blend by quotas"
     OUTERMOST = "outermost blend by quotas"
+    WEIGHED = "dataset, blend, concat or join of ours"
+    TARGETED_BLEND = "blend by weights with target weights"
+    TARGETED_ENTRY = "entry of a blend by weights, with a target weight"
     PACKED = "split, or stage"
     ENTRY = "entry"
     WEIGHTED_ENTRY = "entry of a blend by weights"
@@ -74,78 +81,26 @@ class Home(StrEnum):
     PLAN = "split with stages"
     OLDER_BLEND = "blend of the older grammar"
     OLDER_ENTRY = "entry of the older grammar"
-    TABLE = "table"
 
 
-ENTRIES = (Home.ENTRY, Home.WEIGHTED_ENTRY, Home.QUOTA_ENTRY)
-BY_WEIGHTS = (Home.WEIGHTED_BLEND, Home.ENTRY, Home.WEIGHTED_ENTRY)
+ENTRIES = (Home.ENTRY, Home.WEIGHTED_ENTRY, Home.TARGETED_ENTRY, Home.QUOTA_ENTRY)
+BY_WEIGHTS = (
+    Home.WEIGHTED_BLEND,
+    Home.TARGETED_BLEND,
+    Home.ENTRY,
+    Home.WEIGHTED_ENTRY,
+    Home.TARGETED_ENTRY,
+)
 BY_QUOTAS = (Home.QUOTA_BLEND, Home.OUTERMOST, Home.QUOTA_ENTRY)
 
 LISTED = ("blend", "datasets", "blend_epochized", "join", "concat")
 
 
-@dataclass(frozen=True)
-class ScheduleTable(Table):
-    """A weight that changes with the step."""
-
-    points: Points = key(Home.TABLE, required=True)
-    interpolation: Annotated[str, OneOf(INTERPOLATIONS)] = key(Home.TABLE, default="step")
-    slots_per_step: Positive = key(Home.TABLE, "slots of the blend that a step takes", default=1)
-    change: Annotated[str, OneOf(CHANGES)] = key(Home.TABLE, default="block")
-
-    def schedule(self) -> Schedule:
-        """The weight as what a blend takes."""
-        return Schedule(self.points, self.interpolation, self.slots_per_step, self.change)
-
-
-@dataclass(frozen=True)
-class Composed(Table):
-    """What a global batch is made of, see `ComposedDataset`; None: as large as a batch, and
-    `drop_last` as the program that reads the mix says.
-    """
-
-    method: Annotated[str, OneOf(BATCHING_METHODS)] = key(Home.TABLE, required=True)
-    global_batch_size: Positive | None = key(Home.TABLE, "samples of a global batch")
-    drop_last: Flag | None = key(
-        Home.TABLE, "whether samples that fill no global batch are left out"
-    )
-
-
-@dataclass(frozen=True)
-class Packed(Table):
-    """How encoded samples are packed, see `Packer` and `concat_pack`."""
-
-    length: Names = key(
-        Home.TABLE, "how long a sample is: a number, or what has entries", required=True
-    )
-    capacity: Sizes = key(Home.TABLE, "what a pack holds, one for each length", required=True)
-    method: Annotated[str, OneOf(METHODS)] = key(Home.TABLE, default="best_fit")
-    buffer_size: Positive = key(Home.TABLE, "samples that are packed at a time", default=1000)
-    too_long: Annotated[str, OneOf(("error", "skip"))] = key(Home.TABLE, default="error")
-    fields: Names | None = key(Home.TABLE, "what packs have joined; else the first length")
-    flatten: Names | None = key(Home.TABLE, "lists, as of images, that packs have end to end")
-
-    @property
-    def packer(self) -> Packer:
-        """Which samples share a pack."""
-        lengths, capacities = _listed(self.length), _listed(self.capacity)
-        return Packer(tuple(lengths), tuple(capacities), self.method, self.too_long)  # type: ignore[arg-type]  # checked above
-
-    @property
-    def joined(self) -> tuple[list[str], list[str]]:
-        """The fields that packs have joined, and the lists that they have end to end."""
-        return _listed(self.fields or _listed(self.length)[:1]), _listed(self.flatten or [])
-
-    def faults(self) -> Iterator[tuple[str, str]]:
-        """A length for each capacity, and what else the packer refuses."""
-        try:
-            _ = self.packer
-        except ConfigError as reason:
-            yield "", str(reason).removeprefix("Packer: ")
-
-
-def _listed(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else [value]
+WeightsByValue = Annotated[
+    dict[Any, Any],
+    PlainValidator(partial(weights_by_value, schedule=ScheduleTable)),
+    WithJsonSchema(WEIGHTS_SCHEMA),
+]
 
 
 @dataclass(frozen=True)
@@ -167,6 +122,21 @@ class Spec(Table):
     split_config: Text | None = key(Home.READ, "the name of a file in the .nv-meta folder")
     aux: References | None = key(Home.NEWER_DATASET, "what cookers may read beside it")
     subset: Range | None = key(Home.ANY)
+    sample_weight: Number | None = key(
+        Home.WEIGHED,
+        "how much its samples count in the loss; it multiplies with those around and inside",
+        instead_of=("loss_weight", "loss_weights", "sample_weights", "weight_in_loss", "loss"),
+    )
+    by: Text | None = key(
+        Home.PROPERTY, "the column that weights are for; or subflavors.NAME, a label of folders"
+    )
+    weights: WeightsByValue | None = key(Home.PROPERTY)
+    other: Number | ScheduleTable | None = key(
+        Home.PROPERTY,
+        "the weight of all samples that 'weights' does not name",
+        table=ScheduleTable,
+        called="a schedule (a mapping with 'points')",
+    )
     subflavor: Text | None = key(Home.OLDER_ENTRY, "`subflavors` is the newer key")
     weight: Number | ScheduleTable = key(
         Home.ENTRY, table=ScheduleTable, called="a schedule (a mapping with 'points')", default=1
@@ -174,6 +144,11 @@ class Spec(Table):
     min_share: Portion | None = key(Home.WEIGHTED_ENTRY)
     max_share: Portion | None = key(Home.WEIGHTED_ENTRY)
     max_epochs: Positive | None = key(Home.WEIGHTED_ENTRY, "how often it is read at most")
+    target_weight: Number | None = key(
+        Home.TARGETED_ENTRY,
+        "what it weighs in the loss, where `weight` says how often it is drawn",
+        instead_of=("target_weights", "importance_weight", "loss_share"),
+    )
     proportion: Number | None = key(Home.QUOTA_ENTRY, "its part of an epoch")
     repeat: Number | None = key(Home.QUOTA_ENTRY, "passes over it in an epoch")
     choose: Chosen | None = key(Home.QUOTA_ENTRY, "samples of it in an epoch")
@@ -225,6 +200,10 @@ class Spec(Table):
     temperature: Number | None = key(
         Home.WEIGHTED_BLEND, "1 keeps the weights, 0 makes shares equal", default=1
     )
+    unit: UnitKey | None = key(Home.WEIGHTED_BLEND, "what the shares count", default="samples")
+    max_correction: Correction | None = key(
+        Home.TARGETED_BLEND, "by how much target_weight makes an entry count more, at most"
+    )
     epoch_size: EpochSize | None = key(Home.QUOTA_BLEND, "samples of an epoch")
     sampling_method: Annotated[str, OneOf(SAMPLING_METHODS)] | None = key(Home.QUOTA_BLEND)
     composition: Composed | None = key(
@@ -232,6 +211,9 @@ class Spec(Table):
     )
     packing: Packed | None = key(
         Home.PACKED, table=Packed, called="a mapping with 'length' and 'capacity'"
+    )
+    level: Levelled | None = key(
+        Home.PACKED, table=Levelled, called="a mapping with 'cost' and 'global_batch_size'"
     )
     name: Name = key(Home.STAGE, "the name of the stage", required=True)
     start_step: Whole = key(Home.STAGE, "the first step", required=True)
@@ -261,6 +243,12 @@ class Spec(Table):
     def kind(self) -> str:
         """The key that lists what is blended or joined, else "path"."""
         return next((name for name in LISTED if getattr(self, name)), "path")
+
+    @property
+    def targets(self) -> tuple[float, ...] | None:
+        """What the entries weigh in the loss, where any says it; those that do not, 0."""
+        given = [each.target_weight for each in self.entries]
+        return None if all(t is None for t in given) else tuple(t or 0 for t in given)
 
     @property
     def joined(self) -> list[tuple[str | int, Spec]]:
@@ -313,12 +301,43 @@ class Spec(Table):
                 "",
                 f"block_size is for scheme: block, and the scheme is {self.scheme}; remove it",
             )
+        given = "scheme" if self.scheme is not None else "block_size"
+        if self.unit != "samples" and self.given & {"scheme", "block_size"}:
+            yield (
+                given,
+                f"{given} says whose slot comes when slots are counted, and unit decides it by "
+                "what samples cost; remove either",
+            )
+        yield from self._faults_of_targets()
         yield from self._faults_of_join()
+        yield from property_faults(self, list(self.mixed_by(ENTRIES)))
         if self.entries and not self.by_quotas and not any(each.weight for each in self.entries):
             yield (
                 "blend" if self.blend else "datasets",
                 f"all {len(self.entries)} weights are 0, so nothing could ever be drawn; give at "
                 "least one entry a weight above 0",
+            )
+
+    def _faults_of_targets(self) -> Iterator[tuple[str, str]]:
+        if self.targets is None:
+            if self.max_correction is not None:
+                yield "max_correction", "it limits what target_weight does, and no entry has one"
+            return
+        without = [i for i, each in enumerate(self.entries) if each.target_weight is None]
+        never = [i for i, each in enumerate(self.entries) if each.target_weight and not each.weight]
+        if without:
+            yield (
+                "blend",
+                f"some entries have a target_weight and others have none: {without}; give every "
+                "entry one, equal to its weight where nothing should be made up for",
+            )
+        elif not any(self.targets):
+            yield "blend", "all target weights are 0, so nothing would count in the loss"
+        if never:
+            yield (
+                "blend",
+                f"entries {never} have a target_weight and the weight 0: they are never drawn, and "
+                "no weight in the loss makes up for that; give them a weight above 0",
             )
 
     def _faults_of_join(self) -> Iterator[tuple[str, str]]:

@@ -8,19 +8,21 @@ from typing import Any, cast
 
 from energize.dataset import Dataset
 from energize.errors import ConfigError
+from energize.metadataset.inheriting import combined_multiplier
 from energize.metadataset.joiners import joining_function
 from energize.metadataset.nodes import JoinedLeaf, Leaf
 from energize.metadataset.problems import place_noted
-from energize.metadataset.resolving import combined_multiplier
 from energize.samples.crude import CrudeSample
 from energize.sources.joined import JoinedSource
 from energize.sources.jsonl import JsonlSource
+from energize.sources.property_source import PropertySource
 from energize.sources.webdataset import WebdatasetSource
 from energize.task_encoder.decoding import SampleDecoder
 from energize.task_encoder.folder_code import NO_CODE, LoadingCode
 from energize.task_encoder.joined_loading import JoinLoader
 from energize.task_encoder.loading import SampleLoader
 from energize.wrappers.map import MapDataset
+from energize.wrappers.sample_weight import SampleWeightDataset
 from energize.wrappers.shuffle import ShuffleDataset
 
 _BY_QUOTA = (
@@ -28,7 +30,7 @@ _BY_QUOTA = (
     "random order of its own"
 )
 
-Leaves = WebdatasetSource | JsonlSource | JoinedSource
+Leaves = WebdatasetSource | JsonlSource | JoinedSource | PropertySource[Any]
 """The sources that a leaf may be read from."""
 
 _log = logging.getLogger("energize")
@@ -97,12 +99,12 @@ def source_of(leaf: Leaf, seed: int = 0) -> Leaves:
     """The raw samples of a leaf as they are stored; of a join, tuples of them."""
     with place_noted(leaf.place):
         source = _whole(leaf, seed)
-        if leaf.subset is None:
-            return source
-        return source.part(*leaf.subset.bounds(source.stored_count))
+        if leaf.subset is not None:
+            source = source.part(*leaf.subset.bounds(source.stored_count))
+        return source if leaf.chosen is None else PropertySource(source, leaf.chosen)
 
 
-def _whole(leaf: Leaf, seed: int) -> Leaves:
+def _whole(leaf: Leaf, seed: int) -> WebdatasetSource | JsonlSource | JoinedSource:
     if isinstance(leaf, JoinedLeaf):
         parts = [cast("WebdatasetSource", source_of(each.leaf)) for each in leaf.parts]
         nonmatch = [each.nonmatch for each in leaf.parts[1:]]
@@ -118,8 +120,18 @@ def typed_samples(
     raw: Dataset[Any], leaf: Leaf, decoder: SampleDecoder | None, code: LoadingCode = NO_CODE
 ) -> Dataset[Any]:
     """Samples of the type that the folder's dataset.yaml names, decoded; of a join, those that its
-    joiner makes of them. `code` is what the program allows of functions that it names.
+    joiner makes of them; with the weight that files give them. `code` is what the program allows
+    of functions that it names.
     """
+    samples = _loaded(raw, leaf, decoder, code)
+    if leaf.sample_weight is None:
+        return samples
+    return SampleWeightDataset(samples, leaf.sample_weight)
+
+
+def _loaded(
+    raw: Dataset[Any], leaf: Leaf, decoder: SampleDecoder | None, code: LoadingCode
+) -> Dataset[Any]:
     if not isinstance(leaf, JoinedLeaf):
         return MapDataset(raw, loader_of(leaf, decoder, code), seeded=False)
     with place_noted(leaf.place):

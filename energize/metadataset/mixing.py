@@ -14,7 +14,7 @@ from energize.order.epochs.quotas import Quota
 
 EPOCHIZED = "blend_epochized"
 
-_INHERITED = ("scheme", "block_size", "stop")
+_INHERITED = ("scheme", "block_size", "stop", "unit")
 
 
 def options_of(node: Spec, around: Mapping[str, Any]) -> dict[str, Any]:
@@ -28,8 +28,10 @@ def options_of(node: Spec, around: Mapping[str, Any]) -> dict[str, Any]:
         values = [getattr(entry, key.name) for entry in node.entries]
         if key.home == Home.WEIGHTED_ENTRY and any(value is not None for value in values):
             own[key.name] = values
-    if "scheme" in own:  # block_size is that of the scheme
+    if "scheme" in own or "unit" in node.given:  # what they say together is said anew
         around = {name: value for name, value in around.items() if name == "stop"}
+    if "block_size" in own:
+        around = {name: value for name, value in around.items() if name != "unit"}
     options = {**around, **own}
     return {"scheme": "block", **options} if "block_size" in options else options
 

@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from energize.metadataset.joiners import Joiner, joined_type
-from energize.metadataset.keys import Composed, Packed
 from energize.metadataset.problems import place_noted
+from energize.metadataset.tables import Composed, Levelled, Packed
 from energize.order import Schedule
 from energize.order.epochs.quotas import Quota
 from energize.order.stages.plan import StagePlan
 from energize.samples.crude import CrudeSample
 from energize.samples.registry import sample_type_named
+from energize.sources.selections import Selection
 from energize.sources.subset import Subset
 from energize.storage.nv_meta import CRUDE, DatasetConfig, read_dataset_yaml
 
@@ -30,9 +31,11 @@ class Leaf:
 
     `shuffle_over_epochs_multiplier`: epochs shuffled together; None = no shuffle, -1 = drawn with
     replacement. `aux`: stores that cookers read from, by name: paths of prepared folders and of
-    `.jsonl` files, or `filesystem://` and a path, all absolute. `subset`: which of its samples.
-    `packing`: how its samples are packed, where it is the outermost. `place`: where it was written,
-    for messages.
+    `.jsonl` files, or `filesystem://` and a path, all absolute. `subset`: which of its samples, and
+    `chosen`: which of these, by a property.
+    `sample_weight`: how much its samples count in the loss, None where no file says.
+    `packing` and `level`: how its samples are packed and its batches levelled, where it is the
+    outermost. `place`: where it was written, for messages.
     """
 
     path: Path
@@ -45,6 +48,9 @@ class Leaf:
     aux: Mapping[str, str] = field(default_factory=dict, hash=False)
     subset: Subset | None = None
     packing: Packed | None = None
+    level: Levelled | None = None
+    chosen: Selection | None = None
+    sample_weight: float | None = None
 
     @cached_property
     def config(self) -> DatasetConfig:
@@ -114,8 +120,9 @@ class Blend:
 
     `options` are those of `BlendDataset`; with `quotas`, one for each child, of `QuotaDataset`.
     `kind` is the key of the list: of `blend_epochized` and of `concat` quotas say what each child
-    gives to an epoch, and in a `concat` the children follow one another. `packing`: how encoded
-    samples are packed, in the outermost one.
+    gives to an epoch, and in a `concat` the children follow one another. `packing` and `level`: how
+    encoded samples are packed, and batches levelled, in the outermost one. `targets`: what each
+    child weighs in the loss, at most `max_correction` times as much as it is drawn.
     """
 
     children: tuple[tuple[Node, float | Fraction | Schedule], ...]
@@ -125,6 +132,10 @@ class Blend:
     composition: Composed | None = None
     kind: str = "blend"
     packing: Packed | None = None
+    level: Levelled | None = None
+
+    targets: tuple[float, ...] | None = None
+    max_correction: float | None = None
 
     @property
     def plain(self) -> bool:

@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from energize.errors import ConfigError, DatasetNotFoundError, MetadatasetError, nearest
-from energize.metadataset.joiners import joiner_of
-from energize.metadataset.keys import ScheduleTable, Spec
+from energize.metadataset.inheriting import Inherited, all_weighed
+from energize.metadataset.keys import Spec
 from energize.metadataset.located import KeyPath
 from energize.metadataset.mixing import EPOCHIZED, flattened, inherited_options, options_of
 from energize.metadataset.nodes import JSONL, Blend, JoinedLeaf, JoinedPart, Leaf, Node, Staged
 from energize.metadataset.plans import FaultyError, plan_of
 from energize.metadataset.problems import Problem, as_error, shown
+from energize.metadataset.properties import divided
 from energize.metadataset.reading import STAGE_FILE, MetadatasetFile, given, load
+from energize.metadataset.resolving_joins import joined_leaf
 from energize.metadataset.stores import resolved_store
+from energize.metadataset.tables import ScheduleTable
 from energize.order.stages.plan import Stage
-from energize.sources.subset import Subset, nested
+from energize.sources.subset import nested
 
 __all__ = [
     "Blend",
@@ -31,7 +33,6 @@ __all__ = [
     "Leaf",
     "Node",
     "Staged",
-    "combined_multiplier",
     "not_staged",
     "resolve",
 ]
@@ -41,8 +42,6 @@ _LISTED = 1000
 _IN_BLEND = "an entry of a blend is one mixture"
 _IN_STAGE = "a stage is one mixture"
 _FOLDERS_ONLY = ("dataset_config", "split_config", "aux")
-
-_log = logging.getLogger("energize")
 
 
 def not_staged(node: Node | Staged, place: str, reason: str) -> Node:
@@ -64,9 +63,10 @@ def resolve(
 
     Paths in a file are relative to the folder the file is in. Settings of outer files win over
     those of inner ones; the outer `split_part` names the split of an inner file, unless the entry
-    gives its own. A split with stages is `Staged`. Only metadataset files are read, no shard and no
-    `.nv-meta`. `asked` has settings that win over those of all files: those of an entry that names
-    `source`. With `existing=False`, datasets and stores need not be there.
+    gives its own. A split with stages is `Staged`. Only metadataset files are read, no shard, and
+    of `.nv-meta` the columns that `by` names. `asked` has settings that win over those of all
+    files: those of an entry that names `source`. With `existing=False`, datasets and stores need
+    not be there.
 
     Raises `MetadatasetError` with every fault of all files on the way (`DatasetNotFoundError` when
     nothing but paths that do not exist is wrong).
@@ -81,7 +81,7 @@ def resolve(
     resolver = _Resolver(existing)
     if isinstance(source, Mapping):
         source = given(source)
-    outer, asked = _Inherited(split_part), asked or Spec(path="")
+    outer, asked = Inherited(split_part), asked or Spec(path="")
     file = source.file if isinstance(source, MetadatasetFile) else Path(source)
     try:
         if isinstance(source, MetadatasetFile):
@@ -92,36 +92,7 @@ def resolve(
         raise as_error(file, [*resolver.problems, *error.problems]) from None
     if resolver.problems:
         raise as_error(file, resolver.problems)
-    return node
-
-
-@dataclass(frozen=True, slots=True)
-class _Inherited:
-    """What the files and entries around a node give it; `chain` is the files, with their splits."""
-
-    split_part: str
-    options: Mapping[str, Any] = field(default_factory=dict)
-    subflavors: Mapping[str, Any] = field(default_factory=dict)
-    multiplier: int | None = 1
-    subset: Subset | None = None
-    chain: tuple[tuple[Path, str], ...] = ()
-    place: str = ""
-
-    def with_entry(self, spec: Spec) -> _Inherited:
-        return replace(
-            self,
-            split_part=spec.split_part or self.split_part,
-            subflavors={**spec.own_subflavors, **self.subflavors},
-            multiplier=combined_multiplier(self.multiplier, spec.shuffle_over_epochs_multiplier),
-            subset=nested(spec.subset, self.subset),
-        )
-
-
-def combined_multiplier(outer: int | None, inner: int | None) -> int | None:
-    """Of two levels of shuffling: none (None) wins, then replacement (-1), else the product."""
-    if outer is None or inner is None:
-        return None
-    return -1 if -1 in (outer, inner) else outer * inner
+    return all_weighed(node)
 
 
 class _Resolver:
@@ -132,7 +103,7 @@ class _Resolver:
         self.problems: list[Problem] = []
         self._read: dict[Path, MetadatasetFile | None] = {}
 
-    def split(self, metadataset: MetadatasetFile, outer: _Inherited) -> Node | Staged:
+    def split(self, metadataset: MetadatasetFile, outer: Inherited) -> Node | Staged:
         """The split of `metadataset` that `outer` asks for."""
         name = outer.split_part
         link = (metadataset.file.resolve(), name)
@@ -153,37 +124,42 @@ class _Resolver:
         return self._node(metadataset, spec, ("splits", name), inner)
 
     def _staged(
-        self, metadataset: MetadatasetFile, spec: Spec, path: KeyPath, outer: _Inherited
+        self, metadataset: MetadatasetFile, spec: Spec, path: KeyPath, outer: Inherited
     ) -> Staged:
         def part(each: Spec, at: KeyPath) -> Node | None:
-            return self._part(metadataset, each, at, outer, _IN_STAGE)
+            around = outer if each is spec else outer.weighed(spec)
+            return self._part(metadataset, each, at, around, _IN_STAGE)
 
         here = (*path, "stages")
-        default = (spec, path) if spec.path or spec.entries else None
+        default = (spec, path) if spec.path or spec.entries or spec.join else None
         stages = [(each, (*here, i)) for i, each in enumerate(spec.stages)]
         plan = plan_of(metadataset.text, here, spec, stages, default=default, read=part)
         return Staged(plan.with_datasets(_found), metadataset.place(here))
 
     def _node(
-        self, metadataset: MetadatasetFile, spec: Spec, path: KeyPath, outer: _Inherited
+        self, metadataset: MetadatasetFile, spec: Spec, path: KeyPath, outer: Inherited
     ) -> Node | Staged:
         node = self._listed(metadataset, spec, path, outer)
-        if spec.packing is None:
+        if spec.by is not None:
+            node = self._divided(node, spec, metadataset.place((*path, "by")), outer)
+        if spec.packing is None and spec.level is None:
             return node
         if isinstance(node, Staged):
-            place = metadataset.place((*path, "packing"))
-            raise FaultyError(Problem(place, "a split with stages is packed stage by stage"))
-        return replace(node, packing=spec.packing)
+            done = ("level", "levelled") if spec.packing is None else ("packing", "packed")
+            place = metadataset.place((*path, done[0]))
+            text = f"a split with stages is {done[1]} stage by stage"
+            raise FaultyError(Problem(place, text))
+        return replace(node, packing=spec.packing, level=spec.level)
 
     def _listed(
-        self, metadataset: MetadatasetFile, spec: Spec, path: KeyPath, outer: _Inherited
+        self, metadataset: MetadatasetFile, spec: Spec, path: KeyPath, outer: Inherited
     ) -> Node | Staged:
         if spec.kind == "path":
             place = metadataset.place((*path, "path"))
             aux = self._stores(metadataset, spec, path)
             return self.path(metadataset.file.parent / spec.path, spec, outer, place, aux)
         if spec.kind == "join":
-            return self._join(metadataset, spec, path, outer)
+            return joined_leaf(metadataset, spec, path, outer, self.path)
         self._check_relative(spec, metadataset.place((*path, "subset")))
         here = (*path, spec.kind)
         options = options_of(spec, outer.options)
@@ -191,7 +167,7 @@ class _Resolver:
             outer,
             options=inherited_options(spec, options, outer.options),
             subset=nested(spec.subset, outer.subset),
-        )
+        ).weighed(spec)
         parts = [
             self._part(metadataset, entry, (*here, i), inner, _IN_BLEND)
             for i, entry in enumerate(spec.entries)
@@ -210,51 +186,16 @@ class _Resolver:
             tuple(quota for _, _, quota in children) if spec.by_quotas else None,
             spec.composition,
             "blend" if spec.datasets else spec.kind,
+            targets=spec.targets,
+            max_correction=spec.max_correction,
         )
 
-    def _join(
-        self, metadataset: MetadatasetFile, spec: Spec, path: KeyPath, outer: _Inherited
-    ) -> JoinedLeaf:
-        """What the join `spec` at `path` reads; faults of its parts are told together."""
-        inner = outer.with_entry(spec)
-        around = replace(inner, subset=None, multiplier=1)
-        parts: list[JoinedPart] = []
-        found: list[Problem] = []
-        for name, entry in spec.joined:
-            at = metadataset.place((*path, "join", name, "path"))
-            given = replace(
-                entry,
-                dataset_config=entry.dataset_config or spec.dataset_config,
-                split_config=entry.split_config or spec.split_config,
-            )
-            if entry.shuffle_over_epochs_multiplier != 1:
-                _log.warning("%s: the order is that of the join; the multiplier here is not", at)
-            try:
-                leaf = self.path(metadataset.file.parent / entry.path, given, around, at)
-                if not isinstance(leaf, Leaf) or leaf.is_jsonl:
-                    text = f"what is joined are prepared folders, and {entry.path!r} is none"
-                    raise FaultyError(Problem(at, text))
-            except FaultyError as error:
-                found += error.problems
-                continue
-            named = name if isinstance(name, str) else None
-            parts.append(JoinedPart(leaf, entry.nonmatch, named))
-        if found:
-            raise FaultyError(*found)
-        first = parts[0].leaf
-        return JoinedLeaf(
-            path=first.path,
-            split_part=first.split_part,
-            subflavors=first.subflavors,
-            dataset_config=first.dataset_config,
-            split_config=first.split_config,
-            shuffle_over_epochs_multiplier=inner.multiplier,
-            place=metadataset.place((*path, "join")),
-            subset=inner.subset,
-            parts=tuple(parts),
-            joiner=joiner_of(spec.joiner),
-            cache=metadataset.file.with_name(f"{metadataset.file.name}.cache"),
-        )
+    def _divided(self, node: Node | Staged, spec: Spec, place: str, outer: Inherited) -> Node:
+        """What a node reads, mixed by a property."""
+        if isinstance(node, Staged):
+            raise FaultyError(Problem(place, _has_stages(node, "a property is that of a mixture")))
+        options = options_of(spec, outer.options)
+        return divided(node, spec, options, place, existing=self._existing)
 
     def _check_relative(self, spec: Spec, place: str) -> None:
         """Note a subset by numbers of samples where it is not a single dataset that has them."""
@@ -270,7 +211,7 @@ class _Resolver:
         metadataset: MetadatasetFile,
         spec: Spec,
         path: KeyPath,
-        outer: _Inherited,
+        outer: Inherited,
         reason: str,
     ) -> Node | None:
         """One of several nodes; None for one of which nothing can be made, which is noted."""
@@ -283,9 +224,13 @@ class _Resolver:
             text = _has_stages(node, reason)
             self.problems.append(Problem(metadataset.place((*path, "path")), text))
             return None
-        if node.packing is not None and reason != _IN_STAGE:
-            text = "this file packs its samples, and here they are mixed with others first; " + (
-                "give packing to the split that mixes them, and remove it there"
+        if (node.packing is not None or node.level is not None) and reason != _IN_STAGE:
+            does, name = "packs its samples", "packing"
+            if node.packing is None:
+                does, name = "levels its batches", "level"
+            text = (
+                f"this file {does}, and here they are mixed with others first; give {name} to the "
+                "split that mixes them, and remove it there"
             )
             self.problems.append(Problem(metadataset.place((*path, "path")), text))
             return None
@@ -307,7 +252,7 @@ class _Resolver:
         self,
         path: Path,
         spec: Spec,
-        outer: _Inherited,
+        outer: Inherited,
         place: str,
         aux: Mapping[str, str] | None = None,
     ) -> Node | Staged:
@@ -329,6 +274,7 @@ class _Resolver:
                 place=place,
                 aux={} if aux is None else aux,
                 subset=inner.subset,
+                sample_weight=inner.sample_weight,
             )
         if path.suffix not in _SUFFIXES:
             text = "expected a prepared folder, a .jsonl file or a metadataset .yaml; got "

@@ -7,13 +7,12 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from fractions import Fraction
-from typing import Any
+from typing import Any, NamedTuple, cast
 
 from energize.errors import ConfigError, WeightError
 from energize.metadataset.leaves import source_of
-from energize.metadataset.nodes import JoinedLeaf
+from energize.metadataset.nodes import Blend, JoinedLeaf, Leaf, Node, Staged
 from energize.metadataset.problems import place_noted
-from energize.metadataset.resolving import Blend, Leaf, Node, Staged
 from energize.order import Schedule
 from energize.order.arrangement import WEIGHTLESS
 from energize.order.epochs.quotas import Quota, epoch_counts
@@ -21,6 +20,21 @@ from energize.order.shares import limited, tempered
 from energize.order.weights import checked_weight
 
 _log = logging.getLogger("energize")
+
+
+class PlainPart(NamedTuple):
+    """A part of a blend, its share of what is drawn and, where target weights are given, its share
+    of what counts in the loss.
+    """
+
+    node: Node
+    share: Fraction
+    target: Fraction | None = None
+
+    @property
+    def asked(self) -> Fraction:
+        """Its share of what counts."""
+        return self.share if self.target is None else self.target
 
 
 def leaves_with_weights(node: Node | Staged, step: int = 0) -> list[tuple[Leaf, Fraction]]:
@@ -52,7 +66,8 @@ def leaves_with_weights(node: Node | Staged, step: int = 0) -> list[tuple[Leaf, 
             f"{node.place}: each stage has shares of its own; ask for those of one, which is "
             "plan.at(step).dataset of this node"
         )
-    return _merged(_parts(node, lambda _: True, step))
+    merged = _merged(_parts(node, lambda _: True, step))
+    return [(cast("Leaf", part.node), part.share) for part in merged]
 
 
 def leaves_of(node: Node) -> list[Leaf]:
@@ -63,9 +78,11 @@ def leaves_of(node: Node) -> list[Leaf]:
     return list({_identity(leaf): leaf for leaf in reversed(leaves)}.values())[::-1]
 
 
-def plain_parts(node: Blend) -> list[tuple[Node, Fraction]]:
+def plain_parts(node: Blend) -> list[PlainPart]:
     """What plain blends in each other blend, with shares as `leaves_with_weights` has them."""
-    return _merged(_parts(node, lambda blend: blend.plain))
+    parts = list(_parts(node, lambda blend: blend.plain))
+    targeted = any(part.target is not None for part in parts)
+    return _merged([each._replace(target=each.asked) if targeted else each for each in parts])
 
 
 def asked_shares(node: Blend, step: int = 0) -> list[Fraction]:
@@ -93,29 +110,40 @@ def asked_shares(node: Blend, step: int = 0) -> list[Fraction]:
 
 
 def _parts(
-    node: Node, opened: Callable[[Blend], bool], step: int = 0, share: Fraction = Fraction(1)
-) -> Iterator[tuple[Any, Fraction]]:
+    node: Node, opened: Callable[[Blend], bool], step: int = 0, above: PlainPart | None = None
+) -> Iterator[PlainPart]:
     """What is below the blends at the top of `node` that are `opened`."""
+    around = above or PlainPart(node, Fraction(1))
     if isinstance(node, Leaf) or not opened(node):
-        yield node, share
+        yield around._replace(node=node)
         return
-    for (child, _), part in zip(node.children, asked_shares(node, step), strict=True):
-        yield from _parts(child, opened, step, share * part)
+    shares = asked_shares(node, step)
+    targets = _normalised([Fraction(str(t)) for t in node.targets]) if node.targets else shares
+    targeted = node.targets is not None or around.target is not None
+    for (child, _), share, target in zip(node.children, shares, targets, strict=True):
+        asked = around.asked * target if targeted else None
+        yield from _parts(child, opened, step, PlainPart(child, around.share * share, asked))
 
 
-def _merged(parts: Iterable[tuple[Any, Fraction]]) -> list[tuple[Any, Fraction]]:
+def _merged(parts: Iterable[PlainPart]) -> list[PlainPart]:
     """Equal leaves as one."""
-    merged: dict[str | int, tuple[Any, Fraction]] = {}
-    for number, (node, share) in enumerate(parts):
+    merged: dict[str | int, PlainPart] = {}
+    for number, part in enumerate(parts):
+        node, share = part.node, part.share
         key = _identity(node) if isinstance(node, Leaf) else number
         if key not in merged:
-            merged[key] = node, share
+            merged[key] = part
             continue
-        first, before = merged[key]
-        merged[key] = replace(first, place=f"{first.place} and {node.place}"), before + share
+        before = merged[key]
+        first = cast("Leaf", before.node)
+        merged[key] = PlainPart(
+            replace(first, place=f"{first.place} and {node.place}"),
+            before.share + share,
+            None if part.target is None else before.asked + part.target,
+        )
         _log.info(
             "%s [%s] stands twice with equal settings, at %s and %s; its shares add up to %s",
-            *(node.path, node.split_part, first.place, node.place, float(before + share)),
+            *(first.path, first.split_part, first.place, node.place, float(before.share + share)),
         )
     return list(merged.values())
 
@@ -169,6 +197,8 @@ def _settings(leaf: Leaf) -> list[Any]:
         leaf.shuffle_over_epochs_multiplier,
         dict(leaf.aux),
         repr(leaf.subset),
+        leaf.sample_weight,
+        repr(leaf.chosen),
     ]
     if isinstance(leaf, JoinedLeaf):
         parts = [[_settings(each.leaf), each.nonmatch, each.name] for each in leaf.parts]

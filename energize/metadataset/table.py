@@ -20,7 +20,8 @@ class Key:
     """A key of a mapping: what has it, what it means, and what values it takes.
 
     `nodes`: the place of the nodes that it lists, or with `named` also maps names to. `table`: the
-    class of a mapping that it may hold. `called`: what messages call these. The name, the default
+    class of a mapping that it may hold. `called`: what messages call these. `instead_of`:
+    other names that people look for it by. The name, the default
     and what checks plain values are those of the field.
     """
 
@@ -31,6 +32,7 @@ class Key:
     named: bool = False
     table: type[Table] | None = None
     called: str = ""
+    instead_of: tuple[str, ...] = ()
     name: str = ""
     default: Any = None
     adapter: TypeAdapter[Any] | None = None

@@ -15,6 +15,7 @@ from energize.metadataset.subsets import SUBSET_SCHEMA, subset_of
 from energize.order import Schedule
 from energize.order.epochs.quotas import Quota, epoch_size_in_samples
 from energize.sources.subset import Subset
+from energize.wrappers.item_cost import ItemCost
 
 _STEP = r"[0-9][0-9_]*"
 _LONGEST_STEP = 18
@@ -36,6 +37,31 @@ def _points(value: Any) -> tuple[tuple[int, float], ...]:
     Schedule(points)
     return points
 
+
+_UNIT = "the name of a column of all folders, such as tokens, or {field: NAME} of encoded samples"
+
+
+def _unit(value: Any) -> str | ItemCost:
+    field = value.get("field") if isinstance(value, Mapping) and len(value) == 1 else None
+    if isinstance(field, str) and field:
+        return ItemCost(field)
+    if not isinstance(value, str) or not value:
+        raise ConfigError(f"expected {_UNIT}, or samples; got {shown(value)}")
+    return value
+
+
+_UNIT_SCHEMA = {
+    "description": _UNIT,
+    "anyOf": [
+        {"type": "string", "minLength": 1},
+        {
+            "type": "object",
+            "properties": {"field": {"type": "string", "minLength": 1}},
+            "required": ["field"],
+            "additionalProperties": False,
+        },
+    ],
+}
 
 _POINTS_SCHEMA = {
     "description": _POINTS,
@@ -70,6 +96,10 @@ Number = Annotated[
     Annotated[int, Field(ge=0)] | Annotated[float, Field(ge=0, allow_inf_nan=False)],
     Field(description="a finite number, 0 or more"),
 ]
+Correction = Annotated[
+    Annotated[int, Field(ge=1)] | Annotated[float, Field(ge=1, allow_inf_nan=False)],
+    Field(description="a finite number, 1 or more"),
+]
 Portion = Annotated[
     Annotated[int, Field(ge=0, le=1)] | Annotated[float, Field(ge=0, le=1)],
     Field(description="a number from 0 to 1"),
@@ -95,6 +125,7 @@ EpochSize = Annotated[
 ]
 
 
+UnitKey = Annotated[str | ItemCost, PlainValidator(_unit), WithJsonSchema(_UNIT_SCHEMA)]
 Range = Annotated[Subset, PlainValidator(subset_of), WithJsonSchema(SUBSET_SCHEMA)]
 JoinerKey = Annotated[Any, PlainValidator(joiner_of), WithJsonSchema(JOINER_SCHEMA)]
 References = Annotated[

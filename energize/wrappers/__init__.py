@@ -11,6 +11,8 @@ from energize.wrappers.filter import FilterDataset
 from energize.wrappers.gc_dataset import GcDataset
 from energize.wrappers.group_batch import GroupBatchDataset
 from energize.wrappers.iter_map import IterMapDataset
+from energize.wrappers.level import LevelDataset
+from energize.wrappers.level_buffer import LevelBufferDataset
 from energize.wrappers.limit import LimitDataset
 from energize.wrappers.log_sample import LogSampleDataset
 from energize.wrappers.map import MapDataset
@@ -32,6 +34,8 @@ __all__ = [
     "GcDataset",
     "GroupBatchDataset",
     "IterMapDataset",
+    "LevelBufferDataset",
+    "LevelDataset",
     "LimitDataset",
     "LogSampleDataset",
     "MapDataset",

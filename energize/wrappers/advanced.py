@@ -13,6 +13,7 @@ from energize.arrays import Int64Array
 from energize.dataset import IndexedDataset
 from energize.describing import digest
 from energize.rng import derive
+from energize.wrappers.level import LevelDataset
 from energize.wrappers.routed import RoutedDataset, indexed_inputs
 
 T_co = TypeVar("T_co", covariant=True)
@@ -71,7 +72,7 @@ def carried_over(
 
 def _advanced(dataset: IndexedDataset[Any], read: Mapping[str, int]) -> IndexedDataset[Any]:
     """The same description with each part after what was `read` of it."""
-    if dataset.taken(0) is not None:
+    if _taken(dataset, 0) is not None:
         return dataset.with_inputs([_advanced(each, read) for each in indexed_inputs(dataset)])
     offset = read.get(_identity(dataset), 0)
     return AdvancedDataset(dataset, offset) if offset else dataset
@@ -79,7 +80,7 @@ def _advanced(dataset: IndexedDataset[Any], read: Mapping[str, int]) -> IndexedD
 
 def _positions(dataset: IndexedDataset[Any], n: int) -> Counter[str]:
     """How many items of each part the first `n` items take."""
-    taken = dataset.taken(n)
+    taken = _taken(dataset, n)
     if taken is None:
         part = dataset.inputs[0] if type(dataset) is AdvancedDataset else dataset
         return Counter({_identity(part): n})
@@ -87,6 +88,11 @@ def _positions(dataset: IndexedDataset[Any], n: int) -> Counter[str]:
     for each, count in zip(indexed_inputs(dataset), taken, strict=True):
         total.update(_positions(each, count))
     return total
+
+
+def _taken(dataset: IndexedDataset[Any], n: int) -> Sequence[int] | None:
+    """How many items of each input are taken; a global batch that is begun, as a whole."""
+    return dataset.reached(n) if isinstance(dataset, LevelDataset) else dataset.taken(n)
 
 
 def _identity(part: Any) -> str:

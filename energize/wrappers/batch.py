@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
 from functools import cached_property, partial
 from itertools import islice
-from typing import Any, Self, TypeVar, cast
+from typing import Any, ClassVar, Self, TypeVar, cast
 
 import numpy as np
 
 from energize.arrays import Int64Array
+from energize.costs import ColumnCost, Cost
 from energize.cursor import State
 from energize.dataset import INFINITE, Dataset, IndexedDataset
 from energize.errors import ConfigError
@@ -19,6 +20,7 @@ from energize.numbers import checked_whole
 from energize.reading import MAX_ATTEMPTS, Failed, Reading, read_items
 from energize.refs import Refs
 from energize.rng import hash_positions
+from energize.sample_weights import Keep, gathered, gathered_one_by_one
 from energize.streaming import EndlessStream, Stream
 from energize.topology import Lane, WorkerConfig
 from energize.wrappers.batch_stream import BatchStream
@@ -34,6 +36,7 @@ from energize.wrappers.calling import (
     seeding_of,
 )
 from energize.wrappers.checks import checked_flag
+from energize.wrappers.level import check_batches, level_below, with_level
 from energize.wrappers.rounds import (
     Origins,
     RoundsDataset,
@@ -60,12 +63,22 @@ class BatchDataset(IndexedDataset[T_batch_co]):
     epoch. Over a stream of unknown length, each lane makes batches of its own items, and has a last
     batch of its own.
 
-    Raises `ConfigError` for a batch size below 1, and when `drop_last` leaves no batch.
+    With `level`, of each `global_batch_size` items in a row those that a batch holds are chosen so
+    that batches cost about the same, by a column of the sources or a function of columns: see
+    `LevelDataset`. What a global batch holds does not change, and `get_loader` knows its size.
+
+    A batch gets the weights of its samples in the loss as `sample_weights`, where they have any and
+    `batcher` says none itself; it needs a place for them.
+
+    Raises `ConfigError` for a batch size below 1, and when `drop_last` leaves no batch; with
+    `level` what `LevelDataset` raises.
 
     >>> from energize import ListSource
     >>> list(BatchDataset(ListSource("abcde"), 2, "".join))
     ['ab', 'cd', 'e']
     """
+
+    gives_batches: ClassVar[bool] = True
 
     batch_size: int
     batcher: Callable[[list[Any]], Any]
@@ -85,10 +98,14 @@ class BatchDataset(IndexedDataset[T_batch_co]):
         batcher: Callable[[list[T_in]], T_batch_co | Iterator[T_batch_co]],
         *,
         drop_last: bool = False,
+        level: Cost | ColumnCost | None = None,
+        global_batch_size: int | None = None,
         worker_config: WorkerConfig | None = None,
         **ignored: Any,
     ) -> None:
         accepted("BatchDataset", **ignored)
+        if level is not None or global_batch_size is not None:
+            dataset = with_level(dataset, batch_size, level, global_batch_size, "BatchDataset")
         self._set_up(dataset, batch_size, batcher, drop_last, worker_config)
 
     def _set_up(
@@ -117,6 +134,8 @@ class BatchDataset(IndexedDataset[T_batch_co]):
             drop_last=checked_flag(drop_last, "drop_last", owner),
             **parameters,
         )
+        flat = isinstance(self, FlatBatchDataset)
+        check_batches(dataset, self.batch_size, owner, several=flat)
         if self.sized and self.size == 0 and dataset.size:
             raise ConfigError(
                 f"{owner}: the {dataset.size} items of an epoch cannot fill one batch of "
@@ -124,10 +143,21 @@ class BatchDataset(IndexedDataset[T_batch_co]):
                 "drop_last=False"
             )
 
+    @property
+    def global_batch_size(self) -> int | None:
+        """Samples of a global batch, where its micro batches are level; else None."""
+        level = level_below(self.inputs[0])
+        return None if level is None else level.global_batch_size
+
     @cached_property
     def seeding(self) -> Seeding:
         """Where `batcher` draws its random numbers from."""
         return seeding_of(self.batcher)
+
+    @property
+    def keep(self) -> Keep:
+        """What gives a batch the weights of its samples."""
+        return gathered
 
     @cached_property
     def sized(self) -> bool:
@@ -178,7 +208,7 @@ class BatchDataset(IndexedDataset[T_batch_co]):
         bounds = np.searchsorted(batch, np.arange(len(positions) + 1)).tolist()
         words = hash_positions(self.key, positions, reading.attempt).tolist()
         out: list[T_batch_co | Failed] = []
-        with keyed_calls(self.batcher, reading, self.seeding) as call:
+        with keyed_calls(self.batcher, reading, self.seeding, self.keep) as call:
             for i, position in enumerate(positions.tolist()):
                 members_of = samples[bounds[i] : bounds[i + 1]]
                 index_of_call.set(position)
@@ -201,6 +231,12 @@ class BatchDataset(IndexedDataset[T_batch_co]):
     def refs(self, positions: Int64Array, attempt: int = 0) -> Refs:
         members, batch = self._members(positions)
         return indexed_inputs(self)[0].refs(members, attempt * MAX_ATTEMPTS).grouped(batch)
+
+    def passes(self, positions: Int64Array) -> Refs:
+        if type(self).refs is not BatchDataset.refs:
+            return super().passes(positions)
+        members, batch = self._members(positions)
+        return indexed_inputs(self)[0].passes(members).grouped(batch)
 
     def _made(
         self, call: Call, samples: list[Any], word: int, position: int, reading: Reading
@@ -244,6 +280,8 @@ class FlatBatchDataset(RoundsDataset[T_batch_co], BatchDataset[T_batch_co]):
         samples = [each.item for each in members]
         origins = origins_of(members)
         word, where = keyed_by(self, "batch", *origins), partial(sample_keys_of, samples)
-        index = members[0].number
-        for made in keyed_items(self.batcher, samples, word, where, reading, index=index):
+        index, keep = members[0].number, gathered_one_by_one
+        for made in keyed_items(
+            self.batcher, samples, word, where, reading, index=index, keep=keep
+        ):
             yield made, origins

@@ -14,6 +14,7 @@ from energize.errors import SubstitutionError
 from energize.parts import Part
 from energize.reading import MAX_ATTEMPTS, Failed, Reading
 from energize.rng import hash_positions
+from energize.sample_weights import Keep
 from energize.streaming import Stream
 from energize.topology import Lane
 from energize.wrappers.calling import (
@@ -37,6 +38,9 @@ class Batches(Protocol[T_co]):
 
     @property
     def batcher(self) -> Any: ...
+
+    @property
+    def keep(self) -> Keep: ...
 
     @property
     def seeding(self) -> Seeding: ...
@@ -94,12 +98,11 @@ class BatchStream(Stream[T]):
             self._called += 1
             index_of_call.set(called)
             batcher, seeding = self._dataset.batcher, self._dataset.seeding
-            with keyed_calls(batcher, self._reading, seeding) as call:
+            with keyed_calls(batcher, self._reading, seeding, self._dataset.keep) as call:
                 made: T | Failed = call(samples, word, partial(sample_keys_of, samples))
             if type(made) is not Failed:
                 return made  # type: ignore[return-value]  # mypy does not follow `type(made) is not`
-            if not made.skipped:
-                self._reading.report(made)
+            self._reading.leave_out(made, self._dataset, self.origin)
         raise SubstitutionError(
             f"{type(self._dataset).__name__}: {function_name(self._dataset.batcher)} left out "
             f"{MAX_ATTEMPTS} batches in a row; check its condition"

@@ -5,35 +5,52 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 from energize.arrays import Int64Array
+from energize.costs import ColumnCost
 from energize.cursor import State
 from energize.dataset import INFINITE, Dataset
-from energize.errors import ConfigError, EmptyDatasetError, WeightError
+from energize.errors import ConfigError, EmptyDatasetError
 from energize.order.arrangement import WEIGHTLESS, default_scheme, option_names
+from energize.order.costs.scheme import CostScheme
 from energize.order.ends import slot_limits, stopped_scheme
-from energize.order.making import MixingScheme, make_scheme
+from energize.order.making import make_scheme
 from energize.order.protocol import Scheme
-from energize.order.schedule import WeightScheduler, names_apart
-from energize.order.varying import Weight, ever_positive, shares_at
-from energize.outline import Outline
+from energize.order.schedule import WeightScheduler
+from energize.order.varying import Weight, ever_positive
+from energize.order.weighted import WeightedScheme
 from energize.reading import Reading
 from energize.streaming import EndlessStream, Stream
 from energize.topology import Lane, WorkerConfig
+from energize.wrappers.asking import AskedByWeights
 from energize.wrappers.blend_parts import (
     Part,
+    check_same_names,
+    check_scheme_object,
     checked_parts,
     levelled,
     merged,
-    numbers_only,
     opened_up,
     told_apart,
 )
+from energize.wrappers.blend_weights import WeightsOverTime
 from energize.wrappers.checks import check_names, raised_as
-from energize.wrappers.multiplexed import End, MultiplexedStream
+from energize.wrappers.importance import WeighedByTargets, targeted, targets_of
+from energize.wrappers.item_cost import ItemCost
+from energize.wrappers.multiplexed import End, MultiplexedStream, Slots
+from energize.wrappers.owed import OwedSlots
 from energize.wrappers.routed import RoutedDataset
+from energize.wrappers.sample_weight import without_weights
 from energize.wrappers.slots import SchemeSlots
+from energize.wrappers.units import (
+    GivenUnit,
+    MeasuredInputs,
+    Unit,
+    check_ends,
+    checked_unit,
+    scheme_in,
+)
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -44,7 +61,7 @@ _MANY = 16
 """Datasets from which on what a state tells of a blend is computed when it is made."""
 
 
-class BlendDataset(RoutedDataset[T_co]):
+class BlendDataset(WeighedByTargets[T_co], AskedByWeights, WeightsOverTime, RoutedDataset[T_co]):
     """Items of several datasets in the proportion of their weights.
 
     Given as (dataset, weight) pairs, as one iterable of pairs, or as `{name: dataset}` with
@@ -68,6 +85,18 @@ class BlendDataset(RoutedDataset[T_co]):
     With a stream of unknown length among its datasets, a blend that ends is read as a whole in
     every lane: where it ends, one lane alone could not know.
 
+    `unit` is what shares count: "samples", or what these cost. A column of the sources, such as
+    "tokens", or a function of columns (`lambda width, height: width * height / 196`) is known from
+    the index: the blend stays indexed, and at every slot each dataset has its share of all costs
+    within about the costliest item (`CostScheme`). What is known only of encoded samples or packs
+    is an `ItemCost`, of a field or a function of the item: the blend is then a stream, each lane of
+    which takes its next item from the dataset that is owed most (`OwedSlots`). In both the unit
+    decides the order, so no `scheme` is given; a blend by a column never ends.
+
+    `target_weights`, one for each dataset in a list or by name, say what datasets weigh in the
+    loss, where weights say how often they are drawn: items get the weight target share / drawn
+    share, at most `max_correction`, see `WeighedByTargets`. The order is the same without.
+
     `temperature` t makes each weight weight ** t: 1 keeps the weights, 0 makes them equal.
     `min_share` and `max_share` (for all, or one each) then bound the shares of the datasets with a
     weight.
@@ -78,7 +107,8 @@ class BlendDataset(RoutedDataset[T_co]):
     same folder with other settings gets an order of its own.
 
     Raises `WeightError` for weights that are missing, negative, not finite or all zero;
-    `EmptyDatasetError` for a dataset with a weight and no items; `ConfigError` for the rest.
+    `EmptyDatasetError` for a dataset with a weight and no items; `ColumnError` for a column that is
+    not indexed and for costs that are not above 0; `ConfigError` for the rest.
 
     >>> from energize import ListSource
     >>> blend = BlendDataset((ListSource("a"), 3), (ListSource("b"), 1))
@@ -97,8 +127,9 @@ class BlendDataset(RoutedDataset[T_co]):
     max_epochs: tuple[int | None, ...]
     given_names: tuple[str | None, ...]
     changes: tuple[tuple[int, tuple[Weight, ...]], ...]
+    unit: Unit | None = None
 
-    changes_no_sample = ("given_names",)
+    changes_no_sample = ("given_names", "targets", "max_correction")
 
     def __init__(
         self,
@@ -110,22 +141,30 @@ class BlendDataset(RoutedDataset[T_co]):
         temperature: float = 1.0,
         min_share: float | Sequence[float | None] | Mapping[str, float] | None = None,
         max_share: float | Sequence[float | None] | Mapping[str, float] | None = None,
+        unit: GivenUnit | None = None,
+        target_weights: Sequence[Weight] | Mapping[str, Weight] | None = None,
+        max_correction: float | None = None,
         worker_config: WorkerConfig | None = None,
         **options: Any,
     ) -> None:
         with raised_as(type(self).__name__):
-            if scheme is None:
+            counted = checked_unit(unit)
+            if counted is not None:
+                scheme = scheme_in(counted, scheme, options)
+            elif scheme is None:
                 check_names(options, option_names("block"), BlendDataset)
                 scheme = default_scheme(options)
             elif isinstance(scheme, str):
                 check_names(options, option_names(scheme), BlendDataset)
             parts, names = checked_parts(pairs, weights, max_epochs)
-            _check_same_names(names, getattr(scheme, "names", None))
+            check_same_names(names, getattr(scheme, "names", None))
+            check_ends(counted, stop, max_epochs)
             slot_limits([1] * len(parts), stop, [part.max_epochs for part in parts])
             parts = levelled(parts, names, temperature, min_share, max_share)
+            parts = targeted(parts, names, target_weights)
             if isinstance(scheme, str):
                 if stop == "restart" and max_epochs is None:
-                    parts = _flattened(parts, scheme, options)
+                    parts = _flattened(parts, scheme, options, counted)
                 parts = merged(parts, type(self).__name__)
             self._freeze(
                 inputs=told_apart(part.dataset for part in parts),
@@ -137,51 +176,10 @@ class BlendDataset(RoutedDataset[T_co]):
                 max_epochs=tuple(part.max_epochs for part in parts),
                 given_names=tuple(part.name for part in parts),
                 changes=(),
+                **({} if counted is None else {"unit": counted}),
+                **targets_of(parts, max_correction),
             )
             self._check()
-
-    def shares(self, slot: int = 0) -> list[float]:
-        """The asked share of each of `inputs` at a slot: its weight divided by the sum."""
-        if isinstance(self._scheme, MixingScheme):
-            return self._scheme.shares(slot)
-        shares: list[float] = shares_at(self.weights, [slot])[0].tolist()
-        return shares
-
-    def with_weights_from(
-        self, slot: int, weights: Sequence[Weight] | Mapping[str, Weight] | WeightScheduler
-    ) -> Self:
-        """The same blend with other weights from a slot on: all items before it stay as they are.
-
-        Weights are those of `inputs` in their order, or by their `names`; steps of schedules count
-        from the start of the blend. A state that was saved before the slot goes on in the changed
-        blend. In the epochs of a blend that ends, weights change at the same slot of each.
-
-        Raises `ConfigError` for a slot that an earlier change lies after, and for a blend whose
-        `scheme` is an object; `WeightError` for weights.
-
-        >>> from energize import ListSource
-        >>> blend = BlendDataset({"a": ListSource("a"), "b": ListSource("b")},
-        ...                      weights={"a": 1, "b": 1})
-        >>> changed = blend.with_weights_from(100, {"a": 9, "b": 1})
-        >>> changed.at(range(100)) == blend.at(range(100)), changed.taken(200)
-        (True, [140, 60])
-        """
-        if not isinstance(self._scheme, MixingScheme):
-            raise ConfigError(
-                "weights can change from a slot on where the scheme is given by name; make a "
-                "scheme with other weights"
-            )
-        with raised_as(type(self).__name__):
-            by_name = weights.schedules() if isinstance(weights, WeightScheduler) else weights
-            if isinstance(by_name, Mapping):
-                difference = names_apart(self.names, by_name)
-                if difference:
-                    raise WeightError(f"the weights do not name the datasets: {difference}")
-                by_name = [by_name[name] for name in self.names]
-            changed = self._scheme.with_weights_from(slot, by_name)
-        other = self._replace(changes=changed.changes)
-        other._check()
-        return other
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -207,34 +205,24 @@ class BlendDataset(RoutedDataset[T_co]):
         """
         return dict(zip(self.names, values, strict=True))
 
-    def settings_until(
-        self, items: int, saved: Outline, later: list[str]
-    ) -> tuple[Outline, list[str]]:
-        """Weights may be others from slots on that come after the first `items`."""
-        mixed = {**saved, **{name: self.settings()[name] for name in ("weights", "changes")}}
-        now = self._scheme
-        if not self.endless or mixed == saved or not isinstance(now, MixingScheme):
-            return saved, []
-        try:
-            before = now.as_described(saved["weights"], saved["changes"])
-        except (KeyError, TypeError, ValueError):  # it is damaged, and told to be different
-            return saved, []
-        at = before.timeline().first_difference(now.timeline(), items)
-        if at is None:
-            later.append("the weights of a blend are others there")
-            return mixed, []
-        return saved, [
-            f"BlendDataset: slots from {at} on are shared out by other weights, and {items} slots "
-            f"have been delivered; weights may change from slot {items} on"
-        ]
-
     @property
     def endless(self) -> bool:
         """Whether it never ends, whatever it reads from."""
         return self.stop == "restart" and not any(self.max_epochs)
 
+    @property
+    def by_item_cost(self) -> bool:
+        """Whether whose slot it is depends on what was read."""
+        return isinstance(self.unit, ItemCost)
+
+    @cached_property
+    def indexed(self) -> bool:
+        return not self.by_item_cost and super().indexed
+
     @cached_property
     def sized(self) -> bool:
+        if self.by_item_cost:
+            return self.endless
         return self.endless or all(each.sized for each in self.inputs)
 
     @cached_property
@@ -255,9 +243,40 @@ class BlendDataset(RoutedDataset[T_co]):
         return self.sized
 
     def route(self, positions: Int64Array) -> tuple[Int64Array, Int64Array]:
+        if self.by_item_cost:
+            raise self._not_indexed("positions that are known before it is read")
         return self._mix[0].locate(positions)
 
-    def taken(self, n: int) -> Sequence[int]:
+    def settings(self) -> dict[str, Any]:
+        """The parameters as JSON, and digests of what samples cost, as measuring them anew changes
+        the order.
+        """
+        known = {} if self._measured is None else {"costs": self._measured.digests()}
+        return super().settings() | known
+
+    def spent(self, n: int) -> list[float]:
+        """What the first `n` items cost that each of `inputs` gives, in the unit.
+
+        Raises `NotIndexedError` where that is known only when they have been read.
+
+        >>> from energize import ListSource
+        >>> short = ListSource(["a", "b"], columns={"tokens": [10, 10]})
+        >>> long = ListSource(["c", "d"], columns={"tokens": [40, 40]})
+        >>> blend = BlendDataset((short, 1), (long, 1), unit="tokens")
+        >>> blend.taken(1000), blend.spent(1000)
+        ([800, 200], [8000.0, 8000.0])
+        """
+        scheme = self._scheme
+        if isinstance(scheme, CostScheme):
+            return scheme.costs(n)
+        taken = self.taken(n)
+        if taken is None:
+            raise self._not_indexed("costs that are known before it is read")
+        return [float(count) for count in taken]
+
+    def taken(self, n: int) -> Sequence[int] | None:
+        if self.by_item_cost:
+            return None
         counts: list[int] = self._mix[0].counts(n).tolist()
         return counts
 
@@ -274,18 +293,35 @@ class BlendDataset(RoutedDataset[T_co]):
     def _scheme(self) -> Scheme:
         if not isinstance(self.scheme, str):
             return self.scheme
-        scheme = make_scheme(self.scheme, self.weights, key=self.key, **self.options)
+        scheme: WeightedScheme
+        if self._measured is not None:
+            scheme = CostScheme(self.weights, self._measured.lines())
+        else:
+            name = "exact" if self.unit is not None else self.scheme  # for its shares only
+            scheme = make_scheme(name, self.weights, key=self.key, **self.options)
         for slot, weights in self.changes:
             scheme = scheme.with_weights_from(slot, weights)
         return scheme
 
+    @cached_property
+    def _measured(self) -> MeasuredInputs | None:
+        return MeasuredInputs(self.unit, self.inputs) if isinstance(self.unit, ColumnCost) else None
+
     def _check(self) -> None:
         """Whatever is wrong shows here, not at the first item."""
         if not isinstance(self.scheme, str):
-            self._check_scheme_object(self.scheme)
+            drops_out = self.stop == "all_exhausted" or any(self.max_epochs)
+            drops_out = drops_out and self.stop != "first_exhausted"
+            check_scheme_object(self.scheme, self.weights, drops_out=drops_out)
+            if self.options:
+                raise ConfigError(
+                    f"{sorted(self.options)} cannot be set for a scheme that is an object; set "
+                    "them where it is made"
+                )
         self._check_not_empty()
         if self.sized:
             _ = self._mix
+        self.check_targets()
         if len(self.inputs) > _MANY:
             _ = self.survey  # every run that saves a state needs it, and a resumed one at once
 
@@ -302,42 +338,21 @@ class BlendDataset(RoutedDataset[T_co]):
         if not any(not each.sized or each.size for each in self.inputs):
             raise EmptyDatasetError("none of the datasets has items")
 
-    def _check_scheme_object(self, scheme: Scheme) -> None:
-        wanted = "a scheme is a name or an object with counts and locate"
-        if isinstance(scheme, type):
-            raise ConfigError(f"{wanted}; {scheme.__name__} is a class, make an object of it")
-        for method in ("counts", "locate"):
-            if not callable(getattr(scheme, method, None)):
-                raise ConfigError(f"{wanted}; {scheme!r} has no {method}")
-        if len(scheme.counts(0)) != len(self.inputs):
-            raise ConfigError(
-                f"the scheme is for {len(scheme.counts(0))} sources, but there are "
-                f"{len(self.inputs)} datasets"
-            )
-        if self.options:
-            raise ConfigError(
-                f"{sorted(self.options)} cannot be set for a scheme that is an object; set them "
-                "where it is made"
-            )
-        drops_out = self.stop == "all_exhausted" or any(self.max_epochs)
-        if numbers_only(self.weights) is None or (drops_out and self.stop != "first_exhausted"):
-            raise ConfigError(
-                "schedules, all_exhausted and max_epochs need to make schemes of their own; give "
-                "the scheme by name"
-            )
-
     def _stream(
         self, lane: Lane, state: State | None, reading: Reading, endless: bool
     ) -> Stream[T_co]:
-        if self.sized:
+        if self.sized and not self.by_item_cost:
             return super()._stream(lane, state, reading, endless)
+        slots: Slots = SchemeSlots(self._scheme)
+        if isinstance(self.unit, ItemCost) and isinstance(self._scheme, WeightedScheme):
+            slots = OwedSlots(self._scheme, self.unit, lane, reading, self.key)
 
         def open_epoch(at: State | None) -> Stream[T_co]:
-            names = [repr(each) for each in range(len(self.inputs))]
-            slots = SchemeSlots(self._scheme)
-            return MultiplexedStream(self.inputs, names, at, reading, slots=slots, end=self._end)
+            return MultiplexedStream(
+                self.inputs, self.names, at, reading, slots=slots, end=self._end, lane=lane
+            )
 
-        if not endless:
+        if not endless or self.endless:
             return open_epoch(state)
         return EndlessStream(open_epoch, state, lane, type(self).__name__)
 
@@ -351,39 +366,27 @@ class BlendDataset(RoutedDataset[T_co]):
         return End(rule, tuple(p if d else 0 for p, d in zip(passes, drawn, strict=True)))
 
 
-def _check_same_names(datasets: list[str] | None, sources: tuple[str, ...] | None) -> None:
-    """A scheme numbers its sources: by name, these are the datasets in their order."""
-    if datasets is not None and sources is not None and tuple(datasets) != sources:
-        raise WeightError(
-            f"the scheme is over the sources {', '.join(sources)}, and the datasets are "
-            f"{', '.join(datasets)}; give both the same names in the same order"
-        )
-
-
-def _flattened(parts: Sequence[Part], scheme: str, options: dict[str, Any]) -> list[Part]:
-    """Endless blends among the parts, of the same scheme, opened up."""
+def _flattened(
+    parts: Sequence[Part], scheme: str, options: dict[str, Any], unit: Unit | None
+) -> list[Part]:
+    """Endless blends among the parts, of the same scheme and unit, opened up: that keeps what they
+    mean, but where all sources are alike.
+    """
     flat: list[Part] = []
     for part in parts:
-        inner = part.dataset
+        inner, weighed = without_weights(part.dataset)
         if (
             type(inner) is BlendDataset
             and inner.endless
             and not inner.changes
-            and _opens_up(inner, scheme, options)
+            and inner.max_correction is None
+            and scheme not in WEIGHTLESS
+            and isinstance(inner.scheme, str)
+            and (inner.scheme, inner.options, inner.unit) == (scheme, options, unit)
         ):
-            named = list(zip(inner.inputs, inner.names, strict=True))
-            flat.extend(opened_up(part, inner.weights, named))
+            pairs = zip(inner.inputs, inner.names, strict=True)
+            named = [(weighed(each), name) for each, name in pairs]
+            flat.extend(opened_up(part, inner.weights, named, inner.targets))
         else:
             flat.append(part)
     return flat
-
-
-def _opens_up(inner: BlendDataset[Any], scheme: str, options: dict[str, Any]) -> bool:
-    """Whether opening up `inner` keeps what it means; where all sources are alike it does not."""
-    return (
-        inner.endless
-        and not inner.changes
-        and scheme not in WEIGHTLESS
-        and isinstance(inner.scheme, str)
-        and (inner.scheme, inner.options) == (scheme, options)
-    )

@@ -21,14 +21,15 @@ _log = logging.getLogger("energize")
 
 
 class Part(NamedTuple):
-    """A dataset of a blend, what it weighs, how many epochs of it are read at most, and what it
-    was called.
+    """A dataset of a blend, what it weighs, how many epochs of it are read at most, what it was
+    called, and what it weighs in the loss, if that is something else.
     """
 
     dataset: Dataset[Any]
     weight: Weight
     max_epochs: int | None = None
     name: str | None = None
+    target: Weight | None = None
 
 
 PerDataset = Any
@@ -118,21 +119,35 @@ def levelled(
 
 
 def opened_up(
-    part: Part, weights: Sequence[Weight], inner: Sequence[tuple[Dataset[Any], str]]
+    part: Part,
+    weights: Sequence[Weight],
+    inner: Sequence[tuple[Dataset[Any], str]],
+    targets: Sequence[Weight] | None = None,
 ) -> list[Part]:
-    """The parts of a part that blends `inner`, named datasets, by `weights`: weights multiply."""
-    numbers = numbers_only(weights)
+    """The parts of a part that blends `inner`, named datasets, by `weights`: weights multiply, and
+    so do target weights, which are weights where none are given.
+    """
     parts = []
+    targeted = part.target is not None or targets is not None
     for number, (dataset, name) in enumerate(inner):
-        share: Weight = Share(tuple(weights), number)
-        if numbers is not None:
-            share = lean(numbers[number] / sum(numbers))
-        weight: Weight = Product((part.weight, share))
-        if isinstance(part.weight, float | Fraction) and isinstance(share, float | Fraction):
-            weight = lean(as_fraction(part.weight) * as_fraction(share))
+        weight, target = _within(part.weight, weights, number), None
+        if targeted:
+            outer = part.weight if part.target is None else part.target
+            target = _within(outer, weights if targets is None else targets, number)
         full = name if part.name is None else f"{part.name}/{name}"
-        parts.append(Part(dataset, weight, name=full))
+        parts.append(Part(dataset, weight, name=full, target=target))
     return parts
+
+
+def _within(weight: Weight, weights: Sequence[Weight], number: int) -> Weight:
+    """The weight of the part that one of several `weights` makes of a weight."""
+    numbers = numbers_only(weights)
+    if numbers is None:
+        return Product((weight, Share(tuple(weights), number)))
+    share = lean(numbers[number] / sum(numbers))
+    if isinstance(weight, float | Fraction):
+        return lean(as_fraction(weight) * as_fraction(share))
+    return Product((weight, share))
 
 
 def merged(parts: Sequence[Part], owner: str) -> list[Part]:
@@ -149,7 +164,11 @@ def merged(parts: Sequence[Part], owner: str) -> list[Part]:
         total = _sum(kept[same].weight, part.weight)
         names = ", ".join(source.name for source in part.dataset.sources)
         _log.info("%s: %s is listed twice; it is read as one, weight %s", owner, names, total)
-        kept[same] = part._replace(weight=total)
+        target = None
+        if kept[same].target is not None or part.target is not None:
+            one, other = (p.weight if p.target is None else p.target for p in (kept[same], part))
+            target = _sum(one, other)
+        kept[same] = part._replace(weight=total, target=target)
     return kept
 
 
@@ -169,6 +188,37 @@ def numbers_only(weights: Sequence[Weight]) -> list[Fraction] | None:
     """The weights in their exact values, if none of them changes."""
     numbers = [as_fraction(each) for each in weights if isinstance(each, float | Fraction)]
     return numbers if len(numbers) == len(weights) else None
+
+
+def check_scheme_object(scheme: Any, weights: Sequence[Weight], *, drops_out: bool) -> None:
+    """Raise `ConfigError` for what is no scheme over so many datasets, and where it cannot be used:
+    with weights that change, or where datasets drop out.
+    """
+    wanted = "a scheme is a name or an object with counts and locate"
+    if isinstance(scheme, type):
+        raise ConfigError(f"{wanted}; {scheme.__name__} is a class, make an object of it")
+    for method in ("counts", "locate"):
+        if not callable(getattr(scheme, method, None)):
+            raise ConfigError(f"{wanted}; {scheme!r} has no {method}")
+    if len(scheme.counts(0)) != len(weights):
+        raise ConfigError(
+            f"the scheme is for {len(scheme.counts(0))} sources, but there are {len(weights)} "
+            "datasets"
+        )
+    if numbers_only(weights) is None or drops_out:
+        raise ConfigError(
+            "schedules, all_exhausted and max_epochs need to make schemes of their own; give "
+            "the scheme by name"
+        )
+
+
+def check_same_names(datasets: list[str] | None, sources: tuple[str, ...] | None) -> None:
+    """A scheme numbers its sources: by name, these are the datasets in their order."""
+    if datasets is not None and sources is not None and tuple(datasets) != sources:
+        raise WeightError(
+            f"the scheme is over the sources {', '.join(sources)}, and the datasets are "
+            f"{', '.join(datasets)}; give both the same names in the same order"
+        )
 
 
 def _pairs(given: Sequence[Any], names: list[str] | None) -> list[tuple[Dataset[Any], Weight]]:

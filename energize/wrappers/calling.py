@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from enum import Enum
 from types import GeneratorType
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
@@ -25,6 +25,7 @@ from energize.late import torch
 from energize.quarantine import place_of
 from energize.reading import Failed, Reading
 from energize.rng import generator
+from energize.sample_weights import Keep, LostWeightError
 
 T = TypeVar("T")
 
@@ -72,26 +73,30 @@ def generates(fn: object) -> bool:
 
 
 @contextmanager
-def keyed_calls(fn: Callable[..., T], reading: Reading, seeding: Seeding) -> Iterator[Call]:
+def keyed_calls(
+    fn: Callable[..., T], reading: Reading, seeding: Seeding, keep: Keep | None = None
+) -> Iterator[Call]:
     """Yields a `Call` of `fn`, which returns what `fn` returns, or `Failed` when it skips the
-    sample or finds its bytes bad.
+    sample or finds its bytes bad. `keep` gives what is returned the weights of its samples.
 
     Another exception becomes an `EncoderError` with the place of the sample, from the original, and
     `reading.on_error` decides about it.
     """
     if seeding is Seeding.OWN:
         yield lambda argument, word, where: _called(
-            lambda: fn(argument, rng=generator(word)), fn, argument, where, reading
+            lambda: fn(argument, rng=generator(word)), fn, argument, where, reading, keep=keep
         )
         return
     if seeding is Seeding.NONE:
-        yield lambda argument, _, where: _called(lambda: fn(argument), fn, argument, where, reading)
+        yield lambda argument, _, where: _called(
+            lambda: fn(argument), fn, argument, where, reading, keep=keep
+        )
         return
     outside = _Drawing()
 
     def call(argument: Any, word: int, where: Callable[[], str]) -> Any:
         _seed(word)
-        return _called(lambda: fn(argument), fn, argument, where, reading)
+        return _called(lambda: fn(argument), fn, argument, where, reading, keep=keep)
 
     try:
         yield call
@@ -108,11 +113,12 @@ def keyed_items(
     *,
     index: int,
     seeded: bool = True,
+    keep: Keep | None = None,
 ) -> Iterator[T]:
     """What a generator function yields of an argument, one after another.
 
     Its draws go on from item to item, whatever is drawn in between. Where it skips, or fails and
-    that is no error, it ends there; what it has given stays.
+    that is no error, it ends there; what it has given stays. `keep` is as in `keyed_calls`.
     """
     seeding = seeding_of(fn, seeded=seeded)
     drawing = _Drawing.seeded(word) if seeding is Seeding.GLOBAL else None
@@ -128,7 +134,7 @@ def keyed_items(
             if drawing is not None:
                 drawing.go_on()
             index_of_call.set(index)
-            item = _called(lambda: next(items, _END), fn, argument, where, reading)
+            item = _called(lambda: next(items, _END), fn, argument, where, reading, keep=keep)
             if drawing is not None:
                 drawing = _Drawing()
         finally:
@@ -137,8 +143,7 @@ def keyed_items(
         if item is _END:
             return
         if isinstance(item, Failed):
-            if not item.skipped:
-                reading.report(item)
+            reading.leave_out(item, None, None)
             return
         yield item  # type: ignore[misc]  # neither the end nor a failure
 
@@ -180,6 +185,8 @@ def _called(
     argument: Any,
     where: Callable[[], str],
     reading: Reading,
+    *,
+    keep: Keep | None,
 ) -> T | Failed:
     listed = reading.listed
     if listed is not None and listed.holds(function_name(fn), argument):
@@ -192,13 +199,14 @@ def _called(
                 "items of one, write it as a generator function itself, with `yield` or `yield "
                 "from`, where one may stand; else return a list"
             )
-        return made
+        return made if keep is None or made is _END else cast("T", keep(argument, made))
     except (SkipSample, DataError) as reason:
         return _failed(reason, fn, argument, where(), reading)
     except Exception as error:
         place = where()
         if isinstance(error, ReturnError):
-            text = f"{error}\n  at {place}"
+            lost = f"{function_name(fn)} " if isinstance(error, LostWeightError) else ""
+            text = f"{lost}{error}\n  at {place}"
         else:
             text = (
                 f"{function_name(fn)} raised {type(error).__name__}: {error}\n"

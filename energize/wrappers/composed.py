@@ -17,6 +17,7 @@ from energize.order.epochs.arranging import EpochOrder
 from energize.order.epochs.composition import Composition
 from energize.reading import MAX_ATTEMPTS, Failed, Reading
 from energize.refs import Refs
+from energize.sample_weights import carried, zeroed
 from energize.wrappers.batch import BatchDataset
 from energize.wrappers.calling import Call, Seeding, keyed_calls, seeding_of
 from energize.wrappers.checks import checked_flag, raised_as
@@ -263,11 +264,12 @@ class ComposedDataset(BatchDataset[T_batch_co]):
         self, call: Call, samples: list[Any], word: int, position: int, reading: Reading
     ) -> T_batch_co | Failed:
         if self.pad is not None and self.padding([position])[0]:
-            with keyed_calls(self.pad, reading, self.pad_seeding) as pad:
+            with keyed_calls(self.pad, reading, self.pad_seeding, carried) as pad:
                 made = pad(samples[0], word, partial(self._lender, position, reading.attempt))
             if type(made) is Failed:
                 return made
-            samples = [made]
+            batch = super()._made(call, [made], word, position, reading)
+            return batch if type(batch) is Failed else zeroed(batch)
         return super()._made(call, samples, word, position, reading)
 
     @cached_property

@@ -120,8 +120,7 @@ class _FilterStream(Stream[T]):
             with keyed_calls(dataset.filter_fn, self._reading, dataset.seeding) as call:
                 kept = call(item, word, partial(sample_keys_of, item))
             if isinstance(kept, Failed):
-                if not kept.skipped:
-                    self._reading.report(kept)
+                self._reading.leave_out(kept, dataset, self._input.origin)
             elif kept:
                 self._rejected = 0
                 self.origin = self._input.origin

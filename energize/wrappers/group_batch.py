@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator
 from functools import cached_property, partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from energize.cursor import Origin, State, counter_field, state_field
 from energize.dataset import Dataset
@@ -14,6 +14,7 @@ from energize.ignored import accepted
 from energize.numbers import checked_whole
 from energize.parts import PartReader
 from energize.reading import Failed, Reading
+from energize.sample_weights import gathered
 from energize.streaming import EndlessStream, Stream
 from energize.topology import Lane, WorkerConfig
 from energize.wrappers.calling import (
@@ -53,6 +54,8 @@ class GroupBatchDataset(FoundDataset[T_batch_co]):
     >>> list(GroupBatchDataset(words, 2, lambda word: (len(word), None), "+".join))
     ['a+c', 'bb+dd', 'e']
     """
+
+    gives_batches: ClassVar[bool] = True
 
     fixed_batch_size: int | None
     sample_group_key: Callable[[Any], tuple[Hashable, int | None]]
@@ -199,7 +202,7 @@ class _GroupStream(Stream[T]):
                 self.origin = tuple(number for each in samples for number in each.origin)
                 self._in_vain = 0
                 return made
-            self._left_out(made, len(samples))
+            self._left_out(made, samples)
 
     def _full(self) -> list[_Waiting] | None:
         """Read until a group is full; None at the end of the pass."""
@@ -220,7 +223,7 @@ class _GroupStream(Stream[T]):
         number = self._lane.index + self._lane.count * waiting.read
         found = self._dataset.group_of(waiting.sample, number, self._reading)
         if isinstance(found, Failed):
-            self._left_out(found, 1)
+            self._left_out(found, [waiting])
             return None
         group, size = found
         if self._sizes.setdefault(group, size) != size:
@@ -233,10 +236,10 @@ class _GroupStream(Stream[T]):
         members.append(waiting)
         return self._groups.pop(group) if len(members) >= size else None
 
-    def _left_out(self, failed: Failed, samples: int) -> None:
-        if not failed.skipped:
-            self._reading.report(failed)
-        self._in_vain += samples
+    def _left_out(self, failed: Failed, samples: list[_Waiting]) -> None:
+        origins = [origin for each in samples for origin in each.origin]
+        self._reading.leave_out(failed, self._dataset, origins)
+        self._in_vain += len(samples)
         if self._in_vain >= self._most:
             raise nothing_made(self._dataset, self._in_vain)
 
@@ -255,7 +258,7 @@ class _GroupStream(Stream[T]):
         members = [each.sample for each in samples]
         index_of_call.set(self._lane.index + self._lane.count * self._made)
         self._made += 1
-        with keyed_calls(dataset.batcher, self._reading, dataset.seeding) as call:
+        with keyed_calls(dataset.batcher, self._reading, dataset.seeding, gathered) as call:
             made: T | Failed = call(members, word, partial(sample_keys_of, members))
         return made
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import cached_property, partial
 from itertools import islice
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from energize.cursor import Origin
 from energize.dataset import Dataset
@@ -13,6 +13,7 @@ from energize.errors import ConfigError
 from energize.ignored import accepted
 from energize.numbers import checked_whole
 from energize.reading import Reading
+from energize.sample_weights import Passed
 from energize.topology import WorkerConfig
 from energize.wrappers.calling import keyed_items
 from energize.wrappers.rounds import Origins, RoundsDataset, Step, Taken, keyed_by
@@ -33,6 +34,10 @@ class IterMapDataset(RoundsDataset[T_out_co]):
     after errors (`get_loader(on_error="skip")`) or it raised `SkipSample` or `DataError`; what it
     held is lost then, and reported.
 
+    What it yields of samples that have weights in the loss has to say its own, as only the function
+    knows which samples it made each item of: `__sample_weight__`, which `derive_from` takes over,
+    or `sample_weights` of a batch.
+
     `len_map_fn` says of the length of the input what `len` is, for progress bars; without it there
     is none.
 
@@ -45,6 +50,8 @@ class IterMapDataset(RoundsDataset[T_out_co]):
     >>> list(IterMapDataset(ListSource("abcde"), pairs))
     ['ab', 'cd', 'e']
     """
+
+    gives_batches: ClassVar[bool] = False
 
     iter_map_fn: Callable[[Iterator[Any]], Iterator[T_out_co]]
     len_map_fn: Callable[[int], int] | None
@@ -93,18 +100,25 @@ class IterMapDataset(RoundsDataset[T_out_co]):
         """What the function makes of a segment, each with what was read since the one before."""
         for first in segment:  # one call, and another one for what is left after a failure
             read: list[Origin] = list(first.origin)
+            passed = Passed()
             word = keyed_by(self, "segment", *first.origin)
 
-            def items(first: Taken = first, read: list[Origin] = read) -> Iterator[Any]:
+            def items(
+                first: Taken = first, read: list[Origin] = read, passed: Passed = passed
+            ) -> Iterator[Any]:
+                passed.take(first.item)
                 yield first.item
                 for each in segment:
                     read.extend(each.origin)
+                    passed.take(each.item)
                     yield each.item
 
             def where(read: list[Origin] = read) -> str:
                 return f"a segment of {type(self).__name__}, after {len(read)} items"
 
             function, index = self.iter_map_fn, first.number
-            for made in keyed_items(function, items(), word, where, reading, index=index):
+            for made in keyed_items(
+                function, items(), word, where, reading, index=index, keep=passed.give
+            ):
                 yield made, tuple(read)
                 read.clear()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, partial
 from itertools import islice
-from typing import Any, Self, TypeVar, cast
+from typing import Any, ClassVar, Self, TypeVar, cast
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from energize.ignored import accepted
 from energize.reading import Failed, Reading
 from energize.refs import Refs
 from energize.rng import derive, hash_positions
+from energize.sample_weights import carried, carried_one_by_one
 from energize.streaming import Stream
 from energize.topology import Lane, WorkerConfig
 from energize.wrappers.calling import (
@@ -62,6 +63,8 @@ class MapDataset(IndexedDataset[T_out_co]):
     """
 
     passes_on = True
+    draws: ClassVar[bool] = True
+    """Whether the function may draw random numbers, for which its calls are told apart."""
 
     map_fn: Callable[[Any], Any]
     seeded: bool
@@ -96,7 +99,8 @@ class MapDataset(IndexedDataset[T_out_co]):
     def seed_key(self) -> int:
         """What the draws of the function are keyed by; maps on top of one another draw apart."""
         below = self.inputs[0]
-        return derive(below.seed_key if isinstance(below, MapDataset) else self.key, "map")
+        key = below.seed_key if isinstance(below, MapDataset) else self.key
+        return derive(key, "map") if self.draws else key
 
     @cached_property
     def seeding(self) -> Seeding:
@@ -119,7 +123,7 @@ class MapDataset(IndexedDataset[T_out_co]):
         items = indexed_inputs(self)[0].fetch(positions, reading)
         words = hash_positions(self.seed_key, positions, reading.attempt).tolist()
         made: list[T_out_co | Failed] = []
-        with keyed_calls(self.map_fn, reading, self.seeding) as call:
+        with keyed_calls(self.map_fn, reading, self.seeding, carried) as call:
             for item, word, position in zip(items, words, positions.tolist(), strict=True):
                 if type(item) is Failed:
                     made.append(item)
@@ -128,7 +132,7 @@ class MapDataset(IndexedDataset[T_out_co]):
                 made.append(call(item, word, partial(self.where, position, reading.attempt)))
         return made
 
-    def taken(self, n: int) -> Sequence[int]:
+    def taken(self, n: int) -> Sequence[int] | None:
         return [n]
 
     @property
@@ -137,6 +141,9 @@ class MapDataset(IndexedDataset[T_out_co]):
 
     def refs(self, positions: Int64Array, attempt: int = 0) -> Refs:
         return indexed_inputs(self)[0].refs(positions, attempt)
+
+    def passes(self, positions: Int64Array) -> Refs:
+        return indexed_inputs(self)[0].passes(positions)
 
     def _stream(
         self, lane: Lane, state: State | None, reading: Reading, endless: bool
@@ -161,8 +168,9 @@ class _MapStream(Stream[T]):
         self._most = most_in_vain(dataset.inputs[0], lane)
         # Beside the state of the input, not around it: a run may go on with maps added, or without.
         calls = [] if state is None else state_field({_CALLS: [], **state}, _CALLS, list)
-        self._called = counter_field({_CALLS: calls[-1]}, _CALLS) if calls else 0
-        inner = None if state is None else {**state, _CALLS: calls[:-1]}
+        own, below = (calls[-1:], calls[:-1]) if dataset.draws else ([], calls)
+        self._called = counter_field({_CALLS: own[0]}, _CALLS) if own else 0
+        inner = None if state is None else {**state, _CALLS: below}
         self._input = dataset.inputs[0].stream(lane, inner, reading, endless=endless)
 
     def ahead(self, positions: Int64Array) -> None:
@@ -178,13 +186,12 @@ class _MapStream(Stream[T]):
             self._called += 1
             index_of_call.set(called)
             map_fn, seeding = self._dataset.map_fn, self._dataset.seeding
-            with keyed_calls(map_fn, self._reading, seeding) as call:
+            with keyed_calls(map_fn, self._reading, seeding, carried) as call:
                 made = call(item, word, partial(sample_keys_of, item))
             if type(made) is not Failed:
                 self.origin = self._input.origin
                 return cast("T", made)
-            if not made.skipped:
-                self._reading.report(made)
+            self._reading.leave_out(made, self._dataset, self._input.origin)
         raise SubstitutionError(
             f"MapDataset: {function_name(self._dataset.map_fn)} left out what was made of "
             f"{in_vain} samples in a row; check its condition"
@@ -192,7 +199,8 @@ class _MapStream(Stream[T]):
 
     def state(self) -> State:
         state = self._input.state()
-        return {**state, _CALLS: [*state.get(_CALLS, []), self._called]}
+        own = [self._called] if self._dataset.draws else []
+        return {**state, _CALLS: [*state.get(_CALLS, []), *own]}
 
     def close(self) -> None:
         self._input.close()
@@ -212,6 +220,7 @@ class FlatMapDataset(RoundsDataset[T_out_co], MapDataset[T_out_co]):
     """
 
     passes_on = False
+    gives_batches: ClassVar[bool] = False
 
     def round(self, items: Iterator[Taken], reading: Reading) -> Iterator[Step[T_out_co]]:
         for taken in islice(items, 1):
@@ -220,7 +229,14 @@ class FlatMapDataset(RoundsDataset[T_out_co], MapDataset[T_out_co]):
     def _yielded(self, taken: Taken, reading: Reading) -> Iterator[tuple[T_out_co, Origins]]:
         word, where = keyed_by(self, "map", *taken.origin), partial(sample_keys_of, taken.item)
         made = keyed_items(
-            self.map_fn, taken.item, word, where, reading, index=taken.number, seeded=self.seeded
+            self.map_fn,
+            taken.item,
+            word,
+            where,
+            reading,
+            index=taken.number,
+            seeded=self.seeded,
+            keep=carried_one_by_one,
         )
         for item in made:
             yield item, taken.origin

@@ -8,6 +8,7 @@ from typing import Any, Self, TypeVar, cast
 from energize.dataset import Dataset
 from energize.errors import ConfigError
 from energize.order.arrangement import option_names
+from energize.sample_weights import Keep, joined
 from energize.topology import WorkerConfig
 from energize.wrappers.batch import BatchDataset, FlatBatchDataset
 from energize.wrappers.blend import BlendDataset, PairOf
@@ -26,6 +27,7 @@ class MixBatchDataset(BatchDataset[T_batch_co]):
     `homogeneous_concat_mix` put together; inner batches of k samples give batches of `batch_size *
     k`. By default the list itself is the batch. Weights, `scheme`, `stop` and the other parameters
     of a blend are passed to it; in one that ends, the last batch may be short, unless `drop_last`.
+    The `sample_weights` of inner batches are joined, with 1 for samples of those without.
 
     Raises what `BlendDataset` and `BatchDataset` raise, and `ConfigError` for unknown parameters.
 
@@ -61,6 +63,10 @@ class MixBatchDataset(BatchDataset[T_batch_co]):
             check_names(blend, options, MixBatchDataset, BlendDataset)
             mix = BlendDataset(*pairs, worker_config=worker_config, **blend)
             super().__init__(mix, batch_size, mix_fn, drop_last=drop_last)
+
+    @property
+    def keep(self) -> Keep:
+        return joined
 
 
 def same(items: list[T_in]) -> list[T_in]:

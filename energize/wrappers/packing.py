@@ -6,13 +6,14 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, partial
 from itertools import islice
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from energize.dataset import Dataset
 from energize.errors import ConfigError, EncoderError
 from energize.ignored import accepted
 from energize.numbers import checked_whole
 from energize.reading import Failed, Reading
+from energize.sample_weights import carried, gathered, gathered_one_by_one
 from energize.topology import WorkerConfig
 from energize.wrappers.calling import (
     function_name,
@@ -55,6 +56,9 @@ class PackingDataset(RoundsDataset[T_pack_co]):
     random numbers, as in `MapDataset`, and raise `SkipSample`: of `pre_packer` this leaves out the
     buffer, of the others the sample, or the pack.
 
+    A pack gets the weights of its samples in the loss as `sample_weights`, float32 of shape
+    (samples,), where they have any and `final_packer` says none itself.
+
     Raises `ConfigError` for a buffer size below 1 and a generator where none may stand;
     `EncoderError` when `pre_packer` returns anything but lists of samples it was given.
 
@@ -66,6 +70,7 @@ class PackingDataset(RoundsDataset[T_pack_co]):
     """
 
     scattered = True
+    gives_batches: ClassVar[bool] = False
 
     buffer_size: int
     pre_packer: Callable[[list[Any]], Sequence[Sequence[Any]]]
@@ -115,7 +120,7 @@ class PackingDataset(RoundsDataset[T_pack_co]):
         with keyed_calls(self.pre_packer, reading, seeding_of(self.pre_packer)) as call:
             selected = call(samples, word, where)
         if isinstance(selected, Failed):
-            _noted(selected, reading)
+            reading.leave_out(selected, self, origins_of(buffer))
             return
         packs = self._checked(selected, buffer)
         buffer.clear()
@@ -159,14 +164,15 @@ class PackingDataset(RoundsDataset[T_pack_co]):
         word, where = keyed_by(self, "pack", *origins), partial(sample_keys_of, encoded)
         packer, index = self.final_packer, pack[0].number
         if self._several:
-            for made in keyed_items(packer, encoded, word, where, reading, index=index):
+            keep = gathered_one_by_one
+            for made in keyed_items(packer, encoded, word, where, reading, index=index, keep=keep):
                 yield made, origins
             return
         index_of_call.set(index)
-        with keyed_calls(packer, reading, seeding_of(packer)) as call:
+        with keyed_calls(packer, reading, seeding_of(packer), gathered) as call:
             made = call(encoded, word, where)
         if isinstance(made, Failed):
-            _noted(made, reading)
+            reading.leave_out(made, self, origins)
         else:
             yield made, origins
 
@@ -181,19 +187,14 @@ class PackingDataset(RoundsDataset[T_pack_co]):
             return [each.item for each in pack], origins_of(pack)
         samples: list[Any] = []
         kept: list[Taken] = []
-        with keyed_calls(encoder, reading, seeding_of(encoder)) as call:
+        with keyed_calls(encoder, reading, seeding_of(encoder), carried) as call:
             for each in pack:
                 word = keyed_by(self, "encode", *each.origin)
                 index_of_call.set(each.number)
                 made = call(each.item, word, partial(sample_keys_of, each.item))
                 if isinstance(made, Failed):
-                    _noted(made, reading)
+                    reading.leave_out(made, self, each.origin)
                 else:
                     samples.append(made)
                     kept.append(each)
         return samples, origins_of(kept)
-
-
-def _noted(failed: Failed, reading: Reading) -> None:
-    if not failed.skipped:
-        reading.report(failed)

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from energize.arrays import Int64Array, rows_by_value
+from energize.arrays import FloatArray, Int64Array, rows_by_value
 from energize.dataset import INFINITE, Dataset, IndexedDataset
 from energize.errors import ConfigError, NotIndexedError, nearest
 from energize.order.epochs.arranging import EpochOrder, Interleaved, InTurn
@@ -103,6 +103,13 @@ class QuotaDataset(RoutedDataset[T_co]):
     def counts(self) -> list[int]:
         """The samples that each of `inputs` gives to an epoch."""
         return [int(count) for count in self._counts]
+
+    def asked(self, items: int | None) -> FloatArray:
+        """How many of the first `items` quotas ask for of each of `inputs`: float64, sums to
+        `items`; for None their shares.
+        """
+        whole = 1 if items is None else items
+        return self._asked.astype(np.float64) * (whole / max(int(self._asked.sum()), 1))
 
     @cached_property
     def size(self) -> int:

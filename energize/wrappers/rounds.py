@@ -11,7 +11,7 @@ without doing them, and goes on in the middle of the next.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from itertools import islice
 from typing import Any, ClassVar, NamedTuple, TypeVar
@@ -71,6 +71,10 @@ class FoundDataset(Dataset[T_co]):
         """Not known, though the length of the input may be."""
         raise self._length_unknown()
 
+    def taken(self, n: int) -> Sequence[int] | None:
+        """Not known before it is read, whatever a class beside this one says of indexed inputs."""
+        return None
+
 
 def most_in_vain(dataset: Dataset[Any], lane: Lane) -> int:
     """How many items of `dataset`, one after another, may bring a lane nothing.
@@ -115,6 +119,11 @@ class RoundsDataset(FoundDataset[T_co]):
 def origins_of(members: Iterable[Taken]) -> Origins:
     """What several items are made of."""
     return tuple(origin for each in members for origin in each.origin)
+
+
+def alone(taken: Taken) -> Iterator[tuple[Any, Origins]]:
+    """One item as it is, the only one of its step."""
+    yield taken.item, taken.origin
 
 
 def keyed_by(dataset: Dataset[Any], kind: str, *origins: Origin) -> int:

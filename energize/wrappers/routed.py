@@ -83,6 +83,26 @@ class RoutedDataset(IndexedDataset[T_co]):
             ]
         )
 
+    def passes(self, positions: Int64Array) -> Refs:
+        inputs = self.routed_to
+        if type(self).refs is not RoutedDataset.refs:
+            return super().passes(positions)
+        which, inner = self.route(positions)
+        if len(inputs) == 1:
+            return inputs[0].passes(inner)
+        parts = [
+            (inputs[number].passes(inner[rows]), rows, self._sources_before[number])
+            for number, rows in rows_by_value(which)
+        ]
+        if any(len(refs) != len(rows) for refs, rows, _ in parts):
+            return Refs.merged(parts)
+        source, epoch = np.empty_like(which), np.empty_like(positions)
+        for refs, rows, before in parts:  # one sample each
+            at = rows[refs.item]
+            source[at], epoch[at] = refs.source + before, refs.epoch
+        nobody = np.full(len(positions), -1, dtype=np.int64)
+        return Refs(np.arange(len(positions)), source, nobody, epoch)
+
     def _stream(
         self, lane: Lane, state: State | None, reading: Reading, endless: bool
     ) -> Stream[T_co]:

@@ -13,6 +13,7 @@ from energize.dataset import INFINITE, Dataset
 from energize.errors import ConfigError, NotIndexedError
 from energize.numbers import checked_whole
 from energize.order.epochs.shuffle import ShuffleOrder
+from energize.refs import Refs
 from energize.wrappers.routed import RoutedDataset, indexed_inputs
 
 T_co = TypeVar("T_co", covariant=True)
@@ -100,6 +101,12 @@ class ShuffleDataset(RoutedDataset[T_co]):
     def route(self, positions: Int64Array) -> tuple[Int64Array, Int64Array]:
         epoch = positions // self.size
         return np.zeros_like(positions), epoch * self.size + self._order.locate(positions)
+
+    def passes(self, positions: Int64Array) -> Refs:
+        if not self.one_each or self.over_epochs != 1:
+            return super().passes(positions)
+        nobody = np.full(len(positions), -1, dtype=np.int64)
+        return Refs.of_source(nobody, positions // self.size)
 
     def consumed(self, n: int) -> Int64Array:
         if self.one_each or self.over_epochs != 1:

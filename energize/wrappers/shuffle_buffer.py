@@ -13,7 +13,7 @@ from energize.numbers import checked_whole
 from energize.reading import Reading
 from energize.rng import shuffled
 from energize.topology import WorkerConfig
-from energize.wrappers.rounds import Origins, RoundsDataset, Step, Taken, keyed_by
+from energize.wrappers.rounds import RoundsDataset, Step, Taken, alone, keyed_by
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -54,8 +54,4 @@ class ShuffleBufferDataset(RoundsDataset[T_co]):
         if buffer:
             order = shuffled(keyed_by(self, "shuffle", *buffer[0].origin), 0, len(buffer))
             for place in order.tolist():
-                yield partial(_alone, buffer[place])
-
-
-def _alone(taken: Taken) -> Iterator[tuple[Any, Origins]]:
-    yield taken.item, taken.origin
+                yield partial(alone, buffer[place])

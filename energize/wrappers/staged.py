@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, TypeVar, cast
@@ -117,8 +117,29 @@ class StagedDataset(RoutedDataset[T_co]):
 
     def route(self, positions: Int64Array) -> tuple[Int64Array, Int64Array]:
         firsts = np.array(self.plan.first_items, dtype=np.int64)
-        stage = np.searchsorted(firsts, positions, side="right") - 1
+        stage = self.phase_of(positions)
         return stage, positions - firsts[stage] + self._starts[stage]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the stages."""
+        return tuple(stage.name for stage in self.plan.stages)
+
+    @property
+    def phase_starts(self) -> Sequence[int]:
+        """The item that each stage begins with."""
+        return self.plan.first_items
+
+    def phase_of(self, positions: Int64Array) -> Int64Array:
+        """The number of the stage of each position: int64."""
+        firsts = np.array(self.plan.first_items, dtype=np.int64)
+        return np.searchsorted(firsts, positions, side="right") - 1
+
+    def reached(self, n: int) -> Sequence[int]:
+        """In a stage that is over, its end; in one to come, where it will begin."""
+        firsts = np.array([*self.plan.first_items, INFINITE], dtype=np.int64)
+        made = np.clip(n - firsts[:-1], 0, np.diff(firsts))
+        return [int(each) for each in self._starts + made]
 
     def consumed(self, n: int) -> Int64Array:
         stage = bisect_right(self.plan.first_items, n) - 1
@@ -139,6 +160,9 @@ class StagedDataset(RoutedDataset[T_co]):
     def refs(self, positions: Int64Array, attempt: int = 0) -> Refs:
         refs = super().refs(positions, attempt)
         return replace(refs, source=self._numbers[refs.source])
+
+    def passes(self, positions: Int64Array) -> Refs:
+        return self.refs(positions)
 
     @cached_property
     def sources(self) -> tuple[Source[Any], ...]:

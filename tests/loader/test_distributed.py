@@ -10,9 +10,18 @@ from pathlib import Path
 
 import pytest
 
-from energize import ListSource
+from energize import FilterDataset, LimitDataset, ListSource
+from tests.support import texts
 from tests.support.loading import loader_of, take
-from tests.support.ranks_program import endless, filtered, mixed
+from tests.support.ranks_program import (
+    by_kind,
+    endless,
+    filtered,
+    is_even,
+    level,
+    level_stream,
+    mixed,
+)
 
 ROOT = Path(__file__).parent.parent.parent
 RANKS = 4
@@ -45,6 +54,10 @@ def test_ranks_deliver_the_stream_of_one_process_and_resume(found):
     assert found["an_indexed_mix_resumed"] == mixed().at(range(30 * RANKS))
 
 
+def test_ranks_deliver_a_mix_by_property_and_resume(found):
+    assert found["a_mix_by_property_resumed"] == by_kind().at(range(30 * RANKS))
+
+
 def test_all_ranks_have_one_state_after_every_step(found):
     states = found["states_after_every_step"]
     assert len(states) >= 27
@@ -71,6 +84,31 @@ def test_a_stream_of_ranks_with_workers_is_that_of_one_process_and_resumes(found
         assert take(loader, 10) == stream["after"][::3][:10]
 
 
+def test_level_batches_are_those_of_one_process_and_resume(found):
+    indexed, stream = found["level_batches_resumed"].values()
+    assert indexed["resumed"] == stream["resumed"] == [True] * RANKS
+    assert indexed["items"] == level().at(range(len(indexed["items"])))
+    assert len(indexed["items"]) == 20 * RANKS - 1  # one was padding, at the end of the epoch
+    with loader_of(level_stream(), lanes=8) as loader:
+        assert take(loader, 20 * RANKS) == stream["items"]
+    for dataset, run, padding in ((level(), indexed, 1), (level_stream(), stream, 0)):
+        with loader_of(dataset, workers=1) as loader:
+            loader.load_state_dict(run["state"])
+            rest = run["items"][13 * RANKS - padding :]
+            assert take(loader, len(rest)) == rest
+
+
+@pytest.mark.parametrize("name", ["column", "packs"])
+def test_shares_in_tokens_are_those_of_one_process_and_resume(found, name):
+    """20 steps of 4 ranks, the epoch ending within the eleventh."""
+    mix = {"column": texts.by_column, "packs": texts.by_pack}[name]()
+    ranks = found["shares_in_tokens_resumed"][name]
+    assert ranks["states"] == 1
+    with loader_of(LimitDataset(texts.batches(mix, 2), 41), lanes=12) as loader:
+        one = take(loader, 41 + 9 * RANKS)
+    assert [[tuple(each) for each in batch] for batch in ranks["read"]] == one
+
+
 def test_a_stream_goes_on_between_two_steps_of_these_ranks(found):
     with loader_of(filtered(), lanes=12) as loader:
         epochs = [list(loader), list(loader)]
@@ -79,6 +117,21 @@ def test_a_stream_goes_on_between_two_steps_of_these_ranks(found):
 
 def test_loops_of_a_number_of_steps(found):
     assert found["loops_that_count_steps"] == [[5] * RANKS, [5] * RANKS]
+
+
+def test_weights_change_on_all_ranks_or_on_none(found):
+    (indexed, resumed, said), (stream, again, told) = found["weights_that_change"]
+    assert indexed == mixed().with_weights_from(24, [1, 9]).at(range(64))
+    with loader_of(FilterDataset(mixed(), is_even), lanes=8) as loader:
+        alone = take(loader, 24)
+        loader.set_weights({"numbers": 1, "other": 9})
+        assert stream == alone + take(loader, 40)
+    assert resumed
+    assert again
+    for each in (*said, *told):
+        assert each.startswith("LoaderError: set_weights: all ranks call it after the same number")
+        assert "ranks [0, 1, 2]: {'numbers': 1, 'other': 1}" in each
+        assert "ranks [3]: {'numbers': 2, 'other': 1}" in each
 
 
 def test_ranks_that_load_different_states_all_say_so(found):

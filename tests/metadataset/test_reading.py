@@ -116,12 +116,12 @@ def test_all_faults_are_reported_together_in_the_order_of_the_file(file):
         """,
     )
     keys = "path, split_part, subflavors, shuffle_over_epochs_multiplier, dataset_config, "
-    keys += "split_config, aux, subset, "
+    keys += "split_config, aux, subset, sample_weight, by, weights, other, "
     assert text.splitlines() == [
         "4 errors in mix.yaml:",
         "  1. mix.yaml:7 (splits.train.blend[0].wieght): unknown key 'wieght'; did you mean "
         f"'weight'? Valid keys here: {keys}weight, min_share, max_share, max_epochs, "
-        "proportion, repeat, choose",
+        "target_weight, proportion, repeat, choose",
         "  2. mix.yaml:9 (splits.train.blend[1].weight): expected a finite number, 0 or more, or a "
         "schedule (a mapping with 'points'); got -0.5",
         "  3. mix.yaml:11 (splits.val.pth): unknown key 'pth'; did you mean 'path'? Valid keys "
@@ -221,7 +221,9 @@ def test_few_lines_of_aliases_do_not_fill_the_memory(file):
     lines = ["a0: &a0 [1, 1, 1, 1, 1, 1, 1, 1, 1, 1]"]
     lines += [f"a{i + 1}: &a{i + 1} [{', '.join([f'*a{i}'] * 10)}]" for i in range(20)]
     file.write_text("\n".join(lines))
-    with pytest.raises(MetadatasetError, match="too many values when aliases are written out, more than 200000"):
+    with pytest.raises(
+        MetadatasetError, match="too many values when aliases are written out, more than 200000"
+    ):
         read_metadataset(file)
 
 

@@ -13,8 +13,14 @@ DOCS = Path(__file__).parents[2] / "docs"
 @pytest.mark.parametrize(
     "page",
     [
+        "changing-weights.md",
+        "columns.md",
         "compat.md",
         "data.md",
+        "ledger.md",
+        "level-ranks.md",
+        "looking.md",
+        "loss-weights.md",
         "media.md",
         "mixing.md",
         "packing.md",

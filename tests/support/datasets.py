@@ -15,6 +15,7 @@ from energize import (
     Dataset,
     EpochizeDataset,
     FilterDataset,
+    LevelDataset,
     LimitDataset,
     ListSource,
     LogSampleDataset,
@@ -23,6 +24,7 @@ from energize import (
     Quota,
     QuotaDataset,
     RepeatDataset,
+    SampleWeightDataset,
     Schedule,
     SequenceSource,
     ShuffleDataset,
@@ -30,8 +32,12 @@ from energize import (
     Stage,
     StagedDataset,
     StagePlan,
+    by_property,
+    generic_batch,
 )
 from energize.errors import DataError
+from energize.sources.property_source import PropertySource
+from energize.sources.selections import Selection
 
 
 def numbers(count: int, start: int = 0, name: str = "numbers") -> ListSource:
@@ -40,6 +46,26 @@ def numbers(count: int, start: int = 0, name: str = "numbers") -> ListSource:
 
 def shuffled(count: int, start: int = 0, **options) -> ShuffleDataset:
     return ShuffleDataset(numbers(count, start), **options)
+
+
+def costly(count: int, start: int = 0) -> ListSource:
+    """Numbers with a column `cost`, of which a few are dear."""
+    costs = [1 + (7 * number) % 11 ** (1 + number % 3) for number in range(count)]
+    return ListSource(range(start, start + count), name=f"costly{start}", columns={"cost": costs})
+
+
+def squared(cost: np.ndarray) -> np.ndarray:
+    return cost**2
+
+
+KINDS = ("high", "low", "low", None, "high")
+
+
+def labelled(count: int, start: int = 0) -> ListSource:
+    """Numbers with a word each, or none, and their place among them."""
+    kinds = [KINDS[i % len(KINDS)] for i in range(count)]
+    columns = {"kind": kinds, "place": range(count)}
+    return ListSource(range(start, start + count), name=f"labelled{start}", columns=columns)
 
 
 def noisy(item: int) -> tuple[int, float, float, float]:
@@ -63,6 +89,15 @@ def skip_batches(items: list[int]) -> list[int]:
 
 def negative(item: int) -> int:
     return -item
+
+
+def boxed(item: int) -> dict[str, int]:
+    """What has a place for a weight."""
+    return {"item": item}
+
+
+def heavy(box: dict[str, int]) -> float:
+    return box["item"] / 4
 
 
 def is_even(item: int) -> bool:
@@ -107,6 +142,15 @@ INDEXED: dict[str, Dataset] = {
     "blend, weight 0": BlendDataset((shuffled(5), 1), (shuffled(5, 100), 0)),
     "mix batch": MixBatchDataset((shuffled(8), 6), (shuffled(8, 100), 4), batch_size=5),
     "log": LogSampleDataset(shuffled(5), "test", get_keys_fn=str),
+    "sample weights": SampleWeightDataset(MapDataset(shuffled(11), boxed), 0.5),
+    "batch of sample weights": BatchDataset(
+        SampleWeightDataset(MapDataset(shuffled(11), boxed), heavy), 3, generic_batch
+    ),
+    "blend with target weights": BlendDataset(
+        (MapDataset(shuffled(5), boxed), 0.7),
+        (MapDataset(shuffled(3, 100), boxed), 0.3),
+        target_weights=[1, 1],
+    ),
     "tower": EpochizeDataset(
         BlendDataset(
             (BatchDataset(MapDataset(RepeatDataset(shuffled(9), 1.5), noisy), 2, list), 1),
@@ -202,7 +246,104 @@ INDEXED |= {
     ),
 }
 
+INDEXED |= {
+    "level": LevelDataset(costly(23), 3, global_batch_size=6, cost="cost"),
+    "level, endless": LevelDataset(
+        MapDataset(RepeatDataset(ShuffleDataset(costly(17))), skip_thirds),
+        2,
+        global_batch_size=8,
+        cost=squared,
+    ),
+    "level batches": BatchDataset(
+        MapDataset(ShuffleDataset(costly(29)), noisy), 3, list, level="cost", global_batch_size=12
+    ),
+    "level batches of a blend": BatchDataset(
+        BlendDataset((ShuffleDataset(costly(20)), 2), (ShuffleDataset(costly(9, 100)), 1)),
+        2,
+        list,
+        level="cost",
+        global_batch_size=8,
+    ),
+    "level batches, drop last": BatchDataset(
+        LevelDataset(
+            ShuffleDataset(costly(23)), 3, global_batch_size=6, cost=lambda cost: 2 * cost
+        ),
+        3,
+        list,
+        drop_last=True,
+    ),
+}
+
+
+def by_cost(first: Dataset, second: Dataset, *weights, **options) -> BlendDataset:
+    return BlendDataset(
+        *zip((first, second), weights or (2, 1), strict=True), **{"unit": "cost", **options}
+    )
+
+
+INDEXED |= {
+    "blend by a column": by_cost(ShuffleDataset(costly(23)), ShuffleDataset(costly(7, 100))),
+    "blend by columns": by_cost(
+        MapDataset(RepeatDataset(ShuffleDataset(costly(9))), noisy),
+        MapDataset(costly(12, 100), skip_thirds),
+        unit=squared,
+    ),
+    "blend by a column, of batches": by_cost(
+        BatchDataset(ShuffleDataset(costly(23)), 3, list),
+        BatchDataset(RepeatDataset(ShuffleDataset(costly(7, 100))), 2, list),
+    ),
+    "blend by a column, of parts of passes": by_cost(
+        LimitDataset(ShuffleDataset(costly(23)), 9), RepeatDataset(ShuffleDataset(costly(7)), 2.5)
+    ),
+    "blend by a column, scheduled": by_cost(
+        ShuffleDataset(costly(9)), ShuffleDataset(costly(7, 100)), STEPS, 1
+    ),
+    "blend by a column, with a linear schedule": by_cost(
+        ShuffleDataset(costly(9)), ShuffleDataset(costly(7, 100)), RISING, 0.5
+    ),
+    "blend by a column, changed": by_cost(
+        ShuffleDataset(costly(9)), ShuffleDataset(costly(7, 100))
+    ).with_weights_from(11, [1, 5]),
+    "blend by a column, in one of samples, in one by columns": by_cost(
+        BlendDataset(
+            (by_cost(ShuffleDataset(costly(9)), ShuffleDataset(costly(7, 100))), 1),
+            (ShuffleDataset(costly(8, 200)), 1),
+        ),
+        ShuffleDataset(costly(5, 300)),
+        unit=squared,
+    ),
+}
+
+INDEXED |= {
+    "property": PropertySource(labelled(23), Selection("kind", "low")),
+    "property, others": PropertySource(labelled(23), Selection("kind", other_than=("low",))),
+    "by property": by_property(
+        ShuffleDataset(labelled(23)), "kind", {"high": 3, "low": 1}, other=0.5
+    ),
+    "by property, several": by_property(
+        [MapDataset(ShuffleDataset(labelled(23)), noisy), ShuffleDataset(labelled(11, 100))],
+        "kind",
+        {"high": Schedule([(0, 1), (20, 3)], "linear"), "low": 1},
+        other=0,
+        scheme="exact",
+    ),
+    "by property, all exhausted": by_property(
+        ConcatDataset(ShuffleDataset(labelled(13)), ShuffleDataset(labelled(6, 100))),
+        "place",
+        {"..4": 1, "4..": 3},
+        stop="all_exhausted",
+    ),
+    "by property in a blend": BlendDataset(
+        (by_property(ShuffleDataset(labelled(13)), "place", {"..5": 1, "5..": 2}), 1),
+        (shuffled(9, 200), RISING),
+        block_size=8,
+    ),
+}
+
 STREAMING: dict[str, Dataset] = {
+    "by property of filter": by_property(
+        FilterDataset(ShuffleDataset(labelled(29)), is_even), "kind", {"high": 2, "low": 1}, other=1
+    ),
     "filter": FilterDataset(shuffled(20), is_even),
     "map of filter": MapDataset(FilterDataset(shuffled(20), is_even), noisy),
     "skipping map of filter": MapDataset(FilterDataset(shuffled(30), is_even), skip_thirds),

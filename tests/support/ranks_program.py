@@ -8,6 +8,7 @@ import pickle
 import sys
 import time
 import traceback
+from itertools import islice
 from pathlib import Path
 
 import torch
@@ -20,14 +21,18 @@ from energize import (
     BlendDataset,
     EpochizeDataset,
     FilterDataset,
+    LevelBufferDataset,
+    LimitDataset,
     ListSource,
     Loader,
     RepeatDataset,
     ShuffleDataset,
     WorkerConfig,
+    by_property,
     get_loader,
 )
 from energize.errors import EnergizeError
+from tests.support import texts
 
 CHECKS = {}
 
@@ -61,6 +66,27 @@ def endless():
 def mixed():
     one, other = numbers(30), numbers(20, "other")
     return BlendDataset((RepeatDataset(one), 0.7), (RepeatDataset(other), 0.3))
+
+
+def price(item):
+    return 1 + item % 7 * (item % 11)
+
+
+def level():
+    costs = [price(number) for number in range(94)]
+    source = ListSource(range(94), name="numbers", columns={"cost": costs})
+    return BatchDataset(ShuffleDataset(source), 2, list, level="cost", global_batch_size=16)
+
+
+def level_stream():
+    return BatchDataset(LevelBufferDataset(endless(), 8, 2, price), 2, list)
+
+
+def by_kind():
+    kinds = [("high", "low", "low")[number % 3] for number in range(50)]
+    labelled = ListSource(range(50), name="labelled", columns={"kind": kinds})
+    mix = by_property(ShuffleDataset(labelled), "kind", {"high": 3, "low": 1})
+    return BlendDataset((mix, 2), (numbers(30), 1))
 
 
 def config(workers=0):
@@ -119,6 +145,16 @@ def an_indexed_mix_resumed():
 
 
 @check
+def a_mix_by_property_resumed():
+    with get_loader(by_kind(), worker_config=config(2)) as loader:
+        stream, _ = in_turn(loader, 20)
+        state = loader.state_dict()
+    with get_loader(by_kind(), worker_config=config(1)) as other:
+        other.load_state_dict(state)
+        return stream + in_turn(other, 10)[0]
+
+
+@check
 def states_after_every_step():
     """How many different states the ranks have, step by step, to the end of an epoch and beyond."""
     found = []
@@ -165,6 +201,62 @@ def an_endless_stream_resumed():
 
 
 @check
+def shares_in_tokens_resumed():
+    """Batches of mixes by tokens, of the index and of packs, in a run of 20 steps that goes over
+    the end of an epoch of 41; resumed without workers.
+    """
+    found = {}
+    for name, mix in (("column", texts.by_column()), ("packs", texts.by_pack())):
+        dataset = LimitDataset(texts.batches(mix, 2), 41)
+        with get_loader(dataset, worker_config=config(1), lanes=12) as loader:
+            before, _ = in_turn(loader, 9)
+            state = loader.state_dict()
+            states = gathered(json.dumps(state))
+        with get_loader(dataset, lanes=12) as other:
+            other.load_state_dict(state)
+            after, steps = [], 0
+            while steps < 11:
+                items, made = in_turn(other, 11 - steps)
+                after, steps = after + items, steps + made[0]
+        found[name] = {"read": before + after, "states": len(set(states))}
+    return found
+
+
+@check
+def level_batches_resumed():
+    """Level batches of an epoch that the ranks do not divide, and of a stream, trained on under
+    DDP in runs of 20 steps, saved in the middle of a global batch and resumed without workers.
+    """
+    model = DistributedDataParallel(torch.nn.Linear(1, 1))
+    found = {}
+    for name, dataset in (("level", level()), ("level stream", level_stream())):
+        before, states = [], []
+        with get_loader(dataset, worker_config=config(2), lanes=8) as loader:
+            while len(before) < 20:
+                for batch in loader:
+                    before.append((batch, loader.padding))
+                    weight = 0.0 if loader.padding else 1.0
+                    (weight * model(torch.tensor(batch).float()[:, None]).mean()).backward()
+                    if len(before) == 13:
+                        states.append(loader.state_dict())
+                    if len(before) == 20:
+                        break
+        with get_loader(dataset, worker_config=config()) as other:
+            other.load_state_dict(states[0])
+            resumed = []
+            while len(resumed) < 7:
+                resumed += [(batch, other.padding) for batch in islice(other, 7 - len(resumed))]
+        turns = zip(*gathered([before, resumed == before[13:]]), strict=True)
+        ranks, same = turns
+        found[name] = {
+            "items": [each for turn in zip(*ranks, strict=True) for each, pads in turn if not pads],
+            "resumed": same,
+            "state": states[0],
+        }
+    return found
+
+
+@check
 def a_stream_resumed_between_two_steps():
     """Three ranks have made three steps, which is no whole number of steps of four."""
     alone = get_loader(filtered(), worker_config=WorkerConfig(0, 3), lanes=12)
@@ -179,6 +271,29 @@ def a_stream_resumed_between_two_steps():
 def loops_that_count_steps():
     with get_loader(EpochizeDataset(endless(), 5), worker_config=config(1)) as loader:
         return [in_turn(loader)[1] for _ in range(2)]
+
+
+@check
+def weights_that_change():
+    """On ranks that say the same, and on some that do not."""
+    found = []
+    for dataset, options in ((mixed(), {}), (FilterDataset(mixed(), is_even), {"lanes": 8})):
+        with get_loader(dataset, worker_config=config(1), **options) as loader:
+            before, _ = in_turn(loader, 6)
+            loader.set_weights({"numbers": 1, "other": 9})
+            after, _ = in_turn(loader, 10)
+            state = loader.state_dict()
+            weights = {"numbers": 1 + dist.get_rank() // 3, "other": 1}
+            try:
+                loader.set_weights(weights)
+            except EnergizeError as error:
+                said = gathered(f"{type(error).__name__}: {error}")
+            rest, _ = in_turn(loader, 5)
+        with get_loader(dataset, **options) as other:
+            other.load_state_dict(state)
+            resumed, _ = in_turn(other, 5)
+        found.append([before + after, resumed == rest, said])
+    return found
 
 
 @check

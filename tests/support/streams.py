@@ -16,8 +16,10 @@ from energize import (
     EpochizeDataset,
     FilterDataset,
     GroupBatchDataset,
+    ItemCost,
     IterableSource,
     IterMapDataset,
+    LevelBufferDataset,
     LimitDataset,
     LogSampleDataset,
     MapDataset,
@@ -25,6 +27,7 @@ from energize import (
     PackingDataset,
     Quota,
     RepeatDataset,
+    SampleWeightDataset,
     Schedule,
     ShuffleBufferDataset,
     SkipSample,
@@ -32,7 +35,16 @@ from energize import (
 from energize.order import make_scheme
 from energize.wrappers.multiplexed import End, MultiplexedDataset
 from energize.wrappers.slots import SchemeSlots
-from tests.support.datasets import STREAMING, is_even, noisy, numbers, shuffled, skip_thirds
+from tests.support.datasets import (
+    STREAMING,
+    boxed,
+    heavy,
+    is_even,
+    noisy,
+    numbers,
+    shuffled,
+    skip_thirds,
+)
 from tests.support.trees import letters, staged
 
 
@@ -85,6 +97,22 @@ def quarter_sized(item: int) -> tuple[int, int]:
     return item % 4, item % 4 + 1
 
 
+def first_number(item: Any) -> int:
+    """A cost that any item has."""
+    return 1 + (item if isinstance(item, int) else first_number(item[0]))
+
+
+def pack_number(pack: Any) -> int:
+    """A cost that any pack has."""
+    return 1 + len(repr(pack)) % 7
+
+
+def not_of_six(item: int) -> int:
+    if item % 6 == 0:
+        raise SkipSample
+    return item
+
+
 def packed(inner: Dataset[Any]) -> PackingDataset[Any]:
     return PackingDataset(inner, 7, threes, apart, sample_encoder=noisy_unless_fifth)
 
@@ -112,7 +140,9 @@ PART_OF_WHAT_IS_NAMED = (
     "packs without end",
     "packs of packs",
     "batches of packs",
+    "level batches of packs",
     "blend of packs",
+    "blend by what packs cost",
     "repeat of packs",
 )
 """Whose items may be made of some of the samples that they name: what a function yields of several
@@ -135,6 +165,12 @@ STREAMS: dict[str, Dataset] = STREAMING | {
     ),
     "map of map": MapDataset(MapDataset(evens(), noisy), list),
     "log": LogSampleDataset(evens(), get_keys_fn=str),
+    "sample weights": SampleWeightDataset(MapDataset(evens(), boxed), heavy),
+    "blend with target weights": BlendDataset(
+        (MapDataset(evens(), boxed), GLIDE),
+        (MapDataset(shuffled(9, 100), boxed), 0.5),
+        target_weights=[1, 2],
+    ),
     "batch of batches": BatchDataset(BatchDataset(evens(), 2, list), 3, list),
     "batch of repeat": BatchDataset(RepeatDataset(evens()), 3, list),
     "repeat 3": RepeatDataset(evens(), 3),
@@ -198,5 +234,36 @@ STREAMS: dict[str, Dataset] = STREAMING | {
     "iter map": IterMapDataset(shuffled(31), pairs, segment_length=5),
     "iter map of a stream": IterMapDataset(evens(), pairs, segment_length=4),
     "shuffle buffer": ShuffleBufferDataset(evens(), 6),
+    "level buffer": LevelBufferDataset(evens(), 6, 2, first_number),
+    "level buffer that skips": LevelBufferDataset(evens(), 6, 2, not_of_six),
+    "level batches of packs": BatchDataset(
+        LevelBufferDataset(packed(shuffled(31)), 6, 2, first_number), 2, list
+    ),
+    "blend by what items cost": mixed(unit=ItemCost(first_number)),
+    "blend of indexed ones by what items cost": BlendDataset(
+        (shuffled(9), 2), (shuffled(5, 100), 1), unit=ItemCost(first_number)
+    ),
+    "blend by what items cost, with a linear schedule": BlendDataset(
+        (shuffled(9), GLIDE), (evens(20, 100), 0.5), unit=ItemCost(first_number)
+    ),
+    "blend by what items cost, changed": BlendDataset(
+        (shuffled(9), 1), (evens(20, 100), 0), unit=ItemCost(first_number)
+    ).with_weights_from(20, [1, 4]),
+    "blend by what items cost, first exhausted": mixed(
+        unit=ItemCost(first_number), stop="first_exhausted"
+    ),
+    "blend by what items cost, all exhausted": mixed(
+        unit=ItemCost(first_number), stop="all_exhausted"
+    ),
+    "blend by what items cost, max epochs": mixed(
+        unit=ItemCost(first_number), max_epochs=[1, 3, 2]
+    ),
+    "blend by what packs cost": BlendDataset(
+        (packed(evens()), 1), (packed(shuffled(9, 100)), 2), unit=ItemCost(pack_number)
+    ),
+    "filter of a blend by what items cost": FilterDataset(
+        BlendDataset((shuffled(9), 2), (shuffled(5, 101), 1), unit=ItemCost(first_number)),
+        is_even,
+    ),
     "shuffle buffer of a generator": ShuffleBufferDataset(MapDataset(evens(), spread), 6),
 }

@@ -17,8 +17,10 @@ from energize import (
     EpochizeDataset,
     FilterDataset,
     GroupBatchDataset,
+    ItemCost,
     IterableSource,
     IterMapDataset,
+    LevelBufferDataset,
     LimitDataset,
     LogSampleDataset,
     MapDataset,
@@ -27,18 +29,26 @@ from energize import (
     RepeatDataset,
     Schedule,
     ShuffleBufferDataset,
+    ShuffleDataset,
     SkipSample,
     Stage,
     StagedDataset,
     StagePlan,
+    by_property,
 )
-from tests.support.datasets import noisy, numbers, shuffled
+from energize.sources.property_source import PropertySource
+from energize.sources.selections import Selection
+from tests.support.datasets import labelled, noisy, numbers, shuffled
 
 MOST_REJECTED = 3000
 
 
 def fingers(item: Any) -> int:
     return zlib.crc32(repr(item).encode())
+
+
+def price(item: Any) -> int:
+    return fingers(item) + 1
 
 
 def not_each_third(item: Any) -> bool:
@@ -135,10 +145,29 @@ weights = st.one_of(
     ),
 )
 
+
+def part_of(count: int, start: int, value: str | None) -> Dataset[Any]:
+    """Those of a value, which the first sample or the second has; or all others."""
+    selection = Selection("kind", value, None if value else ("low",))
+    return PropertySource(labelled(count + 1, start), selection)
+
+
+def by_kind(count: int, start: int, other: Any, stop: str) -> Dataset[Any]:
+    """Split by what samples are; the first two have both values."""
+    weights = {"high": 2, "low": 1}
+    return by_property(
+        ShuffleDataset(labelled(count + 1, start)), "kind", weights, other=other, stop=stop
+    )
+
+
 leaves = st.one_of(
     st.builds(numbers, sizes, starts),
     st.builds(shuffled, sizes, starts),
     st.builds(letters, sizes, starts),
+    st.builds(part_of, sizes, starts, st.sampled_from(["high", "low", None])),
+    st.builds(
+        by_kind, sizes, starts, st.integers(0, 2), st.sampled_from(["restart", "all_exhausted"])
+    ),
 )
 
 
@@ -194,6 +223,20 @@ def wrapped(inner: st.SearchStrategy[Dataset[Any]]) -> st.SearchStrategy[Dataset
             st.integers(1, 9),
         ),
         st.builds(ShuffleBufferDataset, inner, st.integers(1, 9)),
+        st.builds(
+            lambda each, batch, batches: LevelBufferDataset(each, batch * batches, batch, price),
+            inner,
+            st.integers(1, 3),
+            st.integers(1, 3),
+        ),
+        st.builds(
+            lambda each, shares, ending: BlendDataset(
+                list(zip(each, shares, strict=False)), unit=ItemCost(price), **ending
+            ),
+            st.lists(inner, min_size=1, max_size=3),
+            st.lists(weights, min_size=3, max_size=3),
+            st.sampled_from([{}, {}, {"stop": "all_exhausted"}, {"max_epochs": 2}]),
+        ),
         st.builds(staged, inner, inner, st.integers(1, 9), st.sampled_from([None, 15])),
     )
 

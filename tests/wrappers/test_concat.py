@@ -107,7 +107,9 @@ def test_a_batch_is_joined_field_by_field():
     assert mixed.__subflavors__ == [{"width": 2}, {"width": 2}, {"width": 3}]
     assert mixed.boxes.corners.shape == (3, 4)
     assert mixed.boxes.name == ["box", "box"]
-    assert mixed.weight == [1.0, 1.0]
+    assert mixed.weight.tolist() == [1.0, 1.0, 1.0]
+    again = [{"__key__": ["a", "b"], "weight": mixed.weight[:2]}, {"__key__": ["d"], "weight": 0.5}]
+    assert generic_concat(again)["weight"].tolist() == [1.0, 1.0, 0.5]
 
 
 def test_joining_is_associative_where_it_is_about_samples():
