@@ -41,6 +41,7 @@ def test_photographs_are_different_and_made_once(data):
     assert 5_000 < sum(len(sample["jpg"]) for sample in samples) / SAMPLES < 30_000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("case", "item"),
     [

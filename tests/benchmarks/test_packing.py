@@ -12,6 +12,7 @@ from tests.support.peers import peer_python
 FEW = ["--captions", "300", "--buffers", "100", "300"]
 
 
+@pytest.mark.slow
 def test_every_method_is_measured(tmp_path, capsys):
     report = tmp_path / "report.json"
     main([*FEW, "--json", str(report)])

@@ -350,7 +350,7 @@ OPERATIONS = st.lists(
 )
 
 
-@settings(max_examples=30)
+@settings(max_examples=10)
 @given(OPERATIONS, st.integers(0, 4), st.integers(0, 120), st.integers(1, 3))
 def test_whatever_is_done_limits_hold_and_contents_are_right(
     tmp_path_factory, operations, most, size, threads

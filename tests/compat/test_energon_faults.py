@@ -246,7 +246,7 @@ class SkipsBatchesOfPacks(Packing, SkipsBatches):
     pass
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     ("encoder", "options", "told"),
     [

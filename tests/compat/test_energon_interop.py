@@ -140,7 +140,11 @@ def energize_prepares(folder, sample_type, **options):
 
 @pytest.mark.parametrize(
     ("folder", "sample_type"),
-    [("ustar", "CrudeWebdataset"), ("gnu", "CaptioningSample"), ("pax", "CrudeWebdataset")],
+    [
+        ("gnu", "CaptioningSample"),
+        ("pax", "CrudeWebdataset"),
+        pytest.param("ustar", "CrudeWebdataset", marks=pytest.mark.slow),
+    ],
     indirect=["folder"],
 )
 def test_energon_reads_what_energize_prepared(folder, sample_type):
@@ -150,6 +154,11 @@ def test_energon_reads_what_energize_prepared(folder, sample_type):
     }
 
 
+@pytest.mark.parametrize(
+    "folder",
+    ["gnu", *(pytest.param(each, marks=pytest.mark.slow) for each in ("ustar", "pax"))],
+    indirect=True,
+)
 def test_energize_reads_what_energon_prepared(folder):
     energon_prepares(folder, "CaptioningSample")
     assert sum(read_info(folder).shard_counts.values()) == 55
@@ -165,7 +174,7 @@ def test_energize_reads_what_energon_prepared(folder):
     ("folder", "sample_type", "shuffle"),
     [
         ("ustar", "CrudeWebdataset", True),
-        ("gnu", "CaptioningSample", True),
+        pytest.param("gnu", "CaptioningSample", True, marks=pytest.mark.slow),
         ("pax", "CaptioningSample", False),
     ],
     indirect=["folder"],

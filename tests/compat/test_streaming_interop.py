@@ -70,6 +70,11 @@ def test_what_it_writes_is_read(tmp_path):
             assert [shown(found) for found in source] == [shown(expected(i)) for i in range(25)]
 
 
+SLOW = pytest.mark.slow  # each starts their package
+MORE = [("json", None), ("csv", None), ("tsv", None), ("xsv", "br")]
+KINDS = ["json", "csv", "tsv"]
+
+
 def rows(count):
     texts = ['a "quoted" cat', "Zürich 東京", "", " spaces "]
     return [{"id": i - 2, "score": i / 7, "text": texts[i % 4]} for i in range(count)]
@@ -77,7 +82,11 @@ def rows(count):
 
 @pytest.mark.parametrize(
     ("kind", "compression"),
-    [("json", None), ("csv", None), ("tsv", None), ("xsv", None), ("json", "gz"), ("xsv", "br")],
+    [
+        ("xsv", None),
+        ("json", "gz"),
+        *(pytest.param(*each, marks=SLOW) for each in MORE),
+    ],
 )
 def test_rows_that_it_writes_are_read(tmp_path, kind, compression):
     out = tmp_path / "written"
@@ -92,7 +101,7 @@ def test_rows_that_it_writes_are_read(tmp_path, kind, compression):
     assert list(MdsSource(out, validate_hash="sha1")) == rows(40)
 
 
-@pytest.mark.parametrize("kind", ["json", "csv", "tsv", "xsv"])
+@pytest.mark.parametrize("kind", ["xsv", *(pytest.param(each, marks=SLOW) for each in KINDS)])
 def test_it_reads_the_rows_that_the_tests_write(tmp_path, kind):
     columns = {"id": "int", "score": "float", "text": "str"}
     folder = write_rows(

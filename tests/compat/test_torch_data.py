@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import logging
 from itertools import islice
 
 import pytest
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, _utils
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from energize import (
@@ -29,6 +30,16 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:This DataLoader will create .* worker processes"),
     pytest.mark.filterwarnings("ignore:'set_vital' is deprecated"),
 ]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def shutting_down_soon():
+    """torch waits 5 seconds for each worker that failed, where its loader is collected."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_utils, "MP_STATUS_CHECK_INTERVAL", 0.5)
+        yield
+        gc.collect()
+
 
 INDEXED_ONES = {
     "list": shuffled(23),

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from energize import get_train_dataset, prepare
+from energize import get_train_dataset, prepare, write_shards
 from energize.metadataset import leaves_with_weights, resolve
 from tests.support.prepared import captions, classes
 
@@ -80,7 +80,7 @@ def test_mixing(data):
 
 
 def test_the_metadataset(data):
-    (text,) = blocks("yaml")
+    text, _ = blocks("yaml")
     file = data / "mix.yaml"
     file.write_text(text)
     shares = {
@@ -88,3 +88,31 @@ def test_the_metadataset(data):
     }
     assert shares == pytest.approx({"images": 0.6, "captions_a": 0.3, "captions_b": 0.1})
     assert len(get_train_dataset(file, batch_size=4, task_encoder=None).sources) == 3
+
+
+def test_the_metadataset_in_tokens(tmp_path):
+    _, text = blocks("yaml")
+    for name in ("captions", "web"):
+        facts = [{"quality": "high" if number % 4 else "low"} for number in range(40)]
+        samples = [
+            {"__key__": str(number), "txt": "word " * (number % 9 + 1), "json": each}
+            for number, each in enumerate(facts)
+        ]
+        write_shards(samples, tmp_path / name)
+        columns = {"tokens": "len:txt", "quality": "json[quality]"}
+        options = {"split_ratios": {"train": 1}, "sample_type": "TextSample"}
+        prepare(tmp_path / name, columns=columns, field_map={"text": "txt"}, **options)
+    file = tmp_path / "mix.yaml"
+    file.write_text(text)
+    blend = get_train_dataset(file, batch_size=None)
+    spent = dict(zip(blend.names, blend.spent(10_000), strict=True))
+    total = sum(spent.values())
+    shares = {name: cost / total for name, cost in spent.items()}
+    asked = {"captions": 0.75, "web/high": 0.1875, "web/low": 0.0625}
+    assert shares == pytest.approx(asked, abs=0.001)
+    weights = {source.name: set() for source in blend.sources}
+    for sample in blend.at(range(200)):
+        name = sample.__sources__[0].dataset_path.rpartition("/")[2]
+        weights.setdefault(name, set()).add(sample.__sample_weight__)
+    assert weights["captions"] == {0.5}
+    assert weights["web"] == {1.0}
