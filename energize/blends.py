@@ -173,6 +173,10 @@ def numbers_by_name(weights: object) -> dict[str, float]:
                 f"the weight of {name!r} is {str(weight)[:80]!r}; a change takes numbers. Weights "
                 "that follow a plan are Schedules where the mix is written"
             )
+        if not 0 <= number < float("inf"):
+            raise WeightError(
+                f"the weight of {name!r} is {number}; weights are finite numbers, 0 or more"
+            )
         whole = isinstance(number, int)
         found[str(name)] = int(number) if whole else float(number)
     return found

@@ -278,7 +278,7 @@ def test_changes_that_are_none():
     for weights, options, error, said in (
         ({"a": 1, "bb": 1}, {}, WeightError, r"missing 'b'; unknown 'bb'; did you mean 'b'\?"),
         ({"a": 1}, {}, WeightError, "missing 'b'"),
-        ({"a": -1, "b": 1}, {}, WeightError, "not negative, got -1"),
+        ({"a": -1, "b": 1}, {}, WeightError, "the weight of 'a' is -1"),
         ({"a": float("nan"), "b": 1}, {}, WeightError, "finite"),
         ({"a": 0, "b": 0}, {}, WeightError, "0"),
         ({"a": "much", "b": 1}, {}, WeightError, "the weight of 'a' is 'much'"),
