@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cached_property
 from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
@@ -19,6 +18,7 @@ from energize.blends import Way, replaced, slot_after
 from energize.cursor import State
 from energize.dataset import Dataset, IndexedDataset
 from energize.errors import StateError
+from energize.passing import PassingDataset
 from energize.reading import Failed, Reading
 from energize.refs import Refs
 from energize.streaming import Stream
@@ -148,7 +148,7 @@ def _name(part: Any) -> str:
     return ", ".join(source.name for source in part.sources)
 
 
-class MovedDataset(IndexedDataset[T_co]):
+class MovedDataset(PassingDataset[T_co], IndexedDataset[T_co]):
     """Another dataset whose item `since` is its item `read`, and so on; there are none before.
 
     Its random draws and its order are those of the other one.
@@ -159,19 +159,6 @@ class MovedDataset(IndexedDataset[T_co]):
 
     def __init__(self, dataset: Dataset[T_co], since: int, read: int) -> None:
         self._freeze(inputs=[dataset], since=since, read=read)
-
-    @cached_property
-    def key(self) -> int:
-        """That of the input, so that the order of a mix of it stays the same."""
-        return self.inputs[0].key
-
-    @cached_property
-    def sized(self) -> bool:
-        return self.inputs[0].sized
-
-    @cached_property
-    def size(self) -> int:
-        return self.inputs[0].size
 
     @property
     def divisible(self) -> bool:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from contextlib import closing, suppress
-from functools import cached_property
 from typing import Any, TypeVar
 
-from energize.arrays import Int64Array
 from energize.blends import FoundBlend, replaced
 from energize.cursor import State
 from energize.dataset import Dataset
 from energize.errors import EmptyDatasetError
 from energize.loader.streams import StreamState
+from energize.passing import PassingDataset, PassingStream
 from energize.reading import Reading
 from energize.restoring import is_endless, without_loops
 from energize.streaming import Stream
@@ -42,26 +41,13 @@ def first_unread_slot(
     return -(-blend.slots[0] // place.lanes) * place.lanes
 
 
-class _Probed(Dataset[T_co]):
+class _Probed(PassingDataset[T_co]):
     """A blend that notes, as its only number of `slots`, the one after the last one read."""
 
     slots: list[int]
 
     def __init__(self, blend: Dataset[T_co]) -> None:
         self._freeze(inputs=[blend], slots=[0])
-
-    @cached_property
-    def key(self) -> int:
-        """That of the blend: nothing is drawn in another way."""
-        return self.inputs[0].key
-
-    @cached_property
-    def sized(self) -> bool:
-        return self.inputs[0].sized
-
-    @cached_property
-    def size(self) -> int:
-        return self.inputs[0].size
 
     @property
     def divisible(self) -> bool:
@@ -74,21 +60,11 @@ class _Probed(Dataset[T_co]):
         return _ProbedStream(inner, self.slots)
 
 
-class _ProbedStream(Stream[T]):
+class _ProbedStream(PassingStream[T]):
     def __init__(self, stream: Stream[T], slots: list[int]) -> None:
-        self._stream, self._slots = stream, slots
-
-    def ahead(self, positions: Int64Array) -> None:
-        self._stream.ahead(positions)
+        super().__init__(stream)
+        self._slots = slots
 
     def at(self, position: int, attempt: int = 0) -> T:
-        self._slots[0] = max(self._slots[0], position + 1)
-        item = self._stream.at(position, attempt)
-        self.origin = self._stream.origin
-        return item
-
-    def state(self) -> State:
-        return self._stream.state()
-
-    def close(self) -> None:
-        self._stream.close()
+        self._slots[0] = max(self._slots[0], position + 1)  # also where nothing comes
+        return super().at(position, attempt)

@@ -16,6 +16,7 @@ from energize.errors import ConfigError, WeightError
 from energize.order.schedule import Schedule
 from energize.order.varying import Product, Share, Sum, Weight, ever_positive, shares_at
 from energize.order.weights import exact_weight
+from energize.passing import PassingStream
 from energize.reading import Failed, Reading
 from energize.sample_weights import checked_factor, weighed
 from energize.streaming import Stream
@@ -191,26 +192,15 @@ class WeighedByTargets(IndexedDataset[T_co]):
         return None if moving or self.changes else self.corrections()
 
 
-class _CorrectedStream(Stream[T]):
+class _CorrectedStream(PassingStream[T]):
     def __init__(self, dataset: WeighedByTargets[T], stream: Stream[T]) -> None:
+        super().__init__(stream)
         self._dataset = dataset
-        self._stream = stream
 
-    def ahead(self, positions: Int64Array) -> None:
-        self._stream.ahead(positions)
-
-    def at(self, position: int, attempt: int = 0) -> T:
-        item = self._stream.at(position, attempt)
-        self.origin = self._stream.origin
+    def passed(self, item: T, position: int) -> T:
         which, _ = self._dataset.route(np.array([position], dtype=np.int64))
         found: T = self._dataset.corrected(item, position, int(which[0]))
         return found
-
-    def state(self) -> State:
-        return self._stream.state()
-
-    def close(self) -> None:
-        self._stream.close()
 
 
 def effective_part(drawn: Sequence[float], factors: Sequence[float]) -> float:

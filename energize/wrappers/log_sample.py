@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Sequence
-from functools import cached_property
 from typing import Any, TypeVar
 
 import numpy as np
@@ -14,6 +13,7 @@ from energize.arrays import Int64Array
 from energize.cursor import State
 from energize.dataset import Dataset
 from energize.errors import ConfigError
+from energize.passing import PassingDataset, PassingStream
 from energize.reading import Failed, Reading
 from energize.streaming import Stream
 from energize.topology import Lane, WorkerConfig
@@ -25,7 +25,7 @@ T_co = TypeVar("T_co", covariant=True)
 _log = logging.getLogger("energize.samples")
 
 
-class LogSampleDataset(RoutedDataset[T_co]):
+class LogSampleDataset(PassingDataset[T_co], RoutedDataset[T_co]):
     """Passes items through and logs each as a line of JSON, on the logger `energize.samples`
     (INFO).
 
@@ -59,23 +59,6 @@ class LogSampleDataset(RoutedDataset[T_co]):
             )
         self._freeze(inputs=[dataset], worker_config=worker_config, mode=mode, get_keys_fn=keys_fn)
 
-    @cached_property
-    def key(self) -> int:
-        """That of the input: logging changes no order."""
-        return self.inputs[0].key
-
-    @cached_property
-    def sized(self) -> bool:
-        return self.inputs[0].sized
-
-    @cached_property
-    def size(self) -> int:
-        return self.inputs[0].size
-
-    @property
-    def steps_per_epoch(self) -> int | None:
-        return self.inputs[0].steps_per_epoch
-
     def route(self, positions: Int64Array) -> tuple[Int64Array, Int64Array]:
         return np.zeros_like(positions), positions
 
@@ -100,25 +83,14 @@ class LogSampleDataset(RoutedDataset[T_co]):
         return _LoggedStream(self, self.inputs[0].stream(lane, state, reading, endless=endless))
 
 
-class _LoggedStream(Stream[T]):
+class _LoggedStream(PassingStream[T]):
     def __init__(self, dataset: LogSampleDataset[T], stream: Stream[T]) -> None:
+        super().__init__(stream)
         self._dataset = dataset
-        self._stream = stream
 
-    def ahead(self, positions: Int64Array) -> None:
-        self._stream.ahead(positions)
-
-    def at(self, position: int, attempt: int = 0) -> T:
-        item = self._stream.at(position, attempt)
-        self.origin = self._stream.origin
+    def passed(self, item: T, position: int) -> T:
         self._dataset.log(item, position)
         return item
-
-    def state(self) -> State:
-        return self._stream.state()
-
-    def close(self) -> None:
-        self._stream.close()
 
 
 def default_keys(item: Any) -> Any:

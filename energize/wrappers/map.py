@@ -14,6 +14,7 @@ from energize.cursor import State, counter_field, state_field
 from energize.dataset import Dataset, IndexedDataset
 from energize.errors import ConfigError, SubstitutionError
 from energize.ignored import accepted
+from energize.passing import PassingDataset
 from energize.reading import Failed, Reading
 from energize.refs import Refs
 from energize.rng import derive, hash_positions
@@ -42,7 +43,7 @@ _CALLS = "calls"
 """How often each map on top of one another has called its function, the innermost first."""
 
 
-class MapDataset(IndexedDataset[T_out_co]):
+class MapDataset(PassingDataset[T_out_co], IndexedDataset[T_out_co]):
     """`map_fn(item)` for each item; order and number stay as they are.
 
     The function may raise `SkipSample` to leave an item out and `DataError` for bad bytes; a
@@ -91,11 +92,6 @@ class MapDataset(IndexedDataset[T_out_co]):
         self._freeze(inputs=[dataset], worker_config=worker_config, map_fn=map_fn, seeded=seeded)
 
     @cached_property
-    def key(self) -> int:
-        """That of the input: what is done with items must not change the order of a mix of them."""
-        return self.inputs[0].key
-
-    @cached_property
     def seed_key(self) -> int:
         """What the draws of the function are keyed by; maps on top of one another draw apart."""
         below = self.inputs[0]
@@ -106,18 +102,6 @@ class MapDataset(IndexedDataset[T_out_co]):
     def seeding(self) -> Seeding:
         """Where the function draws its random numbers from."""
         return seeding_of(self.map_fn, seeded=self.seeded)
-
-    @cached_property
-    def sized(self) -> bool:
-        return self.inputs[0].sized
-
-    @cached_property
-    def size(self) -> int:
-        return self.inputs[0].size
-
-    @property
-    def steps_per_epoch(self) -> int | None:
-        return self.inputs[0].steps_per_epoch
 
     def fetch(self, positions: Int64Array, reading: Reading) -> list[T_out_co | Failed]:
         items = indexed_inputs(self)[0].fetch(positions, reading)

@@ -6,9 +6,9 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from energize.arrays import Int64Array
 from energize.cursor import State, counter_field
 from energize.order.stages.plan import StagePlan
+from energize.passing import PassingStream
 from energize.streaming import Stream
 from energize.wrappers.stage_report import StageReport, changes, plan_lines
 from energize.wrappers.stage_state import stage_fields
@@ -46,7 +46,7 @@ class StageLog:
         self._stage = stage
 
 
-class StagedStream(Stream[T]):
+class StagedStream(PassingStream[T]):
     """Passes on the items of a stream."""
 
     def __init__(
@@ -56,17 +56,12 @@ class StagedStream(Stream[T]):
         watch: Callable[[int], None] | None,
         state: State | None,
     ) -> None:
-        self._stream = stream
+        super().__init__(stream)
         self._plan = plan
         self._watch = watch
         self._position = counter_field(state, "position")
 
-    def ahead(self, positions: Int64Array) -> None:
-        self._stream.ahead(positions)
-
-    def at(self, position: int, attempt: int = 0) -> T:
-        item = self._stream.at(position, attempt)
-        self.origin = self._stream.origin
+    def passed(self, item: T, position: int) -> T:
         if self._watch is not None:
             self._watch(position)
         self._position = position + 1
@@ -74,7 +69,4 @@ class StagedStream(Stream[T]):
 
     def state(self) -> State:
         fields = stage_fields(self._plan, self._position)
-        return {"position": self._position, **fields, **self._stream.state()}
-
-    def close(self) -> None:
-        self._stream.close()
+        return {"position": self._position, **fields, **super().state()}

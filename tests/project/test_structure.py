@@ -39,7 +39,7 @@ LAYERS = [
     },
     {"cursor", "description"},
     {"streaming", "parts", "outline", "past"},
-    {"blends", "costs", "dataset", "ledger", "moved", "quarantine", "restoring"},
+    {"blends", "costs", "dataset", "ledger", "moved", "passing", "quarantine", "restoring"},
     {"av", "epathlib", "media", "mixing", "order", "samples", "storage", "transforms"},
     {"cache", "packing", "prepare", "sources"},
     {"wrappers", "task_encoder"},
