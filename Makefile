@@ -7,13 +7,18 @@ DEMO_DATA ?= demo-data
 JOBS ?= auto
 PACKAGES := -c 'import sysconfig; print(sysconfig.get_path("purelib"))'
 
-.PHONY: demo test sweep check peers bench bench-mixing bench-resuming clean
+.PHONY: demo test jobs sweep check peers bench bench-mixing bench-resuming clean
 
 demo: $(READY)
 	$(BIN)/python -m examples.demo --data $(DEMO_DATA)
 
 test: $(READY)
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile
+
+# Whole jobs and examples, and what runs other libraries beside energize (after `make peers`).
+jobs: $(READY)
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile \
+		-m '(jobs or energon or streaming) and not slow'
 
 sweep: $(READY)
 	HYPOTHESIS_PROFILE=sweep $(BIN)/python -m pytest -n $(JOBS) -m 'slow or not slow' --timeout 3600

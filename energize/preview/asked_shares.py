@@ -101,6 +101,7 @@ def _asked_of_inputs(
     if before is None or after is None or getattr(dataset, "unit", None) != measure:
         return np.full(len(dataset.sources), np.nan)
     asked = after - before
+    asked *= (stop - start) / max(asked.sum(), 1e-300)  # costs, where weights of them have changed
     if measure is None and not all(each.one_each for each in inputs):
         asked = asked * [_samples_per_item(each) for each in inputs]
         asked *= (stop - start) / asked.sum()

@@ -10,6 +10,8 @@ from benchmarks.levelling import COSTS, main, slowest
 from benchmarks.levelling_samples import stored
 from benchmarks.levelling_training import trained
 
+pytestmark = pytest.mark.jobs
+
 
 @pytest.mark.parametrize("cost", COSTS)
 def test_sixty_four_ranks_have_equal_work(cost):

@@ -7,10 +7,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from benchmarks.comparing import OWN
 from benchmarks.large_photographs import large_folder
 from benchmarks.large_photographs import main as read_large
 from benchmarks.resuming import main
+
+pytestmark = pytest.mark.jobs
 
 NEAR, FAR = 6_400, 10**9
 

@@ -15,6 +15,8 @@ from tests.support.deliveries import counted
 from tests.support.ledger_program import epoch_of_eleven, stream
 from tests.support.loading import loader_of, take
 
+pytestmark = pytest.mark.jobs
+
 ROOT = Path(__file__).parent.parent.parent
 
 

@@ -23,6 +23,8 @@ from tests.support.ranks_program import (
     mixed,
 )
 
+pytestmark = pytest.mark.jobs
+
 ROOT = Path(__file__).parent.parent.parent
 RANKS = 4
 EVENS = Counter(range(0, 97, 2))

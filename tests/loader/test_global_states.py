@@ -14,6 +14,8 @@ from energize import ConfigError, StateError, WorkerConfig, get_savable_loader
 from tests.support.datasets import numbers
 from tests.support.global_states_program import DATASETS, LANES
 
+pytestmark = pytest.mark.jobs
+
 ROOT = Path(__file__).parent.parent.parent
 
 

@@ -21,6 +21,8 @@ from tests.support import kill_program
 from tests.support.datasets import numbers
 from tests.support.loading import gone, loader_of, take
 
+pytestmark = pytest.mark.jobs
+
 IN_SOCKET, IN_SLOT = 300_000, 700_000
 """Bytes of an item: those that are sent in the message itself, and those in shared memory."""
 

@@ -20,7 +20,7 @@ from tests.support import leftover_program
 from tests.support.datasets import is_even, numbers
 from tests.support.loading import eventually, gone, loader_of, with_pid
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = [pytest.mark.timeout(240), pytest.mark.jobs]
 
 SECONDS = 2.0
 """After these, nothing is left of a trainer that was killed or interrupted."""

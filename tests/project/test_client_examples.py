@@ -11,6 +11,8 @@ import pytest
 
 from examples.clients import common
 
+pytestmark = pytest.mark.jobs
+
 ROOT = Path(__file__).parents[2]
 
 LINES = {

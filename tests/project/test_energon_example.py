@@ -12,6 +12,8 @@ import pytest
 
 from tests.support.peers import peer_python
 
+pytestmark = pytest.mark.jobs
+
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "examples" / "energon_training.py"
 

@@ -19,6 +19,8 @@ from energize.testing import fingerprint
 from examples import command_line, photographs, resume, showing, train_blend
 from examples.encoders import CaptionBatch, ImageBatch
 
+pytestmark = pytest.mark.jobs
+
 ROOT = Path(__file__).parents[2]
 NAMES = [recipe.name for recipe in photographs.RECIPES]
 ENVIRONMENT = os.environ | {"COLUMNS": "120", "PYTHONUNBUFFERED": "1"}

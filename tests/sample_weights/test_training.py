@@ -23,6 +23,8 @@ from tests.support.weighted_training import (
     trained,
 )
 
+pytestmark = pytest.mark.jobs
+
 ROOT = Path(__file__).parent.parent.parent
 
 

@@ -47,7 +47,7 @@ def test_circles_do_not_pile_up():
     gc.disable()
     try:
         most = 0
-        for _ in GcDataset(ListSource(range(100)), every_n_iter=5):
+        for _ in GcDataset(ListSource(range(30)), every_n_iter=5):
             Circle()
             most = max(most, Circle.alive)
     finally:
