@@ -173,7 +173,7 @@ def test_a_file_that_an_operator_writes(tmp_path, caplog):
         ("a: 9\nb: [", "no YAML in line 2"),
         ("a: 9", "missing 'b'"),
         ("a: 9\nbb: 1", "unknown 'bb'; did you mean 'b'"),
-        ("a: -1\nb: 1", "not negative"),
+        ("a: -1\nb: 1", "finite numbers, 0 or more"),
         ("a: .nan\nb: 1", "finite"),
         ("a: lots\nb: 1", "the weight of 'a' is 'lots'"),
         ("- 1\n- 2", "weights by name"),
