@@ -15,6 +15,9 @@ Int32Array: TypeAlias = npt.NDArray[np.int32]
 Int64Array: TypeAlias = npt.NDArray[np.int64]
 UInt64Array: TypeAlias = npt.NDArray[np.uint64]
 
+_MANY = 512
+"""Values of which it is worth while to look how small they are."""
+
 
 def rows_by_value(values: Int64Array) -> Iterator[tuple[int, Int64Array]]:
     """Each value that occurs, ascending, and the rows in which it stands.
@@ -22,8 +25,15 @@ def rows_by_value(values: Int64Array) -> Iterator[tuple[int, Int64Array]]:
     >>> [(value, rows.tolist()) for value, rows in rows_by_value(np.array([7, 5, 7]))]
     [(5, [1]), (7, [0, 2])]
     """
-    order = np.argsort(values, kind="stable")
+    order = np.argsort(_narrowed(values), kind="stable")
     ordered = values[order]
     starts = np.flatnonzero(np.diff(ordered, prepend=ordered[:1] - 1)).tolist()
     for start, end in pairwise([*starts, len(order)]):
         yield int(ordered[start]), order[start:end]
+
+
+def _narrowed(values: Int64Array) -> npt.NDArray[np.integer]:
+    """The same, small ones in 16 bits: numpy sorts these by radix, several times as fast."""
+    if len(values) < _MANY or int(values.min()) < 0 or int(values.max()) >= 2**16:
+        return values
+    return values.astype(np.uint16)

@@ -17,8 +17,9 @@ from energize.ledger.places import Found, Made, Places
 from energize.sample_weights import OWN, WEIGHTS, weight_of
 from energize.sample_weights import WEIGHT as OF_SOURCES
 
-_TOGETHER = 512
-"""Items that wait until they are looked up together."""
+_TOGETHER = 256
+"""Items that wait until they are looked up together: many for numpy, few enough that where their
+slots lie is still remembered from reading them."""
 
 SAMPLES, ITEMS, REPEATS, COST, WEIGHT, SQUARES, SKIPPED, FAILED = range(8)
 """What is counted of each row. Items that are made of samples of several rows count for each by its
@@ -74,6 +75,7 @@ class Counter:
             self._part_of[part.rows.start : part.rows.stop] = number
         self._rows = np.zeros((places.rows, ROW_COLUMNS))
         self._totals = np.zeros(TOTALS)
+        self._waited = self._passed = self._longest = 0.0  # adding to an array's cells costs more
         self._waiting: list[_Note] = []
         self._padded = False
         self._lock = Lock()  # a report may be asked for by another thread
@@ -107,10 +109,9 @@ class Counter:
 
     def wait(self, waited: float, passed: float) -> None:
         """An item was waited for, and so many seconds passed since the last one was given."""
-        totals = self._totals
-        totals[WAITED] += waited
-        totals[SECONDS] += passed
-        totals[LONGEST] = max(totals[LONGEST], waited)
+        self._waited += waited
+        self._passed += passed
+        self._longest = max(self._longest, waited)
 
     def rows_of_last(self) -> list[int]:
         """The row of each sample of the last item; none of padding."""
@@ -128,6 +129,9 @@ class Counter:
                 self._look_up(self._waiting[:-1], self._rows, self._totals)
                 del self._waiting[:-1]
             rows, totals = self._rows.copy(), self._totals.copy()
+            totals[WAITED] += self._waited
+            totals[SECONDS] += self._passed
+            totals[LONGEST] = max(totals[LONGEST], self._longest)
             self._look_up(self._waiting, rows, totals)
             return Counted(rows, totals)
 

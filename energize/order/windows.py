@@ -11,11 +11,11 @@ from energize.arrays import Int32Array, Int64Array, rows_by_value
 from energize.order.remembered import Remembered
 from energize.rng import shuffled
 
-_AHEAD = 1024
-"""Slots that are laid out at once."""
+_AHEAD = 8192
+"""Slots that are laid out at once: enough that calls of numpy cost little beside their work."""
 
 _DENSE = 8
-"""As many slots of a window as the window has by this number are many."""
+"""Where one slot of so many is asked for, laying out all costs less than finding it alone."""
 
 
 class Run(Protocol):
@@ -41,27 +41,28 @@ class WindowsAhead:
     def __init__(self, run: Run, end: int | None = None) -> None:
         self._run, self._end = run, end
         self._layout = Remembered(self._laid_out, 4)
-        self._touched = -1
+        self._last = (0, 0)
+        """Where the last call's slots began, and how many they were."""
 
     def counts(self, slots: Int64Array) -> Int64Array:
         return self._run.counts(slots)
 
     def locate(self, slots: Int64Array) -> tuple[Int64Array, Int64Array]:
-        windows = slots // _AHEAD
-        if len(slots) and self._reads_on(windows):
+        if len(slots) and self._reads_on(slots):
+            windows = slots // _AHEAD
             return _placed(self._layout, windows, slots - windows * _AHEAD)
         return self._run.locate(slots)
 
-    def _reads_on(self, windows: Int64Array) -> bool:
-        """Whether many slots of each window are asked for: at once, or by one call after another.
-        A rank of many has slots that lie far apart.
+    def _reads_on(self, slots: Int64Array) -> bool:
+        """Whether slots are asked for that lie close together: at once, or by one call after
+        another. A rank of many has slots that lie far apart.
         """
-        first, last = int(windows.min()), int(windows.max())
-        if first == last:
-            known = self._touched in (first, first - 1)
-            self._touched = first
-            return known or len(windows) * _DENSE >= _AHEAD
-        return len(windows) * _DENSE >= _AHEAD * len(np.unique(windows))
+        start, stop = int(slots.min()), int(slots.max()) + 1
+        before, number = self._last
+        self._last = (start, len(slots))
+        if abs(start - before) <= number * _DENSE:
+            return True
+        return stop - start <= len(slots) * _DENSE and len(slots) * _DENSE >= _AHEAD
 
     def _laid_out(self, window: int) -> _Layout:
         end = (window + 1) * _AHEAD
