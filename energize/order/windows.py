@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -13,6 +14,9 @@ from energize.rng import shuffled
 
 _AHEAD = 8192
 """Slots that are laid out at once: enough that calls of numpy cost little beside their work."""
+
+_AHEAD_AT_FIRST = 1024
+"""The same of the first slots of a run, of which no more may ever be asked for."""
 
 _DENSE = 8
 """Where one slot of so many is asked for, laying out all costs less than finding it alone."""
@@ -48,25 +52,29 @@ class WindowsAhead:
         return self._run.counts(slots)
 
     def locate(self, slots: Int64Array) -> tuple[Int64Array, Int64Array]:
-        if len(slots) and self._reads_on(slots):
-            windows = slots // _AHEAD
-            return _placed(self._layout, windows, slots - windows * _AHEAD)
-        return self._run.locate(slots)
+        if not len(slots):
+            return self._run.locate(slots)
+        start, stop = int(slots.min()), int(slots.max()) + 1
+        if not self._reads_on(start, stop, len(slots)):
+            return self._run.locate(slots)
+        many = stop > _AHEAD or len(slots) * _DENSE >= _AHEAD
+        size = _AHEAD if many else _AHEAD_AT_FIRST
+        windows = slots // size
+        return _placed(partial(self._layout, size), windows, slots - windows * size)
 
-    def _reads_on(self, slots: Int64Array) -> bool:
+    def _reads_on(self, start: int, stop: int, number: int) -> bool:
         """Whether slots are asked for that lie close together: at once, or by one call after
         another. A rank of many has slots that lie far apart.
         """
-        start, stop = int(slots.min()), int(slots.max()) + 1
-        before, number = self._last
-        self._last = (start, len(slots))
-        if abs(start - before) <= number * _DENSE:
+        before, last = self._last
+        self._last = (start, number)
+        if abs(start - before) <= last * _DENSE:
             return True
-        return stop - start <= len(slots) * _DENSE and len(slots) * _DENSE >= _AHEAD
+        return stop - start <= number * _DENSE and number * _DENSE >= _AHEAD
 
-    def _laid_out(self, window: int) -> _Layout:
-        end = (window + 1) * _AHEAD
-        slots = np.arange(window * _AHEAD, end if self._end is None else min(end, self._end))
+    def _laid_out(self, size: int, window: int) -> _Layout:
+        end = (window + 1) * size
+        slots = np.arange(window * size, end if self._end is None else min(end, self._end))
         source, nth = self._run.locate(slots)
         return _Layout(source.astype(np.int32), nth)
 
