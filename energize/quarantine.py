@@ -11,6 +11,7 @@ in one of them is left out of both, and other samples come in the stream.)
 from __future__ import annotations
 
 import json
+import logging
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
@@ -19,11 +20,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from energize.arrays import Int64Array
+from energize.cursor import LAST_START
 from energize.errors import ConfigError, SkipSample
 from energize.reading import Failed, SamplePlace
+from energize.storage.bounded import load_json, read_bounded
 
 if TYPE_CHECKING:
     from energize.sources.base import Source
+
+_BEGIN = '{"dataset": '
+_log = logging.getLogger("energize")
 
 RANK = "{rank}"
 """What stands for the rank in the path of a list."""
@@ -55,17 +61,19 @@ class Entry:
     def parsed(cls, line: str, where: str) -> Entry:
         """The entry in a line; `ConfigError` for anything else."""
         try:
-            fields = json.loads(line)
-        except (ValueError, RecursionError) as error:
+            fields = load_json(line)
+        except ValueError as error:
             raise _malformed(where, line, f"not JSON ({error})") from error
         if not isinstance(fields, dict):
             raise _malformed(where, line, "not a JSON object")
         for name, kinds in _FIELDS.items():
             value = fields.get(name)
             if not isinstance(value, kinds) or isinstance(value, bool):
-                raise _malformed(where, line, f"{name!r} is {value!r}")
+                raise _malformed(where, line, f"{name!r} is {str(value)[:80]}")
+        if not 0 <= fields["index"] < LAST_START:
+            raise _malformed(where, line, f"'index' is {str(fields['index'])[:80]}")
         if unknown := sorted(fields.keys() - _FIELDS.keys()):
-            raise _malformed(where, line, f"{unknown[0]!r} is no field of it")
+            raise _malformed(where, line, f"{unknown[0][:80]!r} is no field of it")
         reason = fields.pop("reason")
         return cls(SamplePlace(**fields), reason)
 
@@ -100,16 +108,39 @@ def files_of(path: str) -> list[Path]:
 
 
 def read_entries(file: Path) -> Iterator[Entry]:
-    """The entries of a file; `ConfigError` naming file and line for what is none."""
+    """The entries of a file; `ConfigError` naming file and line for what is none.
+
+    A last line without its end may be the half of one, of a machine that stopped while it was
+    written: if it is, it is passed over with a warning.
+    """
     try:
-        lines = file.read_text(encoding="utf-8").split("\n")
+        lines = read_bounded(file, "META_BYTES").decode("utf-8").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(
             f"{file}: the list of failed samples cannot be read: {type(error).__name__}: {error}"
         ) from error
     for number, line in enumerate(lines, 1):
-        if line.strip():
+        if number == len(lines) and _is_half(line):
+            _log.warning("%s, line %d is half a line; it is passed over", file, number)
+        elif line.strip():
             yield Entry.parsed(line, f"{file}, line {number}")
+
+
+def half_line(file: Path) -> int:
+    """How many bytes at the end of a list, which has been read, are half a line."""
+    last = read_bounded(file, "META_BYTES").rpartition(b"\n")[2].decode()
+    return len(last) if _is_half(last) else 0
+
+
+def _is_half(line: str) -> bool:
+    """Whether it begins as an entry and stops before its end."""
+    if not line or not (line.startswith(_BEGIN) or _BEGIN.startswith(line)):
+        return False
+    try:
+        load_json(line)
+    except ValueError:
+        return True
+    return False
 
 
 @dataclass(frozen=True)

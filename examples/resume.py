@@ -55,7 +55,10 @@ def save(
         "optimizer": optimizer.state_dict(),
         "loader": loader.state_dict(),
     }
-    torch.save(saved, path)
+    # A job that dies while it writes leaves the checkpoint before.
+    being_written = path.with_name(f"{path.name}.tmp")
+    torch.save(saved, being_written)
+    being_written.replace(path)
 
 
 def resumed_steps(told: Settings, checkpoint: Path) -> list[Step]:

@@ -18,3 +18,7 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "suite"))
 # A process started in the background ignores Ctrl-C, and so do all that it starts; the tests that
 # send it mean a process at a terminal.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Tests do not wait for the disk, for no machine stops in the middle of them. What is written in
+# which order is tested in processes of their own.
+os.fsync = lambda descriptor: None

@@ -11,6 +11,7 @@ import typer
 from energize.compat.data_stages import keys as stage_files
 from energize.errors import ConfigError
 from energize.metadataset.json_schema import json_schema
+from energize.storage.new_files import write_new
 
 
 def schema(
@@ -31,8 +32,5 @@ def schema(
     if output is None:
         typer.echo(text)
         return
-    try:
-        output.write_text(text + "\n", encoding="utf-8")
-    except OSError as reason:
-        raise ConfigError(f"--output: {output} cannot be written: {reason.strerror}") from reason
+    write_new(output, f"{text}\n".encode(), ConfigError)
     typer.echo(f"Wrote {output}")

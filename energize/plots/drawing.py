@@ -11,6 +11,7 @@ from energize.plots.page import page_of
 from energize.plots.picture import KINDS, check_matplotlib, picture_of
 from energize.preview.simulating import Simulation
 from energize.preview.units import BATCHES, weighed_in
+from energize.storage.new_files import write_new
 
 _PAGE = ".html"
 _KINDS = (*KINDS, _PAGE)
@@ -79,9 +80,4 @@ def draw(run: Simulation, path: Path, *, title: str = "", done: str = "planned")
         content = page_of(run, title, done).encode()
     else:
         content = picture_of(run, title, done, kind.removeprefix("."))
-    try:
-        path.write_bytes(content)
-    except OSError as error:
-        raise ConfigError(
-            f"{path}: the picture cannot be written ({error.strerror}); choose another place"
-        ) from error
+    write_new(path, content, ConfigError)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -15,11 +15,14 @@ from energize.errors import DatasetNotFoundError, DecodeError, PrepareError, Sam
 from energize.media.extractor import MediaFilterConfig
 from energize.media.metadata import MediaMetadataBase
 from energize.numbers import checked_whole
+from energize.prepare.indexing import is_utf8
 from energize.prepare.media_index import MediaIndex
 from energize.prepare.parallel import default_workers, map_in_order
 from energize.prepare.preparing import prepare
-from energize.prepare.staging import Staging, staged
+from energize.prepare.staging import Staging
+from energize.storage.faults import os_errors_as
 from energize.storage.files import LocalFile
+from energize.storage.new_files import writing
 from energize.storage.nv_meta import META_FOLDER, read_info
 from energize.storage.nv_meta_files import SQLITE_NAME, is_prepared
 from energize.storage.tar import scan
@@ -56,6 +59,7 @@ class _Found:
     damaged: list[str] = field(default_factory=list)
 
 
+@os_errors_as(PrepareError, what="cannot be used")
 def prepare_media(
     path: str | os.PathLike[str],
     by: str | MediaFilterConfig = "extension",
@@ -159,6 +163,11 @@ def _files(root: Path, media_filter: MediaFilterConfig) -> Iterator[str]:
         for file in files:
             name = os.path.relpath(os.path.join(folder, file), root)
             if not file.startswith(".") and media_filter.should_consider_media(name):
+                if not is_utf8(name):
+                    raise PrepareError(
+                        f"{root}: the name {name!r} is no UTF-8, so that the index cannot hold it; "
+                        "rename the file (convmv does it for whole folders)"
+                    )
                 yield name
 
 
@@ -210,9 +219,9 @@ def _collected(run: _Run, collect: Callable[[str], _Found], names: Sequence[str]
     run.on_progress(0, len(names))
     with Staging(run.root, META_FOLDER) as staging, closing(results):
         staging.add([final])
-        built = run.tmp_path / f"{SQLITE_NAME}.tmp" if run.tmp_path else staged(final)
-        _begin(final, built)
-        with MediaIndex(built, run.media_filter, final) as index:
+        place = staging.place(final)
+        built = run.tmp_path / place.name if run.tmp_path else place
+        with _built(final, built, place), MediaIndex(built, run.media_filter, final) as index:
             for done, found in enumerate(_checked(results), 1):
                 index.put(found.media, found.gone)
                 count += len(found.media)
@@ -220,19 +229,29 @@ def _collected(run: _Run, collect: Callable[[str], _Found], names: Sequence[str]
                 run.on_progress(done, len(names))
         if not count:
             raise PrepareError(_nothing(run, damaged))
-        if built != staged(final):
-            shutil.move(built, staged(final))
         staging.commit(run.root)
     return MediaReport(run.root, count, tuple(damaged))
 
 
-def _begin(final: Path, built: Path) -> None:
+@contextmanager
+def _built(final: Path, built: Path, place: Path) -> Iterator[None]:
+    """A copy `built` of the database, which is at `place` after the block."""
     try:
-        built.unlink(missing_ok=True)
-        if final.exists():
-            shutil.copyfile(final, built)
-    except OSError as reason:
-        raise PrepareError(f"{built} cannot be written: {reason.strerror}") from reason
+        _copy(final, built)
+        yield
+        if built != place:
+            _copy(built, place)
+    finally:
+        if built != place:
+            with suppress(OSError):
+                built.unlink(missing_ok=True)
+
+
+def _copy(old: Path, new: Path) -> None:
+    with writing(new, PrepareError), new.open("xb") as stream:
+        if old.exists():
+            with old.open("rb") as content:
+                shutil.copyfileobj(content, stream)
 
 
 def _checked(results: Iterator[_Found | Exception]) -> Iterator[_Found]:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from energize.errors import DatasetError
-from energize.prepare.staging import Staging, staged
+from energize.prepare.staging import Staging
 from energize.storage.columns import (
     COLUMNS_FOLDER,
     COLUMNS_NAME,
@@ -32,12 +32,12 @@ def measured_before(root: Path) -> dict[str, str]:
     return {} if index is None else index.measured
 
 
-def same_shards(root: Path, names: Iterable[str]) -> bool:
+def same_shards(root: Path, names: Iterable[str], staging: Staging) -> bool:
     """Whether the indexes that are staged say what those do that are there."""
     for name in names:
         index = Path(index_path(str(root / name)))
         try:
-            if index.read_bytes() != staged(index).read_bytes():
+            if index.read_bytes() != staging.place(index).read_bytes():
                 return False
         except FileNotFoundError:
             return False

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import os
 import tarfile
 from collections.abc import Generator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
 from energize.arrays import UInt64Array
-from energize.errors import ShardError
+from energize.errors import PrepareError, ShardError
 from energize.prepare.indexing import key_hashes
 from energize.prepare.parallel import map_in_order
-from energize.prepare.staging import staged, writing
+from energize.storage.new_files import NewFiles, remove_left, writing
 from energize.storage.tar import index_path, scan
 
 
@@ -34,8 +33,13 @@ def make_unique(root: Path, names: Sequence[str], workers: int) -> int:
     together = np.sort(np.concatenate(found))
     if not (together[1:] == together[:-1]).any():
         return 0
-    with closing(_each(map_in_order(_Rename(root), names, workers))) as renamed:
-        return sum(renamed)
+    for folder in dict.fromkeys((root / name).parent for name in names):
+        remove_left(folder)
+    with NewFiles(PrepareError) as copies:  # which removes what killed workers leave
+        copies.add(root / name for name in names)
+        rename = _Rename(root, copies.token)
+        with closing(_each(map_in_order(rename, names, workers))) as renamed:
+            return sum(renamed)
 
 
 def _each(results: Generator[Any]) -> Generator[Any]:
@@ -60,25 +64,23 @@ class _Rename:
     """Writes a shard with its name before those of its members; whether it had to."""
 
     root: Path
+    token: str
 
     def __call__(self, name: str) -> bool:
-        shard, folder = self.root / name, f"{name}/"
-        copy = staged(shard)
-        with writing(shard):
-            try:
-                if not _write(shard, copy, folder):
-                    return False
-                Path(index_path(str(shard))).unlink(missing_ok=True)
-                copy.replace(shard)
-            finally:
-                copy.unlink(missing_ok=True)
-        return True
+        shard = self.root / name
+        with NewFiles(PrepareError, self.token) as copy:
+            with writing(shard, PrepareError), copy.create(shard) as stream:
+                written = _write(shard, stream, f"{name}/")
+            if written:
+                mode = shard.stat().st_mode & 0o777
+                copy.commit(mode, remove=[Path(index_path(str(shard)))])
+        return written
 
 
-def _write(shard: Path, copy: Path, folder: str) -> bool:
+def _write(shard: Path, copy: BinaryIO, folder: str) -> bool:
     """Whether there was anything to write."""
     try:
-        with tarfile.open(shard, "r:") as tar, tarfile.open(copy, "w:") as renamed:
+        with tarfile.open(shard, "r:") as tar, tarfile.open(fileobj=copy, mode="w:") as renamed:
             members = tar.getmembers()
             if all(member.name.startswith(folder) for member in members if member.isreg()):
                 return False
@@ -87,7 +89,6 @@ def _write(shard: Path, copy: Path, folder: str) -> bool:
                 renamed.addfile(_moved(member, folder), data)
     except tarfile.TarError as reason:
         raise ShardError(f"{shard} cannot be read as a tar: {reason}") from reason
-    copy.chmod(os.stat(shard).st_mode & 0o777)
     return True
 
 

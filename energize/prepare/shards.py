@@ -10,7 +10,7 @@ from energize.errors import PrepareError, ShardError
 from energize.prepare.indexing import IndexedShard, ShardIndexer
 from energize.prepare.parallel import map_in_order
 from energize.prepare.sqlite_index import SQLITE_NAME, SqliteIndex
-from energize.prepare.staging import Staging, staged
+from energize.prepare.staging import Staging
 from energize.storage.tar import index_path
 
 Progress = Callable[[int, int], None]
@@ -38,12 +38,12 @@ def index_shards(
         staging.add([database])
     shards: list[IndexedShard] = []
     damaged: list[str] = []
-    results = map_in_order(ShardIndexer(root, keep_samples=sqlite), names, workers)
+    results = map_in_order(ShardIndexer(root, staging.token, keep_samples=sqlite), names, workers)
     on_progress(0, len(names))
     # Workers have to be gone before the caller removes what they staged, after an error too.
     with (
         closing(results),
-        SqliteIndex(staged(database)) if sqlite else nullcontext() as index,
+        SqliteIndex(database, staging.place(database)) if sqlite else nullcontext() as index,
     ):
         for done, shard in enumerate(_without_damaged(results, damaged), 1):
             if shard is not None:

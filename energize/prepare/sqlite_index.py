@@ -13,6 +13,7 @@ from typing import Self
 
 from energize.errors import PrepareError
 from energize.prepare.indexing import IndexedShard
+from energize.storage.new_files import writing
 from energize.storage.nv_meta_files import SQLITE_NAME, UUID_NAME
 
 __all__ = ["SQLITE_NAME", "UUID_NAME", "SqliteIndex"]
@@ -44,21 +45,25 @@ CREATE INDEX idx_sample_parts_full
 
 
 class SqliteIndex:
-    """Writes the database at `path`; shards are numbered as they are added."""
+    """Writes the database that will be `final` at `path`, where nothing is; shards are numbered as
+    they are added.
+    """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, final: Path, path: Path) -> None:
+        self._final = final
         self._path = path
         self._shards = 0
 
     def __enter__(self) -> Self:
+        with writing(self._final, PrepareError):
+            self._path.open("xb").close()
         try:
-            self._path.unlink(missing_ok=True)
             self._database = sqlite3.connect(self._path)
             # A file that gets its name when it is complete needs no protection before.
             self._database.execute("PRAGMA journal_mode = OFF")
             self._database.execute("PRAGMA synchronous = OFF")
             self._database.executescript(_TABLES)
-        except (OSError, sqlite3.Error) as reason:
+        except sqlite3.Error as reason:
             raise self._failed(reason) from reason
         return self
 
@@ -100,6 +105,6 @@ class SqliteIndex:
 
     def _failed(self, reason: Exception) -> PrepareError:
         return PrepareError(
-            f"{self._path} cannot be written: {reason}. Free some space, or prepare without the "
+            f"{self._final} cannot be written: {reason}. Free some space, or prepare without the "
             "SQLite index (training does not read it)"
         )

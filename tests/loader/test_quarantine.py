@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -30,8 +32,9 @@ from energize import (
     WorkerConfig,
 )
 from energize.loader import get_loader
+from energize.loader.listing import ListWriter
 from energize.prepare.jsonl import prepare_jsonl
-from energize.quarantine import Entry, files_of, path_for_rank
+from energize.quarantine import Entry, files_of, path_for_rank, read_entries
 from energize.reading import SamplePlace
 from energize.sources.jsonl import JsonlSource
 from tests.support.datasets import numbers
@@ -328,6 +331,7 @@ import sys, time, pathlib
 sys.path[:0] = {sys.path!r}
 from energize import DataError, ListSource, MapDataset, WorkerConfig
 from energize.loader import get_loader
+from energize.loader.listing import ListWriter
 def fails(item):
     if item % 2:
         raise DataError("odd")
@@ -406,11 +410,31 @@ def test_a_malformed_line_is_named(line, message, tmp_path):
             list(get_loader(numbers(5), **options))
 
 
+@pytest.mark.parametrize("letters", [1, 15, 60])
+def test_half_a_line_of_a_machine_that_stopped_is_taken_back(letters, tmp_path, caplog):
+    file = tmp_path / "bad.jsonl"
+    whole = Entry(SamplePlace("d", "s.tar", 1, "k", None, None), "bad").line
+    file.write_text(whole + whole.replace("s.tar", "t.tar")[:letters])
+    assert [entry.line for entry in read_entries(file)] == [whole]
+    assert "line 2 is half a line; it is passed over" in caplog.text
+    ListWriter(file).close()
+    assert file.read_text() == whole
+
+
+@pytest.mark.parametrize("text", ['{"version": 4', '{"dataset": "a"}', "x"])
+def test_what_is_no_half_line_of_a_list_is_left_alone(text, tmp_path):
+    file = tmp_path / "mine.json"
+    file.write_text(text)
+    with pytest.raises(ConfigError, match=r"mine\.json, line 1"):
+        ListWriter(file)
+    assert file.read_text() == text
+
+
 def test_a_list_that_cannot_be_read(tmp_path):
     with pytest.raises(ConfigError, match=r"there is no list of failed samples at .*none\.jsonl"):
         get_loader(numbers(5), skip_listed=tmp_path / "none.jsonl")
     (tmp_path / "folder").mkdir()
-    with pytest.raises(ConfigError, match="cannot be read: IsADirectoryError"):
+    with pytest.raises(ConfigError, match=r"cannot be read: .*it is a directory"):
         get_loader(numbers(5), skip_listed=tmp_path / "folder")
     (tmp_path / "bytes").write_bytes(b"\xff\xfe")
     with pytest.raises(ConfigError, match="cannot be read: UnicodeDecodeError"):
@@ -439,3 +463,21 @@ def test_parts_of_one_folder_are_told_apart(folder, notes, tmp_path):
     assert read(dataset, skip_listed=path)[0] == failed
     called = set(notes.read_text().split())
     assert called == {f"{n:06d}" for n in range(10)} - set(BAD)
+
+
+def test_a_loader_that_is_forgotten_keeps_no_list_open(tmp_path):
+    bad = tmp_path / "bad.jsonl"
+    loader = get_loader(ListSource(range(9)), quarantine=bad)
+    assert next(iter(loader)) == 0
+    assert str(bad) in open_files()
+    del loader
+    gc.collect()
+    assert str(bad) not in open_files()
+
+
+def open_files() -> set[str]:
+    found = set()
+    for number in os.listdir("/proc/self/fd"):
+        with suppress(OSError):  # that of the list itself
+            found.add(os.readlink(f"/proc/self/fd/{number}"))
+    return found

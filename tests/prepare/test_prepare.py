@@ -363,7 +363,7 @@ def test_killed_in_the_middle(tmp_path, workers):
     folder = unprepared(tmp_path / "ds", counts=(1500,) * 12)
     process = run_prepare(folder, options=f", workers={workers}")
     deadline = time.monotonic() + 60
-    while not list(folder.rglob("*.tar.idx.tmp")) and time.monotonic() < deadline:
+    while not list(folder.rglob("*.tar.idx.*.tmp")) and time.monotonic() < deadline:
         time.sleep(0.001)
     process.send_signal(signal.SIGKILL)
     process.communicate(timeout=60)

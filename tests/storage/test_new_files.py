@@ -1,0 +1,231 @@
+"""Files that others read: never written through a link, never half of them under their names."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from energize.errors import ConfigError, PrepareError
+from energize.prepare import prepare
+from energize.prepare.jsonl import prepare_jsonl
+from energize.storage.new_files import NewFiles, remove_left, temporary, write_new
+from energize.storage.nv_meta import read_info
+from tests.support.tars import unprepared
+
+TOKEN = "0123456789abcdef"
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_a_link_where_it_is_written_is_not_followed(tmp_path):
+    victim = tmp_path / "victim"
+    victim.write_text("mine")
+    final = tmp_path / "a.idx"
+    temporary(final, TOKEN).symlink_to(victim)
+    with (
+        pytest.raises(PrepareError, match=r"a\.idx cannot be written: File exists"),
+        NewFiles(PrepareError, TOKEN) as files,
+    ):
+        files.write(final, b"theirs")
+    assert victim.read_text() == "mine"
+    assert names(tmp_path) == ["victim"]
+
+
+def test_nobody_can_guess_where_it_is_written(tmp_path):
+    places = {NewFiles(PrepareError).place(tmp_path / "a") for _ in range(100)}
+    assert len(places) == 100
+
+
+def test_a_link_with_its_name_is_replaced(tmp_path):
+    victim, file = tmp_path / "victim", tmp_path / "a.json"
+    victim.write_text("mine")
+    file.symlink_to(victim)
+    write_new(file, b"new", ConfigError)
+    assert victim.read_text() == "mine"
+    assert file.read_bytes() == b"new"
+    assert not file.is_symlink()
+
+
+def written(paths, then):
+    with NewFiles(PrepareError) as files:
+        for path in paths:
+            files.write(path, b"new")
+        then(files)
+
+
+def test_files_get_their_names_together_or_none(tmp_path):
+    (tmp_path / "b").mkdir()
+    (tmp_path / "a").write_text("old")
+    with pytest.raises(PrepareError, match=r"b cannot be written: Is a directory"):
+        written([tmp_path / "c", tmp_path / "b"], NewFiles.commit)
+    assert names(tmp_path) == ["a", "b"]
+    with pytest.raises(ZeroDivisionError):
+        written([tmp_path / "a"], lambda files: 1 / 0)
+    assert names(tmp_path) == ["a", "b"]
+    assert (tmp_path / "a").read_text() == "old"
+    written([tmp_path / "a", tmp_path / "c"], NewFiles.commit)
+    assert [(tmp_path / name).read_text() for name in "ac"] == ["new", "new"]
+
+
+def test_only_what_writers_left_is_removed(tmp_path):
+    others = ["a.tmp", "a.energize-0.tmp", f"energize-{TOKEN}.tmp", f"a.energize-{TOKEN}"]
+    for name in [*others, f"a.energize-{TOKEN}.tmp", f"b.energize-{TOKEN}.tmp"]:
+        (tmp_path / name).touch()
+    remove_left(tmp_path, own=TOKEN)
+    assert len(names(tmp_path)) == 6
+    remove_left(tmp_path, of=tmp_path / "b")
+    assert names(tmp_path) == sorted([*others, f"a.energize-{TOKEN}.tmp"])
+    remove_left(tmp_path)
+    assert names(tmp_path) == sorted(others)
+
+
+def test_devices_and_pipes_are_written_to(tmp_path):
+    link = tmp_path / "link"
+    link.symlink_to(os.devnull)
+    write_new(link, b"x", ConfigError)
+    assert link.is_symlink()
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    got = []
+    reader = threading.Thread(target=lambda: got.append(pipe.read_bytes()))
+    reader.start()
+    write_new(pipe, b"hello", ConfigError)
+    reader.join()
+    assert got == [b"hello"]
+    assert names(tmp_path) == ["link", "pipe"]
+
+
+def test_a_full_disk_says_what_is_free(tmp_path):
+    link = tmp_path / "full"
+    link.symlink_to("/dev/full")
+    with pytest.raises(ConfigError, match=r"No space left.*bytes and .* files are free.*make room"):
+        write_new(link, b"x", ConfigError)
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("no/folder/a", "No such file.*make the folder"),
+        ("file/a", "Not a directory.*is no folder"),
+        ("folder", "Is a directory"),
+        ("x" * 240, "name too long.*use a shorter one"),
+        ("a\0b", "NUL"),
+    ],
+    ids=["folder missing", "below a file", "folder", "long", "nul"],
+)
+def test_what_is_wrong_is_told(tmp_path, name, told):
+    (tmp_path / "file").touch()
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(ConfigError, match=told):
+        write_new(tmp_path / name, b"x", ConfigError)
+    assert names(tmp_path) == ["file", "folder"]
+
+
+LOGGED = """
+import json, os, sys
+from energize.prepare import prepare
+log = []
+def logged(name):
+    call = getattr(os, name)
+    def with_log(*args, **kwargs):
+        paths = [os.readlink(f"/proc/self/fd/{p}") if isinstance(p, int) else str(p) for p in args]
+        log.append([name, *paths])
+        return call(*args, **kwargs)
+    setattr(os, name, with_log)
+for name in ("fsync", "replace", "unlink"):
+    logged(name)
+for _ in range(2):
+    del log[:]
+    prepare(sys.argv[1], split_ratios={"train": 1}, workers=1, sqlite=True, overwrite=True)
+print(json.dumps(log))
+"""
+
+
+def test_files_are_on_the_disk_before_they_get_names_and_the_last_one_last(tmp_path):
+    folder = unprepared(tmp_path / "ds")
+    ran = subprocess.run(
+        [sys.executable, "-c", LOGGED, folder], capture_output=True, text=True, check=True
+    )
+    log = [tuple(each) for each in json.loads(ran.stdout)]
+    renamed = [call for call in log if call[0] == "replace"]
+    finals = [final.removeprefix(f"{folder}/") for _, _, final in renamed]
+    assert finals[-1] == ".nv-meta/.info.json"
+    assert {"parts/d0.tar.idx", ".nv-meta/index.sqlite", ".nv-meta/split.yaml"} <= set(finals)
+    first = log.index(renamed[0])
+    for _, made, _ in renamed:
+        assert log.index(("fsync", made)) < first
+    meta, parts = str(folder / ".nv-meta"), str(folder / "parts")
+    gone = log.index(("unlink", f"{meta}/.info.json"))
+    assert gone < log.index(("fsync", meta)) < first
+    last = log.index(renamed[-1])
+    between = log[log.index(renamed[-2]) + 1 : last]
+    assert {("fsync", meta), ("fsync", parts)} == set(between)
+    assert log[last + 1] == ("fsync", meta)
+
+
+def test_a_process_that_is_asked_to_end_takes_back_what_it_wrote(tmp_path):
+    script = (
+        "import pathlib, sys\nfrom energize import write_shards\n"
+        "def waiting():\n"
+        "    yield {'__key__': 'a', 'txt': 'x'}\n"
+        "    print('waiting', flush=True)\n"
+        "    sys.stdin.read()\n"
+        f"write_shards(waiting(), {str(tmp_path / 'ds')!r})"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", script],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout.readline() == "waiting\n"
+        assert len(names(tmp_path / "ds")) == 1
+        process.terminate()
+        _, errors = process.communicate(timeout=60)
+    assert (process.returncode, errors) == (-signal.SIGTERM, "")
+    assert names(tmp_path) == []
+
+
+def test_links_that_somebody_left_in_a_folder_are_not_written_through(tmp_path):
+    folder = unprepared(tmp_path / "ds")
+    victim = tmp_path / "victim"
+    victim.write_text("mine")
+    (folder / ".nv-meta").mkdir()
+    planted = [
+        *(folder / ".nv-meta" / name for name in (".info.json", "split.yaml", "index.sqlite")),
+        *(folder / "parts" / f"d{i}.tar.idx" for i in range(3)),
+    ]
+    for final in planted:
+        final.symlink_to(victim)
+        final.with_name(f"{final.name}.tmp").symlink_to(victim)
+        temporary(final, TOKEN).symlink_to(victim)
+    prepare(folder, split_ratios={"train": 1}, workers=2, sqlite=True, overwrite=True)
+    assert victim.read_text() == "mine"
+    assert not [final for final in planted if final.is_symlink()]
+    assert read_info(folder).shard_counts == {
+        "parts/d0.tar": 3,
+        "parts/d1.tar": 2,
+        "parts/d2.tar": 4,
+    }
+    assert not list(folder.rglob("*.energize-*"))
+
+
+def test_one_process_at_a_time_indexes_a_file_of_lines(tmp_path):
+    file = tmp_path / "a.jsonl"
+    file.write_text("{}\n" * 9)
+    left = temporary(tmp_path / "a.jsonl.idx", TOKEN)
+    left.touch()
+
+    def again(done, total):
+        with pytest.raises(PrepareError, match=r"a\.jsonl is being prepared by another process"):
+            prepare_jsonl(file)
+
+    assert prepare_jsonl(file, on_progress=again) == 9
+    assert names(tmp_path) == ["a.jsonl", "a.jsonl.idx"]
