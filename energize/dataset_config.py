@@ -14,11 +14,13 @@ from energize.flavors.jsonl.crude_jsonl_dataset import CrudeJsonlDatasetFactory
 from energize.flavors.webdataset.standard_webdataset import StandardWebdatasetFactory
 from energize.samples.crude import CrudeSample
 from energize.samples.registry import sample_type_named
+from energize.storage.faults import own_errors
 from energize.storage.nv_meta import CRUDE, read_dataset_yaml
 from energize.task_encoder.folder_code import loading_code
 from energize.topology import WorkerConfig
 
 
+@own_errors
 def get_dataset_from_config(
     path: str | os.PathLike[str],
     *,

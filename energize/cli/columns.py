@@ -97,9 +97,9 @@ class AskedColumns:
         """Raises `ConfigError` for options `given` that would prepare the folder again."""
         if any(given):
             raise ConfigError(
-                f"{self.path} is prepared already, so --column only adds columns to it, and "
-                "splits, sample types, fields and media are not looked at: leave these options "
-                "out, or give --force-overwrite to prepare it again"
+                f"{self.path} is prepared already, so --column only adds columns to it, as "
+                "--checksums adds checksums, and splits, sample types, fields and media are not "
+                "looked at: leave these options out, or give --force-overwrite to prepare it again"
             )
 
 

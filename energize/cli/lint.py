@@ -23,7 +23,9 @@ from energize.cli.showing import show_lines, show_note
 from energize.dataset import IndexedDataset
 from energize.errors import DatasetNotFoundError, EmptyDatasetError, EnergizeError, SplitError
 from energize.metadataset import Leaf
+from energize.metadataset.nodes import JoinedLeaf
 from energize.prepare.checking_columns import check_columns
+from energize.prepare.checking_shards import check_lines, check_shards
 from energize.prepare.parallel import default_workers
 from energize.storage.nv_meta import read_info, read_splits
 from energize.task_encoder.decoding import SampleDecoder
@@ -99,6 +101,7 @@ def lint(
         console.print(f"{name}: {counted_text(samples[number], 'sample')}, {told}", markup=False)
         if not is_jsonl(leaf.path):
             _tell_repeated(found, name, dataset, np.concatenate(hashes[number]))
+    _tell_shards(found, parts, parallel or default_workers(), progress=progress)
     _tell_columns(found, parts, parallel or default_workers(), progress=progress)
     found.samples = sum(samples)
     _conclude(found, show_all=show_all)
@@ -171,6 +174,43 @@ def _tell_repeated(
     more = [f"and {len(same) - _KEYS_SHOWN} more"] if len(same) > _KEYS_SHOWN else []
     told = f"{name}: {counted_text(len(same), 'sample')} with the key of another one"
     found.tell("\n  ".join([told, *places, *more]))
+
+
+def _tell_shards(
+    found: _Findings,
+    parts: dict[str, tuple[Leaf, IndexedDataset[Any]]],
+    workers: int,
+    *,
+    progress: bool,
+) -> None:
+    """Shards that are not those that were prepared, and samples that changed since."""
+    for path in dict.fromkeys(path for leaf, _ in parts.values() for path in _paths(leaf)):
+        if is_jsonl(path):
+            for fault in check_lines(path):
+                found.tell(fault)
+            continue
+        with progress_bar(found.console, "Checking shards", shown=progress) as advance:
+            checked = check_shards(path, workers, advance)
+        for fault in checked.faults:
+            found.tell(fault)
+        if checked.unrecorded:
+            show_note(
+                found.console,
+                f"{path}: {checked.unrecorded} of {checked.shards} shards have no record of what "
+                "was prepared, so that one that is replaced is not always seen; write it with: "
+                f"energize prepare --tar-index-only {path}",
+            )
+        elif checked.without_checksums < checked.shards:
+            show_note(
+                found.console,
+                f"{path}: checksums of {checked.shards - checked.without_checksums} of "
+                f"{checked.shards} shards were compared with their samples",
+            )
+
+
+def _paths(leaf: Leaf) -> list[Path]:
+    """The folders that a leaf is read from."""
+    return [e.leaf.path for e in leaf.parts] if isinstance(leaf, JoinedLeaf) else [leaf.path]
 
 
 def _tell_columns(

@@ -19,7 +19,7 @@ from energize.cli.asking import (
     ask_ratios,
     ask_sample_type,
 )
-from energize.cli.columns import asked_columns, show_measured
+from energize.cli.columns import AskedColumns, asked_columns, show_measured
 from energize.cli.contents import is_folder, is_jsonl
 from energize.cli.options import parse_field_map, parse_patterns, parse_ratios
 from energize.cli.prepare_media import collected, media_filter
@@ -27,6 +27,7 @@ from energize.cli.progress import progress_bar
 from energize.cli.showing import show_config, show_note, show_samples, show_splits
 from energize.errors import ConfigError
 from energize.metadataset.loader import prepare_metadataset
+from energize.prepare.checksums import prepare_checksums
 from energize.prepare.discovery import find_shards
 from energize.prepare.fields import check_choice
 from energize.prepare.first_look import look_at
@@ -50,6 +51,8 @@ class _Choices:
     field_map: Mapping[str, str] | None
     overwrite: bool
     typed: bool
+    exclude: str | None
+    skip_unreadable: bool
 
     @classmethod
     def parsed(
@@ -58,9 +61,7 @@ class _Choices:
         patterns: Sequence[str] | None,
         sample_type: str | None,
         field_map: str | None,
-        *,
-        overwrite: bool,
-        typed: bool,
+        *others: Any,
     ) -> _Choices:
         """Those of options as they are typed."""
         return cls(
@@ -68,8 +69,7 @@ class _Choices:
             _maybe(parse_patterns, patterns or None),
             sample_type,
             _maybe(parse_field_map, field_map),
-            overwrite,
-            typed,
+            *others,
         )
 
     def options(self) -> dict[str, Any]:
@@ -80,6 +80,8 @@ class _Choices:
             "sample_type": self.sample_type,
             "field_map": self.field_map,
             "overwrite": self.overwrite,
+            "exclude": self.exclude,
+            "skip_unreadable": self.skip_unreadable,
         }
 
 
@@ -94,6 +96,7 @@ def prepare(
     split_ratio: opt.SplitRatio = None,
     split_parts: opt.SplitParts = None,
     exclude: opt.Exclude = None,
+    skip_unreadable: opt.SkipUnreadable = False,
     shuffle_tars: opt.ShuffleTars = False,
     sample_type: opt.SampleType = None,
     field_map: opt.FieldMap = None,
@@ -107,6 +110,7 @@ def prepare(
     num_workers: opt.NumWorkers = None,
     column: opt.Columns = None,
     column_default: opt.ColumnDefaults = None,
+    checksums: opt.Checksums = False,
     media_by_glob: opt.MediaByGlob = None,
     media_by_header: opt.MediaByHeader = False,
     media_by_extension: opt.MediaByExtension = False,
@@ -123,34 +127,39 @@ def prepare(
         raise ConfigError("only folders have metadata of media; for it alone use prepare-media")
     columns = asked_columns(path, column, column_default)
     if not is_folder(path):
-        _prepare_file(console, path, progress=progress)
+        _prepare_file(console, path, checksums=checksums, progress=progress)
         return
     given = split_ratio, split_parts, sample_type, field_map
-    if columns and is_prepared(path) and not (force_overwrite or tar_index_only):
+    if (columns or checksums) and is_prepared(path) and not (force_overwrite or tar_index_only):
         columns.check_alone(*given, exclude, media)
-        columns.measure(console, num_workers, progress=progress)
-        console.print("Done")
+        _add(console, path, columns, num_workers, checksums=checksums, progress=progress)
         return
-    choices = _Choices.parsed(*given, overwrite=force_overwrite, typed=not skip_dataset_yaml)
+    passed = (force_overwrite, not skip_dataset_yaml, exclude, skip_unreadable)
+    choices = _Choices.parsed(*given, *passed)
     if not tar_index_only:
-        choices = _chosen(console, path, exclude, choices, may_ask=not non_interactive)
-    with progress_bar(console, "Indexing shards", shown=progress) as on_progress:
-        report = prepare_folder(
-            path,
-            **choices.options(),
-            exclude=exclude,
-            dataset_yaml=dataset_yaml_name,
-            shuffle_shards=shuffle_tars,
-            workers=num_workers,
-            sqlite=sqlite or media is not None,
-            tar_index_only=tar_index_only,
-            fix_duplicates=fix_duplicates,
-            columns=columns.columns,
-            column_defaults=columns.defaults,
-            on_progress=on_progress,
-        )
-    _show(console, report)
+        choices = _chosen(console, path, choices, may_ask=not non_interactive)
+    _index(
+        console,
+        path,
+        choices,
+        progress,
+        dataset_yaml=dataset_yaml_name,
+        shuffle_shards=shuffle_tars,
+        workers=num_workers,
+        sqlite=sqlite or media is not None,
+        tar_index_only=tar_index_only,
+        fix_duplicates=fix_duplicates,
+        columns=columns.columns,
+        column_defaults=columns.defaults,
+        checksums=checksums,
+    )
     _end(console, path, media, num_workers, tmp_path, progress=progress)
+
+
+def _index(console: Console, path: Path, choices: _Choices, progress: bool, **options: Any) -> None:
+    with progress_bar(console, "Indexing shards", shown=progress) as on_progress:
+        report = prepare_folder(path, **choices.options(), **options, on_progress=on_progress)
+    _show(console, report)
 
 
 def _end(
@@ -172,7 +181,26 @@ def _end(
         raise typer.Exit(1)
 
 
-def _prepare_file(console: Console, path: Path, *, progress: bool) -> None:
+def _add(
+    console: Console,
+    path: Path,
+    columns: AskedColumns,
+    workers: int | None,
+    *,
+    checksums: bool,
+    progress: bool,
+) -> None:
+    """Checksums and columns for a folder that is prepared."""
+    if checksums:
+        with progress_bar(console, "Reading shards", shown=progress) as on_progress:
+            report = prepare_checksums(path, workers=workers, on_progress=on_progress)
+        console.print(f"Wrote checksums of {report.samples:,} samples, {report.bytes:,} bytes")
+    if columns:
+        columns.measure(console, workers, progress=progress)
+    console.print("Done")
+
+
+def _prepare_file(console: Console, path: Path, *, checksums: bool, progress: bool) -> None:
     """Index a file of JSON lines; or write down the joins of a metadataset, if it has any."""
     if not is_jsonl(path):
         if path.suffix not in (".yaml", ".yml"):
@@ -180,17 +208,20 @@ def _prepare_file(console: Console, path: Path, *, progress: bool) -> None:
                 f"{path} is a file, and neither a .jsonl file nor a metadataset .yaml; of tar "
                 "shards give the folder"
             )
+        if checksums:
+            raise ConfigError(
+                f"{path}: --checksums is for folders of shards and .jsonl files; write those of "
+                "each dataset of a metadataset by itself"
+            )
         prepare_metadataset(path)
         console.print("Done")
         return
     with progress_bar(console, "Indexing lines", shown=progress) as on_progress:
-        count = prepare_jsonl(path, on_progress=on_progress)
+        count = prepare_jsonl(path, checksums=checksums, on_progress=on_progress)
     console.print(f"Done. Found {count} samples.")
 
 
-def _chosen(
-    console: Console, path: Path, exclude: str | None, choices: _Choices, *, may_ask: bool
-) -> _Choices:
+def _chosen(console: Console, path: Path, choices: _Choices, *, may_ask: bool) -> _Choices:
     """The choices, complete: what was not given is asked for, where somebody may be asked.
 
     Raises `ConfigError` that names the options for all that is missing.
@@ -203,7 +234,7 @@ def _chosen(
         return choices
     prepared = is_prepared(path) and not choices.overwrite
     try:
-        return _completed(Dialogue(console, sys.stdin.isatty()), path, exclude, choices)
+        return _completed(Dialogue(console, sys.stdin.isatty()), path, choices)
     except AnswersEndedError as question:
         needed = [*(["--force-overwrite"] if prepared else []), *missing]
         raise ConfigError(
@@ -222,14 +253,14 @@ def _missing(choices: _Choices) -> list[str]:
     return missing
 
 
-def _completed(dialogue: Dialogue, path: Path, exclude: str | None, choices: _Choices) -> _Choices:
+def _completed(dialogue: Dialogue, path: Path, choices: _Choices) -> _Choices:
     """The choices with what was missing asked for."""
     prepared = is_prepared(path) and not choices.overwrite
     mapped = choices.sample_type in (None, CRUDE) or choices.field_map is not None
     if mapped and not (prepared or _missing(choices)):
         return choices
     console = dialogue.console
-    names = find_shards(path, exclude)
+    names = find_shards(path, choices.exclude, skip_unreadable=choices.skip_unreadable).names
     console.print(f"Found {len(names):,} shards, from {names[0]} to {names[-1]}", markup=False)
     if prepared:
         if not dialogue.confirm("It is prepared already. Prepare it again?", proposal=False):

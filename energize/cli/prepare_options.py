@@ -22,6 +22,10 @@ SplitParts = Annotated[
 Exclude = Annotated[
     str | None, typer.Option(help="Leave out shards in whose name this REGEX is found.")
 ]
+SkipUnreadable = Annotated[
+    bool,
+    typer.Option("--skip-unreadable", help="Go on without folders and shards that cannot be read."),
+]
 ShuffleTars = Annotated[
     bool, typer.Option("--shuffle-tars", help="Shuffle the shards before the ratio cuts them.")
 ]
@@ -80,6 +84,14 @@ Columns = Annotated[
 ColumnDefaults = Annotated[
     list[str] | None,
     typer.Option("--column-default", help="NAME=VALUE, for samples without a value: tokens=1."),
+]
+Checksums = Annotated[
+    bool,
+    typer.Option(
+        "--checksums",
+        help="Write a checksum of each sample, for get_train_dataset(checksums=True) and lint. Of "
+        "a folder that is prepared, they are all that is written.",
+    ),
 ]
 ForceOverwrite = Annotated[
     bool, typer.Option("--force-overwrite", help="Prepare a folder again without asking.")

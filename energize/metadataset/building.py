@@ -21,6 +21,7 @@ from energize.metadataset.shares import leaves_of
 from energize.numbers import checked_whole
 from energize.order.stages.faults import stage_label
 from energize.order.stages.plan import Stage, StagePlan
+from energize.storage.faults import own_errors
 from energize.task_encoder.decoding_as import decoding_as
 from energize.task_encoder.encoder import DefaultTaskEncoder, TaskEncoder
 from energize.task_encoder.folder_code import loading_code
@@ -47,6 +48,7 @@ Encoders = Encoder[T_batch] | Mapping[type[Any], Encoder[T_batch]]
 """One task encoder for all samples, or one for each sample type."""
 
 
+@own_errors
 def get_train_dataset(
     path: GivenMix,
     *,
@@ -64,6 +66,7 @@ def get_train_dataset(
     level: Cost | ItemCost | None = None,
     global_batch_size: int | None = None,
     level_buffer_size: int | None = None,
+    checksums: bool = False,
     **older: Any,
 ) -> Dataset[T_batch]:
     """Batches for training, from a prepared folder or a metadataset file: shuffled, without end.
@@ -99,6 +102,10 @@ def get_train_dataset(
     field maps, and `trust_code=[folder, ...]` lets those run that a folder brings along: see
     `LoadingCode`. Without it nothing of a folder is ever run.
 
+    With `checksums` every sample is compared, as it is read, with the checksum that `energize
+    prepare --checksums` wrote for it; one that differs is a damaged sample. All folders have to
+    have them.
+
     `dataset_config`, `split_config`, `subflavors`, `subset` and `sample_weight` are those of an
     entry of a metadataset that names `path`. Older arguments of Energon say how samples are decoded
     (`auto_decode`, `image_decode`, `av_decode`, `video_decode_audio`, see `SampleDecoder`), or have
@@ -116,6 +123,7 @@ def get_train_dataset(
         shuffle_buffer_size,
         max_samples_per_sequence,
         shuffle_over_epochs_multiplier,
+        checksums,
     )
     own = builds(encoder, "build_train_datasets")
     mixer = Mixer(
@@ -162,6 +170,7 @@ def _trained(
     return stream.with_worker_config(mixer.worker_config)
 
 
+@own_errors
 def get_val_dataset(
     path: GivenMix,
     *,
@@ -172,6 +181,7 @@ def get_val_dataset(
     packing_buffer_size: int | None = None,
     limit: int | None = None,
     task_encoder: Encoders[T_batch] | None = None,
+    checksums: bool = False,
     **older: Any,
 ) -> Dataset[T_batch]:
     """Batches for validation: every sample once, in stored order, the same in every epoch and run.
@@ -179,7 +189,7 @@ def get_val_dataset(
     The parts of a metadataset follow one another, whatever their weights. The last batch is short
     unless `batch_drop_last`. `limit` says what is read: the first `limit` batches, counted over all
     ranks, so that what is validated does not depend on their number (Energon counts them on each
-    rank).
+    rank). `checksums` are those of `get_train_dataset`.
 
     Raises what `get_train_dataset` raises.
     """
@@ -188,8 +198,9 @@ def get_val_dataset(
     encoder = decoding_as("get_val_dataset", task_encoder, older)
     own = builds(encoder, "build_val_datasets")
     encoder_of = _chooser(None if own else encoder)
+    order = replace(STORED, checksums=checksums)
     mixer = Mixer(
-        STORED, encoder_of, batch_size, batch_drop_last, packing_buffer_size, worker_config, code
+        order, encoder_of, batch_size, batch_drop_last, packing_buffer_size, worker_config, code
     )
     if own:
         return validated_by(encoder, path, split_part, mixer, limit=limit)
@@ -201,6 +212,7 @@ def get_val_dataset(
     return _limited(_joined(streams), limit).with_worker_config(worker_config)
 
 
+@own_errors
 def get_val_datasets(
     path: GivenMix,
     *,
@@ -211,18 +223,20 @@ def get_val_datasets(
     packing_buffer_size: int | None = None,
     limit: int | None = None,
     task_encoder: Encoders[T_batch] | None = None,
+    checksums: bool = False,
     **older: Any,
 ) -> list[tuple[Dataset[T_batch], Leaf]]:
     """One validation dataset for each folder of a metadataset, each with the leaf it was made from.
 
     `leaf.path`, `leaf.split_part` and `leaf.subflavors` say which folder it is. `limit` counts for
-    each. Raises what `get_train_dataset` raises.
+    each, `checksums` are those of `get_train_dataset`, whose errors it raises.
     """
     path = asked_for(path, split_part, older)
     code = loading_code(older)
     encoder_of = _chooser(decoding_as("get_val_datasets", task_encoder, older))
+    order = replace(STORED, checksums=checksums)
     mixer = Mixer(
-        STORED, encoder_of, batch_size, batch_drop_last, packing_buffer_size, worker_config, code
+        order, encoder_of, batch_size, batch_drop_last, packing_buffer_size, worker_config, code
     )
     datasets: list[tuple[Dataset[T_batch], Leaf]] = []
     node = _validated(path, split_part)

@@ -47,11 +47,13 @@ class ReadingOrder:
     shuffle_buffer_size: int | None = None
     max_samples_per_sequence: int | None = None
     shuffle_over_epochs_multiplier: int | None = 1
+    checksums: bool = False
+    """Whether every sample is compared with its checksum; no order depends on it."""
 
     def source(self, leaf: Leaf) -> Dataset[Any]:
         """The raw samples of a leaf."""
         options = leaf.config.options
-        source: Dataset[Any] = source_of(leaf, self.seed)
+        source: Dataset[Any] = source_of(leaf, self.seed, checksums=self.checksums)
         over_epochs = combined_multiplier(
             combined_multiplier(
                 self.shuffle_over_epochs_multiplier, leaf.shuffle_over_epochs_multiplier
@@ -95,24 +97,31 @@ STORED = ReadingOrder(shuffle_over_epochs_multiplier=None)
 """As stored, the same in every epoch."""
 
 
-def source_of(leaf: Leaf, seed: int = 0) -> Leaves:
+def source_of(leaf: Leaf, seed: int = 0, *, checksums: bool = False) -> Leaves:
     """The raw samples of a leaf as they are stored; of a join, tuples of them."""
     with place_noted(leaf.place):
-        source = _whole(leaf, seed)
+        source = _whole(leaf, seed, checksums)
         if leaf.subset is not None:
             source = source.part(*leaf.subset.bounds(source.stored_count))
         return source if leaf.chosen is None else PropertySource(source, leaf.chosen)
 
 
-def _whole(leaf: Leaf, seed: int) -> WebdatasetSource | JsonlSource | JoinedSource:
+def _whole(leaf: Leaf, seed: int, checksums: bool) -> WebdatasetSource | JsonlSource | JoinedSource:
     if isinstance(leaf, JoinedLeaf):
-        parts = [cast("WebdatasetSource", source_of(each.leaf)) for each in leaf.parts]
+        parts = [
+            cast("WebdatasetSource", source_of(each.leaf, checksums=checksums))
+            for each in leaf.parts
+        ]
         nonmatch = [each.nonmatch for each in leaf.parts[1:]]
         return JoinedSource(*parts, nonmatch=nonmatch, cache=leaf.cache, seed=seed)
     if leaf.is_jsonl:
-        return JsonlSource(leaf.path, seed=seed)
+        return JsonlSource(leaf.path, checksums=checksums, seed=seed)
     return WebdatasetSource(
-        leaf.path, split_part=leaf.split_part, split_config=leaf.split_file, seed=seed
+        leaf.path,
+        split_part=leaf.split_part,
+        split_config=leaf.split_file,
+        checksums=checksums,
+        seed=seed,
     )
 
 

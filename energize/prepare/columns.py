@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from energize.prepare.measures import Value, how_text, named
 from energize.prepare.measuring import Piece, Progress, measure_shards
 from energize.prepare.older_columns import measured_before
 from energize.prepare.parallel import default_workers
-from energize.prepare.staging import Staging, staged, writing
+from energize.prepare.staging import Staging
 from energize.storage.columns import (
     COLUMNS_FOLDER,
     COLUMNS_NAME,
@@ -32,6 +32,8 @@ from energize.storage.columns import (
     read_columns,
     values_file,
 )
+from energize.storage.faults import os_errors_as
+from energize.storage.new_files import writing
 from energize.storage.nv_meta import read_info
 
 How = str | Callable[[dict[str, Any]], Any]
@@ -52,6 +54,7 @@ class ColumnsReport:
     notes: tuple[str, ...] = ()
 
 
+@os_errors_as(PrepareError, what="cannot be used")
 def prepare_columns(
     path: str | os.PathLike[str],
     columns: Mapping[str, How],
@@ -219,10 +222,10 @@ def _stage(
     """Stage the values, then what says of them: the last to get its name. Returns notes."""
     columns = {}
     for name, column in made.items():
-        file = values_file(name, column.values)
+        file = values_file(name, column.values, column.categories)
         final = staging.folder / file
         staging.add([final])
-        with writing(final), staged(final).open("wb") as stream:
+        with writing(final, PrepareError), staging.place(final).open("xb") as stream:
             np.save(stream, column.values, allow_pickle=False)
         columns[name] = StoredColumn(
             file, str(column.values.dtype), column.categories, measured[name]
@@ -246,7 +249,8 @@ def _remove_older(root: Path) -> None:
     used = set() if index is None else {column.file for column in index.columns.values()}
     for file in (root / COLUMNS_FOLDER).glob("*.npy"):
         if file.name not in used:
-            file.unlink(missing_ok=True)
+            with suppress(OSError):  # nobody reads it any more, so it may stay
+                file.unlink(missing_ok=True)
 
 
 def _silent(done: int, total: int) -> None:

@@ -67,7 +67,7 @@ class FirstLook:
             return ""
         try:
             value = json.loads(_read(self.shard, part, part.size))
-        except ValueError as reason:
+        except (ValueError, RecursionError) as reason:
             return f"{part.name} is not JSON: {reason}"
         for depth, key in enumerate(access.keys):
             here = PartAccess(access.part, access.keys[:depth])
@@ -109,7 +109,7 @@ def _preview(shard: Path, part: Part) -> str:
 def _keys(data: bytes) -> tuple[str, ...]:
     try:
         content = json.loads(data)
-    except ValueError:
+    except (ValueError, RecursionError):
         return ()
     return tuple(content) if isinstance(content, dict) else ()
 

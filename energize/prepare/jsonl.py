@@ -9,9 +9,12 @@ from array import array
 from collections.abc import Callable
 from pathlib import Path
 
-from energize.errors import DatasetNotFoundError, PrepareError
-from energize.prepare.staging import staged, writing
-from energize.storage.indexed_jsonl import jsonl_index_path
+from energize.errors import DatasetNotFoundError, PrepareError, ShardError
+from energize.prepare.checksums import checksums_between
+from energize.prepare.staging import locked
+from energize.storage.faults import os_errors_as
+from energize.storage.indexed_jsonl import jsonl_checksums_path, jsonl_index_path
+from energize.storage.new_files import remove_left, write_new
 
 _SHOWN = 20
 _REPORTED_BYTES = 4 * 1024 * 1024
@@ -26,8 +29,17 @@ _STARTS = {
 Progress = Callable[[int, int], None]
 
 
-def prepare_jsonl(path: str | os.PathLike[str], *, on_progress: Progress | None = None) -> int:
+@os_errors_as(PrepareError, what="cannot be used")
+def prepare_jsonl(
+    path: str | os.PathLike[str],
+    *,
+    checksums: bool = False,
+    on_progress: Progress | None = None,
+) -> int:
     """Write the index `PATH.idx` of a `.jsonl` file; returns how many samples it has.
+
+    With `checksums` also `PATH.crc`, a checksum of each sample, with which it is compared where it
+    is read with `JsonlSource(checksums=True)`, `get_train_dataset(checksums=True)`, and by lint.
 
     Every line that is not blank is a sample and has to be a JSON object; all of them are parsed.
     The index appears when it is complete; on any error what was there stays. `on_progress` is
@@ -43,17 +55,28 @@ def prepare_jsonl(path: str | os.PathLike[str], *, on_progress: Progress | None 
     2
     """
     file = _checked(Path(path))
-    offsets = _offsets(file, on_progress or _silent)
-    index = Path(jsonl_index_path(str(file)))
-    made = staged(index).with_suffix(f".{os.getpid()}.tmp")
-    with writing(index):
-        try:
-            made.write_bytes(offsets.tobytes())
-            made.chmod(stat.S_IMODE(file.stat().st_mode) & 0o666 | 0o600)
-            made.replace(index)
-        finally:
-            made.unlink(missing_ok=True)
+    lock = locked(file)
+    try:
+        index = Path(jsonl_index_path(str(file)))
+        remove_left(index.parent, of=index)
+        offsets = _offsets(file, on_progress or _silent)
+        mode = stat.S_IMODE(file.stat().st_mode) & 0o666 | 0o600
+        if checksums:
+            _write_checksums(file, offsets[1:], mode)
+        write_new(index, offsets.tobytes(), PrepareError, mode)
+    finally:
+        os.close(lock)
     return len(offsets) - 1
+
+
+def _write_checksums(file: Path, stops: array[int], mode: int) -> None:
+    path = Path(jsonl_checksums_path(str(file)))
+    remove_left(path.parent, of=path)
+    try:
+        data = checksums_between(str(file), stops)
+    except (OSError, ShardError) as reason:
+        raise PrepareError(f"{reason}; no checksums were written") from reason
+    write_new(path, data, PrepareError, mode)
 
 
 def _checked(path: Path) -> Path:

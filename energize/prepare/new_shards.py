@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
-import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +13,12 @@ from PIL import Image
 from energize.errors import ConfigError, PrepareError
 from energize.late import webdataset
 from energize.numbers import checked_whole
-from energize.prepare.staging import locked, staged, writing
+from energize.prepare.checksums import sample_checksums
+from energize.prepare.staging import locked
+from energize.storage.new_files import NewFiles, remove_left, writing
+from energize.storage.shard_records import checksums_path
+from energize.storage.stopping import taken_back_when_stopped
+from energize.storage.tar import scan
 
 
 def write_shards(
@@ -24,16 +27,19 @@ def write_shards(
     *,
     samples_per_shard: int = 1000,
     pattern: str = "shard-%06d.tar",
+    checksums: bool = False,
 ) -> list[Path]:
     """Write samples into tar shards of a new folder, ready for `prepare`; the paths of the shards.
 
     A sample is a dict of its unique `__key__` and its parts by name. Parts are bytes, taken as they
     are, text, or what webdataset encodes by the name of the part: a PIL image or an array as `jpg`
     or `png`, anything of dicts and lists as `json`, a number as `cls`. Names that begin with `_`
-    are left out. The same samples give the same bytes.
+    are left out. The same samples give the same bytes. With `checksums` those of each sample are
+    written beside the shards, as `prepare_checksums` does later; `prepare` takes them over.
 
     Shards get their names together, after the last sample. On any error, one that `samples` raises
-    too, all that was written is removed; a process that is killed leaves files named `*.tmp`.
+    too, and when the process is asked to end, all that was written is removed; what a process left
+    that was killed, the next that writes to the folder removes.
 
     Raises `PrepareError` naming a sample without a key or parts, a key that occurs twice or holds a
     dot or a slash, a part that cannot be encoded, a folder that is not empty, a file that cannot be
@@ -58,12 +64,14 @@ def write_shards(
             f"{type(folder).__name__}"
         )
     root = Path(folder).absolute()
-    with _new_folder(root):
-        count = _write(samples, root, pattern, per_shard)
+    with taken_back_when_stopped(), _new_folder(root), NewFiles(PrepareError) as files:
+        count = _write(samples, root, pattern, per_shard, files)
         shards = [root / (pattern % number) for number in range(-(-count // per_shard))]
-        for shard in shards:
-            with writing(shard):
-                staged(shard).rename(shard)
+        for shard in shards if checksums else ():
+            made = files.place(shard)
+            data = sample_checksums(str(made), scan(made))
+            files.write(Path(checksums_path(str(shard))), data)
+        files.commit()
     return shards
 
 
@@ -82,12 +90,14 @@ def _check_pattern(pattern: str) -> None:
 @contextmanager
 def _new_folder(root: Path) -> Iterator[None]:
     """The empty folder `root`, held; when the block raises, it is as it was before."""
-    made = not root.exists()
-    with writing(root):
+    with writing(root, PrepareError):
+        made = not root.exists()
         root.mkdir(parents=True, exist_ok=True)
-        lock = locked(root)
+    lock = locked(root)
     try:
-        found = next(root.iterdir(), None)
+        remove_left(root)
+        with writing(root, PrepareError):
+            found = next(root.iterdir(), None)
         if found is not None:
             raise PrepareError(
                 f"{root} is not empty: there is {found.name}; shards are written to a new folder, "
@@ -96,27 +106,25 @@ def _new_folder(root: Path) -> Iterator[None]:
         try:
             yield
         except BaseException:
-            with contextlib.suppress(OSError):
-                for path in [*root.glob("*.tar"), *root.glob("*.tar.tmp")]:
-                    path.unlink()
-                if made:
+            if made:
+                with suppress(OSError):
                     root.rmdir()
             raise
     finally:
         os.close(lock)
 
 
-def _write(samples: Iterable[Mapping[str, Any]], root: Path, pattern: str, per_shard: int) -> int:
+def _write(
+    samples: Iterable[Mapping[str, Any]],
+    root: Path,
+    pattern: str,
+    per_shard: int,
+    files: NewFiles,
+) -> int:
     """Write shards under temporary names; the number of samples."""
     encode = webdataset.writer.make_encoder(True)
-    # What webdataset takes for a URL or a command is a folder here: the path is absolute.
-    names = f"{root}/".replace("%", "%%") + staged(Path(pattern)).name
-    with writing(root):
-        # Names and numbers of any length are what this form of tar has room for.
-        form = {"mtime": 0, "format": "GNU_FORMAT", "encoder": False}
-        writer = webdataset.ShardWriter(names, per_shard, math.inf, verbose=0, **form)
     keys: set[str] = set()
-    try:
+    with ExitStack() as open_shard:
         for number, sample in enumerate(samples):
             key = _checked_key(sample, number)
             if key in keys:
@@ -125,17 +133,32 @@ def _write(samples: Iterable[Mapping[str, Any]], root: Path, pattern: str, per_s
                 )
             keys.add(key)
             encoded = _encoded(sample, encode, f"sample {number}, {key!r}")
-            with writing(Path(writer.fname)):
-                writer.write({"__key__": key} | encoded)
+            shard = root / (pattern % (number // per_shard))
+            if number % per_shard == 0:
+                open_shard.close()
+                tar = open_shard.enter_context(_tar(files, shard))
+            with writing(shard, PrepareError):
+                tar.write({"__key__": key} | encoded)
         if not keys:
             raise PrepareError(f"there are no samples to write to {root}")
-        with writing(Path(writer.fname)):
-            writer.finish()
-    except BaseException:
-        with contextlib.suppress(OSError):
-            writer.finish()
-        raise
     return len(keys)
+
+
+@contextmanager
+def _tar(files: NewFiles, shard: Path) -> Iterator[Any]:
+    with writing(shard, PrepareError):
+        stream = files.create(shard)
+    # Names and numbers of any length are what this form of tar has room for.
+    tar = webdataset.TarWriter(stream, mtime=0, format="GNU_FORMAT", encoder=False)
+    try:
+        yield tar
+        with writing(shard, PrepareError):
+            tar.close()
+            stream.close()
+    finally:  # what could not be written has been told of
+        for each in (tar, stream):
+            with suppress(OSError):
+                each.close()
 
 
 def _checked_key(sample: object, number: int) -> str:

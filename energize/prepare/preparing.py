@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import uuid
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from energize.errors import DatasetError, PrepareError, ShardError
 from energize.numbers import checked_whole
+from energize.prepare.checksums import prepare_checksums
 from energize.prepare.columns import How, prepare_columns
 from energize.prepare.discovery import find_shards, named_shards
 from energize.prepare.duplicates import check_unique
@@ -20,12 +21,14 @@ from energize.prepare.indexing import IndexedShard
 from energize.prepare.measures import Value, named
 from energize.prepare.older_columns import COLUMNS, keep_columns, lost_columns, same_shards
 from energize.prepare.parallel import default_workers
+from energize.prepare.records import stage_records
 from energize.prepare.renaming import make_unique
 from energize.prepare.report import PrepareReport
 from energize.prepare.shards import Progress, index_shards
 from energize.prepare.splitting import Parts, split, split_notes
 from energize.prepare.sqlite_index import SQLITE_NAME, UUID_NAME
 from energize.prepare.staging import Staging
+from energize.storage.faults import os_errors_as
 from energize.storage.nv_meta import (
     META_FOLDER,
     Info,
@@ -37,8 +40,12 @@ from energize.storage.nv_meta import (
 )
 from energize.storage.nv_meta_files import INFO_NAMES, is_prepared
 from energize.storage.read_only_sqlite import ReadOnlyDatabase
+from energize.storage.tar_headers import END_MARK
+
+_PADDING = 1024 * 1024
 
 
+@os_errors_as(PrepareError, what="cannot be used")
 def prepare(
     path: str | Path,
     *,
@@ -59,17 +66,22 @@ def prepare(
     fix_duplicates: bool = False,
     columns: Mapping[str, How] | None = None,
     column_defaults: Mapping[str, Value] | None = None,
+    checksums: bool = False,
+    skip_unreadable: bool = False,
     on_progress: Progress | None = None,
 ) -> PrepareReport:
     """Index the tar shards below the folder `path`, so that energize and Energon read it.
 
-    Writes a `.tar.idx` beside each shard and `.info.json`, `split.yaml`, `dataset.yaml` into
-    `.nv-meta`; with `sqlite` also `index.sqlite` and `index.uuid`. All files appear together when
-    the last shard has been read; on any error before, none does, and what was there stays. A
-    process killed in between leaves a folder that counts as not prepared.
+    Writes a `.tar.idx` beside each shard, and into `.nv-meta` `.info.json`, `split.yaml`,
+    `dataset.yaml` and `shards.json`, by which readers know the shards again; with `sqlite` also
+    `index.sqlite` and `index.uuid`. All files appear together when the last shard has been read; on
+    any error before, none does, and what was there stays. A process killed in between leaves a
+    folder that counts as not prepared.
 
     `shards` names them (`["parts/{0..9}.tar"]`, relative to `path`); without it all below are taken
-    that the regular expression `exclude` is not found in. Splits are whole shards, given by exactly
+    that the regular expression `exclude` is not found in. What cannot be looked into (a link to a
+    disk that is not mounted, a folder that may not be entered, a shard that may not be read) is an
+    error, or with `skip_unreadable` left out and noted. Splits are whole shards, given by exactly
     one of `split_ratios` ({"train": 8, "val": 2}; shards in order, or shuffled by `seed` with
     `shuffle_shards`) and `split_patterns` (regular expressions, {"val": ["val-.*"]}). `sample_type`
     is the name of a sample type, or "CrudeWebdataset"; without it no `dataset.yaml` is written.
@@ -77,7 +89,8 @@ def prepare(
     other names for the two files. `tar_index_only` writes the index of a prepared folder again.
     `fix_duplicates` writes the shards themselves anew when keys of one stand in another too, with
     the shard's name before those of its members (`parts/0.tar/cat.jpg`). `columns` are measured
-    when the folder is prepared, see `prepare_columns`, which adds them to one that is.
+    when the folder is prepared, see `prepare_columns`, which adds them to one that is; so does
+    `prepare_checksums` with what `checksums` writes.
 
     Raises `PrepareError` naming damaged shards, repeated keys, a split without shards, a field
     without its part or its key in the JSON there, a folder that is prepared already (unless
@@ -93,14 +106,24 @@ def prepare(
     (1, {'train': ('shard-000000.tar',)}, {'text': 'txt'})
     """
     run = _Run(
-        Path(path), _checked_workers(workers), sqlite, on_progress or _silent, fix_duplicates
+        Path(path),
+        _checked_workers(workers),
+        sqlite,
+        on_progress or _silent,
+        fix_duplicates,
+        checksums,
     )
     measured = dict(columns or {})
     _ = list(named(measured))  # what is wrong with them is found before shards are read
     if tar_index_only:
-        return _with_columns(_rebuild_index(run, measured), run, measured, column_defaults)
+        return _with_more(_rebuild_index(run, measured), run, measured, column_defaults)
     check_choice(sample_type, field_map)
-    names = find_shards(run.root, exclude) if shards is None else named_shards(run.root, shards)
+    found = (
+        find_shards(run.root, exclude, skip_unreadable=skip_unreadable)
+        if shards is None
+        else named_shards(run.root, shards)
+    )
+    names = found.names
     splits = split(names, split_ratios, split_patterns, seed if shuffle_shards else None)
     if is_prepared(run.root) and not overwrite:
         raise PrepareError(
@@ -110,7 +133,8 @@ def prepare(
     _check_keys(run.root / names[0], field_map or {})
     choice = _Choice(sample_type, field_map, dataset_yaml, split_config)
     report = _prepare(run, names, splits, choice, measured)
-    return _with_columns(report, run, measured, column_defaults)
+    report = replace(report, notes=(*found.notes, *report.notes))
+    return _with_more(report, run, measured, column_defaults)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +144,7 @@ class _Run:
     sqlite: bool
     on_progress: Progress
     fix_duplicates: bool
+    checksums: bool
 
     def index(self, names: Sequence[str], staging: Staging, *, sqlite: bool) -> list[IndexedShard]:
         """The indexed shards, whose keys are unique."""
@@ -136,6 +161,11 @@ class _Run:
             staging.write(UUID_NAME, str(uuid.uuid4()))
         return shards
 
+    def record(self, shards: Sequence[IndexedShard], staging: Staging) -> tuple[str, ...]:
+        """Stage what is known of the shards; notes, but for what is written again."""
+        lost = stage_records(staging, self.root, shards)
+        return () if self.checksums else lost
+
 
 @dataclass(frozen=True, slots=True)
 class _Choice:
@@ -145,13 +175,15 @@ class _Choice:
     split_name: str
 
 
-def _with_columns(
+def _with_more(
     report: PrepareReport,
     run: _Run,
     columns: Mapping[str, How],
     defaults: Mapping[str, Value] | None,
 ) -> PrepareReport:
-    """The report with what measuring the columns has to say."""
+    """The report with what measuring the columns has to say; when checksums are written too."""
+    if run.checksums:
+        prepare_checksums(run.root, workers=run.workers, on_progress=run.on_progress)
     if not columns:
         return report
     try:
@@ -185,11 +217,13 @@ def _prepare(
         staging.write(choice.split_name, dump_splits(Splits(splits), choice.split_name))
         if config is not None:
             staging.write(choice.file_name, dump_dataset_yaml(config))
+        lost = (*lost, *run.record(shards, staging))
         # Last, because this is the file that makes the folder a prepared one.
         staging.write(INFO_NAMES[0], dump_info(Info(counts)))
         staging.commit(run.root / names[0], remove=(COLUMNS, *INFO_NAMES, SQLITE_NAME, UUID_NAME))
     notes = (
         *([f"{renamed} shards were written anew, with keys of their own"] if renamed else []),
+        *_end_notes(shards),
         *split_notes(names, splits),
         *field_notes(config, parts, sum(counts.values())),
         *lost,
@@ -215,13 +249,32 @@ def _rebuild_index(run: _Run, columns: Mapping[str, How]) -> PrepareReport:
                     f"{counts[shard.name]}: the shard was changed. Prepare the whole folder again, "
                     "without --tar-index-only"
                 )
-        if same_shards(run.root, counts):
+        lost = (*lost, *run.record(shards, staging))
+        if same_shards(run.root, counts, staging):
             keep_columns(run.root, staging)
             staging.commit(run.root / next(iter(counts)))
         else:
             lost = (*lost, *lost_columns(run.root, columns))
             staging.commit(run.root / next(iter(counts)), remove=(COLUMNS,))
-    return PrepareReport(run.root, counts, _parts(shards), notes=lost)
+    return PrepareReport(run.root, counts, _parts(shards), notes=(*_end_notes(shards), *lost))
+
+
+def _end_notes(shards: Sequence[IndexedShard]) -> Iterator[str]:
+    """What is odd about the ends of shards: they may be parts of others."""
+    cut = [each for each in shards if each.record.size - each.end < END_MARK]
+    if cut:
+        yield (
+            f"{len(cut)} of {len(shards)} shards end without an end mark, {cut[0].name} for "
+            f"example after {cut[0].record.size:,} bytes: if copying or writing them was cut off, "
+            "samples are missing. Compare them with where they come from"
+        )
+    padded = [each for each in shards if each.record.size - each.end > _PADDING]
+    if padded:
+        yield (
+            f"{len(padded)} of {len(shards)} shards have nothing but zeros after their end mark, "
+            f"{padded[0].name} for example {padded[0].record.size - padded[0].end:,} bytes: if "
+            "these were to be overwritten by samples, they are missing"
+        )
 
 
 def _lost_media(root: Path) -> tuple[str, ...]:

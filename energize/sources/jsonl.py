@@ -12,13 +12,14 @@ import numpy as np
 
 from energize.arrays import Int64Array
 from energize.describing import digest
-from energize.errors import ColumnError, DatasetNotFoundError, EmptyDatasetError
+from energize.errors import ColumnError, DataError, DatasetNotFoundError, EmptyDatasetError
 from energize.reading import Failed, SamplePlace
 from energize.sources.field_columns import FieldSource
 from energize.sources.row_files import parsed_row
 from energize.sources.sharded import read_by_file
 from energize.sources.window import Window, narrowed
-from energize.storage.indexed_jsonl import IndexedJsonl
+from energize.storage.faults import own_errors
+from energize.storage.indexed_jsonl import ChangedLine, IndexedJsonl
 
 _PARSED_AT_ONCE = 4096
 
@@ -30,11 +31,14 @@ class JsonlSource(FieldSource[dict[str, Any]]):
     file's name, `__index__` i, and `json` the bytes of its line, which `SampleLoader` decodes. So
     crude samples have the parsed value as `json`, and field maps read `json[caption]`.
 
+    With `checksums` every line is compared with the checksum that `energize prepare --checksums`
+    wrote for it; one that differs is a `Failed` with a `DataError`.
+
     Opening looks at the index's ends only. The identity, and with it every order, depends on the
     file's name and the number of samples, not on the folder. There are no splits.
 
-    Raises `DatasetNotFoundError`, `NotPreparedError` without an index, `ShardError` when the file
-    was changed after it was indexed, and `EmptyDatasetError`.
+    Raises `DatasetNotFoundError`, `NotPreparedError` without an index or checksums that are asked
+    for, `ShardError` when the file was changed after it was indexed, and `EmptyDatasetError`.
 
     >>> import tempfile
     >>> from energize.prepare.jsonl import prepare_jsonl
@@ -47,16 +51,37 @@ class JsonlSource(FieldSource[dict[str, Any]]):
 
     path: Path
     samples: int
+    stored_bytes: int
+    checksums: bool
     window: Window | None
 
-    def __init__(self, path: str | os.PathLike[str], *, seed: int = 0, occurrence: int = 0) -> None:
+    @own_errors
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        checksums: bool = False,
+        seed: int = 0,
+        occurrence: int = 0,
+    ) -> None:
         file = Path(path)
         if not file.is_file():
             raise DatasetNotFoundError(f"{file} does not exist, or is no file")
-        samples = IndexedJsonl(str(file)).count()
+        indexed = IndexedJsonl(str(file))
+        samples = indexed.count()
         if samples == 0:
             raise EmptyDatasetError(f"{file} has no samples")
-        self._freeze(path=file, samples=samples, window=None, seed=seed, occurrence=occurrence)
+        if checksums:
+            indexed.check_checksums(samples)
+        self._freeze(
+            path=file,
+            samples=samples,
+            stored_bytes=indexed.size,
+            checksums=checksums,
+            window=None,
+            seed=seed,
+            occurrence=occurrence,
+        )
 
     def part(self, start: int, stop: int) -> Self:
         """The same source with the samples from `start` to before `stop` only, which keep their
@@ -88,6 +113,10 @@ class JsonlSource(FieldSource[dict[str, Any]]):
     @cached_property
     def name(self) -> str:
         return self.path.name
+
+    @property
+    def record(self) -> str:
+        return digest(self.stored_bytes)
 
     @property
     def run_length(self) -> int:
@@ -138,7 +167,7 @@ class JsonlSource(FieldSource[dict[str, Any]]):
         return read_by_file(indices + self._bounds[0], _in_one_file, self._read_lines)
 
     def _read_lines(self, _: int, numbers: Sequence[int]) -> list[dict[str, Any] | Failed]:
-        found = zip(numbers, self._file.lines(numbers), strict=True)
+        found = self._file.verified(numbers) if self.checksums else self._file.lines(numbers)
         return [
             {
                 "__key__": str(number),
@@ -147,8 +176,21 @@ class JsonlSource(FieldSource[dict[str, Any]]):
                 "__index__": number,
                 "json": text,
             }
-            for number, text in found
+            if type(text) is bytes
+            else self._changed(number, text)
+            for number, text in zip(numbers, found, strict=True)
         ]
+
+    def _changed(self, number: int, line: ChangedLine | bytes) -> Failed:
+        where = f"{self.path}, sample {number}"
+        return Failed(
+            DataError(
+                f"{where}: its checksum is {line[0]:08x}, and was {line[1]:08x} when checksums "
+                "were written: the line has changed since. Copy the file again from its origin; "
+                f"or, if it is meant to be so: energize prepare --checksums {self.path}"
+            ),
+            where,
+        )
 
     @cached_property
     def _file(self) -> IndexedJsonl:

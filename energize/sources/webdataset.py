@@ -14,19 +14,18 @@ import numpy as np
 from energize.arrays import Int64Array
 from energize.columns import Column
 from energize.describing import digest
-from energize.errors import ConfigError, DataError, DatasetError, EmptyDatasetError, ShardError
+from energize.errors import ConfigError, DatasetError, EmptyDatasetError, NotPreparedError
 from energize.reading import Failed, SamplePlace
 from energize.sources.base import Source
 from energize.sources.prepared_columns import PreparedColumns
+from energize.sources.shard_reader import ShardReader, place_in
 from energize.sources.sharded import read_by_file
 from energize.sources.webdataset_split import read_split
 from energize.storage.columns import column_command
+from energize.storage.faults import own_errors
 from energize.storage.files import OpenFiles
 from energize.storage.indexed_tar import IndexedTar
-from energize.storage.tar import first_key, members, split_name
-
-_HEAD = 8192
-"""Bytes of a sample in which its key is looked for."""
+from energize.storage.shard_records import ShardRecord
 
 
 class WebdatasetSource(Source[dict[str, Any]]):
@@ -38,13 +37,17 @@ class WebdatasetSource(Source[dict[str, Any]]):
     the shard).
 
     Opening reads `.nv-meta` only; memory and time do not depend on the number of samples. A shard
-    is opened when a sample of it is first asked for. Samples named by `exclude` in the split file
-    do not exist here. The identity, and with it every order, depends on the folder's name, the
-    shards and the split part, not on where the folder is mounted.
+    is opened when a sample of it is first asked for, and compared with what preparing wrote down of
+    it (`.nv-meta/shards.json`, see `docs/integrity.md`). With `checksums` every sample is compared
+    with the checksum that `energize prepare --checksums` wrote for it; one that differs is damaged.
+    Samples named by `exclude` in the split file do not exist here. The identity, and with it every
+    order, depends on the folder's name, the shards and the split part, not on where the folder is
+    mounted.
 
-    Raises `DatasetNotFoundError`, `NotPreparedError`, `SplitError` or `EmptyDatasetError` when it
-    is made. Reading raises `ShardError` when a shard is missing, cut off or not the one that was
-    indexed; a single damaged sample is a `Failed` with a `DataError`.
+    Raises `DatasetNotFoundError`, `NotPreparedError` (also without checksums that are asked for),
+    `SplitError` or `EmptyDatasetError` when it is made. Reading raises `ShardError` when a shard is
+    missing, cut off or not the one that was prepared; a single damaged sample is a `Failed` with a
+    `DataError`.
 
     >>> import tempfile, webdataset
     >>> from energize.prepare import prepare
@@ -66,17 +69,24 @@ class WebdatasetSource(Source[dict[str, Any]]):
     window: tuple[int, int] | None
     """Of the samples of `shards`, excluded ones too, the first and the one after the last; None for
     all."""
+    records: tuple[ShardRecord, ...] | None
+    """What preparing saw of each of the shards; None where it did not write that down."""
+    checksums: bool
 
+    @own_errors
     def __init__(
         self,
         path: str | os.PathLike[str],
         *,
         split_part: str = "train",
         split_config: str | None = None,
+        checksums: bool = False,
         seed: int = 0,
         occurrence: int = 0,
     ) -> None:
         split = read_split(Path(path), split_part, split_config)
+        if checksums:
+            _check_checksums(Path(path), split.names, split.records)
         self._freeze(
             path=Path(path),
             split_part=split_part,
@@ -85,6 +95,8 @@ class WebdatasetSource(Source[dict[str, Any]]):
             counts=split.counts,
             excluded=split.excluded,
             window=None,
+            records=split.records,
+            checksums=checksums,
             seed=seed,
             occurrence=occurrence,
         )
@@ -116,6 +128,7 @@ class WebdatasetSource(Source[dict[str, Any]]):
             counts=self.counts[first : last + 1],
             excluded=excluded,
             window=(start - before, stop - before),
+            records=None if self.records is None else self.records[first : last + 1],
         )
 
     @cached_property
@@ -166,6 +179,12 @@ class WebdatasetSource(Source[dict[str, Any]]):
     def name(self) -> str:
         return self.path.absolute().name
 
+    @cached_property
+    def record(self) -> str | None:
+        if self.records is None:
+            return None
+        return digest([each.of_shard for each in self.records])
+
     @property
     def run_length(self) -> int:
         return max(1, self.count // len(self.shards))
@@ -189,7 +208,7 @@ class WebdatasetSource(Source[dict[str, Any]]):
             key = self._key(shard, number)
         except DatasetError:
             key = None
-        return self._place(self._tar(shard), number, key)
+        return place_in(f"{self._root}/{self.shards[shard]}", number, key)
 
     @property
     def location(self) -> str:
@@ -239,77 +258,25 @@ class WebdatasetSource(Source[dict[str, Any]]):
         return [self._key(shard, number) for shard, number in located]
 
     def _key(self, shard: int, number: int) -> str | None:
-        tar = self._tar(shard)
-        starts, stops = tar.ranges([number])
-        head, _ = next(tar.read(starts, [min(stops[0], starts[0] + _HEAD)]))
-        return first_key(head)
+        return self._reader(shard).key(number)
 
     def read(self, indices: Int64Array) -> list[dict[str, Any] | Failed]:
         return read_by_file(self._stored(indices), self._located, self._read_shard)
 
     def _read_shard(self, shard: int, numbers: Sequence[int]) -> list[dict[str, Any] | Failed]:
         """Samples of one shard, numbers ascending."""
-        tar = self._tar(shard)
-        if not self._checked[shard]:
-            tar.check()
-            self._checked[shard] = True
-        starts, stops = tar.ranges(numbers)
-        found = tar.read(starts, stops)
-        samples: list[dict[str, Any] | Failed] = []
-        for number, start, stop, (data, at) in zip(numbers, starts, stops, found, strict=True):
-            sample = self._parsed(shard, number, data, at, at + stop - start)
-            if sample is None:
-                samples.append(self._damaged(tar, number, data[at : at + stop - start]))
-            else:
-                samples.append(sample)
-        return samples
+        return self._reader(shard).read(numbers)
 
-    def _parsed(
-        self, shard: int, number: int, data: bytes, start: int, stop: int
-    ) -> dict[str, Any] | None:
-        """The sample whose files are `data[start:stop]`; None when they are not those of one."""
-        sample: dict[str, Any] = {
-            "__key__": None,
-            "__dataset__": self._root,
-            "__shard__": self.shards[shard],
-            "__index__": number,
-        }
-        key = None
-        try:
-            found = members(data, self.shards[shard], start, stop)
-        except ShardError:
-            return None
-        for name, offset, size, _ in found:
-            split = split_name(name)
-            if split is None:
-                continue
-            if key is None:
-                key = sample["__key__"] = split[0]
-            if split[0] != key or split[1] in sample:
-                return None
-            sample[split[1]] = data[offset : offset + size]
-        return None if key is None else sample
-
-    def _damaged(self, tar: IndexedTar, number: int, data: bytes) -> Failed:
-        """Why a sample could not be parsed; `ShardError` when the index is of another shard."""
-        where = self._place(tar, number, first_key(data))
-        try:
-            found = [split_name(each.name) for each in members(data, where)]
-        except ShardError as damage:
-            if not tar.agrees():
-                raise tar.disagreement(f"at most places no sample starts ({damage})") from damage
-            return Failed(DataError(str(damage)), where)
-        names = [each for each in found if each is not None]
-        keys = sorted({key for key, _ in names})
-        if len(keys) != 1:
-            raise tar.disagreement(f"by the index sample {number} has the keys {keys}")
-        return Failed(
-            DataError(
-                f"{where}: the sample has one part twice, or one with a reserved name: "
-                f"{[part for _, part in names]}; remove it and pack the shard again"
-            ),
-            where,
-        )
+    def _reader(self, shard: int) -> ShardReader:
+        """What reads a shard; it is compared with its index when this process first asks for it."""
+        reader = self._readers.get(shard)
+        if reader is None:
+            name, count = self.shards[shard], self.counts[shard]
+            record = None if self.records is None else self.records[shard]
+            tar = IndexedTar(self._files, f"{self._root}/{name}", count, record)
+            reader = ShardReader(tar, name, self._root, checksums=self.checksums)
+            self._readers[shard] = reader
+        return reader
 
     def _stored(self, indices: Int64Array) -> Int64Array:
         """Samples as they are numbered in the shards, with the excluded ones."""
@@ -321,12 +288,6 @@ class WebdatasetSource(Source[dict[str, Any]]):
         """The shard of each sample and its number in it."""
         shards = np.searchsorted(self._firsts, stored, side="right") - 1
         return shards, stored - self._firsts[shards]
-
-    def _tar(self, shard: int) -> IndexedTar:
-        return IndexedTar(self._files, f"{self._root}/{self.shards[shard]}", self.counts[shard])
-
-    def _place(self, tar: IndexedTar, number: int, key: str | None) -> str:
-        return f"{tar.path}, sample {'' if key is None else f'{key!r} '}(index {number})"
 
     @cached_property
     def _root(self) -> str:
@@ -353,6 +314,21 @@ class WebdatasetSource(Source[dict[str, Any]]):
         return OpenFiles()
 
     @cached_property
-    def _checked(self) -> bytearray:
-        """Which shards have been compared with their index in this process."""
-        return bytearray(len(self.shards))
+    def _readers(self) -> dict[int, ShardReader]:
+        """Those of the shards that this process has read from."""
+        return {}
+
+
+def _check_checksums(
+    path: Path, shards: Sequence[str], records: Sequence[ShardRecord] | None
+) -> None:
+    """Raises `NotPreparedError` unless there are checksums of all shards."""
+    known = dict(zip(shards, records or (), strict=False))
+    without = [
+        shard for shard in shards if shard not in known or known[shard].checksums_crc is None
+    ]
+    if without:
+        raise NotPreparedError(
+            f"{path} has no checksums of {len(without)} of its {len(shards)} shards, {without[0]} "
+            f"for example; write them with: energize prepare --checksums {path}"
+        )

@@ -2,20 +2,24 @@
 
 The index of a file of n samples, `name.jsonl.idx`, is n + 1 offsets, unsigned 64-bit little-endian:
 where the line of each sample starts, and the size of the file. Blank lines belong to the sample
-before them, those at the start to the first one.
+before them, those at the start to the first one. The checksums, `name.jsonl.crc` where they were
+asked for, are of each sample the CRC-32 of these bytes, unsigned 32-bit little-endian.
 """
 
 from __future__ import annotations
 
-import errno
 import struct
+import zlib
 from collections.abc import Sequence
+from typing import NamedTuple, TypeVar
 
 from energize.errors import NotPreparedError, ShardError
+from energize.storage.faults import told
 from energize.storage.files import LocalFile, OpenFiles
 
 _ENTRY = 8
 _RANGE = struct.Struct("<2Q")
+_CHECKSUM = struct.Struct("<I")
 
 
 def jsonl_index_path(path: str) -> str:
@@ -25,6 +29,25 @@ def jsonl_index_path(path: str) -> str:
     'texts/a.jsonl.idx'
     """
     return f"{path}.idx"
+
+
+def jsonl_checksums_path(path: str) -> str:
+    """Where the checksums of a file of JSON lines lie.
+
+    >>> jsonl_checksums_path("texts/a.jsonl")
+    'texts/a.jsonl.crc'
+    """
+    return f"{path}.crc"
+
+
+T = TypeVar("T", bound="bytes | ChangedLine")
+
+
+class ChangedLine(NamedTuple):
+    """What there is of a sample whose checksum is not what was written."""
+
+    found: int
+    expected: int
 
 
 class IndexedJsonl:
@@ -37,6 +60,11 @@ class IndexedJsonl:
     def __init__(self, path: str) -> None:
         self.path = path
         self._files = OpenFiles()
+
+    @property
+    def size(self) -> int:
+        """The bytes of the file."""
+        return self._file(self.path).size
 
     def count(self) -> int:
         """How many samples there are, by an index that fits the file."""
@@ -51,8 +79,49 @@ class IndexedJsonl:
             raise self._disagreement(f"the index is of a file of {end} bytes, this one has {size}")
         return count - 1
 
+    def check_checksums(self, count: int) -> None:
+        """Raises `NotPreparedError` where there are no checksums of so many samples."""
+        command = f"energize prepare --checksums {self.path}"
+        try:
+            size = self._files.get(jsonl_checksums_path(self.path)).size
+        except FileNotFoundError as error:
+            raise NotPreparedError(
+                f"{self.path} has no checksums; write them with: {command}"
+            ) from error
+        except OSError as error:
+            raise ShardError(told(error, jsonl_checksums_path(self.path))) from error
+        if size != count * _CHECKSUM.size:
+            raise NotPreparedError(
+                f"{jsonl_checksums_path(self.path)} has {size} bytes, and the checksums of {count} "
+                f"samples have {count * _CHECKSUM.size}; write them again with: {command}"
+            )
+
+    def verified(self, numbers: Sequence[int]) -> list[bytes | ChangedLine]:
+        """As `lines`, with checksums compared."""
+        found = self._file(jsonl_checksums_path(self.path)).read_ranges(
+            [number * _CHECKSUM.size for number in numbers],
+            [(number + 1) * _CHECKSUM.size for number in numbers],
+        )
+        expected = [_CHECKSUM.unpack_from(data, at)[0] for data, at in found]
+        lines: list[bytes | ChangedLine] = []
+        for number, text, crc in zip(numbers, self._stored(numbers), expected, strict=True):
+            now = zlib.crc32(memoryview(text)[1 if number else 0 :])
+            lines.append(text.strip() if now == crc else ChangedLine(now, crc))
+        return self._one_each(numbers, lines)
+
     def lines(self, numbers: Sequence[int]) -> list[bytes]:
         """The JSON of these samples, numbers ascending, without what is around it."""
+        return self._one_each(numbers, [text.strip() for text in self._stored(numbers)])
+
+    def _one_each(self, numbers: Sequence[int], lines: list[T]) -> list[T]:
+        """The same lines, none of which is more than a line."""
+        for number, line in zip(numbers, lines, strict=True):
+            if b"\n" in line:
+                raise self._disagreement(f"several lines are where sample {number} is said to be")
+        return lines
+
+    def _stored(self, numbers: Sequence[int]) -> list[bytes]:
+        """The bytes of these samples as they are stored, and, but of the first, the one before."""
         file, index = self._file(self.path), self._index()
         entries = index.read_ranges(
             [number * _ENTRY for number in numbers],
@@ -76,7 +145,7 @@ class IndexedJsonl:
                 raise ShardError(f"{self.path}: cut off while it was read; copy it again")
             if start and text[:1] != b"\n":
                 raise self._disagreement(f"no line starts where sample {number} does")
-            texts.append(text.strip())
+            texts.append(text)
         return texts
 
     def _index(self) -> LocalFile:
@@ -89,23 +158,16 @@ class IndexedJsonl:
                 f"{self.path} has no index {path}; write it with: energize prepare {self.path}"
             ) from error
         except OSError as error:
-            raise self._unreadable(path, error) from error
+            raise ShardError(told(error, path)) from error
 
     def _file(self, path: str) -> LocalFile:
         try:
             return self._files.get(path)
         except OSError as error:
-            raise self._unreadable(path, error) from error
+            raise ShardError(told(error, path)) from error
 
     def _entry(self, index: LocalFile, number: int) -> int:
         return int.from_bytes(index.read(number * _ENTRY, _ENTRY), "little")
-
-    def _unreadable(self, path: str, error: OSError) -> ShardError:
-        remedy = {
-            errno.ENOENT: "restore it",
-            errno.EMFILE: "let the process open more with `ulimit -n`",
-        }.get(error.errno or 0, "make it readable")
-        return ShardError(f"{path}: cannot be read ({error.strerror}); {remedy}")
 
     def _disagreement(self, what: str) -> ShardError:
         return ShardError(

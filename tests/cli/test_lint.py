@@ -113,6 +113,9 @@ def test_repeated_keys_of_a_shard_that_was_copied(tmp_path):
     folder = captions(tmp_path / "web", 40)
     shutil.copy(folder / "shard-000.tar", folder / "shard-001.tar")
     shown = run("lint", folder, code=1)
+    assert "shard-001.tar is not the shard that was prepared" in shown
+    (folder / ".nv-meta/shards.json").unlink()  # as of a folder that Energon prepared
+    shown = run("lint", folder, code=1)
     assert "Fault:" in shown
     assert "10 samples with the key of another one" in shown
     assert (

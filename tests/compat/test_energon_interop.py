@@ -192,8 +192,21 @@ def test_both_write_the_same_files(folder, sample_type, shuffle):
         described_database(folder, made.pop(".nv-meta/index.sqlite")) for made in (ours, theirs)
     ]
     assert databases[0] == databases[1]
+    assert ".nv-meta/shards.json" not in theirs
+    ours.pop(".nv-meta/shards.json")
     assert ours == theirs
     assert f"{ONE_SHARD}.idx" in ours
+
+
+@pytest.mark.parametrize("folder", ["gnu"], indirect=True)
+def test_what_energize_wrote_of_shards_fits_when_energon_prepares_them_again(folder):
+    energize_prepares(folder, "CaptioningSample", checksums=True)
+    energon_prepares(folder, "CaptioningSample", "--force-overwrite")
+    for split in ("train", "val", "test"):
+        source = WebdatasetSource(folder, split_part=split, checksums=True)
+        assert source.record is not None
+        assert loaded_by_energize(folder, split) == expected(folder, split)
+        assert len(list(source)) == len(expected(folder, split))
 
 
 @pytest.mark.parametrize("folder", ["gnu"], indirect=True)

@@ -23,6 +23,7 @@ from energize.errors import (
 from energize.prepare.checking_columns import check_columns
 from energize.prepare.measures import measure_of
 from energize.storage.columns import COLUMNS_FOLDER, read_columns
+from tests.support.columns import revalued
 from tests.support.energon import run_energon
 from tests.support.shards import packed
 
@@ -266,10 +267,7 @@ def test_checking_finds_what_is_not_so(tmp_path):
     assert check_columns(folder, 2, silent) == check_columns(folder, 1, silent)
     checked = check_columns(folder, 1, silent)
     assert (checked.faults, checked.unchecked) == ((), ("f",))
-    file = folder / COLUMNS_FOLDER / read_columns(folder).columns["a"].file
-    values = np.load(file)
-    values[[8, 9]] += 5
-    np.save(file, values)
+    revalued(folder, "a", {8: 13, 9: 14})
     [fault] = check_columns(folder, 2, silent).faults
     assert "of 2 of 20 samples" in fault
     assert "shard-000001.tar, sample 1: 13, and now 8" in fault

@@ -46,9 +46,11 @@ class CrudeJsonlDatasetFactory(SourceFactory[CrudeSample]):
         max_samples_per_sequence: int | None = None,
         subset: Subset | None = None,
         part_filter: Any = None,
+        checksums: bool = False,
     ) -> None:
         self.path = Path(path)
         self.paths = [self.path]
+        self.checksums = checksums
         self.subflavors = dict(subflavors or {})
         super().__init__(
             training=training,
@@ -61,15 +63,16 @@ class CrudeJsonlDatasetFactory(SourceFactory[CrudeSample]):
         )
 
     @staticmethod
-    def prepare_dataset(path: str | os.PathLike[str]) -> int:
-        """Write the index of a `.jsonl` file; returns how many samples it has.
+    def prepare_dataset(path: str | os.PathLike[str], *, checksums: bool = False) -> int:
+        """Write the index of a `.jsonl` file, and its checksums if asked; returns how many samples
+        it has.
 
         Raises what `energize.prepare.jsonl.prepare_jsonl` raises.
         """
-        return prepare_jsonl(Path(path))
+        return prepare_jsonl(Path(path), checksums=checksums)
 
     def _stored(self, seed: int) -> JsonlSource:
-        return JsonlSource(self.path, seed=seed)
+        return JsonlSource(self.path, checksums=self.checksums, seed=seed)
 
     def _loading(self) -> SampleLoader[CrudeSample]:
         return SampleLoader(sample_type=CrudeSample, subflavors=self.subflavors)

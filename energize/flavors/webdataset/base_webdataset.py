@@ -28,7 +28,8 @@ class BaseWebdatasetFactory(SourceFactory[T_co], WebdatasetPreparator):
     A subclass sets `__sample_type__` and makes a sample of the raw one in `load_sample`. What is
     read is shuffled where `training`, over `shuffle_over_epochs` passes at once (None: not at all,
     -1: drawn with replacement), in runs of at most `max_samples_per_sequence` samples; else it is
-    as stored. `part_filter` says which parts are read at all, `subset` which samples.
+    as stored. `part_filter` says which parts are read at all, `subset` which samples. With
+    `checksums` every sample is compared with the one that `energize prepare --checksums` wrote.
 
     Raises `ConfigError` without `__sample_type__`, and what `WebdatasetSource` raises.
     """
@@ -48,6 +49,7 @@ class BaseWebdatasetFactory(SourceFactory[T_co], WebdatasetPreparator):
         subset: Subset | None = None,
         split_config: str | None = None,
         part_filter: PartFilter | None = None,
+        checksums: bool = False,
     ) -> None:
         if getattr(self, "__sample_type__", None) is None:
             raise ConfigError(f"{type(self).__name__}: set the class attribute __sample_type__")
@@ -57,6 +59,7 @@ class BaseWebdatasetFactory(SourceFactory[T_co], WebdatasetPreparator):
         self.split_part = split_part
         self.split_config = split_config
         self.part_filter = part_filter
+        self.checksums = checksums
         super().__init__(
             training=training,
             worker_config=worker_config,
@@ -68,7 +71,11 @@ class BaseWebdatasetFactory(SourceFactory[T_co], WebdatasetPreparator):
 
     def _stored(self, seed: int) -> WebdatasetSource:
         return WebdatasetSource(
-            self.path, split_part=self.split_part, split_config=self.split_config, seed=seed
+            self.path,
+            split_part=self.split_part,
+            split_config=self.split_config,
+            checksums=self.checksums,
+            seed=seed,
         )
 
     def _loading(self) -> Callable[[dict[str, Any]], T_co]:

@@ -35,6 +35,7 @@ class WebdatasetPreparator:
         media_filter: MediaFilterConfig | None = None,
         fix_duplicates: bool = False,
         index_sqlite_tmp_path: str | os.PathLike[str] | None = None,
+        checksums: bool = False,
     ) -> set[str]:
         """Index the shards `paths` of the folder `parent_path`; returns the parts they have.
 
@@ -42,7 +43,8 @@ class WebdatasetPreparator:
         with braces; splits are pairs of a name and a ratio, or of a name and a pattern (a name may
         come several times); shards are shuffled before they are cut by ratios, unless
         `shuffle_seed` is None. A folder that is prepared already is prepared anew. No dataset.yaml
-        is written. `media_filter` adds the metadata of images, videos and sounds to the index.
+        is written. `media_filter` adds the metadata of images, videos and sounds to the index,
+        `checksums` writes one of each sample, as `energize.prepare_checksums` does.
 
         Raises what `energize.prepare` raises.
         """
@@ -63,6 +65,7 @@ class WebdatasetPreparator:
             overwrite=True,
             tar_index_only=tar_index_only,
             fix_duplicates=fix_duplicates,
+            checksums=checksums,
             on_progress=shown_by(progress_fn),
         )
         if media_filter is not None:
