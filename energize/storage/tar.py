@@ -4,22 +4,28 @@ from __future__ import annotations
 
 import os
 import sys
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
 from energize.errors import ShardError
 from energize.storage.files import LocalFile
+from energize.storage.plain_headers import plain_members
+from energize.storage.shard_records import ends_crc
 from energize.storage.tar_headers import BLOCK, Member, TarWalk, is_header
 
 __all__ = [
+    "NAME_BYTES",
     "Member",
     "Part",
     "ScannedSample",
     "ShardScan",
     "compression",
     "first_key",
+    "has_key",
     "index_path",
     "members",
     "scan",
@@ -34,6 +40,10 @@ _MAGIC = {
     b"\x04\x22\x4d\x18": ("lz4", "lz4 -d"),
 }
 _AFTER_END = 1024 * 1024
+_OTHER_KINDS = frozenset(b"LKxXg")
+
+NAME_BYTES = 3 * BLOCK
+"""Bytes of a tar in which the name of the next file is: a long one takes two blocks more."""
 
 
 def members(data: bytes, where: str, start: int = 0, stop: int | None = None) -> list[Member]:
@@ -44,6 +54,9 @@ def members(data: bytes, where: str, start: int = 0, stop: int | None = None) ->
     checksums, and payloads.
     """
     end = len(data) if stop is None else stop
+    plain = plain_members(data, start, end)
+    if plain is not None:
+        return plain
     walk = TarWalk(lambda at, size: data[at : at + size], where)
     found = list(walk.members(start, end))
     if walk.end != end or end > len(data):
@@ -62,6 +75,18 @@ def first_key(head: bytes) -> str | None:
         return next((split[0] for split in names if split is not None), None)
     except ShardError:
         return None
+
+
+def has_key(data: bytes, at: int, key: str) -> bool:
+    """Whether the header that starts at `at`, if one does, names a file of the sample `key`.
+
+    `data` goes on for `NAME_BYTES` from there, unless the tar ends.
+    """
+    if at + BLOCK > len(data):
+        return False
+    if data[at + 345] or data[at + 156] in _OTHER_KINDS:  # a name in two fields, or in a header
+        return first_key(data[at : at + NAME_BYTES]) == key
+    return data.startswith(key.encode("utf-8", "surrogateescape") + b".", at)
 
 
 def split_name(name: str) -> tuple[str, str] | None:
@@ -87,6 +112,7 @@ def split_name(name: str) -> tuple[str, str] | None:
     return name[:dot], name[dot + 1 :]
 
 
+@lru_cache(maxsize=4096)
 def index_path(tar: str) -> str:
     """Where the index of a shard lies: beside it, with `.tar.idx` for the last suffix.
 
@@ -122,12 +148,17 @@ class ShardScan:
     """What a shard consists of.
 
     `end` is where the last sample ends: where the end mark starts, or the file ends. `duplicates`
-    are the keys that come back after another sample, so that they name several samples.
+    are the keys that come back after another sample, so that they name several samples. `size` is
+    that of the file, `headers` the CRC-32 of its headers one after the other, extensions and all,
+    `ends` that of its first and last bytes.
     """
 
     samples: list[ScannedSample]
     end: int
     duplicates: tuple[str, ...]
+    size: int = 0
+    headers: int = 0
+    ends: int = 0
 
 
 def scan(path: str | Path) -> ShardScan:
@@ -146,7 +177,15 @@ def scan(path: str | Path) -> ShardScan:
 
 def _scanned(file: LocalFile, where: str) -> ShardScan:
     _check_start(file.read(0, BLOCK), where)
-    walk = TarWalk(file.read, where)
+    headers = 0
+
+    def read(offset: int, size: int) -> bytes:
+        nonlocal headers
+        data = file.read(offset, size)
+        headers = zlib.crc32(data, headers)
+        return data
+
+    walk = TarWalk(read, where)
     samples: list[ScannedSample] = []
     seen: set[str] = set()
     duplicates: dict[str, None] = {}
@@ -156,7 +195,8 @@ def _scanned(file: LocalFile, where: str) -> ShardScan:
         seen.add(key)
         samples.append(ScannedSample(key, offset, parts))
     _check_end(file, walk.end, where)
-    return ShardScan(samples, walk.end, tuple(duplicates))
+    ends = ends_crc(file.read, file.size)
+    return ShardScan(samples, walk.end, tuple(duplicates), file.size, headers, ends)
 
 
 def _grouped(found: Iterator[Member], where: str) -> Iterator[ScannedSample]:
@@ -196,8 +236,10 @@ def _check_start(block: bytes, where: str) -> None:
 
 def _check_end(file: LocalFile, end: int, where: str) -> None:
     """Two tars joined end to end have an end mark in the middle: half the data is unseen."""
-    after = file.read(end, _AFTER_END)
-    if any(after):
+    for at in range(end, file.size, _AFTER_END):
+        after = file.read(at, _AFTER_END)
+        if after == bytes(len(after)):
+            continue
         raise ShardError(
             f"{where}: the tar ends at byte {end}, but more data follows, as when tars are joined "
             "with cat; join them with `tar --concatenate`, or unpack and pack them again"

@@ -13,9 +13,13 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from energize.errors import ShardError
+from energize.limits import limit, over_limit
 
 BLOCK = 512
 """Bytes of a header, and what payloads are padded to a multiple of."""
+
+END_MARK = 2 * BLOCK
+"""Zeros that a tar ends with."""
 
 _FIELDS = struct.Struct("<100s24x12s20xc100x6s82x155s12x")
 _Fields = tuple[bytes, bytes, bytes, bytes, bytes]
@@ -26,7 +30,7 @@ _WITHOUT_PAYLOAD = frozenset((b"1", b"2", b"3", b"4", b"5", b"6"))
 _LONG_NAME, _LONG_LINK, _SPARSE, _GLOBAL = b"L", b"K", b"S", b"g"
 _PAX = frozenset((b"x", b"X"))
 _EXTENSIONS = frozenset((_LONG_NAME, _LONG_LINK, _GLOBAL, *_PAX))
-_LARGEST_EXTENSION = 16 * 1024 * 1024
+_USUAL_EXTENSION = 64 * 1024
 _LONGEST_NUMBER = 20
 _ZEROS = bytes(BLOCK)
 _ADLER_BASE = 65521
@@ -122,8 +126,11 @@ class TarWalk:
         self._pending = True
         if kind in (_LONG_LINK, _GLOBAL):
             return
-        if size > _LARGEST_EXTENSION:
-            raise self._damaged(payload, f"an extension header of {size} bytes")
+        if size > _USUAL_EXTENSION and size > limit("HEADER_BYTES"):
+            raise ShardError(
+                f"{self._where}, byte {payload}: {over_limit('HEADER_BYTES', size)}; headers say "
+                "names and times, so that the tar is likely damaged"
+            )
         data = self._read(payload, size)
         if kind == _LONG_NAME:
             self._name = data
@@ -181,18 +188,26 @@ def is_header(block: bytes) -> bool:
     """Whether a block is a tar header, by its checksum: signed or not, old tars have either."""
     if len(block) != BLOCK:
         return False
-    try:
-        stored = int(block[148:154], 8) if block[154] == 0 else _number(block[148:156])
-    except ValueError:
+    stored = stored_checksum(block[148:156])
+    if stored is None:
         return False
     # The low half of Adler-32 is 1 + the sum of the bytes, modulo 65521; adding them up in Python
     # would cost more than all else. Of the sums that there can be, two at most have one remainder.
     head = zlib.adler32(block[:148], _SPACES)
     if not (stored - (zlib.adler32(block[156:], head) & 0xFFFF)) % _ADLER_BASE:
-        return 0 <= stored < 2**17
+        return True
     rest = block[:148] + block[156:]
     signed = sum(rest) + 8 * ord(" ") - 256 * sum(byte > 127 for byte in rest)
     return stored == signed
+
+
+def stored_checksum(field: bytes) -> int | None:
+    """The number in the checksum's field; None where there is none that a sum of bytes can be."""
+    try:
+        stored = int(field[:6], 8) if field[6] == 0 else _number(field)
+    except ValueError:
+        return None
+    return stored if 0 <= stored < 2**17 else None
 
 
 def _number(field: bytes) -> int:
