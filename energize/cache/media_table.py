@@ -6,6 +6,7 @@ from pathlib import Path
 
 from energize.errors import DataError, DatasetError, NotPreparedError
 from energize.media.metadata import MediaMetadataBase, deserialize_media_metadata
+from energize.storage.faults import exists
 from energize.storage.nv_meta_files import SQLITE_NAME
 from energize.storage.read_only_sqlite import ReadOnlyDatabase
 
@@ -25,7 +26,7 @@ class MediaTable:
         Raises `NotPreparedError` when there is no table, and `DataError` when it knows no `key`.
         """
         if not self._found:
-            if not (self._file.is_file() and self._database.has_table("media_metadata")):
+            if not (exists(self._file) and self._database.has_table("media_metadata")):
                 raise NotPreparedError(
                     f"{self._path} has no media metadata; collect it with: energize prepare-media "
                     f"--media-metadata-by-extension {self._path}"

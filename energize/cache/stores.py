@@ -4,21 +4,40 @@ from __future__ import annotations
 
 import errno
 import os
-import stat
 from functools import cached_property
+from io import BufferedReader
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
 from energize.cache.base import FileStore, FileStoreDecoder
 from energize.cache.media_table import MediaTable
 from energize.epathlib import EPath
-from energize.errors import ConfigError, DataError, DatasetNotFoundError, EmptyDatasetError
+from energize.errors import (
+    ConfigError,
+    DataError,
+    DatasetError,
+    DatasetNotFoundError,
+    EmptyDatasetError,
+    ShardError,
+)
 from energize.media.metadata import MediaMetadataBase
 from energize.samples.source_info import SourceInfo
+from energize.storage.faults import check_path, is_path, os_errors_as, own_errors, told
+from energize.storage.files import FileStream, LocalFile
 from energize.storage.indexed_jsonl import IndexedJsonl
 from energize.storage.nv_meta_files import META_FOLDER
 
 T = TypeVar("T")
+
+_NO_SUCH_FILE = (
+    errno.EINVAL,
+    errno.EISDIR,
+    errno.ELOOP,
+    errno.ENAMETOOLONG,
+    errno.ENOENT,
+    errno.ENOTDIR,
+    errno.ENXIO,
+)
 
 StorePath = str | os.PathLike[str]
 
@@ -39,6 +58,7 @@ class SystemFileStore(FileStore[bytes]):
     b'hello'
     """
 
+    @own_errors
     def __init__(self, base_dir: StorePath | None = None) -> None:
         self.base_dir = None if base_dir is None else local_path(base_dir)
         if self.base_dir is not None and not self.base_dir.is_dir():
@@ -48,10 +68,7 @@ class SystemFileStore(FileStore[bytes]):
         base = self.get_path()
         source = SourceInfo(dataset_path=base, index=key, shard_name=base, file_names=(key,))
         with self.open(key) as file:
-            try:
-                return file.read(), source
-            except OSError as error:
-                raise DataError(f"{self}: {key!r} cannot be read: {error.strerror}") from error
+            return file.read(), source
 
     def get_path(self) -> str:
         """The folder; nothing without one."""
@@ -63,7 +80,7 @@ class SystemFileStore(FileStore[bytes]):
 
     def _located(self, key: str) -> str:
         """The path of a file, links followed."""
-        if "\0" in key or not key:
+        if not key or not is_path(key):
             raise DataError(f"{self}: {key!r} is no name of a file")
         if self._base is None:
             return os.path.realpath(key)
@@ -81,19 +98,23 @@ class SystemFileStore(FileStore[bytes]):
         return real
 
     def open(self, key: str) -> BinaryIO:
-        """The file `key`, open for reading; `DataError` as the content of it would be."""
+        """The file `key`, open for reading.
+
+        Raises `DataError` where no file has that name, and `DatasetError` for one that the disk, or
+        who may read it, does not give: that is no fault of the sample.
+        """
         path = self._located(key)
         try:
-            # Opening a pipe would wait for a writer for ever; NONBLOCK has no effect on files.
-            number = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
-            if stat.S_ISREG(os.fstat(number).st_mode):
-                return os.fdopen(number, "rb")
-            os.close(number)
+            file = LocalFile(path, flags=os.O_NOFOLLOW)
         except OSError as error:
+            if error.errno not in _NO_SUCH_FILE:
+                raise DatasetError(told(error, path)) from error
+            if error.errno == errno.EINVAL:
+                raise DataError(f"{self}: {key!r} is no regular file") from error
             missing = error.errno in (errno.ENOENT, errno.ENOTDIR)
             what = "there is no such file" if missing else error.strerror
             raise DataError(f"{self}: {key!r} cannot be read: {what}") from error
-        raise DataError(f"{self}: {key!r} is no regular file")
+        return BufferedReader(FileStream(file))
 
     @cached_property
     def _base(self) -> str | None:
@@ -133,6 +154,7 @@ class JsonlFileStore(FileStore[bytes]):
     b'{"text": "b"}'
     """
 
+    @own_errors
     def __init__(self, jsonl_path: StorePath) -> None:
         self.path = local_path(jsonl_path)
         if not self.path.is_file():
@@ -159,7 +181,8 @@ class JsonlFileStore(FileStore[bytes]):
             shard_name=self.path.name,
             file_names=(f"{digits}.json",),
         )
-        return self._file.lines([int(digits)])[0], source
+        with os_errors_as(ShardError, self.path):
+            return self._file.lines([int(digits)])[0], source
 
     def get_path(self) -> str:
         """The file."""
@@ -297,4 +320,4 @@ def local_path(path: StorePath) -> Path:
             f"{text}: stores read files of local and mounted file systems only; copy the folder, "
             "or mount the bucket, and give that path"
         )
-    return Path(text.removeprefix("file://"))
+    return Path(check_path(text.removeprefix("file://")))

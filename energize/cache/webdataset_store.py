@@ -11,6 +11,7 @@ from energize.cache.stores import StorePath, local_path
 from energize.errors import DataError, DatasetError, NotPreparedError, ShardError
 from energize.media.metadata import MediaMetadataBase
 from energize.samples.source_info import SourceInfo
+from energize.storage.faults import own_errors, told
 from energize.storage.files import OpenFiles
 from energize.storage.nv_meta import META_FOLDER, read_info
 from energize.storage.nv_meta_files import SQLITE_NAME
@@ -21,6 +22,7 @@ from energize.storage.tar_headers import BLOCK
 _SHORT = 100
 """Bytes of a name that the header right before a payload always has whole."""
 
+_TOLD = 20
 _FIND = """
 SELECT samples.tar_file_id, content_byte_offset, content_byte_size
 FROM samples JOIN sample_parts USING (tar_file_id, sample_index)
@@ -53,6 +55,7 @@ class WebdatasetFileStore(FileStore[bytes]):
     b'a cat'
     """
 
+    @own_errors
     def __init__(self, path: StorePath) -> None:
         self.path = local_path(path)
         info = read_info(self.path)
@@ -90,7 +93,7 @@ class WebdatasetFileStore(FileStore[bytes]):
         if not rows:
             parts = [part for (part,) in self._database.rows(_PARTS, split[:1])]
             what = (
-                f"sample {split[0]!r} has only the parts {', '.join(parts)}"
+                f"sample {split[0]!r} has only the parts {', '.join(map(str, parts[:_TOLD]))}"
                 if parts
                 else f"no sample has the key {split[0]!r}"
             )
@@ -110,7 +113,7 @@ class WebdatasetFileStore(FileStore[bytes]):
         try:
             data = self._files.get(path).read(offset - BLOCK, padded)
         except OSError as error:
-            raise ShardError(f"{path}: cannot be read ({error.strerror}); restore it") from error
+            raise ShardError(told(error, path)) from error
         stale = f"{path} and {self._database.path} do not belong together: "
         try:
             # The header before the payload tells whether it is the file that the database means.

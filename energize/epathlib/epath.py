@@ -16,6 +16,7 @@ from energize.epathlib.finding import PathInfo, files_below, info_of, resolved, 
 from energize.epathlib.stores import file_system, profile_store, reaching
 from energize.errors import ConfigError
 from energize.late import fsspec
+from energize.storage.faults import check_path
 
 DEFAULT_PROFILE_NAME = "__filesystem__"
 """The profile of the local file system: `msc://__filesystem__/etc/hosts` is `/etc/hosts`."""
@@ -33,9 +34,10 @@ class EPath(os.PathLike[str]):
     `dss://NAME@VERSION/...`, a folder below `NVDATASET_CACHE_DIR`; and the URLs of fsspec, such as
     `s3://BUCKET/...` (needs `energize[s3]`), `https://...` and `memory://...`.
 
-    Paths are absolute and free of `.` and `..`; one that leads above the root is a `ConfigError`.
-    They are hashable, ordered, and pickle without credentials: these are looked up where a path is
-    used. Missing files raise FileNotFoundError, what is refused PermissionError, and a store that
+    Paths are absolute and free of `.` and `..`; one that leads above the root, or can be no path,
+    as with a NUL in it, is a `ConfigError`. They are hashable, ordered, and pickle without
+    credentials: these are looked up where a path is used. Missing files raise FileNotFoundError,
+    what is refused PermissionError, other faults of a disk OSError, as in pathlib, and a store that
     cannot be reached `DatasetError`.
 
     >>> path = EPath("/data/shards") / "a.tar"
@@ -59,7 +61,7 @@ class EPath(os.PathLike[str]):
             self.scheme, self.profile = initial_path.scheme, initial_path.profile
             self.internal_path = initial_path.internal_path
             return
-        text = os.fspath(initial_path)
+        text = check_path(os.fspath(initial_path))
         url = _URL.fullmatch(text) if isinstance(initial_path, str) else None
         self.scheme = url["scheme"] if url else "file"
         self.profile = ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -66,13 +67,19 @@ def split_pattern(pattern: str) -> tuple[str, str]:
     return "/".join(parts[:first]), "/".join(parts[first:])
 
 
+def _refused(error: OSError) -> None:
+    """A folder that cannot be listed is not an empty one; one that is not there has no files."""
+    if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG):
+        raise error
+
+
 def files_below(root: Path, depth: int | None) -> Iterator[str]:
     """Local files up to `depth` levels below `root`, relative to it.
 
     Links to folders are followed; a folder that was met before is not entered again.
     """
     seen: set[str] = set()
-    for folder, folders, files in os.walk(root, followlinks=True):
+    for folder, folders, files in os.walk(root, onerror=_refused, followlinks=True):
         inside = Path(folder).relative_to(root)
         real = os.path.realpath(folder)
         if real in seen:

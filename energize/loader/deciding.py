@@ -6,10 +6,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from energize.errors import ConfigError, EncoderError, FatalSampleError, ReturnError
+from energize.errors import (
+    ConfigError,
+    DatasetError,
+    EncoderError,
+    FatalSampleError,
+    ReturnError,
+)
 from energize.ledger.left_out import LeftOut
 from energize.quarantine import Listed
 from energize.reading import Failed, Reading, raise_error
+from energize.storage.faults import of_machine
 from energize.topology import ErrorHandler
 
 OnError = Callable[[EncoderError], None]
@@ -46,7 +53,7 @@ class ByHandler:
         cause = error.__cause__
         if not isinstance(cause, Exception):
             raise error
-        if isinstance(cause, _PROGRAM_ERRORS):
+        if isinstance(cause, _PROGRAM_ERRORS) or of_machine(cause):
             raise FatalSampleError(
                 f"{error}\n  (a {type(cause).__name__} is no fault of a sample, so no handler was "
                 "asked)"
@@ -111,7 +118,8 @@ class _Fatal:
     def __call__(self, error: EncoderError) -> None:
         if isinstance(error.__cause__, FatalSampleError):
             raise error.__cause__
-        if isinstance(error.__cause__, ReturnError):
+        cause = error.__cause__
+        if isinstance(cause, ReturnError | DatasetError) or of_machine(cause):
             raise error
         self.on_error(error)
 

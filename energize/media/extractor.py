@@ -14,7 +14,7 @@ from typing import BinaryIO
 import PIL.Image
 
 from energize.av import AVDecoder
-from energize.errors import ConfigError, DecodeError
+from energize.errors import ConfigError, DecodeError, EnergizeError
 from energize.media.metadata import ImageMetadata, MediaMetadataBase, MediaMetadataType
 from energize.media.recognising import HEAD, kind_by_name, kind_by_start
 
@@ -148,10 +148,12 @@ def image_metadata(stream: BinaryIO, name: str) -> ImageMetadata:
 def _decoding(name: str) -> Iterator[None]:
     try:
         yield
-    except (MemoryError, TimeoutError):
+    except (EnergizeError, MemoryError, TimeoutError):
         raise
     except PIL.UnidentifiedImageError:
         raise DecodeError(f"{name!r} is damaged: it is no image of a known format") from None
     except Exception as reason:
+        if isinstance(reason, OSError) and reason.errno is not None:
+            raise  # of the disk, and not of the image
         # Which exceptions bad bytes make, plug-ins of Pillow decide.
         raise DecodeError(f"{name!r} is damaged: {type(reason).__name__}: {reason}") from reason

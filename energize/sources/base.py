@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from abc import abstractmethod
 from functools import cached_property
 from typing import Any, Self, TypeVar
@@ -11,10 +13,11 @@ import numpy as np
 from energize.arrays import Int64Array
 from energize.columns import Column
 from energize.dataset import IndexedDataset
-from energize.errors import ColumnError, EmptyDatasetError, nearest
+from energize.errors import ColumnError, EmptyDatasetError, ShardError, nearest
 from energize.reading import Failed, Reading, SamplePlace
 from energize.refs import Refs
 from energize.rng import derive, hash_positions
+from energize.storage.faults import os_errors_as, patiently, told
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -50,6 +53,18 @@ class Source(IndexedDataset[T_co]):
     @abstractmethod
     def name(self) -> str:
         """What people call it in reports."""
+
+    @property
+    def _told_name(self) -> str:
+        """What messages call it."""
+        return self.name
+
+    @property
+    def record(self) -> str | None:
+        """A digest of what was seen of the files when they were prepared, as far as it tells them
+        from others of the same names; None where that is not known. No order depends on it.
+        """
+        return None
 
     @property
     def column_names(self) -> tuple[str, ...]:
@@ -139,13 +154,28 @@ class Source(IndexedDataset[T_co]):
     def fetch(self, positions: Int64Array, reading: Reading) -> list[T_co | Failed]:
         indices = self._samples(positions, reading.attempt)
         if reading.listed is None:
-            return self.read(indices)
+            return self._patiently(indices)
         left_out = reading.listed.left_out(self, indices)
         if not left_out:
-            return self.read(indices)
+            return self._patiently(indices)
         kept = np.array([i for i in range(len(indices)) if i not in left_out], dtype=np.int64)
-        read = iter(self.read(indices[kept]) if len(kept) else [])
+        read = iter(self._patiently(indices[kept]) if len(kept) else [])
         return [left_out.get(i) or next(read) for i in range(len(indices))]
+
+    def _patiently(self, indices: Int64Array) -> list[T_co | Failed]:
+        """What the system refuses is no fault of a sample: tried again, then an error."""
+        try:
+            return self.read(indices)
+        except OSError as error:
+            return self._read_again(indices, error)
+        except MemoryError as error:
+            refused = OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+            raise ShardError(told(refused, self.location)) from error
+
+    def _read_again(self, indices: Int64Array, error: OSError) -> list[T_co | Failed]:
+        place = error.filename or self.location
+        with os_errors_as(ShardError, self.location):
+            return patiently(lambda: self.read(indices), place, error)
 
     def refs(self, positions: Int64Array, attempt: int = 0) -> Refs:
         return Refs.of_source(self._samples(positions, attempt), positions // self.count)
@@ -159,7 +189,7 @@ class Source(IndexedDataset[T_co]):
 
     def _samples(self, positions: Int64Array, attempt: int) -> Int64Array:
         if self.count == 0:
-            raise EmptyDatasetError(f"{self.name} has no samples to read")
+            raise EmptyDatasetError(f"{self._told_name} has no samples to read")
         if attempt == 0:
             return positions % self.count
         drawn = hash_positions(derive(self.key, "substitute"), positions, salt=attempt)

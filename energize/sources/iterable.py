@@ -11,12 +11,12 @@ from typing import Any, Self, TypeVar
 
 from energize.cursor import Origin, State, counter_field, state_field
 from energize.dataset import Dataset
-from energize.errors import ConfigError
+from energize.errors import ConfigError, DatasetError, EnergizeError
 from energize.late import torch
 from energize.optional import is_instance_of
 from energize.reading import Reading
 from energize.rng import derive
-from energize.streaming import EndlessStream, Stream
+from energize.streaming import EndlessStream, Stream, check_count
 from energize.topology import Lane
 
 T = TypeVar("T")
@@ -146,11 +146,14 @@ class _IterableStream(Stream[T]):
         if not is_instance_of(samples, "datasets", "IterableDataset"):
             return islice(iter(samples), self._read, None)
         if _has_buffer(samples):
-            return islice(_undivided(samples), self._read, None)
+            return islice(_undivided(samples, self._source.name), self._read, None)
         self._stateful = samples
         if self._inner:
             self._stateful.load_state_dict(json.loads(self._inner))
-        return _undivided(samples)
+        return _undivided(samples, self._source.name)
+
+    def check_after(self, last: int | None, *, exact: bool) -> None:
+        check_count(self._read, last, exact=exact, what=f"samples of {self._source.name} were read")
 
     def state(self) -> State:
         if self._stateful is not None:
@@ -162,11 +165,23 @@ class _IterableStream(Stream[T]):
         self._iterator = self._stateful = None
 
 
-def _undivided(dataset: Any) -> Iterator[Any]:
+def _undivided(dataset: Any, name: str) -> Iterator[Any]:
     """All samples of a Hugging Face dataset, also in a torch worker, where it would divide itself.
 
-    Who divides here is the mix that the dataset is part of.
+    Who divides here is the mix that it is part of. Raises `DatasetError` for damaged files.
     """
+    try:
+        yield from _all_of(dataset)
+    except EnergizeError:
+        raise
+    except (OSError, ValueError) as error:  # what its readers of files raise
+        raise DatasetError(
+            f"{name}: the Hugging Face dataset cannot be read on: {type(error).__name__}: {error}; "
+            "the library's own log may name the file"
+        ) from error
+
+
+def _all_of(dataset: Any) -> Iterator[Any]:
     if torch.utils.data.get_worker_info() is None:
         yield from dataset
         return

@@ -2,32 +2,45 @@
 
 from __future__ import annotations
 
+import hashlib
+import io
 import time
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Self
-from uuid import uuid4
 
 import numpy as np
 
 from energize.arrays import Int64Array
 from energize.columns import Column
 from energize.describing import digest
-from energize.errors import ColumnError, ConfigError, DatasetError, EmptyDatasetError
+from energize.errors import (
+    ColumnError,
+    ConfigError,
+    DatasetError,
+    EmptyDatasetError,
+    ShardError,
+)
 from energize.reading import Failed, SamplePlace
 from energize.sources.base import Source
 from energize.sources.matching import index_version, partners
 from energize.sources.webdataset import WebdatasetSource
 from energize.sources.window import Window, narrowed
+from energize.storage.columns import BAD_ARRAY
+from energize.storage.faults import own_errors, patiently
+from energize.storage.new_files import write_new, writing
 
 NONMATCH = ("error", "skip", "none")
 """What may happen to a sample without a partner: an error, it is left out, or None stands for it.
 """
 
 _LEFT_SECONDS = 3600
+
+_FORM = 2
+"""Of files of matches; those of form 1 had no digest."""
 
 Raw = tuple[dict[str, Any] | None, ...]
 
@@ -67,6 +80,7 @@ class JoinedSource(Source[Raw]):
     cache: Path | None
     window: Window | None
 
+    @own_errors
     def __init__(
         self,
         *parts: WebdatasetSource,
@@ -161,6 +175,11 @@ class JoinedSource(Source[Raw]):
     def name(self) -> str:
         return "+".join(each.name for each in self.parts)
 
+    @cached_property
+    def record(self) -> str | None:
+        records = [each.record for each in self.parts]
+        return None if None in records else digest(records)
+
     @property
     def run_length(self) -> int:
         return min(each.run_length for each in self.parts)
@@ -217,7 +236,23 @@ class JoinedSource(Source[Raw]):
             for row, sample in zip(there.tolist(), samples, strict=True):
                 column[row] = sample
             columns.append(column)
-        return [_joined(samples) for samples in zip(*columns, strict=True)]
+        return [self._joined(samples) for samples in zip(*columns, strict=True)]
+
+    def _joined(self, samples: tuple[Any, ...]) -> Raw | Failed:
+        """The samples of a row, which have one key, or what failed of them."""
+        failed = next((each for each in samples if type(each) is Failed), None)
+        if failed is not None:
+            return failed
+        first = samples[0]["__key__"]
+        for each in samples[1:]:
+            if each is not None and each["__key__"] != first:
+                raise ShardError(
+                    f"{self.location}: {first!r} of {samples[0]['__shard__']} would be joined with "
+                    f"{each['__key__']!r} of {each['__dataset__']}: the index.sqlite of one of the "
+                    "folders is damaged, or of other shards; write them again with: energize "
+                    "prepare --tar-index-only --sqlite FOLDER"
+                )
+        return samples
 
 
 def write_matches(source: JoinedSource) -> Path:
@@ -232,16 +267,11 @@ def write_matches(source: JoinedSource) -> Path:
     if _cached(source) is not None:
         return file
     matches = source._all_matches
-    being_written = file.with_name(f"{file.name}.{uuid4().hex}.tmp")
-    try:
+    with writing(file, DatasetError):
         file.parent.mkdir(exist_ok=True)
-        with being_written.open("wb") as stream:
-            np.save(stream, matches, allow_pickle=False)
-        being_written.replace(file)
-    except OSError as reason:
-        with suppress(OSError):
-            being_written.unlink()
-        raise DatasetError(f"{file} cannot be written: {reason.strerror}") from reason
+    content = io.BytesIO()
+    np.save(content, sealed(matches), allow_pickle=False)
+    write_new(file, content.getvalue(), DatasetError)
     return file
 
 
@@ -255,10 +285,6 @@ def remove_matches(cache: Path, kept: Collection[Path]) -> None:
         with suppress(FileNotFoundError):
             if time.time() - left.stat().st_mtime > _LEFT_SECONDS:
                 left.unlink()
-
-
-def _joined(samples: tuple[Any, ...]) -> Raw | Failed:
-    return next((each for each in samples if type(each) is Failed), samples)
 
 
 def _found(parts: Sequence[WebdatasetSource], nonmatch: Sequence[str]) -> Int64Array:
@@ -287,7 +313,15 @@ def _file_of(source: JoinedSource) -> Path | None:
     if source.cache is None:
         return None
     versions = [index_version(part) for part in source.parts]
-    return source.cache / f"join_{digest([versions, source.nonmatch])}.npy"
+    return source.cache / f"join_{digest([_FORM, versions, source.nonmatch])}.npy"
+
+
+def sealed(matches: Int64Array) -> Int64Array:
+    """What a file of matches holds: them, and a row that begins with a digest of the others."""
+    row = np.zeros((1, matches.shape[1]), dtype=np.int64)
+    found = hashlib.blake2b(np.ascontiguousarray(matches).data, digest_size=8).digest()
+    row[0, 0] = int.from_bytes(found, "little", signed=True)
+    return np.concatenate([matches, row])
 
 
 def _cached(source: JoinedSource) -> Int64Array | None:
@@ -295,13 +329,17 @@ def _cached(source: JoinedSource) -> Int64Array | None:
     file = _file_of(source)
     if file is None or not file.is_file():
         return None
+    load = partial(np.load, file, mmap_mode="r", allow_pickle=False)
     try:
-        matches: Int64Array = np.load(file, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError, EOFError) as reason:
+        matches: Int64Array = patiently(load, file)
+    except BAD_ARRAY as reason:
         raise _damaged(file, str(reason)) from reason
     counts = [part.count for part in source.parts]
     if matches.dtype != np.int64 or matches.ndim != 2 or matches.shape[1] != len(counts):
         raise _damaged(file, f"it holds {matches.dtype} {matches.shape}")
+    if not np.array_equal(matches, sealed(matches[:-1])):
+        raise _damaged(file, "it was changed since it was written")
+    matches = matches[:-1]
     if len(matches) and not ((matches.max(axis=0) < counts) & (matches.min(axis=0) >= -1)).all():
         raise _damaged(file, "it names samples that the folders do not have")
     return matches

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import mmap
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +12,8 @@ from energize.arrays import Int64Array
 from energize.errors import ShardError
 from energize.reading import Failed
 from energize.sources.row_files import DataFiles, RowFiles, data_files, parsed_row
-from energize.storage.files import OpenFiles
+from energize.storage.faults import own_errors
+from energize.storage.files import FileStream, LocalFile, OpenFiles
 
 _AT_ONCE = 64 * 1024 * 1024
 """Bytes searched for ends of lines at once."""
@@ -40,6 +39,7 @@ class JsonSource(RowFiles):
     [{'text': 'a'}, {'text': 'b'}]
     """
 
+    @own_errors
     def __init__(
         self, files: DataFiles, *, name: str = "", seed: int = 0, occurrence: int = 0
     ) -> None:
@@ -57,9 +57,11 @@ class JsonSource(RowFiles):
         return [(file, 0, count) for file, count in enumerate(rows) if count]
 
     @cached_property
+    @own_errors
     def _rows(self) -> list[Int64Array | list[Any]]:
         """Of each file the first byte of each line and the byte after it, or its parsed rows."""
-        return [_array(file) if _is_array(file) else _lines(file) for file in self.files]
+        opened = (self._open_files.get(str(path)) for path in self.files)
+        return [_array(file) if _is_array(file) else _lines(file) for file in opened]
 
     @cached_property
     def _open_files(self) -> OpenFiles:
@@ -85,30 +87,29 @@ class JsonSource(RowFiles):
         ]
 
 
-def _is_array(path: Path) -> bool:
-    with path.open("rb") as file:
-        return file.read(4096).lstrip()[:1] == b"["
+def _is_array(file: LocalFile) -> bool:
+    return file.read(0, 4096).lstrip()[:1] == b"["
 
 
-def _array(path: Path) -> list[Any]:
+def _array(file: LocalFile) -> list[Any]:
     try:
-        rows: list[Any] = json.loads(path.read_bytes())
-    except ValueError as error:
-        raise ShardError(f"{path} begins as a JSON array and is not one: {error}") from error
+        rows: list[Any] = json.loads(FileStream(file).read())
+    except (ValueError, RecursionError) as error:
+        text = f"{file.path} begins as a JSON array and is not one: {error}"
+        raise ShardError(text) from error
     return rows
 
 
-def _lines(path: Path) -> Int64Array:
+def _lines(file: LocalFile) -> Int64Array:
     """The bounds of the lines that are not empty: int64 [lines, 2]."""
-    size = path.stat().st_size
-    if size == 0:
+    if file.size == 0:
         return np.zeros((0, 2), dtype=np.int64)
     ends = [np.array([-1], dtype=np.int64)]
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        for start in range(0, size, _AT_ONCE):
-            part = np.frombuffer(data[start : start + _AT_ONCE], dtype=np.uint8)
-            ends.append(np.flatnonzero(part == ord("\n")) + start)
-    ends.append(np.array([size], dtype=np.int64))
+    stream = FileStream(file)
+    for start in range(0, file.size, _AT_ONCE):
+        part = np.frombuffer(stream.read(_AT_ONCE), dtype=np.uint8)
+        ends.append(np.flatnonzero(part == ord("\n")) + start)
+    ends.append(np.array([file.size], dtype=np.int64))
     cuts = np.concatenate(ends)
     bounds = np.stack([cuts[:-1] + 1, cuts[1:]], axis=1)
     return bounds[bounds[:, 1] - bounds[:, 0] > 1]  # one byte is at most a carriage return

@@ -17,6 +17,7 @@ from energize.errors import DatasetError, NotPreparedError, ShardError
 from energize.sources.webdataset import WebdatasetSource
 from energize.storage.nv_meta import read_info
 from energize.storage.nv_meta_files import META_FOLDER, SQLITE_NAME, UUID_NAME
+from energize.storage.read_only_sqlite import check_disk
 
 _PREPARE = "energize prepare --tar-index-only --sqlite"
 _PARTNERS = (
@@ -24,6 +25,9 @@ _PARTNERS = (
     "LEFT JOIN other.samples s ON s.sample_key = p.sample_key "
     "WHERE p.tar_file_id = ? ORDER BY p.sample_index"
 )
+
+_UNREADABLE = (sqlite3.Error, UnicodeDecodeError)
+"""What sqlite3 raises for damaged files; the latter where its message quotes damaged text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +44,9 @@ def partners(first: WebdatasetSource, other: WebdatasetSource) -> Partners:
     """Look the keys of all samples of `first` up in `other`.
 
     Keys come from the `index.sqlite` of both folders. Splits, parts and excluded samples are those
-    of the sources: what `other` does not read is no partner. Time is some microseconds for each
-    sample of `first`, memory 8 bytes.
+    of the sources: what `other` does not read is no partner. Where a sample has none, both
+    indexes are looked through for damage. Time is some microseconds for each sample of `first`,
+    memory 8 bytes.
 
     Raises `NotPreparedError` for a folder without this index, `DatasetError` for one that cannot be
     read or has a key twice, and `ShardError` for one of other shards than those indexed now.
@@ -53,7 +58,7 @@ def partners(first: WebdatasetSource, other: WebdatasetSource) -> Partners:
         example = None
         ids, numbers_of = _shard_ids(first), _numbers_by_id(other)
         for number, shard in enumerate(first.shards):
-            rows = _rows(database, ids[shard], f"{first.path} and {other.path}")
+            rows = _rows(database, ids[shard], first, other)
             _check_keys(rows, first, other)
             own = first.indices(np.full(len(rows), number), _column(rows, 0))
             kept = own >= 0
@@ -62,6 +67,9 @@ def partners(first: WebdatasetSource, other: WebdatasetSource) -> Partners:
             if example is None:
                 alone = np.flatnonzero(kept & (theirs < 0))
                 example = rows[alone[0]][1] if len(alone) else None
+        if len(found) and found.min() < 0:
+            _check_whole(database, "main", first)
+            _check_whole(database, "other", other)
     return Partners(found, example)
 
 
@@ -81,12 +89,17 @@ def index_version(source: WebdatasetSource) -> str:
 
 def _opened(first: WebdatasetSource, other: WebdatasetSource) -> sqlite3.Connection:
     """Both indexes, which nobody writes to while they are read."""
-    database = sqlite3.connect(_uri(first), uri=True)
+    try:
+        database = sqlite3.connect(_uri(first), uri=True)
+    except sqlite3.Error as reason:
+        check_disk(reason, str(_index_of(first)))
+        raise _unreadable(str(_index_of(first)), reason) from reason
     try:
         database.execute("PRAGMA trusted_schema = OFF")
         database.execute("ATTACH DATABASE ? AS other", (_uri(other),))
-    except sqlite3.Error as reason:
+    except _UNREADABLE as reason:
         database.close()
+        check_disk(reason, str(_index_of(other)))
         raise _unreadable(str(_index_of(other)), reason) from reason
     return database
 
@@ -105,11 +118,16 @@ def _index_of(source: WebdatasetSource) -> Path:
     return file
 
 
-def _rows(database: sqlite3.Connection, shard_id: int, what: str) -> list[tuple[Any, ...]]:
+def _rows(
+    database: sqlite3.Connection, shard_id: int, first: WebdatasetSource, other: WebdatasetSource
+) -> list[tuple[Any, ...]]:
     try:
         return database.execute(_PARTNERS, (shard_id,)).fetchall()
-    except sqlite3.Error as reason:
-        raise _unreadable(f"the {SQLITE_NAME} of {what}", reason) from reason
+    except _UNREADABLE as reason:
+        check_disk(reason, str(_index_of(first)))
+        check_disk(reason, str(_index_of(other)))
+        what = f"the {SQLITE_NAME} of {first.path} and {other.path}"
+        raise _unreadable(what, reason) from reason
 
 
 def _unreadable(what: str, reason: object) -> DatasetError:
@@ -131,7 +149,8 @@ def _check_counts(database: sqlite3.Connection, name: str, source: WebdatasetSou
             f"SELECT tar_file_id, COUNT(*), MIN(sample_index), MAX(sample_index) "  # noqa: S608
             f"FROM {name}.samples GROUP BY tar_file_id"  # `name` is "main" or "other"
         ).fetchall()
-    except sqlite3.Error as reason:
+    except _UNREADABLE as reason:
+        check_disk(reason, str(_index_of(source)))
         raise _unreadable(str(_index_of(source)), reason) from reason
     found = {each[0]: each[1:] for each in listed}
     for shard_id, (shard, count) in enumerate(read_info(source.path).shard_counts.items()):
@@ -148,6 +167,17 @@ def _check_counts(database: sqlite3.Connection, name: str, source: WebdatasetSou
             f"{_index_of(source)} lists samples of more shards than .info.json; write it again "
             f"with: {_PREPARE} {source.path}"
         )
+
+
+def _check_whole(database: sqlite3.Connection, name: str, source: WebdatasetSource) -> None:
+    """Where samples have no partner: each key is stored twice, so a damaged one can be told."""
+    try:
+        found = database.execute(f"PRAGMA {name}.integrity_check('samples')").fetchone()
+    except _UNREADABLE as reason:
+        check_disk(reason, str(_index_of(source)))
+        raise _unreadable(str(_index_of(source)), reason) from reason
+    if found != ("ok",):
+        raise _unreadable(str(_index_of(source)), found[0])
 
 
 def _check_keys(

@@ -19,6 +19,7 @@ from energize.sources.base import Source
 from energize.sources.mds_shards import MdsShards
 from energize.sources.mds_unpacking import new_hash
 from energize.sources.sharded import read_by_file
+from energize.storage.faults import own_errors
 from energize.storage.mds_format import MdsShard, offset_range, read_mds_index
 from energize.storage.mds_layouts import DecodeSample, sample_decoder
 
@@ -44,8 +45,9 @@ class MdsSource(Source[dict[str, Any]]):
     process compares every file with its hash before it reads a sample of it.
 
     Raises `DatasetNotFoundError`, `DatasetError` or `EmptyDatasetError` when it is made. Reading
-    raises `ShardError` when a shard is missing or not as the index says; a single damaged sample is
-    a `Failed` with a `DecodeError`.
+    raises `ShardError` when a shard is missing or not as the index says, in its size, its samples
+    and its columns, of which each shard has a list of its own; a single damaged sample is a
+    `Failed` with a `DecodeError`.
     """
 
     path: Path
@@ -55,6 +57,7 @@ class MdsSource(Source[dict[str, Any]]):
     validate_hash: str | None
     shards: tuple[MdsShard, ...]
 
+    @own_errors
     def __init__(
         self,
         path: str | os.PathLike[str],

@@ -11,7 +11,15 @@ import numpy as np
 from energize.errors import ShardError
 from energize.sources.mds_unpacking import check_hash, unpacked
 from energize.storage.files import LocalFile, OpenFiles
-from energize.storage.mds_format import MdsFile, MdsPart, MdsShard
+from energize.storage.mds_format import (
+    MdsFile,
+    MdsPart,
+    MdsShard,
+    check_header,
+    header_range,
+)
+
+_LONGEST_HEADER = 16 * 1024 * 1024
 
 
 class ShardBytes(Protocol):
@@ -64,15 +72,28 @@ class MdsShards:
         data = self._part(shard.data)
         offsets = data if shard.offsets is None else self._part(shard.offsets)
         if shard.name not in self._counted:
-            found, at = next(offsets.read_ranges([0], [4]))
-            [samples] = np.frombuffer(found, "<u4", 1, at).tolist()
-            if samples != shard.samples:
-                raise ShardError(
-                    f"{self._folder}/{next(shard.parts).raw.name} has {samples} samples, but the "
-                    f"index says {shard.samples}: it is another one; copy the folder again"
-                )
+            self._check(shard, offsets)
             self._counted.add(shard.name)
         return offsets, data
+
+    def _check(self, shard: MdsShard, offsets: ShardBytes) -> None:
+        """Compare what a shard says of itself with the index."""
+        path = f"{self._folder}/{next(shard.parts).raw.name}"
+        found, at = next(offsets.read_ranges([0], [8]))
+        samples, first = np.frombuffer(found, "<u4", 2, at).tolist()
+        if samples != shard.samples:
+            raise ShardError(
+                f"{path} has {samples} samples, but the index says {shard.samples}: it is another "
+                "one; copy the folder again"
+            )
+        start, stop = header_range(shard, first)
+        if stop - start > _LONGEST_HEADER:
+            raise ShardError(
+                f"{path}: its header would have {stop - start} bytes: it is damaged; copy the "
+                "folder again"
+            )
+        found, at = next(offsets.read_ranges([start], [max(start, stop)]))
+        check_header(shard, found[at : at + max(0, stop - start)], path)
 
     def _part(self, part: MdsPart) -> ShardBytes:
         known = self._unpacked.get(part.raw.name)

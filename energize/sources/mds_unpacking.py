@@ -42,7 +42,13 @@ def unpacked(packed: bytes, compression: str | None, size: int, path: str) -> by
         )
     cramjam = optional_module("cramjam", _EXTRA, f"reading {path}, which is compressed,")
     module, function = _UNPACKERS[kind]
-    data = bytearray(size)
+    try:
+        data = bytearray(size)
+    except MemoryError as error:
+        raise ShardError(
+            f"{path} would unpack to {size} bytes, as the index says, and there is no memory for "
+            "them; if the index is right, unpack it in the same folder"
+        ) from error
     try:
         written = getattr(getattr(cramjam, module), function)(packed, data)
     except cramjam.DecompressionError as error:

@@ -81,6 +81,10 @@ class PropertySource(Source[T_co]):
         return digest([self.source.identity, *chosen_by])
 
     @property
+    def record(self) -> str | None:
+        return self.source.record
+
+    @property
     def name(self) -> str:
         return f"{self.source.name}/{self.selection.name}"
 

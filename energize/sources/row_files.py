@@ -106,6 +106,11 @@ class RowFiles(FieldSource[Row]):
     def name(self) -> str:
         return self.given_name or self.files[0].stem
 
+    @property
+    def _told_name(self) -> str:
+        more = f" and {len(self.files) - 1} more files" if len(self.files) > 1 else ""
+        return f"{self.name} ({self.files[0]}{more})"
+
     @cached_property
     def identity(self) -> str:
         return digest([self.name, [file.name for file in self.files], self.count])

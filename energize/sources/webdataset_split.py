@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from energize.errors import EmptyDatasetError, ShardError, SplitError, nearest
+from energize.errors import EmptyDatasetError, ShardError, SplitError, nearest, some
 from energize.storage.nv_meta import read_info, read_splits, where_listed
-from energize.storage.tar import scan
+from energize.storage.shard_records import ShardRecord, read_records
+from energize.storage.tar import index_path, scan
 
 _DEFAULT_CONFIG = "split.yaml"
+_EMPTY_INDEX = 8
+"""Bytes: where the last of no samples ends."""
 _COMPARED = 1000
 """How many shards are looked at for a name like a wrong one."""
 
@@ -22,11 +26,13 @@ class SplitShards:
     """The shards of a split part in their order, with the number of samples in each.
 
     `excluded` are samples to leave out: their numbers among those of all the shards, ascending.
+    `records` is what preparing saw of the shards, None where that is not known.
     """
 
     names: tuple[str, ...]
     counts: tuple[int, ...]
     excluded: tuple[int, ...]
+    records: tuple[ShardRecord, ...] | None = None
 
 
 def read_split(path: Path, split_part: str, split_config: str | None) -> SplitShards:
@@ -43,7 +49,7 @@ def read_split(path: Path, split_part: str, split_config: str | None) -> SplitSh
         known = list(splits.parts)
         raise SplitError(
             f"{path} has no split part {split_part!r}{nearest(split_part, known)}; "
-            f"its {name} has {', '.join(map(repr, known)) or 'none'}"
+            f"its {name} has {some(known) or 'none'}"
         )
     listed = splits.parts[split_part]
     _check_listed(
@@ -67,7 +73,23 @@ def read_split(path: Path, split_part: str, split_config: str | None) -> SplitSh
             f"{name}, {len(whole.intersection(listed))} of them and {len(excluded)} single samples "
             "are excluded"
         )
-    return SplitShards(shards, counts, tuple(excluded))
+    seen = read_records(path, info.shard_counts)
+    records = None if seen is None else tuple(seen[shard] for shard in shards)
+    _check_empty([path / shard for shard, count in zip(shards, counts, strict=True) if not count])
+    return SplitShards(shards, counts, tuple(excluded), records)
+
+
+def _check_empty(shards: Iterable[Path]) -> None:
+    """A shard without samples is never opened; its index would tell of some."""
+    for shard in shards:
+        index = Path(index_path(str(shard)))
+        with suppress(FileNotFoundError):
+            if index.stat().st_size != _EMPTY_INDEX:
+                raise ShardError(
+                    f"{shard} has no samples, as .info.json counts them, but its index {index} has "
+                    f"{index.stat().st_size} bytes, and not {_EMPTY_INDEX}: run `energize prepare` "
+                    "again"
+                )
 
 
 def _check_listed(
@@ -94,12 +116,13 @@ def _excludes(
     """Excluded shards, and excluded keys by shard, of entries `shard` and `shard/key`."""
     whole: set[str] = set()
     single: defaultdict[str, set[str]] = defaultdict(set)
+    deepest = max((shard.count("/") for shard in known), default=0) if entries else 0
     for entry in entries:
         if entry in known:
             whole.add(entry)
             continue
         cuts = (at for at, char in enumerate(entry) if char == "/")
-        cut = next((at for at in cuts if entry[:at] in known), None)
+        cut = next((at for at in islice(cuts, deepest + 1) if entry[:at] in known), None)
         if cut is None:
             raise SplitError(
                 f"{where}: {entry!r} is neither a shard of .info.json nor such a shard, '/' and "

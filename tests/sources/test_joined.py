@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import sqlite3
 import threading
 
 import numpy as np
@@ -52,6 +54,30 @@ def test_a_part_has_the_rows_at_its_places(folder):
     assert len({joined.identity, joined.part(2, 5).identity, joined.part(3, 6).identity}) == 3
     with pytest.raises(ConfigError, match="there is no part from 2 to 10"):
         joined.part(2, 10)
+
+
+def test_samples_of_other_keys_are_never_joined(folder):
+    """Whatever an index says: one whose keys were exchanged, here."""
+    with sqlite3.connect(folder / "b" / ".nv-meta" / "index.sqlite") as database:
+        for old, new in (("0004", "x"), ("0005", "0004"), ("x", "0005")):
+            change = "UPDATE samples SET sample_key = ? WHERE sample_key = ?"
+            database.execute(change, (new, old))
+    joined = JoinedSource(*sources(folder)[:2], nonmatch=["skip"])
+    assert read(joined.part(0, 1)) == [("a 0003", "b 0003")]
+    with pytest.raises(ShardError, match=r"'0004' of s0\.tar would be joined with '0005' of .*/b"):
+        joined.at([1])
+
+
+def test_a_key_that_is_damaged_in_an_index_is_no_missing_partner(folder):
+    """It stands there twice, in the table and in its index."""
+    file = folder / "b" / ".nv-meta" / "index.sqlite"
+    data = file.read_bytes()
+    at = [match.start() for match in re.finditer(b"0004", data)]
+    assert len(at) == 2
+    for place in at:
+        file.write_bytes(data[:place] + b"x" + data[place + 1 :])
+        with pytest.raises(DatasetError, match=r"b/\.nv-meta/index\.sqlite cannot be read"):
+            JoinedSource(*sources(folder)[:2], nonmatch=["none"])
 
 
 def test_partners_are_looked_up_in_what_is_read(folder):

@@ -15,6 +15,7 @@ from energize.errors import (
     ConfigError,
     DatasetError,
     DatasetNotFoundError,
+    DecodeError,
     EmptyDatasetError,
     ShardError,
 )
@@ -178,6 +179,16 @@ def test_a_damaged_sample_is_substituted(tmp_path):
     assert found[0]["x"]["n"] != 3
     assert "sample 3" in str(failed[0])
     assert "column 'x' of 8 bytes cannot be decoded: JSONDecodeError" in str(failed[0])
+
+
+def test_a_raw_image_says_how_large_it_is_before_there_is_memory_for_it(tmp_path):
+    image = np.array([2**20, 2**20, 3], "<u4").tobytes() + b"RGB" + bytes(300)
+    folder = write_mds(tmp_path / "data", [{"a": image}], {"a": "bytes"})
+    shard = folder / "shard.00000.mds"
+    for file in (folder / "index.json", shard):
+        file.write_bytes(file.read_bytes().replace(b'"bytes"]', b'"pil"]  '))
+    with pytest.raises(DecodeError, match="too few for 1048576 x 1048576 pixels"):
+        raise MdsSource(folder).fetch(np.array([0]), Reading())[0].reason
 
 
 def test_limits(tmp_path):

@@ -39,6 +39,34 @@ def numbers(source) -> list[int]:
     return [each["number"] for each in source]
 
 
+@pytest.mark.parametrize("kind", ["mds", "json", "csv"])
+def test_columns_are_compared_with_those_that_each_shard_lists(tmp_path, kind):
+    """What an index calls a column, its shard calls it too: a flipped bit is no other column."""
+    if kind == "mds":
+        folder = numbered_mds(tmp_path / "data", 20)
+    else:
+        rows = [{"number": n, "text": "x"} for n in range(20)]
+        folder = write_rows(tmp_path / "data", rows, NUMBERS, kind)
+    index = json.loads((folder / "index.json").read_text())
+    entry = index["shards"][1]
+    if kind == "json":
+        change(folder, 1, columns={"numbes": entry["columns"]["number"], "text": "str"})
+    else:
+        change(folder, 1, column_names=["numbes", "text"])
+    source = MdsSource(folder)
+    assert source[9]["number"] == 9
+    with pytest.raises(ShardError, match=r"shard\.00001\..*numbes.*number|number.*numbes"):
+        source.at([10])
+
+
+def test_a_shard_whose_own_header_is_damaged(tmp_path):
+    folder = numbered_mds(tmp_path / "data", 20)
+    shard = folder / "shard.00001.mds"
+    shard.write_bytes(shard.read_bytes().replace(b'"column_names"', b'"column_nam~s"'))
+    with pytest.raises(ShardError, match=r"shard\.00001\.mds: its header is damaged \(KeyError"):
+        MdsSource(folder).at([10])
+
+
 @pytest.mark.parametrize("compression", COMPRESS)
 def test_compressed_files_that_are_damaged(tmp_path, compression):
     folder = numbered_mds(tmp_path / "data", 30, compression=compression)

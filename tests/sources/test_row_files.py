@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 
+import pyarrow
+import pyarrow.parquet
 import pytest
 
 from energize import (
     ConfigError,
     DatasetNotFoundError,
+    EmptyDatasetError,
     ShardError,
     ShuffleDataset,
     SubstitutionError,
@@ -124,6 +127,33 @@ def test_a_file_of_another_kind_is_named(tmp_path):
     (tmp_path / "half.json").write_text('[{"a": 1}, {"a":')
     with pytest.raises(ShardError, match=r"half\.json begins as a JSON array"):
         len(JsonSource(tmp_path / "half.json"))
+
+
+def test_files_without_rows_are_named(tmp_path):
+    write_lines(tmp_path / "x.jsonl", [])
+    with pytest.raises(EmptyDatasetError, match=rf"{tmp_path}/x\.jsonl\) has no samples"):
+        JsonSource(tmp_path / "x.jsonl").at([0])
+
+
+def test_pages_with_checksums_are_compared_with_them(tmp_path):
+    """Of a page that is packed with no compression only its checksum tells."""
+    path = tmp_path / "x.parquet"
+    table = pyarrow.table({"text": [f"text {number}" for number in range(99)]})
+    options = {"compression": "none", "use_dictionary": False}
+    pyarrow.parquet.write_table(table, path, write_page_checksum=True, **options)
+    whole = path.read_bytes()
+    path.write_bytes(whole.replace(b"text 17", b"text 71", 1))
+    with pytest.raises(ShardError, match=r"x\.parquet cannot be read as Parquet.*CRC"):
+        ParquetSource(path).at([17])
+
+
+def test_text_that_is_no_utf_8_is_told_by_the_name_of_the_file(tmp_path):
+    path = tmp_path / "x.parquet"
+    table = pyarrow.table({"text": [f"text {number}" for number in range(9)]})
+    pyarrow.parquet.write_table(table, path, compression="none", use_dictionary=False)
+    path.write_bytes(path.read_bytes().replace(b"text 7", b"text \xff", 1))
+    with pytest.raises(ShardError, match=r"x\.parquet cannot be read as Parquet: row group 0"):
+        ParquetSource(path).at([7])
 
 
 def test_lines_without_rows_are_left_out_and_bad_ones_are_substituted(tmp_path, caplog):
