@@ -37,8 +37,10 @@ process to the trainer.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
+from itertools import islice
 from typing import Any
 
 __all__ = [
@@ -69,16 +71,40 @@ __all__ = [
     "UntrustedCodeError",
     "WeightError",
     "WorkerDiedError",
+    "legible",
     "log_exception",
     "nearest",
     "reraise_exception",
+    "some",
 ]
 
 _log = logging.getLogger("energize")
 
+_UNSEEN = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufeff]"
+)
+"""Letters that steer terminals or hide and turn text around, and halves of letters."""
+
+_SPACES = re.compile(r"(\s+)")
+_MOST_LETTERS = 30_000
+_LONGEST_WORD = 1000
+_TOLD = 20
+_COMPARED, _LONGEST = 1000, 200
+"""How many known words are looked at for one like a wrong one, and of how many letters each."""
+
 
 class EnergizeError(Exception):
-    """Base of all errors that energize raises on purpose."""
+    r"""Base of all errors that energize raises on purpose.
+
+    What is quoted from files cannot act on a terminal or flood a log: control characters in the
+    message are written out, and what is very long in it is left out.
+
+    >>> print(EnergizeError("unknown key \x1b[31ma"))
+    unknown key \x1b[31ma
+    """
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*(legible(each) if isinstance(each, str) else each for each in args))
 
 
 class ConfigError(EnergizeError, ValueError):
@@ -218,9 +244,46 @@ class SkipSample(Exception):  # noqa: N818 - not an error, and the name users kn
     """
 
 
+def legible(text: str) -> str:
+    r"""A text of any origin as it may stand in a message or on a terminal.
+
+    >>> legible("a\x1b[2Jb"), len(legible("a" * 10**6)), len(legible("a " * 10**6)) <= 30_000
+    ('a\\x1b[2Jb', 79, True)
+    """
+    if len(text) > _LONGEST_WORD:
+        words = _SPACES.split(_shortened(text, 10 * _MOST_LETTERS))
+        text = "".join(
+            _shortened(each, 80) if len(each) > _LONGEST_WORD else each for each in words
+        )
+    written = _UNSEEN.sub(lambda found: ascii(found.group())[1:-1], text)
+    return _shortened(written, _MOST_LETTERS)
+
+
+def _shortened(text: str, most: int) -> str:
+    """The beginning and the end of a text of more letters."""
+    if len(text) <= most:
+        return text
+    kept = (most - 25) // 2
+    return f"{text[:kept]}...({len(text) - 2 * kept} letters)...{text[-kept:]}"
+
+
+def some(names: Iterable[object]) -> str:
+    """The first of any number of names, for messages.
+
+    >>> some(["a", "b"]), some(range(100))[-22:]
+    ("'a', 'b'", '17, 18, 19 and 80 more')
+    """
+    listed = list(names)
+    more = f" and {len(listed) - _TOLD} more" if len(listed) > _TOLD else ""
+    return ", ".join(_shortened(repr(each), 80) for each in listed[:_TOLD]) + more
+
+
 def nearest(word: str, known: Sequence[str]) -> str:
     """A hint `; did you mean 'x'?` naming the known word most like `word`, or nothing."""
-    by_lower = {other.lower(): other for other in known}
+    if len(word) > _LONGEST:
+        return ""
+    listed = (other for other in islice(known, _COMPARED) if len(other) <= _LONGEST)
+    by_lower = {other.lower(): other for other in listed}
     found = get_close_matches(word.lower(), by_lower, n=1)
     return f"; did you mean {by_lower[found[0]]!r}?" if found else ""
 

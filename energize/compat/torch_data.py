@@ -18,6 +18,7 @@ from energize.loader import Loader
 from energize.loader.deciding import OnError
 from energize.loader.epochs import plan_epoch
 from energize.loader.opening import configured
+from energize.loader.sealing import checked_state
 from energize.loader.settings import LoaderSettings
 from energize.loader.state import packed_state, unpacked_state
 from energize.numbers import checked_whole
@@ -202,7 +203,7 @@ class TorchDataset(IterableDataset[T], Generic[T]):
     def load_state_dict(self, state_dict: State, strict: bool = True) -> None:
         """Start the next loop at a state, that of a `Loader` too; see `Loader.load_state_dict`."""
         if isinstance(state_dict, dict) and "share" in state_dict:
-            self._resumed = state_dict
+            self._resumed = _checked_share(state_dict)
             return
         if not self.dataset.indexed:
             raise StateError(
@@ -215,6 +216,23 @@ class TorchDataset(IterableDataset[T], Generic[T]):
         self._share, self._resumed = None, None
         step = counter_field(state, "step") if "step" in state else 0
         self._place.set((counter_field(state, "position"), step))
+
+
+def _checked_share(saved: State) -> State:
+    """The state of a worker's share; `StateError` for what is none."""
+    for name, length in (("share", 4), ("place", 2)):
+        numbers = state_field(saved, name, list)
+        if len(numbers) != length:
+            raise StateError(
+                f"the saved state's {name!r} are {length} numbers: {str(numbers)[:80]}"
+            )
+        for each in numbers:
+            counter_field({name: each}, name)
+    counter_field(saved, "made")
+    if not isinstance(saved.get("over"), bool) or len(saved) != 5:
+        raise StateError(f"the saved state of a worker's share has {str(sorted(saved))[:80]}")
+    checked_state(saved.get("reader"))
+    return saved
 
 
 def _raising(error: EnergizeError) -> Iterator[Any]:
@@ -326,11 +344,10 @@ class _Share(Iterator[T]):
 
     def place_of(self, saved: State) -> Place:
         """Where the loop starts in which a state was taken; `StateError` for another share's."""
-        if saved["share"] != self.mark:
+        if saved["share"] != self.mark:  # what else it holds was looked at when it was loaded
             raise StateError(
                 f"the state is of rank, world size, worker, workers {saved['share']}, this is "
                 f"{self.mark}. A worker's state goes on with as many of them; that of "
                 "state_dict(steps), asked of the dataset outside of workers, with any number"
             )
-        place = state_field(saved, "place", list)
-        return int(place[0]), int(place[1])
+        return saved["place"][0], saved["place"][1]

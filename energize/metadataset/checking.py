@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from energize.errors import ConfigError, nearest
+from energize.limits import limit, over_limit
 from energize.metadataset.grammar import (
     NODE,
     OLDER,
@@ -20,7 +21,7 @@ from energize.metadataset.grammar import (
 )
 from energize.metadataset.keys import ENERGIZE, ENERGON, Home, Spec
 from energize.metadataset.located import KeyPath, Located
-from energize.metadataset.problems import Problem, shown
+from energize.metadataset.problems import Problem, check_few, shown
 from energize.metadataset.table import Key, Table, keys_of, unknown_key, valid_keys
 
 T = TypeVar("T", bound=Table)
@@ -57,8 +58,9 @@ class Checker(ABC):
         self.problems: list[Problem] = []
 
     def fault(self, path: KeyPath, message: str) -> None:
-        """Note what is wrong with the value at `path`."""
+        """Note what is wrong with the value at `path`; raise what was noted when that is much."""
         self.problems.append(self.text.problem(path, message))
+        check_few(self.text.file, self.problems)
 
     def mapping(
         self, table: type[T], value: Mapping[str, Any], path: KeyPath, keys: Mapping[str, Key]
@@ -84,6 +86,10 @@ class Checker(ABC):
 
     def value(self, key: Key, value: Any, path: KeyPath) -> Any:
         """The value of a key; None when it is wrong."""
+        listed = key.nodes and isinstance(value, list | Mapping) and len(value)
+        if listed and listed > limit("ENTRIES"):
+            self.fault(path, over_limit("ENTRIES", listed))
+            return None
         if key.nodes and isinstance(value, list) and (value or not key.required):
             return tuple(self.node(each, (*path, i), key.nodes) for i, each in enumerate(value))
         if key.named and isinstance(value, Mapping) and value:

@@ -97,8 +97,9 @@ def _imported(joiner: JoinerName, place: str) -> Any:
             return sample_type_named(joiner.module, joiner.name)
     if joiner.module not in sys.modules:
         raise UntrustedCodeError(
-            f"{place}: the joiner is {joiner.name!r} of the module {joiner.module!r}, which this "
-            "program has not imported. Nothing is imported because a file asks for it: if you "
+            f"{place}: the joiner is {shown(joiner.name)} of the module "
+            f"{shown(joiner.module)}, which this program has not imported. Nothing is "
+            "imported because a file asks for it: if you "
             f"trust that module, write `import {joiner.module}` in your program before this"
         )
     names = vars(sys.modules[joiner.module])
@@ -109,7 +110,7 @@ def _imported(joiner: JoinerName, place: str) -> Any:
         has = "it has a " + type(found).__name__ if joiner.name in names else "there is none"
         hint = "" if joiner.name in names else nearest(joiner.name, list(names))
         raise MetadatasetError(
-            f"{place}: the joiner is the {wanted} {joiner.name!r} of the module {joiner.module!r}, "
-            f"and {has} of that name{hint}"
+            f"{place}: the joiner is the {wanted} {shown(joiner.name)} of the module "
+            f"{shown(joiner.module)}, and {has} of that name{hint}"
         )
     return found

@@ -16,8 +16,10 @@ from energize.metadataset.loader_interface import (
 )
 from energize.metadataset.metadataset import Metadataset, MetadatasetV2
 from energize.metadataset.reading import MetadatasetFile, given, read_metadataset
+from energize.storage.faults import own_errors
 
 
+@own_errors
 def load_dataset(
     path: str | os.PathLike[str] | Mapping[str, Any], **kwargs: Any
 ) -> DatasetLoaderInterface:
@@ -63,6 +65,7 @@ def load_dataset(
     )
 
 
+@own_errors
 def traverse_metadataset(
     path: str | os.PathLike[str], *, split_part: str
 ) -> list[TraversedDatasetReference]:
@@ -75,6 +78,7 @@ def traverse_metadataset(
     return _of_file(path).traverse(split_part=split_part)
 
 
+@own_errors
 def prepare_metadataset(path: str | os.PathLike[str]) -> None:
     """Write down which samples the joins of a metadataset put together, for all its splits.
 

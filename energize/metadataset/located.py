@@ -17,7 +17,7 @@ import yaml
 
 from energize.errors import ConfigError
 from energize.limits import limit, over_limit
-from energize.metadataset.problems import Problem, cut, shown
+from energize.metadataset.problems import Problem, check_few, cut, shown
 from energize.metadataset.variables import expanded
 from energize.storage.bounded import (
     INSIDE_ITSELF,
@@ -25,6 +25,7 @@ from energize.storage.bounded import (
     check_yaml,
     read_bounded,
 )
+from energize.storage.faults import remedy
 
 KeyPath = tuple[str | int, ...]
 """The way from the root of a document to a value: keys of mappings and indices of lists."""
@@ -36,7 +37,7 @@ _PLAIN = {
     "bool": re.compile(r"^(true|false|yes|no)$", re.IGNORECASE),
     "int": re.compile(r"^[-+]?[0-9]{1,18}$"),
     "float": re.compile(
-        r"^[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)(e[-+]?[0-9]+)?$|^[-+]?\.inf$|^\.nan$", re.IGNORECASE
+        r"^[-+]?([0-9]+(\.[0-9]*)?|\.[0-9]+)(e[-+]?[0-9]+)?$|^[-+]?\.inf$|^\.nan$", re.IGNORECASE
     ),
 }
 
@@ -169,7 +170,8 @@ def read_bytes(file: Path, problems: list[Problem]) -> bytes | None:
     except FileNotFoundError:
         problems.append(Problem(str(file), "the file does not exist", not_found=True))
     except OSError as error:
-        problems.append(Problem(str(file), f"the file cannot be read: {error.strerror}"))
+        what = f"the file cannot be read: {error.strerror}; {remedy(error)}"
+        problems.append(Problem(str(file), what))
     return None
 
 
@@ -247,6 +249,8 @@ class _Reader:
                 return self._fault(node, path, str(fault))
             if kind == "str" and not node.style:
                 kind = next((name for name, each in _PLAIN.items() if each.match(text)), "str")
+            if len(text) > limit("LETTERS"):
+                return self._fault(node, path, over_limit("LETTERS", len(text)))
         try:
             return _SCALARS[kind](text)
         except ValueError:
@@ -258,13 +262,14 @@ class _Reader:
 
     def _unknown_tag(self, node: yaml.Node, path: KeyPath) -> None:
         tag = node.tag.replace(_TAG, "!!")
-        text = f"the tag {tag!r} is not allowed: a metadataset is plain data; remove the tag"
+        text = f"the tag {shown(tag)} is not allowed: a metadataset is plain data; remove the tag"
         self._fault(node, path, text)
 
     def _fault(self, node: yaml.Node, path: KeyPath, message: str) -> None:
         """Note a fault at the line of `node`; the value there becomes null."""
         here = Located(self._file, None, {path: _line(node)})
         self._problems.append(here.problem(path, message))
+        check_few(self._file, self._problems)
 
 
 def _line(node: yaml.Node) -> int:

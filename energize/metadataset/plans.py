@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from energize.errors import ConfigError
 from energize.metadataset.keys import Spec
 from energize.metadataset.located import KeyPath, Located
-from energize.metadataset.problems import Problem
+from energize.metadataset.problems import MOST_PROBLEMS, Problem
 from energize.order.stages.plan import Stage, StagePlan
 
 DEFAULT = "default"
@@ -73,7 +73,7 @@ def _settings(own: Spec, around: Spec) -> dict[str, Any]:
 def _problems(faults: str, places: Sequence[str], otherwise: str) -> list[Problem]:
     """One problem for each line of `faults`, at the place that it begins with."""
     problems = []
-    for fault in faults.splitlines():
+    for fault in faults.splitlines()[:MOST_PROBLEMS]:
         place = next((each for each in places if fault.startswith(f"{each}: ")), None)
         message = fault if place is None else fault.removeprefix(f"{place}: ")
         problems.append(Problem(place or otherwise, message))

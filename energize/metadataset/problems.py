@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -10,6 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from energize.errors import DatasetNotFoundError, EnergizeError, MetadatasetError
+
+_LONGEST_PATH = 500
+
+MOST_PROBLEMS = 100
+"""After as many, the file is not looked at further: something else is meant by it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +44,19 @@ def as_error(file: Path, problems: Sequence[Problem]) -> MetadatasetError | Data
     if len(problems) == 1:
         text = str(problems[0])
     else:
-        lines = (f"  {number}. {problem}" for number, problem in enumerate(problems, 1))
-        text = "\n".join([f"{len(problems)} errors in {file}:", *lines])
+        listed = problems[:MOST_PROBLEMS]
+        lines = (f"  {number}. {problem}" for number, problem in enumerate(listed, 1))
+        first = "The first " if len(problems) >= MOST_PROBLEMS else ""
+        text = "\n".join([f"{first}{len(listed)} errors in {file}:", *lines])
     if all(problem.not_found for problem in problems):
         return DatasetNotFoundError(text)
     return MetadatasetError(text)
+
+
+def check_few(file: Path, problems: Sequence[Problem]) -> None:
+    """Raise what is found in `file` so far where it is so much that nobody would read on."""
+    if len(problems) >= MOST_PROBLEMS:
+        raise as_error(file, problems)
 
 
 @contextmanager
@@ -66,6 +80,12 @@ def shown(value: Any) -> str:
 def cut(text: str) -> str:
     """A text, or the beginning of a long one."""
     return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def shown_path(path: str | os.PathLike[str]) -> str:
+    """A whole path as people know it, or the beginning of one that is longer than any should be."""
+    text = os.path.abspath(path)
+    return text if len(text) <= _LONGEST_PATH else f"{text[:_LONGEST_PATH]}..."
 
 
 def number_hint(value: Any) -> str:

@@ -11,7 +11,7 @@ from energize.metadataset.keys import Spec
 from energize.metadataset.leaves import source_of
 from energize.metadataset.nodes import Blend, Leaf, Node
 from energize.metadataset.plans import FaultyError
-from energize.metadataset.problems import Problem
+from energize.metadataset.problems import Problem, shown
 from energize.metadataset.property_keys import SUBFLAVORS
 from energize.metadataset.tables import ScheduleTable
 from energize.order.arrangement import WEIGHTLESS
@@ -51,15 +51,16 @@ def _leaves(node: Node, spec: Spec, place: str) -> list[Leaf]:
         return [node]
     if spec.kind == "path":
         text = (
-            f"'by' weighs the samples of folders, and {spec.path!r} is a metadataset, which mixes "
-            "them already; give 'by' to the blend in that file, or list its folders here"
+            f"'by' weighs the samples of folders, and {shown(spec.path)} is a metadataset, "
+            "which mixes them already; give 'by' to the blend in that file, or list its folders "
+            "here"
         )
         raise FaultyError(Problem(place, text))
     leaves = [child for child, _ in node.children if isinstance(child, Leaf)]
     if len(leaves) < len(node.children) or any(leaf.chosen for leaf in leaves):
         text = (
-            f"the samples of all folders here are weighed by {spec.by!r}, and they are mixed by "
-            "something else already; give 'by' to the single folders, or to a blend of folders "
+            f"the samples of all folders here are weighed by {shown(spec.by)}, and they are mixed "
+            "by something else already; give 'by' to the single folders, or to a blend of folders "
             "without weights"
         )
         raise FaultyError(Problem(place, text))
@@ -105,15 +106,17 @@ def _by_subflavor(leaves: Sequence[Leaf], name: str, spec: Spec) -> dict[str, Pa
             parts[OTHERS].append(counted)
         else:
             has = (
-                f"has {value!r}" if value is not None else f"has none{nearest(name, list(labels))}"
+                f"has {shown(value)}"
+                if value is not None
+                else f"has none{nearest(name, list(labels))}"
             )
             raise ColumnError(
-                f"{leaf.path} {has} as the subflavor {name!r}, and weights are given for "
+                f"{leaf.path} {has} as the subflavor {shown(name)}, and weights are given for "
                 f"{', '.join(parts)}; give it one, or `other` for all that have none"
             )
     for value, found in parts.items():
         if not found and value != OTHERS:
-            raise ColumnError(f"no folder has {value!r} as the subflavor {name!r}")
+            raise ColumnError(f"no folder has {shown(value)} as the subflavor {shown(name)}")
     return {value: found for value, found in parts.items() if found}
 
 

@@ -66,7 +66,7 @@ def property_faults(spec: Spec, weighed: Sequence[str]) -> Iterator[tuple[str, s
             if getattr(spec, name) is not None:
                 yield (
                     name,
-                    f"{name!r} belongs to a property, and no 'by' says which; the share of an "
+                    f"{shown(name)} belongs to a property, and no 'by' says which; the share of an "
                     "entry in its blend is 'weight'",
                 )
         return
@@ -81,8 +81,8 @@ def property_faults(spec: Spec, weighed: Sequence[str]) -> Iterator[tuple[str, s
     elif weighed:
         yield (
             "by",
-            f"the samples of all entries are weighed by {spec.by!r}, so {', '.join(weighed)} says "
-            "nothing; remove it, or give 'by' to the entries",
+            f"the samples of all entries are weighed by {shown(spec.by)}, so {', '.join(weighed)} "
+            "says nothing; remove it, or give 'by' to the entries",
         )
 
 

@@ -17,7 +17,7 @@ from energize.metadataset.located import KeyPath
 from energize.metadataset.mixing import EPOCHIZED, flattened, inherited_options, options_of
 from energize.metadataset.nodes import JSONL, Blend, JoinedLeaf, JoinedPart, Leaf, Node, Staged
 from energize.metadataset.plans import FaultyError, plan_of
-from energize.metadataset.problems import Problem, as_error, shown
+from energize.metadataset.problems import Problem, as_error, check_few, cut, shown, shown_path
 from energize.metadataset.properties import divided
 from energize.metadataset.reading import STAGE_FILE, MetadatasetFile, given, load
 from energize.metadataset.resolving_joins import joined_leaf
@@ -25,6 +25,7 @@ from energize.metadataset.stores import resolved_store
 from energize.metadataset.tables import ScheduleTable
 from energize.order.stages.plan import Stage
 from energize.sources.subset import nested
+from energize.storage.faults import exists
 
 __all__ = [
     "Blend",
@@ -78,11 +79,11 @@ def resolve(
     >>> leaf.path.name, leaf.split_part
     ('captions', 'train')
     """
-    resolver = _Resolver(existing)
     if isinstance(source, Mapping):
         source = given(source)
     outer, asked = Inherited(split_part), asked or Spec(path="")
     file = source.file if isinstance(source, MetadatasetFile) else Path(source)
+    resolver = _Resolver(file, existing)
     try:
         if isinstance(source, MetadatasetFile):
             node = resolver.split(source, outer.with_entry(asked))
@@ -98,8 +99,8 @@ def resolve(
 class _Resolver:
     """Follows files, each read once, and collects what is wrong in any of them."""
 
-    def __init__(self, existing: bool) -> None:
-        self._existing = existing
+    def __init__(self, file: Path, existing: bool) -> None:
+        self._file, self._existing = file, existing
         self.problems: list[Problem] = []
         self._read: dict[Path, MetadatasetFile | None] = {}
 
@@ -114,7 +115,7 @@ class _Resolver:
         if name not in metadataset.splits:
             known = list(metadataset.splits)
             hint = nearest(name, known) or "."
-            text = f"no split {name!r}{hint} Splits here: {', '.join(known)}"
+            text = f"no split {shown(name)}{hint} Splits here: {cut(', '.join(known))}"
             fault = Problem(metadataset.place(("splits",)), text)
             raise FaultyError(fault.included_from(outer.place) if outer.chain else fault)
         inner = replace(outer, chain=(*outer.chain, link))
@@ -204,7 +205,12 @@ class _Resolver:
                 f"the subset {spec.subset} counts samples, which is only allowed for a leaf "
                 "dataset; of a blend or a metadataset take percentages"
             )
-            self.problems.append(Problem(place, text))
+            self._note(Problem(place, text))
+
+    def _note(self, *problems: Problem) -> None:
+        """Keep what is wrong; raise what was noted when that is much."""
+        self.problems += problems
+        check_few(self._file, self.problems)
 
     def _part(
         self,
@@ -218,11 +224,11 @@ class _Resolver:
         try:
             node = self._node(metadataset, spec, path, outer)
         except FaultyError as error:
-            self.problems += error.problems
+            self._note(*error.problems)
             return None
         if isinstance(node, Staged):
             text = _has_stages(node, reason)
-            self.problems.append(Problem(metadataset.place((*path, "path")), text))
+            self._note(Problem(metadataset.place((*path, "path")), text))
             return None
         if (node.packing is not None or node.level is not None) and reason != _IN_STAGE:
             does, name = "packs its samples", "packing"
@@ -232,7 +238,7 @@ class _Resolver:
                 f"this file {does}, and here they are mixed with others first; give {name} to the "
                 "split that mixes them, and remove it there"
             )
-            self.problems.append(Problem(metadataset.place((*path, "path")), text))
+            self._note(Problem(metadataset.place((*path, "path")), text))
             return None
         return node
 
@@ -245,7 +251,7 @@ class _Resolver:
             except (ConfigError, DatasetNotFoundError) as fault:
                 missing = isinstance(fault, DatasetNotFoundError)
                 place = metadataset.place((*path, "aux", name))
-                self.problems.append(Problem(place, str(fault), not_found=missing))
+                self._note(Problem(place, str(fault), not_found=missing))
         return stores
 
     def path(
@@ -258,7 +264,7 @@ class _Resolver:
     ) -> Node | Staged:
         """What the entry `spec` at `place` refers to, its path being `path`."""
         inner = replace(outer.with_entry(spec), place=place)
-        there = os.path.exists(path)  # Path.exists raises in folders that may not be entered
+        there = exists(path)  # Path.exists raises in folders that may not be entered
         if not there and (self._existing or path.suffix in _SUFFIXES):
             raise FaultyError(Problem(place, _not_found(path, spec.path), not_found=True))
         if not there or path.is_dir() or path.suffix == JSONL:
@@ -307,7 +313,7 @@ def _check_folders_only(spec: Spec, keys: Sequence[str], place: str, what: str) 
     """Refuse keys of folders for a path that is something else."""
     for key in keys:
         if getattr(spec, key) is not None:
-            text = f"{key} is for prepared folders, and {spec.path!r} is {what}; remove it"
+            text = f"{key} is for prepared folders, and {shown(spec.path)} is {what}; remove it"
             raise FaultyError(Problem(place, text))
 
 
@@ -332,8 +338,8 @@ def _tidied(path: Path) -> Path:
 
 def _not_found(path: Path, given: str) -> str:
     if re.match(r"(?!file:)\w[\w+.-]+:/", given):  # a `Path` has one of the two slashes
-        return f"{given!r} is remote; this version reads local folders, so mount it or copy it"
-    text = f"{given!r} does not exist, looked for {os.path.abspath(path)}"
+        return f"{shown(given)} is remote; this version reads local folders, so mount it or copy it"
+    text = f"{shown(given)} does not exist, looked for {shown_path(path)}"
     if given.startswith("~"):
         return f"{text}; ~ is not expanded, write ${{HOME}}{given[1:]}"
     if "$" in given:

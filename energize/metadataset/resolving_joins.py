@@ -13,7 +13,7 @@ from energize.metadataset.keys import Spec
 from energize.metadataset.located import KeyPath
 from energize.metadataset.nodes import JoinedLeaf, JoinedPart, Leaf, Node, Staged
 from energize.metadataset.plans import FaultyError
-from energize.metadataset.problems import Problem
+from energize.metadataset.problems import Problem, place_noted, shown
 from energize.metadataset.reading import MetadatasetFile
 
 Follow = Callable[[Path, Spec, Inherited, str], Node | Staged]
@@ -45,7 +45,7 @@ def joined_leaf(
         try:
             leaf = follow(metadataset.file.parent / entry.path, given, around, at)
             if not isinstance(leaf, Leaf) or leaf.is_jsonl:
-                text = f"what is joined are prepared folders, and {entry.path!r} is none"
+                text = f"what is joined are prepared folders, and {shown(entry.path)} is none"
                 raise FaultyError(Problem(at, text))
         except FaultyError as error:
             found += error.problems
@@ -55,6 +55,9 @@ def joined_leaf(
     if found:
         raise FaultyError(*found)
     first = parts[0].leaf
+    place = metadataset.place((*path, "join"))
+    with place_noted(place):
+        joiner = joiner_of(spec.joiner)
     return JoinedLeaf(
         path=first.path,
         split_part=first.split_part,
@@ -62,10 +65,10 @@ def joined_leaf(
         dataset_config=first.dataset_config,
         split_config=first.split_config,
         shuffle_over_epochs_multiplier=inner.multiplier,
-        place=metadataset.place((*path, "join")),
+        place=place,
         subset=inner.subset,
         sample_weight=inner.sample_weight,
         parts=tuple(parts),
-        joiner=joiner_of(spec.joiner),
+        joiner=joiner,
         cache=metadataset.file.with_name(f"{metadataset.file.name}.cache"),
     )

@@ -6,6 +6,8 @@ import os
 from pathlib import Path, PurePath
 
 from energize.errors import ConfigError, DatasetNotFoundError
+from energize.metadataset.problems import shown, shown_path
+from energize.storage.faults import exists
 
 FILESYSTEM = "filesystem://"
 
@@ -27,30 +29,31 @@ def resolved_store(ref: str, base: Path, *, existing: bool = True) -> str:
     True
     """
     if "\0" in ref:
-        raise ConfigError(f"{ref!r} is no path: it has a zero byte")
+        raise ConfigError(f"{shown(ref)} is no path: it has a zero byte")
     plain = ref.startswith(FILESYSTEM)
     written = ref.removeprefix(FILESYSTEM)
     if "://" in written:
         raise ConfigError(
-            f"{ref!r} is remote or of an unknown kind; a store is a prepared folder, a .jsonl file "
-            f"or {FILESYSTEM}FOLDER, on a local or mounted file system"
+            f"{shown(ref)} is remote or of an unknown kind; a store is a prepared folder, a .jsonl "
+            f"file or {FILESYSTEM}FOLDER, on a local or mounted file system"
         )
     if plain and not PurePath(written).is_absolute():
         below = os.path.realpath(base / written)
         if ".." in PurePath(written).parts or not _is_below(below, os.path.realpath(base)):
             raise ConfigError(
-                f"{ref!r} leaves the folder of this file, {base}; every file below a plain folder "
-                f"can be asked for, so name another one by its whole path: {FILESYSTEM}{below}"
+                f"{shown(ref)} leaves the folder of this file, {base}; every file below a plain "
+                "folder can be asked for, so name another one by its whole path: "
+                f"{FILESYSTEM}{below}"
             )
     path = Path(os.path.abspath(base / written))
-    if existing and not os.path.exists(path):  # Path.exists raises for some names
-        raise DatasetNotFoundError(f"{ref!r} does not exist, looked for {path}")
+    if existing and not exists(path):  # Path.exists raises for some names
+        raise DatasetNotFoundError(f"{shown(ref)} does not exist, looked for {shown_path(path)}")
     is_file = os.path.isfile(path)
     if plain and is_file:
-        raise ConfigError(f"{ref!r} is a file, and {FILESYSTEM} names a folder")
+        raise ConfigError(f"{shown(ref)} is a file, and {FILESYSTEM} names a folder")
     if is_file and path.suffix != ".jsonl":
         raise ConfigError(
-            f"{ref!r} is a file; a store is a prepared folder, a .jsonl file or "
+            f"{shown(ref)} is a file; a store is a prepared folder, a .jsonl file or "
             f"{FILESYSTEM}FOLDER, and no metadataset"
         )
     return f"{FILESYSTEM}{path}" if plain else str(path)

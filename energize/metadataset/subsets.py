@@ -10,7 +10,7 @@ from energize.errors import ConfigError
 from energize.metadataset.problems import shown
 from energize.sources.subset import Subset
 
-_PERCENT = re.compile(r"\s*([0-9]+\.?[0-9]*|\.[0-9]+)\s*%\s*")
+_PERCENT = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*%\s*")
 _EXPECTED = (
     "a mapping with 'range', which is two numbers of samples, such as [100, 200] or [100, end], or "
     "two percentages, such as [12.5%, 50%] or [50%, end]; the first sample counts, the last does "

@@ -18,7 +18,7 @@ from energize.samples.crude import CrudeSample
 from energize.samples.sample import METADATA
 from energize.samples.structure import required_fields, type_fields
 
-_ACCESS = re.compile(r"\s*(?P<part>[^\[\],]*[^\[\],\s])(?P<keys>(?:\[[^\[\]]+\])*)\s*")
+_ACCESS = re.compile(r"\s*(?P<part>[^\[\],\s]+(?:\s+[^\[\],\s]+)*)(?P<keys>(?:\[[^\[\]]+\])*)\s*")
 _KEY = re.compile(r"\[([^\[\]]+)\]")
 _NUMBER = re.compile(r"([0-9]+)")
 
@@ -128,9 +128,10 @@ def default_field_map(sample_type: type) -> dict[str, str]:
 
 
 def _by_number(name: str) -> tuple[list[tuple[int, str]], str]:
-    """A key that sorts numbers in names as numbers: page2 before page10."""
+    """A key that sorts numbers in names as numbers, of any length: page2 before page10."""
     pieces = _NUMBER.split(name)
-    return [(int(each), "") if i % 2 else (0, each) for i, each in enumerate(pieces)], name
+    digits = (each.lstrip("0") if i % 2 else each for i, each in enumerate(pieces))
+    return [(len(each) if i % 2 else 0, each) for i, each in enumerate(digits)], name
 
 
 def _shape(value: Any) -> str:

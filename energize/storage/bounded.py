@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import json
+import re
 from os import PathLike, fspath
 from typing import Any
 
@@ -16,6 +17,12 @@ import yaml
 
 from energize.limits import limit, over_limit
 from energize.storage.files import LocalFile
+
+_WIDE = {4: re.compile(rb"[\xf0-\xff]"), 2: re.compile(rb"[\xc4-\xef]")}
+"""How a UTF-8 text with a letter that takes so many bytes in memory is told."""
+
+_OF_TEXTS = ("LETTERS", "DIGITS")
+_DIGITS = re.compile(r"[-+]?[0-9_:.]+")
 
 INSIDE_ITSELF = "an alias to a list or mapping from inside it"
 
@@ -36,11 +43,12 @@ def read_bounded(path: str | PathLike[str], name: str = "TEXT_BYTES") -> bytes:
     return file.read(0, file.size)
 
 
-def check_yaml(text: str | bytes, *, circles: bool = False, name: str = "VALUES") -> None:
-    """Raise ValueError for YAML that is nested too deeply, or has, or stands for, too many values.
+def check_yaml(text: str | bytes, *, circles: bool = False) -> None:
+    """Raise ValueError for YAML that is nested too deeply, or has, or stands for, too many values,
+    or has texts of too many letters.
 
-    Also for aliases to what they stand in, unless `circles` are allowed. `name` is that of the
-    limit of values. Text that is no YAML passes: what parses it says where and why.
+    Also for aliases to what they stand in, unless `circles` are allowed. Text that is no YAML
+    passes: what parses it says where and why.
 
     >>> check_yaml("[" * 101 + "]" * 101)
     Traceback (most recent call last):
@@ -48,7 +56,7 @@ def check_yaml(text: str | bytes, *, circles: bool = False, name: str = "VALUES"
     ValueError: lists and mappings are nested too deeply, more than 100; to raise that, set \
 ENERGIZE_LIMIT_LEVELS in the environment
     """
-    levels, most = limit("LEVELS"), limit(name)
+    levels, most, shortest = limit("LEVELS"), limit("VALUES"), min(map(limit, _OF_TEXTS))
     sizes: dict[str, int] = {}
     around: list[tuple[str | None, int]] = []  # anchors of what is open, and values before it
     values = 0
@@ -68,23 +76,72 @@ ENERGIZE_LIMIT_LEVELS in the environment
                 values += sizes.get(str(event.anchor), 1) - 1
             values += isinstance(event, yaml.NodeEvent)
             if values > most:
-                raise ValueError(over_limit(name))
+                raise ValueError(over_limit("VALUES"))
+            if isinstance(event, yaml.ScalarEvent) and len(event.value) > shortest:
+                _check_scalar(event)
     except yaml.YAMLError:
         return
 
 
+def _check_scalar(event: yaml.ScalarEvent) -> None:
+    """Raise ValueError for a text with too many letters, or a number with too many digits: such
+    ones take time that grows with their square.
+    """
+    letters, mark = len(event.value), event.start_mark
+    where = "" if mark is None else f"line {mark.line + 1}: "
+    if letters > limit("LETTERS"):
+        raise ValueError(where + over_limit("LETTERS", letters))
+    if letters > limit("DIGITS") and _DIGITS.fullmatch(event.value) and not event.style:
+        raise ValueError(where + over_limit("DIGITS", letters))
+
+
 def load_yaml(text: str) -> Any:
     """The values of a YAML text; ValueError or `yaml.YAMLError` for what is none or too much."""
-    check_yaml(text, name="META_VALUES")
-    return yaml.load(text, SafeLoader)  # noqa: S506 - safe
+    check_yaml(text)
+    try:
+        return yaml.load(text, SafeLoader)  # noqa: S506 - safe
+    except (ArithmeticError, AttributeError, LookupError, TypeError) as reason:  # PyYAML's own
+        raise ValueError(f"a value does not fit its tag: {reason}") from reason
 
 
-def load_json(text: str) -> Any:
+def read_json(path: str | PathLike[str], name: str = "META_VALUES") -> Any:
+    """The values of a file of JSON that a program wrote; `name` is that of the limit of values.
+
+    Raises OSError as `read_bounded` does, and ValueError for what is no JSON in UTF-8, is nested
+    too deeply, or has more values than there may be.
+    """
+    data = read_bounded(path, "META_BYTES")
+    width = _width(data)
+    if len(data) * width > limit("META_BYTES"):
+        raise ValueError(
+            f"{over_limit('META_BYTES', len(data) * width)}: of the text in memory, where letters "
+            f"of this script take {width} bytes each"
+        )
+    # Commas in texts count too: there are never fewer than values.
+    if sum(map(data.count, (b",", b"[", b"{"))) > limit(name):
+        raise ValueError(over_limit(name))
+    text = data.decode("utf-8")
+    del data
+    return load_json(text)
+
+
+def _width(data: bytes) -> int:
+    """How many bytes a letter of a UTF-8 text takes in memory: as many as its widest one."""
+    if data.isascii():
+        return 1
+    return next((width for width, letters in _WIDE.items() if letters.search(data)), 1)
+
+
+def load_json(text: str | bytes) -> Any:
     """The values of a JSON text; ValueError for what is none, or nested too deeply."""
     try:
         value = json.loads(text)
     except RecursionError:
         raise ValueError(over_limit("LEVELS")) from None
+    except ValueError as reason:
+        if isinstance(reason, json.JSONDecodeError):
+            raise
+        raise ValueError("a number has more digits than Python reads; write it shorter") from reason
     check_depth(value)
     return value
 

@@ -8,13 +8,17 @@ from collections.abc import Iterable
 
 from braceexpand import braceexpand
 
+from energize.limits import limit, over_limit
+
 _NUMBER = re.compile(r"([0-9]+)")
 _SPECIAL = re.compile(r"[\\{},]")
 _RANGE = re.compile(r"(-?[0-9]+|[A-Za-z])\.\.(-?[0-9]+|[A-Za-z])(?:\.\.-?([0-9]+))?")
-_MOST_LETTERS = 2**28
-"""Of all names together: ten million of a usual length."""
+_USUAL_LETTERS = 100
+"""Of a name; longer ones count as several."""
 
-_MOST_LEVELS = 100
+_MOST_DIGITS = 18
+_COSTS = 20
+"""How many names take the time that it takes to look at a pattern."""
 
 
 def expand(patterns: Iterable[str]) -> tuple[str, ...]:
@@ -26,14 +30,20 @@ def expand(patterns: Iterable[str]) -> tuple[str, ...]:
     ('b.tar', 'a08.tar', 'a09.tar', 'a10.tar')
     """
     listed = list(patterns)
-    letters = 0
+    most, names, letters = limit("NAMES"), 0, 0
     for pattern in listed:
-        letters += _count(pattern) * len(pattern)
-        if letters > _MOST_LETTERS:
-            raise ValueError(
-                f"{reprlib.repr(pattern)} stands for too many names; correct its ranges"
-            )
-    return tuple(name for pattern in listed for name in braceexpand(pattern))
+        if len(pattern) > limit("LETTERS"):
+            raise ValueError(f"{reprlib.repr(pattern)}: {over_limit('LETTERS', len(pattern))}")
+        if _SPECIAL.search(pattern):
+            names += (count := _count(pattern))
+            letters += (count + _COSTS) * len(pattern)
+        if names > most or letters > most * _USUAL_LETTERS:
+            raise ValueError(f"{reprlib.repr(pattern)}: {over_limit('NAMES')}")
+    return tuple(name for pattern in listed for name in _names(pattern))
+
+
+def _names(pattern: str) -> Iterable[str]:
+    return braceexpand(pattern) if _SPECIAL.search(pattern) else (pattern,)
 
 
 def collapse(names: Iterable[str]) -> list[str]:
@@ -70,8 +80,8 @@ def _count(pattern: str) -> int:
         if char == "{":
             around.append((position + 1, others, product))
             others, product = 0, 1
-            if len(around) > _MOST_LEVELS:
-                raise ValueError(f"{reprlib.repr(pattern)} nests braces too deeply; write it out")
+            if len(around) > limit("LEVELS"):
+                raise ValueError(f"{reprlib.repr(pattern)}: {over_limit('LEVELS')}")
         elif char == "," and around:
             others, product = others + product, 1
         elif char == "}" and around:
@@ -87,6 +97,8 @@ def _count(pattern: str) -> int:
 
 def _length(ends: re.Match[str]) -> int:
     """How many numbers or letters a range has, or a few more."""
+    if max(len(end) for end in ends.group(1, 2, 3) if end) > _MOST_DIGITS:
+        return int(10**_MOST_DIGITS)
     first, last = (int(end) if end[-1].isdigit() else ord(end) for end in ends.group(1, 2))
     return abs(first - last) // (int(ends[3] or 1) or 1) + 1
 

@@ -4,19 +4,23 @@
     .nv-meta/columns/NAME.DIGEST.npy         the values of one, in the order of `.info.json`
 
 Values are int64 or float64, or int32 places in the list of words that `columns.json` has, -1 for a
-sample without a word. A file of values is named after what is in it and never written again, so
-who reads a column while it is measured anew goes on reading the older one. Megatron-Energon looks
-at none of this. Nothing of these files is unpickled or run.
+sample without a word. A file of values is named after what is in it, and the words, and compared
+with its name when it is read. It is never written again, so who reads a column while it is measured
+anew goes on reading the older one. Megatron-Energon looks at none of this. Nothing of these files
+is unpickled or run.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 import shlex
-from collections.abc import Iterable, Mapping
+import tokenize
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +29,13 @@ import numpy.typing as npt
 
 from energize.columns import Column
 from energize.errors import ColumnError, DatasetError
+from energize.storage.faults import own_errors, patiently
+from energize.storage.files import LocalFile
 from energize.storage.nv_meta import read_info
 from energize.storage.nv_meta_files import META_FOLDER, UUID_NAME, Document, parsed
 
 __all__ = [
+    "BAD_ARRAY",
     "COLUMNS_FOLDER",
     "COLUMNS_NAME",
     "ColumnIndex",
@@ -47,6 +54,9 @@ COLUMNS_NAME = "columns.json"
 VERSION = 1
 MOST_WORDS = 65_536
 """Different words of a column; one with more, such as texts, is no property of samples."""
+
+BAD_ARRAY = (ValueError, EOFError, OverflowError, SyntaxError, TypeError, tokenize.TokenError)
+"""What numpy raises for damaged `.npy` files, whose headers are Python literals."""
 
 _NAME = re.compile(r"[^\W\d]\w{0,99}")
 _FILE = re.compile(r"[^\W\d]\w*\.[0-9a-f]{16}\.npy")
@@ -102,18 +112,16 @@ def column_command(path: Path, measured: Mapping[str, str]) -> str:
     return f"energize prepare {path} {given}"
 
 
+@own_errors
 def folder_version(path: Path) -> str | None:
     """What is different when a folder was prepared again with an `index.sqlite`; None without."""
     try:
         return (path / META_FOLDER / UUID_NAME).read_bytes()[:100].decode("ascii", "replace")
     except FileNotFoundError:
         return None
-    except OSError as reason:
-        raise DatasetError(
-            f"{path / META_FOLDER / UUID_NAME} cannot be read: {reason.strerror}"
-        ) from reason
 
 
+@own_errors
 def read_columns(path: Path, *, checked: bool = True) -> ColumnIndex | None:
     """The columns of the prepared folder `path`; None for a folder without any.
 
@@ -122,7 +130,7 @@ def read_columns(path: Path, *, checked: bool = True) -> ColumnIndex | None:
     """
     info = read_info(path)
     file = path / COLUMNS_FOLDER / COLUMNS_NAME
-    if not file.is_file():
+    if not os.path.lexists(file):
         return None
     document = parsed(file)
     version = document.content.get("version")
@@ -144,18 +152,22 @@ def read_columns(path: Path, *, checked: bool = True) -> ColumnIndex | None:
     return index
 
 
+@own_errors
 def read_values(path: Path, name: str, stored: StoredColumn, samples: int) -> Column:
-    """The values of a column of the folder `path`, mapped from its file.
+    """The values of a column of the folder `path`, mapped from its file, which is read once to be
+    compared with its name: about a second for 100 million samples.
 
     Raises `DatasetError` for a file that is missing, cut off, of another type or another number of
-    samples, or has places of words that there are not.
+    samples, has places of words that there are not, or other content than when it was written.
     """
     file = path / COLUMNS_FOLDER / stored.file
+    load = partial(np.load, file, mmap_mode="r", allow_pickle=False)
     try:
-        values: npt.NDArray[Any] = np.load(file, mmap_mode="r", allow_pickle=False)
+        LocalFile(str(file))  # numpy would wait for a named pipe
+        values: npt.NDArray[Any] = patiently(load, file)
     except FileNotFoundError as reason:
         raise _damaged(path, name, stored, f"{file} is missing") from reason
-    except (OSError, ValueError, EOFError, SyntaxError) as reason:
+    except BAD_ARRAY as reason:
         text = f"{file} cannot be read as numbers: {str(reason).splitlines()[0]}"
         raise _damaged(path, name, stored, text) from reason
     if values.dtype != np.dtype(stored.dtype) or values.shape != (samples,):
@@ -169,6 +181,9 @@ def read_values(path: Path, name: str, stored: StoredColumn, samples: int) -> Co
         if least < -1 or most >= len(stored.categories):
             text = f"{file} has values from {least} to {most}, but {len(stored.categories)} words"
             raise _damaged(path, name, stored, text)
+    if stored.file.split(".")[1] not in _digests(values, stored.categories):
+        text = f"{file} is named after other content: it, or {COLUMNS_NAME}, was changed"
+        raise _damaged(path, name, stored, text)
     return Column(values, stored.categories)
 
 
@@ -192,11 +207,22 @@ def dump_columns(index: ColumnIndex) -> str:
     return json.dumps(content, indent=2, ensure_ascii=False)
 
 
-def values_file(name: str, values: npt.NDArray[Any]) -> str:
+def values_file(name: str, values: npt.NDArray[Any], words: Sequence[str] | None) -> str:
     """What the file with these values of a column is called."""
+    return f"{name}.{_digests(values, words)[0]}.npy"
+
+
+def _digests(values: npt.NDArray[Any], words: Sequence[str] | None) -> list[str]:
+    """What files with these values are named after; the last without words, as earlier releases
+    did.
+    """
     found = hashlib.blake2b(np.ascontiguousarray(values).data, digest_size=8)
     found.update(str(values.dtype).encode())
-    return f"{name}.{found.hexdigest()}.npy"
+    digests = [found.hexdigest()]
+    if words is not None:
+        found.update(json.dumps(list(words)).encode())
+        digests.insert(0, found.hexdigest())
+    return digests
 
 
 def _stored(document: Document, name: str) -> StoredColumn:

@@ -49,6 +49,9 @@ _DTYPES = {
 }
 """The byte that stands for a dtype: its bits, plus 1 for signed and 2 for floating numbers."""
 
+_MOST_DIGITS = 10
+"""Of a size of an array: files of shards have less than 2**32 bytes."""
+
 _FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
 
 
@@ -85,12 +88,16 @@ def _array_type(
     """The dtype and the shape that an encoding fixes for all its arrays."""
     dtype, _, shape = options.partition(":")
     sizes = shape.split(",") if shape else []
-    if (dtype and dtype not in _DTYPES.values()) or not all(size.isdecimal() for size in sizes):
+    if (dtype and dtype not in _DTYPES.values()) or not all(map(_is_size, sizes)):
         raise DatasetError(
             f"{where}: column {column!r} has the encoding 'ndarray:{options}'; a dtype, and sizes "
             "with commas between them, are expected after the colon"
         )
     return np.dtype(dtype) if dtype else None, tuple(map(int, sizes)) or None
+
+
+def _is_size(text: str) -> bool:
+    return text.isdecimal() and len(text) <= _MOST_DIGITS
 
 
 def _array(
@@ -141,6 +148,8 @@ def _raw_image(data: bytes) -> PIL.Image.Image:
     """Three numbers, width, height and the length of the mode's name, stand before the pixels."""
     width, height, length = np.frombuffer(data, "<u4", 3).tolist()
     mode = data[12 : 12 + length].decode("ascii")
+    if width * height > 8 * len(data):  # before there is memory for it; a pixel has a bit or more
+        raise ValueError(f"{len(data)} bytes are too few for {width} x {height} pixels")
     return PIL.Image.frombytes(mode, (width, height), data[12 + length :])
 
 

@@ -8,13 +8,19 @@ samples n and n + 1 offsets; a copy of the shard's part of the index follows.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from energize.errors import DatasetError, DatasetNotFoundError, EmptyDatasetError
+from energize.errors import (
+    ConfigError,
+    DatasetError,
+    DatasetNotFoundError,
+    EmptyDatasetError,
+    ShardError,
+)
+from energize.storage.bounded import load_json, read_json
 from energize.storage.mds_layouts import JsonRows, Layout, MdsColumns, SeparatedRows
 
 INDEX = "index.json"
@@ -80,6 +86,39 @@ def offset_range(number: int) -> tuple[int, int]:
     return 4 * (number + 1), 4 * (number + 3)
 
 
+def header_range(shard: MdsShard, first: int) -> tuple[int, int]:
+    """Where in the file that has the offsets the copy of the shard's entry lies, of which the
+    samples begin at the offset `first`.
+    """
+    start = 4 * (shard.samples + 2)
+    return start, first if shard.offsets is None else shard.offsets.raw.size
+
+
+def check_header(shard: MdsShard, header: bytes, where: str) -> None:
+    """Compare the columns of a shard's own header with those that the index says.
+
+    Raises `ShardError` where they differ, or the header is damaged.
+    """
+    try:
+        found = _layout(load_json(header))
+    except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
+        raise ShardError(
+            f"{where}: its header is damaged ({type(error).__name__}: {error}); copy the folder "
+            "again"
+        ) from error
+    if found != shard.layout:
+        raise ShardError(
+            f"{where}: by its header it has {_columns_of(found)}, and by {INDEX} "
+            f"{_columns_of(shard.layout)}: one of the files is damaged, or of another folder; copy "
+            "the folder again"
+        )
+
+
+def _columns_of(layout: Layout) -> str:
+    columns = dict(zip(layout.names, layout.encodings, strict=False))
+    return f"the columns {str(columns)[:300]}"
+
+
 def read_mds_index(folder: Path) -> tuple[MdsShard, ...]:
     """The shards of a folder, in their order.
 
@@ -88,12 +127,16 @@ def read_mds_index(folder: Path) -> tuple[MdsShard, ...]:
     """
     path = folder / INDEX
     try:
-        index = json.loads(path.read_bytes())
+        index = read_json(path, "INDEX_VALUES")
     except FileNotFoundError as error:
         raise DatasetNotFoundError(
             f"{folder} is not a folder of MDS shards: it has no {INDEX}{_hint(folder)}"
         ) from error
-    except (OSError, ValueError, RecursionError) as error:
+    except OSError as error:
+        raise DatasetError(f"{path} cannot be read: {error.strerror}") from error
+    except ConfigError:
+        raise
+    except ValueError as error:
         raise DatasetError(
             f"{path} is not JSON that can be read: {error}; copy the folder again"
         ) from error
@@ -143,7 +186,7 @@ def _shard(entry: Any, where: str) -> MdsShard:
     try:
         joint = entry["format"] == "mds"
         shard = MdsShard(
-            samples=int(entry["samples"]),
+            samples=_whole(entry, "samples"),
             layout=_layout(entry),
             data=_part(entry, "data", where),
             offsets=None if joint else _part(entry, "meta", where),
@@ -171,8 +214,7 @@ def _layout(entry: dict[str, Any]) -> Layout:
     if kind == "json":
         columns = entry["columns"]
         return JsonRows(tuple(columns), tuple(map(str, columns.values())), _text(entry, "newline"))
-    names = tuple(map(str, entry["column_names"]))
-    encodings = tuple(map(str, entry["column_encodings"]))
+    names, encodings = (_texts(entry, f"column_{each}") for each in ("names", "encodings"))
     if kind == "mds":
         sizes = tuple(int(size) if size else None for size in entry["column_sizes"])
         if any(size is not None and size < 0 for size in sizes):
@@ -180,6 +222,20 @@ def _layout(entry: dict[str, Any]) -> Layout:
         return MdsColumns(names, encodings, sizes)
     separator = _SEPARATORS.get(kind) or _text(entry, "separator")
     return SeparatedRows(names, encodings, separator, _text(entry, "newline"))
+
+
+def _texts(entry: dict[str, Any], key: str) -> tuple[str, ...]:
+    texts = entry[key]
+    if not isinstance(texts, list) or not all(isinstance(each, str) for each in texts):
+        raise ValueError(f"{key} is a list of texts, not {str(texts)[:80]!r}")
+    return tuple(texts)
+
+
+def _whole(entry: dict[str, Any], key: str) -> int:
+    number = entry[key]
+    if type(number) is not int:
+        raise ValueError(f"{key} is a whole number, not {str(number)[:80]!r}")
+    return number
 
 
 def _text(entry: dict[str, Any], key: str) -> str:
@@ -199,7 +255,7 @@ def _part(entry: dict[str, Any], kind: str, where: str) -> MdsPart:
 
 
 def _file(entry: dict[str, Any], where: str) -> MdsFile:
-    size = int(entry["bytes"])
+    size = _whole(entry, "bytes")
     if not 0 <= size <= _MOST_BYTES:
         raise ValueError(f"a file of a shard has 0 to 2**32 bytes, not {size}")
     hashes = entry.get("hashes") or {}

@@ -19,8 +19,15 @@ from typing import Any
 import yaml
 
 from energize.errors import DatasetError, UntrustedCodeError
+from energize.storage.bounded import read_bounded
 from energize.storage.braces import collapse, escaped, expand
-from energize.storage.nv_meta_files import META_FOLDER, Document, find_document, info_document
+from energize.storage.nv_meta_files import (
+    META_FOLDER,
+    Document,
+    find_document,
+    info_document,
+    is_inside,
+)
 
 __all__ = [
     "CRUDE",
@@ -46,6 +53,11 @@ CRUDE = "CrudeWebdataset"
 
 _MOST_SAMPLES = 2**40
 """Of a shard; a sample takes a kilobyte of tar at least."""
+
+_LOOKED_THROUGH = 100_000
+"""Bytes of a split file that is looked through for the line of a shard."""
+
+_TOLD = 10
 
 _TYPE_KEYS = ("__module__", "__class__")
 _OPTIONS = (
@@ -107,6 +119,8 @@ def read_info(path: str | Path) -> Info:
     document.check_keys(("shard_counts", "energon_version"), required=("shard_counts",))
     counts = document.mapping("shard_counts")
     for shard, count in counts.items():
+        if not is_inside(shard):
+            raise document.error("shard_counts", shard, "names of files in this folder")
         if type(count) is not int or not 0 <= count < _MOST_SAMPLES:
             raise document.error(f"shard_counts[{shard!r}]", count, "a number of samples")
     version = document.content.get("energon_version")
@@ -134,22 +148,30 @@ def read_splits(path: str | Path, name: str = "split.yaml") -> Splits:
 
 
 def _split_document(path: Path, name: str) -> Document:
-    others = ("split.json",) if name == "split.yaml" else ()
-    return find_document(path, (name, *others), "the split file", ".yaml or .json")
+    return find_document(path, _split_names(name), "the split file", ".yaml or .json")
+
+
+def _split_names(name: str) -> tuple[str, ...]:
+    return (name, "split.json") if name == "split.yaml" else (name,)
 
 
 def where_listed(path: Path, name: str, part: str, shard: str) -> str:
     """Where the split file of a folder lists a shard of a part, for messages: the file with the
     line of the last entry, and the other lines.
     """
-    file = _split_document(path, name).path
+    names = _split_names(name)
+    file = next(each for each in (path / META_FOLDER / one for one in names) if each.exists())
     try:
-        node: Any = yaml.compose(file.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
+        text = read_bounded(file)
+        if len(text) > _LOOKED_THROUGH:
+            return str(file)
+        node: Any = yaml.compose(text, Loader=yaml.SafeLoader)
         for key in ("split_parts", part):
             node = next(value for name, value in node.value if name.value == key)
         lines = [each.start_mark.line + 1 for each in node.value if shard in expand([each.value])]
     except (OSError, StopIteration, yaml.YAMLError):  # JSON that is no YAML, or just changed
         return str(file)
+    lines = lines[-_TOLD:]
     before = ", ".join(map(str, lines[:-1]))
     return f"{file}:{lines[-1]}{f' (and line {before})' if before else ''}" if lines else str(file)
 
@@ -180,6 +202,7 @@ def read_dataset_yaml(
     known = dict.fromkeys((*_OPTIONS, *_CODE_KEYS))
     document.check_keys((*_TYPE_KEYS, "sample_type", "field_map", "subflavors", *known))
     _check_code(document)
+    _check_options(document)
     module, class_name = _sample_type(document)
     field_map = document.mapping("field_map") if content.get("field_map") is not None else None
     for target, source in (field_map or {}).items():
@@ -236,6 +259,12 @@ def _check_code(document: Document) -> None:
     listed = isinstance(parts, list) and all(isinstance(each, str) for each in parts)
     if parts is not None and not isinstance(parts, str) and not listed:
         raise document.error("part_filter", parts, "a list of parts, or 'file.py:function'")
+
+
+def _check_options(document: Document) -> None:
+    name = document.content.get("split_config")
+    if name is not None and not isinstance(name, str):
+        raise document.error("split_config", name, f"the name of a file in {META_FOLDER}")
 
 
 def _refuse_code(document: Document) -> None:

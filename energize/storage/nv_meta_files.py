@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,15 +18,13 @@ from energize.errors import (
     NotPreparedError,
     nearest,
 )
-from energize.storage.bounded import load_json, load_yaml, read_bounded
+from energize.storage.bounded import load_yaml, read_bounded, read_json
+from energize.storage.faults import exists, told
 
 META_FOLDER = ".nv-meta"
 INFO_NAMES = (".info.json", ".info.yaml")
 SQLITE_NAME = "index.sqlite"
 UUID_NAME = "index.uuid"
-
-
-_LIMITS = {".json": "META_BYTES", ".yaml": "TEXT_BYTES"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,20 +62,36 @@ class Document:
         return dict(value)
 
 
+def is_inside(name: str) -> bool:
+    """Whether a name that stands in a file of a folder is that of something in this folder.
+
+    >>> [is_inside(each) for each in ("parts/0.tar", "../0.tar", "/0.tar", "a/../../0.tar", "")]
+    [True, False, False, False, False]
+    """
+    return (
+        name[:1] not in ("", "/")
+        and "\0" not in name
+        and (".." not in name or ".." not in name.split("/"))
+    )
+
+
 def is_prepared(path: Path) -> bool:
     """Whether the folder has been prepared."""
-    return any((path / META_FOLDER / name).is_file() for name in INFO_NAMES)
+    return any(exists(path / META_FOLDER / name, follow=False) for name in INFO_NAMES)
 
 
 def info_document(path: Path) -> Document:
     """The file that makes a folder a prepared dataset."""
     for name in INFO_NAMES:
-        if (path / META_FOLDER / name).is_file():
+        # What is no file is told when it is read.
+        if exists(path / META_FOLDER / name, follow=False):
             return parsed(path / META_FOLDER / name)
     if not path.exists():
         raise DatasetNotFoundError(f"{path} does not exist{_hint_for_missing(path)}")
     if not path.is_dir():
         raise NotPreparedError(f"{path} is a file; a prepared dataset is a folder of tar shards")
+    with suppress(FileNotFoundError, NotADirectoryError):
+        os.stat(f"{path / META_FOLDER}/.")  # where it may not be entered, nobody knows
     prepared = [each for each in (path.parent, path.parent.parent) if is_prepared(each)]
     if prepared:
         raise NotPreparedError(
@@ -93,9 +108,14 @@ def find_document(path: Path, names: Sequence[str], what: str, suffixes: str) ->
     """The first of the files `names` that is in the `.nv-meta` of a prepared folder."""
     folder = path / META_FOLDER
     for name in names:
+        if not is_inside(name):
+            raise DatasetError(
+                f"{folder}: {what} is a file in this folder, and {_shown(name)} is none; copy it "
+                "there"
+            )
         if not name.endswith((".yaml", ".json")):
             raise DatasetError(f"{folder / name}: {what} has a name that ends in {suffixes}")
-        if os.path.lexists(folder / name):  # what is no file is told when it is read
+        if exists(folder / name, follow=False):  # what is no file is told when it is read
             return parsed(folder / name)
     info_document(path)
     there = sorted(each.name for each in folder.iterdir() if each.suffix in (".yaml", ".json"))
@@ -110,10 +130,12 @@ def find_document(path: Path, names: Sequence[str], what: str, suffixes: str) ->
 def parsed(path: Path) -> Document:
     """A file of JSON or YAML, by its name; `DatasetError` for one that is no mapping."""
     try:
-        text = read_bounded(path, _LIMITS[path.suffix]).decode("utf-8")
-        content = load_json(text) if path.suffix == ".json" else load_yaml(text)
+        if path.suffix == ".json":
+            content = read_json(path)
+        else:
+            content = load_yaml(read_bounded(path).decode("utf-8"))
     except OSError as reason:
-        raise DatasetError(f"{path} cannot be read: {reason.strerror}") from reason
+        raise DatasetError(told(reason, path)) from reason
     except ConfigError:
         raise
     except (ValueError, yaml.YAMLError) as reason:

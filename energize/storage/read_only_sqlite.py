@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sqlite3
 import threading
@@ -10,6 +11,10 @@ from typing import Any
 from urllib.parse import quote
 
 from energize.errors import DatasetError
+from energize.limits import limit, over_limit
+from energize.storage.faults import os_errors_as, patiently
+
+_REFUSED = (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN)
 
 
 class ReadOnlyDatabase:
@@ -35,14 +40,23 @@ class ReadOnlyDatabase:
         >>> ReadOnlyDatabase(path).rows("SELECT n FROM numbers WHERE n > ?", (1,))
         [(3,)]
         """
+        with os_errors_as(DatasetError, self.path):
+            return patiently(lambda: self._rows(statement, values), self.path)
+
+    def _rows(self, statement: str, values: tuple[Any, ...]) -> list[tuple[Any, ...]]:
+        most = limit("ROWS")
         try:
-            return self._connection().execute(statement, values).fetchall()
-        except sqlite3.Error as reason:
+            found = self._connection().execute(statement, values).fetchmany(most + 1)
+        except (sqlite3.Error, UnicodeDecodeError) as reason:  # the latter in sqlite3's messages
+            check_disk(reason, self.path)
             raise DatasetError(
                 f"{self.path} cannot be read: {reason}. It was cut off, is no SQLite database, or "
                 "lacks a table; run `energize prepare --tar-index-only --sqlite` on the folder to "
                 "write it again"
             ) from reason
+        if len(found) > most:
+            raise DatasetError(f"{self.path}: {over_limit('ROWS')}")
+        return found
 
     def has_table(self, name: str) -> bool:
         """Whether there is a table of that name."""
@@ -56,8 +70,17 @@ class ReadOnlyDatabase:
         connection = sqlite3.connect(
             f"file:{quote(os.path.abspath(self.path))}?mode=ro&immutable=1", uri=True
         )
-        # Whatever views and triggers a file brings along, they may call no function that acts.
+        # Whatever a file brings along may call no function that acts, and a view could compute for
+        # ever: what is prepared is tables.
         connection.execute("PRAGMA trusted_schema = OFF")
+        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, limit("CELL_BYTES"))
+        views = "SELECT name FROM sqlite_master WHERE type = 'view' OR sql LIKE 'CREATE VIRTUAL%'"
+        strange = connection.execute(views).fetchone()
+        if strange is not None:
+            raise DatasetError(
+                f"{self.path} has {strange[0]!r}, which is no table, and only tables are read; run "
+                "`energize prepare --tar-index-only --sqlite` on the folder to write it again"
+            )
         self._threads.opened = (os.getpid(), connection)
         return connection
 
@@ -69,3 +92,13 @@ class ReadOnlyDatabase:
 
     def __reduce__(self) -> tuple[type[ReadOnlyDatabase], tuple[str]]:
         return ReadOnlyDatabase, (self.path,)
+
+
+def check_disk(reason: Exception, path: str) -> None:
+    """Raise OSError where SQLite was refused by the system: nothing is wrong with the database."""
+    code = getattr(reason, "sqlite_errorcode", None) or 0
+    if code == sqlite3.SQLITE_IOERR_SHORT_READ or code & 0xFF not in _REFUSED:
+        return
+    with open(path, "rb"):  # says why, if it cannot even be opened
+        pass
+    raise OSError(errno.EIO, f"SQLite says: {reason}", path) from reason

@@ -28,6 +28,9 @@ def decode_json(data: bytes) -> Any:
 def unpacked_gzip(data: bytes) -> bytes:
     """What gzip packed; ValueError where that is more than a part may have."""
     most = limit("PART_BYTES")
+    size = int.from_bytes(data[-4:], "little")  # what gzip itself wrote, of its last 4 GiB
+    if size > most:
+        raise ValueError(over_limit("PART_BYTES", size))
     with gzip.GzipFile(fileobj=io.BytesIO(data)) as file:
         found = file.read(most + 1)
     if len(found) > most:
@@ -55,10 +58,18 @@ def _array(data: bytes) -> np.ndarray[Any, Any]:
 def _arrays(data: bytes) -> dict[str, np.ndarray[Any, Any]]:
     with zipfile.ZipFile(io.BytesIO(data)) as packed:
         files = packed.infolist()
-        size = sum(each.file_size for each in files)  # a file gives no more than it says here
+        size = sum(each.file_size for each in files)
         if size > limit("PART_BYTES"):
             raise ValueError(over_limit("PART_BYTES", size))
-        return {each.filename.removesuffix(".npy"): _array(packed.read(each)) for each in files}
+        if len(files) > limit("PARTS"):
+            raise ValueError(f"{len(files)} arrays: {over_limit('PARTS')}")
+        return {each.filename.removesuffix(".npy"): _array(_file(packed, each)) for each in files}
+
+
+def _file(packed: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytes:
+    """A file of an archive; no more is unpacked than it says that it has."""
+    with packed.open(info) as file:
+        return file.read(info.file_size)
 
 
 _HEADERS: dict[tuple[int, int], Callable[..., Any]] = {

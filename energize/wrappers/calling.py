@@ -231,7 +231,18 @@ def _failed(
     reading: Reading,
 ) -> Failed:
     place = place_of(argument, function_name(fn)) if reading.locate else None
+    if not isinstance(reason, EncoderError):
+        _forget_frames(reason)
     return Failed(reason, where, place)
+
+
+def _forget_frames(reason: BaseException | None) -> None:
+    """Frames hold the sample, and the list that this failure comes into: a circle, which keeps
+    every bad sample in memory until the collector comes by.
+    """
+    while reason is not None:
+        reason.__traceback__ = None
+        reason = reason.__cause__ or reason.__context__
 
 
 def function_name(fn: Callable[..., Any]) -> str:

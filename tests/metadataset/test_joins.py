@@ -28,6 +28,7 @@ from energize import (
 )
 from energize.metadataset import JoinedLeaf, leaves_with_weights, resolve
 from energize.preview.planning import plan
+from energize.sources.joined import sealed
 from energize.testing.laws import check_laws
 from tests.support.joining import Pair, keys, pair, texts
 from tests.support.metadatasets import written
@@ -119,9 +120,9 @@ def test_what_was_prepared_is_used_and_old_files_are_removed(folder):
     assert "has no .nv-meta/index.sqlite" in fault(NotPreparedError, file)
     (folder / "gone").rename(folder / "b" / ".nv-meta" / "index.sqlite")
     for each in cache.glob("*.npy"):  # another answer, which nobody would find by looking again
-        matches = np.load(each)
+        matches = np.load(each)[:-1]
         matches[:, 1] = -1
-        np.save(each, matches)
+        np.save(each, sealed(matches))
     assert {note for _, _, note in rows(file)} == {None}
     joined(folder, "skip")
     prepare_metadataset(file)
@@ -157,6 +158,16 @@ def test_a_cache_of_objects_or_of_samples_that_are_not_there_is_an_error(folder)
         for each in (folder / "mix.yaml.cache").glob("*.npy"):
             np.save(each, wrong)
         assert "delete it" in fault(DatasetError, file)
+
+
+def test_one_bit_of_a_cache_is_an_error_and_no_other_partner(folder):
+    file = joined(folder, "none")
+    prepare_metadataset(file)
+    for each in (folder / "mix.yaml.cache").glob("*.npy"):
+        data = bytearray(each.read_bytes())
+        data[-40] ^= 1
+        each.write_bytes(data)
+    assert "it was changed since it was written; delete it" in fault(DatasetError, file)
 
 
 def test_excludes_and_subsets_are_applied_before_and_after(folder):
@@ -405,6 +416,12 @@ def test_what_a_wrong_join_gets(folder, node, told):
         resolve(written(folder / "mix.yaml", node), "train")
     assert told in str(caught.value)
     assert f"{folder / 'mix.yaml'}:" in str(caught.value)
+
+
+def test_a_joiner_that_is_nothing_is_told_with_its_place(folder):
+    node = {"join": [{"path": "a"}, {"path": "b"}], "joiner": None}
+    with pytest.raises(ConfigError, match=r"got null\n  asked for at .*mix\.yaml:5 \(splits"):
+        resolve(written(folder / "mix.yaml", node), "train")
 
 
 KEYS = st.lists(st.integers(0, 25), unique=True, min_size=1, max_size=20)

@@ -222,7 +222,7 @@ def test_few_lines_of_aliases_do_not_fill_the_memory(file):
     lines += [f"a{i + 1}: &a{i + 1} [{', '.join([f'*a{i}'] * 10)}]" for i in range(20)]
     file.write_text("\n".join(lines))
     with pytest.raises(
-        MetadatasetError, match="too many values when aliases are written out, more than 200000"
+        MetadatasetError, match="too many values when aliases are written out, more than 60000"
     ):
         read_metadataset(file)
 

@@ -14,6 +14,7 @@ from energize.storage.columns import (
     check_name,
     read_columns,
     read_values,
+    values_file,
 )
 
 WORDS = ["high", "low", None, "low"]
@@ -60,6 +61,31 @@ def test_values_are_mapped_and_as_they_were_measured(folder):
     assert [lang.categories[v] if v >= 0 else None for v in lang.values] == [
         WORDS[i % 4] for i in range(25)
     ]
+
+
+def test_one_other_value_is_told_by_the_name_of_the_file(folder):
+    stored = read_columns(folder).columns["tokens"]
+    file = folder / COLUMNS_FOLDER / stored.file
+    data = bytearray(file.read_bytes())
+    data[-1] ^= 1
+    file.write_bytes(data)
+    with pytest.raises(DatasetError, match=f"{file} is named after other content"):
+        read_values(folder, "tokens", stored, 25)
+
+
+def test_another_word_is_told_by_the_name_of_the_file(folder):
+    changed(folder, lambda content: content["columns"]["lang"]["categories"].reverse())
+    with pytest.raises(DatasetError, match="is named after other content"):
+        read_values(folder, "lang", read_columns(folder).columns["lang"], 25)
+
+
+def test_files_that_are_named_after_values_alone_are_read(folder):
+    stored = read_columns(folder).columns["lang"]
+    values = np.load(folder / COLUMNS_FOLDER / stored.file)
+    older = values_file("lang", values, None)
+    (folder / COLUMNS_FOLDER / stored.file).rename(folder / COLUMNS_FOLDER / older)
+    changed(folder, lambda content: content["columns"]["lang"].update(file=older))
+    assert WebdatasetSource(folder).column("lang").categories == ("high", "low")
 
 
 def test_a_folder_without_columns_says_which_command_measures_them(made, tmp_path):

@@ -11,9 +11,11 @@ from energize.compat.data_stages.reading import StageData, read_stages
 from energize.dataset import Dataset
 from energize.errors import ConfigError, DatasetNotFoundError, MetadatasetError, nearest
 from energize.metadataset.building import batch_size_of, check_one_epoch, get_train_dataset
+from energize.metadataset.problems import place_noted
 from energize.metadataset.resolving import Blend, Node, not_staged, resolve
 from energize.order.stages.faults import stage_label
 from energize.order.stages.plan import Stage
+from energize.storage.faults import exists, own_errors
 from energize.topology import WorkerConfig
 from energize.wrappers.staged import StagedDataset
 
@@ -25,6 +27,7 @@ _BUILT = (_ENERGIZE, _FOLDERS)
 _EPOCHS = ("repeat", "virtual_epoch_length")
 
 
+@own_errors
 def get_staged_train_dataset(
     path: str | os.PathLike[str],
     *,
@@ -91,7 +94,10 @@ def build_stage(stage: Stage[StageData] | Stage[Node], **options: Any) -> Datase
         raise ConfigError(
             f"{where}: there is no batch_size; give it as an argument, or in the stage's batch"
         )
-    dataset: Dataset[Any] = get_train_dataset(stage_node(stage), **options | {"batch_size": size})
+    with place_noted(stage.dataset.place):
+        dataset: Dataset[Any] = get_train_dataset(
+            stage_node(stage), **options | {"batch_size": size}
+        )
     return dataset
 
 
@@ -132,7 +138,7 @@ def _resolved(data: StageData, given: str, where: str) -> Node:
 
 def _existing(data: StageData, given: str, where: str) -> Path:
     path = data.folder / given
-    if not os.path.exists(path):
+    if not exists(path):
         raise DatasetNotFoundError(
             f"{where}: {given!r} does not exist, looked for {os.path.abspath(path)}"
         )

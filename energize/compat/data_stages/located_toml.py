@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from energize.limits import over_limit
+from energize.limits import limit, over_limit
 from energize.metadataset.located import KeyPath, Located, read_bytes
 from energize.metadataset.problems import Problem
 from energize.storage.bounded import check_depth
+
+_BETWEEN = re.compile(r"[=\[\]{},\n]")
 
 _LONGEST = 50
 """Lines of a value, in a longer one of which lines are not told apart."""
@@ -23,6 +26,7 @@ def read_toml(file: Path, problems: list[Problem]) -> Located | None:
         return None
     try:
         text = content.decode("utf-8")
+        _check(text)
         data = tomllib.loads(text)
         check_depth(data)
         return Located(file, data, _lines(text))
@@ -36,6 +40,16 @@ def read_toml(file: Path, problems: list[Problem]) -> Located | None:
         fault = str(error)
     problems.append(Problem(str(file), fault))
     return None
+
+
+def _check(text: str) -> None:
+    """Raise ValueError for more than the parser gets through at once: it is written in Python, and
+    takes time that grows with the square of the parts of a dotted key.
+    """
+    if len(text) > limit("TOML_BYTES"):
+        raise ValueError(over_limit("TOML_BYTES", len(text)))
+    if any(piece.count(".") > limit("LEVELS") for piece in _BETWEEN.split(text)):
+        raise ValueError(over_limit("LEVELS"))
 
 
 def _lines(text: str) -> dict[KeyPath, int]:

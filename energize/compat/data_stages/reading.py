@@ -19,6 +19,7 @@ from energize.metadataset.problems import Problem, as_error, number_hint, shown
 from energize.metadataset.resolving import Node, Staged, resolve
 from energize.metadataset.table import keys_of
 from energize.order.stages.plan import StagePlan
+from energize.storage.faults import own_errors
 
 _ROOT = "training"
 _SPLITS = "splits"
@@ -53,6 +54,7 @@ def is_stage_file(path: str | os.PathLike[str]) -> bool:
     return text is not None and isinstance(text.data, dict) and _ROOT in text.data
 
 
+@own_errors
 def read_stages(
     path: str | os.PathLike[str], split_part: str = "train"
 ) -> StagePlan[StageData] | StagePlan[Node]:

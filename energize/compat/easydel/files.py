@@ -13,7 +13,7 @@ from pydantic import Field, InstanceOf, StringConstraints
 
 from energize.compat.checks import Count, expected
 from energize.dataset import Dataset
-from energize.errors import ConfigError, nearest
+from energize.errors import ConfigError, DatasetError, nearest
 from energize.optional import optional_module
 from energize.sources.adapting import as_dataset
 from energize.sources.json_rows import JsonSource
@@ -86,9 +86,16 @@ class ExampleFiles:
             found = data_files(self.data_files, f"dataset {name!r}")
             files, split = {"data_files": list(map(str, found))}, "train"
         path = self._first if kind == "huggingface" else kind
-        return as_dataset(
-            hugging_face.load_dataset(path, split=split, streaming=streaming, **files), name
-        )
+        try:
+            rows = hugging_face.load_dataset(path, split=split, streaming=streaming, **files)
+        except Exception as error:
+            reason = error.__cause__ or error  # most are an "error while generating the dataset"
+            raise DatasetError(
+                f"dataset {name!r}: {self.data_files} cannot be read as {kind} by the library "
+                f"datasets: {type(reason).__name__}: {reason}. Repair the files, or name their "
+                "type"
+            ) from error
+        return as_dataset(rows, name)
 
     def _kind(self, name: str) -> str:
         given = self.type or Path(self._first).suffix[1:]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,6 +66,9 @@ class _DrawCursor:
 
     def exhausted(self, *, left_out: bool) -> None:
         self._used += 1
+
+    def check_given(self, given: Sequence[int], *, anew: bool) -> None:
+        """Draws say nothing of how many came."""
 
     def state(self) -> State:
         return {**self._before, "used": self._used}

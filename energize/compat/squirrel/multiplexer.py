@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from typing import Annotated, Any, Literal, Self, TypeVar
 
 import torch.utils.data
@@ -15,6 +16,7 @@ from energize.compat.squirrel.legacy_order import LegacyDraws
 from energize.compat.squirrel.strategy import MultiplexingStrategy, survivors
 from energize.cursor import Cursor, State
 from energize.errors import ConfigError
+from energize.loader.checking import check_lane
 from energize.loader.state import packed_state, unpacked_state
 from energize.order import make_scheme
 from energize.order.weights import checked_weight
@@ -179,9 +181,13 @@ class Multiplexer(torch.utils.data.IterableDataset[T]):
     def load_state_dict(self, state_dict: State) -> None:
         """Go on from a state in the next iteration.
 
-        Raises `StateMismatchError` naming what differs when it is of another multiplexer.
+        Raises `StateMismatchError` naming what differs when it is of another multiplexer, and
+        `StateError` when it cannot be used.
         """
-        self._resume = unpacked_state(self.dataset, state_dict)
+        resume, lane = unpacked_state(self.dataset, state_dict), self._lane()
+        with closing(self.dataset.open(lane, resume)) as cursor:
+            check_lane(lane.index, resume, cursor.state(), same_mix=True)
+        self._resume = resume
 
     def to_torch_iterable(
         self, enforce_rank_check: bool = True, enforce_worker_check: bool = True

@@ -13,7 +13,7 @@ from torch.utils.data import IterableDataset
 from energize.compat.checks import Count, Whole, checked
 from energize.compat.shared_place import Pass, Place, SharedPlace
 from energize.compat.streaming.stream import Stream, streams_registry
-from energize.cursor import State, state_field
+from energize.cursor import State, counter_field
 from energize.errors import ConfigError, StateError
 from energize.loader.state import packed_state, unpacked_state
 from energize.topology import WorkerConfig
@@ -184,9 +184,7 @@ class StreamingDataset(IterableDataset[Any]):
         Raises `StateMismatchError` naming what differs when it was saved over other streams or
         settings, `StateError` when it cannot be used.
         """
-        position = state_field(unpacked_state(self.samples, state), "position", int)
-        if not 0 <= position < 2**62:
-            raise StateError(f"the saved state has position {position}; it is 0 or more")
+        position = counter_field(unpacked_state(self.samples, state), "position")
         self._position.set((position,))
         self._delivered = 0
 

@@ -1,0 +1,122 @@
+"""Limits: raised by name, told by name, and written down."""
+
+from __future__ import annotations
+
+import re
+import time
+from pathlib import Path
+
+import pytest
+
+import energize
+from energize import ConfigError, DataError, EnergizeError
+from energize.errors import nearest, some
+from energize.limits import LIMITS, limit, over_limit
+from energize.storage.braces import expand
+
+ROOT = Path(__file__).parent.parent
+SIZES = {"KiB": 1024, "MiB": 1024**2, "GiB": 1024**3}
+
+
+def written(number):
+    count, _, unit = number.replace(",", "").partition(" ")
+    return int(count) * SIZES[unit] if unit else int(count)
+
+
+def test_the_page_of_limits_is_right():
+    page = (ROOT / "docs" / "limits.md").read_text()
+    rows = re.findall(r"^\| `(\w+)` \| ([^|]+) \|", page, re.MULTILINE)
+    assert {name: written(number.strip()) for name, number in rows} == {
+        name: each.default for name, each in LIMITS.items()
+    }
+
+
+@pytest.mark.parametrize("name", LIMITS)
+def test_a_limit_is_raised_by_its_name(name, monkeypatch):
+    assert f"ENERGIZE_LIMIT_{name} in the environment" in over_limit(name)
+    monkeypatch.setenv(f"ENERGIZE_LIMIT_{name}", "7")
+    assert limit(name) == 7
+    assert "more than 7;" in over_limit(name)
+    monkeypatch.setenv(f"ENERGIZE_LIMIT_{name}", "-7")
+    with pytest.raises(ConfigError, match=f"ENERGIZE_LIMIT_{name} in the environment is a whole"):
+        limit(name)
+
+
+def test_more_names_by_a_higher_limit(monkeypatch):
+    monkeypatch.setenv("ENERGIZE_LIMIT_NAMES", "10")
+    assert len(expand(["{0..9}"])) == 10
+    with pytest.raises(ValueError, match="too many names, more than 10"):
+        expand(["{0..9}", "{0..1}"])
+
+
+@pytest.mark.parametrize(
+    ("letters", "seen"),
+    [
+        ("\x1b[31m", "\\x1b[31m"),
+        ("\x9b2J", "\\x9b2J"),
+        ("\u202e", "\\u202e"),
+        ("\udcff", "\\udcff"),
+    ],
+)
+def test_messages_cannot_act_on_terminals(letters, seen):
+    assert str(EnergizeError(f"key {letters}\n\tat x")) == f"key {seen}\n\tat x"
+
+
+def test_messages_have_an_end():
+    assert len(str(DataError("x" * 10**7))) < 200
+    assert len(str(DataError("x " * 10**7))) <= 30_000
+    assert len(str(DataError("\x00 " * 10**6))) <= 30_000
+    assert str(DataError("a" * 10**6 + " tail")).endswith("a tail")
+    again = DataError(str(DataError("\x1b" * 5000)))
+    assert str(DataError(str(again))) == str(again)
+
+
+def test_names_that_are_like_a_long_one_are_not_looked_for():
+    start = time.process_time()
+    assert nearest("x" * 10**6, ["x" * 10**6]) == ""
+    assert nearest("split", ["splits" * 10**5, "splits"]) == "; did you mean 'splits'?"
+    assert nearest("name", [f"name{i}" for i in range(10**6)])
+    assert time.process_time() - start < 1
+    assert some(["x" * 1000]).count("x") < 80
+
+
+def patterns():
+    """All patterns of regular expressions in the library, with where they stand."""
+    for file in sorted(Path(energize.__file__).parent.rglob("*.py")):
+        if file.parts[-2:] == ("webdataset", "config.py"):
+            continue  # Energon's own, there for programs that import them: no name is given to them
+        for found in re.finditer(
+            r're\.(?:compile|fullmatch)\(\s*r?b?"((?:[^"\\]|\\.)*)"', file.read_text()
+        ):
+            yield pytest.param(found[1], id=f"{file.stem}-{found[1][:30]}")
+
+
+@pytest.mark.parametrize("pattern", list(patterns()))
+def test_no_pattern_takes_for_ever(pattern):
+    """Each against long texts that nearly fit: the time has to grow with the length alone."""
+    try:
+        compiled = re.compile(pattern)
+    except re.error:
+        pytest.skip("made of several pieces")
+    start = time.process_time()
+    for unit in (
+        "1",
+        "a",
+        " ",
+        "1_",
+        "[a]",
+        "a.",
+        "a ",
+        ".",
+        "-",
+        "/",
+        "${",
+        "\\",
+        "1:",
+        "..",
+        "'",
+    ):
+        for end in ("", "!", "[", "x", "\n"):
+            for match in (compiled.fullmatch, compiled.match):
+                match(unit * 10_000 + end)
+    assert time.process_time() - start < 2
