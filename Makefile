@@ -5,9 +5,12 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 DEMO_DATA ?= demo-data
 JOBS ?= auto
+MINUTES ?= 60
+MUTANTS ?= 30000
+SEED ?= 0
 PACKAGES := -c 'import sysconfig; print(sysconfig.get_path("purelib"))'
 
-.PHONY: demo test jobs sweep check peers bench bench-mixing bench-resuming clean
+.PHONY: demo test jobs sweep soak kills fuzz check peers bench bench-mixing bench-resuming clean
 
 demo: $(READY)
 	$(BIN)/python -m examples.demo --data $(DEMO_DATA)
@@ -22,6 +25,19 @@ jobs: $(READY)
 
 sweep: $(READY)
 	HYPOTHESIS_PROFILE=sweep $(BIN)/python -m pytest -n $(JOBS) -m 'slow or not slow' --timeout 3600
+
+# Loaders of every kind, opened and closed for an hour: does memory or anything else grow?
+soak: $(READY)
+	$(BIN)/python -m tests.support.soak_program --minutes $(MINUTES)
+
+# Workers and trainers killed and stopped at random moments, some thousand times.
+kills: $(READY)
+	$(BIN)/python -m tests.support.attack_program --kills 1000 --stops 1000
+	$(BIN)/python -m tests.support.kill_program --kills 200
+
+# Damaged files of every format: what may not come of them is written to fuzz-failures/.
+fuzz: $(READY)
+	$(BIN)/python -m tests.fuzz --mutants $(MUTANTS) --seed $(SEED)
 
 check: $(READY)
 	$(BIN)/ruff check .

@@ -8,6 +8,7 @@ up nobody.
 from __future__ import annotations
 
 import array
+import errno
 import os
 import socket
 import struct
@@ -15,13 +16,19 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-_HEADER = struct.Struct("!QI")
-"""Bytes of the message, and how many file descriptors come with it."""
+_HEADER = struct.Struct("!8sQI")
+"""The mark of a message, its bytes, and how many file descriptors come with it."""
+
+_MARK = b"energize"
 
 _DESCRIPTORS_AT_ONCE = 64
 """Below the number that the kernel passes in one piece (SCM_MAX_FD, 253)."""
 
 _PIECE = 2**20
+
+
+class GarbledError(Exception):
+    """What came is no message: somebody else has written to the other end."""
 
 
 class Message(NamedTuple):
@@ -63,7 +70,7 @@ class Channel:
     def send(self, data: Any, descriptors: Sequence[int] = ()) -> None:
         """Send a message, waiting until the other side has taken it."""
         payload = memoryview(data).cast("B")
-        header = _HEADER.pack(len(payload), len(descriptors))
+        header = _HEADER.pack(_MARK, len(payload), len(descriptors))
         if not descriptors:
             self._socket.sendall(header)
         for first in range(0, len(descriptors), _DESCRIPTORS_AT_ONCE):
@@ -84,7 +91,7 @@ class Channel:
 
     def post(self, data: bytes) -> None:
         """Send a message, or keep it until `flush` can."""
-        self._unsent.append(memoryview(_HEADER.pack(len(data), 0) + data))
+        self._unsent.append(memoryview(_HEADER.pack(_MARK, len(data), 0) + data))
         self.flush()
 
     def flush(self) -> bool:
@@ -116,7 +123,9 @@ class Channel:
             piece = self._piece(wanted)
             self._head += piece
             if len(self._head) >= _HEADER.size:
-                length, self._expected = _HEADER.unpack_from(self._head)
+                mark, length, self._expected = _HEADER.unpack_from(self._head)
+                if mark != _MARK:
+                    raise GarbledError(f"what is no message, {bytes(self._head[:20])!r}")
                 carriers = max(0, -(-self._expected // _DESCRIPTORS_AT_ONCE) - 1)
                 if len(self._head) < _HEADER.size + carriers:
                     return
@@ -133,12 +142,14 @@ class Channel:
 
     def _piece(self, wanted: int) -> bytes:
         room = socket.CMSG_SPACE(_DESCRIPTORS_AT_ONCE * array.array("i").itemsize)
-        piece, ancillary, _, _ = self._socket.recvmsg(wanted, room)
+        piece, ancillary, flags, _ = self._socket.recvmsg(wanted, room)
         for level, kind, data in ancillary:
             if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
                 found = array.array("i")
                 found.frombytes(data[: len(data) - len(data) % found.itemsize])
                 self._descriptors.extend(found)
+        if flags & socket.MSG_CTRUNC:  # the kernel has dropped those that there is no room for
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
         if not piece:
             raise EOFError
         return piece

@@ -13,10 +13,11 @@ from typing import Any, Generic, Protocol, TypeVar, cast
 from energize.cursor import INFINITE, State, counter_field
 from energize.dataset import Dataset, IndexedDataset
 from energize.describing import digest
-from energize.errors import ConfigError, EmptyDatasetError, StateError
+from energize.errors import ConfigError, EmptyDatasetError, StateError, WeightError
 from energize.ledger.places import Made
 from energize.loader.agreement import Agreement
 from energize.loader.ahead import ReadAhead
+from energize.loader.checking import check_cursor, check_lane, check_turns
 from energize.loader.deciding import Decisions
 from energize.loader.edits import NOT_EDITED, Edits
 from energize.loader.epochs import EpochPlan, divisors, log_across, log_uneven, plan_epoch
@@ -126,7 +127,7 @@ class Opening(Generic[T]):
         edits = Edits.loaded(cursor)
         try:
             return self if edits == self.edits else self.edited(edits)
-        except ConfigError as reason:
+        except (ConfigError, WeightError) as reason:
             raise StateError(f"the saved state does not fit: {reason}") from reason
 
     def items_at(self, place: Place) -> int:
@@ -146,8 +147,15 @@ class Opening(Generic[T]):
         lanes = self._settings.lanes or ranks.world_size * max(1, self._workers)
         return StreamState(checked_lanes(lanes, ranks))
 
-    def loaded(self, state: State) -> Place:
-        """A place from a saved state; `StateError` for one that this dataset cannot go on from."""
+    def loaded(self, state: State, *, same_mix: bool = False) -> Place:
+        """A place from a saved state; `StateError` for one that this dataset cannot go on from, or
+        that none of its states can be. With `same_mix` it is of this very mix and its functions.
+        """
+        place = self._place_in(state, same_mix=same_mix)
+        check_cursor(state, self.saved(place, None), same_mix=same_mix)
+        return place
+
+    def _place_in(self, state: State, *, same_mix: bool) -> Place:
         if not self._dataset.indexed:
             place = StreamState.loaded(state)
             asked = self._settings.lanes
@@ -156,8 +164,11 @@ class Opening(Generic[T]):
                     f"the saved state is of a run of {place.lanes} lanes, and lanes={asked} is "
                     "given; their number is fixed when a run starts. Leave lanes out"
                 )
+            ends = self._stream.sized and self._stream.size != INFINITE and not self._endless
+            size = self._stream.size if ends else None
+            check_turns(place, size, partly=self._settings.apart)
             for lane, cursor in place.cursors.items():
-                self._check_lane(lane, place.lanes, cursor)
+                self._check_lane(lane, place.lanes, cursor, same_mix=same_mix)
             return replace(place, step=self._within_loop(place.step))
         dataset = cast("IndexedDataset[T]", self._dataset)
         position = counter_field(state, "position")
@@ -170,10 +181,13 @@ class Opening(Generic[T]):
         """A step of a loop that may have had another length: it is never the end of one."""
         return step if self._loop is None else step % self._loop
 
-    def _check_lane(self, lane: int, lanes: int, cursor: State | None) -> None:
+    def _check_lane(self, lane: int, lanes: int, cursor: State | None, *, same_mix: bool) -> None:
         reading = Reading()
         hosted = HereLanes(self._stream, {lane: cursor}, lanes, reading, endless=self._endless)
+        now = hosted.state(lane)
         hosted.close()
+        if cursor is not None and now is not None:
+            check_lane(lane, cursor, now, same_mix=same_mix)
 
     def saved(self, place: Place, agreement: Agreement | None) -> State:
         """A place as plain data, gathered from all ranks where each knows some lanes only."""

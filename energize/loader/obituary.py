@@ -19,25 +19,44 @@ _CAUSES = {
     "`python -X faulthandler` shows where",
 }
 
+MOST_ENDS = 3
+"""How many workers may end in one place without an answer before it is given up."""
+
 _DEEPEST = 6
 """How many attributes deep the culprit is looked for."""
 
 
-def how_it_ended(process: BaseProcess, timeout: float | None) -> tuple[str, str]:
-    """How a worker ended, and what the cause may be; `timeout` is how long it was silent."""
-    if timeout is not None:
-        return f"gave no answer within timeout={timeout:g} s", (
-            "It was stopped, or hangs: look for a file system that does not answer or an encoder "
-            "that waits for a lock, or give a longer timeout"
-        )
+def how_it_ended(process: BaseProcess) -> tuple[str, str]:
+    """How a worker ended by itself, and what the cause may be."""
     code = process.exitcode
-    if code is not None and code < 0:
+    if code is None:
+        return "closed its channel and runs on", (
+            "Some function that it calls closes file descriptors that are not its own"
+        )
+    if code < 0:
         ended_by = signal.Signals(-code)
         cause = _CAUSES.get(ended_by, "Something outside the loader sent the signal")
         return f"was killed by {ended_by.name}", cause
     return f"ended with exit code {code}", (
-        "Its own output says why: something called sys.exit(), or it could not start. A script "
-        'that spawns workers keeps its work under `if __name__ == "__main__":`'
+        "Its own output says why: something called sys.exit() or closed its file descriptors, or "
+        "it could not start. A script that spawns workers keeps its work under "
+        '`if __name__ == "__main__":`'
+    )
+
+
+def silent(timeout: float) -> tuple[str, str]:
+    """The same of a worker that was silent for `timeout` seconds, and is killed for that."""
+    return f"gave no answer within timeout={timeout:g} s", (
+        "It was stopped, or hangs: look for a file system that does not answer or an encoder "
+        "that waits for a lock, or give a longer timeout"
+    )
+
+
+def garbled(error: Exception) -> tuple[str, str]:
+    """The same of a worker that sent what is no message, and is killed for that."""
+    return f"sent {error}", (
+        "Something writes to file descriptors that are not its own: a function that it calls, or "
+        "a process that one has forked"
     )
 
 

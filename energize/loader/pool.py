@@ -5,69 +5,32 @@ from __future__ import annotations
 import atexit
 import itertools
 import logging
-import multiprocessing
-import multiprocessing.util
+import multiprocessing.util  # noqa: F401 - see the end of this file
 import os
 import pickle
 import select
-import threading
 import time
 import weakref
-from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
-from multiprocessing.process import BaseProcess
-from typing import Any
 
 from energize.errors import LoaderError, WorkerDiedError
-from energize.loader.channel import Channel, channel_pair
-from energize.loader.leash import Leash
-from energize.loader.obituary import how_it_ended, unpicklable
-from energize.loader.regions import ReceivedRegions
+from energize.loader.channel import GarbledError, Message
+from energize.loader.members import Member, Starter, end_all, see_off
+from energize.loader.obituary import MOST_ENDS, garbled, how_it_ended, silent
 from energize.loader.shipping import NOT_STARTED, Reply, Request, Reread, loads, rebuilt
-from energize.loader.stacks import StackFile
-from energize.loader.starting import ctrl_c_later
 from energize.loader.watching import Patience
-from energize.loader.worker import Task, Trainer, serve
+from energize.loader.worker import Task
 
-_SECONDS_TO_STOP = 0.5
-"""How long workers that are told to stop may take, all together; after Ctrl-C somebody waits."""
-
-_SECONDS_TO_DIE = 1.0
+_SECONDS_TO_TELL = 1.0
 """How long a worker may take from closing its channel to its exit code."""
 
 _LOOK_AROUND = 1.0
 """Seconds after which a wait looks whether workers still run."""
 
-_MOST_ENDS = 3
-"""How many workers may end in one place without an answer before it is given up."""
-
 _ANY = Patience()
 
 _log = logging.getLogger("energize")
-
-
-@dataclass(slots=True)
-class _Member:
-    """A worker process, and what it has not answered yet, oldest first.
-
-    `silent` is for how many seconds the trainer has waited in vain for a reply of it, `said` how
-    often that was told, `heard` whether any reply came, and `ends` how many workers in its place
-    have ended since one of them answered.
-    """
-
-    number: int
-    process: BaseProcess
-    channel: Channel
-    leash: Leash
-    stacks: StackFile
-    pending: deque[tuple[int, Request]] = field(default_factory=deque)
-    regions: ReceivedRegions = field(default_factory=ReceivedRegions)
-    silent: float = 0.0
-    said: int = 0
-    heard: bool = False
-    ends: int = 0
 
 
 class WorkerPool:
@@ -93,18 +56,18 @@ class WorkerPool:
         self.task = task
         self._start_method = start_method
         self._timeout = timeout
+        self._starter = Starter(task, start_method, timeout, patience)
         self._owner = os.getpid()
         self._tickets = itertools.count()
-        self._pickle: bytes | None = None
         self._replies: dict[int, Reply] = {}
         self._wanted: set[int] = set()
-        self._members: list[_Member] = []
-        self._end = weakref.finalize(self, _end_all, self._members, self._owner)
+        self._members: list[Member] = []
+        self._end = weakref.finalize(self, end_all, self._members, self._owner)
         self._end.atexit = False  # see _end_at_exit
         _pools.add(self)
         with self._closed_on_error():
             for number in range(count):
-                self._members.append(self._started(number))
+                self._members.append(self._starter.started(number, self._members))
 
     @property
     def closed(self) -> bool:
@@ -158,7 +121,8 @@ class WorkerPool:
         """Have the workers read for a task that differs in its edits only; what they were asked
         before is dropped.
         """
-        self.task, self._pickle = task, None
+        self.task = task
+        self._starter = Starter(task, self._start_method, self._timeout, self._patience)
         for member in list(self._members):
             self.ask(Reread(task.edits), member.number)
         self.forget()
@@ -184,13 +148,13 @@ class WorkerPool:
             self.close()
             raise
 
-    def _post(self, member: _Member, ticket: int, request: Request) -> None:
+    def _post(self, member: Member, ticket: int, request: Request) -> None:
         with suppress(OSError):  # it has died, which is seen where replies are received
             member.channel.post(pickle.dumps((ticket, request)))
 
     def _exchange(self, seconds: float) -> set[int]:
         """Send what waits and take what has come, or else comes within `seconds`; the numbers of
-        the workers that something came from.
+        the workers that a whole reply came from: what trickles is as good as nothing.
         """
         poll = select.poll()
         by_descriptor = {member.channel.fileno(): member for member in self._members}
@@ -202,32 +166,58 @@ class WorkerPool:
         heard = set()
         for descriptor, _ in poll.poll(seconds * 1000):
             member = by_descriptor[descriptor]
-            heard.add(member.number)
-            self._receive_from(member)
+            if self._receive_from(member):
+                heard.add(member.number)
         return heard
 
-    def _receive_from(self, member: _Member) -> None:
+    def _receive_from(self, member: Member) -> bool:
+        """Take in what has come of a worker; whether that was a whole reply at least."""
+        whole, why = False, None
         try:
             for message in member.channel.received():
-                reply, size = loads(message.data, message.descriptors, member.regions)
-                if reply.error is not None and reply.ticket == NOT_STARTED:
-                    raise rebuilt(reply.error)
-                reply.size = size
-                member.silent, member.ends, member.said, member.heard = 0.0, 0, 0, True
-                member.pending.popleft()
-                if reply.ticket in self._wanted:
-                    self._replies[reply.ticket] = reply
-        except EOFError:
-            self._replace(member, None)
-        except OSError as error:
-            if isinstance(error, ConnectionError):
-                self._replace(member, None)
-                return
+                self._note(member, self._unpacked(member, message))
+                whole = True
+            return whole
+        except (EOFError, ConnectionError):
+            pass
+        except GarbledError as error:
+            member.process.kill()
+            why = garbled(error)
+        except (OSError, MemoryError) as error:
             raise LoaderError(
-                f"a reply of {member.process.name} cannot be taken over: {type(error).__name__}: "
-                f"{error}. Each piece of shared memory that holds a large tensor takes a file "
-                "descriptor; raise the limit (ulimit -n), or keep fewer batches at a time"
+                f"a reply of {member.name} cannot be taken over: {type(error).__name__}: {error}. "
+                "Each piece of shared memory that holds a large tensor takes a file descriptor; "
+                "raise the limit (ulimit -n), or keep fewer batches at a time (prefetch_factor, "
+                "prefetch_bytes)"
             ) from error
+        # Not above: a forked worker would have this error as the context of all of its own.
+        self._replace(member, why)
+        return whole
+
+    def _unpacked(self, member: Member, message: Message) -> Reply:
+        reply: Reply
+        try:
+            reply, size = loads(message.data, message.descriptors, member.regions)
+        except Exception as error:  # unpickling runs the code of the user's classes
+            if isinstance(error, OSError | MemoryError) and not isinstance(error, ConnectionError):
+                raise
+            raise LoaderError(
+                f"a reply of {member.name}{member.work} cannot be rebuilt in the trainer: "
+                f"{type(error).__name__}: {error}. Items travel by pickle; leave out what does not "
+                "unpickle here, or use num_workers=0"
+            ) from error
+        reply.size = size
+        return reply
+
+    def _note(self, member: Member, reply: Reply) -> None:
+        if reply.error is not None and reply.ticket == NOT_STARTED:
+            raise rebuilt(reply.error)
+        if not member.pending or member.pending[0][0] != reply.ticket:
+            raise GarbledError(f"an answer to request {reply.ticket}, which nobody asked")
+        member.silent, member.ends, member.said, member.heard = 0.0, 0, 0, True
+        member.pending.popleft()
+        if reply.ticket in self._wanted:
+            self._replies[reply.ticket] = reply
 
     def _note_silence(self, heard: set[int], waited: float) -> None:
         """Count how long workers with something to answer were silent; replace those too long."""
@@ -236,19 +226,18 @@ class WorkerPool:
                 continue
             member.silent += waited
             self._tell_if_late(member)
-            if self._timeout is not None and member.silent >= self._timeout:
-                self._replace(member, self._timeout)
+            timeout = self._timeout
+            if timeout is not None and member.silent >= timeout:
+                member.process.kill()
+                self._replace(member, silent(timeout))
 
-    def _tell_if_late(self, member: _Member) -> None:
+    def _tell_if_late(self, member: Member) -> None:
         """Say it, each time after twice as long, or raise an error."""
         limit = self._patience.limit(first=not member.heard)
         if limit is None or member.silent < limit * 2**member.said:
             return
         member.said += 1
-        text = (
-            f"{member.process.name} (pid {member.process.pid}) gave no item for "
-            f"{member.silent:.1f} s while it had {member.pending[0][1]} to answer"
-        )
+        text = f"{member.name} gave no item for {member.silent:.1f} s{member.work}"
         stacks = member.stacks.ask(member.process.pid or 0)
         if self._patience.fails:
             raise LoaderError(
@@ -257,111 +246,30 @@ class WorkerPool:
             )
         _log.warning("%s. It is busy with:\n%s", text, stacks)
 
-    def _replace(self, member: _Member, timeout: float | None) -> None:
-        """Another worker in place of one that is gone, or that was silent for `timeout` seconds."""
-        if timeout is not None:
-            member.process.kill()
-        member.process.join(_SECONDS_TO_DIE)
-        how, cause = how_it_ended(member.process, timeout)
-        work = f" while it had {member.pending[0][1]} to answer" if member.pending else ""
-        what = f"{member.process.name} (pid {member.process.pid}) {how}{work}. {cause}"
-        _end(member)
-        if member.ends + 1 == _MOST_ENDS:
-            raise (WorkerDiedError if timeout is None else LoaderError)(
-                f"{what}. It was the last of {_MOST_ENDS} workers that ended so, one after "
+    def _replace(self, member: Member, why: tuple[str, str] | None = None) -> None:
+        """Another worker in place of one that has ended by itself, or is killed for what `why`
+        says.
+        """
+        member.process.join(_SECONDS_TO_TELL)
+        how, cause = why or how_it_ended(member.process)
+        what = f"{member.name} {how}{member.work}. {cause}"
+        see_off(member)
+        if member.ends + 1 == MOST_ENDS:
+            raise (LoaderError if why else WorkerDiedError)(
+                f"{what}. It was the last of {MOST_ENDS} workers that ended so, one after "
                 "another. The loader's state is that after the last delivered item; iterating "
                 "again starts new workers"
             )
         self.replaced += 1
         _log.warning("%s. A new one takes its place (replacement %d)", what, self.replaced)
-        other = self._started(member.number)
+        other = self._starter.started(
+            member.number, [each for each in self._members if each is not member]
+        )
         other.ends = member.ends + 1
         other.pending.extend(member.pending)
         self._members[member.number] = other
         for ticket, request in other.pending:
             self._post(other, ticket, request)
-
-    def _started(self, number: int) -> _Member:
-        context: Any = multiprocessing.get_context(self._start_method)
-        # What a process that starts from nothing gets at once, the trainer waits for it to read.
-        task, sent = (self.task, b"") if self._start_method == "fork" else (None, self._pickled())
-        ours, theirs = channel_pair()
-        leash, stacks = Leash(), StackFile()
-        forked, served = self._start_method == "fork", self._start_method == "forkserver"
-        others = [each for each in self._members if each.number != number]
-        ends = [end.fileno() for each in others for end in (each.channel, each.leash)]
-        trainer = Trainer(
-            0 if served else os.getpid(),
-            [*ends, ours.fileno(), leash.fileno()] if forked else [],
-            dies=threading.current_thread() is threading.main_thread() and not served,
-        )
-        arguments = (task, theirs, leash.worker_end, stacks, trainer)
-        name = f"energize worker {number}"
-        process = context.Process(target=serve, args=arguments, name=name, daemon=True)
-        try:
-            with ctrl_c_later(self._start_method):
-                process.start()
-            leash.put_on(process.pid)
-        except BaseException as error:
-            ours.close()
-            leash.close()
-            stacks.close()
-            if process.pid is not None:
-                process.kill()
-                process.join()
-            if isinstance(error, OSError):
-                raise LoaderError(
-                    f"{name} cannot be started: {error}. Use fewer workers, or raise the limits on "
-                    "processes and memory"
-                ) from error
-            raise
-        finally:
-            theirs.close()
-        channel = Channel(ours)
-        if sent:
-            with suppress(OSError):  # it has died, which is seen where replies are received
-                channel.post(sent)
-        return _Member(number, process, channel, leash, stacks)
-
-    def _pickled(self) -> bytes:
-        """The task for a process that starts from nothing; pickled once for all of them."""
-        if self._pickle is None:
-            try:
-                self._pickle = pickle.dumps(self.task)
-            except Exception as error:  # whatever the classes of the user do
-                raise unpicklable(self.task, self._start_method, error) from error
-        return self._pickle
-
-
-def _end_all(members: list[_Member], owner: int) -> None:
-    """End workers, and kill those that do not stop in time; all of them when Ctrl-C cannot wait."""
-    ending = members.copy()
-    members.clear()
-    if os.getpid() != owner:
-        return  # a forked copy of the pool: the processes are not its children
-    try:
-        for member in ending:
-            with suppress(OSError):
-                member.channel.post(pickle.dumps(None))
-        until = time.monotonic() + _SECONDS_TO_STOP
-        for member in ending:
-            member.process.join(max(0.0, until - time.monotonic()))
-    finally:
-        for member in ending:
-            member.process.kill()
-        for member in ending:
-            _end(member)
-
-
-def _end(member: _Member) -> None:
-    """See a worker off, whatever state it is in."""
-    if member.process.is_alive():
-        member.process.kill()
-    member.process.join()
-    member.leash.close()
-    member.stacks.close()
-    with suppress(OSError):
-        member.channel.close()
 
 
 _pools: weakref.WeakSet[WorkerPool] = weakref.WeakSet()
@@ -370,7 +278,7 @@ _pools: weakref.WeakSet[WorkerPool] = weakref.WeakSet()
 def _end_at_exit() -> None:
     """End all pools together, so that it takes no longer than for one."""
     members = [member for pool in _pools if not pool.closed for member in pool._members]
-    _end_all(members, os.getpid())
+    end_all(members, os.getpid())
     for pool in list(_pools):
         pool.close()
 

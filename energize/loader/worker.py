@@ -88,6 +88,9 @@ def serve(
     _watch(leash, trainer)
     stacks.answer()
     _settle(trainer.held)
+    # A process that a user's function forks may not read or write here, nor keep this end open when
+    # the worker is gone.
+    os.register_at_fork(after_in_child=end.close)
     channel = Channel(end)
     outbox: queue.SimpleQueue[tuple[memoryview, list[int]]] = queue.SimpleQueue()
     threading.Thread(target=_send_all, args=(outbox, channel), daemon=True).start()
@@ -222,7 +225,9 @@ class _Worker:
                 positions = np.array(request.positions, dtype=np.int64)
                 dataset = cast("IndexedDataset[Any]", self.dataset)
                 reply.items = read_items(dataset, positions, self._reading())
-        except Exception as error:  # raised again in the trainer
+        except (SystemExit, KeyboardInterrupt):
+            raise
+        except BaseException as error:  # raised again in the trainer; panics of Rust are no more
             reply.error = shipped(error)
         reply.failures, self.failures = self.failures, []
         reply.left_out = self.left_out.drained()

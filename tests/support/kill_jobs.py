@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from tests.support import kill_training
-from tests.support.leftovers import die_with, in_group, marked
+from tests.support.leftovers import children_of, die_with, in_group, marked, workers_of
 
 
 class Job:
@@ -63,15 +63,32 @@ class Job:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
+    def ranks(self) -> list[int]:
+        """The ranks themselves, without an agent."""
+        return list(self._children if self._group is not None else children_of(self._children[0]))
+
+    def kill_a_worker(self, rng: random.Random) -> bool:
+        """SIGKILL to a worker of a rank, if there is one now; it is replaced."""
+        workers = workers_of(rng.choice(self.ranks()), set())
+        if workers:
+            with suppress(ProcessLookupError):
+                os.kill(rng.choice(sorted(workers)), signal.SIGKILL)
+        return bool(workers)
+
+    def stop_a_rank(self, rng: random.Random, seconds: float) -> None:
+        """SIGSTOP to a rank, and SIGCONT a little later: the others wait for it."""
+        rank = rng.choice(self.ranks())
+        for how in (signal.SIGSTOP, signal.SIGCONT):
+            with suppress(ProcessLookupError):
+                os.kill(rank, how)
+            if how is signal.SIGSTOP:
+                time.sleep(seconds)
+
     def kill_ranks(self, rng: random.Random) -> None:
         """SIGKILL to one rank after another; their workers have to find out."""
-        ranks = list(self._children)
-        if self._group is None:
-            path = Path(f"/proc/{ranks[0]}/task/{ranks[0]}/children")
-            ranks += [int(pid) for pid in path.read_text().split()]
-        else:
-            rng.shuffle(ranks)
-        for pid in ranks:
+        ranks = self.ranks()
+        rng.shuffle(ranks)
+        for pid in [*(self._children if self._group is None else ()), *ranks]:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
             time.sleep(rng.choice((0.0, 0.0, rng.uniform(0, 0.05))))

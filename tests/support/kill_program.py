@@ -30,7 +30,10 @@ from tests.support.kill_jobs import Job, forked, launched
 from tests.support.kill_training import DATASETS, LANES, PHASES, counted, read_state
 
 WORLDS = (1, 2, 3, 4, 6, 8)
-SECONDS_TO_END = 2.0
+METHODS = ("fork",) * 10 + ("spawn", "forkserver")
+"""How workers start; from nothing takes each of them seconds."""
+
+SECONDS_TO_END = 5.0
 """After a kill nothing of a job is left after so many seconds."""
 
 
@@ -73,7 +76,9 @@ class Run:
         batches, or is killed.
         """
         workers = 2 if not self.jobs else self.rng.choice((2, 2, 2, 1, 0))
-        arguments = [str(self.folder), str(self.jobs), self.kind, str(workers), str(target or 0)]
+        method = self.rng.choice(METHODS)
+        numbers = (str(workers), str(target or 0))
+        arguments = [str(self.folder), str(self.jobs), self.kind, *numbers, method]
         (self.folder / "phase").write_bytes(b"\0")
         self._from.append(self.batches)
         job = (launched if by_torchrun else forked)(world, arguments, self.folder)
@@ -81,6 +86,7 @@ class Run:
         self.seen["torchrun" if by_torchrun else "forked"] += 1
         self.seen[f"{world} ranks"] += 1
         self.seen[f"{workers} workers"] += 1
+        self.seen[method] += 1
         return job
 
     def kill(self, job: Job) -> None:
@@ -91,6 +97,7 @@ class Run:
         else:
             self._until(job, {1, 2, 3})
             self._wait(job, self.rng.uniform(0, 1.0))
+            self._disturb(job)
             if moment == "save":
                 self._until(job, {2, 3})
                 time.sleep(self.rng.uniform(0, 0.004))
@@ -109,6 +116,16 @@ class Run:
         self.slowest = max(self.slowest, time.monotonic() - began)
         job.reap()
         self.check()
+
+    def _disturb(self, job: Job) -> None:
+        """Before the end: a worker is killed, or a rank stopped for a while, and nobody notices."""
+        what = self.rng.choice(("nothing", "nothing", "a worker killed", "a rank stopped"))
+        if what == "a worker killed" and job.kill_a_worker(self.rng):
+            self.seen[what] += 1
+        elif what == "a rank stopped":
+            job.stop_a_rank(self.rng, self.rng.uniform(0.2, 1.0))
+            self.seen[what] += 1
+        self._wait(job, self.rng.uniform(0, 0.3))
 
     def _phase(self) -> int:
         return (self.folder / "phase").read_bytes()[0]

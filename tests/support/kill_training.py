@@ -141,7 +141,9 @@ def write_state(folder: Path, state: dict) -> None:
 class Training:
     """One rank of one job."""
 
-    def __init__(self, folder: str, job: str, kind: str, workers: str, target: str) -> None:
+    def __init__(
+        self, folder: str, job: str, kind: str, workers: str, target: str, method: str
+    ) -> None:
         dist.init_process_group("gloo")
         self.folder, self.job, self.target = Path(folder), int(job), int(target)
         self.rank, self.world = dist.get_rank(), dist.get_world_size()
@@ -152,6 +154,7 @@ class Training:
             worker_config=WorkerConfig(num_workers=int(workers)),
             lanes=None if dataset.indexed else LANES,
             timeout=60,
+            multiprocessing_context=method,
         )
         self.model = torch.zeros(CAPTIONS + DOCUMENTS, dtype=torch.int64)
         self.batches = torch.zeros(1, dtype=torch.int64)

@@ -258,6 +258,36 @@ def interrupted_while_starting(folder: Path, method: str, trials: int, longest: 
     return slowest | {"said": "".join(end["said"] for end in ends), "trials": trials}
 
 
+def reads_on(path: Path) -> None:
+    """One loader after the other: starts, messages large and small, ends."""
+    note(path, "starting")
+    while True:
+        dataset = MapDataset(RepeatDataset(ListSource(range(30))), bytes_of)
+        with get_loader(dataset, worker_config=WorkerConfig(num_workers=2)) as loader:
+            for _ in zip(range(50), loader, strict=False):
+                pass
+
+
+def bytes_of(item: int) -> bytes:
+    return bytes(30_000 * item)
+
+
+def interrupted_at_random(folder: Path, trials: int) -> dict:
+    folder.mkdir()
+    rng = random.Random(trials)
+    ends = []
+    for trial in range(trials):
+        trainer = Trainer(folder / str(trial), reads_on)
+        trainer.until(["starting"])
+        time.sleep(rng.uniform(0, 1.0))
+        ends.append(trainer.end(signal.SIGINT, group=True))
+    slowest = max(ends, key=lambda end: end["seconds"])
+    codes = {end["code"] for end in ends}
+    if codes != {-signal.SIGINT} or any(end["left"] for end in ends):
+        raise RuntimeError(f"exit codes {codes}; slowest {slowest}")
+    return slowest | {"said": "".join(end["said"] for end in ends), "trials": trials}
+
+
 def interrupted_without_a_loader(folder: Path) -> dict:
     """What a program that has imported torch takes to end."""
     trainer = Trainer(folder, sleeps)
@@ -266,6 +296,7 @@ def interrupted_without_a_loader(folder: Path) -> dict:
 
 
 CASES["interrupted without a loader"] = interrupted_without_a_loader
+CASES["interrupted at random"] = partial(interrupted_at_random, trials=TRIALS)
 CASES["interrupted while starting, fork"] = partial(
     interrupted_while_starting, method="fork", trials=TRIALS, longest=0.1
 )

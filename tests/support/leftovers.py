@@ -10,6 +10,8 @@ from pathlib import Path
 
 _DEATH_SIGNAL = 1
 
+_HELPERS = (b"multiprocessing.resource_tracker", b"multiprocessing.forkserver")
+
 
 def die_with(parent: int) -> None:
     """In a process that `parent` has forked."""
@@ -44,4 +46,24 @@ def marked(mark: str) -> set[int]:
                 found.add(int(path.name))
         except OSError:  # it has ended since, or is somebody else's
             continue
+    return found
+
+
+def children_of(pid: int) -> set[int]:
+    """The child processes of a process that run."""
+    return {int(path.name) for path, fields in _running() if int(fields[1]) == pid}
+
+
+def workers_of(trainer: int, others: set[int]) -> set[int]:
+    """The workers of a trainer that run, started in whatever way."""
+    found = set()
+    for child in children_of(trainer) - others:
+        try:
+            command = Path(f"/proc/{child}/cmdline").read_bytes()
+        except OSError:
+            continue
+        if _HELPERS[1] in command:
+            found |= children_of(child)
+        elif _HELPERS[0] not in command:
+            found.add(child)
     return found
