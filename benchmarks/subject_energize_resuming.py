@@ -21,6 +21,7 @@ from energize import (
     get_loader,
     get_train_dataset,
 )
+from energize.loader.sealing import sealed
 from energize.outline import packed, unpacked
 
 __all__ = ["Energize"]
@@ -102,7 +103,7 @@ class Energize:
         dataset, batches = self.describe(), position // BATCH
         assert isinstance(dataset, IndexedDataset)
         state = self.loader(dataset).state_dict()
-        state["cursor"] = packed({"position": batches})
+        state = sealed(state | {"cursor": packed({"position": batches})})
         return Place(position, state, self.look(dataset.at([batches])[0]))
 
     def _reach_in_stream(self, position: int, seconds: float) -> Place:
@@ -120,7 +121,8 @@ class Energize:
             batched["called"] *= times
             part["round"] *= times
         changed = {"position": cursor["position"] * times, "cursors": packed(lanes)}
-        state["cursor"] = packed(cursor | changed)
+        kept = {name: value for name, value in cursor.items() if name not in ("places", "slot")}
+        state = sealed(state | {"cursor": packed(kept | changed)})
         return Place(position, state, self._after(state))
 
     def _after(self, state: Any) -> list[Any]:

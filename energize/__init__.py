@@ -105,7 +105,13 @@ from energize.order.schedule import Schedule, WeightSchedulePoint, WeightSchedul
 from energize.order.stages.plan import Stage, StagePlan
 from energize.packing import Packer, concat_pack
 from energize.padding import is_padding
-from energize.prepare import PrepareReport, prepare, prepare_columns, write_shards
+from energize.prepare import (
+    PrepareReport,
+    prepare,
+    prepare_checksums,
+    prepare_columns,
+    write_shards,
+)
 from energize.reading import Failed, Reading
 from energize.refs import Refs
 from energize.restoring import restore_sample
@@ -357,6 +363,7 @@ __all__ = [
     "make_scheme",
     "pin_memory",
     "prepare",
+    "prepare_checksums",
     "prepare_columns",
     "prepare_metadataset",
     "read_stages",

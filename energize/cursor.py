@@ -23,6 +23,10 @@ INFINITE = 2**63 - 1
 LAST_START = 2**62
 """Below it positions of one epoch and what is computed from them fit in int64."""
 
+MOST_COUNTED = 2**45
+"""No run counts so far (35 trillion items or passes), and such a number times the
+samples of a batch, or lanes, fits in int64."""
+
 _AT_ONCE_SECONDS = 0.01
 """Items are fetched together while that takes no longer, so that the first one comes soon and large
 ones do not pile up."""
@@ -109,11 +113,17 @@ def counter_field(state: State | None, name: str) -> int:
     if state is None:
         return 0
     value = state_field(state, name, int)
-    if not 0 <= value < LAST_START:
+    if not 0 <= value < MOST_COUNTED:
         raise StateError(
-            f"the saved state has {name} {_shortened(value)}; it lies in 0 .. 2**62 - 1"
+            f"the saved state has {name} {_shortened(value)}; it lies in 0 .. 2**45 - 1"
         )
     return value
+
+
+def check_agrees(agrees: bool, what: str) -> None:
+    """Raise `StateError` for a saved state that says `what`, unless that `agrees`."""
+    if not agrees:
+        raise StateError(f"the saved state contradicts itself: {what}")
 
 
 def _shortened(value: object) -> str:

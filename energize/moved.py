@@ -34,11 +34,14 @@ MOST_PARTS = 256
 
 
 class Place(NamedTuple):
-    """How many `items` of a part have been taken, of the one with this `digest`, called `name`."""
+    """How many `items` of a part have been taken, of the one with this `digest`, called `name`,
+    which reads these `sources`.
+    """
 
     digest: str
     name: str
     items: int
+    sources: tuple[Any, ...] = ()
 
 
 class Move(NamedTuple):
@@ -62,7 +65,8 @@ def places(dataset: Any, items: int) -> list[Place]:
     """
     seen: Counter[str] = Counter()
     return [
-        Place(_told_apart(part, seen), _name(part), taken) for part, taken in _parts(dataset, items)
+        Place(_told_apart(part, seen), _name(part), taken, part.sources)
+        for part, taken in _parts(dataset, items)
     ]
 
 

@@ -22,6 +22,8 @@ from typing import Any
 from energize.describing import ATOMS, described, digest
 from energize.description import Description
 from energize.errors import StateError
+from energize.limits import limit, over_limit
+from energize.storage.bounded import load_json
 
 Outline = dict[str, Any]
 """A node, or what a state keeps of it: its kind, its settings, its inputs."""
@@ -31,9 +33,6 @@ _CALLS = 64
 
 _PLAIN = 1024
 """Characters up to which JSON stays readable; longer texts are compressed."""
-
-_LARGEST = 2**26
-"""Bytes beyond which what is unpacked can be no state."""
 
 _BUDGET = {"full": 7 * 1024, "brief": 60 * 1024, "digests": 60 * 1024}
 """Characters up to which a form of an outline is kept; the next shorter one follows."""
@@ -154,11 +153,17 @@ def outlines(text: str, dataset: Description) -> tuple[Outline, Outline]:
 
     Raises `StateError` for a text that is no outline.
     """
+    form, tree = saved_outline(text)
+    return tree, json.loads(json.dumps(_formed(outline(dataset), form)))
+
+
+def saved_outline(text: str) -> tuple[str, Outline]:
+    """The form of an outline packed in `text`, and the outline; `StateError` for what is none."""
     saved = unpacked(text, "dataset")
     form, tree = saved.get("form"), saved.get("tree")
     if form not in (*_BUDGET, _SHORTEST) or not isinstance(tree, dict) or not _is_outline(tree):
         raise StateError("the saved state does not describe its dataset: it is damaged")
-    return tree, json.loads(json.dumps(_formed(outline(dataset), form)))
+    return str(form), tree
 
 
 def _is_outline(tree: Any) -> bool:
@@ -361,22 +366,31 @@ def packed(tree: Outline) -> str:
 
 
 def unpacked(text: str, what: str) -> Outline:
-    """What `packed` packed; `StateError` naming `what` for anything else."""
+    """What `packed` packed; `StateError` naming `what` for anything else, and for what is larger or
+    deeper than states are (see `energize.limits`), before it is made.
+    """
     try:
-        if not text.startswith("{"):
-            unzip = zlib.decompressobj()
-            data = unzip.decompress(base64.b64decode(text, validate=True), _LARGEST)
-            if unzip.unconsumed_tail:
-                raise StateError(f"the saved state's {what!r} is larger than any state")
-            if not unzip.eof:
-                raise ValueError("it ends too early")
-            text = data.decode()
-        value = json.loads(text)
-    except (ValueError, zlib.error, binascii.Error, RecursionError) as error:
+        plain = text if text.startswith("{") else _unzipped(text)
+        if len(plain) > limit("STATE_BYTES"):
+            raise ValueError(over_limit("STATE_BYTES", len(plain)))
+        if sum(map(plain.count, ",[{")) > limit("STATE_VALUES"):
+            raise ValueError(over_limit("STATE_VALUES"))
+        value = load_json(plain)
+    except (ValueError, zlib.error, binascii.Error) as error:
         raise StateError(
             f"the saved state's {what!r} cannot be read, it is damaged or cut off: "
             f"{type(error).__name__}: {str(error)[:200]}"
         ) from error
     if not isinstance(value, dict):
-        raise StateError(f"the saved state's {what!r} is not a JSON object: {text[:80]}")
+        raise StateError(f"the saved state's {what!r} is not a JSON object: {plain[:80]}")
     return value
+
+
+def _unzipped(text: str) -> str:
+    most, unzip = limit("STATE_BYTES"), zlib.decompressobj()
+    data = unzip.decompress(base64.b64decode(text, validate=True), most)
+    if unzip.unconsumed_tail:
+        raise ValueError(over_limit("STATE_BYTES"))
+    if not unzip.eof or unzip.unused_data:
+        raise ValueError("it ends too early, or goes on behind its end")
+    return data.decode()

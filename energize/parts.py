@@ -10,7 +10,15 @@ from typing import Generic, Protocol, TypeVar
 import numpy as np
 
 from energize.arrays import Int64Array
-from energize.cursor import INFINITE, Origin, State, counter_field, state_field
+from energize.cursor import (
+    INFINITE,
+    LAST_START,
+    Origin,
+    State,
+    check_agrees,
+    counter_field,
+    state_field,
+)
 from energize.errors import EmptyDatasetError
 from energize.reading import Reading
 from energize.rng import derive, hash_positions
@@ -66,6 +74,49 @@ class Part:
         self._pass = counter_field(state, "pass")
         self._round = counter_field(state, "round")
         self._coming: deque[tuple[int, int]] = deque()
+        self._check()
+
+    def _check(self) -> None:
+        """Raise `StateError` for a place that no lane comes to."""
+        size, count = self._size, self.lane.count
+        endless = size is None or size == INFINITE
+        rounds = INFINITE if endless else -(-int(size or 0) // count)
+        far = self._pass * (0 if endless else int(size or 0)) + self._round * count
+        check_agrees(
+            self._round <= rounds and far < LAST_START and not (self._pass and size == INFINITE),
+            f"lane {self.lane.index} of {count} is in round {self._round} of pass {self._pass} of "
+            f"{'what has no end' if endless else f'{size} items'}",
+        )
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """The pass, and the round that comes next in it."""
+        return self._pass, self._round
+
+    @property
+    def last(self) -> int | None:
+        """The position that came last in the pass; None at its beginning."""
+        if not self._round:
+            return None
+        position = int(self._places(np.array([self._round - 1]))[0])
+        endless = self._size is None or self._size == INFINITE
+        return position if endless else position + self._pass * int(self._size or 0)
+
+    def check_read(self, read: int, what: str) -> None:
+        """Raise `StateError` where so many were read of all passes, and this cannot be its place:
+        each round brings one, but the last one of a pass may bring none.
+        """
+        size, count = self._size, self.lane.count
+        before, agrees = read - self._round, True
+        if not self._pass:
+            agrees = before == 0
+        elif size is None:
+            agrees = before >= 0
+        else:
+            agrees = self._pass * (size // count) <= before <= self._pass * -(-size // count)
+        check_agrees(
+            agrees, f"{read} {what}, up to round {self._round} of pass {self._pass} in a lane"
+        )
 
     def next(self, announce: Callable[[Int64Array], None]) -> int:
         """The next position; `StopIteration` at the end of a pass whose size is known.
@@ -82,16 +133,21 @@ class Part:
 
     def _look_ahead(self) -> Int64Array:
         """Rounds of a pass, each of as many positions as there are lanes, one for each lane."""
-        count, rounds = self.lane.count, np.arange(self._round, self._round + _WINDOW)
-        turns = np.full(1, self._pass if self._rotating else 0)
-        if self._scattered:
-            turns = turns + (hash_positions(_SCATTER, rounds) % np.uint64(count)).astype(np.int64)
-        places = (self.lane.index + turns) % count + rounds * count
+        rounds = np.arange(self._round, self._round + _WINDOW)
+        places = self._places(rounds)
         if self._size is not None and self._size != INFINITE:
             kept = places < self._size
             places, rounds = places[kept] + self._pass * self._size, rounds[kept]
         self._coming.extend(zip((rounds + 1).tolist(), places.tolist(), strict=True))
         return places
+
+    def _places(self, rounds: Int64Array) -> Int64Array:
+        """The lane's place in rounds of this pass."""
+        count = self.lane.count
+        turns = np.full(1, self._pass if self._rotating else 0)
+        if self._scattered:
+            turns = turns + (hash_positions(_SCATTER, rounds) % np.uint64(count)).astype(np.int64)
+        return (self.lane.index + turns) % count + rounds * count
 
     def end_pass(self) -> None:
         """Go on with the next pass."""
@@ -124,9 +180,11 @@ class PartReader(Generic[T]):
         self._sized = dataset.sized
         size = dataset.size if self._sized else None
         rotating = rotating or endless or scattered
-        self._part = Part(size, lane, state, rotating=rotating, scattered=scattered)
+        self.part = Part(size, lane, state, rotating=rotating, scattered=scattered)
         self._open = partial(dataset.addressed, lane, reading=reading, endless=self._sized)
         self._input = self._open(None if state is None else state_field(state, "input", dict))
+        if state is not None and (self.part.last is not None or not self._sized):
+            self._input.check_after(self.part.last, exact=True)
         self._endless = endless
         self._owner = type(dataset).__name__
         self._empty_passes = 0
@@ -135,7 +193,7 @@ class PartReader(Generic[T]):
         """The next item of the part; `StopIteration` at the end of the pass."""
         while True:
             try:
-                item = self._input.at(self._part.next(self._input.ahead))
+                item = self._input.at(self.part.next(self._input.ahead))
             except StopIteration:
                 self._end_pass()
                 if not self._endless:
@@ -150,18 +208,18 @@ class PartReader(Generic[T]):
         return self._input.origin
 
     def _end_pass(self) -> None:
-        self._part.end_pass()
+        self.part.end_pass()
         if not self._sized:
             state = self._input.state()
             self._input.close()
             self._input = self._open(state)
         self._empty_passes += 1
-        if self._endless and self._empty_passes > empty_passes(self._part.lane):
-            raise EmptyDatasetError(nothing_comes(self._owner, self._part.lane))
+        if self._endless and self._empty_passes > empty_passes(self.part.lane):
+            raise EmptyDatasetError(nothing_comes(self._owner, self.part.lane))
 
     def state(self) -> State:
         """What it goes on from."""
-        return {**self._part.state(), "input": self._input.state()}
+        return {**self.part.state(), "input": self._input.state()}
 
     def close(self) -> None:
         """Let go of the input."""

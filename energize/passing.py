@@ -56,5 +56,8 @@ class PassingStream(Stream[T]):
     def state(self) -> State:
         return self._stream.state()
 
+    def check_after(self, last: int | None, *, exact: bool) -> None:
+        self._stream.check_after(last, exact=exact)
+
     def close(self) -> None:
         self._stream.close()

@@ -20,11 +20,13 @@ from typing import Any, TypeVar, cast
 
 import numpy as np
 
-from energize.cursor import INFINITE, LAST_START, State
+from energize.cursor import INFINITE, LAST_START, MOST_COUNTED, State
 from energize.dataset import Dataset, IndexedDataset
 from energize.errors import EnergizeError, RestoreKeyError
+from energize.limits import limit
 from energize.padding import STORED_KEY, Markable, marked
 from energize.reading import Failed, Reading
+from energize.storage.bounded import load_json
 from energize.topology import Lane
 
 T = TypeVar("T")
@@ -73,11 +75,11 @@ def restore_sample(dataset: Dataset[T], key: Any, *, reading: Reading = _READING
     """
     key = tuple(key) if isinstance(key, list) else key
     if not isinstance(key, tuple) or not key:
-        raise RestoreKeyError(f"{_FORMS}; got {key!r}")
+        raise RestoreKeyError(f"{_FORMS}; got {_shown(key)}")
     if key[0] == STORED:
         return cast("T", _stored(dataset, key, reading))
     if key[0] != ITEM or len(key) not in (2, 4):
-        raise RestoreKeyError(f"{_FORMS}; got {str(key)[:200]}")
+        raise RestoreKeyError(f"{_FORMS}; got {_shown(key)}")
     find = _at_position if len(key) == 2 else _in_lane
     item = find(dataset, key, reading)
     return with_key(item, key) if has_place(item) else item
@@ -105,11 +107,13 @@ def _at_position(dataset: Dataset[T], key: tuple[Any, ...], reading: Reading) ->
     position = key[1]
     if not dataset.indexed:
         raise RestoreKeyError(
-            f"{key!r} is the key of an item of an indexed dataset, and this is a stream, "
+            f"{_shown(key)} is the key of an item of an indexed dataset, and this is a stream, "
             f"{type(dataset).__name__}: the key is of another dataset"
         )
-    if not _is_number(position, LAST_START):
-        raise RestoreKeyError(f"{key!r}: a position is a whole number, 0 or more, below 2**62")
+    if not _is_number(position, MOST_COUNTED):
+        raise RestoreKeyError(
+            f"{_shown(key)}: a position is a whole number, 0 or more, below 2**45"
+        )
     indexed = cast("IndexedDataset[T]", dataset)
     item = indexed.at([position], reading)[0]
     return marked(item) if indexed.padding(np.array([position]))[0] else item
@@ -117,7 +121,7 @@ def _at_position(dataset: Dataset[T], key: tuple[Any, ...], reading: Reading) ->
 
 def _in_lane(dataset: Dataset[T], key: tuple[Any, ...], reading: Reading) -> T:
     index, count, text = key[1:]
-    shown = f"({ITEM!r}, {index!r}, {count!r}, ...)"
+    shown = f"({ITEM!r}, {_shown(index)}, {_shown(count)}, ...)"
     if dataset.indexed:
         raise RestoreKeyError(
             f"{shown} is the key of an item of a stream, and this is indexed, "
@@ -125,10 +129,12 @@ def _in_lane(dataset: Dataset[T], key: tuple[Any, ...], reading: Reading) -> T:
         )
     if not (_is_number(count, _MOST_LANES + 1) and _is_number(index, count)):
         raise RestoreKeyError(f"{shown}: a lane is one of 0 <= lane < lanes <= {_MOST_LANES}")
+    if not isinstance(text, str) or len(text) > limit("STATE_BYTES"):
+        raise RestoreKeyError(f"{shown}: its state is no JSON, or too long")
     try:
-        state = json.loads(text)
-    except (TypeError, ValueError, RecursionError) as error:
-        raise RestoreKeyError(f"{shown}: its state is no JSON: {error}") from error
+        state = load_json(text)
+    except ValueError as error:
+        raise RestoreKeyError(f"{shown}: its state is no JSON: {str(error)[:200]}") from error
     if not isinstance(state, dict | None):
         raise RestoreKeyError(f"{shown}: its state is {type(state).__name__}, not an object")
     stream, endless = without_loops(dataset), is_endless(dataset)
@@ -159,7 +165,7 @@ def is_endless(dataset: Dataset[Any]) -> bool:
 def _stored(dataset: Dataset[Any], key: tuple[Any, ...], reading: Reading) -> Any:
     """A stored sample; what makes typed ones of raw ones is what gives them their keys."""
     if len(key) != 3 or not isinstance(key[1], str) or not _is_number(key[2], LAST_START):
-        raise RestoreKeyError(f"{_FORMS}; got {str(key)[:200]}")
+        raise RestoreKeyError(f"{_FORMS}; got {_shown(key)}")
     found: dict[str, tuple[Any, int, Any]] = {}
     for source, load in _loaded(dataset, None):
         index = source.find(key[1], key[2]) if hasattr(source, "find") else None
@@ -167,14 +173,14 @@ def _stored(dataset: Dataset[Any], key: tuple[Any, ...], reading: Reading) -> An
             found.setdefault(source.location, (source, index, load))
     if not found:
         raise RestoreKeyError(
-            f"{key!r}: none of the {len(dataset.sources)} sources of this dataset has a sample "
-            f"{key[2]} in a shard of this name"
+            f"{_shown(key)}: none of the {len(dataset.sources)} sources of this dataset has a "
+            f"sample {key[2]} in a shard of this name"
         )
     if len(found) > 1:
         names = ", ".join(sorted(found))
         raise RestoreKeyError(
-            f"{key!r} names a sample in several sources: {names}. Restore it from a dataset over "
-            "one of them, or the item it was delivered in by the key of that"
+            f"{_shown(key)} names a sample in several sources: {names}. Restore it from a dataset "
+            "over one of them, or the item it was delivered in by the key of that"
         )
     ((source, index, load),) = found.values()
     raw = source.read(np.array([index], dtype=np.int64))[0]
@@ -191,6 +197,14 @@ def _loaded(dataset: Dataset[Any], load: Any) -> Iterator[tuple[Any, Any]]:
         yield from ((source, load) for source in dataset.sources)
     for each in dataset.inputs:
         yield from _loaded(each, load)
+
+
+def _shown(value: Any) -> str:
+    """As Python writes it, cut off; a number of very many digits has no such text."""
+    try:
+        return repr(value)[:80]
+    except (ValueError, RecursionError):
+        return f"a {type(value).__name__} that is too large to be shown"
 
 
 def _is_number(value: Any, stop: Any) -> bool:

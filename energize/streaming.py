@@ -25,7 +25,16 @@ from typing import Generic, Protocol, TypeVar
 import numpy as np
 
 from energize.arrays import Int64Array
-from energize.cursor import INFINITE, LAST_START, Cursor, Origin, State, counter_field, state_field
+from energize.cursor import (
+    INFINITE,
+    LAST_START,
+    Cursor,
+    Origin,
+    State,
+    check_agrees,
+    counter_field,
+    state_field,
+)
 from energize.errors import EmptyDatasetError, StateError
 from energize.reading import MAX_ATTEMPTS, Fetches, Reading, read_items
 from energize.topology import Lane
@@ -65,8 +74,20 @@ class Stream(ABC, Generic[T_co]):
     def ahead(self, positions: Int64Array) -> None:
         """These positions will be asked for next; a hint, so that they can be read together."""
 
+    def check_after(self, last: int | None, *, exact: bool) -> None:
+        """Raise `StateError` when it was opened with a state that cannot be the one after the item
+        at position `last` (None: none of the pass); unless `exact`, after others in its place.
+        """
+
     def close(self) -> None:
         """Let go of what it holds."""
+
+
+def check_count(found: int, last: int | None, *, exact: bool, what: str) -> None:
+    """Raise `StateError` unless so many items are those up to position `last`."""
+    asked = 0 if last is None else last + 1
+    agrees = found == asked or (found > asked and not exact)
+    check_agrees(agrees, f"{found} {what}, and {asked} were asked for")
 
 
 class Indexed(Fetches[T], Protocol[T]):
@@ -193,6 +214,10 @@ class TakenStream(Stream[T]):
     def state(self) -> State:
         return {"next": self._next, "input": self.whole.state()}
 
+    def check_after(self, last: int | None, *, exact: bool) -> None:
+        check_count(self._next, last, exact=exact, what="items of a stream were read")
+        self.whole.check_after(self._next - 1 if self._next else None, exact=True)
+
     def close(self) -> None:
         self.whole.close()
 
@@ -224,6 +249,20 @@ class LaneCursor(Cursor[T]):
             )
         self._announced = self._taken
         self._over = False
+        if state is not None:
+            self.stream.check_after(self._last(), exact=True)
+
+    def _last(self) -> int | None:
+        """The position of the lane's last item; None before the first, or where passes count anew
+        before the first of the pass.
+        """
+        if self._taken:
+            return self._position(self._taken - 1)
+        if self._size in (None, INFINITE) or not self._epoch:
+            return None
+        size = int(self._size or 0)
+        turns = range(self._lane.index, size, self._lane.count)
+        return (self._epoch - 1) * size + turns[-1] if turns else None
 
     def __next__(self) -> T:
         if self._over or self.ended:

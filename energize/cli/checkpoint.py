@@ -21,9 +21,10 @@ from energize.cli.saved_states import (
 )
 from energize.cli.state_views import show_states
 from energize.errors import ConfigError
+from energize.loader.outlined import cursor_of
 from energize.loader.streams import StreamState, checked_lanes
-from energize.outline import unpacked
 from energize.ranks import Ranks
+from energize.storage.new_files import writing
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -80,12 +81,10 @@ def redist(
             f"{output / there[0]} is one of the states given; write to another folder, or give "
             "--force-overwrite"
         )
-    try:
+    with writing(output, ConfigError):
         output.mkdir(parents=True, exist_ok=True)
-        for name in names:
-            write_state(found, output / name, new_world_size)
-    except OSError as reason:
-        raise ConfigError(f"{output} cannot be written: {reason.strerror or reason}") from reason
+    for name in names:
+        write_state(found, output / name, new_world_size)
     wrote = f"{len(names)} files, from {names[0]} to {names[-1]}" if names[1:] else names[0]
     console.print(f"Wrote {wrote} to {output}", markup=False)
     console.print(
@@ -103,7 +102,7 @@ def _asked() -> int:
 
 def _check_fits(found: SavedState, ranks: int) -> None:
     """Raises `ConfigError` where so many ranks cannot share out the lanes of a stream."""
-    cursor = unpacked(found.state["cursor"], "cursor")
+    cursor = cursor_of(found.state)
     if "lanes" in cursor:
         checked_lanes(StreamState.loaded(cursor).lanes, Ranks(0, ranks))
 

@@ -24,11 +24,13 @@ from energize.cli.schema import schema
 from energize.cli.simulate import simulate
 from energize.errors import (
     ConfigError,
+    DatasetError,
     DatasetNotFoundError,
     EnergizeError,
     MetadatasetError,
     UntrustedCodeError,
 )
+from energize.storage.faults import os_errors_as
 
 _FAULTS, _USAGE = 1, 2
 """How commands end: 0 when all is well, 1 when something is wrong with the data, 2 when the command
@@ -43,7 +45,8 @@ class _Commands(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         try:
-            return super().invoke(ctx)
+            with os_errors_as(DatasetError, what="cannot be used"):
+                return super().invoke(ctx)
         except EnergizeError as reason:
             if ctx.params.get("debug"):
                 raise

@@ -24,8 +24,9 @@ from energize.errors import (
 )
 from energize.ledger import Book, Ledger, Report, Stand
 from energize.loader.edits import Edits
+from energize.loader.outlined import batch_size_of, cursor_of, tree_of
+from energize.loader.sealing import sealed
 from energize.monitor import report_of_state
-from energize.outline import unpacked
 from energize.plots import check_plot, draw, intervals_for
 from energize.preview.of_outline import mix_of_outline
 from energize.preview.simulating import simulate
@@ -113,12 +114,12 @@ def _of_state_alone(
     """What a state says without the mix, and the mix as far as it describes it; if that is
     `required`, `StateError` where it says too little.
     """
-    cursor = unpacked(saved.state["cursor"], "cursor")
+    cursor = cursor_of(saved.state)
     told = report_of_state(None, saved.state)
     try:
         if "lanes" in cursor:
             raise StateError(f"{saved.place} is of a stream; give the mix too")
-        outline = unpacked(saved.state["dataset"], "dataset").get("tree", {})
+        outline = tree_of(saved.state)
         dataset = mix_of_outline(outline)
         edits = Edits.loaded(cursor)
         if edits.moves:
@@ -137,23 +138,17 @@ def _of_state_alone(
 
 def _without_details(saved: SavedState) -> State:
     """Without what decides no sample and is not known here: functions, and where loops end."""
-    return {name: value for name, value in saved.state.items() if name != "details"}
+    return sealed({**saved.state, "details": "{}"})
 
 
 def _batch_size(saved: SavedState) -> int | None:
     """Samples per batch, where the state says it."""
-    node = unpacked(saved.state["dataset"], "dataset").get("tree")
-    while isinstance(node, dict):
-        if isinstance(node.get("batch_size"), int):
-            return int(node["batch_size"])
-        inputs = node.get("inputs")
-        node = inputs[0] if isinstance(inputs, list) and inputs else None
-    return None
+    return batch_size_of(tree_of(saved.state))
 
 
 def _draw(saved: SavedState, dataset: Dataset[Any], plot: Path, title: str) -> None:
     """Draw what the items up to the state are made of, with what was changed on the way."""
-    cursor = unpacked(saved.state["cursor"], "cursor")
+    cursor = cursor_of(saved.state)
     if not dataset.indexed:
         raise NotIndexedError(
             f"{saved.place} is of a stream: what its lanes gave is known to who read them, so "

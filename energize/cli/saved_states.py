@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import json
+import os
 import pickle
 import re
 import warnings
+import zipfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,9 +17,14 @@ from typing import Any
 from energize.cursor import State
 from energize.errors import ConfigError, DatasetNotFoundError, StateError
 from energize.late import torch
-from energize.loader.state import VERSION
+from energize.limits import limit, over_limit
+from energize.loader.outlined import cursor_of, tree_of
+from energize.loader.sealing import checked_state
+from energize.storage.bounded import load_json, read_bounded
+from energize.storage.files import LocalFile
+from energize.storage.new_files import write_new
 
-_FIELDS = ("version", "digest", "dataset", "cursor")
+_FIELDS = ("version", "digest", "dataset", "cursor")  # those of any version
 _DEEPEST = 8
 _SUFFIXES = (".pt", ".pth", ".json")
 _NUMBER = re.compile(r"(\d+)")
@@ -38,8 +46,7 @@ class SavedState:
     @property
     def is_json(self) -> bool:
         """Whether the file is JSON, whatever it is called."""
-        with self.file.open("rb") as opened:
-            return _is_json(opened.read(1))
+        return _is_json(LocalFile(os.fspath(self.file)).read(0, 1))
 
     @property
     def decides(self) -> tuple[Any, ...]:
@@ -65,11 +72,12 @@ def read_states(paths: Sequence[Path]) -> list[SavedState]:
             )
         found += states
     for each in found:
-        if each.state["version"] != VERSION:
-            raise StateError(
-                f"{each.place} has version {each.state['version']!r}, this energize reads version "
-                f"{VERSION}; look at it with the energize that saved it"
-            )
+        try:
+            held = checked_state(each.state)
+            cursor_of(held)
+            tree_of(held)
+        except StateError as reason:
+            raise StateError(f"{each.place}: {reason}") from reason
     return found
 
 
@@ -85,12 +93,16 @@ def natural(name: str) -> list[tuple[int, str]]:
 def _files(paths: Sequence[Path]) -> list[Path]:
     files: list[Path] = []
     for path in paths:
-        if not path.exists():
-            raise DatasetNotFoundError(f"{path} does not exist")
-        if not path.is_dir():
-            files.append(path)
-            continue
-        inside = [each for each in path.iterdir() if each.suffix in _SUFFIXES]
+        try:
+            if not path.exists():
+                raise DatasetNotFoundError(f"{path} does not exist")
+            inside = list(path.iterdir()) if path.is_dir() else [path]
+        except DatasetNotFoundError:
+            raise
+        except OSError as reason:
+            raise StateError(f"{path} cannot be read: {reason.strerror or reason}") from reason
+        if path.is_dir():
+            inside = [each for each in inside if each.suffix in _SUFFIXES]
         if not inside:
             raise StateError(f"{path} has no files that end in {', '.join(_SUFFIXES)}")
         files += inside
@@ -100,10 +112,12 @@ def _files(paths: Sequence[Path]) -> list[Path]:
 def _content(file: Path) -> Any:
     """What a file holds, without tensors in memory and without running anything."""
     try:
-        with file.open("rb") as opened:
-            start = opened.read(4)
+        opened = LocalFile(os.fspath(file))
+        start = opened.read(0, 4)
         if _is_json(start[:1]):
-            return json.loads(file.read_text(encoding="utf-8"))
+            return load_json(read_bounded(file, "STATE_BYTES").decode("utf-8"))
+        if start[:2] == b"PK":
+            _check_stored(file)
         with warnings.catch_warnings(action="ignore"):  # of pickles, which are refused
             mapped = start[:2] == b"PK"
             return torch.load(file, map_location="cpu", weights_only=True, mmap=mapped)
@@ -111,11 +125,25 @@ def _content(file: Path) -> Any:
         raise _refused(file, str(reason)) from None
     except OSError as reason:
         raise StateError(f"{file} cannot be read: {reason.strerror or reason}") from reason
-    except (ValueError, RuntimeError, EOFError, LookupError, RecursionError) as reason:
+    except StateError:
+        raise
+    except Exception as reason:  # whatever damaged files make torch raise
         # What torch says of such files is how to load them unsafely.
+        told = f": {reason}" if isinstance(reason, ValueError) else ""
         raise StateError(
-            f"{file} is neither whole JSON nor a whole file of torch.save ({type(reason).__name__})"
+            f"{file} is neither whole JSON nor a whole file of torch.save "
+            f"({type(reason).__name__}{told[:200]})"
         ) from reason
+
+
+def _check_stored(file: Path) -> None:
+    """Raise `StateError` for what torch.save does not write, and what unpickling would not end."""
+    with zipfile.ZipFile(file) as archive:
+        for each in archive.infolist():
+            if each.compress_type != zipfile.ZIP_STORED:
+                raise StateError(f"{file} is compressed, and no file of torch.save")
+            if each.filename.endswith(".pkl") and each.file_size > limit("STATE_BYTES"):
+                raise StateError(f"{file}: {over_limit('STATE_BYTES', each.file_size)}")
 
 
 def _is_json(start: bytes) -> bool:
@@ -181,9 +209,9 @@ def write_state(found: SavedState, file: Path, ranks: int) -> None:
     content: Any = found.state
     for key in reversed(found.keys):
         content = {key: content} if isinstance(key, str) else [content] * ranks
-    staged = file.with_name(f"{file.name}.tmp")
+    data = io.BytesIO()
     if found.is_json:
-        staged.write_text(json.dumps(content), encoding="utf-8")
+        data.write(json.dumps(content).encode())
     else:
-        torch.save(content, staged)
-    staged.replace(file)
+        torch.save(content, data)
+    write_new(file, data.getvalue(), ConfigError)

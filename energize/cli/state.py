@@ -22,10 +22,11 @@ from energize.cli.state_views import change_lines, taken_of
 from energize.dataset import Dataset
 from energize.errors import ConfigError
 from energize.loader import get_loader
-from energize.loader.outlined import batch_size_of, leaf_names
+from energize.loader.outlined import batch_size_of, cursor_of, leaf_names, tree_of
 from energize.loader.state import differences
-from energize.outline import tree_differences, unpacked
+from energize.outline import tree_differences
 from energize.preview.asked import read_mix
+from energize.storage.new_files import writing
 
 _STATE_SUFFIXES = (".pt", ".pth", ".json", ".state")
 
@@ -116,11 +117,9 @@ def remap(
         loader.load_state_dict(saved.state, on_mismatch="remap")
         report = loader.remapped
         found = loader.state_dict() if report is not None else saved.state
-    try:
+    with writing(output, ConfigError):
         output.parent.mkdir(parents=True, exist_ok=True)
-        write_state(replace(saved, state=found), output, 1)
-    except OSError as reason:
-        raise ConfigError(f"{output} cannot be written: {reason.strerror or reason}") from reason
+    write_state(replace(saved, state=found), output, 1)
     console = Console(highlight=False, soft_wrap=True)
     lines = ["It fits as it is; nothing had to be moved."] if report is None else report.lines()
     for line in lines:
@@ -136,7 +135,7 @@ def _mix(saved: SavedState, mix: Path, given: dict[str, Any]) -> Dataset[Any]:
     for name in ("trust_code", "packing_buffer_size"):
         if given[name]:
             options[name] = given[name]
-    tree = unpacked(saved.state["dataset"], "dataset").get("tree")
+    tree = tree_of(saved.state)
     return read_mix(
         mix,
         split_part=given["split"],
@@ -163,17 +162,17 @@ def _unlogged() -> Iterator[None]:
 
 
 def _lanes(saved: SavedState) -> int | None:
-    lanes = unpacked(saved.state["cursor"], "cursor").get("lanes")
+    lanes = cursor_of(saved.state).get("lanes")
     return lanes if isinstance(lanes, int) else None
 
 
 def _apart(one: SavedState, other: SavedState) -> Iterator[str]:
     """How two states differ: in their mixes, in where they stand, and in what was changed."""
-    trees = [unpacked(each.state["dataset"], "dataset") for each in (one, other)]
+    trees = [tree_of(each.state) for each in (one, other)]
     if one.state["digest"] != other.state["digest"]:
-        found = list(tree_differences(trees[0].get("tree"), trees[1].get("tree")))
+        found = list(tree_differences(trees[0], trees[1]))
         yield from found or ["something of the settings of their mixes (not kept in the states)"]
-    cursors = [unpacked(each.state["cursor"], "cursor") for each in (one, other)]
+    cursors = [cursor_of(each.state) for each in (one, other)]
     items = [int(cursor.get("position", 0)) for cursor in cursors]
     for name in ("lanes", "epoch", "position", "step"):
         before, after = (cursor.get(name) for cursor in cursors)
@@ -191,7 +190,7 @@ def _apart(one: SavedState, other: SavedState) -> Iterator[str]:
 def _taken_apart(trees: list[Any], cursors: list[Any]) -> Iterator[str]:
     counts = []
     for tree, cursor in zip(trees, cursors, strict=True):
-        names = leaf_names(tree.get("tree"))
+        names = leaf_names(tree)
         counts.append(dict(zip(names, taken_of(cursor, names), strict=False)))
     for name in {**counts[0], **counts[1]}:
         before, after = (each.get(name) for each in counts)

@@ -14,7 +14,7 @@ from energize.cli.mix_options import print_table
 from energize.cli.saved_states import SavedState
 from energize.cursor import State
 from energize.loader.edits import Edits
-from energize.loader.outlined import leaf_names, leaves
+from energize.loader.outlined import cursor_of, leaf_names, leaves, tree_of
 from energize.loader.streams import StreamState
 from energize.outline import unpacked
 
@@ -26,16 +26,17 @@ def show_states(console: Console, alike: Sequence[SavedState]) -> None:
     first = alike[0]
     more = f" and {len(alike) - 1} more, all of them the same" if len(alike) > 1 else ""
     console.print(f"{first.place}{more}", markup=False, style="bold", soft_wrap=True)
-    cursor = unpacked(first.state["cursor"], "cursor")
-    outline = unpacked(first.state["dataset"], "dataset")
-    console.print(f"  version: {first.state['version']}, digest: {first.state['digest']}")
+    cursor, tree = cursor_of(first.state), tree_of(first.state)
+    console.print(
+        f"  version: {first.state['version']}, digest: {first.state['digest']}", markup=False
+    )
     console.print(f"  position: {_position(cursor)}", markup=False)
-    tree = outline.get("tree", {})
     console.print(f"  dataset: {tree.get('kind', 'unknown')}", markup=False)
-    details = unpacked(first.state["details"], "details") if "details" in first.state else {}
+    details = unpacked(first.state["details"], "details")
     if details.get("loop") is not None:
-        console.print(f"  a loop is {details['loop']} steps")
-    for name in details.get("functions", []):
+        console.print(f"  a loop is {details['loop']} steps", markup=False)
+    names = details.get("functions", [])
+    for name in map(str, names if isinstance(names, list) else []):
         told = name if len(name) <= _LONGEST else f"{name[: _LONGEST - 3]}..."
         console.print(f"  calls {told}", markup=False, soft_wrap=True)
     _show_sources(console, tree, cursor)
@@ -70,7 +71,7 @@ def _show_sources(console: Console, tree: State, cursor: State) -> None:
             Text(str(leaf.get("name", leaf.get("kind")))),
             Text(str(leaf.get("split_part", "-"))),
             f"{count:,}" if isinstance(count, int) else "-",
-            str(leaf.get("seed", "-")),
+            Text(str(leaf.get("seed", "-"))),
             *([f"{taken[number]:,}"] if taken else []),
         )
     print_table(console, table)

@@ -7,10 +7,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from energize.blends import blend_called, replaced
-from energize.cursor import State, counter_field, state_field
+from energize.cursor import State, check_agrees, counter_field, state_field
 from energize.dataset import Dataset
 from energize.errors import ConfigError, StateError
 from energize.moved import Move, moved
+
+_LARGEST = 1e300
+"""No weight is more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +88,10 @@ class Edits:
         """From a saved cursor; `StateError` for what cannot have been saved."""
         changes = [_change(each) for each in _listed(cursor, "changes")]
         moves = [_move(each) for each in _listed(cursor, "moves")]
+        order = [(each.waits, each.at) for each in changes]
+        check_agrees(order == sorted(order), f"changes of weights are in the order {order[:9]}")
+        parts = {each.part for each in moves}
+        check_agrees(len(parts) == len(moves), f"{len(moves)} moves are of {len(parts)} parts")
         return cls(tuple(changes), tuple(moves))
 
 
@@ -112,7 +119,7 @@ def _change(saved: Any) -> Change:
         blend, at, weights, waits = saved
         counter_field({"at": at}, "at")
         numbers = isinstance(weights, Mapping) and all(
-            isinstance(each, int | float) and not isinstance(each, bool)
+            isinstance(each, int | float) and not isinstance(each, bool) and 0 <= each <= _LARGEST
             for each in weights.values()
         )
         if not (isinstance(blend, str) and numbers and isinstance(waits, bool)):

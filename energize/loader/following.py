@@ -7,13 +7,17 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
 from energize.blends import FoundBlend, blends_in, chosen_blend
-from energize.cursor import state_field
+from energize.cursor import counter_field, state_field
 from energize.dataset import Dataset
 from energize.errors import ConfigError, StateError, WeightError, nearest
 from energize.loader.agreement import Agreement
 from energize.numbers import checked_whole, real_number
 
 _WHAT = "the losses that a policy follows"
+
+
+_LARGEST = 1e300
+"""No sum of losses comes near it."""
 
 
 class Policy(Protocol):
@@ -136,12 +140,16 @@ class Follower:
                 f"the state is of a policy over {', '.join(sums)}, and the blend is over "
                 f"{', '.join(self._names)}"
             )
+        if not all(type(each) in (int, float) and abs(each) <= _LARGEST for each in sums.values()):
+            raise StateError(f"the state has sums of losses that are none: {str(sums)[:80]}")
+        counted = {name: counter_field(counts, name) for name in self._names}
+        calls = counter_field(state_dict, "calls")
         self.policy.load_state_dict(state_field(state_dict, "policy", dict))
-        self._calls = state_field(state_dict, "calls", int)
+        self._calls = calls
         agreement = self._loader.talking()
         if agreement is None or agreement.first:  # it is the sum over all ranks
             self._sums = {name: float(sums[name]) for name in self._names}
-            self._counts = {name: int(counts[name]) for name in self._names}
+            self._counts = counted
 
     def _begin_anew(self) -> None:
         self._sums = dict.fromkeys(self._names, 0.0)

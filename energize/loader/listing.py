@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import weakref
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -14,7 +15,8 @@ from energize.errors import ConfigError, LoaderError
 from energize.loader.deciding import Decisions, decided_by
 from energize.loader.failures import Failure
 from energize.loader.settings import LoaderSettings
-from energize.quarantine import Entry, files_of, listed_for, read_entries
+from energize.quarantine import Entry, files_of, half_line, listed_for, read_entries
+from energize.storage.faults import check_path
 from energize.topology import WorkerConfig
 
 _log = logging.getLogger("energize")
@@ -66,15 +68,20 @@ class ListWriter:
         self._path = path
         try:
             flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
-            self._file = os.open(path, flags, 0o644)
+            self._file = os.open(check_path(str(path)), flags, 0o644)
         except OSError as error:
             raise ConfigError(
                 f"quarantine: {path} cannot be opened for writing: {error.strerror}. Name a file "
                 "in a folder that exists and may be written to"
             ) from error
+        # A loader that is forgotten, and not closed, leaves no descriptor.
+        self._end = weakref.finalize(self, os.close, self._file)
+        self._end.atexit = False
         try:
             regular = path.is_file()
             self._known = {entry.place for entry in read_entries(path)} if regular else set()
+            if regular and (half := half_line(path)):
+                os.ftruncate(self._file, os.fstat(self._file).st_size - half)
         except BaseException:
             self.close()
             raise
@@ -122,6 +129,4 @@ class ListWriter:
 
     def close(self) -> None:
         """Close the file."""
-        if self._file >= 0:
-            os.close(self._file)
-            self._file = -1
+        self._end()

@@ -5,7 +5,30 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from energize.outline import Outline
+from energize.cursor import State, counter_field, state_field
+from energize.loader.streams import StreamState
+from energize.outline import Outline, saved_outline, unpacked
+
+
+def tree_of(state: State) -> Outline:
+    """The outline in a saved state; `StateError` for what is none."""
+    return saved_outline(state_field(state, "dataset", str))[1]
+
+
+def cursor_of(state: State) -> State:
+    """Where a saved state stands, without the dataset that would say whether it can; `StateError`
+    for what are no numbers of items.
+    """
+    cursor = unpacked(state_field(state, "cursor", str), "cursor")
+    for name in ("lanes", "epoch", "position", "step", "slot"):
+        if name in cursor:
+            counter_field(cursor, name)
+    if "lanes" in cursor:
+        StreamState.loaded(cursor)
+    places = state_field(cursor, "places", dict) if "places" in cursor else {}
+    for name in places:
+        counter_field(places, name)
+    return cursor
 
 
 def leaves(tree: Any) -> Iterator[Outline]:
@@ -34,7 +57,7 @@ def weights_of(tree: Any) -> dict[str, float]:
         inputs = tree.get("inputs")
         tree = inputs[0] if isinstance(inputs, list) and len(inputs) == 1 else None
     inputs = tree.get("inputs") if isinstance(tree, dict) else None
-    if not isinstance(inputs, list):
+    if not isinstance(inputs, list) or not isinstance(tree["weights"], list):
         return {}
     names = [", ".join(leaf_names(each)) for each in inputs]
     pairs = zip(names, tree["weights"], strict=False)
@@ -51,7 +74,7 @@ def batch_size_of(tree: Any) -> int | None:
     """Samples per batch, where an outline says it."""
     while isinstance(tree, dict):
         size = tree.get("batch_size")
-        if isinstance(size, int):
+        if isinstance(size, int) and not isinstance(size, bool):
             return size
         inputs = tree.get("inputs")
         tree = inputs[0] if isinstance(inputs, list) and inputs else None

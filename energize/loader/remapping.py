@@ -98,8 +98,12 @@ def places_kept(dataset: Dataset[Any], items: int, lanes: StreamState | None) ->
     return {"places": {each.digest: each.items for each in places(mix.node, slot)}, "slot": slot}
 
 
-def remapped(dataset: Dataset[Any], saved: State, cursor: State) -> tuple[State, RemapReport]:
+def remapped(
+    dataset: Dataset[Any], saved: State, cursor: State, replaced: Sequence[Any] = ()
+) -> tuple[State, RemapReport]:
     """The cursor from which a run goes on in `dataset` that `saved` was saved of over another one.
+
+    Sources that were `replaced` are others by the same name: they begin anew.
 
     The position stays, so steps, schedules and loops go on. Raises `StateError` where the places of
     sources are not known, or mean nothing in this dataset.
@@ -119,6 +123,7 @@ def remapped(dataset: Dataset[Any], saved: State, cursor: State) -> tuple[State,
         )
     position = counter_field(cursor, "position")
     mix, new, begin = _new_places(dataset, cursor, lanes)
+    old = _without(old, new, replaced)
     alike = [each for each in new if each.digest in old]
     if not alike:
         names = ", ".join(each.name for each in new[:_SHOWN])
@@ -196,6 +201,17 @@ def _saved_places(cursor: State) -> dict[str, int]:
     for name in kept:
         counter_field(kept, name)
     return kept
+
+
+def _without(
+    old: Mapping[str, int], new: Sequence[Place], replaced: Sequence[Any]
+) -> dict[str, int]:
+    """The places of a saved state, of which those of parts that read such sources are of no part of
+    the new mix.
+    """
+    gone = {source.identity for source in replaced}
+    others = {each.digest for each in new if gone & {source.identity for source in each.sources}}
+    return {f"{name}, replaced" if name in others else name: n for name, n in old.items()}
 
 
 def _check_settled(dataset: Dataset[Any], position: int, now: Sequence[Place]) -> None:

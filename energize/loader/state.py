@@ -9,12 +9,12 @@ from typing import Any
 
 from energize.cursor import INFINITE, State, state_field
 from energize.dataset import Dataset
-from energize.errors import ConfigError, StateError, StateMismatchError, nearest
+from energize.errors import ConfigError, StateError, StateMismatchError, WeightError, nearest
 from energize.loader.edits import NOT_EDITED, Edits
 from energize.loader.remapping import RemapReport, remapped
+from energize.loader.replaced import kept_records, replaced_sources, told
+from energize.loader.sealing import checked_state, sealed
 from energize.outline import outlines, packed, tree_differences, unpacked
-
-VERSION = 3
 
 _DIFFERENCES_SHOWN, _DIFFERENCES_FOUND = 20, 1000
 
@@ -25,32 +25,33 @@ _log = logging.getLogger("energize")
 
 def packed_state(dataset: Dataset[Any], cursor: State) -> State:
     """The state to save: `version`, the `digest` of what decides which samples come, as much of it
-    as a state may hold (`dataset`), `details` that change no sample, and the `cursor`'s state.
+    as a state may hold (`dataset`), `details` that change no sample, the `cursor`'s state, and a
+    `check` value of all these.
 
-    The last three are texts. torch.distributed.checkpoint cuts dicts and lists into one entry for
-    each leaf, and then insists on the same leaves when it loads; a text stays one entry.
+    All but the first are texts. torch.distributed.checkpoint cuts dicts and lists into one entry
+    for each leaf, and then insists on the same leaves when it loads; a text stays one entry.
     """
-    return {
-        "version": VERSION,
-        "digest": dataset.survey.digest,
-        "dataset": dataset.packed_outline,
-        "details": _packed_details(dataset),
-        "cursor": packed(cursor),
-    }
+    return sealed(
+        {
+            "digest": dataset.survey.digest,
+            "dataset": dataset.packed_outline,
+            "details": _packed_details(dataset),
+            "cursor": packed(cursor),
+        }
+    )
 
 
 def _packed_details(dataset: Dataset[Any]) -> str:
-    """Where loops end, where folders are mounted, and the functions that are called on items, as
-    many as there is room for.
+    """Where loops end, where folders are mounted, the functions that are called on items, as many
+    as there is room for, and by what files of sources are known again.
     """
     survey = dataset.survey
     details: dict[str, Any] = {"loop": dataset.steps_per_epoch, "places": survey.places}
     most = min(len(survey.functions), _FUNCTIONS_KEPT)
     while True:
         names = [each[:_FUNCTION_LENGTH] for each in survey.functions[:most]]
-        text = packed(details | {"functions": names})
-        if len(text) <= _DETAILS_LENGTH or not most:
-            return text
+        if len(packed(details | {"functions": names})) <= _DETAILS_LENGTH or not most:
+            return packed(details | {"functions": names} | kept_records(dataset))
         most //= 2
 
 
@@ -91,7 +92,7 @@ def resumed(
     cursor = unpacked(state_field(state, "cursor", str), "cursor")
     found = _mismatches(dataset, state, cursor)
     if found and on_mismatch == "remap":
-        cursor, report = remapped(dataset, state, cursor)
+        cursor, report = remapped(dataset, state, cursor, _replaced(dataset, state))
         return cursor, report
     if found:
         _refuse(found, strict=strict)
@@ -99,19 +100,11 @@ def resumed(
     return cursor, None
 
 
-def checked_state(saved: object) -> State:
-    """A state of this version; `StateError` for anything else."""
-    if not isinstance(saved, dict):
-        raise StateError(
-            f"a loader's state is the dict that state_dict() returned; got {type(saved).__name__}"
-        )
-    version = state_field(saved, "version", int)
-    if version != VERSION:
-        raise StateError(
-            f"the saved state has version {version}, this energize reads version {VERSION}; resume "
-            "with the energize that saved it"
-        )
-    return saved
+def is_of(dataset: Dataset[Any], state: State) -> bool:
+    """Whether a state was saved over this very dataset, with these functions."""
+    before, now = _details(state), unpacked(_packed_details(dataset), "details")
+    same_functions = before.get("functions") == now["functions"]
+    return same_functions and bool(state["digest"] == dataset.survey.digest)
 
 
 def differences(dataset: Dataset[Any], saved: object) -> list[str]:
@@ -137,7 +130,7 @@ def _refuse(found: list[str], *, strict: bool) -> None:
 
 
 def _mismatches(dataset: Dataset[Any], saved: State, cursor: State) -> list[str]:
-    found = _loops_that_differ(dataset, saved)
+    found = _loops_that_differ(dataset, saved) + told(_replaced(dataset, saved))
     outline = state_field(saved, "dataset", str)
     if state_field(saved, "digest", str) == dataset.survey.digest:
         return found
@@ -146,7 +139,7 @@ def _mismatches(dataset: Dataset[Any], saved: State, cursor: State) -> list[str]
     if changes.changes:  # both with what was changed while the run went on
         try:
             dataset = changes.applied(dataset)
-        except ConfigError as reason:  # mostly a source that is gone
+        except (ConfigError, WeightError) as reason:  # mostly a source that is gone
             apart = itertools.islice(tree_differences(*trees), _DIFFERENCES_FOUND)
             return found + (list(dict.fromkeys(apart)) or [str(reason)])
         now = outlines(outline, dataset)[1]
@@ -165,6 +158,12 @@ def _mismatches(dataset: Dataset[Any], saved: State, cursor: State) -> list[str]
         _log.warning("after the place of the saved state other samples come:\n  %s", later[0])
     unnamed = "something of its settings is different (a state of so wide a mix does not keep what)"
     return found or ([] if later else [unnamed])
+
+
+def _replaced(dataset: Dataset[Any], saved: State) -> list[Any]:
+    """The sources whose files are others than when the state was saved."""
+    same_mix = state_field(saved, "digest", str) == dataset.survey.digest
+    return replaced_sources(dataset, _details(saved), same_mix=same_mix)
 
 
 def _with_changes(saved: Any, given: Any, changed: Any) -> Any:
@@ -213,10 +212,10 @@ def _loops_that_differ(dataset: Dataset[Any], saved: State) -> list[str]:
 
 def _warn_of_details(dataset: Dataset[Any], saved: State) -> None:
     """Tell what is different and changes no sample."""
-    told = _packed_details(dataset)
-    if saved.get("details") == told:
+    details = _packed_details(dataset)
+    if saved.get("details") == details:
         return
-    before, now = _details(saved), unpacked(told, "details")
+    before, now = _details(saved), unpacked(details, "details")
     if not before:
         return
     lines = []

@@ -115,8 +115,9 @@ class StreamState:
         lanes = counter_field(state, "lanes")
         if not 1 <= lanes <= _MOST_LANES:
             raise StateError(f"the saved state has {lanes} lanes; there are 1 to {_MOST_LANES}")
-        cursors = unpacked(state_field(state, "cursors", str), "cursors").get("cursors")
-        whole = isinstance(cursors, list) and len(cursors) in (0, lanes)
+        held = unpacked(state_field(state, "cursors", str), "cursors")
+        cursors = held.get("cursors")
+        whole = isinstance(cursors, list) and len(cursors) in (0, lanes) and len(held) == 1
         if not whole or not all(each is None or isinstance(each, dict) for each in cursors or []):
             raise StateError(f"the saved state does not have the states of its {lanes} lanes")
         epoch, position = counter_field(state, "epoch"), counter_field(state, "position")

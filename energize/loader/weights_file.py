@@ -14,6 +14,8 @@ from energize.blends import numbers_by_name
 from energize.errors import ConfigError, EnergizeError, WeightError
 from energize.loader.agreement import Agreement
 from energize.numbers import checked_whole
+from energize.storage.bounded import load_yaml
+from energize.storage.files import LocalFile
 
 _LARGEST = 2**16
 """Characters of a file of weights, at most."""
@@ -78,11 +80,11 @@ class WeightsFile:
     def _news(self) -> dict[str, Any] | None:
         """What is new in the file."""
         try:
-            with self.path.open(encoding="utf-8") as opened:
-                text = opened.read(_LARGEST + 1)
+            file = LocalFile(os.fspath(self.path))
+            text = file.read(0, min(file.size, _LARGEST + 1)).decode("utf-8")
         except FileNotFoundError:
             return None
-        except (OSError, UnicodeDecodeError) as reason:
+        except (OSError, ValueError) as reason:  # ValueError: of a name with NUL, and no UTF-8
             text, fault = str(reason), reason
             if text != self._seen:
                 self._seen = text
@@ -109,12 +111,15 @@ def read_weights(text: str) -> dict[str, Any]:
     if len(text) > _LARGEST:
         raise ConfigError(f"a file of weights has {_LARGEST} characters at most")
     try:
-        content = yaml.safe_load(text)
+        content = load_yaml(text)
     except yaml.YAMLError as reason:
         mark = getattr(reason, "problem_mark", None)
-        line = "" if mark is None else f" in line {mark.line + 1}"
+        last = text.rstrip().count("\n")
+        line = "" if mark is None else f" in line {min(mark.line, last) + 1}"
         problem = getattr(reason, "problem", None) or type(reason).__name__
         raise ConfigError(f"it is no YAML{line}: {problem}") from reason
+    except ValueError as reason:  # too deep, or aliases that stand for too much
+        raise ConfigError(f"it is no file of weights: {reason}") from reason
     if not isinstance(content, dict):
         raise ConfigError(
             f"it holds weights by name, name: weight in each line; got {str(content)[:80]!r}"

@@ -14,6 +14,7 @@ from energize.mixing.policy import (
     checked_loss,
     checked_positive,
     floored,
+    is_finite,
     numbers_of,
 )
 from energize.numbers import checked_whole
@@ -177,8 +178,11 @@ class LossCurves:
                 for name in names
             }
             samples, calls = int(state_dict["samples"]), int(state_dict["calls"])
-        except (KeyError, TypeError, ValueError) as reason:
-            raise StateError(f"the state of LossCurves is damaged: {reason!r}") from reason
+            each = [number for points_ in points.values() for pair in points_ for number in pair]
+            if not all(map(is_finite, [*each, samples, calls])) or min(samples, calls) < 0:
+                raise ValueError("a number that is none")
+        except (KeyError, TypeError, ValueError, OverflowError) as reason:
+            raise StateError(f"the state of LossCurves is damaged: {str(reason)[:80]}") from reason
         self._credit, self._mean, self._points = credit, mean, points
         self._samples, self._calls = samples, calls
 

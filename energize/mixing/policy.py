@@ -9,6 +9,9 @@ from typing import Any, Protocol
 from energize.errors import ConfigError, StateError
 from energize.numbers import real_number
 
+_LARGEST = 1e300
+"""No sum of losses comes near it."""
+
 
 class MixingPolicy(Protocol):
     """Is told losses now and then, and answers weights. `Loader.follow` takes any such object.
@@ -77,12 +80,16 @@ def checked_loss(loss: object, name: str) -> float:
     return float(number)
 
 
+def is_finite(value: object) -> bool:
+    """Whether it is a number that a float can hold."""
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return number and -_LARGEST <= value <= _LARGEST  # type: ignore[operator]  # a number
+
+
 def numbers_of(state: object, field: str, names: Sequence[str] | None = None) -> dict[str, float]:
     """Numbers by name in the state of a policy; `StateError` for anything else."""
     value = state.get(field) if isinstance(state, dict) else None
-    if not isinstance(value, dict) or not all(
-        isinstance(each, int | float) and not isinstance(each, bool) for each in value.values()
-    ):
+    if not isinstance(value, dict) or not all(map(is_finite, value.values())):
         raise StateError(f"the state of a policy has no numbers by source under {field!r}")
     if names is not None and set(value) != set(names):
         raise StateError(

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from energize.cursor import State, state_field
+from energize.cursor import State
 from energize.dataset import Dataset
-from energize.errors import StateError
 from energize.ledger import Book, Ledger, LedgerRow, Report, Stand
 from energize.loader.edits import Edits
+from energize.loader.outlined import cursor_of, tree_of
 from energize.loader.reporting import items_of
+from energize.loader.sealing import checked_state
 from energize.loader.state import resumed
 from energize.loader.streams import StreamState
-from energize.outline import unpacked
 
 
 def report_of_state(dataset: Dataset[Any] | None, state: State, *, strict: bool = True) -> Report:
@@ -50,10 +50,8 @@ def report_of_state(dataset: Dataset[Any] | None, state: State, *, strict: bool 
 
 def _alone(state: State) -> Report:
     """What a state says without its dataset."""
-    cursor = unpacked(state_field(state, "cursor", str), "cursor")
-    tree = unpacked(state_field(state, "dataset", str), "dataset").get("tree")
-    if not isinstance(tree, dict):
-        raise StateError("the saved state does not describe its dataset: it is damaged")
+    held = checked_state(state)
+    cursor, tree = cursor_of(held), tree_of(held)
     sources = [_named(name) for name in _sources(tree)]
     note = "a state alone says which sources there are; give the mix too, to see what they gave"
     rows = (_row((), is_source=False), *sources)

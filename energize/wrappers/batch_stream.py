@@ -84,6 +84,10 @@ class BatchStream(Stream[T]):
             part = None if state is None else state_field(state, "part", dict)
             self._part = Part(None, lane, part, rotating=rotating)
             self._input = dataset.inputs[0].addressed(lane, inner, reading, endless=False)
+            if part is not None and not self._over:
+                last = self._part.last
+                end = None if last is None else (last + 1) * dataset.batch_size - 1
+                self._input.check_after(end, exact=True)
 
     def ahead(self, positions: Int64Array) -> None:
         if self._part is None and len(positions):
@@ -128,6 +132,10 @@ class BatchStream(Stream[T]):
                 raise
         self.origin = tuple(origin)
         return samples
+
+    def check_after(self, last: int | None, *, exact: bool) -> None:
+        if self._part is None and last is not None:
+            self._input.check_after(self._bounds(last)[1] - 1, exact=False)
 
     def _bounds(self, position: int) -> tuple[int, int]:
         """The first member of a batch, and the end of its members."""

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from energize.arrays import Int64Array
-from energize.cursor import State, counter_field
+from energize.cursor import State, check_agrees, counter_field
 from energize.dataset import INFINITE, Dataset
 from energize.errors import ConfigError
 from energize.parts import PartReader
@@ -104,7 +104,22 @@ class _ConcatStream(Stream[T]):
             PartReader(each, lane, at, reading, endless=False)
             for each, at in zip(inputs, states_of(state, len(inputs)), strict=True)
         ]
+        self._check()
         self._parts_before = np.cumsum([0, *(len(each.parts) for each in inputs)]).tolist()
+
+    def _check(self) -> None:
+        """Those before the one that is read are at the beginning of their next pass."""
+        places = [each.part.place for each in self._inputs]
+        check_agrees(
+            self._current < len(places)
+            and all(
+                number == self._current or place == (places[-1][0] + (number < self._current), 0)
+                for number, place in enumerate(places)
+            )
+            and places[self._current][0] == places[-1][0],
+            f"{self._current} of {len(places)} datasets in a row are over, and their passes and "
+            f"rounds are {str(places)[:80]}",
+        )
 
     def at(self, position: int, attempt: int = 0) -> T:
         while self._current < len(self._inputs):

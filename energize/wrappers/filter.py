@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import cached_property, partial
 from typing import Any, TypeVar
 
-from energize.cursor import State, counter_field, state_field
+from energize.cursor import State, check_agrees, counter_field, state_field
 from energize.dataset import INFINITE, Dataset
 from energize.errors import ConfigError, EmptyDatasetError
 from energize.ignored import accepted
@@ -100,6 +100,10 @@ class _FilterStream(Stream[T]):
         inner = None if state is None else state_field(state, "input", dict)
         self._input: PartReader[T] = PartReader(
             dataset.inputs[0], lane, inner, reading, endless=endless, scattered=True
+        )
+        passes, read = self._input.part.place
+        check_agrees(
+            passes > 0 or self._rejected <= read, f"{self._rejected} of {read} items were left out"
         )
 
     @cached_property

@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable, Iterator
 from functools import cached_property, partial
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
-from energize.cursor import Origin, State, counter_field, state_field
+from energize.cursor import Origin, State, check_agrees, counter_field, state_field
 from energize.dataset import Dataset
 from energize.errors import ConfigError, EncoderError
 from energize.ignored import accepted
@@ -169,6 +169,17 @@ class _GroupStream(Stream[T]):
             reader = self._opened(state_field(each, "before", dict))
             self._saved.append((reader, counter_field(each, "read")))
         self._input = self._opened(None if state is None else state_field(state, "input", dict))
+        self._check()
+
+    def _check(self) -> None:
+        """Samples that wait were read before, each once."""
+        here, places = self._input.part.place, [each.part.place for each, _ in self._saved]
+        numbers = {read for _, read in self._saved}
+        agrees = len(numbers) == len(places) and all(number < self._read for number in numbers)
+        check_agrees(
+            agrees and all(place < here for place in places) and not (self._over and here[1]),
+            f"{len(places)} samples wait, of {self._read} that were read",
+        )
 
     def _opened(self, state: State | None) -> PartReader[Any]:
         return PartReader(

@@ -29,6 +29,9 @@ _KEPT = 8
 _LOOKED_UP = 2**13
 """Items whose costs are looked up at a time."""
 
+_MOST = 2**24
+"""Samples of a global batch."""
+
 _FAR = 2**40
 """What is asked for at such distances is not looked up ahead: positions have an end."""
 
@@ -79,6 +82,11 @@ class LevelDataset(RoutedDataset[T_co]):
     ) -> None:
         micro = checked_whole(batch_size, "LevelDataset: batch_size", 1)
         whole = checked_whole(global_batch_size, "LevelDataset: global_batch_size", 1)
+        if whole > _MOST:
+            raise ConfigError(
+                f"LevelDataset: a global batch is ordered as a whole, so it has at most {_MOST} "
+                f"samples; got global_batch_size={whole}"
+            )
         if whole % micro:
             raise ConfigError(
                 f"LevelDataset: a global batch of {whole} samples is not a whole number of micro "

@@ -8,12 +8,12 @@ from typing import Any, TypeVar
 import numpy as np
 
 from energize.arrays import Int64Array
-from energize.cursor import State, counter_field, state_field
+from energize.cursor import State, check_agrees, counter_field, state_field
 from energize.dataset import INFINITE, Dataset
 from energize.ignored import accepted
 from energize.numbers import checked_whole
 from energize.reading import Reading
-from energize.streaming import EndlessStream, Stream
+from energize.streaming import EndlessStream, Stream, check_count
 from energize.topology import Lane, WorkerConfig
 from energize.wrappers.routed import RoutedDataset, consumed_in_epochs, indexed_inputs
 
@@ -122,6 +122,13 @@ class _LimitStream(Stream[T]):
     def state(self) -> State:
         return {"epoch": self._epoch, "input": self._stream.state()}
 
+    def check_after(self, last: int | None, *, exact: bool) -> None:
+        epoch, place = divmod(0 if last is None else last, self._size)
+        check_agrees(
+            epoch == self._epoch, f"it is in epoch {self._epoch} of a limit, and was in {epoch}"
+        )
+        self._stream.check_after(None if last is None else place, exact=exact)
+
     def close(self) -> None:
         self._stream.close()
 
@@ -134,6 +141,9 @@ class _FirstItems(Stream[T]):
     ) -> None:
         self._length = dataset.length
         self._taken = counter_field(state, "taken")
+        check_agrees(
+            self._taken <= self._length, f"{self._taken} of the first {self._length} items came"
+        )
         inner = None if state is None or not self._taken else state_field(state, "input", dict)
         self._input = dataset.inputs[0].stream(lane, inner, reading, endless=False)
 
@@ -151,6 +161,10 @@ class _FirstItems(Stream[T]):
 
     def state(self) -> State:
         return {"taken": self._taken, "input": self._input.state()}
+
+    def check_after(self, last: int | None, *, exact: bool) -> None:
+        check_count(self._taken, last, exact=exact, what="items of a limit came")
+        self._input.check_after(self._taken - 1 if self._taken else None, exact=exact)
 
     def close(self) -> None:
         self._input.close()

@@ -181,6 +181,9 @@ class _MapStream(Stream[T]):
             f"{in_vain} samples in a row; check its condition"
         )
 
+    def check_after(self, last: int | None, *, exact: bool) -> None:
+        self._input.check_after(last, exact=False)
+
     def state(self) -> State:
         state = self._input.state()
         own = [self._called] if self._dataset.draws else []

@@ -9,12 +9,12 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
-from energize.cursor import State, state_field
+from energize.cursor import State, check_agrees, state_field
 from energize.dataset import Dataset
 from energize.errors import EmptyDatasetError, SkipSample, StateError, SubstitutionError
 from energize.parts import PartReader
 from energize.reading import MAX_ATTEMPTS, Reading
-from energize.streaming import EndlessStream, Stream
+from energize.streaming import EndlessStream, Stream, check_count
 from energize.topology import SINGLE_LANE, Lane
 from energize.wrappers.streams import states_of
 
@@ -35,6 +35,11 @@ class SlotCursor(Protocol):
 
     def exhausted(self, *, left_out: bool) -> None:
         """The source of the slot at hand had no item; if it is left out it is not asked again."""
+
+    def check_given(self, given: Sequence[int], *, anew: bool) -> None:
+        """Raise `StateError` unless so many items of each source can have come in this epoch; the
+        slots began with it, or earlier if not `anew`.
+        """
 
     def state(self) -> State:
         """What `Slots.begin` goes on from; of constant shape."""
@@ -137,7 +142,24 @@ class MultiplexedStream(Stream[T]):
         self._fresh = [state is None] * len(inputs)
         self._parts_before = np.cumsum([0, *(len(each.parts) for each in inputs)]).tolist()
         self._over = len(self._left_out()) == len(inputs)
+        self._check()
         self._in_vain = 0
+
+    def _check(self) -> None:
+        """Sources have had their slots, and the passes that are counted."""
+        self._slots.check_given(self.given, anew=self._end.slots_anew)
+        passes = [each.part.place[0] for each in self._readers]
+        over = self._left_out()
+        check_agrees(
+            all(
+                counted <= read and (most is None or counted <= max(most, 1) or number not in over)
+                for number, (counted, read, most) in enumerate(
+                    zip(self.passes, passes, self._end.passes, strict=True)
+                )
+            ),
+            f"sources of a mix are in their passes {str(self.passes)[:80]}, and in "
+            f"{str(passes)[:80]} of all epochs",
+        )
 
     def _opened(self, source: int, state: State | None) -> PartReader[Any]:
         inputs, reading = self._inputs, self._reading
@@ -209,6 +231,10 @@ class MultiplexedStream(Stream[T]):
             return frozenset()
         pairs = enumerate(zip(self.passes, self._end.passes, strict=True))
         return frozenset(i for i, (passes, most) in pairs if most is not None and passes >= most)
+
+    def check_after(self, last: int | None, *, exact: bool) -> None:
+        turn = None if last is None else last // self._lane.count
+        check_count(sum(self.given), turn, exact=exact, what="items of a mix came")
 
     def state(self) -> State:
         if not self._over:

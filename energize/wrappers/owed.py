@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from energize.arrays import FloatArray
-from energize.cursor import State, counter_field, state_field
+from energize.cursor import State, check_agrees, counter_field, state_field
 from energize.errors import SkipSample, StateError
 from energize.order.making import make_scheme
 from energize.order.weighted import WeightedScheme
@@ -22,6 +22,9 @@ from energize.wrappers.calling import Seeding, keyed_calls
 from energize.wrappers.item_cost import ItemCost
 
 _STARTS = 2**20
+
+_ROUNDED = 1e-6
+"""Of what items have cost, what may be lost in rounding."""
 
 
 @dataclass(frozen=True)
@@ -115,6 +118,18 @@ class _OwedCursor:
             self._shares = self._asked()
             self._owed += self._shares * self._owed[source]
             self._owed[source] = 0.0
+
+    def check_given(self, given: Sequence[int], *, anew: bool) -> None:
+        total = float(self._costs.sum())
+        check_agrees(
+            self._items == sum(given) or (self._items > sum(given) and not anew),
+            f"{self._items} items have cost something, and {sum(given)} came",
+        )
+        check_agrees(
+            abs(float(self._owed.sum())) <= _ROUNDED * total
+            and bool((np.abs(self._owed) <= total * (1 + _ROUNDED)).all()),
+            "what is owed to sources is not what others had",
+        )
 
     def state(self) -> State:
         return {

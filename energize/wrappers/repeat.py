@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from energize.arrays import Int64Array
-from energize.cursor import State, counter_field, state_field
+from energize.cursor import State, check_agrees, counter_field, state_field
 from energize.dataset import INFINITE, Dataset
 from energize.errors import ConfigError, NotIndexedError
 from energize.ignored import accepted
@@ -123,6 +123,11 @@ class _RepeatStream(Stream[T]):
         inner = None if state is None else state_field(state, "input", dict)
         self._input: PartReader[T] = PartReader(
             dataset.inputs[0], lane, inner, reading, endless=False
+        )
+        passes, _ = self._input.part.place
+        check_agrees(
+            self._passed == passes % self._repeats,
+            f"{self._passed} of {self._repeats} passes are over, and {passes} of all",
         )
 
     def at(self, position: int, attempt: int = 0) -> T:

@@ -16,7 +16,7 @@ from functools import cached_property
 from itertools import islice
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
-from energize.cursor import INFINITE, Origin, State, counter_field, state_field
+from energize.cursor import INFINITE, Origin, State, check_agrees, counter_field, state_field
 from energize.dataset import Dataset
 from energize.errors import EmptyDatasetError, EncoderError
 from energize.parts import PartReader
@@ -217,12 +217,14 @@ class RoundStream(Stream[T]):
             yield Taken(item, self._input.origin, self._lane.index + self._lane.count * taken)
 
     def _end_round(self) -> None:
+        done = self._done
         self._steps, self._done, self._given = None, 0, 0
         self._start = self._input.state()
         self._before += self._read
         if self._over:
             raise StopIteration
         if not self._read:
+            check_agrees(not done, f"{done} steps of a round are over, and it has fewer")
             raise EncoderError(
                 f"{type(self._dataset).__name__}: its function came to an end without taking an "
                 "item, so it would never end; take at least one item of the iterator in each call"

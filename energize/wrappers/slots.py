@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from energize.cursor import State, counter_field, state_field
+from energize.cursor import State, check_agrees, counter_field, state_field
 from energize.errors import StateError
 from energize.order.making import MixingScheme
 from energize.order.protocol import Scheme
@@ -38,6 +38,10 @@ class SchemeSlots:
                 f"the saved state's 'left_out_at' names a slot up to {position} for each of "
                 f"{sources} sources, or {_STAYS}; it has {gone[:20]}"
             )
+        named = {source for source, slot in enumerate(gone) if slot != _STAYS}
+        check_agrees(
+            named == left_out, f"sources {sorted(named)} have no slots, {sorted(left_out)} are over"
+        )
         return _SchemeSlotCursor(self.scheme, position, gone)
 
     def describe(self) -> dict[str, Any]:
@@ -76,6 +80,20 @@ class _SchemeSlotCursor:
     def exhausted(self, *, left_out: bool) -> None:
         if left_out:
             self._leave_out(self._position, self.current())
+
+    def check_given(self, given: Sequence[int], *, anew: bool) -> None:
+        came = sum(given)
+        check_agrees(
+            self._position == came or (self._position > came and not anew),
+            f"{self._position} slots of a mix are over, and {came} items came",
+        )
+        if anew:
+            counts = (self._timeline or self._scheme).counts(self._position).tolist()
+            check_agrees(
+                counts == list(given),
+                f"{str(list(given))[:80]} items of each source came, in slots of which they have "
+                f"{str(counts)[:80]}",
+            )
 
     def state(self) -> State:
         """When all sources are left out, the next epoch goes on with all."""
@@ -122,6 +140,9 @@ class _TurnCursor:
             del self._left[self._turn]
             if self._from_first or self._turn == len(self._left):
                 self._turn = 0
+
+    def check_given(self, given: Sequence[int], *, anew: bool) -> None:
+        """Turns say nothing of how many came."""
 
     def state(self) -> State:
         return {"turn": self._turn}

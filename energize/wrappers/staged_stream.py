@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from energize.cursor import State, counter_field
 from energize.order.stages.plan import StagePlan
 from energize.passing import PassingStream
-from energize.streaming import Stream
+from energize.streaming import Stream, check_count
 from energize.wrappers.stage_report import StageReport, changes, plan_lines
 from energize.wrappers.stage_state import stage_fields
 
@@ -66,6 +66,10 @@ class StagedStream(PassingStream[T]):
             self._watch(position)
         self._position = position + 1
         return item
+
+    def check_after(self, last: int | None, *, exact: bool) -> None:
+        check_count(self._position, last, exact=exact, what="items of stages were read")
+        super().check_after(last, exact=exact)
 
     def state(self) -> State:
         fields = stage_fields(self._plan, self._position)

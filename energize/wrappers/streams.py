@@ -82,4 +82,6 @@ def states_of(state: State | None, inputs: int) -> list[Any]:
         raise StateError(
             f"the saved state is of a mix of {len(states)} inputs, this one has {inputs}"
         )
+    if not all(isinstance(each, dict | None) for each in states):
+        raise StateError(f"the saved state's 'inputs' are no states: {str(states)[:80]}")
     return states

@@ -17,6 +17,7 @@ from energize import (
 from tests.cli.commands import run
 from tests.support.energon import run_energon
 from tests.support.prepared import captions
+from tests.support.states import resealed
 from tests.support.terminal import Terminal
 
 
@@ -136,7 +137,7 @@ def test_info_says_where_a_run_stood(folder, tmp_path):
     for rank in range(3):
         torch.save(saved(folder, "indexed")[0], tmp_path / f"rank{rank}.pt")
     shown = run("checkpoint", "info", *sorted(tmp_path.iterdir()))
-    assert shown.count("version: 3, digest: ") == 1
+    assert shown.count("version: 4, digest: ") == 1
     assert "rank0.pt and 2 more, all of them the same" in shown
     assert "position: 7 items delivered, those of all ranks" in shown
     assert "dataset: BatchDataset" in shown
@@ -183,7 +184,8 @@ def test_files_that_are_no_states(folder, tmp_path):
         ("empty.pt", b"", "neither whole JSON"),
         ("other.json", b'{"model": [1, 2]}', "holds no state of a loader"),
         ("old.json", json.dumps(state | {"version": 2}).encode(), "has version 2, this energize"),
-        ("bad.json", json.dumps(state | {"cursor": "x"}).encode(), "'cursor' cannot be read"),
+        ("changed.json", json.dumps(state | {"cursor": "x"}).encode(), "changed or damaged"),
+        ("bad.json", json.dumps(resealed(state, cursor="x")).encode(), "'cursor' cannot be read"),
     ):
         (tmp_path / name).write_bytes(content)
         assert words in run("checkpoint", "info", tmp_path / name, code=1)

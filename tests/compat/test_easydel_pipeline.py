@@ -10,7 +10,14 @@ import datasets
 import numpy as np
 import pytest
 
-from energize import ConfigError, DatasetNotFoundError, EncoderError, Loader, WeightError
+from energize import (
+    ConfigError,
+    DatasetError,
+    DatasetNotFoundError,
+    EncoderError,
+    Loader,
+    WeightError,
+)
 from energize.compat.easydel import (
     DatasetConfig,
     DatasetMixture,
@@ -323,6 +330,18 @@ BAD = [
 def test_bad_configs(make, error, message):
     with pytest.raises(error, match=message):
         make()
+
+
+@pytest.mark.parametrize("streaming", [True, False])
+def test_damaged_files_that_another_library_reads(files, monkeypatch, tmp_path, streaming):
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    (files / "rows.csv").write_bytes(b"text,id\na,0\n\xff\xff,1\n")
+    config = PipelineConfig(
+        datasets=[DatasetConfig(data_files=files / "rows.csv", name="rows")], streaming=streaming
+    )
+    told = "rows: the Hugging Face" if streaming else r"dataset 'rows': .*rows\.csv cannot be read"
+    with pytest.raises(DatasetError, match=f"{told}.*UnicodeDecodeError: 'utf-8' codec"):
+        list(Pipeline.from_config(config).source().build())
 
 
 def test_types_of_files(files, monkeypatch, tmp_path):

@@ -32,6 +32,7 @@ from energize import (
 )
 from energize.errors import ConfigError, StateError, StateMismatchError, WeightError
 from tests.support.loading import loader_of, prints, take, with_pid
+from tests.support.states import resealed
 
 ITEMS = [("a", 30), ("b", 40), ("c", 25)]
 
@@ -335,7 +336,7 @@ def test_states_of_changes_do_not_fit_another_blend():
         later.load_state_dict(state)
     cursor = json.loads(state["cursor"])
     for broken in ([1], [["", -1, {"a": 1}, False]], [["", 3, {"a": "x"}, False]], "x"):
-        bad = state | {"cursor": json.dumps(cursor | {"changes": broken})}
+        bad = resealed(state, cursor=json.dumps(cursor | {"changes": broken}))
         with pytest.raises(StateError, match="changes"):
             loader_of(batches(mix())).load_state_dict(bad)
 

@@ -28,6 +28,7 @@ from energize import (
 )
 from energize.errors import ConfigError, StateError, StateMismatchError
 from tests.support.loading import loader_of, prints, take
+from tests.support.states import resealed
 
 SIZES = {"a": 30, "b": 40, "c": 25, "d": 60}
 
@@ -365,7 +366,7 @@ def test_words_of_the_argument():
     state = saved(loader)
     cursor = json.loads(state["cursor"])
     for broken in ({"places": {"x": "y"}}, {"moves": [["x", 1]]}, {"moves": [[1, 1, 1]]}):
-        bad = state | {"cursor": json.dumps(cursor | broken)}
+        bad = resealed(state, cursor=json.dumps(cursor | broken))
         with pytest.raises(StateError):
             loader_of(mix({"a": 1, "c": 1})).load_state_dict(bad, on_mismatch="remap")
 
@@ -384,7 +385,7 @@ def test_shares_of_costs_and_of_properties_go_on():
     assert costs[1] / sum(costs) == pytest.approx(0.75, abs=0.02)
 
     far = loader_of(by_cost({"a": 1, "b": 1}))
-    far.load_state_dict(saved(loader) | {"cursor": json.dumps({"position": 10**9})}, strict=False)
+    far.load_state_dict(resealed(saved(loader), cursor=json.dumps({"position": 10**9})))
     other = loader_of(by_cost({"a": 1, "d": 3}))
     other.load_state_dict(saved(far), on_mismatch="remap")
     read, more = flat(take(other, 40)), other.remapped.left_out

@@ -62,6 +62,7 @@ ENCODERS: Mapping[str, Callable[[Any], bytes]] = {
     "png": _image("PNG"),
     "pil": _pil,
     "jpeg_array": lambda files: _several(files)[4:],
+    "jpegarray": lambda files: _several(files)[4:],
     "list[jpeg]": lambda images: _several(map(ENCODERS["jpeg"], images)),
     "list[png]": lambda images: _several(map(ENCODERS["png"], images)),
     "list[pil]": lambda images: _several(map(_pil, images)),

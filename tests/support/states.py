@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 from energize import BlendDataset, FilterDataset, ListSource, ShuffleDataset
+from energize.loader.sealing import sealed
 from tests.support.datasets import is_even, shuffled
 from tests.support.loading import loader_of, take
 
@@ -18,6 +19,11 @@ def saved(dataset: Any, steps: int = STEPS, **options: Any) -> dict[str, Any]:
     loader = loader_of(dataset, **options)
     take(loader, steps)
     return json.loads(json.dumps(loader.state_dict()))
+
+
+def resealed(state: dict[str, Any], **changes: str) -> dict[str, Any]:
+    """A state with other texts, and the check value of these: so that they are looked at."""
+    return sealed({**state, **changes})
 
 
 def evens(count: int = 40, start: int = 0) -> FilterDataset[int]:
