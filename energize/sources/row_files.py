@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import glob
-import json
 import os
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
@@ -19,6 +18,7 @@ from energize.errors import ColumnError, ConfigError, DataError, DatasetNotFound
 from energize.reading import Failed
 from energize.sources.field_columns import FieldSource
 from energize.sources.sharded import read_by_file
+from energize.storage.bounded import load_json
 
 DataFiles = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 """A path, a pattern with `*`, `?`, `[]` or `**`, or several of them."""
@@ -66,7 +66,7 @@ def _matching(pattern: str, owner: str) -> list[Path]:
 def parsed_row(text: bytes, where: str) -> Row | Failed:
     """The object that a text of JSON is; a `Failed` with a `DataError` for anything else."""
     try:
-        value = json.loads(text)
+        value = load_json(text)
     except (ValueError, RecursionError) as error:
         return Failed(DataError(f"not JSON: {error}: {text[:80]!r}"), where)
     if not isinstance(value, dict):

@@ -24,6 +24,9 @@ _WIDE = {4: re.compile(rb"[\xf0-\xff]"), 2: re.compile(rb"[\xc4-\xef]")}
 _OF_TEXTS = ("LETTERS", "DIGITS")
 _DIGITS = re.compile(r"[-+]?[0-9_:.]+")
 
+_SURELY_FLAT = 50
+"""Lists and mappings of which nobody would forbid that they lie in one another."""
+
 INSIDE_ITSELF = "an alias to a list or mapping from inside it"
 
 # The safe subset of YAML, parsed in C where PyYAML was built with libyaml.
@@ -138,12 +141,19 @@ def load_json(text: str | bytes) -> Any:
         value = json.loads(text)
     except RecursionError:
         raise ValueError(over_limit("LEVELS")) from None
+    except (json.JSONDecodeError, UnicodeDecodeError):
+        raise
     except ValueError as reason:
-        if isinstance(reason, json.JSONDecodeError):
-            raise
         raise ValueError("a number has more digits than Python reads; write it shorter") from reason
-    check_depth(value)
+    # Counting brackets costs little, going through all values as much as parsing them.
+    opened = text.count("{") + text.count("[") if isinstance(text, str) else _opened(text)
+    if opened > _SURELY_FLAT:
+        check_depth(value)
     return value
+
+
+def _opened(text: bytes) -> int:
+    return text.count(b"{") + text.count(b"[")
 
 
 def check_depth(value: Any) -> None:

@@ -146,6 +146,10 @@ def of_machine(error: BaseException | None) -> bool:
     return isinstance(error, OSError) and error.errno in _OF_MACHINE
 
 
+_SAID_BY_US = (errno.EFBIG, errno.EINVAL)
+"""Of files that are too large, or no regular ones: what is wrong says what to do."""
+
+
 def told(
     error: OSError, path: str | os.PathLike[str] | None = None, what: str = "cannot be read"
 ) -> str:
@@ -158,6 +162,8 @@ def told(
     """
     place = error.filename if path is None else path
     where = "" if place is None else f"{_text(place)}: "
+    if error.errno in _SAID_BY_US:
+        return f"{where}{what}: {error.strerror}"
     return f"{where}{what} ({error.strerror or error}); {remedy(error)}"
 
 

@@ -6,7 +6,6 @@ Format: the Mosaic Data Shard format, version 2, of MosaicML Streaming.
 from __future__ import annotations
 
 import io
-import json
 import math
 from collections.abc import Callable, Mapping
 from decimal import Decimal
@@ -20,6 +19,7 @@ import numpy.typing as npt
 import PIL.Image
 
 from energize.errors import DatasetError, nearest
+from energize.storage.bounded import load_json
 
 Decode = Callable[[bytes], Any]
 
@@ -167,7 +167,7 @@ _PLAIN: dict[str, Decode] = {
     "bytes": bytes,
     "str": _text,
     "int": _int,
-    "json": json.loads,
+    "json": load_json,
     "str_int": partial(_text_as, int),
     "str_float": partial(_text_as, float),
     "str_decimal": partial(_text_as, Decimal),

@@ -8,7 +8,6 @@ with a separator between them, in which neither that nor the end of a line can b
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -18,6 +17,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from energize.errors import DatasetError, DecodeError, nearest
+from energize.storage.bounded import load_json
 from energize.storage.mds_encodings import BAD_COLUMN, Decode, column_decoder
 
 DecodeSample: TypeAlias = Callable[[bytes, str], dict[str, Any]]
@@ -108,7 +108,7 @@ def _columns(
 
 def _json_row(layout: JsonRows, data: bytes, where: str) -> dict[str, Any]:
     try:
-        sample = json.loads(data.removesuffix(layout.newline.encode()))
+        sample = load_json(data.removesuffix(layout.newline.encode()))
     except (ValueError, RecursionError) as error:
         raise DecodeError(f"{where} is not JSON: {error}; it begins with {data[:40]!r}") from error
     if not isinstance(sample, dict) or not sample.keys() >= set(layout.names):

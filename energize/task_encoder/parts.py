@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import io
-import json
 import math
 import zipfile
 from collections.abc import Callable, Mapping
@@ -14,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from energize.limits import limit, over_limit
+from energize.storage.bounded import load_json
 
 
 def _text(data: bytes) -> str:
@@ -22,7 +22,7 @@ def _text(data: bytes) -> str:
 
 def decode_json(data: bytes) -> Any:
     """The value that JSON in UTF-8, UTF-16 or UTF-32 stands for."""
-    return json.loads(data)
+    return load_json(data)
 
 
 def unpacked_gzip(data: bytes) -> bytes:

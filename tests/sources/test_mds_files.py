@@ -254,5 +254,5 @@ def test_a_folder_that_cannot_be_read(tmp_path):
         MdsSource(folder)
     os.remove(folder / "index.json")
     (folder / "index.json").mkdir()
-    with pytest.raises(DatasetError, match="is not JSON that can be read"):
+    with pytest.raises(DatasetError, match="it is a directory, not a regular file"):
         MdsSource(folder)
