@@ -43,6 +43,8 @@ from energize.loader import Loader
 from tests.support.joining import keys, texts
 from tests.support.tars import write_tar
 
+pytestmark = pytest.mark.jobs
+
 COUNT = 24
 
 

@@ -27,6 +27,7 @@ from tests.support.datasets import INDEXED, is_even, numbers, shuffled
 from tests.support.loading import loader_of, prints, with_pid
 
 pytestmark = [
+    pytest.mark.jobs,
     pytest.mark.filterwarnings("ignore:This DataLoader will create .* worker processes"),
     pytest.mark.filterwarnings("ignore:'set_vital' is deprecated"),
 ]

@@ -11,6 +11,8 @@ import pytest
 from tests.faults.conftest import ROOT
 from tests.support.sick_disk import SickDisk
 
+pytestmark = pytest.mark.jobs
+
 WRITERS = (
     "columns",
     "index lines",

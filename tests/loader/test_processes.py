@@ -32,6 +32,8 @@ from tests.support.loading import (
     with_pid,
 )
 
+pytestmark = pytest.mark.jobs
+
 
 def pids_of(loader) -> set[int]:
     return {pid for pid, _ in take(loader, 64 * 12)}
