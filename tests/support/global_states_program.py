@@ -70,7 +70,7 @@ def restore(rank: int, folder: Path) -> dict:
             loader.restore_state_global(state, src_rank=2)
             found[name] = list(islice(iter(loader), 4))
     errors = []
-    for state, source in ((None, 0), (None, 7), (None, None), ({"version": 3}, 1)):
+    for state, source in ((None, 0), (None, 7), (None, None), ({"version": 4}, 1)):
         try:
             loader.restore_state_global(state, src_rank=source)
         except EnergizeError as error:
