@@ -59,7 +59,8 @@ class Failed:
         return isinstance(self.reason, SkipSample)
 
     def __str__(self) -> str:
-        what = "skipped" if self.skipped else f"{type(self.reason).__name__}: {self.reason}"
+        said = str(self.reason).removeprefix(f"{self.where}: ")
+        what = "skipped" if self.skipped else f"{type(self.reason).__name__}: {said}"
         return f"{self.where}: {what}"
 
 

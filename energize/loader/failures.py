@@ -19,8 +19,9 @@ _KEPT = 10
 _KINDS = 1000
 """How many kinds of failures are told apart."""
 
-_PLACES = re.compile(r"""'[^']*'|"[^"]*"|\S*/\S*|\d+""")
-"""What differs between messages of failures of one kind: names in quotes, paths, numbers."""
+_PLACES = re.compile(r"""'[^']*'|"[^"]*"|\S*/\S*|\w*\d\w*""")
+"""What differs between messages of failures of one kind: names in quotes, paths, numbers of any
+base."""
 
 
 @dataclass(frozen=True, slots=True)
