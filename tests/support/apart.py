@@ -9,9 +9,9 @@ from typing import Any
 from energize.errors import EnergizeError
 
 
-def apart(function: Callable[[], Any]) -> Any:
+def apart(function: Callable[[], Any], method: str = "fork") -> Any:
     """What the function returns there, or the text of the error of energize that it raises."""
-    context = multiprocessing.get_context("fork")
+    context: Any = multiprocessing.get_context(method)
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(target=_call, args=(function, sender))
     process.start()
