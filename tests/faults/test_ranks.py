@@ -1,33 +1,46 @@
-"""Ranks that train together while a shard cannot be read: for a moment, and for ever."""
+"""Ranks that train together while all goes wrong: a changed sample, a shard that cannot be read for
+a moment or for ever, workers killed and stopped; over a stream, and over epochs that the ranks do
+not divide.
+"""
 
 from __future__ import annotations
 
 import json
+import os
 import socket
 import subprocess
 import sys
-from itertools import islice
 from pathlib import Path
 
 import pytest
 
-from energize import WorkerConfig, get_loader, prepare, write_shards
-from tests.faults.conftest import ROOT
+from energize import WorkerConfig, prepare, write_shards
 from tests.support.sick_disk import Fault, SickDisk
-from tests.support.sick_ranks import mix
+from tests.support.sick_program import ROOT
+from tests.support.sick_ranks import EPOCH, batches_of, loader_of
 
 pytestmark = pytest.mark.jobs
 
 STEPS = 20
+LONG = 200
 SECONDS = 120
+CHANGED = "0017"
+"""A sample in which one bit is another one than when checksums were written."""
 
 
 @pytest.fixture
 def folder(tmp_path) -> Path:
-    samples = [{"__key__": f"{i:04d}", "txt": "x" * (1 + i % 7)} for i in range(120)]
-    write_shards(samples, tmp_path / "shards", samples_per_shard=30)
-    prepare(tmp_path / "shards", split_ratios={"train": 1}, workers=1)
-    return tmp_path / "shards"
+    shards = tmp_path / "shards"
+    samples = [{"__key__": f"{i:04d}", "txt": f"{i}" * (1 + i % 7)} for i in range(2 * EPOCH)]
+    write_shards(samples, shards, samples_per_shard=15)
+    prepare(shards, split_ratios={"train": 1}, workers=1, checksums=True)
+    second = shards / "shard-000001.tar"
+    data = bytearray(second.read_bytes())
+    data[data.index(b"17171717")] ^= 1
+    stat = second.stat()
+    second.write_bytes(data)
+    os.utime(second, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    return shards
 
 
 @pytest.fixture
@@ -37,7 +50,7 @@ def disk():
     sick.close()
 
 
-def train(disk, folder, out, world, steps, workers, *sick):
+def train(disk, kind, folder, out, world, steps, workers, *sick):
     """What each rank has made of its steps, and the exit codes; none may wait for ever."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -56,6 +69,7 @@ def train(disk, folder, out, world, steps, workers, *sick):
             sys.executable,
             "-m",
             "tests.support.sick_ranks",
+            kind,
             folder,
             out,
             steps,
@@ -83,37 +97,48 @@ def train(disk, folder, out, world, steps, workers, *sick):
 
 def in_order(told, steps):
     """The batches of all ranks, as one process would have read them."""
-    return [rank["steps"][step] for step in range(steps) for rank in told]
+    made = [rank["steps"][step] for step in range(steps) for rank in told]
+    return [each for each in made if each is not None]
 
 
-def here(folder, count, state=None, workers=0):
-    """The batches that one process reads, from a state on."""
-    with get_loader(
-        mix(folder), worker_config=WorkerConfig(rank=0, world_size=1, num_workers=workers)
-    ) as loader:
-        if state is not None:
-            loader.load_state_dict(state)
-        return [[each["__key__"] for each in batch] for batch in islice(loader, count)]
+def here(kind, folder, count):
+    """The batches that one process reads which nobody disturbs."""
+    with loader_of(kind, folder, WorkerConfig(rank=0, world_size=1)) as loader:
+        return list(batches_of(loader, count))
 
 
-@pytest.mark.timeout(300)
-def test_ranks_go_on_or_end_together(disk, folder, tmp_path):
-    stream = here(folder, 2 * STEPS)
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("kind", ["epochs", "stream"])
+def test_ranks_go_on_or_end_together(disk, folder, tmp_path, kind):
+    stream = here(kind, folder, 2 * LONG + 3 * STEPS)
+    delivered = {key for batch in stream for key in batch}
+    assert len(delivered) > 50
+    assert CHANGED not in delivered
 
-    disk.plan(Fault(f"{folder}/*2.tar", "read", error="EIO", skip=3, times=1))
-    told, codes = train(disk, folder, tmp_path, 2, STEPS, 2)
+    disk.plan(Fault(f"{folder}/*2.tar", "read", error="EIO", skip=1, times=1))
+    told, codes = train(disk, kind, folder, tmp_path, 2, STEPS, 2)
     assert (codes, disk.hits()) == ([0, 0], 1)
-    assert in_order(told, STEPS) == stream
+    assert [each["replaced"] for each in told] == [2, 2]
+    padding = [step for rank in told for step in rank["steps"]].count(None)
+    assert padding == (1 if kind == "epochs" else 0)
+    made = in_order(told, STEPS)
+    assert made == stream[: len(made)]
+    assert len(made) == 2 * STEPS - padding
 
     disk.plan()
-    told, codes = train(disk, folder, tmp_path, 2, STEPS, 2, f"{folder}/*2.tar")
-    assert disk.hits() > 0
+    told, codes = train(disk, kind, folder, tmp_path, 2, LONG, 2, f"{folder}/*2.tar")
+    assert disk.hits() > 0, (codes, told)
     assert 0 not in codes
     assert any(f"{folder}/shard-000002.tar: cannot be read" in each["error"] for each in told)
-    made = min(len(each["steps"]) for each in told)
-    assert 6 <= made < STEPS
-    assert in_order(told, made) == stream[: 2 * made]
+    steps = min(len(each["steps"]) for each in told)
+    assert 6 <= steps < LONG
+    made = in_order(told, steps)
+    assert made == stream[: len(made)]
 
-    state = json.loads((tmp_path / "new_state.json").read_text())
-    rest = stream[2 * made :]
-    assert here(folder, len(rest), state, workers=1) == rest
+    disk.plan()
+    (tmp_path / "new_state.json").rename(tmp_path / "state.json")
+    told, codes = train(disk, kind, folder, tmp_path, 3, STEPS, 1)
+    assert codes == [0, 0, 0]
+    more = in_order(told, STEPS)
+    assert more == stream[len(made) :][: len(more)]
+    assert len(more) >= 3 * STEPS - 4

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-
 import pytest
 
-from tests.faults.conftest import ROOT
-from tests.support.sick_disk import SickDisk
+from tests.support.sick_program import SickProgram
 
 pytestmark = pytest.mark.jobs
 
@@ -56,29 +51,16 @@ HALF = ("quarantine", "prepare again")
 """A list grows line by line; and what is prepared anew is not prepared meanwhile, which it says."""
 
 
-class Commands:
+class Commands(SickProgram):
     """The program that writes everything on a disk that fails."""
 
     def __init__(self, folder):
-        self.folder = folder
-        self._disk = SickDisk()
-        code = "from tests.support.sick_commands import main; main()"
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", code, str(folder)],
-            cwd=ROOT,
-            env=self._disk.environment | {"ENERGIZE_LIMIT_READ_TRIES": "2"},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        super().__init__("sick_commands", folder)
         self._well = {}
 
     def ask(self, name, faults):
-        self._process.stdin.write(json.dumps([name, faults]) + "\n")
-        self._process.stdin.flush()
-        line = self._process.stdout.readline()
-        assert line, f"{name} has ended the process"
-        return json.loads(line)
+        """What an action made of these faults; see `tests/support/sick_commands.py`."""
+        return self.told(name, faults)
 
     def well(self, name):
         """What an action makes on a disk that is well."""
@@ -86,11 +68,6 @@ class Commands:
             self._well[name] = self.ask(name, [])
             assert self._well[name]["error"] is None, self._well[name]
         return self._well[name]
-
-    def close(self):
-        self._process.stdin.close()
-        self._process.wait(20)
-        self._disk.close()
 
 
 @pytest.fixture(scope="module")

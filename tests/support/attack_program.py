@@ -412,6 +412,17 @@ def left_in_shared_memory(before: set[str]) -> list[str]:
     return sorted(left)
 
 
+def shown(report: Report) -> dict[str, Any]:
+    """A line of what a trainer was, and read."""
+    return {
+        "kind": report.kind,
+        "method": report.method,
+        "workers": report.workers,
+        "items": report.items,
+        "replaced": report.replaced,
+    }
+
+
 def main() -> int:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--kills", type=int, default=1000)
@@ -421,26 +432,30 @@ def main() -> int:
     options.add_argument("--seed", type=int, default=0)
     given = options.parse_args()
     began = time.monotonic()
-    plans = list(planned(given.kills, given.stops, given.pauses, random.Random(given.seed)))
+    rng, pauses = random.Random(given.seed), given.pauses
     reports: list[Report] = []
+    counts: Counter[str] = Counter()
     shared_before = set(os.listdir("/dev/shm"))
     try:
-        with ThreadPoolExecutor(given.at_once) as trainers:
-            for report in trainers.map(trained, plans):
-                reports.append(report)
-                shown = {"kind": report.kind, "method": report.method, "workers": report.workers}
-                attacks = Counter(each.how for each in report.strikes)
-                shown |= {"items": report.items, "replaced": report.replaced, **attacks}
-                print(json.dumps(shown), flush=True)
+        # Again for those whose victims were gone before their moment came.
+        while any(
+            missing := (given.kills - counts["SIGKILL"], given.stops - counts["SIGSTOP"], pauses)
+        ):
+            plans, pauses = planned(*missing, rng), 0
+            with ThreadPoolExecutor(given.at_once) as trainers:
+                for report in trainers.map(trained, plans):
+                    reports.append(report)
+                    attacks = Counter(each.how for each in report.strikes)
+                    counts += attacks
+                    print(json.dumps(shown(report) | attacks), flush=True)
     except Difference as difference:
         print(json.dumps({"difference": str(difference)}), flush=True)
         return 1
-    left = left_in_shared_memory(shared_before)
-    counts = Counter(each.how for report in reports for each in report.strikes)
+    lying = left_in_shared_memory(shared_before)
     print(table(reports))
     seconds = round(time.monotonic() - began, 1)
-    print(json.dumps({**counts, "seconds": seconds, "left in /dev/shm": left}))
-    return 1 if left else 0
+    print(json.dumps({**counts, "seconds": seconds, "left in /dev/shm": lying}))
+    return 1 if lying else 0
 
 
 if __name__ == "__main__":
