@@ -76,6 +76,7 @@ __all__ = [
     "nearest",
     "reraise_exception",
     "some",
+    "visible",
 ]
 
 _log = logging.getLogger("energize")
@@ -255,8 +256,16 @@ def legible(text: str) -> str:
         text = "".join(
             _shortened(each, 80) if len(each) > _LONGEST_WORD else each for each in words
         )
-    written = _UNSEEN.sub(lambda found: ascii(found.group())[1:-1], text)
-    return _shortened(written, _MOST_LETTERS)
+    return _shortened(visible(text), _MOST_LETTERS)
+
+
+def visible(text: str) -> str:
+    r"""A text of which all letters can be seen; line ends and tabs stay.
+
+    >>> visible("a\x1b[2Jb\nc")
+    'a\\x1b[2Jb\nc'
+    """
+    return _UNSEEN.sub(lambda found: ascii(found.group())[1:-1], text)
 
 
 def _shortened(text: str, most: int) -> str:

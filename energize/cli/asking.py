@@ -10,10 +10,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from rich.console import Console
 from rich.prompt import Prompt
 from rich.table import Table
 
+from energize.cli.console import Console
 from energize.cli.options import parse_ratios
 from energize.errors import ConfigError, EnergizeError, nearest
 from energize.prepare.fields import (

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.prompt import IntPrompt
 
+from energize.cli.console import Console
 from energize.cli.mix_options import table_console
 from energize.cli.saved_states import (
     SavedState,
@@ -65,7 +65,7 @@ def redist(
 
     States of energize need none of this: every rank of any world loads the state of any rank.
     """
-    console = Console(highlight=False, soft_wrap=True)
+    console = Console(soft_wrap=True)
     states = read_states(files)
     found = one_of(states)
     if new_world_size is None:

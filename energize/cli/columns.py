@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from energize.cli.console import Console
 from energize.cli.contents import is_folder
 from energize.cli.imports import object_named
 from energize.cli.progress import progress_bar

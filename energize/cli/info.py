@@ -8,12 +8,12 @@ from fractions import Fraction
 from pathlib import Path
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 import energize.cli.contents as opt
 from energize.cli.columns import show_columns
+from energize.cli.console import Console
 from energize.cli.contents import is_folder, is_jsonl, leaves_at, node_at, split_names
 from energize.cli.mix_options import counted_text, print_table, table_console
 from energize.cli.showing import show_config, show_splits, size_text
@@ -33,7 +33,7 @@ def info(
     dataset_config: opt.DatasetConfig = "dataset.yaml",
 ) -> None:
     """Show the samples, shards, splits and fields of a folder, or the parts of a metadataset."""
-    console = Console(highlight=False, soft_wrap=True)
+    console = Console(soft_wrap=True)
     if is_jsonl(path):
         count, size = JsonlSource(path).count, size_text(path.stat().st_size)
         console.print(f"{path}: {counted_text(count, 'sample')}, {size}", markup=False)

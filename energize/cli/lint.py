@@ -10,10 +10,10 @@ from typing import Annotated, Any, cast
 
 import numpy as np
 import typer
-from rich.console import Console
 
 import energize.cli.contents as opt
 from energize.arrays import UInt64Array
+from energize.cli.console import Console
 from energize.cli.contents import is_jsonl, leaf_name, leaves_at, split_names, stored_samples
 from energize.cli.faults import FaultList, without_place
 from energize.cli.linting import check_all
@@ -80,7 +80,7 @@ def lint(
     """
     if not path.exists():
         raise DatasetNotFoundError(f"{path} does not exist")
-    console = Console(highlight=False, soft_wrap=True)
+    console = Console(soft_wrap=True)
     found = _Findings(console)
     leaves = _leaves(path, split_parts, (dataset_config, split_config), found)
     parts = _parts(leaves, trust_code, found)

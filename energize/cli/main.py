@@ -7,10 +7,10 @@ from importlib.metadata import version
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from typer.core import TyperGroup
 
 from energize.cli import checkpoint, elsewhere, state
+from energize.cli.console import Console
 from energize.cli.imports import imported
 from energize.cli.info import info
 from energize.cli.lint import lint
@@ -50,7 +50,7 @@ class _Commands(TyperGroup):
         except EnergizeError as reason:
             if ctx.params.get("debug"):
                 raise
-            errors = Console(stderr=True, highlight=False, soft_wrap=True)
+            errors = Console(stderr=True, soft_wrap=True)
             errors.print("Error:", style="bold red", end=" ")
             errors.print(str(reason), markup=False)
             if isinstance(reason, UntrustedCodeError):

@@ -8,9 +8,9 @@ from typing import Annotated, Any
 
 import typer
 from rich.cells import cell_len
-from rich.console import Console
 from rich.table import Table
 
+from energize.cli.console import Console
 from energize.dataset import INFINITE, IndexedDataset
 from energize.errors import ConfigError
 from energize.numbers import checked_whole
@@ -128,8 +128,8 @@ def said_of_types(mix: AskedMix, *, encoder_per_type: bool) -> str | None:
 
 def table_console() -> Console:
     """Where tables go: as wide as the terminal, wider than rich's default when there is none."""
-    console = Console(highlight=False)
-    return console if console.is_terminal else Console(highlight=False, width=_WIDTH_OF_FILES)
+    console = Console()
+    return console if console.is_terminal else Console(width=_WIDTH_OF_FILES)
 
 
 def print_table(console: Console, table: Table) -> None:

@@ -7,9 +7,9 @@ from typing import Any, cast
 
 import numpy as np
 import PIL.Image
-from rich.console import Console
 from rich.text import Text
 
+from energize.cli.console import Console
 from energize.task_encoder.images import UInt8Array
 
 _MOST_ROWS = 24

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
@@ -11,11 +10,11 @@ from typing import Annotated
 
 import typer
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 import energize.cli.mix_options as opt
+from energize.cli.console import Console, print_json
 from energize.cli.mix_options import count_text, counted_text, print_table, table_console
 from energize.cli.showing import show_note
 from energize.preview.planning import PlannedBatch, PlannedSample
@@ -76,7 +75,7 @@ def plan(
     batches = planned(read.dataset, at, steps, world_size=world_size, keys=keys)
     if as_json:
         for batch in batches:
-            typer.echo(json.dumps(asdict(batch), ensure_ascii=False))
+            print_json(asdict(batch), indent=None)
         return
     console = table_console()
     _show(console, batches, "" if read.validates else f"; weights count {weighed_in(read.dataset)}")

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import typer
-from rich.console import Console
 
 import energize.cli.prepare_options as opt
 from energize.cli.asking import (
@@ -20,6 +19,7 @@ from energize.cli.asking import (
     ask_sample_type,
 )
 from energize.cli.columns import AskedColumns, asked_columns, show_measured
+from energize.cli.console import Console
 from energize.cli.contents import is_folder, is_jsonl
 from energize.cli.options import parse_field_map, parse_patterns, parse_ratios
 from energize.cli.prepare_media import collected, media_filter
@@ -121,7 +121,7 @@ def prepare(
 
     What is not given is asked for, after a look at the first samples; answers may come from a pipe.
     """
-    console = Console(highlight=False, soft_wrap=True)
+    console = Console(soft_wrap=True)
     media = media_filter(media_by_glob, media_by_header, media_by_extension)
     if media is not None and (tar_index_only or not is_folder(path)):
         raise ConfigError("only folders have metadata of media; for it alone use prepare-media")

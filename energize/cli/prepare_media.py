@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 import energize.cli.prepare_options as opt
+from energize.cli.console import Console
 from energize.cli.contents import is_folder
 from energize.cli.faults import Fault, FaultList
 from energize.cli.mix_options import counted_text
@@ -40,7 +40,7 @@ def prepare_media(
         raise ConfigError(f"say which files are media: {_WAYS}")
     if not is_folder(path):
         raise ConfigError(f"{path} is a file; media metadata are those of the files of a folder")
-    console = Console(highlight=False, soft_wrap=True)
+    console = Console(soft_wrap=True)
     report = collected(console, path, by, num_workers, tmp_path, progress=progress)
     console.print(f"Done. Stored metadata for {report.count} files.")
     if report.damaged:

@@ -8,10 +8,10 @@ from typing import Annotated, Any, cast
 
 import numpy as np
 import typer
-from rich.console import Console
 from rich.prompt import Confirm
 
 import energize.cli.contents as opt
+from energize.cli.console import Console
 from energize.cli.contents import leaf_name, leaves_at, split_names, stored_samples
 from energize.cli.mix_options import at_least
 from energize.cli.pictures import drawn, pictures_of
@@ -51,7 +51,7 @@ def preview(
     """Show samples as they are stored, field by field, images too."""
     if not path.exists():
         raise DatasetNotFoundError(f"{path} does not exist")
-    console = Console(highlight=False, soft_wrap=True)
+    console = Console(soft_wrap=True)
     asks = count is None and sys.stdin.isatty()
     most = None if asks else count or _WITHOUT_QUESTIONS
     for split in split_names(path, split_parts, split_config):

@@ -6,8 +6,9 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from energize.cli.console import Console
 
 OnProgress = Callable[[int, int], None]
 """Called with how much is done, and how much there is."""

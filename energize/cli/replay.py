@@ -7,9 +7,9 @@ import json
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
 import energize.cli.mix_options as opt
+from energize.cli.console import Console
 from energize.cli.contents import TrustCode
 from energize.cli.imports import object_named
 from energize.cli.preview import show_item
@@ -83,7 +83,7 @@ def replay(
         **options,
     ).dataset
     item = restore_sample(dataset, parsed)
-    console = Console(highlight=False, soft_wrap=True)
+    console = Console(soft_wrap=True)
     console.print(f"{type(item).__name__} {parsed!r}", markup=False, style="bold")
     show_item(console, item)
     lines = _sources(item) or _planned(dataset, parsed)

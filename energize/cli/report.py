@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, cast
@@ -10,6 +9,7 @@ from typing import Annotated, Any, cast
 import typer
 
 import energize.cli.mix_options as opt
+from energize.cli.console import print_json
 from energize.cli.mix_options import table_console
 from energize.cli.saved_states import SavedState, one_of, read_states
 from energize.cli.simulate import Plot, waiting
@@ -90,7 +90,7 @@ def report(
             ).dataset
             told = _of_mix(saved, dataset, mix)
     if as_json:
-        typer.echo(json.dumps(told.as_json(), indent=2, ensure_ascii=False))
+        print_json(told.as_json())
     else:
         table_console().print(told)
     if plot is not None and dataset is not None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from energize.cli.console import Console
 from energize.prepare.first_look import FirstLook
 from energize.storage.nv_meta import CRUDE, DatasetConfig
 

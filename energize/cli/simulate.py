@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -12,11 +11,11 @@ from typing import Annotated, Any
 
 import typer
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 import energize.cli.mix_options as opt
+from energize.cli.console import Console, print_json
 from energize.cli.mix_options import count_text, counted_text, print_table, table_console
 from energize.cli.showing import show_note
 from energize.plots import check_plot, draw, intervals_for
@@ -69,7 +68,7 @@ def simulate(
         intervals = 1 if plot is None else intervals_for(indexed(read.dataset, "simulate"), steps)
         simulation = simulated(read.dataset, steps, intervals=intervals)
     if as_json:
-        typer.echo(json.dumps(_as_json(simulation, read), indent=2, ensure_ascii=False))
+        print_json(_as_json(simulation, read))
     else:
         console = table_console()
         _show(console, simulation, read)

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
 import energize.cli.mix_options as opt
 from energize.cli.checkpoint import info
+from energize.cli.console import Console
 from energize.cli.contents import TrustCode
 from energize.cli.mix_options import counted_text
 from energize.cli.replay import Encoder, PackingBufferSize, Unbatched, made_encoder
@@ -80,7 +80,7 @@ def diff(
     else:
         dataset = _mix(saved, other, locals())
         lines = differences(dataset, saved.state)
-    console = Console(highlight=False, soft_wrap=True)
+    console = Console(soft_wrap=True)
     for line in lines:
         console.print(line, markup=False)
     if not lines:
@@ -120,7 +120,7 @@ def remap(
     with writing(output, ConfigError):
         output.parent.mkdir(parents=True, exist_ok=True)
     write_state(replace(saved, state=found), output, 1)
-    console = Console(highlight=False, soft_wrap=True)
+    console = Console(soft_wrap=True)
     lines = ["It fits as it is; nothing had to be moved."] if report is None else report.lines()
     for line in lines:
         console.print(line, markup=False)

@@ -6,10 +6,10 @@ import json
 from collections.abc import Sequence
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from energize.cli.console import Console
 from energize.cli.mix_options import print_table
 from energize.cli.saved_states import SavedState
 from energize.cursor import State

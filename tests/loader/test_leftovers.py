@@ -22,7 +22,7 @@ from tests.support.loading import eventually, gone, loader_of, with_pid
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.jobs]
 
-SECONDS = 5.0
+SECONDS = 2.0
 """After these, nothing is left of a trainer that was killed or interrupted."""
 
 ENDS_IN = 0.7
@@ -67,7 +67,7 @@ def test_ctrl_c_ends_a_trainer_and_its_workers(ends, name):
     end = ends[name]
     assert (end.get("failed"), end.get("left"), end.get("code")) == (None, 0, -signal.SIGINT)
     assert end["seconds"] < limit(ends)
-    assert end["said"].splitlines()[-1].startswith("KeyboardInterrupt")
+    assert end["said"].endswith("KeyboardInterrupt\n")
     if name != "interrupted_twice":  # the second may come while Python itself ends
         assert end["said"].count("Traceback") == end.get("trials", 1), end["said"]
 

@@ -208,8 +208,11 @@ def soaked(
     with ExitStack() as ended:
         reading = [iter(ended.enter_context(loader)) for loader in lasting]
         workers = [each.pid or 0 for each in multiprocessing.active_children()]
-        for items, count in zip(reading, (150, 500), strict=True):  # all they read ahead is there
+        for items, count in zip(reading, (150, 500), strict=True):
             soak.samples += sum(1 for _ in islice(items, count))
+            for _ in range(4):  # meanwhile all is read ahead that may be, in as much memory
+                time.sleep(0.5)
+                soak.samples += sum(1 for _ in islice(items, 10))
         began = time.monotonic()
         while (passed := time.monotonic() - began) < seconds and soak.rounds < rounds:
             faulthandler.dump_traceback_later(LONGEST, exit=True)
