@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import weakref
@@ -17,6 +18,7 @@ from energize.loader.failures import Failure
 from energize.loader.settings import LoaderSettings
 from energize.quarantine import Entry, files_of, half_line, listed_for, read_entries
 from energize.storage.faults import check_path
+from energize.storage.new_files import writing
 from energize.topology import WorkerConfig
 
 _log = logging.getLogger("energize")
@@ -66,14 +68,9 @@ class ListWriter:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        try:
-            flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+        with writing(path, ConfigError, of="quarantine"):
             self._file = os.open(check_path(str(path)), flags, 0o644)
-        except OSError as error:
-            raise ConfigError(
-                f"quarantine: {path} cannot be opened for writing: {error.strerror}. Name a file "
-                "in a folder that exists and may be written to"
-            ) from error
         # A loader that is forgotten, and not closed, leaves no descriptor.
         self._end = weakref.finalize(self, os.close, self._file)
         self._end.atexit = False
@@ -104,17 +101,15 @@ class ListWriter:
     def _append(self, line: bytes) -> None:
         before = os.fstat(self._file).st_size
         line = line if self._ended else b"\n" + line
-        try:
-            written = os.write(self._file, line)
-            if written < len(line):
-                raise OSError(None, f"only {written} of {len(line)} bytes were written")
-        except OSError as error:
-            with suppress(OSError):
-                os.ftruncate(self._file, before)
-            raise LoaderError(
-                f"quarantine: {self._path} cannot be written: {error.strerror}. Make room, or name "
-                "another file; the sample that failed is not listed"
-            ) from error
+        with writing(self._path, LoaderError, of="quarantine (a sample that failed is not listed)"):
+            try:
+                written = os.write(self._file, line)
+                if written < len(line):  # what a disk does that becomes full by it
+                    raise OSError(errno.ENOSPC, f"only {written} of {len(line)} bytes were written")
+            except OSError:
+                with suppress(OSError):
+                    os.ftruncate(self._file, before)
+                raise
         self._ended = True
 
     def _say_why_not(self, failure: Failure) -> None:

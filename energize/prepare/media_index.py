@@ -87,6 +87,6 @@ class MediaIndex:
 
     def _failed(self, reason: Exception) -> PrepareError:
         return PrepareError(
-            f"{self._source} cannot be written: {reason}. Free some space; if it is damaged, write "
+            f"{self._source} cannot be written: {reason}. Make room; if it is damaged, write "
             "it again with `energize prepare --tar-index-only --sqlite`"
         )

@@ -105,6 +105,6 @@ class SqliteIndex:
 
     def _failed(self, reason: Exception) -> PrepareError:
         return PrepareError(
-            f"{self._final} cannot be written: {reason}. Free some space, or prepare without the "
+            f"{self._final} cannot be written: {reason}. Make room, or prepare without the "
             "SQLite index (training does not read it)"
         )

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
+from numpy.lib.format import open_memmap
 
 from energize.arrays import Int64Array
 from energize.columns import Column
@@ -329,7 +330,8 @@ def _cached(source: JoinedSource) -> Int64Array | None:
     file = _file_of(source)
     if file is None or not file.is_file():
         return None
-    load = partial(np.load, file, mmap_mode="r", allow_pickle=False)
+    # Not `np.load`, which takes archives and pickles too.
+    load = partial(open_memmap, file, mode="r")
     try:
         matches: Int64Array = patiently(load, file)
     except BAD_ARRAY as reason:

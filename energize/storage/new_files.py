@@ -65,8 +65,11 @@ def temporary(final: Path, token: str) -> Path:
 
 
 @contextmanager
-def writing(path: Path, error: type[EnergizeError]) -> Iterator[None]:
-    """Says by `error` that `path` could not be written, why, and what to do."""
+def writing(path: Path, error: type[EnergizeError], of: str = "") -> Iterator[None]:
+    """Says by `error` that `path`, which is the value `of` something, could not be written, why,
+    and what to do.
+    """
+    place = f"{of}: {path}" if of else str(path)
     try:
         yield
     except ValueError as reason:
@@ -76,7 +79,7 @@ def writing(path: Path, error: type[EnergizeError]) -> Iterator[None]:
         raise error(f"{str(path)[:80]!r} {told}") from reason
     except OSError as reason:
         told = reason.strerror or str(reason)
-        raise error(f"{path} cannot be written: {told}; {_remedy(reason, path)}") from reason
+        raise error(f"{place} cannot be written: {told}; {_remedy(reason, path)}") from reason
 
 
 def _remedy(reason: OSError, path: Path) -> str:

@@ -365,7 +365,7 @@ def test_a_full_disk_is_an_error_that_says_so():
 @pytest.mark.parametrize("name", ["missing/bad.jsonl", ""])
 def test_a_file_that_cannot_be_written_is_an_error_at_the_first_item(name, tmp_path):
     loader = get_loader(numbers(5), quarantine=tmp_path / name)
-    with pytest.raises(ConfigError, match="cannot be opened for writing"):
+    with pytest.raises(ConfigError, match=r"quarantine: .* cannot be written: "):
         iter(loader)
 
 

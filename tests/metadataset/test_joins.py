@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import pickle
 import sqlite3
 from pathlib import Path
@@ -140,8 +141,17 @@ def test_a_folder_that_is_prepared_again_is_looked_up_again(folder):
     assert [note for _, _, note in rows(file)] == [None] * 10 + [f"c {k}" for k in TRAIN[10:]]
 
 
+def archive():
+    """What `np.load` takes for something else than an array."""
+    file = io.BytesIO()
+    np.savez(file, matches=np.zeros((3, 2), dtype=np.int64))
+    return file.getvalue()
+
+
 @pytest.mark.parametrize(
-    "content", [b"", b"\x93NUMPY\x01\x00", b"x" * 100], ids=["empty", "cut", "other"]
+    "content",
+    [b"", b"\x93NUMPY\x01\x00", b"x" * 100, archive()],
+    ids=["empty", "cut", "other", "archive"],
 )
 def test_a_damaged_cache_is_an_error(folder, content):
     file = joined(folder, "none")
