@@ -45,6 +45,7 @@ LIMITS = {
     "PART_BYTES": Limit(256 * MIB, "it is too large when it is unpacked, in bytes"),
     "READ_TRIES": Limit(5, "the disk failed again and again"),
     "PIXELS": Limit(100_000_000, "the image has too many pixels"),
+    "BATCH_ITEMS": Limit(1_000_000, "a batch has too many items"),
 }
 """What is limited: in files that people write (metadatasets), and META, files that programs write
 (`.nv-meta`); in parts of samples. `ENERGIZE_LIMIT_TEXT_BYTES=100000000` in the environment raises

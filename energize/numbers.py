@@ -12,6 +12,7 @@ from typing import cast
 import numpy as np
 
 from energize.errors import ConfigError
+from energize.limits import limit, over_limit
 
 
 def whole_number(value: object, least: int | None = None) -> int | None:
@@ -44,6 +45,16 @@ def checked_whole(value: object, where: str, least: int | None = None) -> int:
         bound = "" if least is None else f", {least} or more"
         raise ConfigError(f"{where} is a whole number{bound}; got {value!r}")
     return number
+
+
+def checked_batch_size(value: object, where: str) -> int:
+    """The size of a batch; `ConfigError` beginning with `where` for what is none, or for more than
+    the limit BATCH_ITEMS: all that a batch holds lies in memory.
+    """
+    size = checked_whole(value, where, 1)
+    if size > limit("BATCH_ITEMS"):
+        raise ConfigError(f"{where}: {over_limit('BATCH_ITEMS', size)}")
+    return size
 
 
 def real_number(value: object) -> float | Fraction | Decimal | None:

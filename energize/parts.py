@@ -102,22 +102,6 @@ class Part:
         endless = self._size is None or self._size == INFINITE
         return position if endless else position + self._pass * int(self._size or 0)
 
-    def check_read(self, read: int, what: str) -> None:
-        """Raise `StateError` where so many were read of all passes, and this cannot be its place:
-        each round brings one, but the last one of a pass may bring none.
-        """
-        size, count = self._size, self.lane.count
-        before, agrees = read - self._round, True
-        if not self._pass:
-            agrees = before == 0
-        elif size is None:
-            agrees = before >= 0
-        else:
-            agrees = self._pass * (size // count) <= before <= self._pass * -(-size // count)
-        check_agrees(
-            agrees, f"{read} {what}, up to round {self._round} of pass {self._pass} in a lane"
-        )
-
     def next(self, announce: Callable[[Int64Array], None]) -> int:
         """The next position; `StopIteration` at the end of a pass whose size is known.
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import energize
-from energize import ConfigError, DataError, EnergizeError
+from energize import BatchDataset, ConfigError, DataError, EnergizeError, ListSource
 from energize.errors import nearest, some
 from energize.limits import LIMITS, limit, over_limit
 from energize.storage.braces import expand
@@ -47,6 +47,13 @@ def test_more_names_by_a_higher_limit(monkeypatch):
     assert len(expand(["{0..9}"])) == 10
     with pytest.raises(ValueError, match="too many names, more than 10"):
         expand(["{0..9}", "{0..1}"])
+
+
+def test_larger_batches_by_a_higher_limit(monkeypatch):
+    monkeypatch.setenv("ENERGIZE_LIMIT_BATCH_ITEMS", "3")
+    assert len(BatchDataset(ListSource("abcd"), 3, list)[0]) == 3
+    with pytest.raises(ConfigError, match="batch_size: a batch has too many items, 4, more than 3"):
+        BatchDataset(ListSource("abcd"), 4, list)
 
 
 @pytest.mark.parametrize(

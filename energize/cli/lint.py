@@ -25,7 +25,7 @@ from energize.errors import DatasetNotFoundError, EmptyDatasetError, EnergizeErr
 from energize.metadataset import Leaf
 from energize.metadataset.nodes import JoinedLeaf
 from energize.prepare.checking_columns import check_columns
-from energize.prepare.checking_shards import check_lines, check_shards
+from energize.prepare.checking_shards import check_counts, check_lines, check_shards
 from energize.prepare.parallel import default_workers
 from energize.storage.nv_meta import read_info, read_splits
 from energize.task_encoder.decoding import SampleDecoder
@@ -122,6 +122,8 @@ def _parts(
         while name in parts:
             name += "'"
         try:
+            for folder in filter(Path.is_dir, _paths(leaf)):
+                check_counts(folder)
             dataset = cast("IndexedDataset[Any]", stored_samples(leaf, _DECODER, trusted))
             parts[name] = leaf, dataset
         except EmptyDatasetError as reason:

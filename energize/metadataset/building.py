@@ -16,6 +16,7 @@ from energize.metadataset.asked import asked_for
 from energize.metadataset.blending import Mixer, ends
 from energize.metadataset.built import trained_by, validated_by
 from energize.metadataset.leaves import STORED, ReadingOrder
+from energize.metadataset.problems import place_noted
 from energize.metadataset.resolving import Blend, Leaf, Node, Staged, not_staged, resolve
 from energize.metadataset.shares import leaves_of
 from energize.numbers import checked_whole
@@ -298,7 +299,8 @@ def _carries_over(where: object, plan: StagePlan[Dataset[Any]]) -> bool:
 
 def _of_stage(mixer: Mixer, stage: Stage[Node]) -> Dataset[Any]:
     own = replace(mixer, batch_size=batch_size_of(stage, mixer.batch_size))
-    return _batches(own, stage.dataset, repeat=True)
+    with place_noted(stage.dataset.place):
+        return _batches(own, stage.dataset, repeat=True)
 
 
 def _batches(mixer: Mixer, node: Node, *, repeat: bool) -> Dataset[Any]:

@@ -13,13 +13,17 @@ from energize.errors import DatasetError, PrepareError, ShardError
 from energize.prepare.checksums import checksums_between, index_bytes, sample_checksums
 from energize.prepare.indexing import record_of
 from energize.prepare.parallel import map_in_order
+from energize.storage.faults import exists
 from energize.storage.files import LocalFile
 from energize.storage.indexed_jsonl import jsonl_checksums_path, jsonl_index_path
 from energize.storage.nv_meta import read_info
 from energize.storage.shard_records import ShardRecord, checksums_path, read_records
 from energize.storage.tar import ShardScan, index_path, scan
+from energize.storage.tar_headers import BLOCK
 
 _SHOWN = 5
+_ENTRY = struct.calcsize("<Q")
+"""Bytes that an index has of a sample."""
 _TOLD = ("its size", *(f"the CRC-32 of its {what}" for what in ("index", "headers", "ends")))
 
 Progress = Callable[[int, int], None]
@@ -33,6 +37,21 @@ class CheckedShards:
     shards: int = 0
     unrecorded: int = 0
     without_checksums: int = 0
+
+
+def check_counts(path: Path) -> None:
+    """Raise `ShardError` for a shard of a prepared folder that cannot have as many samples as the
+    folder says: reading each of them, to say that it is not there, might never end.
+    """
+    for shard, count in read_info(path).shard_counts.items():
+        tar = path / shard
+        files = (_ENTRY, Path(index_path(str(tar)))), (BLOCK, tar)
+        room = [file.stat().st_size // least for least, file in files if exists(file)]
+        if count > max(room, default=0):
+            raise ShardError(
+                f"{tar}: .info.json counts {count} samples, and neither the shard nor its index "
+                "has room for so many; copy the folder again, or prepare it again"
+            )
 
 
 def check_shards(path: Path, workers: int, on_progress: Progress) -> CheckedShards:

@@ -16,7 +16,7 @@ from energize.cursor import State
 from energize.dataset import INFINITE, Dataset, IndexedDataset
 from energize.errors import ConfigError
 from energize.ignored import accepted
-from energize.numbers import checked_whole
+from energize.numbers import checked_batch_size
 from energize.reading import MAX_ATTEMPTS, Failed, Reading, read_items
 from energize.refs import Refs
 from energize.rng import hash_positions
@@ -129,7 +129,7 @@ class BatchDataset(IndexedDataset[T_batch_co]):
         self._freeze(
             inputs=[dataset],
             worker_config=worker_config,
-            batch_size=checked_whole(batch_size, f"{owner}: batch_size", 1),
+            batch_size=checked_batch_size(batch_size, f"{owner}: batch_size"),
             batcher=batcher,
             drop_last=checked_flag(drop_last, "drop_last", owner),
             **parameters,

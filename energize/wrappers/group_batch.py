@@ -11,7 +11,7 @@ from energize.cursor import Origin, State, check_agrees, counter_field, state_fi
 from energize.dataset import Dataset
 from energize.errors import ConfigError, EncoderError
 from energize.ignored import accepted
-from energize.numbers import checked_whole
+from energize.numbers import checked_batch_size
 from energize.parts import PartReader
 from energize.reading import Failed, Reading
 from energize.sample_weights import gathered
@@ -85,7 +85,7 @@ class GroupBatchDataset(FoundDataset[T_batch_co]):
                     "over it"
                 )
         if fixed_batch_size is not None:
-            fixed_batch_size = checked_whole(fixed_batch_size, f"{owner}: fixed_batch_size", 1)
+            fixed_batch_size = checked_batch_size(fixed_batch_size, f"{owner}: fixed_batch_size")
         self._freeze(
             inputs=[dataset],
             worker_config=worker_config,

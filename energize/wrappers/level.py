@@ -13,7 +13,7 @@ from energize.costs import ColumnCost, Cost
 from energize.dataset import INFINITE, Dataset
 from energize.describing import described
 from energize.errors import ConfigError, NotIndexedError
-from energize.numbers import checked_whole
+from energize.numbers import checked_batch_size
 from energize.order.epochs.levelling import levelled
 from energize.outline import Outline
 from energize.topology import WorkerConfig
@@ -80,8 +80,8 @@ class LevelDataset(RoutedDataset[T_co]):
         cost: Cost | ColumnCost,
         worker_config: WorkerConfig | None = None,
     ) -> None:
-        micro = checked_whole(batch_size, "LevelDataset: batch_size", 1)
-        whole = checked_whole(global_batch_size, "LevelDataset: global_batch_size", 1)
+        micro = checked_batch_size(batch_size, "LevelDataset: batch_size")
+        whole = checked_batch_size(global_batch_size, "LevelDataset: global_batch_size")
         if whole > _MOST:
             raise ConfigError(
                 f"LevelDataset: a global batch is ordered as a whole, so it has at most {_MOST} "

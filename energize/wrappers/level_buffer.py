@@ -10,7 +10,7 @@ import numpy as np
 
 from energize.dataset import Dataset
 from energize.errors import ConfigError
-from energize.numbers import checked_whole
+from energize.numbers import checked_batch_size, checked_whole
 from energize.order.epochs.levelling import levelled
 from energize.reading import Failed, Reading
 from energize.topology import WorkerConfig
@@ -59,7 +59,7 @@ class LevelBufferDataset(RoundsDataset[T_co]):
         worker_config: WorkerConfig | None = None,
     ) -> None:
         whole = checked_whole(size, "LevelBufferDataset: size", 1)
-        group = checked_whole(batch_size, "LevelBufferDataset: batch_size", 1)
+        group = checked_batch_size(batch_size, "LevelBufferDataset: batch_size")
         if whole % group:
             raise ConfigError(
                 f"LevelBufferDataset: {whole} items are not a whole number of batches of {group}; "

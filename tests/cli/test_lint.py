@@ -109,6 +109,16 @@ def test_damaged_shards_and_indexes(tmp_path):
     assert "shard-002.tar: cannot be read (No such file or directory)" in grouped
 
 
+def test_more_samples_than_a_shard_has_room_for_are_one_fault(tmp_path):
+    folder = captions(tmp_path / "web", 40)
+    info = folder / ".nv-meta/.info.json"
+    counts = json.loads(info.read_text())
+    counts["shard_counts"]["shard-001.tar"] = 2**31
+    info.write_text(json.dumps(counts))
+    shown = run("lint", folder, code=1)
+    assert f"{folder}/shard-001.tar: .info.json counts 2147483648 samples, and neither" in shown
+
+
 def test_repeated_keys_of_a_shard_that_was_copied(tmp_path):
     folder = captions(tmp_path / "web", 40)
     shutil.copy(folder / "shard-000.tar", folder / "shard-001.tar")

@@ -32,7 +32,7 @@ from tests.fuzz.judging import (
     Mutant,
     Outcome,
     judged,
-    without_checked_damage,
+    unchecked_damage,
 )
 from tests.fuzz.mutations import BINARY, TEXT, mutated
 from tests.fuzz.trees import mutated_tree
@@ -241,14 +241,11 @@ class Hunt:
 
     def _unless_unchecked(self, mutant: Mutant, base: Seen, found: Seen) -> Outcome:
         """PAYLOAD where all that is strange comes of damage that no checksum covers."""
-        data = without_checked_damage(self.form, mutant)
-        if data is None:
-            return Outcome.SILENT
-        (self.work / mutant.file).write_bytes(data)
-        try:
-            known = {*self.form.corpus.read(self.work).items, *base.items}
-        except EnergizeError:
-            return Outcome.SILENT
+        known = set(base.items)
+        for data in unchecked_damage(self.form, mutant):
+            (self.work / mutant.file).write_bytes(data)
+            with suppress(EnergizeError):
+                known.update(self.form.corpus.read(self.work).items)
         return Outcome.PAYLOAD if known.issuperset(found.items) else Outcome.SILENT
 
 

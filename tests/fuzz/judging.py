@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -85,21 +85,19 @@ def _of_error(error: BaseException, names: Sequence[str]) -> tuple[Outcome, str]
     return Outcome.OWN_ERROR, text
 
 
-def without_checked_damage(form: Format, mutant: Mutant) -> bytes | None:
-    """The file with only that part of the damage that no checksum could find; None where there is
-    no such part. What reading it gives is no fault of who reads.
+def unchecked_damage(form: Format, mutant: Mutant) -> Iterator[bytes]:
+    """The file with only that part of the damage that no checksum could find: all of it, then what
+    lies in each range alone. What reading these gives is no fault of who reads.
     """
     if form.unchecked is None:
-        return None
-    ranges = form.unchecked(mutant.old, mutant.new)
-    at = {
-        place
-        for place in changed_bytes(mutant.old, mutant.new)
-        if any(start <= place < stop for start, stop in ranges)
-    }
-    if not at:
-        return None
+        return
+    changed = changed_bytes(mutant.old, mutant.new)
+    ranges = [range(*each) for each in form.unchecked(mutant.old, mutant.new)]
+    parts = [{place for place in changed if place in each} for each in ranges]
+    parts = [{*()}.union(*parts), *parts]
     if len(mutant.old) != len(mutant.new):
-        whole = at == set(changed_bytes(mutant.old, mutant.new))
-        return mutant.new if whole else None
-    return bytes(mutant.new[i] if i in at else byte for i, byte in enumerate(mutant.old))
+        if parts[0] == set(changed):
+            yield mutant.new
+        return
+    for at in filter(None, parts):
+        yield bytes(mutant.new[i] if i in at else byte for i, byte in enumerate(mutant.old))

@@ -50,6 +50,11 @@ SPLITS = {
     "digits and no number": "{path: D, subset: {range: [0%, " + "9" * 9000 + "x]}}",
     "10^30 passes": "{blend_epochized: [{path: D, repetitions: 1" + "0" * 30 + "}]}",
     "1e300 passes": "{blend_epochized: [{path: D, repetitions: 1e300}]}",
+    "global batches of 2^31 samples": "{blend: [{path: D, proportion: 1}, {path: D, proportion: 1, "
+    "subset: {range: [0%, 50%]}}], epoch_size: 16, sampling_method: fixed, "
+    "composition: {method: stratified, global_batch_size: 2147483648}}",
+    "a stage with batches of 2^31 samples": "{steps: 9, seq_len: 5, stages: [{name: one, "
+    "start_step: 0, path: D, batch: {batch_size: 2147483648}}]}",
     "a block of 10^9 slots": "{blend: [{path: D}, {path: D, subset: {range: [0%, 50%]}}], "
     "scheme: block, block_size: 1000000000}",
     "a weight that is none": "{blend: [{path: D, weight: .nan}]}",

@@ -116,7 +116,7 @@ def _restored(folder: Path) -> Seen:
     text = (folder / "keys.json").read_text(encoding="utf-8", errors="replace")
     try:
         keys = json.loads(text)
-    except ValueError:  # the program's own file, read by itself
+    except (ValueError, RecursionError):  # the program's own file, read by itself
         return Seen((), described=text)
     dataset = _indexed(folder)
     keys = keys if isinstance(keys, list) else [keys]
