@@ -45,7 +45,7 @@ def plain_members(data: bytes, start: int, stop: int) -> list[Member] | None:
             zlib.adler32(view[at:payload]) & 0xFFFF != expected
             or kind != b"0"
             or prefix != b"\0"
-            or length < 0
+            or length < 1
             or not _OCTAL(digits)
         ):
             return None

@@ -91,7 +91,10 @@ class TarWalk:
                     self._extend(kind, payload, size)
                 continue
             if kind in _REGULAR and not (kind == b"\0" and _text(fields[0]).endswith("/")):
-                yield Member(self._full_name(fields), payload, size, begin)
+                name = self._full_name(fields)
+                if not name:
+                    raise self._damaged(begin, "a file without a name")
+                yield Member(name, payload, size, begin)
             elif kind == _SPARSE:
                 raise self._sparse(begin)
             self._name, self._size, self._pending = None, None, False

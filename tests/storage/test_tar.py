@@ -140,6 +140,7 @@ def test_names_that_are_not_utf8_survive():
         (lambda d: d[:156] + b"5" + d[157:], "a header with a wrong checksum at byte 0"),
         (lambda d: sealed(d[:124] + b"?" * 12 + d[136:]), "size that is no number"),
         (lambda d: sealed(d[:124] + b"\x80" + b"\xff" * 11 + d[136:]), "runs to byte"),
+        (lambda d: sealed(bytes(100) + d[100:]), "a file without a name"),
         (lambda d: sealed(d[:156] + b"S" + d[157:]), "sparse"),
         (lambda d: sealed(d[:156] + b"x" + d[157:]), "PAX header"),
     ],

@@ -107,7 +107,8 @@ def typed(folder: Path) -> None:
 
 def unchecked(old: bytes, new: bytes) -> Ranges:
     """The bytes of a tar that its checksums, which are those of headers, do not cover: what is in
-    its files, long names, and whole blocks that another place of the same shard has.
+    its files, long names, and whole blocks that another place of the same shard has. A checksum is
+    a sum, so nor do they cover the order of bytes within a header.
     """
     with tarfile.open(fileobj=io.BytesIO(old)) as tar:
         files = [each for each in tar if each.isfile()]
@@ -117,7 +118,8 @@ def unchecked(old: bytes, new: bytes) -> Ranges:
     moved = [
         (at, at + BLOCK)
         for at in range(0, len(old), BLOCK)
-        if new[at : at + BLOCK] != old[at : at + BLOCK] and new[at : at + BLOCK] in known
+        if (block := new[at : at + BLOCK]) != old[at : at + BLOCK]
+        and (block in known or sorted(block) == sorted(old[at : at + BLOCK]))
     ]
     return [*contents, *((start, stop) for start, stop in names if start < stop), *moved]
 
