@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from energize.arrays import Int64Array
 from energize.errors import ConfigError
-from energize.numbers import checked_batch_size, checked_whole
+from energize.numbers import checked_batch_size
 from energize.order.epochs.arranging import EpochOrder
 from energize.order.epochs.composition import Composition
 from energize.reading import MAX_ATTEMPTS, Failed, Reading
@@ -72,7 +72,7 @@ class ComposedSamples(QuotaDataset[T_co]):
             shuffle,
             batching_method=batching_method,
             batch_size=checked_batch_size(batch_size, f"{owner}: batch_size"),
-            global_batch_size=checked_whole(whole, f"{owner}: global_batch_size", 1),
+            global_batch_size=checked_batch_size(whole, f"{owner}: global_batch_size"),
             drop_last=checked_flag(drop_last, "drop_last", owner),
         )
 
