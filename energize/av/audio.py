@@ -26,7 +26,7 @@ _WORTH_SEEKING = 10.0
 _GAP = 0.1  # seconds by which time stamps may differ from the count before they are believed
 
 
-def read_clips(
+def read_sounds(
     source: BinaryIO, what: str, spans: Sequence[tuple[int, int | None]]
 ) -> list[tuple[int, Samples | None]]:
     """For each span [start, end) of samples, None for the end of the sound, what it has of them.

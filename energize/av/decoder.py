@@ -8,10 +8,12 @@ import warnings
 from collections.abc import Sequence
 from typing import Any, BinaryIO, Literal, TypeAlias, TypeVar
 
-from energize.av import audio, probing, video
+from energize.av.audio import count_samples, read_sounds
 from energize.av.data import AVData
 from energize.av.frames import FrameIndex, index_by_decoding, index_by_packets
 from energize.av.opening import audio_stream, opened, video_stream
+from energize.av.probing import audio_duration, frame_rate, frame_size
+from energize.av.video import UntrustedIndexError, read_frames
 from energize.errors import ConfigError, DecodeError
 from energize.late import torch
 from energize.media.metadata import AVMetadata
@@ -107,11 +109,11 @@ class AVDecoder:
         size = _checked_size(video_out_frame_size)
         try:
             return self._video_clips(self._index(), ranges, video_unit, size)
-        except video.UntrustedIndexError:
+        except UntrustedIndexError:
             self._frame_index = None
         try:
             return self._video_clips(self._index(decoding=True), ranges, video_unit, size)
-        except video.UntrustedIndexError as reason:
+        except UntrustedIndexError as reason:
             raise DecodeError(f"{reason}; is the file complete?") from reason
 
     def get_audio_clips(
@@ -124,7 +126,7 @@ class AVDecoder:
         ranges = _checked_ranges("audio_clip_ranges", audio_clip_ranges)
         rate = self.get_audio_samples_per_second()
         spans = [_samples_of(each, 1 if audio_unit == "samples" else rate) for each in ranges]
-        read = audio.read_clips(self._reading(), self._what, spans)
+        read = read_sounds(self._reading(), self._what, spans)
         self._warn_of(
             [each for each, (_, found) in zip(ranges, read, strict=True) if found is None]
         )
@@ -172,22 +174,22 @@ class AVDecoder:
         with opened(self._reading(), self._what) as container:
             seen, heard = video_stream(container), audio_stream(container)
             if get_video and seen is not None:
-                found.video_fps = probing.frame_rate(seen)
+                found.video_fps = frame_rate(seen)
                 if get_video_frame_size:
-                    found.video_width, found.video_height = probing.frame_size(container, seen)
+                    found.video_width, found.video_height = frame_size(container, seen)
             if get_audio and heard is not None:
                 found.audio_sample_rate = heard.sample_rate
                 found.audio_channels = heard.channels
                 if get_audio_duration:
                     container.seek(0)
-                    found.audio_duration = probing.audio_duration(container, heard)
+                    found.audio_duration = audio_duration(container, heard)
         if get_video and seen is not None and (get_video_duration or get_video_frame_count):
             index = self._index()
             found.video_duration = index.duration if get_video_duration else None
             found.video_num_frames = len(index.times) if get_video_frame_count else None
             found.video_fps = found.video_fps or len(index.times) / index.duration
         if get_audio and heard is not None and get_audio_num_samples:
-            found.audio_num_samples = audio.count_samples(self._reading(), self._what)
+            found.audio_num_samples = count_samples(self._reading(), self._what)
             if found.audio_sample_rate:
                 found.audio_duration = found.audio_num_samples / found.audio_sample_rate
         return found
@@ -249,7 +251,7 @@ class AVDecoder:
         spans = [_frames_of(each, index, unit) for each in ranges]
         self._warn_of([each for each, span in zip(ranges, spans, strict=True) if span is None])
         there = [span for span in spans if span is not None]
-        clips = video.read_clips(self._reading(), self._what, index, there, size)
+        clips = read_frames(self._reading(), self._what, index, there, size)
         return clips, [index.seconds(first, last) for first, last in there]
 
     def _index(self, *, decoding: bool = False) -> FrameIndex:

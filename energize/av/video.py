@@ -26,7 +26,7 @@ class UntrustedIndexError(Exception):
     """What was decoded is not what the index said."""
 
 
-def read_clips(
+def read_frames(
     source: BinaryIO,
     what: str,
     index: FrameIndex,

@@ -12,7 +12,7 @@ from energize.monitor.logs import LedgerLog
 from energize.numbers import checked_whole
 from energize.optional import optional_module
 
-EXTRA = "energize[clients]"
+CLIENTS = "energize[clients]"
 
 
 def lightning_ledger(
@@ -78,7 +78,7 @@ def _lightning() -> Any:
     for name in ("lightning.pytorch", "pytorch_lightning"):
         if name in sys.modules:
             return sys.modules[name]
-    return optional_module("pytorch_lightning", EXTRA, "lightning_ledger")
+    return optional_module("pytorch_lightning", CLIENTS, "lightning_ledger")
 
 
 def _loader_of(trainer: Any) -> Loader[Any]:

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from energize.arrays import Int64Array, rows_by_value
 from energize.cursor import State, state_field
-from energize.dataset import Dataset
 from energize.errors import StateError
 from energize.reading import Reading
 from energize.streaming import Stream
 from energize.topology import Lane
+
+if TYPE_CHECKING:
+    from energize.dataset import Dataset
 
 T = TypeVar("T")
 

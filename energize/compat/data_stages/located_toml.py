@@ -93,10 +93,10 @@ def _parsed(statement: str) -> dict[str, Any] | None:
 def _paths(value: Any) -> Iterator[KeyPath]:
     """The paths of all values in a value, the innermost of the last one last."""
     items = value.items() if isinstance(value, dict) else enumerate(value)
-    for key, inner in items:
-        yield (key,)
+    for name, inner in items:
+        yield (name,)
         if isinstance(inner, dict | list):
-            yield from ((key, *path) for path in _paths(inner))
+            yield from ((name, *path) for path in _paths(inner))
 
 
 def _in_last(table: KeyPath, lengths: Mapping[KeyPath, int]) -> KeyPath:
