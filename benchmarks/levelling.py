@@ -42,7 +42,7 @@ from energize import (
     ShuffleDataset,
     get_train_dataset,
 )
-from energize.costs import ColumnCost
+from energize.core.costs import ColumnCost
 
 __all__ = ["Planned", "Slowest", "main", "planned", "slowest"]
 

@@ -15,9 +15,9 @@ import torch
 from skimage import data
 
 from energize import DefaultTaskEncoder, prepare, write_shards
+from energize.core.samples import TextSample
 from energize.packing import attention_cost
-from energize.samples.text import TextSample
-from energize.task_encoder.decoding import SampleDecoder
+from energize.task.decode import SampleDecoder
 
 __all__ = ["PATCH", "Encoder", "operations_of", "sizes", "stored", "tokens_of"]
 

@@ -28,9 +28,8 @@ import numpy.typing as npt
 from benchmarks.comparing import OWN
 from benchmarks.mixing_comparing import compare_delivery
 from benchmarks.mixing_peers import OPENERS
-from energize.order.making import make_scheme
-from energize.order.protocol import Scheme
-from energize.order.schedule import Schedule
+from energize.order.timeline import Scheme, make_scheme
+from energize.order.weights import Schedule
 
 __all__ = ["Cost", "cost", "main"]
 

@@ -21,8 +21,8 @@ from energize import (
     get_loader,
     get_train_dataset,
 )
+from energize.core.config import packed, unpacked
 from energize.loader.sealing import sealed
-from energize.outline import packed, unpacked
 
 __all__ = ["Energize"]
 

@@ -43,42 +43,6 @@ from difflib import get_close_matches
 from itertools import islice
 from typing import Any
 
-__all__ = [
-    "ColumnError",
-    "ConfigError",
-    "DataError",
-    "DatasetError",
-    "DatasetNotFoundError",
-    "DecodeError",
-    "EmptyDatasetError",
-    "EncoderError",
-    "EnergizeError",
-    "FailureBudgetError",
-    "FatalSampleError",
-    "LoaderError",
-    "MetadatasetError",
-    "NotIndexedError",
-    "NotPreparedError",
-    "PrepareError",
-    "RestoreKeyError",
-    "SampleError",
-    "ShardError",
-    "SkipSample",
-    "SplitError",
-    "StateError",
-    "StateMismatchError",
-    "SubstitutionError",
-    "UntrustedCodeError",
-    "WeightError",
-    "WorkerDiedError",
-    "legible",
-    "log_exception",
-    "nearest",
-    "reraise_exception",
-    "some",
-    "visible",
-]
-
 _log = logging.getLogger("energize")
 
 _UNSEEN = re.compile(

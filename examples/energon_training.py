@@ -38,9 +38,9 @@ from energize import (
     prepare_metadataset,
     stateless,
 )
-from energize.edataclass import edataclass
-from energize.epathlib import EPath
-from energize.flavors import BaseWebdatasetFactory
+from energize.energon.factories import BaseWebdatasetFactory
+from energize.energon.names import edataclass
+from energize.extras.paths import EPath
 
 WORDS = ["a", "an", "the", "cat", "dog", "boat", "hill", "tree", "red", "blue", "small", "large"]
 PACK_LENGTH = 64

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import energize
-from energize.edataclass import edataclass
+from energize.energon.names import edataclass
 
 
 @edataclass

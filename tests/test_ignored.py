@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from energize import LimitDataset, ListSource, MapDataset, WorkerConfig
-from energize.ignored import IGNORED, accepted
+from energize.core.ignored import IGNORED, accepted
 
 
 def messages(caplog) -> list[str]:
@@ -18,7 +18,7 @@ def messages(caplog) -> list[str]:
 
 @pytest.fixture
 def said_nothing(monkeypatch):
-    monkeypatch.setattr("energize.ignored._said", set())
+    monkeypatch.setattr("energize.core.ignored._said", set())
 
 
 @pytest.mark.usefixtures("said_nothing")

@@ -23,7 +23,7 @@ from energize import (
     RepeatDataset,
     ShuffleDataset,
 )
-from energize.cursor import INFINITE
+from energize.core.stream import INFINITE
 from energize.testing import (
     check_determinism,
     check_exactly_once,

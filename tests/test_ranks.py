@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 
 from energize import ConfigError, Lane, WorkerConfig, get_loader
-from energize.ranks import ALONE, Ranks, current_ranks
+from energize.core.ranks import ALONE, Ranks, current_ranks
 from tests.support.datasets import numbers
 from tests.support.loading import take
 

@@ -27,7 +27,7 @@ from energize import (
     SubstitutionError,
     get_loader,
 )
-from energize.reading import Failed, Reading, log_failure, raise_error, read_items
+from energize.core.reading import Failed, Reading, log_failure, raise_error, read_items
 from tests.support.datasets import INDEXED, STREAMING, noisy, numbers, shuffled
 from tests.support.loading import epoch_in_turns, loader_of, prints, take
 

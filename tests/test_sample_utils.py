@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from energize import CaptioningSample
-from energize.sample_utils import (
+from energize.core.show import (
     default_get_batch_keys,
     format_sample_compact,
     format_sample_detailed,

@@ -15,17 +15,17 @@ from rich.table import Table
 
 from energize.cli.console import Console
 from energize.cli.options import parse_ratios
+from energize.data.nv_meta import CRUDE
 from energize.errors import ConfigError, EnergizeError, nearest
-from energize.prepare.fields import (
+from energize.preparation.fields import (
     SAMPLE_TYPE_NAMES,
     propose_field_map,
     propose_sample_type,
     sample_fields,
 )
-from energize.prepare.first_look import FirstLook
-from energize.prepare.splitting import split
-from energize.samples.field_map import parse_field
-from energize.storage.nv_meta import CRUDE
+from energize.preparation.first_look import FirstLook
+from energize.preparation.splitting import split
+from energize.task.fields import parse_field
 
 T = TypeVar("T")
 

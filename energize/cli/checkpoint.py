@@ -20,11 +20,11 @@ from energize.cli.saved_states import (
     write_state,
 )
 from energize.cli.state_views import show_states
+from energize.core.ranks import Ranks
+from energize.data.writing import writing
 from energize.errors import ConfigError
 from energize.loader.outlined import cursor_of
 from energize.loader.streams import StreamState, checked_lanes
-from energize.ranks import Ranks
-from energize.storage.new_files import writing
 
 app = typer.Typer(
     no_args_is_help=True,

@@ -16,11 +16,11 @@ from energize.cli.contents import is_folder
 from energize.cli.imports import object_named
 from energize.cli.progress import progress_bar
 from energize.cli.showing import show_note
-from energize.columns import Column
+from energize.core.columns import Column
+from energize.data.columns import check_name, read_columns, read_values
 from energize.errors import ConfigError, DatasetError, nearest
-from energize.prepare.columns import How, prepare_columns
-from energize.prepare.measures import Value, kind_meant, measure_of, written
-from energize.storage.columns import check_name, read_columns, read_values
+from energize.preparation.columns import How, prepare_columns
+from energize.preparation.measures import Value, kind_meant, measure_of, written
 
 _WORDS_SHOWN = 8
 

@@ -9,17 +9,16 @@ from typing import Annotated, Any
 
 import typer
 
-from energize.compat.data_stages.building import stage_node
-from energize.compat.data_stages.reading import is_stage_file, read_stages
-from energize.dataset import Dataset
+from energize.compat.stage_files import is_stage_file, read_stages, stage_node
+from energize.core.dataset import Dataset
+from energize.data.nv_meta import read_splits
 from energize.errors import ConfigError
 from energize.metadataset import Leaf, Node, Staged, read_metadataset, resolve
 from energize.metadataset.leaves import STORED, typed_samples
 from energize.metadataset.nodes import JoinedLeaf
 from energize.metadataset.shares import leaves_of
-from energize.storage.nv_meta import read_splits
-from energize.task_encoder.decoding import SampleDecoder
-from energize.task_encoder.folder_code import LoadingCode
+from energize.task.decode import SampleDecoder
+from energize.task.load import LoadingCode
 
 _CONFIGS = ("dataset.yaml", "split.yaml")
 

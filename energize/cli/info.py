@@ -17,13 +17,13 @@ from energize.cli.console import Console
 from energize.cli.contents import is_folder, is_jsonl, leaves_at, node_at, split_names
 from energize.cli.mix_options import counted_text, print_table, table_console
 from energize.cli.showing import show_config, show_splits, size_text
+from energize.data.jsonl import JsonlSource
+from energize.data.nv_meta import read_dataset_yaml, read_info, read_splits
+from energize.data.tar import index_path
 from energize.errors import ConfigError, MetadatasetError, NotPreparedError, ShardError
 from energize.metadataset import Leaf, leaves_with_weights
 from energize.metadataset.leaves import STORED
 from energize.metadataset.nodes import JoinedLeaf
-from energize.sources.jsonl import JsonlSource
-from energize.storage.nv_meta import read_dataset_yaml, read_info, read_splits
-from energize.storage.tar import index_path
 
 
 def info(

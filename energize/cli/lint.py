@@ -12,7 +12,6 @@ import numpy as np
 import typer
 
 import energize.cli.contents as opt
-from energize.arrays import UInt64Array
 from energize.cli.console import Console
 from energize.cli.contents import is_jsonl, leaf_name, leaves_at, split_names, stored_samples
 from energize.cli.faults import FaultList, without_place
@@ -20,15 +19,16 @@ from energize.cli.linting import check_all
 from energize.cli.mix_options import at_least, counted_text
 from energize.cli.progress import progress_bar
 from energize.cli.showing import show_lines, show_note
-from energize.dataset import IndexedDataset
+from energize.core.arrays import UInt64Array
+from energize.core.dataset import IndexedDataset
+from energize.data.nv_meta import read_info, read_splits
 from energize.errors import DatasetNotFoundError, EmptyDatasetError, EnergizeError, SplitError
 from energize.metadataset import Leaf
 from energize.metadataset.nodes import JoinedLeaf
-from energize.prepare.checking_columns import check_columns
-from energize.prepare.checking_shards import check_counts, check_lines, check_shards
-from energize.prepare.parallel import default_workers
-from energize.storage.nv_meta import read_info, read_splits
-from energize.task_encoder.decoding import SampleDecoder
+from energize.preparation.checking_columns import check_columns
+from energize.preparation.checking_shards import check_counts, check_lines, check_shards
+from energize.preparation.parallel import default_workers
+from energize.task.decode import SampleDecoder
 
 _DECODER = SampleDecoder(image_decode="torchrgb8")
 _KEYS_SHOWN = 5

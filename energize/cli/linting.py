@@ -11,18 +11,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from energize.arrays import Int64Array, UInt64Array
 from energize.cli.faults import Fault
 from energize.cli.progress import OnProgress
-from energize.dataset import IndexedDataset
+from energize.core.arrays import Int64Array, UInt64Array
+from energize.core.dataset import IndexedDataset
+from energize.core.lazy import torch
+from energize.core.reading import Failed, Reading
+from energize.core.samples import METADATA, Sample, fields_of
 from energize.errors import EnergizeError, PrepareError
-from energize.late import torch
-from energize.prepare.indexing import key_hashes
-from energize.prepare.parallel import map_in_order
-from energize.reading import Failed, Reading
-from energize.samples.field_types import contradiction
-from energize.samples.sample import METADATA, Sample
-from energize.samples.structure import fields_of
+from energize.preparation.indexing import key_hashes
+from energize.preparation.parallel import map_in_order
+from energize.task.fields import contradiction
 
 _AT_ONCE = 32
 """Samples that are read together; images of as many lie in memory."""

@@ -22,6 +22,7 @@ from energize.cli.replay import replay
 from energize.cli.report import report
 from energize.cli.schema import schema
 from energize.cli.simulate import simulate
+from energize.data.writing import os_errors_as
 from energize.errors import (
     ConfigError,
     DatasetError,
@@ -30,7 +31,6 @@ from energize.errors import (
     MetadatasetError,
     UntrustedCodeError,
 )
-from energize.storage.faults import os_errors_as
 
 _FAULTS, _USAGE = 1, 2
 """How commands end: 0 when all is well, 1 when something is wrong with the data, 2 when the command

@@ -11,11 +11,12 @@ from rich.cells import cell_len
 from rich.table import Table
 
 from energize.cli.console import Console
-from energize.dataset import INFINITE, IndexedDataset
+from energize.core.checks import checked_whole
+from energize.core.dataset import IndexedDataset
+from energize.core.stream import INFINITE
+from energize.datasets.stages import StagedDataset
 from energize.errors import ConfigError
-from energize.numbers import checked_whole
 from energize.preview.asked import AskedMix, read_mix
-from energize.wrappers.staged import StagedDataset
 
 
 def at_least(least: int) -> Callable[[typer.CallbackParam, int | None], int | None]:

@@ -10,7 +10,7 @@ import PIL.Image
 from rich.text import Text
 
 from energize.cli.console import Console
-from energize.task_encoder.images import UInt8Array
+from energize.task.decode import UInt8Array
 
 _MOST_ROWS = 24
 _CHANNELS = (1, 3, 4)

@@ -25,17 +25,16 @@ from energize.cli.options import parse_field_map, parse_patterns, parse_ratios
 from energize.cli.prepare_media import collected, media_filter
 from energize.cli.progress import progress_bar
 from energize.cli.showing import show_config, show_note, show_samples, show_splits
+from energize.data.nv_meta import CRUDE, is_prepared
 from energize.errors import ConfigError
 from energize.metadataset.loader import prepare_metadataset
-from energize.prepare.checksums import prepare_checksums
-from energize.prepare.discovery import find_shards
-from energize.prepare.fields import check_choice
-from energize.prepare.first_look import look_at
-from energize.prepare.jsonl import prepare_jsonl
-from energize.prepare.preparing import prepare as prepare_folder
-from energize.prepare.report import PrepareReport
-from energize.storage.nv_meta import CRUDE
-from energize.storage.nv_meta_files import is_prepared
+from energize.preparation.checksums import prepare_checksums
+from energize.preparation.discovery import find_shards
+from energize.preparation.fields import check_choice
+from energize.preparation.first_look import look_at
+from energize.preparation.jsonl import prepare_jsonl
+from energize.preparation.preparing import prepare as prepare_folder
+from energize.preparation.report import PrepareReport
 
 G = TypeVar("G")
 T = TypeVar("T")

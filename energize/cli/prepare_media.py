@@ -15,8 +15,8 @@ from energize.cli.mix_options import counted_text
 from energize.cli.progress import progress_bar
 from energize.cli.showing import show_lines, show_note
 from energize.errors import ConfigError
-from energize.prepare.media import MediaReport
-from energize.prepare.media import prepare_media as collect_media
+from energize.preparation.media import MediaReport
+from energize.preparation.media import prepare_media as collect_media
 
 _WAYS = "--media-metadata-by-extension, --media-metadata-by-header or --media-metadata-by-glob"
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from energize.prepare.fields import SAMPLE_TYPE_NAMES
+from energize.preparation.fields import SAMPLE_TYPE_NAMES
 
 Folder = Annotated[
     Path, typer.Argument(help="A folder of tar shards, a .jsonl file, or a metadataset with joins.")

@@ -15,13 +15,13 @@ from energize.cli.console import Console
 from energize.cli.contents import leaf_name, leaves_at, split_names, stored_samples
 from energize.cli.mix_options import at_least
 from energize.cli.pictures import drawn, pictures_of
-from energize.dataset import IndexedDataset
+from energize.core.dataset import IndexedDataset
+from energize.core.loss_weights import WEIGHTS
+from energize.core.reading import Failed, Reading
+from energize.core.samples import fields_of, is_record
+from energize.core.show import format_sample_compact, format_sample_detailed
 from energize.errors import DatasetNotFoundError
-from energize.reading import Failed, Reading
-from energize.sample_utils import format_sample_compact, format_sample_detailed
-from energize.sample_weights.places import WEIGHTS
-from energize.samples.structure import fields_of, is_record
-from energize.task_encoder.decoding import SampleDecoder
+from energize.task.decode import SampleDecoder
 
 _WITHOUT_QUESTIONS = 3
 _UNSEEN = ("__restore_key__", "__sources__")

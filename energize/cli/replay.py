@@ -13,13 +13,12 @@ from energize.cli.console import Console
 from energize.cli.contents import TrustCode
 from energize.cli.imports import object_named
 from energize.cli.preview import show_item
+from energize.core.restoring import restore_sample
+from energize.core.samples import SourceInfo, fields_of, is_record
 from energize.errors import ConfigError
 from energize.preview.asked import read_mix
 from energize.preview.planning import plan as planned
-from energize.restoring import restore_sample
-from energize.samples.source_info import SourceInfo
-from energize.samples.structure import fields_of, is_record
-from energize.task_encoder.encoder import TaskEncoder
+from energize.task.encoder import TaskEncoder
 
 _SOURCES_SHOWN = 32
 

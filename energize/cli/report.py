@@ -13,8 +13,8 @@ from energize.cli.console import print_json
 from energize.cli.mix_options import table_console
 from energize.cli.saved_states import SavedState, one_of, read_states
 from energize.cli.simulate import Plot, waiting
-from energize.cursor import State
-from energize.dataset import Dataset, IndexedDataset
+from energize.core.dataset import Dataset, IndexedDataset
+from energize.core.stream import State
 from energize.errors import (
     ConfigError,
     NotIndexedError,
@@ -22,12 +22,12 @@ from energize.errors import (
     StateMismatchError,
     WeightError,
 )
+from energize.extras.monitor import report_of_state
+from energize.extras.plots import check_plot, draw, intervals_for
 from energize.ledger import Book, Ledger, Report, Stand
 from energize.loader.edits import Edits
 from energize.loader.outlined import batch_size_of, cursor_of, tree_of
 from energize.loader.sealing import sealed
-from energize.monitor import report_of_state
-from energize.plots import check_plot, draw, intervals_for
 from energize.preview.of_outline import mix_of_outline
 from energize.preview.simulating import simulate
 

@@ -14,15 +14,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from energize.cursor import State
+from energize.core.bounded import load_json, read_bounded
+from energize.core.lazy import torch
+from energize.core.limits import limit, over_limit
+from energize.core.stream import State
+from energize.data.files import LocalFile
+from energize.data.writing import write_new
 from energize.errors import ConfigError, DatasetNotFoundError, StateError
-from energize.late import torch
-from energize.limits import limit, over_limit
 from energize.loader.outlined import cursor_of, tree_of
 from energize.loader.sealing import checked_state
-from energize.storage.bounded import load_json, read_bounded
-from energize.storage.files import LocalFile
-from energize.storage.new_files import write_new
 
 _FIELDS = ("version", "digest", "dataset", "cursor")  # those of any version
 _DEEPEST = 8

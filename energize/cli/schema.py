@@ -8,10 +8,10 @@ from typing import Annotated
 
 import typer
 
-from energize.compat.data_stages import keys as stage_files
+from energize.compat import stage_files
+from energize.data.writing import write_new
 from energize.errors import ConfigError
 from energize.metadataset.json_schema import json_schema
-from energize.storage.new_files import write_new
 
 
 def schema(

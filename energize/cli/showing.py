@@ -8,8 +8,8 @@ from rich.table import Table
 from rich.text import Text
 
 from energize.cli.console import Console
-from energize.prepare.first_look import FirstLook
-from energize.storage.nv_meta import CRUDE, DatasetConfig
+from energize.data.nv_meta import CRUDE, DatasetConfig
+from energize.preparation.first_look import FirstLook
 
 
 def show_samples(console: Console, shard: str, look: FirstLook) -> None:

@@ -18,7 +18,7 @@ import energize.cli.mix_options as opt
 from energize.cli.console import Console, print_json
 from energize.cli.mix_options import count_text, counted_text, print_table, table_console
 from energize.cli.showing import show_note
-from energize.plots import check_plot, draw, intervals_for
+from energize.extras.plots import check_plot, draw, intervals_for
 from energize.preview.arguments import indexed
 from energize.preview.asked import AskedMix
 from energize.preview.simulating import Simulation, SourceForecast

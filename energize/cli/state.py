@@ -19,14 +19,14 @@ from energize.cli.mix_options import counted_text
 from energize.cli.replay import Encoder, PackingBufferSize, Unbatched, made_encoder
 from energize.cli.saved_states import SavedState, one_of, read_states, write_state
 from energize.cli.state_views import change_lines, taken_of
-from energize.dataset import Dataset
+from energize.core.config import tree_differences
+from energize.core.dataset import Dataset
+from energize.data.writing import writing
 from energize.errors import ConfigError
 from energize.loader import get_loader
 from energize.loader.outlined import batch_size_of, cursor_of, leaf_names, tree_of
 from energize.loader.state import differences
-from energize.outline import tree_differences
 from energize.preview.asked import read_mix
-from energize.storage.new_files import writing
 
 _STATE_SUFFIXES = (".pt", ".pth", ".json", ".state")
 

@@ -12,11 +12,11 @@ from rich.text import Text
 from energize.cli.console import Console
 from energize.cli.mix_options import print_table
 from energize.cli.saved_states import SavedState
-from energize.cursor import State
+from energize.core.config import unpacked
+from energize.core.stream import State
 from energize.loader.edits import Edits
 from energize.loader.outlined import cursor_of, leaf_names, leaves, tree_of
 from energize.loader.streams import StreamState
-from energize.outline import unpacked
 
 _LANES_SHOWN, _WIDEST, _LONGEST = 64, 60, 80
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import logging
 import re
+import secrets
 from collections.abc import Callable, Mapping
 from functools import partial, wraps
 from typing import Annotated, Any, ParamSpec, TypeVar, get_type_hints
@@ -18,8 +20,9 @@ from pydantic import (
 )
 from pydantic_core import ErrorDetails, PydanticCustomError
 
+from energize.core.checks import checked_whole, whole_number
+from energize.core.lanes import WorkerConfig
 from energize.errors import ConfigError, EnergizeError, WeightError, nearest
-from energize.numbers import whole_number
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -132,3 +135,26 @@ def _explained(owner: str, parameters: list[str], fault: ErrorDetails) -> Energi
     hint = nearest(str(fault["input"]), re.findall("'(.*?)'", context.get("expected", "")))
     raises: type[ConfigError] = context.get("raises", ConfigError)
     return raises(f"{where} {text}; got {fault['input']!r:.200}{hint}")
+
+
+# The seed of a mix that may be given none.
+
+_log = logging.getLogger("energize")
+
+
+def checked_seed(seed: int | None, owner: str, name: str = "seed") -> int:
+    """`seed`, or for None one that is drawn and logged.
+
+    Raises `ConfigError` for anything else than a whole number from 0, and for None where there are
+    several ranks: each would draw another one, and they would read the same data.
+    """
+    if seed is not None:
+        return checked_whole(seed, f"{owner}: {name}", 0)
+    if WorkerConfig().world_size > 1:
+        raise ConfigError(
+            f"{owner}: there are several ranks, and without a seed each would draw an order of its "
+            "own; give all of them the same seed"
+        )
+    drawn = secrets.randbits(32)
+    _log.info("%s: seed %d was drawn; give it to repeat this order", owner, drawn)
+    return drawn

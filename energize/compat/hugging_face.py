@@ -6,11 +6,11 @@ import copy
 from collections.abc import Iterator
 from typing import Any
 
-from energize.cursor import Cursor
-from energize.dataset import Dataset
+from energize.core.dataset import Dataset
+from energize.core.lanes import SINGLE_LANE, Lane
+from energize.core.stream import Cursor
 from energize.errors import ConfigError, StateError
 from energize.loader.state import packed_state, unpacked_state
-from energize.topology import SINGLE_LANE, Lane
 
 try:
     import datasets

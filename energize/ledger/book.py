@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from energize.arrays import FloatArray, Int64Array
-from energize.costs import ColumnCost
-from energize.dataset import Dataset
+from energize.core.arrays import FloatArray, Int64Array
+from energize.core.costs import ColumnCost
+from energize.core.dataset import Dataset
+from energize.core.moved import MovedDataset
 from energize.ledger.counting import (
     ALL_FAILED,
     ALL_SKIPPED,
@@ -26,7 +27,6 @@ from energize.ledger.places import Places
 from energize.ledger.report import Report
 from energize.ledger.settings import Ledger
 from energize.ledger.telling import Stand, Told, report_of
-from energize.moved import MovedDataset
 
 
 class Book:

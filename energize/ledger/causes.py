@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from energize.arrays import FloatArray
-from energize.dataset import INFINITE, Dataset
+from energize.core.arrays import FloatArray
+from energize.core.dataset import Dataset
+from energize.core.stream import INFINITE
 from energize.ledger.chance import ALPHA
 from energize.ledger.levels import Level
 

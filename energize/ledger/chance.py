@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from energize.arrays import FloatArray
-from energize.late import torch
+from energize.core.arrays import FloatArray
+from energize.core.lazy import torch
 
 ALPHA = 1e-3
 """A difference that chance brings about less often than this is told as one."""

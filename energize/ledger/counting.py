@@ -9,13 +9,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from energize.arrays import FloatArray, Int64Array, rows_by_value
-from energize.costs import ColumnCost
+from energize.core.arrays import FloatArray, Int64Array, rows_by_value
+from energize.core.costs import ColumnCost
+from energize.core.loss_weights import OWN, WEIGHTS, weight_of
+from energize.core.loss_weights import WEIGHT as OF_SOURCES
 from energize.errors import ConfigError
 from energize.ledger.levels import Level, rows_of
 from energize.ledger.places import Found, Made, Places
-from energize.sample_weights import OWN, WEIGHTS, weight_of
-from energize.sample_weights import WEIGHT as OF_SOURCES
 
 _TOGETHER = 256
 """Items that wait until they are looked up together: many for numpy, few enough that where their

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from energize.cursor import Origin
-from energize.dataset import Dataset, IndexedDataset
-from energize.reading import Failed
+from energize.core.dataset import Dataset, IndexedDataset
+from energize.core.reading import Failed
+from energize.core.stream import Origin
 
 _TOGETHER = 256
 """How many wait until they are looked up together."""

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from energize.arrays import FloatArray, Int64Array
-from energize.blends import reached_in
-from energize.dataset import Dataset
+from energize.core.arrays import FloatArray, Int64Array
+from energize.core.blends import reached_in
+from energize.core.dataset import Dataset
 
 if TYPE_CHECKING:
-    from energize.sources.base import Source
+    from energize.data.source import Source
 
 _NAMED = 2
 """Sources that a level without a name is called by."""

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple, TypeAlias, cast
 
 import numpy as np
 
-from energize.arrays import Int64Array, rows_by_value
-from energize.cursor import Origin
-from energize.dataset import Dataset, IndexedDataset
+from energize.core.arrays import Int64Array, rows_by_value
+from energize.core.dataset import Dataset, IndexedDataset
+from energize.core.stream import Origin
 from energize.ledger.levels import Level, Phased
 
 Made: TypeAlias = "int | array[int]"

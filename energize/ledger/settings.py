@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from energize.costs import ColumnCost, Cost
+from energize.core.costs import ColumnCost, Cost
 from energize.errors import ConfigError
 
 

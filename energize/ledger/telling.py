@@ -9,9 +9,9 @@ from typing import Any, cast
 
 import numpy as np
 
-from energize.arrays import FloatArray, Int64Array
-from energize.blends import reached_in
-from energize.dataset import IndexedDataset
+from energize.core.arrays import FloatArray, Int64Array
+from energize.core.blends import reached_in
+from energize.core.dataset import IndexedDataset
 from energize.ledger.causes import Differing, warnings_of
 from energize.ledger.chance import chance_of, kish
 from energize.ledger.counting import (

@@ -7,10 +7,10 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from energize.arrays import FloatArray
+from energize.core.arrays import FloatArray
+from energize.core.lazy import torch
+from energize.core.ranks import Ranks
 from energize.errors import ConfigError, LoaderError
-from energize.late import torch
-from energize.ranks import Ranks
 
 _LOOK = 0.0005
 """Seconds between two looks whether all ranks have answered."""

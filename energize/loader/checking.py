@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from energize.cursor import State, counter_field
+from energize.core.stream import State, counter_field
 from energize.errors import StateError
 from energize.loader.streams import StreamState
 

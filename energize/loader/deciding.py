@@ -6,6 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from energize.core.lanes import ErrorHandler
+from energize.core.quarantine import Listed
+from energize.core.reading import Failed, Reading, raise_error
+from energize.data.writing import of_machine
 from energize.errors import (
     ConfigError,
     DatasetError,
@@ -14,10 +18,6 @@ from energize.errors import (
     ReturnError,
 )
 from energize.ledger.left_out import LeftOut
-from energize.quarantine import Listed
-from energize.reading import Failed, Reading, raise_error
-from energize.storage.faults import of_machine
-from energize.topology import ErrorHandler
 
 OnError = Callable[[EncoderError], None]
 

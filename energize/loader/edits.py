@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from energize.blends import blend_called, replaced
-from energize.cursor import State, check_agrees, counter_field, state_field
-from energize.dataset import Dataset
+from energize.core.blends import blend_called, replaced
+from energize.core.dataset import Dataset
+from energize.core.moved import Move, moved
+from energize.core.stream import State, check_agrees, counter_field, state_field
 from energize.errors import ConfigError, StateError
-from energize.moved import Move, moved
 
 _LARGEST = 1e300
 """No weight is more."""

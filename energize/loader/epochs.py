@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from energize.arrays import BoolArray, Int64Array
-from energize.cursor import INFINITE, epoch_end
+from energize.core.arrays import BoolArray, Int64Array
+from energize.core.lanes import Lane
+from energize.core.ranks import Ranks
+from energize.core.stream import INFINITE, epoch_end
 from energize.errors import ConfigError, EmptyDatasetError, StateError, nearest
-from energize.ranks import Ranks
-from energize.topology import Lane
 
 UNEVEN = ("pad", "drop", "repeat", "allow")
 

@@ -8,9 +8,9 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from energize.core.reading import Failed, SamplePlace
 from energize.errors import FailureBudgetError
 from energize.ledger.left_out import LeftOut
-from energize.reading import Failed, SamplePlace
 
 _log = logging.getLogger("energize")
 

@@ -10,9 +10,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Generic, Protocol, TypeVar, cast
 
-from energize.cursor import INFINITE, State, counter_field
-from energize.dataset import Dataset, IndexedDataset
-from energize.describing import digest
+from energize.core.dataset import Dataset, IndexedDataset
+from energize.core.description import digest
+from energize.core.lanes import Lane
+from energize.core.ranks import Ranks
+from energize.core.reading import Failed, Reading, log_failure
+from energize.core.restoring import is_endless, without_loops
+from energize.core.stream import INFINITE, State, counter_field
 from energize.errors import ConfigError, EmptyDatasetError, StateError, WeightError
 from energize.ledger.places import Made
 from energize.loader.agreement import Agreement
@@ -29,10 +33,6 @@ from energize.loader.remapping import places_kept
 from energize.loader.settings import LoaderSettings
 from energize.loader.streams import Before, StreamFeed, StreamState, checked_lanes, lanes_in_turn
 from energize.loader.worker import Task
-from energize.ranks import Ranks
-from energize.reading import Failed, Reading, log_failure
-from energize.restoring import is_endless, without_loops
-from energize.topology import Lane
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)

@@ -6,12 +6,12 @@ import struct
 from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
-from energize.blends import FoundBlend, blends_in, chosen_blend
-from energize.cursor import counter_field, state_field
-from energize.dataset import Dataset
+from energize.core.blends import FoundBlend, blends_in, chosen_blend
+from energize.core.checks import checked_whole, real_number
+from energize.core.dataset import Dataset
+from energize.core.stream import counter_field, state_field
 from energize.errors import ConfigError, StateError, WeightError, nearest
 from energize.loader.agreement import Agreement
-from energize.numbers import checked_whole, real_number
 
 _WHAT = "the losses that a policy follows"
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
-from energize.cursor import State
+from energize.core.lanes import WorkerConfig
+from energize.core.lazy import torch
+from energize.core.stream import State
 from energize.errors import ConfigError, StateError
-from energize.late import torch
 from energize.loader.agreement import Agreement
-from energize.topology import WorkerConfig
 
 
 class GlobalStates(ABC):

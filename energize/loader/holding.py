@@ -6,6 +6,8 @@ import os
 import weakref
 from dataclasses import replace
 
+from energize.core.quarantine import path_for_rank
+from energize.core.ranks import Ranks
 from energize.loader.ahead import ReadAhead
 from energize.loader.edits import NOT_EDITED
 from energize.loader.failures import FailureLog
@@ -14,8 +16,6 @@ from energize.loader.pool import WorkerPool
 from energize.loader.settings import LoaderSettings
 from energize.loader.watching import HereWatch
 from energize.loader.worker import Task
-from energize.quarantine import path_for_rank
-from energize.ranks import Ranks
 
 
 class Holding:

@@ -7,17 +7,17 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, Generic, Protocol, TypeVar
 
-from energize.arrays import Int64Array
-from energize.cursor import State
-from energize.dataset import IndexedDataset
+from energize.core.arrays import Int64Array
+from energize.core.dataset import IndexedDataset
+from energize.core.padding import marked
+from energize.core.reading import Reading, read_items
+from energize.core.restoring import position_key
+from energize.core.stream import State
 from energize.loader.ahead import ReadAhead
 from energize.loader.epochs import EpochPlan
 from energize.loader.failures import FailureLog
 from energize.loader.pool import WorkerPool
 from energize.loader.shipping import Fetch, rebuilt
-from energize.padding import marked
-from energize.reading import Reading, read_items
-from energize.restoring import position_key
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)

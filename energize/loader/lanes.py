@@ -8,15 +8,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, TypeVar
 
-from energize.cursor import Cursor, State
-from energize.dataset import Dataset
+from energize.core.dataset import Dataset
+from energize.core.lanes import Lane
+from energize.core.reading import Reading
+from energize.core.stream import Cursor, State
 from energize.ledger.places import NOTHING, Made, flat
 from energize.loader.ahead import ReadAhead
 from energize.loader.failures import FailureLog
 from energize.loader.pool import WorkerPool
 from energize.loader.shipping import Reply, ShippedError, StreamOn, rebuilt
-from energize.reading import Reading
-from energize.topology import Lane
 
 T = TypeVar("T")
 

@@ -11,15 +11,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from energize.dataset import Dataset
+from energize.core.dataset import Dataset
+from energize.core.lanes import WorkerConfig
+from energize.core.quarantine import Entry, files_of, half_line, listed_for, read_entries
+from energize.data.writing import check_path, writing
 from energize.errors import ConfigError, LoaderError
 from energize.loader.deciding import Decisions, decided_by
 from energize.loader.failures import Failure
 from energize.loader.settings import LoaderSettings
-from energize.quarantine import Entry, files_of, half_line, listed_for, read_entries
-from energize.storage.faults import check_path
-from energize.storage.new_files import writing
-from energize.topology import WorkerConfig
 
 _log = logging.getLogger("energize")
 

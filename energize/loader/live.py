@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, cast
 
-from energize.blends import (
+from energize.core.blends import (
     FoundBlend,
     chosen_blend,
     numbers_by_name,
@@ -17,8 +17,11 @@ from energize.blends import (
     slot_after,
     ungrouped,
 )
-from energize.dataset import Dataset
-from energize.describing import digest
+from energize.core.checks import whole_number
+from energize.core.dataset import Dataset
+from energize.core.description import digest
+from energize.core.lanes import WorkerConfig
+from energize.core.ranks import Ranks
 from energize.errors import ConfigError, LoaderError
 from energize.loader.agreement import Agreement
 from energize.loader.deciding import Decisions
@@ -29,9 +32,6 @@ from energize.loader.probing import first_unread_slot
 from energize.loader.settings import LoaderSettings
 from energize.loader.streams import StreamState
 from energize.loader.weights_file import WeightsFile
-from energize.numbers import whole_number
-from energize.ranks import Ranks
-from energize.topology import WorkerConfig
 
 _log = logging.getLogger("energize")
 

@@ -10,10 +10,15 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar, cast
 
-from energize.cursor import State
-from energize.dataset import Dataset
+from energize.core.dataset import Dataset
+from energize.core.lanes import WorkerConfig
+from energize.core.lazy import torch
+from energize.core.pooling import activate
+from energize.core.ranks import Ranks
+from energize.core.reading import log_failure
+from energize.core.restoring import has_place, restore_sample, with_key
+from energize.core.stream import State
 from energize.errors import EmptyDatasetError, LoaderError
-from energize.late import torch
 from energize.loader.agreement import Agreement
 from energize.loader.deciding import ByHandler
 from energize.loader.failures import FailureLog, FailureSummary
@@ -29,11 +34,6 @@ from energize.loader.state import is_of, packed_state, resumed
 from energize.loader.streams import Before
 from energize.loader.watching import HereWatch, Late
 from energize.loader.weights_file import WeightsFile
-from energize.pooling import activate
-from energize.ranks import Ranks
-from energize.reading import log_failure
-from energize.restoring import has_place, restore_sample, with_key
-from energize.topology import WorkerConfig
 
 T = TypeVar("T")
 

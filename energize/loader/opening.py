@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any, TypeVar
 
-from energize.dataset import Dataset
+from energize.core.dataset import Dataset
+from energize.core.ignored import accepted
+from energize.core.lanes import WorkerConfig
 from energize.errors import ConfigError
-from energize.ignored import accepted
 from energize.ledger import Ledger
 from energize.loader.ahead import DEFAULT_BYTES
 from energize.loader.deciding import OnError
 from energize.loader.loader import Loader
 from energize.loader.settings import DEFAULT_TIMEOUT, WATCH_SECONDS, ListPath, LoaderSettings
-from energize.topology import WorkerConfig
 
 T = TypeVar("T")
 
@@ -101,7 +101,7 @@ def get_loader(
     Raises `ConfigError` for a value that cannot be used, and for a config that disagrees with the
     dataset's about the seed.
 
-    >>> from energize.sources.memory import ListSource
+    >>> from energize.data.memory import ListSource
     >>> loader = get_loader(ListSource("abc"))
     >>> list(loader), len(loader)
     (['a', 'b', 'c'], 3)
@@ -139,7 +139,7 @@ class SavableDataLoader(Loader[T]):
     """What `get_loader` makes, by the name that loaders have in Megatron-Energon; it takes the same
     arguments.
 
-    >>> from energize.sources.memory import ListSource
+    >>> from energize.data.memory import ListSource
     >>> list(SavableDataLoader(ListSource("abc"), uneven="drop"))
     ['a', 'b', 'c']
     """
@@ -175,3 +175,7 @@ def configured(dataset: Dataset[T], given: WorkerConfig | None) -> tuple[Dataset
             "dataset with the loader's worker config, or use one seed_offset for both"
         )
     return dataset, config
+
+
+SavableDataLoaderState = dict
+"""A state is plain data: `torch.load(path)` reads it, and JSON can keep it."""

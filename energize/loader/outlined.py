@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from energize.cursor import State, counter_field, state_field
+from energize.core.config import Outline, saved_outline, unpacked
+from energize.core.stream import State, counter_field, state_field
 from energize.loader.streams import StreamState
-from energize.outline import Outline, saved_outline, unpacked
 
 
 def tree_of(state: State) -> Outline:

@@ -5,16 +5,14 @@ from __future__ import annotations
 from contextlib import closing, suppress
 from typing import Any, TypeVar
 
-from energize.blends import FoundBlend, replaced
-from energize.cursor import State
-from energize.dataset import Dataset
+from energize.core.blends import FoundBlend, replaced
+from energize.core.dataset import Dataset, PassingDataset, PassingStream
+from energize.core.lanes import Lane
+from energize.core.reading import Reading
+from energize.core.restoring import is_endless, without_loops
+from energize.core.stream import State, Stream
 from energize.errors import EmptyDatasetError
 from energize.loader.streams import StreamState
-from energize.passing import PassingDataset, PassingStream
-from energize.reading import Reading
-from energize.restoring import is_endless, without_loops
-from energize.streaming import Stream
-from energize.topology import Lane
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)

@@ -9,17 +9,26 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any
 
-from energize.cursor import State, counter_field, state_field
-from energize.dataset import Dataset
+from energize.core.config import outlines, packed
+from energize.core.dataset import Dataset
+from energize.core.lanes import Lane
+from energize.core.moved import (
+    MOST_PARTS,
+    Move,
+    Place,
+    ReadMix,
+    few_parts,
+    moved,
+    places,
+    read_mix,
+)
+from energize.core.reading import Reading
+from energize.core.restoring import is_endless, without_loops
+from energize.core.stream import State, counter_field, state_field
 from energize.errors import StateError
 from energize.loader.edits import Edits
 from energize.loader.outlined import leaf_names, shares_of, weights_of
 from energize.loader.streams import StreamState
-from energize.moved import MOST_PARTS, Move, Place, ReadMix, few_parts, moved, places, read_mix
-from energize.outline import outlines, packed
-from energize.reading import Reading
-from energize.restoring import is_endless, without_loops
-from energize.topology import Lane
 
 _log = logging.getLogger("energize")
 

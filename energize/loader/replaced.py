@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from energize.cursor import State
-from energize.dataset import Dataset
-from energize.describing import digest
+from energize.core.dataset import Dataset
+from energize.core.description import digest
+from energize.core.stream import State
 from energize.errors import StateError
 
 FIELD = "records"

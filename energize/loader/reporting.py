@@ -10,16 +10,16 @@ from typing import Any
 
 from rich.console import Console
 
-from energize.cursor import INFINITE
-from energize.dataset import Dataset
+from energize.core.dataset import Dataset
+from energize.core.lanes import WorkerConfig
+from energize.core.ranks import Ranks
+from energize.core.stream import INFINITE
 from energize.errors import ConfigError
 from energize.ledger import Book, Ledger, Report, Stand
 from energize.loader.agreement import Agreement
 from energize.loader.failures import FailureLog
 from energize.loader.feeds import Feed, Place
 from energize.loader.streams import StreamState
-from energize.ranks import Ranks
-from energize.topology import WorkerConfig
 
 _log = logging.getLogger("energize")
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from energize.cursor import State
-from energize.describing import digest
+from energize.core.checks import whole_number
+from energize.core.description import digest
+from energize.core.limits import limit, over_limit
+from energize.core.stream import State
 from energize.errors import StateError, nearest
-from energize.limits import limit, over_limit
-from energize.numbers import whole_number
 
 VERSION = 4
 

@@ -10,13 +10,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from energize.core.checks import checked_whole
 from energize.errors import ConfigError
 from energize.ledger import Ledger
 from energize.loader.ahead import DEFAULT_BYTES
 from energize.loader.deciding import OnError
 from energize.loader.epochs import checked_uneven
 from energize.loader.watching import Patience
-from energize.numbers import checked_whole
 
 DEFAULT_TIMEOUT = 300.0
 """Seconds: less than the collectives of other ranks wait before they give up (NCCL's 600)."""

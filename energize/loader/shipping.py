@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from energize.cursor import State
+from energize.core.lazy import torch
+from energize.core.stream import State
 from energize.errors import LoaderError
-from energize.late import torch
 from energize.ledger.left_out import LeftOut
 from energize.ledger.places import Made
 from energize.loader.edits import Edits

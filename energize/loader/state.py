@@ -7,14 +7,14 @@ import logging
 from dataclasses import replace
 from typing import Any
 
-from energize.cursor import INFINITE, State, state_field
-from energize.dataset import Dataset
+from energize.core.config import outlines, packed, tree_differences, unpacked
+from energize.core.dataset import Dataset
+from energize.core.stream import INFINITE, State, state_field
 from energize.errors import ConfigError, StateError, StateMismatchError, WeightError, nearest
 from energize.loader.edits import NOT_EDITED, Edits
 from energize.loader.remapping import RemapReport, remapped
 from energize.loader.replaced import kept_records, replaced_sources, told
 from energize.loader.sealing import checked_state, sealed
-from energize.outline import outlines, packed, tree_differences, unpacked
 
 _DIFFERENCES_SHOWN, _DIFFERENCES_FOUND = 20, 1000
 

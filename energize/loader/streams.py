@@ -9,16 +9,16 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeVar
 
-from energize.cursor import State, counter_field, state_field
+from energize.core.config import packed, unpacked
+from energize.core.padding import marked
+from energize.core.ranks import Ranks
+from energize.core.restoring import lane_key
+from energize.core.stream import State, counter_field, state_field
 from energize.errors import ConfigError, LoaderError, StateError
 from energize.ledger.places import NOTHING, Made
 from energize.loader.agreement import Agreement
 from energize.loader.epochs import divisors
 from energize.loader.lanes import HostedLanes
-from energize.outline import packed, unpacked
-from energize.padding import marked
-from energize.ranks import Ranks
-from energize.restoring import lane_key
 
 T = TypeVar("T")
 

@@ -10,12 +10,12 @@ from typing import Any, Protocol
 
 import yaml
 
-from energize.blends import numbers_by_name
+from energize.core.blends import numbers_by_name
+from energize.core.bounded import load_yaml
+from energize.core.checks import checked_whole
+from energize.data.files import LocalFile
 from energize.errors import ConfigError, EnergizeError, WeightError
 from energize.loader.agreement import Agreement
-from energize.numbers import checked_whole
-from energize.storage.bounded import load_yaml
-from energize.storage.files import LocalFile
 
 _LARGEST = 2**16
 """Characters of a file of weights, at most."""

@@ -19,10 +19,13 @@ from typing import Any, cast
 
 import numpy as np
 
-from energize.cursor import Cursor
-from energize.dataset import Dataset, IndexedDataset
+from energize.core.dataset import Dataset, IndexedDataset
+from energize.core.lanes import Lane
+from energize.core.lazy import torch
+from energize.core.pooling import activate
+from energize.core.reading import Failed, Reading, read_items
+from energize.core.stream import Cursor
 from energize.errors import LoaderError
-from energize.late import torch
 from energize.ledger.left_out import LeftOut
 from energize.ledger.places import flat
 from energize.loader.channel import Channel
@@ -33,9 +36,6 @@ from energize.loader.regions import Regions
 from energize.loader.shipping import NOT_STARTED, Reply, Request, Reread, StreamOn, dumps, shipped
 from energize.loader.stacks import StackFile
 from energize.loader.starting import ignore_ctrl_c
-from energize.pooling import activate
-from energize.reading import Failed, Reading, read_items
-from energize.topology import Lane
 
 _LOOK_FOR_TRAINER = 0.5
 """Seconds between two looks whether the trainer is still there."""

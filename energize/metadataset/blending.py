@@ -8,28 +8,26 @@ from fractions import Fraction
 from functools import partial
 from typing import Any
 
-from energize.cache.opening import open_store
-from energize.dataset import INFINITE, Dataset, IndexedDataset
+from energize.core.dataset import Dataset, IndexedDataset
+from energize.core.lanes import WorkerConfig
+from energize.core.samples import CrudeSample
+from energize.core.stream import INFINITE
+from energize.datasets.blend import BlendDataset
+from energize.datasets.item_cost import ItemCost
+from energize.datasets.order import ConcatDataset, RepeatDataset
+from energize.datasets.quota import ComposedDataset, QuotaDataset
 from energize.errors import ConfigError
+from energize.extras.cache import open_store
 from energize.metadataset.leaves import ReadingOrder, typed_samples
 from energize.metadataset.problems import place_noted
 from energize.metadataset.resolving import Blend, Leaf, Node
 from energize.metadataset.shares import PlainPart, leaves_of, plain_parts
 from energize.metadataset.tables import Composed
-from energize.samples.crude import CrudeSample
-from energize.task_encoder.encoder import TaskEncoder
-from energize.task_encoder.folder_code import NO_CODE, LoadingCode
-from energize.task_encoder.hooks import Hook, check_takes
-from energize.task_encoder.level_as import Level
-from energize.task_encoder.packing_as import PackingEncoder
-from energize.task_encoder.pipeline import after_batch
-from energize.topology import WorkerConfig
-from energize.wrappers.blend import BlendDataset
-from energize.wrappers.composed import ComposedDataset
-from energize.wrappers.concat import ConcatDataset
-from energize.wrappers.item_cost import ItemCost
-from energize.wrappers.quota import QuotaDataset
-from energize.wrappers.repeat import RepeatDataset
+from energize.task.build import Level, PackingEncoder
+from energize.task.encoder import TaskEncoder
+from energize.task.hooks import Hook, check_takes
+from energize.task.load import NO_CODE, LoadingCode
+from energize.task.pipeline import after_batch
 
 
 @dataclass(frozen=True)

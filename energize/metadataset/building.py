@@ -9,8 +9,14 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
-from energize.costs import Cost
-from energize.dataset import Dataset
+from energize.core.checks import checked_whole
+from energize.core.costs import Cost
+from energize.core.dataset import Dataset
+from energize.core.lanes import WorkerConfig
+from energize.data.writing import own_errors
+from energize.datasets.item_cost import ItemCost
+from energize.datasets.order import ConcatDataset, EpochizeDataset, LimitDataset
+from energize.datasets.stages import StagedDataset
 from energize.errors import ConfigError
 from energize.metadataset.asked import asked_for
 from energize.metadataset.blending import Mixer, ends
@@ -19,22 +25,12 @@ from energize.metadataset.leaves import STORED, ReadingOrder
 from energize.metadataset.problems import place_noted
 from energize.metadataset.resolving import Blend, Leaf, Node, Staged, not_staged, resolve
 from energize.metadataset.shares import leaves_of
-from energize.numbers import checked_whole
-from energize.order.stages.faults import stage_label
-from energize.order.stages.plan import Stage, StagePlan
-from energize.storage.faults import own_errors
-from energize.task_encoder.decoding_as import decoding_as
-from energize.task_encoder.encoder import DefaultTaskEncoder, TaskEncoder
-from energize.task_encoder.folder_code import loading_code
-from energize.task_encoder.hooks import builds
-from energize.task_encoder.level_as import Level
-from energize.task_encoder.pipeline import check_encoder
-from energize.topology import WorkerConfig
-from energize.wrappers.concat import ConcatDataset
-from energize.wrappers.epochize import EpochizeDataset
-from energize.wrappers.item_cost import ItemCost
-from energize.wrappers.limit import LimitDataset
-from energize.wrappers.staged import StagedDataset
+from energize.order.stages import Stage, StagePlan, stage_label
+from energize.task.build import Level, decoding_as
+from energize.task.encoder import DefaultTaskEncoder, TaskEncoder
+from energize.task.hooks import builds
+from energize.task.load import loading_code
+from energize.task.pipeline import check_encoder
 
 T_batch = TypeVar("T_batch")
 

@@ -6,14 +6,14 @@ import os
 from collections.abc import Mapping
 from typing import Any, cast
 
-from energize.dataset import Dataset
+from energize.core.dataset import Dataset
+from energize.core.lanes import WorkerConfig
 from energize.errors import ConfigError
 from energize.metadataset.blending import Mixer
 from energize.metadataset.loader import load_dataset
 from energize.metadataset.loader_interface import LoadedDatasetList
 from energize.metadataset.nodes import Blend, Leaf, Staged
-from energize.task_encoder.pipeline import check_encoder
-from energize.topology import WorkerConfig
+from energize.task.pipeline import check_encoder
 
 GivenMix = str | os.PathLike[str] | Mapping[str, Any] | Leaf | Blend | Staged
 

@@ -6,8 +6,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
+from energize.core.limits import limit, over_limit
 from energize.errors import ConfigError, nearest
-from energize.limits import limit, over_limit
 from energize.metadataset.grammar import (
     NODE,
     OLDER,

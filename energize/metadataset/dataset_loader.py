@@ -10,12 +10,17 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any, cast
 
-from energize.cache.opening import open_store
-from energize.dataset_config import get_dataset_from_config
-from energize.epathlib import EPath
+from energize.core.lanes import WorkerConfig
+from energize.data.join import JoinedSource, write_matches
+from energize.data.source import Subset
+from energize.energon.factories import (
+    BaseCoreDatasetFactory,
+    JoinedWebdatasetFactory,
+    get_dataset_from_config,
+)
 from energize.errors import ConfigError
-from energize.flavors.base_dataset import BaseCoreDatasetFactory
-from energize.flavors.webdataset.joined_webdataset import JoinedWebdatasetFactory
+from energize.extras.cache import open_store
+from energize.extras.paths import EPath
 from energize.metadataset.inheriting import combined_multiplier
 from energize.metadataset.joiners import joining_function
 from energize.metadataset.keys import Spec
@@ -33,9 +38,6 @@ from energize.metadataset.resolving import not_staged, resolve
 from energize.metadataset.shares import asked_shares
 from energize.metadataset.stores import FILESYSTEM
 from energize.order import Schedule
-from energize.sources.joined import JoinedSource, write_matches
-from energize.sources.subset import Subset
-from energize.topology import WorkerConfig
 
 _NOT_TOLD = (
     "get_datasets tells weights, or repetitions, of single datasets, and this mix needs more: {}; "

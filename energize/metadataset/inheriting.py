@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from energize.data.source import Subset, nested
 from energize.metadataset.keys import Spec
 from energize.metadataset.nodes import Leaf, Node, Staged
-from energize.sources.subset import Subset, nested
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,10 +7,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from energize.core.samples import Sample, is_own_module, sample_type_named
 from energize.errors import ConfigError, MetadatasetError, UntrustedCodeError, nearest
 from energize.metadataset.problems import place_noted, shown
-from energize.samples.registry import is_own_module, sample_type_named
-from energize.samples.sample import Sample
 
 _NAMES = ("__class__", "__function__")
 _EXPECTED = (

@@ -15,6 +15,8 @@ from typing import Annotated, Any, Final
 
 from pydantic import PlainValidator, WithJsonSchema
 
+from energize.data.join import NONMATCH
+from energize.datasets.quota import SAMPLING_METHODS
 from energize.errors import ConfigError
 from energize.metadataset.property_keys import (
     WEIGHTS_SCHEMA,
@@ -40,11 +42,9 @@ from energize.metadataset.values import (
     UnitKey,
     Whole,
 )
-from energize.order.arrangement import SCHEMES
-from energize.order.ends import STOP_RULES
-from energize.order.epochs.quotas import Quota
-from energize.sources.joined import NONMATCH
-from energize.wrappers.quota import SAMPLING_METHODS
+from energize.order.quota import Quota
+from energize.order.timeline import STOP_RULES
+from energize.order.windows import SCHEMES
 
 ENERGIZE: Final = "energize"
 ENERGON: Final = "megatron.energon"

@@ -6,24 +6,21 @@ import logging
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
-from energize.dataset import Dataset
+from energize.core.dataset import Dataset
+from energize.core.samples import CrudeSample
+from energize.data.join import JoinedSource
+from energize.data.jsonl import JsonlSource
+from energize.data.selection import PropertySource
+from energize.data.webdataset import WebdatasetSource
+from energize.datasets.order import ShuffleDataset
+from energize.datasets.transform import MapDataset, SampleWeightDataset
 from energize.errors import ConfigError
 from energize.metadataset.inheriting import combined_multiplier
 from energize.metadataset.joiners import joining_function
 from energize.metadataset.nodes import JoinedLeaf, Leaf
 from energize.metadataset.problems import place_noted
-from energize.samples.crude import CrudeSample
-from energize.sources.joined import JoinedSource
-from energize.sources.jsonl import JsonlSource
-from energize.sources.property_source import PropertySource
-from energize.sources.webdataset import WebdatasetSource
-from energize.task_encoder.decoding import SampleDecoder
-from energize.task_encoder.folder_code import NO_CODE, LoadingCode
-from energize.task_encoder.joined_loading import JoinLoader
-from energize.task_encoder.loading import SampleLoader
-from energize.wrappers.map import MapDataset
-from energize.wrappers.sample_weight import SampleWeightDataset
-from energize.wrappers.shuffle import ShuffleDataset
+from energize.task.decode import SampleDecoder
+from energize.task.load import NO_CODE, JoinLoader, LoadingCode, SampleLoader
 
 _BY_QUOTA = (
     "says in which order a dataset is read, but here a quota does: each pass over it is in a "

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from energize.data.writing import own_errors
+from energize.energon.factories import EnergonDatasetType, get_dataset_type
 from energize.errors import ConfigError, DatasetNotFoundError, NotPreparedError
-from energize.flavors.webdataset.metadata import EnergonDatasetType, get_dataset_type
 from energize.metadataset.dataset_loader import DatasetLoader
 from energize.metadataset.loader_interface import (
     DatasetLoaderInterface,
@@ -16,7 +17,6 @@ from energize.metadataset.loader_interface import (
 )
 from energize.metadataset.metadataset import Metadataset, MetadatasetV2
 from energize.metadataset.reading import MetadatasetFile, given, read_metadataset
-from energize.storage.faults import own_errors
 
 
 @own_errors

@@ -9,12 +9,12 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from energize.cache.base import FileStore
-from energize.edataclass import edataclass
-from energize.epathlib import EPath
-from energize.flavors.base_dataset import BaseCoreDatasetFactory
-from energize.sources.subset import Subset
-from energize.topology import WorkerConfig
+from energize.core.lanes import WorkerConfig
+from energize.data.source import Subset
+from energize.energon.factories import BaseCoreDatasetFactory
+from energize.energon.names import edataclass
+from energize.extras.cache import FileStore
+from energize.extras.paths import EPath
 
 
 class DatasetBlendMode(Enum):

@@ -15,17 +15,12 @@ from typing import Any
 
 import yaml
 
+from energize.core.bounded import INSIDE_ITSELF, SafeLoader, check_yaml, read_bounded
+from energize.core.limits import limit, over_limit
+from energize.data.writing import remedy
 from energize.errors import ConfigError
-from energize.limits import limit, over_limit
 from energize.metadataset.problems import Problem, check_few, cut, shown
 from energize.metadataset.variables import expanded
-from energize.storage.bounded import (
-    INSIDE_ITSELF,
-    SafeLoader,
-    check_yaml,
-    read_bounded,
-)
-from energize.storage.faults import remedy
 
 KeyPath = tuple[str | int, ...]
 """The way from the root of a document to a value: keys of mappings and indices of lists."""

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from energize.data.join import remove_matches, write_matches
 from energize.errors import ConfigError
 from energize.metadataset.dataset_loader import LoadedNodes, joins_of, whole_join
 from energize.metadataset.keys import Spec
@@ -14,7 +15,6 @@ from energize.metadataset.located import Located
 from energize.metadataset.nodes import Node, Staged
 from energize.metadataset.reading import MetadatasetFile
 from energize.metadataset.resolving import resolve
-from energize.sources.joined import remove_matches, write_matches
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ from typing import Any
 from energize.metadataset.keys import Home, Spec
 from energize.metadataset.nodes import Leaf, Node
 from energize.metadataset.table import Key, keys_of
-from energize.order.arrangement import WEIGHTLESS
-from energize.order.epochs.quotas import Quota
+from energize.order.quota import Quota
+from energize.order.windows import WEIGHTLESS
 
 EPOCHIZED = "blend_epochized"
 

@@ -9,17 +9,16 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from energize.core.samples import CrudeSample, sample_type_named
+from energize.data.nv_meta import CRUDE, DatasetConfig, read_dataset_yaml
+from energize.data.selection import Selection
+from energize.data.source import Subset
 from energize.metadataset.joiners import Joiner, joined_type
 from energize.metadataset.problems import place_noted
 from energize.metadataset.tables import Composed, Levelled, Packed
 from energize.order import Schedule
-from energize.order.epochs.quotas import Quota
-from energize.order.stages.plan import StagePlan
-from energize.samples.crude import CrudeSample
-from energize.samples.registry import sample_type_named
-from energize.sources.selections import Selection
-from energize.sources.subset import Subset
-from energize.storage.nv_meta import CRUDE, DatasetConfig, read_dataset_yaml
+from energize.order.quota import Quota
+from energize.order.stages import StagePlan
 
 JSONL = ".jsonl"
 

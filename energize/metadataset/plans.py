@@ -9,7 +9,7 @@ from energize.errors import ConfigError
 from energize.metadataset.keys import Spec
 from energize.metadataset.located import KeyPath, Located
 from energize.metadataset.problems import MOST_PROBLEMS, Problem
-from energize.order.stages.plan import Stage, StagePlan
+from energize.order.stages import Stage, StagePlan
 
 DEFAULT = "default"
 """The name of the stage that fills the steps before the first one."""

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from energize.data.selection import OTHERS, Selection, selections
 from energize.errors import ColumnError, EnergizeError, nearest
 from energize.metadataset.keys import Spec
 from energize.metadataset.leaves import source_of
@@ -14,8 +15,7 @@ from energize.metadataset.plans import FaultyError
 from energize.metadataset.problems import Problem, shown
 from energize.metadataset.property_keys import SUBFLAVORS
 from energize.metadataset.tables import ScheduleTable
-from energize.order.arrangement import WEIGHTLESS
-from energize.sources.selections import OTHERS, Selection, selections
+from energize.order.windows import WEIGHTLESS
 
 _OPTIONS = ("scheme", "block_size")
 

@@ -10,6 +10,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from energize.data.source import nested
+from energize.data.writing import exists
 from energize.errors import ConfigError, DatasetNotFoundError, MetadatasetError, nearest
 from energize.metadataset.inheriting import Inherited, all_weighed
 from energize.metadataset.keys import Spec
@@ -23,9 +25,7 @@ from energize.metadataset.reading import STAGE_FILE, MetadatasetFile, given, loa
 from energize.metadataset.resolving_joins import joined_leaf
 from energize.metadataset.stores import resolved_store
 from energize.metadataset.tables import ScheduleTable
-from energize.order.stages.plan import Stage
-from energize.sources.subset import nested
-from energize.storage.faults import exists
+from energize.order.stages import Stage
 
 __all__ = [
     "Blend",

@@ -14,10 +14,9 @@ from energize.metadataset.leaves import source_of
 from energize.metadataset.nodes import Blend, JoinedLeaf, Leaf, Node, Staged
 from energize.metadataset.problems import place_noted
 from energize.order import Schedule
-from energize.order.arrangement import WEIGHTLESS
-from energize.order.epochs.quotas import Quota, epoch_counts
-from energize.order.shares import limited, tempered
-from energize.order.weights import checked_weight
+from energize.order.quota import Quota, epoch_counts
+from energize.order.weights import checked_weight, limited, tempered
+from energize.order.windows import WEIGHTLESS
 
 _log = logging.getLogger("energize")
 

@@ -6,9 +6,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from energize.data.source import Subset
 from energize.errors import ConfigError
 from energize.metadataset.problems import shown
-from energize.sources.subset import Subset
 
 _PERCENT = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*%\s*")
 _EXPECTED = (

@@ -8,15 +8,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
+from energize.datasets.item_cost import ItemCost
 from energize.errors import ConfigError
 from energize.metadataset.table import OneOf, Table, key
 from energize.metadataset.values import Flag, Names, Points, Positive, Sizes, Text
 from energize.order import Schedule
-from energize.order.epochs.composition import BATCHING_METHODS
-from energize.order.schedule import CHANGES, INTERPOLATIONS
+from energize.order.quota import BATCHING_METHODS
+from energize.order.weights import CHANGES, INTERPOLATIONS
 from energize.packing.packer import METHODS, Packer
-from energize.task_encoder.level_as import Level
-from energize.wrappers.item_cost import ItemCost
+from energize.task.build import Level
 
 TABLE: Final = "table"
 """What has these keys."""

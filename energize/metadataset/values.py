@@ -8,14 +8,14 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, PlainValidator, WithJsonSchema
 
+from energize.data.source import Subset
+from energize.datasets.item_cost import ItemCost
 from energize.errors import ConfigError
 from energize.metadataset.joiners import JOINER_SCHEMA, joiner_of
 from energize.metadataset.problems import shown
 from energize.metadataset.subsets import SUBSET_SCHEMA, subset_of
 from energize.order import Schedule
-from energize.order.epochs.quotas import Quota, epoch_size_in_samples
-from energize.sources.subset import Subset
-from energize.wrappers.item_cost import ItemCost
+from energize.order.quota import Quota, epoch_size_in_samples
 
 _STEP = r"[0-9][0-9_]*"
 _LONGEST_STEP = 18

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from energize.core.checks import checked_whole
 from energize.errors import ConfigError, StateError
 from energize.mixing.policy import (
     checked_floor,
@@ -17,7 +18,6 @@ from energize.mixing.policy import (
     is_finite,
     numbers_of,
 )
-from energize.numbers import checked_whole
 
 _MOST_POINTS = 64
 """Points of a curve that are kept; when there are more, every second one."""

@@ -6,8 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+from energize.core.checks import real_number
 from energize.errors import ConfigError, StateError
-from energize.numbers import real_number
 
 _LARGEST = 1e300
 """No sum of losses comes near it."""

@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from energize.arrays import FloatArray, Int64Array
+from energize.core.arrays import FloatArray, Int64Array
+from energize.core.checks import checked_whole
 from energize.errors import ConfigError
-from energize.numbers import checked_whole
 from energize.packing.fitting import best_fit
 from energize.packing.sizes import (
     Capacity,

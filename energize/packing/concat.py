@@ -6,11 +6,10 @@ from collections.abc import Callable, Sequence
 from itertools import accumulate, chain
 from typing import Any, TypeVar, overload
 
+from energize.core.lazy import torch
+from energize.core.loss_weights import OWN, WEIGHT, WEIGHTS, joined_weights
+from energize.core.samples import build, fields_of, is_record
 from energize.errors import ConfigError, nearest
-from energize.late import torch
-from energize.sample_weights.batches import joined_weights
-from energize.sample_weights.places import OWN, WEIGHT, WEIGHTS
-from energize.samples.structure import build, fields_of, is_record
 
 T = TypeVar("T")
 

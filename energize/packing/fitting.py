@@ -6,7 +6,7 @@ from bisect import bisect_left, insort
 
 import numpy as np
 
-from energize.arrays import Int64Array
+from energize.core.arrays import Int64Array
 from energize.packing.rooms import RoomTree
 from energize.packing.sizes import Capacity, Lengths, checked_lengths, in_order_of_arrival
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from energize.core.samples import fields_of, is_record
 from energize.errors import ConfigError, nearest
-from energize.samples.structure import fields_of, is_record
 
 
 def said_of(sample: Any, says: Callable[[Any], Any] | str, called: str, owner: str) -> Any:

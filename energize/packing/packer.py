@@ -9,9 +9,9 @@ from typing import Any, Literal, TypeAlias, TypeVar
 
 import numpy as np
 
-from energize.arrays import Int64Array
+from energize.core.arrays import Int64Array
+from energize.core.checks import real_number, whole_number
 from energize.errors import ConfigError, SampleError, nearest
-from energize.numbers import real_number, whole_number
 from energize.packing.balancing import balanced
 from energize.packing.fitting import best_fit, first_fit
 from energize.packing.lengths import named, said_of

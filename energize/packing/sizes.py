@@ -7,9 +7,9 @@ from typing import TypeAlias
 
 import numpy as np
 
-from energize.arrays import FloatArray, Int64Array
+from energize.core.arrays import FloatArray, Int64Array
+from energize.core.checks import checked_whole
 from energize.errors import ConfigError
-from energize.numbers import checked_whole
 
 Lengths: TypeAlias = Sequence[int] | Sequence[Sequence[int]] | Int64Array
 """A length for each sample; or a row of them, one for each of several capacities."""

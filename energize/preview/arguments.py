@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from energize.dataset import Dataset, IndexedDataset
+from energize.core.checks import checked_whole
+from energize.core.dataset import Dataset, IndexedDataset
 from energize.errors import ConfigError, NotIndexedError
-from energize.numbers import checked_whole
 
 _FARTHEST = 2**62
 """Positions of samples below it fit in int64 with all that is computed from them."""

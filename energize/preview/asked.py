@@ -8,20 +8,19 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, cast
 
-from energize.compat.data_stages.building import stage_node
-from energize.compat.data_stages.reading import is_stage_file, read_stages
-from energize.dataset import IndexedDataset
+from energize.compat.stage_files import is_stage_file, read_stages, stage_node
+from energize.core.dataset import IndexedDataset
+from energize.core.lanes import WorkerConfig
+from energize.data.join import JoinedSource
+from energize.data.selection import PropertySource
+from energize.data.source import Source
+from energize.datasets.stages import StagedDataset
 from energize.metadataset import Blend, Leaf, Node, Staged, resolve
 from energize.metadataset.building import get_train_dataset, get_val_dataset
 from energize.metadataset.nodes import JoinedLeaf
 from energize.metadataset.shares import leaves_of
-from energize.order.schedule import Schedule
-from energize.sources.base import Source
-from energize.sources.joined import JoinedSource
-from energize.sources.property_source import PropertySource
-from energize.task_encoder.encoder import DefaultTaskEncoder
-from energize.topology import WorkerConfig
-from energize.wrappers.staged import StagedDataset
+from energize.order.weights import Schedule
+from energize.task.encoder import DefaultTaskEncoder
 
 
 @dataclass(frozen=True, slots=True)

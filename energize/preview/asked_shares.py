@@ -11,15 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from energize.arrays import FloatArray, Int64Array
-from energize.costs import ColumnCost
-from energize.dataset import IndexedDataset
+from energize.core.arrays import FloatArray, Int64Array
+from energize.core.costs import ColumnCost
+from energize.core.dataset import IndexedDataset, indexed_inputs
+from energize.datasets.advanced import AdvancedDataset
+from energize.datasets.blend import BlendDataset
+from energize.datasets.quota import QuotaDataset
+from energize.datasets.stages import StagedDataset
 from energize.preview.units import measure_of
-from energize.wrappers.advanced import AdvancedDataset
-from energize.wrappers.blend import BlendDataset
-from energize.wrappers.quota import QuotaDataset
-from energize.wrappers.routed import indexed_inputs
-from energize.wrappers.staged import StagedDataset
 
 _ITEMS = 64
 """Of batches, over which their mean size is taken."""

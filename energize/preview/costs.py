@@ -7,13 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from energize.arrays import FloatArray
-from energize.costs import ColumnCost
-from energize.dataset import IndexedDataset
-from energize.sources.base import Source
-from energize.wrappers.blend import BlendDataset
-from energize.wrappers.routed import indexed_inputs
-from energize.wrappers.staged import StagedDataset
+from energize.core.arrays import FloatArray
+from energize.core.costs import ColumnCost
+from energize.core.dataset import IndexedDataset, indexed_inputs
+from energize.data.source import Source
+from energize.datasets.blend import BlendDataset
+from energize.datasets.stages import StagedDataset
 
 _AT_ONCE = 2**20
 

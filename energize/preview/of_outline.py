@@ -5,21 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from energize.arrays import Int64Array
-from energize.dataset import IndexedDataset
+from energize.core.arrays import Int64Array
+from energize.core.config import Outline
+from energize.core.dataset import IndexedDataset
+from energize.core.reading import Failed
+from energize.data.source import Source
+from energize.datasets.batch import BatchDataset
+from energize.datasets.blend import BlendDataset
+from energize.datasets.order import ConcatDataset, LimitDataset, RepeatDataset, ShuffleDataset
+from energize.datasets.stages import StagedDataset
 from energize.errors import EnergizeError, StateError
-from energize.order.stages.plan import Stage, StagePlan
-from energize.order.varying import weight_as_described
-from energize.outline import Outline
-from energize.reading import Failed
-from energize.sources.base import Source
-from energize.wrappers.batch import BatchDataset
-from energize.wrappers.blend import BlendDataset
-from energize.wrappers.concat import ConcatDataset
-from energize.wrappers.limit import LimitDataset
-from energize.wrappers.repeat import RepeatDataset
-from energize.wrappers.shuffle import ShuffleDataset
-from energize.wrappers.staged import StagedDataset
+from energize.order.stages import Stage, StagePlan
+from energize.order.weights import weight_as_described
 
 
 class OutlinedSource(Source[None]):

@@ -8,16 +8,16 @@ from typing import Any
 
 import numpy as np
 
-from energize.arrays import Int64Array, rows_by_value
-from energize.dataset import Dataset, IndexedDataset
-from energize.numbers import checked_whole
+from energize.core.arrays import Int64Array, rows_by_value
+from energize.core.checks import checked_whole
+from energize.core.dataset import Dataset, IndexedDataset
+from energize.core.refs import Refs
+from energize.data.join import JoinedSource
+from energize.data.naming import source_labels
+from energize.data.selection import PropertySource
+from energize.data.source import Source
+from energize.data.webdataset import WebdatasetSource
 from energize.preview.arguments import checked_steps, indexed
-from energize.refs import Refs
-from energize.sources.base import Source
-from energize.sources.joined import JoinedSource
-from energize.sources.naming import source_labels
-from energize.sources.property_source import PropertySource
-from energize.sources.webdataset import WebdatasetSource
 
 _SAMPLES_AT_ONCE = 2**14
 

@@ -6,19 +6,15 @@ from bisect import bisect_right
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from energize.dataset import INFINITE, IndexedDataset
-from energize.describing import digest
-from energize.sources.base import Source
-from energize.wrappers.advanced import AdvancedDataset
-from energize.wrappers.batch import BatchDataset
-from energize.wrappers.composed import ComposedDataset, ComposedSamples
-from energize.wrappers.level import LevelDataset
-from energize.wrappers.limit import LimitDataset
-from energize.wrappers.quota import QuotaDataset
-from energize.wrappers.repeat import RepeatDataset
-from energize.wrappers.routed import indexed_inputs
-from energize.wrappers.shuffle import ShuffleDataset
-from energize.wrappers.staged import StagedDataset
+from energize.core.dataset import IndexedDataset, indexed_inputs
+from energize.core.description import digest
+from energize.core.stream import INFINITE
+from energize.data.source import Source
+from energize.datasets.advanced import AdvancedDataset
+from energize.datasets.batch import BatchDataset, LevelDataset
+from energize.datasets.order import LimitDataset, RepeatDataset, ShuffleDataset
+from energize.datasets.quota import ComposedDataset, ComposedSamples, QuotaDataset
+from energize.datasets.stages import StagedDataset
 
 Bounds = tuple[int, int]
 """The first so many samples that are read of a source all differ; of more than so many, some have

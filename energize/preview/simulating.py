@@ -8,16 +8,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from energize.arrays import FloatArray, Int64Array
-from energize.dataset import Dataset, IndexedDataset
-from energize.numbers import checked_whole
+from energize.core.arrays import FloatArray, Int64Array
+from energize.core.checks import checked_whole
+from energize.core.dataset import Dataset, IndexedDataset
+from energize.data.naming import source_labels
+from energize.datasets.stages import StagedDataset
 from energize.preview.arguments import checked_steps, indexed
 from energize.preview.asked_shares import asked_between
 from energize.preview.costs import Spending
 from energize.preview.repeats import first_repeats
 from energize.preview.units import measure_of, weighed_in
-from energize.sources.naming import source_labels
-from energize.wrappers.staged import StagedDataset
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from energize.costs import ColumnCost
-from energize.dataset import Dataset
-from energize.wrappers.batch import BatchDataset
-from energize.wrappers.blend import BlendDataset
+from energize.core.costs import ColumnCost
+from energize.core.dataset import Dataset
+from energize.datasets.batch import BatchDataset
+from energize.datasets.blend import BlendDataset
 
 SAMPLES, BATCHES = "samples", "whole batches"
 

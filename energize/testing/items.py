@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from energize.late import torch
+from energize.core.lazy import torch
 
 __all__ = ["fingerprint", "same_item"]
 

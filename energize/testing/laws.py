@@ -22,11 +22,11 @@ from typing import Any
 
 import numpy as np
 
-from energize.cursor import Origin, State
-from energize.dataset import INFINITE, Dataset, IndexedDataset
-from energize.refs import Refs
+from energize.core.dataset import Dataset, IndexedDataset
+from energize.core.lanes import SINGLE_LANE, Lane
+from energize.core.refs import Refs
+from energize.core.stream import INFINITE, Origin, State
 from energize.testing.items import fingerprint
-from energize.topology import SINGLE_LANE, Lane
 
 __all__ = [
     "check_determinism",

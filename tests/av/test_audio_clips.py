@@ -10,8 +10,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from energize.av import AVDecoder, get_clips_uniform
 from energize.errors import DecodeError
+from energize.extras.av import AVDecoder, get_clips_uniform
 from tests.support.videos import sound, tone, video, wav
 
 LOSSLESS = {

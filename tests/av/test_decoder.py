@@ -10,9 +10,8 @@ import sys
 import av
 import pytest
 
-from energize.av import AVData, AVDecoder, AVMetadata
-from energize.av.parts import AVWebdatasetDecoder
 from energize.errors import ConfigError, DecodeError
+from energize.extras.av import AVData, AVDecoder, AVMetadata, AVWebdatasetDecoder
 from tests.support.images import encoded, picture
 from tests.support.videos import CONTAINERS, numbers_of, sound, video, wav
 

@@ -21,7 +21,7 @@ from energize import (
     prepare,
     write_shards,
 )
-from energize.av import AVDecoder, get_single_frames_uniform
+from energize.extras.av import AVDecoder, get_single_frames_uniform
 from tests.support.videos import numbers_of, video
 
 

@@ -13,8 +13,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from energize.av import AVDecoder, get_clips_uniform, get_single_frames_uniform
 from energize.errors import ConfigError, DecodeError
+from energize.extras.av import AVDecoder, get_clips_uniform, get_single_frames_uniform
 from tests.support.videos import CONTAINERS, HEIGHT, WIDTH, numbers_of, video
 
 FRAMES = 60

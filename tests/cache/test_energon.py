@@ -5,14 +5,14 @@ import shutil
 
 import pytest
 
-from energize.cache import (
+from energize.extras.cache import (
     JsonlFileStore,
     PrimaryFileStore,
     SystemFileStore,
     WebdatasetFileStore,
 )
-from energize.prepare import prepare
-from energize.prepare.jsonl import prepare_jsonl
+from energize.preparation import prepare
+from energize.preparation.jsonl import prepare_jsonl
 from tests.support.energon import run_energon
 from tests.support.tars import unprepared
 
@@ -71,7 +71,7 @@ from megatron.energon.source_info import SourceInfo
 
 OUR_IMPORTS = """
 from energize.cache import FileStore, FileStoreCachePool
-from energize.samples.source_info import SourceInfo
+from energize.core.samples import SourceInfo
 """
 
 

@@ -18,9 +18,9 @@ from energize import (
     get_loader,
     get_train_dataset,
 )
-from energize.cache import FileStoreCachePool, NoCachePool, active_pool
-from energize.prepare import prepare
-from energize.prepare.jsonl import prepare_jsonl
+from energize.extras.cache import FileStoreCachePool, NoCachePool, active_pool
+from energize.preparation import prepare
+from energize.preparation.jsonl import prepare_jsonl
 from tests.support.tars import write_tar
 
 COUNT = 24

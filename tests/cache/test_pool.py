@@ -16,22 +16,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from energize.cache import (
+from energize.core.pooling import activate
+from energize.core.samples import SourceInfo, TextSample
+from energize.errors import ConfigError, DataError, LoaderError
+from energize.extras.cache import (
     DecodeFileStore,
     DirectLazy,
+    Fetcher,
     FileStore,
     FileStoreCachePool,
     MockLazy,
     NoCachePool,
     PrimaryFileStore,
     SystemFileStore,
-    activate,
     active_pool,
 )
-from energize.cache.fetching import Fetcher
-from energize.errors import ConfigError, DataError, LoaderError
-from energize.samples.source_info import SourceInfo
-from energize.samples.text import TextSample
 
 
 class Upper:

@@ -9,14 +9,7 @@ import threading
 
 import pytest
 
-from energize.cache import (
-    DecodeFileStore,
-    JsonlFileStore,
-    PrimaryFileStore,
-    SystemFileStore,
-    WebdatasetFileStore,
-    open_store,
-)
+from energize.core.samples import TextSample
 from energize.errors import (
     ConfigError,
     DataError,
@@ -26,10 +19,17 @@ from energize.errors import (
     NotPreparedError,
     ShardError,
 )
-from energize.prepare import prepare
-from energize.prepare.jsonl import prepare_jsonl
-from energize.samples.text import TextSample
-from energize.task_encoder.decoding import SampleDecoder
+from energize.extras.cache import (
+    DecodeFileStore,
+    JsonlFileStore,
+    PrimaryFileStore,
+    SystemFileStore,
+    WebdatasetFileStore,
+    open_store,
+)
+from energize.preparation import prepare
+from energize.preparation.jsonl import prepare_jsonl
+from energize.task.decode import SampleDecoder
 from tests.support.shards import packed
 from tests.support.tars import unprepared, write_tar
 

@@ -7,8 +7,8 @@ import pytest
 from PIL import Image
 
 from energize import WebdatasetSource, prepare, write_shards
-from energize.prepare.jsonl import prepare_jsonl
-from energize.storage.columns import COLUMNS_FOLDER, read_columns
+from energize.data.columns import COLUMNS_FOLDER, read_columns
+from energize.preparation.jsonl import prepare_jsonl
 from tests.cli.commands import program, run
 from tests.support.columns import revalued
 

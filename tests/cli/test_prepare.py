@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from energize.cli.main import app
-from energize.storage.nv_meta import read_dataset_yaml, read_info, read_splits
+from energize.data.nv_meta import read_dataset_yaml, read_info, read_splits
 from tests.support.tars import contents, samples, unprepared, write_tar
 from tests.support.terminal import Terminal
 

@@ -9,11 +9,11 @@ import pytest
 import yaml
 from PIL import Image
 
-from energize.cache import WebdatasetFileStore
 from energize.cli.asking import numbered_types
-from energize.prepare.fields import SAMPLE_TYPE_NAMES
-from energize.sources.webdataset import WebdatasetSource
-from energize.storage.nv_meta import read_dataset_yaml, read_info, read_splits
+from energize.data.nv_meta import read_dataset_yaml, read_info, read_splits
+from energize.data.webdataset import WebdatasetSource
+from energize.extras.cache import WebdatasetFileStore
+from energize.preparation.fields import SAMPLE_TYPE_NAMES
 from tests.cli.commands import program, run
 from tests.support.energon import run_energon
 from tests.support.prepared import image_bytes

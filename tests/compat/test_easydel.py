@@ -16,14 +16,10 @@ from energize import (
     WeightError,
     get_loader,
 )
-from energize.compat.easydel import (
-    MixedShardedSource,
-    WeightSchedulePoint,
-    WeightScheduler,
-    block_mixture_interleave,
-)
+from energize.compat.easydel import MixedShardedSource, block_mixture_interleave
+from energize.core.lanes import WorkerConfig
+from energize.order.weights import WeightSchedulePoint, WeightScheduler
 from energize.testing import check_laws, check_resume
-from energize.topology import WorkerConfig
 from tests.support.rows import Stream
 
 

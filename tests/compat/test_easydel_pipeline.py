@@ -27,10 +27,10 @@ from energize.compat.easydel import (
     PipelineConfig,
     TextDatasetInform,
     TokenizerConfig,
-    WeightSchedulePoint,
     build_dataset,
 )
-from energize.dataset import Dataset
+from energize.core.dataset import Dataset
+from energize.order.weights import WeightSchedulePoint
 from tests.support.rows import texts, write_lines, write_parquet
 
 

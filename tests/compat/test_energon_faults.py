@@ -33,11 +33,11 @@ from energize import (
     get_loader,
     get_savable_loader,
     get_train_dataset,
-    ignored,
     log_exception,
     prepare,
     stateless,
 )
+from energize.core import ignored
 from energize.errors import PrepareError, SubstitutionError
 from energize.loader import Loader
 from tests.support.joining import keys, texts

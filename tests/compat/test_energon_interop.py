@@ -6,9 +6,9 @@ import tarfile
 
 import pytest
 
-from energize.prepare import prepare
-from energize.sources.webdataset import WebdatasetSource
-from energize.storage.nv_meta import read_dataset_yaml, read_info, read_splits
+from energize.data.nv_meta import read_dataset_yaml, read_info, read_splits
+from energize.data.webdataset import WebdatasetSource
+from energize.preparation import prepare
 from tests.support.energon import run_energon
 from tests.support.tars import write_tar
 

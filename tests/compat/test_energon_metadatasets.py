@@ -9,8 +9,8 @@ import pytest
 import yaml
 
 from energize import get_train_dataset, get_val_dataset, load_dataset
+from energize.core.lanes import WorkerConfig
 from energize.metadataset import DatasetBlendMode
-from energize.topology import WorkerConfig
 from tests.support.energon import run_energon
 from tests.support.joining import keys, texts
 

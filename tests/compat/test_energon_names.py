@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import energize
-from energize.ignored import IGNORED
+from energize.core.ignored import IGNORED
 from tests.support.energon import run_energon
 from tests.support.energon_names import DIFFERENT, MODULES, PASSED_ON, PATHS, ROOT, VERSION
 

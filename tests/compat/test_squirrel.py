@@ -19,8 +19,7 @@ from energize import (
     StateMismatchError,
     WeightError,
 )
-from energize.compat.squirrel import Multiplexer, MultiplexingStrategy
-from energize.compat.squirrel.legacy_order import LegacyDraws
+from energize.compat.squirrel import LegacyDraws, Multiplexer, MultiplexingStrategy
 from energize.testing import check_resume
 from tests.support.rows import Stream
 from tests.support.rows import letter_streams as sources

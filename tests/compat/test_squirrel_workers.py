@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from energize import ConfigError, ListSource, ShuffleDataset, get_loader
 from energize.compat.easydel import HFDatasetShardedSource
 from energize.compat.squirrel import Multiplexer, MultiplexingStrategy
-from energize.topology import WorkerConfig
+from energize.core.lanes import WorkerConfig
 from tests.support.rows import letter_streams as sources
 
 ROUND_ROBIN = MultiplexingStrategy.ROUND_ROBIN

@@ -15,10 +15,9 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
+from energize.data.mds import MdsSource
 from energize.errors import ConfigError, DatasetError
-from energize.order.epochs.quotas import Quota, epoch_counts
-from energize.order.epochs.sampling import EpochDraws
-from energize.sources.mds import MdsSource
+from energize.order.quota import EpochDraws, Quota, epoch_counts
 from tests.support.composing import composed, global_batches
 from tests.support.mds import COMPRESS, numbered_mds, write_mds, write_rows
 from tests.support.mds_samples import COLUMNS, ENCODINGS, expected, sample, shown

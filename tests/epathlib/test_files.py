@@ -16,8 +16,8 @@ import uuid
 
 import pytest
 
-from energize.epathlib import EPath
 from energize.errors import ConfigError, DatasetError
+from energize.extras.paths import EPath
 from tests.support.s3 import SECRET, s3_server
 
 SPAWN = multiprocessing.get_context("spawn")

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from energize.epathlib import DEFAULT_PROFILE_NAME, EPath, epath
 from energize.errors import ConfigError
+from energize.extras import paths as epath
+from energize.extras.paths import DEFAULT_PROFILE_NAME, EPath
 
 STORE = "msc://store/bucket"
 

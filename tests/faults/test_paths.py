@@ -28,16 +28,16 @@ from energize import (
     traverse_metadataset,
     write_shards,
 )
-from energize.cache import (
+from energize.errors import ConfigError, DataError, EnergizeError
+from energize.extras.cache import (
     FileStoreCachePool,
     JsonlFileStore,
     SystemFileStore,
     WebdatasetFileStore,
 )
-from energize.errors import ConfigError, DataError, EnergizeError
-from energize.media.extractor import MediaFilterConfig
-from energize.prepare.jsonl import prepare_jsonl
-from energize.prepare.media import prepare_media
+from energize.extras.media import MediaFilterConfig
+from energize.preparation.jsonl import prepare_jsonl
+from energize.preparation.media import prepare_media
 
 MIX = {"batch_size": 1, "shuffle_buffer_size": None, "max_samples_per_sequence": None}
 

@@ -12,6 +12,7 @@ from typing import get_args
 import pytest
 import torch
 
+import energize
 from energize import (
     BaseWebdatasetFactory,
     CaptioningSample,
@@ -27,13 +28,22 @@ from energize import (
     StandardWebdatasetFactory,
     TextSample,
     WorkerConfig,
-    edataclass,
     flavors,
     get_dataset_from_config,
     get_loader,
     restore_sample,
 )
-from energize.cache import JsonlFileStore, WebdatasetFileStore
+from energize.data.source import Subset
+from energize.data.tar import split_name
+from energize.energon.factories import (
+    INDEX_SQLITE_FILENAME,
+    INFO_JSON_FILENAME,
+    MAIN_FOLDER_NAME,
+    WebdatasetMeta,
+    skip_meta_re,
+    split_name_re,
+)
+from energize.energon.names import BaseWrapperDataset, Savable, edataclass
 from energize.errors import (
     ConfigError,
     DatasetNotFoundError,
@@ -41,20 +51,9 @@ from energize.errors import (
     SplitError,
     UntrustedCodeError,
 )
-from energize.flavors.webdataset import WebdatasetMeta
-from energize.flavors.webdataset.config import (
-    INDEX_SQLITE_FILENAME,
-    INFO_JSON_FILENAME,
-    MAIN_FOLDER_NAME,
-    skip_meta_re,
-    split_name_re,
-)
-from energize.media.extractor import MediaFilterConfig, MediaFilterStrategy
-from energize.savable import Savable
-from energize.sources.subset import Subset
-from energize.storage.tar import split_name
-from energize.task_encoder.images import IMAGE_SPECS
-from energize.wrappers.base import BaseWrapperDataset
+from energize.extras.cache import JsonlFileStore, WebdatasetFileStore
+from energize.extras.media import MediaFilterConfig, MediaFilterStrategy
+from energize.task.decode import IMAGE_SPECS
 from tests.support.prepared import captions, image_bytes
 from tests.support.shards import packed
 
@@ -439,7 +438,7 @@ class TestFactories:
             StandardWebdatasetFactory(folder, sample_type=int, **AS_STORED)
 
     def test_older_names_warn(self, folder):
-        typed = {name: kind for name, kind in vars(flavors).items() if name.endswith("Webdataset")}
+        typed = {n: getattr(flavors, n) for n in energize.__all__ if n.endswith("Webdataset")}
         assert len(typed) == 12  # eleven, and CrudeWebdataset, which is none of them
         for name, kind in typed.items():
             sample = name.removesuffix("Webdataset") + "Sample"

@@ -16,7 +16,7 @@ import numpy as np
 import PIL.Image
 import torch
 
-from energize.av import AVDecoder
+from energize.extras.av import AVDecoder
 
 Ranges = Sequence[tuple[int, int]]
 

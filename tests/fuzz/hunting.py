@@ -23,8 +23,8 @@ from typing import Any
 
 import torch
 
+from energize.core.bounded import load_json, load_yaml
 from energize.errors import EnergizeError
-from energize.storage.bounded import load_json, load_yaml
 from tests.fuzz.formats import Corpus, Format, Seen
 from tests.fuzz.judging import (
     BAD,

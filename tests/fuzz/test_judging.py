@@ -9,8 +9,9 @@ import time
 
 import pytest
 
+from energize.data import tar
+from energize.data import tar as tar_headers
 from energize.errors import DataError, EnergizeError
-from energize.storage import tar, tar_headers
 from tests.fuzz.__main__ import main
 from tests.fuzz.corpora import shards
 from tests.fuzz.formats import Corpus, Format, Seen, everything, told

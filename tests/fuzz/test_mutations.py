@@ -10,9 +10,8 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from energize.data.tar import TarWalk, plain_members
 from energize.errors import ShardError
-from energize.storage.plain_headers import plain_members
-from energize.storage.tar_headers import TarWalk
 from tests.fuzz.mutations import BINARY, TEXT, changed_bytes, changed_span, mutated
 from tests.fuzz.trees import WRITERS, changed, mutated_tree, places
 from tests.support.shards import packed

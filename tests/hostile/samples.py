@@ -19,11 +19,11 @@ import numpy as np
 import PIL.Image
 
 from energize import prepare
-from energize.reading import Failed, Reading
-from energize.sources.jsonl import JsonlSource
-from energize.sources.mds import MdsSource
-from energize.sources.webdataset import WebdatasetSource
-from energize.task_encoder.decoding import SampleDecoder
+from energize.core.reading import Failed, Reading
+from energize.data.jsonl import JsonlSource
+from energize.data.mds import MdsSource
+from energize.data.webdataset import WebdatasetSource
+from energize.task.decode import SampleDecoder
 
 M = 1_000_000
 

@@ -22,9 +22,9 @@ from energize import (
     UntrustedCodeError,
     get_train_dataset,
 )
-from energize.cache import open_store
+from energize.extras.cache import open_store
 from energize.metadataset import read_metadataset
-from energize.task_encoder.decoding import SampleDecoder
+from energize.task.decode import SampleDecoder
 from tests.hostile.samples import MDS, _mds
 from tests.support.metadatasets import written
 from tests.support.prepared import captions

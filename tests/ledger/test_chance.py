@@ -9,7 +9,7 @@ import pytest
 
 from energize import BlendDataset
 from energize.ledger.chance import chance_of, kish
-from energize.order.asked import asked_until
+from energize.order.timeline import asked_until
 from tests.support.deliveries import told
 
 

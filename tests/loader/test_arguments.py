@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from energize import BlendDataset, FilterDataset, WorkerConfig
+from energize.data.memory import ListSource
 from energize.errors import ConfigError, EmptyDatasetError
 from energize.loader import Loader, get_loader, get_savable_loader
-from energize.sources.memory import ListSource
 from tests.support.datasets import is_even, numbers, shuffled
 
 

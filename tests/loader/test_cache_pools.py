@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from energize import ConfigError, FilterDataset, MapDataset, WorkerConfig, get_loader
-from energize.cache import FileStoreCachePool, NoCachePool, SystemFileStore, active_pool
+from energize.extras.cache import FileStoreCachePool, NoCachePool, SystemFileStore, active_pool
 from tests.support.datasets import numbers
 from tests.support.loading import eventually
 

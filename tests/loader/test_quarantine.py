@@ -31,12 +31,12 @@ from energize import (
     WebdatasetSource,
     WorkerConfig,
 )
+from energize.core.quarantine import Entry, files_of, path_for_rank, read_entries
+from energize.core.reading import SamplePlace
+from energize.data.jsonl import JsonlSource
 from energize.loader import get_loader
 from energize.loader.listing import ListWriter
-from energize.prepare.jsonl import prepare_jsonl
-from energize.quarantine import Entry, files_of, path_for_rank, read_entries
-from energize.reading import SamplePlace
-from energize.sources.jsonl import JsonlSource
+from energize.preparation.jsonl import prepare_jsonl
 from tests.support.datasets import numbers
 from tests.support.joining import keys, texts
 from tests.support.loading import eventually, prints

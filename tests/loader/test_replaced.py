@@ -19,9 +19,9 @@ from energize import (
     prepare_checksums,
     write_shards,
 )
-from energize.describing import digest
+from energize.core.description import digest
 from energize.loader.replaced import kept_records
-from energize.prepare.jsonl import prepare_jsonl
+from energize.preparation.jsonl import prepare_jsonl
 from tests.support.loading import loader_of, take
 
 OTHERS = "its shards are others than when the state was saved"

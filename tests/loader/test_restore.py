@@ -37,11 +37,11 @@ from energize import (
     reraise_exception,
     restore_sample,
 )
+from energize.data.jsonl import JsonlSource
 from energize.errors import EncoderError, SubstitutionError
 from energize.loader import get_loader
-from energize.prepare.jsonl import prepare_jsonl
-from energize.sources.jsonl import JsonlSource
-from energize.task_encoder.loading import SampleLoader
+from energize.preparation.jsonl import prepare_jsonl
+from energize.task.load import SampleLoader
 from energize.testing import fingerprint
 from tests.loader.test_trees import trees
 from tests.support.datasets import noisy, numbers, shuffled

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import json
 import logging
@@ -9,8 +10,8 @@ import threading
 from itertools import islice
 
 import pytest
+from energize.savable_loader import SavableDataLoader as AtItsPath
 
-import energize
 from energize import (
     BasicDataLoader,
     BatchDataset,
@@ -28,7 +29,6 @@ from energize import (
     get_savable_loader,
 )
 from energize.errors import StateMismatchError
-from energize.savable_loader import SavableDataLoader as AtItsPath
 from tests.support.datasets import numbers, shuffled
 from tests.support.loading import loader_of, take
 
@@ -67,7 +67,7 @@ def test_an_argument_that_nobody_has():
 
 
 def test_what_has_no_effect_is_told_of(caplog, monkeypatch):
-    monkeypatch.setattr(energize.ignored, "_said", set())
+    monkeypatch.setattr(importlib.import_module("energize.core.ignored"), "_said", set())
     caplog.set_level(logging.INFO, "energize")
     get_savable_loader(numbers(5), **ARGUMENTS)
     told = [each.getMessage() for each in caplog.records]

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from energize import RestoreKeyError, StateError, restore_sample
+from energize.core.quarantine import read_entries
 from energize.loader.sealing import FIELDS, VERSION, checked_state
-from energize.quarantine import read_entries
 from tests.support.datasets import numbers
 from tests.support.loading import loader_of, prints, take
 from tests.support.states import evens, resealed, saved

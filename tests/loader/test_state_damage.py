@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from energize import BlendDataset, EnergizeError, StateError
-from energize.outline import packed, unpacked
+from energize.core.config import packed, unpacked
 from tests.support.datasets import INDEXED, STREAMING
 from tests.support.loading import loader_of
 from tests.support.states import evens, mixed, of, resealed, saved

@@ -23,7 +23,7 @@ from energize import (
     TaskEncoder,
     get_train_dataset,
 )
-from energize.outline import packed, unpacked
+from energize.core.config import packed, unpacked
 from tests.support.loading import loader_of, prints, take
 from tests.support.shards import prepared
 from tests.support.states import resealed

@@ -16,7 +16,7 @@ from energize import (
     MapDataset,
     ShuffleDataset,
 )
-from energize.cursor import INFINITE
+from energize.core.stream import INFINITE
 from energize.errors import LoaderError, NotIndexedError
 from tests.support.datasets import INDEXED, STREAMING, is_even, numbers
 from tests.support.loading import (

@@ -6,14 +6,14 @@ import pytest
 from PIL import Image
 
 from energize.errors import ConfigError, DatasetError, DecodeError
-from energize.media import (
+from energize.extras.av import (
     AVMetadata,
     ImageMetadata,
     MediaMetadataType,
     deserialize_media_metadata,
     serialize_media_metadata,
 )
-from energize.media.extractor import MediaFilterConfig, MediaFilterStrategy
+from energize.extras.media import MediaFilterConfig, MediaFilterStrategy
 
 EXTENSION = MediaFilterConfig(MediaFilterStrategy.EXTENSION)
 HEADER = MediaFilterConfig(MediaFilterStrategy.HEADER)

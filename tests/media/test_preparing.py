@@ -12,7 +12,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from energize.cache import DecodeFileStore, SystemFileStore, WebdatasetFileStore
+from energize.energon.factories import BaseWebdatasetFactory
 from energize.errors import (
     ConfigError,
     DataError,
@@ -20,12 +20,12 @@ from energize.errors import (
     NotPreparedError,
     PrepareError,
 )
-from energize.flavors import BaseWebdatasetFactory
-from energize.media import AVMetadata, ImageMetadata
-from energize.media.extractor import MediaFilterConfig, MediaFilterStrategy
-from energize.prepare import prepare
-from energize.prepare.media import prepare_filesystem_dataset, prepare_media
-from energize.task_encoder.decoding import SampleDecoder
+from energize.extras.av import AVMetadata, ImageMetadata
+from energize.extras.cache import DecodeFileStore, SystemFileStore, WebdatasetFileStore
+from energize.extras.media import MediaFilterConfig, MediaFilterStrategy
+from energize.preparation import prepare
+from energize.preparation.media import prepare_filesystem_dataset, prepare_media
+from energize.task.decode import SampleDecoder
 from tests.media.test_metadata import image
 from tests.support.energon import run_energon
 from tests.support.tars import contents, write_tar
@@ -240,7 +240,7 @@ def test_a_killed_process_is_an_error_and_no_hang(shards, monkeypatch):
     def kill(*_):
         os.kill(os.getpid(), signal.SIGKILL)
 
-    monkeypatch.setattr("energize.media.extractor.image_metadata", kill)
+    monkeypatch.setattr("energize.extras.media.image_metadata", kill)
     before = contents(shards)
     with pytest.raises(PrepareError, match=r"\.tar was killed"):
         prepare_media(shards, workers=2)

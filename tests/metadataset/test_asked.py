@@ -15,7 +15,7 @@ from energize import (
     get_val_dataset,
     get_val_datasets,
 )
-from energize.sources.subset import Subset
+from energize.data.source import Subset
 from tests.support.prepared import captions
 
 HERE = WorkerConfig(rank=0, world_size=1)

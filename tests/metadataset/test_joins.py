@@ -27,9 +27,9 @@ from energize import (
     get_val_datasets,
     prepare_metadataset,
 )
+from energize.data.join import sealed
 from energize.metadataset import JoinedLeaf, leaves_with_weights, resolve
 from energize.preview.planning import plan
-from energize.sources.joined import sealed
 from energize.testing.laws import check_laws
 from tests.support.joining import Pair, keys, pair, texts
 from tests.support.metadatasets import written

@@ -20,10 +20,10 @@ from energize import (
     prepare,
     write_shards,
 )
+from energize.datasets.batch import LevelDataset
 from energize.errors import ColumnError
 from energize.packing import attention_cost
 from energize.testing import check_resume, check_topology
-from energize.wrappers.level import LevelDataset
 
 HEAD = "__module__: energize\n__class__: MetadatasetV2\nsplits:\n"
 LEVEL = "level: {cost: tokens, global_batch_size: 64}"

@@ -16,8 +16,9 @@ from energize import (
     prepare_metadataset,
     traverse_metadataset,
 )
-from energize.epathlib import EPath
-from energize.flavors.webdataset.metadata import EnergonDatasetType, get_dataset_type
+from energize.data.source import Subset
+from energize.energon.factories import EnergonDatasetType, get_dataset_type
+from energize.extras.paths import EPath
 from energize.metadataset import (
     DatasetBlendMode,
     DatasetLoader,
@@ -25,8 +26,7 @@ from energize.metadataset import (
     Metadataset,
     MetadatasetV2,
 )
-from energize.prepare.jsonl import prepare_jsonl
-from energize.sources.subset import Subset
+from energize.preparation.jsonl import prepare_jsonl
 from tests.support.joining import Pair, keys, pair, texts
 from tests.support.metadatasets import written
 

@@ -17,13 +17,13 @@ from energize import (
     WorkerConfig,
     get_train_dataset,
 )
-from energize.dataset import INFINITE
+from energize.core.samples import CaptioningSample, ImageClassificationSample
+from energize.core.stream import INFINITE
 from energize.errors import ConfigError, MetadatasetError, WeightError
 from energize.metadataset import leaves_with_weights, resolve
 from energize.metadataset.keys import Home, Spec
 from energize.metadataset.table import keys_of
-from energize.order.arrangement import SCHEMES, option_names
-from energize.samples.image import CaptioningSample, ImageClassificationSample
+from energize.order.windows import SCHEMES, option_names
 from energize.testing import check_laws
 from tests.support.metadatasets import beside_folders, written
 

@@ -25,8 +25,8 @@ from energize import (
     read_stages,
 )
 from energize.cli.main import app
+from energize.core.samples import CaptioningSample, ImageClassificationSample
 from energize.metadataset import Leaf, Staged, leaves_with_weights, resolve
-from energize.samples.image import CaptioningSample, ImageClassificationSample
 from energize.testing import check_laws
 from tests.support.metadatasets import beside_folders
 from tests.support.staged_files import (

@@ -24,7 +24,7 @@ from energize import (
     get_train_dataset,
     read_stages,
 )
-from energize.compat.data_stages.located_toml import read_toml
+from energize.compat.stage_files import read_toml
 from tests.support.prepared import captions, classes
 
 ROOT = Path(__file__).parents[2]

@@ -16,10 +16,10 @@ from energize import (
     get_train_dataset,
     traverse_metadataset,
 )
-from energize.cache.opening import open_store
-from energize.epathlib import EPath
+from energize.extras.cache import open_store
+from energize.extras.paths import EPath
 from energize.metadataset import resolve
-from energize.prepare.jsonl import prepare_jsonl
+from energize.preparation.jsonl import prepare_jsonl
 from tests.support.joining import keys, texts
 from tests.support.metadatasets import written
 

@@ -18,12 +18,12 @@ from energize import (
     get_train_dataset,
     get_val_dataset,
 )
+from energize.core.samples import CrudeSample
+from energize.data.source import Subset, nested
+from energize.data.webdataset import WebdatasetSource
 from energize.metadataset import leaves_with_weights, resolve
 from energize.metadataset.subsets import subset_of
-from energize.prepare.jsonl import prepare_jsonl
-from energize.samples.crude import CrudeSample
-from energize.sources.subset import Subset, nested
-from energize.sources.webdataset import WebdatasetSource
+from energize.preparation.jsonl import prepare_jsonl
 from energize.testing.laws import check_laws
 from tests.support.joining import keys, texts
 from tests.support.metadatasets import written

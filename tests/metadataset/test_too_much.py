@@ -16,9 +16,9 @@ from energize import (
     get_train_dataset,
     read_stages,
 )
+from energize.core.bounded import read_bounded
+from energize.data import nv_meta as nv_meta_files
 from energize.metadataset import read_metadataset
-from energize.storage import nv_meta_files
-from energize.storage.bounded import read_bounded
 from tests.support.metadatasets import written
 from tests.support.prepared import captions
 

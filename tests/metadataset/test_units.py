@@ -17,13 +17,13 @@ from energize import (
     Sample,
     TaskEncoder,
     TextSample,
-    edataclass,
     get_train_dataset,
     get_val_dataset,
     prepare,
     prepare_columns,
     write_shards,
 )
+from energize.energon.names import edataclass
 from energize.errors import ColumnError, ConfigError, EncoderError
 from energize.metadataset import resolve
 from energize.metadataset.json_schema import json_schema

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from energize import MetadatasetError, load_dataset
-from energize.epathlib import EPath
+from energize.extras.paths import EPath
 from energize.metadataset import read_metadataset, resolve
 from energize.metadataset.variables import expanded
 from tests.metadataset.test_reading import HEADER

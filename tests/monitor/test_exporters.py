@@ -16,7 +16,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from torch.utils.tensorboard import SummaryWriter
 
 from energize import ConfigError, Ledger, get_loader
-from energize.monitor import TensorBoardLedger, WandbLedger, lightning_ledger, serve_metrics
+from energize.extras.monitor import TensorBoardLedger, WandbLedger, lightning_ledger, serve_metrics
 from tests.support.deliveries import weighed_mix as mix
 from tests.support.loading import take
 

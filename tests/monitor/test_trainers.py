@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from energize import ConfigError, get_loader
-from energize.monitor import WandbLedger, lightning_ledger
+from energize.extras.monitor import WandbLedger, lightning_ledger
 from tests.support.deliveries import weighed_mix as mix
 from tests.support.loading import take
 

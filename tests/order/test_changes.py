@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from energize.errors import ConfigError, WeightError
 from energize.order import Schedule, make_scheme
-from energize.order.arrangement import SCHEMES, WEIGHTLESS
+from energize.order.windows import SCHEMES, WEIGHTLESS
 
 FOLLOW_STEPS = [name for name in SCHEMES if name not in WEIGHTLESS]
 weights_of = st.lists(st.integers(1, 20), min_size=2, max_size=6)

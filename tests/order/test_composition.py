@@ -20,13 +20,12 @@ from energize import (
     StagedDataset,
     StagePlan,
 )
+from energize.core.reading import Reading
+from energize.datasets.quota import ComposedDataset, ComposedSamples
 from energize.errors import ConfigError, EncoderError
-from energize.order.epochs.composition import BATCHING_METHODS, Composition
-from energize.order.epochs.quotas import Quota
+from energize.order.quota import BATCHING_METHODS, Composition, Quota
 from energize.preview import plan
-from energize.reading import Reading
 from energize.testing import check_exactly_once, check_laws, check_topology
-from energize.wrappers.composed import ComposedDataset, ComposedSamples
 from tests.support.composing import composed, epoch_of, global_batches
 from tests.support.datasets import noisy, numbers, skip_thirds
 from tests.support.mosaicml_cases import BATCHES

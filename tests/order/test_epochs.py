@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from energize.order.epochs.permutation import Permutation
-from energize.order.epochs.shuffle import ShuffleOrder
-from energize.rng import derive, hash_positions, shuffled, words
+from energize.core.rng import derive, hash_positions, shuffled, words
+from energize.order.shuffle import Permutation, ShuffleOrder
 
 
 @given(size=st.integers(1, 3000), key=st.integers(0, 2**128 - 1), tweak=st.integers(0, 2**40))

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from energize.order.epochs.levelling import levelled
+from energize.order.quota import levelled
 
 GOLDEN = [0, 1, 8, 19, 2, 12, 13, 14, 3, 4, 22, 23, 5, 7, 10, 15, 6, 16, 17, 21, 9, 11, 18, 20]
 

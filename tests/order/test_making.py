@@ -13,7 +13,7 @@ import torch
 
 from energize.errors import ConfigError, WeightError
 from energize.order import Schedule, WeightSchedulePoint, WeightScheduler, make_scheme
-from energize.order.arrangement import SCHEMES
+from energize.order.windows import SCHEMES
 from tests.support.schemes import check_counts
 
 RISING = Schedule([(0, 0.2), (400, 0.8)], "linear")

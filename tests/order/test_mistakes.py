@@ -18,12 +18,11 @@ from energize import (
     get_loader,
 )
 from energize.compat.streaming import Stream, StreamingDataset
+from energize.datasets.quota import ComposedDataset, ComposedSamples, QuotaDataset
 from energize.errors import ConfigError, EmptyDatasetError, EnergizeError, WeightError
-from energize.order.epochs.quotas import Quota
-from energize.order.making import MixingScheme, make_scheme
-from energize.order.schedule import Schedule, WeightSchedulePoint, WeightScheduler
-from energize.wrappers.composed import ComposedDataset, ComposedSamples
-from energize.wrappers.quota import QuotaDataset
+from energize.order.quota import Quota
+from energize.order.timeline import MixingScheme, make_scheme
+from energize.order.weights import Schedule, WeightSchedulePoint, WeightScheduler
 from tests.support.datasets import is_even, numbers
 from tests.support.mds import numbered_mds
 

@@ -11,12 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from energize import ListSource, RepeatDataset
+from energize.datasets.quota import QuotaDataset
+from energize.datasets.transform import FilterDataset
 from energize.errors import ConfigError, EmptyDatasetError, NotIndexedError, WeightError
-from energize.order.epochs.quotas import Quota, epoch_counts, epoch_size_in_samples
-from energize.order.epochs.sampling import EpochDraws
+from energize.order.quota import EpochDraws, Quota, epoch_counts, epoch_size_in_samples
 from energize.testing import check_exactly_once, check_laws, check_topology
-from energize.wrappers.filter import FilterDataset
-from energize.wrappers.quota import QuotaDataset
 from tests.support.datasets import is_even, numbers
 from tests.support.mosaicml_cases import COUNTS, NONE, chosen, proportions, repeats
 

@@ -12,12 +12,8 @@ import torch
 
 from energize import BlendDataset, LimitDataset, MixBatchDataset
 from energize.errors import ConfigError, WeightError
-from energize.order.making import make_scheme
-from energize.order.schedule import (
-    Schedule,
-    WeightSchedulePoint,
-    WeightScheduler,
-)
+from energize.order.timeline import make_scheme
+from energize.order.weights import Schedule, WeightSchedulePoint, WeightScheduler
 from energize.testing import check_laws
 from tests.support.datasets import numbers, shuffled
 from tests.support.schemes import check_counts

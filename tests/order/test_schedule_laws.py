@@ -8,9 +8,8 @@ import numpy as np
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from energize.order.making import make_scheme
-from energize.order.schedule import CHANGES, Schedule
-from energize.order.varying import Product, Share, shares_at
+from energize.order.timeline import make_scheme
+from energize.order.weights import CHANGES, Product, Schedule, Share, shares_at
 from tests.support.schedules import due_at, points_of
 from tests.support.schemes import check_counts
 

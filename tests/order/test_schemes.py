@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from energize.errors import ConfigError, WeightError
-from energize.order.arrangement import SCHEMES
-from energize.order.making import make_scheme
+from energize.order.timeline import make_scheme
+from energize.order.windows import SCHEMES
 from tests.support.schemes import check_counts
 from tests.support.shares import asked, deviation, deviation_at, surprise
 

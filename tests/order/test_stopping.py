@@ -11,12 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from energize import BatchDataset, BlendDataset, FilterDataset, MixBatchDataset, RepeatDataset
-from energize.cursor import INFINITE
+from energize.core.stream import INFINITE
 from energize.errors import ConfigError, EmptyDatasetError, WeightError
-from energize.order.ends import slot_limits, stopped_scheme
-from energize.order.making import make_scheme
-from energize.order.schedule import Schedule
-from energize.order.shares import limited, tempered
+from energize.order.timeline import make_scheme, slot_limits, stopped_scheme
+from energize.order.weights import Schedule, limited, tempered
 from energize.testing import check_exactly_once, check_laws
 from tests.support.datasets import is_even, numbers, shuffled
 from tests.support.schemes import check_counts

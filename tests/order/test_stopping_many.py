@@ -7,12 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from energize.order.arrangement import SCHEMES
-from energize.order.ends import slot_limits, stopped_scheme
-from energize.order.making import make_scheme
-from energize.order.schedule import Schedule
-from energize.wrappers.multiplexed import End, MultiplexedDataset
-from energize.wrappers.slots import SchemeSlots
+from energize.datasets.multiplexed import End, MultiplexedDataset, SchemeSlots
+from energize.order.timeline import make_scheme, slot_limits, stopped_scheme
+from energize.order.weights import Schedule
+from energize.order.windows import SCHEMES
 from tests.support.datasets import numbers
 from tests.support.schemes import check_counts
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from energize import Sample
-from energize.describing import described
+from energize.core.description import described
 from energize.errors import ConfigError, SampleError
 from energize.packing import Packer, attention_cost, balanced, best_fit, first_fit
 

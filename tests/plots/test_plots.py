@@ -25,10 +25,17 @@ from energize import (
     StagedDataset,
     StagePlan,
 )
-from energize.plots import draw, intervals_for
-from energize.plots.bands import MOST_BANDS, bands_of, placed, short
-from energize.plots.page import LIGHT
-from energize.plots.scales import number_text, ticks
+from energize.extras.plots import (
+    LIGHT,
+    MOST_BANDS,
+    bands_of,
+    draw,
+    intervals_for,
+    number_text,
+    placed,
+    short,
+    ticks,
+)
 from energize.preview import simulate
 
 NASTY = "<script>alert(1)</script>&$a_b$"

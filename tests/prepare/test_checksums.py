@@ -18,11 +18,11 @@ from energize import (
     prepare_checksums,
     write_shards,
 )
+from energize.data.records import read_records
+from energize.energon.factories import WebdatasetPreparator
 from energize.errors import NotPreparedError, PrepareError
-from energize.flavors.webdataset.prepare import WebdatasetPreparator
-from energize.prepare.checking_shards import check_lines, check_shards
-from energize.prepare.jsonl import prepare_jsonl
-from energize.storage.shard_records import read_records
+from energize.preparation.checking_shards import check_lines, check_shards
+from energize.preparation.jsonl import prepare_jsonl
 from tests.cli.commands import run
 from tests.support.shards import prepared
 from tests.support.tars import contents, unprepared

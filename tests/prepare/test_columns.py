@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from energize import WebdatasetSource, prepare, prepare_columns, write_shards
+from energize.data.columns import COLUMNS_FOLDER, read_columns
 from energize.errors import (
     ColumnError,
     ConfigError,
@@ -20,9 +21,8 @@ from energize.errors import (
     NotPreparedError,
     PrepareError,
 )
-from energize.prepare.checking_columns import check_columns
-from energize.prepare.measures import measure_of
-from energize.storage.columns import COLUMNS_FOLDER, read_columns
+from energize.preparation.checking_columns import check_columns
+from energize.preparation.measures import measure_of
 from tests.support.columns import revalued
 from tests.support.energon import run_energon
 from tests.support.shards import packed

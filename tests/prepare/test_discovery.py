@@ -7,11 +7,10 @@ import tarfile
 
 import pytest
 
+from energize.data.nv_meta import is_prepared, read_info
 from energize.errors import DatasetNotFoundError, PrepareError
-from energize.prepare import prepare
-from energize.prepare.parallel import default_workers
-from energize.storage.nv_meta import read_info
-from energize.storage.nv_meta_files import is_prepared
+from energize.preparation import prepare
+from energize.preparation.parallel import default_workers
 from tests.cli.commands import run
 from tests.support.apart import apart
 from tests.support.tars import contents, samples, unprepared, write_tar

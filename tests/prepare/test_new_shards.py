@@ -15,7 +15,7 @@ from PIL import Image
 
 from energize import WebdatasetSource, write_shards
 from energize.errors import ConfigError, PrepareError
-from energize.prepare import prepare
+from energize.preparation import prepare
 from tests.support.tars import contents
 
 PIXELS = np.arange(192, dtype=np.uint8).reshape(8, 8, 3)

@@ -14,13 +14,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from energize.data.nv_meta import read_dataset_yaml, read_info, read_splits
+from energize.data.webdataset import WebdatasetSource
 from energize.errors import ConfigError, DatasetNotFoundError, PrepareError
-from energize.prepare import prepare
-from energize.prepare.media import prepare_media
-from energize.prepare.parallel import map_in_order
-from energize.prepare.splitting import split
-from energize.sources.webdataset import WebdatasetSource
-from energize.storage.nv_meta import read_dataset_yaml, read_info, read_splits
+from energize.preparation import prepare
+from energize.preparation.media import prepare_media
+from energize.preparation.parallel import map_in_order
+from energize.preparation.splitting import split
 from tests.support.shards import offsets
 from tests.support.tars import contents, samples, unprepared, write_tar
 
@@ -336,7 +336,7 @@ def test_a_file_in_place_of_the_folder(folder):
 
 def run_prepare(folder, setup="", options=""):
     script = (
-        "import resource, signal\nfrom energize.prepare import prepare\n"
+        "import resource, signal\nfrom energize.preparation import prepare\n"
         f"{setup}\nprepare({str(folder)!r}, split_ratios={{'train': 1}}{options})\n"
     )
     return subprocess.Popen([sys.executable, "-c", script], stderr=subprocess.PIPE, text=True)

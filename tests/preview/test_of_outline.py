@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from energize import BatchDataset, BlendDataset, ListSource, Schedule, ShuffleDataset
+from energize.core.config import outline
 from energize.errors import StateError
-from energize.outline import outline
 from energize.preview.of_outline import mix_of_outline
 from tests.support.datasets import INDEXED
 

@@ -22,11 +22,11 @@ from energize import (
     StagePlan,
     WebdatasetSource,
 )
+from energize.data.naming import source_labels
+from energize.data.selection import PropertySource
 from energize.errors import ConfigError, NotIndexedError
-from energize.order.stages.plan import Stage
+from energize.order.stages import Stage
 from energize.preview import plan, simulate
-from energize.sources.naming import source_labels
-from energize.sources.property_source import PropertySource
 from tests.support.datasets import INDEXED, is_even
 from tests.support.shards import prepared
 

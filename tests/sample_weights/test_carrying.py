@@ -36,8 +36,8 @@ from energize import (
     generic_batch,
     homogeneous_concat_mix,
 )
-from energize.padding import marked
-from energize.sample_weights import weighed, weight_of
+from energize.core.loss_weights import weighed, weight_of
+from energize.core.padding import marked
 
 
 @dataclass(kw_only=True, slots=True)

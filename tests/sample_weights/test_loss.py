@@ -16,8 +16,8 @@ from energize import (
     total_weight,
     weighted_mean,
 )
-from energize.padding import marked
-from energize.task_encoder.batch import Batch
+from energize.core.padding import marked
+from energize.task.collate import Batch
 
 LOSS = torch.tensor([1.0, 2.0, 4.0])
 WEIGHTS = torch.tensor([3.0, 1.0, 0.0])

@@ -9,17 +9,20 @@ import PIL.Image
 import pytest
 import torch
 
+from energize.core.samples import (
+    ImageClassificationSample,
+    ImageSample,
+    InterleavedSample,
+    Sample,
+    SimilarityInterleavedSample,
+    TextSample,
+    VQASample,
+)
 from energize.errors import ConfigError, DataError, PrepareError
-from energize.prepare import prepare
-from energize.samples.field_map import PartAccess, parse_field
-from energize.samples.field_types import declared_types, fits
-from energize.samples.image import ImageClassificationSample, ImageSample
-from energize.samples.interleaved import InterleavedSample, SimilarityInterleavedSample
-from energize.samples.sample import Sample
-from energize.samples.text import TextSample
-from energize.samples.vqa import VQASample
-from energize.task_encoder.decoding import SampleDecoder
-from energize.task_encoder.loading import SampleLoader
+from energize.preparation import prepare
+from energize.task.decode import SampleDecoder
+from energize.task.fields import PartAccess, declared_types, fits, parse_field
+from energize.task.load import SampleLoader
 from tests.support.prepared import image_bytes
 from tests.support.tars import write_tar
 

@@ -14,22 +14,28 @@ import torch
 from webdataset import TarWriter
 
 from energize import MapDataset, WebdatasetSource, prepare
-from energize.describing import described
+from energize.core.description import described
+from energize.core.reading import Reading
+from energize.core.samples import (
+    METADATA,
+    SAMPLE_TYPES,
+    CaptioningSample,
+    CrudeSample,
+    ImageClassificationSample,
+    ImageSample,
+    OCRSample,
+    Sample,
+    SourceInfo,
+    TextSample,
+    VQASample,
+    map_leaves,
+    pin_memory,
+    sample_type_named,
+)
 from energize.errors import ConfigError, DataError, DatasetError, DecodeError, UntrustedCodeError
-from energize.reading import Reading
-from energize.samples.crude import CrudeSample
-from energize.samples.field_map import default_field_map, parse_field
-from energize.samples.image import CaptioningSample, ImageClassificationSample, ImageSample
-from energize.samples.ocr import OCRSample
-from energize.samples.pinning import pin_memory
-from energize.samples.registry import SAMPLE_TYPES, sample_type_named
-from energize.samples.sample import METADATA, Sample
-from energize.samples.source_info import SourceInfo
-from energize.samples.structure import map_leaves
-from energize.samples.text import TextSample
-from energize.samples.vqa import VQASample
-from energize.task_encoder.decoding import SampleDecoder
-from energize.task_encoder.loading import SampleLoader
+from energize.task.decode import SampleDecoder
+from energize.task.fields import default_field_map, parse_field
+from energize.task.load import SampleLoader
 from tests.support.images import encoded, picture
 
 SOURCE = SourceInfo(dataset_path="ds", index=3, shard_name="0.tar", file_names=("a.txt",))
@@ -426,7 +432,7 @@ class TestLoader:
         assert pickle.loads(pickle.dumps(made())) == made()
         assert described(made()) == {
             "kind": "SampleLoader",
-            "sample_type": "energize.samples.ocr.OCRSample",
+            "sample_type": "energize.core.samples.OCRSample",
             "field_map": None,
             "decoder": None,
             "subflavors": {"a": 1},

@@ -15,9 +15,9 @@ from energize import (
     prepare,
     prepare_columns,
 )
-from energize.costs import ColumnCost
+from energize.core.costs import ColumnCost
 from energize.errors import ColumnError, DatasetError
-from energize.prepare.jsonl import prepare_jsonl
+from energize.preparation.jsonl import prepare_jsonl
 from tests.support.joining import keys
 from tests.support.joining import texts as texts_folder
 from tests.support.mds import numbered_mds

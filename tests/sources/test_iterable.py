@@ -8,12 +8,10 @@ import datasets
 import pytest
 
 from energize import BlendDataset, ConfigError, EmptyDatasetError, ListSource, get_loader
-from energize.sources.adapting import as_dataset
-from energize.sources.hugging_face import HuggingFaceSource
-from energize.sources.iterable import IterableSource
-from energize.sources.memory import SequenceSource
+from energize.core.lanes import Lane
+from energize.data.memory import IterableSource, SequenceSource, as_dataset
+from energize.data.rows import HuggingFaceSource
 from energize.testing import check_laws, check_resume
-from energize.topology import Lane
 from tests.support.rows import Stream
 
 ROWS = datasets.Dataset.from_dict({"x": list(range(9))})

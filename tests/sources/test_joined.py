@@ -11,10 +11,9 @@ import numpy as np
 import pytest
 
 from energize import ConfigError, DatasetError, JoinedSource, ShardError
-from energize.reading import Failed, Reading
-from energize.sources.joined import remove_matches, write_matches
-from energize.sources.matching import partners
-from energize.sources.webdataset import WebdatasetSource
+from energize.core.reading import Failed, Reading
+from energize.data.join import partners, remove_matches, write_matches
+from energize.data.webdataset import WebdatasetSource
 from energize.testing.laws import check_laws
 from tests.support.joining import keys, texts
 

@@ -10,6 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from energize.core.samples import CrudeSample, TextSample
+from energize.data.jsonl import JsonlSource
+from energize.datasets.order import ShuffleDataset
 from energize.errors import (
     DatasetNotFoundError,
     DecodeError,
@@ -18,12 +21,8 @@ from energize.errors import (
     PrepareError,
     ShardError,
 )
-from energize.prepare.jsonl import prepare_jsonl
-from energize.samples.crude import CrudeSample
-from energize.samples.text import TextSample
-from energize.sources.jsonl import JsonlSource
-from energize.task_encoder.loading import SampleLoader
-from energize.wrappers.shuffle import ShuffleDataset
+from energize.preparation.jsonl import prepare_jsonl
+from energize.task.load import SampleLoader
 from tests.support.energon import run_energon
 
 

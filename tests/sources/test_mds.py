@@ -11,6 +11,8 @@ import pytest
 from PIL import Image
 
 from energize import ShuffleDataset
+from energize.core.reading import Reading
+from energize.data.mds import MdsSource
 from energize.errors import (
     ConfigError,
     DatasetError,
@@ -19,8 +21,6 @@ from energize.errors import (
     EmptyDatasetError,
     ShardError,
 )
-from energize.reading import Reading
-from energize.sources.mds import MdsSource
 from energize.testing import check_exactly_once, check_laws
 from tests.support.mds import COMPRESS, numbered_mds, write_mds
 from tests.support.mds_samples import COLUMNS, expected, sample, shown

@@ -16,14 +16,13 @@ import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
+from energize.data.mds import MdsSource, unpacked
 from energize.errors import (
     ConfigError,
     DatasetError,
     DatasetNotFoundError,
     ShardError,
 )
-from energize.sources.mds import MdsSource
-from energize.sources.mds_unpacking import unpacked
 from tests.support.mds import COMPRESS, merge_indices, numbered_mds, write_rows
 
 NUMBERS = {"number": "int", "text": "str"}
@@ -95,7 +94,7 @@ UNPACK = """
 import resource, sys
 from pathlib import Path
 from energize.errors import ShardError
-from energize.sources.mds_unpacking import unpacked
+from energize.data.mds import unpacked
 for compression in sys.argv[2:]:
     bomb = Path(sys.argv[1], compression).read_bytes()
     unpacked(b"\\0", "snappy", 0, "")
@@ -144,7 +143,7 @@ def test_without_cramjam_the_remedy_is_named(tmp_path):
     folder = numbered_mds(tmp_path / "data", 3, compression="zstd")
     program = (
         "import sys; sys.modules['cramjam'] = None\n"
-        "from energize.sources.mds import MdsSource\n"
+        "from energize.data.mds import MdsSource\n"
         f"MdsSource({str(folder)!r})[0]"
     )
     done = subprocess.run(

@@ -7,9 +7,9 @@ import json
 import pytest
 
 from energize import ShuffleDataset
+from energize.core.reading import Reading
+from energize.data.mds import MdsSource
 from energize.errors import DatasetError, ShardError
-from energize.reading import Reading
-from energize.sources.mds import MdsSource
 from energize.testing import check_exactly_once, check_laws
 from tests.support.mds import COMPRESS, write_rows
 

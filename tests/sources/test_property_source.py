@@ -14,12 +14,11 @@ from energize import (
     prepare,
     prepare_columns,
 )
-from energize.columns import Column
+from energize.core.columns import Column
+from energize.core.quarantine import Entry, listed_for
+from energize.data.naming import source_labels
+from energize.data.selection import PropertySource, Selection, selections
 from energize.errors import ColumnError, ConfigError, EmptyDatasetError, WeightError
-from energize.quarantine import Entry, listed_for
-from energize.sources.naming import source_labels
-from energize.sources.property_source import PropertySource
-from energize.sources.selections import Selection, selections
 from energize.testing import check_laws
 from tests.support.shards import packed
 

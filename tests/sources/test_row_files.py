@@ -17,10 +17,9 @@ from energize import (
     SubstitutionError,
     get_loader,
 )
-from energize.sources.json_rows import JsonSource
-from energize.sources.parquet import ParquetSource
+from energize.core.lanes import WorkerConfig
+from energize.data.rows import JsonSource, ParquetSource
 from energize.testing import check_exactly_once, check_laws
-from energize.topology import WorkerConfig
 from tests.support.rows import texts, write_lines, write_parquet
 
 

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 from energize import WebdatasetSource, prepare, prepare_checksums, write_shards
+from energize.core.reading import Failed
+from energize.data.files import OpenFiles
+from energize.data.records import read_records
+from energize.data.tar import IndexedTar
+from energize.data.webdataset import ShardReader
 from energize.errors import DataError, DatasetError, NotPreparedError, ShardError
-from energize.reading import Failed
-from energize.sources.shard_reader import ShardReader
-from energize.storage.files import OpenFiles
-from energize.storage.indexed_tar import IndexedTar
-from energize.storage.shard_records import read_records
 from tests.support.shards import packed, prepared
 
 SAMPLES, PARTS = 200, ("jpg", "json", "txt")

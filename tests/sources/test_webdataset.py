@@ -19,6 +19,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from energize.core.reading import Failed, Reading
+from energize.data.tar import index_path
+from energize.data.webdataset import WebdatasetSource
 from energize.errors import (
     DataError,
     DatasetNotFoundError,
@@ -27,9 +30,6 @@ from energize.errors import (
     ShardError,
     SplitError,
 )
-from energize.reading import Failed, Reading
-from energize.sources.webdataset import WebdatasetSource
-from energize.storage.tar import index_path
 from tests.support.shards import offsets, packed, payload, prepared, write_meta, write_shard
 
 

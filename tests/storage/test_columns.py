@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from energize import WebdatasetSource, prepare, prepare_columns, write_shards
-from energize.errors import ColumnError, DatasetError
-from energize.storage.columns import (
+from energize.data.columns import (
     COLUMNS_FOLDER,
     COLUMNS_NAME,
     check_name,
@@ -16,6 +15,7 @@ from energize.storage.columns import (
     read_values,
     values_file,
 )
+from energize.errors import ColumnError, DatasetError
 
 WORDS = ["high", "low", None, "low"]
 

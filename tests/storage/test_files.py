@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from energize.data import files as module
+from energize.data.files import LocalFile, OpenFiles
 from energize.errors import ShardError
-from energize.storage import files as module
-from energize.storage.files import LocalFile, OpenFiles
 
 
 def open_descriptors() -> set[str]:
@@ -139,7 +139,7 @@ def test_a_pickled_cache_holds_nothing_open(many):
 
 SHORTAGE = """
 import resource, sys
-from energize.storage.files import OpenFiles
+from energize.data.files import OpenFiles
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
 caches = [OpenFiles() for _ in range(20)]
 for turn in range(2):

@@ -9,11 +9,11 @@ import threading
 
 import pytest
 
+from energize.data.nv_meta import read_info
+from energize.data.writing import NewFiles, remove_left, temporary, write_new
 from energize.errors import ConfigError, PrepareError
-from energize.prepare import prepare
-from energize.prepare.jsonl import prepare_jsonl
-from energize.storage.new_files import NewFiles, remove_left, temporary, write_new
-from energize.storage.nv_meta import read_info
+from energize.preparation import prepare
+from energize.preparation.jsonl import prepare_jsonl
 from tests.support.tars import unprepared
 
 TOKEN = "0123456789abcdef"
@@ -129,7 +129,7 @@ def test_what_is_wrong_is_told(tmp_path, name, told):
 
 LOGGED = """
 import json, os, sys
-from energize.prepare import prepare
+from energize.preparation import prepare
 log = []
 def logged(name):
     call = getattr(os, name)

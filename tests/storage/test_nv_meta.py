@@ -8,23 +8,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from energize.data.nv_meta import (
+    DatasetConfig,
+    Info,
+    Splits,
+    collapse,
+    dump_dataset_yaml,
+    dump_info,
+    dump_splits,
+    escaped,
+    expand,
+    read_dataset_yaml,
+    read_info,
+    read_splits,
+)
 from energize.errors import (
     DatasetError,
     DatasetNotFoundError,
     NotPreparedError,
     UntrustedCodeError,
-)
-from energize.storage.braces import collapse, escaped, expand
-from energize.storage.nv_meta import (
-    DatasetConfig,
-    Info,
-    Splits,
-    dump_dataset_yaml,
-    dump_info,
-    dump_splits,
-    read_dataset_yaml,
-    read_info,
-    read_splits,
 )
 
 NAMES = st.lists(
@@ -126,7 +128,7 @@ def test_no_module_is_imported(folder, tmp_path):
     (tmp_path / "evil_module.py").write_text("raise SystemExit('imported')")
     write(folder, "dataset.yaml", "sample_type: {__module__: evil_module, __class__: Evil}\n")
     script = (
-        "import sys; from energize.storage.nv_meta import read_dataset_yaml\n"
+        "import sys; from energize.data.nv_meta import read_dataset_yaml\n"
         f"config = read_dataset_yaml({str(folder)!r})\n"
         "assert config.sample_module == 'evil_module' and 'evil_module' not in sys.modules\n"
     )

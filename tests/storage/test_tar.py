@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from webdataset.tariterators import base_plus_ext
 
+from energize.data.tar import first_key, index_path, members, scan, split_name
 from energize.errors import ShardError
-from energize.storage.tar import first_key, index_path, members, scan, split_name
 from tests.support.shards import offsets, packed
 
 FORMATS = [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from energize.storage.columns import (
+from energize.data.columns import (
     COLUMNS_FOLDER,
     COLUMNS_NAME,
     dump_columns,

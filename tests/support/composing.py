@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from energize.dataset import Int64Array
-from energize.order.epochs.composition import Composition
+from energize.core.arrays import Int64Array
+from energize.order.quota import Composition
 
 
 def composed(

@@ -35,9 +35,8 @@ from energize import (
     by_property,
     generic_batch,
 )
+from energize.data.selection import PropertySource, Selection
 from energize.errors import DataError
-from energize.sources.property_source import PropertySource
-from energize.sources.selections import Selection
 
 
 def numbers(count: int, start: int = 0, name: str = "numbers") -> ListSource:

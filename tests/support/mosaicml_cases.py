@@ -4,7 +4,7 @@ tests/compat/test_streaming_interop.py runs on the same cases.
 
 from __future__ import annotations
 
-from energize.order.epochs.quotas import Quota, epoch_counts
+from energize.order.quota import Quota, epoch_counts
 
 
 def proportions(*values):

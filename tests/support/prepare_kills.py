@@ -17,8 +17,8 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from energize.prepare import prepare
-from energize.storage.nv_meta_files import is_prepared
+from energize.data.nv_meta import is_prepared
+from energize.preparation import prepare
 from tests.support.tars import contents, unprepared
 
 _SUBREAPER = 36

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from energize.order.varying import schedules_in, shares_at
+from energize.order.weights import schedules_in, shares_at
 
 _PANELS = 12
 _NODES, _NODE_WEIGHTS = np.polynomial.legendre.leggauss(24)

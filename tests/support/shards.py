@@ -9,7 +9,7 @@ import tarfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from energize.storage.tar import index_path, split_name
+from energize.data.tar import index_path, split_name
 
 Files = Iterable[tuple[str, bytes]]
 

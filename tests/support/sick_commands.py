@@ -30,7 +30,7 @@ from energize import (
 )
 from energize.cli.main import app
 from energize.errors import DataError, EnergizeError
-from energize.prepare.jsonl import prepare_jsonl
+from energize.preparation.jsonl import prepare_jsonl
 from tests.support.prepared import image_bytes
 from tests.support.sick_disk import Fault, hits, planned
 

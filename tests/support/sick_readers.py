@@ -47,9 +47,9 @@ from energize import (
     prepare_columns,
     write_shards,
 )
-from energize.cache import FileStoreCachePool
 from energize.errors import EnergizeError
-from energize.prepare.jsonl import prepare_jsonl
+from energize.extras.cache import FileStoreCachePool
+from energize.preparation.jsonl import prepare_jsonl
 from energize.testing import fingerprint
 from tests.support.mds import numbered_mds
 from tests.support.sick_disk import Fault, hits, planned

@@ -32,9 +32,8 @@ from energize import (
     ShuffleBufferDataset,
     SkipSample,
 )
+from energize.datasets.multiplexed import End, MultiplexedDataset, SchemeSlots
 from energize.order import make_scheme
-from energize.wrappers.multiplexed import End, MultiplexedDataset
-from energize.wrappers.slots import SchemeSlots
 from tests.support.datasets import (
     STREAMING,
     boxed,

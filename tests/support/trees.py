@@ -36,8 +36,7 @@ from energize import (
     StagePlan,
     by_property,
 )
-from energize.sources.property_source import PropertySource
-from energize.sources.selections import Selection
+from energize.data.selection import PropertySource, Selection
 from tests.support.datasets import labelled, noisy, numbers, shuffled
 
 MOST_REJECTED = 3000

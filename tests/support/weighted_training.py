@@ -28,8 +28,8 @@ from energize import (
     total_weight,
     weighted_mean,
 )
+from energize.core.lanes import WorkerConfig
 from energize.loader import Loader
-from energize.topology import WorkerConfig
 
 GLOBAL, MICRO = 8, 2
 STEPS = 200

@@ -18,11 +18,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from webdataset import autodecode
 
-from energize.av import AVData, AVDecoder
-from energize.describing import described
+from energize.core.description import described
 from energize.errors import ConfigError, DecodeError
-from energize.task_encoder.decoding import SampleDecoder, decoded_by
-from energize.task_encoder.images import IMAGE_SPECS
+from energize.extras.av import AVData, AVDecoder
+from energize.task.decode import IMAGE_SPECS, SampleDecoder, decoded_by
 from tests.support.images import encoded, picture
 from tests.support.videos import CONTAINERS, sound, video, wav
 

@@ -8,18 +8,16 @@ import sys
 import pytest
 
 from energize import get_loader, get_train_dataset, get_val_dataset
+from energize.core.lanes import WorkerConfig
+from energize.core.samples import CrudeSample, TextSample
 from energize.errors import (
     ConfigError,
     DatasetError,
     EncoderError,
     UntrustedCodeError,
 )
-from energize.prepare import prepare
-from energize.samples.crude import CrudeSample
-from energize.samples.text import TextSample
-from energize.task_encoder.folder_code import FolderFunction, LoadingCode
-from energize.task_encoder.loading import SampleLoader
-from energize.topology import WorkerConfig
+from energize.preparation import prepare
+from energize.task.load import FolderFunction, LoadingCode, SampleLoader
 from tests.support.tars import write_tar
 
 CODE = """

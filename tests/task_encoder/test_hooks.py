@@ -34,10 +34,10 @@ from energize import (
     stateless,
     write_shards,
 )
+from energize.core.call import generates
 from energize.errors import ConfigError, EncoderError
-from energize.prepare import prepare
+from energize.preparation import prepare
 from energize.testing import check_resume, check_topology
-from energize.wrappers.calling import generates
 
 COUNT = 40
 

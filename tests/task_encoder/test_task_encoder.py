@@ -12,13 +12,11 @@ import pytest
 import torch
 
 from energize import BatchDataset, ListSource, MapDataset
+from energize.core.samples import CaptioningSample, TextSample
 from energize.errors import ConfigError
-from energize.samples.image import CaptioningSample
-from energize.samples.text import TextSample
-from energize.task_encoder.decoding import SampleDecoder
-from energize.task_encoder.encoder import DefaultTaskEncoder, TaskEncoder
-from energize.task_encoder.hooks import active_hooks
-from energize.task_encoder.stateless import stateless
+from energize.task.decode import SampleDecoder
+from energize.task.encoder import DefaultTaskEncoder, TaskEncoder
+from energize.task.hooks import active_hooks, stateless
 
 
 def captioned(key: str, width: int = 2):

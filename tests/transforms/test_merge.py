@@ -17,7 +17,7 @@ from PIL.Image import Resampling
 
 from energize import transforms as T
 from energize.errors import ConfigError
-from energize.transforms import CustomTransform, MergeTransform
+from energize.extras.transforms import CustomTransform, MergeTransform, homography
 
 SIZES = [(33, 55), (60, 60), (1, 7), (128, 97)]
 
@@ -253,7 +253,7 @@ def test_perspective(seed):
         assert apart(ours, image) == 0
         return
     start = [(0, 0), (127, 0), (127, 132), (0, 132)]
-    data = tuple(T.mappers.homography(corners, start).flatten()[:8].tolist())
+    data = tuple(homography(corners, start).flatten()[:8].tolist())
     expected = image.transform((128, 133), PIL.Image.Transform.PERSPECTIVE, data, 2)
     assert apart(ours, expected, common=True) <= 4
 

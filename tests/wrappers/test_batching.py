@@ -11,11 +11,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from energize.core.samples import CaptioningSample, ImageClassificationSample, SourceInfo
 from energize.errors import ConfigError
-from energize.samples.image import CaptioningSample, ImageClassificationSample
-from energize.samples.source_info import SourceInfo
-from energize.task_encoder.batch import Batch
-from energize.task_encoder.batching import (
+from energize.task.collate import (
+    Batch,
     batch_as,
     batch_list,
     batch_pad_stack,

@@ -20,7 +20,7 @@ from energize import (
     get_loader,
 )
 from energize.errors import ConfigError, EmptyDatasetError, StateMismatchError, WeightError
-from energize.order.making import make_scheme
+from energize.order.timeline import make_scheme
 from tests.support.datasets import noisy, numbers, shuffled
 
 

@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from energize.errors import ConfigError
-from energize.task_encoder.batch import Batch
-from energize.task_encoder.concat import concat_pad, generic_concat, homogeneous_concat_mix
+from energize.task.collate import Batch, concat_pad, generic_concat, homogeneous_concat_mix
 
 
 @st.composite

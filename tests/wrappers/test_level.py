@@ -37,10 +37,10 @@ from energize import (
     WorkerConfig,
     get_loader,
 )
+from energize.datasets.advanced import AdvancedDataset
 from energize.errors import ColumnError
 from energize.packing import attention_cost
 from energize.testing import check_topology
-from energize.wrappers.advanced import AdvancedDataset
 from tests.support.datasets import costly, noisy
 
 

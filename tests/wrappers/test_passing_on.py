@@ -8,7 +8,7 @@ import logging
 import pytest
 
 from energize import ConfigError, GcDataset, ListSource, WorkerConfig, get_loader
-from energize.wrappers.watchdog_dataset import WatchdogDataset
+from energize.datasets.transform import WatchdogDataset
 
 
 @pytest.fixture
@@ -75,7 +75,7 @@ def test_wrong_arguments():
 
 
 def test_the_loader_watches(caplog, monkeypatch):
-    monkeypatch.setattr("energize.ignored._said", set())
+    monkeypatch.setattr("energize.core.ignored._said", set())
     caplog.set_level(logging.INFO, "energize")
     dataset = WatchdogDataset(ListSource("ab"), WorkerConfig(), 5, fail_on_timeout=True)
     assert list(dataset) == ["a", "b"]

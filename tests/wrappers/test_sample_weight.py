@@ -30,10 +30,10 @@ from energize import (
     WeightError,
     generic_batch,
 )
+from energize.core.loss_weights import weight_of
+from energize.datasets.blend import effective_part
 from energize.loader.state import packed_state, unpacked_state
-from energize.sample_weights import weight_of
 from energize.testing import check_resume, check_topology
-from energize.wrappers.importance import effective_part
 from tests.support.loading import loader_of, prints, take
 
 

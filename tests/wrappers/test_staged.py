@@ -27,8 +27,8 @@ from energize import (
     ShuffleDataset,
     Stage,
 )
+from energize.datasets.advanced import AdvancedDataset
 from energize.testing import check_determinism, check_laws, check_topology
-from energize.wrappers.advanced import AdvancedDataset
 from tests.support.datasets import INDEXED, is_even, noisy, numbers, shuffled
 from tests.support.stages import maths, mix, staged, two_mixes, web
 

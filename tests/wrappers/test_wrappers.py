@@ -26,6 +26,7 @@ from energize import (
     ShuffleDataset,
     WorkerConfig,
 )
+from energize.core.reading import Reading
 from energize.errors import (
     ConfigError,
     DataError,
@@ -36,7 +37,6 @@ from energize.errors import (
     StateError,
     SubstitutionError,
 )
-from energize.reading import Reading
 from tests.support.datasets import is_even, noisy, numbers, shuffled
 
 

@@ -11,9 +11,9 @@ from typer.testing import CliRunner
 
 from energize import prepare
 from energize.cli.main import app
+from energize.data.tar import split_name
 from energize.errors import DatasetError
-from energize.prepare.jsonl import prepare_jsonl
-from energize.storage.tar import split_name
+from energize.preparation.jsonl import prepare_jsonl
 from tests.fuzz.corpora import rows, saved, shards
 from tests.fuzz.corpora.reading import validated
 from tests.fuzz.formats import Corpus, Format, Seen, told

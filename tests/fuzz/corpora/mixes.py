@@ -16,7 +16,7 @@ from energize import (
     prepare_columns,
     write_shards,
 )
-from energize.prepare.jsonl import prepare_jsonl
+from energize.preparation.jsonl import prepare_jsonl
 from tests.fuzz.corpora.reading import AsTheyAre, delivered, trained
 from tests.fuzz.formats import Corpus, Format, Seen
 from tests.support.joining import Pair

@@ -16,8 +16,8 @@ from energize import (
     get_train_dataset,
     get_val_dataset,
 )
-from energize.dataset import Dataset, IndexedDataset
-from energize.reading import Failed, Reading
+from energize.core.dataset import Dataset, IndexedDataset
+from energize.core.reading import Failed, Reading
 from tests.fuzz.formats import Seen, told
 
 HERE = WorkerConfig(rank=0, world_size=1, num_workers=0)

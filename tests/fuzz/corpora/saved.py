@@ -28,9 +28,9 @@ from energize import (
     restore_sample,
 )
 from energize.cli.saved_states import read_states
-from energize.dataset import Dataset
-from energize.prepare.media import prepare_media
-from energize.sources.joined import write_matches
+from energize.core.dataset import Dataset
+from energize.data.join import write_matches
+from energize.preparation.media import prepare_media
 from tests.fuzz.corpora.mixes import write as write_mixes
 from tests.fuzz.corpora.reading import HERE, fetched
 from tests.fuzz.formats import Corpus, Format, Seen, everything, told

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from energize.order.costs.line import CostLine, Cycle, LaterLine
-from energize.order.epochs.shuffle import ShuffleOrder
+from energize.order.cost import CostLine, Cycle, LaterLine
+from energize.order.shuffle import ShuffleOrder
 
 
 class Column:

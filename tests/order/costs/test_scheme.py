@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 
 from energize.errors import ConfigError, WeightError
 from energize.order import Schedule
-from energize.order.costs.line import CostLine, Cycle
-from energize.order.costs.scheme import CostScheme
-from energize.order.epochs.shuffle import ShuffleOrder
+from energize.order.cost import CostLine, CostScheme, Cycle
+from energize.order.shuffle import ShuffleOrder
 
 
 def costs_at(costs, key, positions):

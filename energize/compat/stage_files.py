@@ -1,0 +1,539 @@
+"""TOML as plain values that remember the lines they were written on."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import tomllib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from energize.core.bounded import check_depth
+from energize.core.dataset import Dataset
+from energize.core.lanes import WorkerConfig
+from energize.core.limits import limit, over_limit
+from energize.data.writing import exists, own_errors
+from energize.datasets.stages import StagedDataset
+from energize.errors import ConfigError, DatasetNotFoundError, MetadatasetError, nearest
+from energize.metadataset.building import batch_size_of, check_one_epoch, get_train_dataset
+from energize.metadataset.checking import Checker
+from energize.metadataset.json_schema import DIALECT, object_schema
+from energize.metadataset.keys import Spec
+from energize.metadataset.located import KeyPath, Located, read_bytes, read_yaml
+from energize.metadataset.plans import DEFAULT, FaultyError, plan_of
+from energize.metadataset.problems import Problem, as_error, number_hint, place_noted, shown
+from energize.metadataset.resolving import Blend, Node, Staged, not_staged, resolve
+from energize.metadataset.table import Table, key, keys_of, same_key
+from energize.metadataset.values import Name, Named, Positive, Whole
+from energize.order.stages import Stage, StagePlan, stage_label
+
+_BETWEEN = re.compile(r"[=\[\]{},\n]")
+
+_LONGEST = 50
+"""Lines of a value, in a longer one of which lines are not told apart."""
+
+
+def read_toml(file: Path, problems: list[Problem]) -> Located | None:
+    """The values of `file`, or None when it cannot be read; faults go to `problems`."""
+    content = read_bytes(file, problems)
+    if content is None:
+        return None
+    try:
+        text = content.decode("utf-8")
+        _check(text)
+        data = tomllib.loads(text)
+        check_depth(data)
+        return Located(file, data, _lines(text))
+    except UnicodeDecodeError as error:
+        fault = f"the file is not UTF-8: {error}"
+    except tomllib.TOMLDecodeError as error:
+        fault = f"invalid TOML: {error}"
+    except RecursionError:
+        fault = over_limit("LEVELS")
+    except ValueError as error:
+        fault = str(error)
+    problems.append(Problem(str(file), fault))
+    return None
+
+
+def _check(text: str) -> None:
+    """Raise ValueError for more than the parser gets through at once: it is written in Python, and
+    takes time that grows with the square of the parts of a dotted key.
+    """
+    if len(text) > limit("TOML_BYTES"):
+        raise ValueError(over_limit("TOML_BYTES", len(text)))
+    if any(piece.count(".") > limit("LEVELS") for piece in _BETWEEN.split(text)):
+        raise ValueError(over_limit("LEVELS"))
+
+
+def _lines(text: str) -> dict[KeyPath, int]:
+    """The line of each table and each key of a TOML text.
+
+    The parser does not tell them, but it tells whether a statement is complete: each is parsed by
+    itself, from its first line on.
+    """
+    lines: dict[KeyPath, int] = {}
+    lengths: dict[KeyPath, int] = {}
+    table: KeyPath = ()
+    statement, first = "", 1
+    for number, line in enumerate(text.splitlines(), 1):
+        statement += f"{line}\n"
+        found = _parsed(statement)
+        if found is None and number - first < _LONGEST:
+            continue  # in the middle of a value
+        paths = list(_paths(found or {}))
+        if found and statement.lstrip().startswith("["):
+            names, table = [name for name in paths[-1] if name != 0], ()
+            for name in names:
+                table = (*_in_last(table, lengths), name)
+            if 0 in paths[-1]:
+                lengths[table] = lengths.get(table, 0) + 1
+                lines.setdefault(table, first)
+            table = _in_last(table, lengths)
+            paths = [()]
+        for path in paths:
+            lines.setdefault((*table, *path), first)
+        statement, first = "", number + 1
+    return lines
+
+
+def _parsed(statement: str) -> dict[str, Any] | None:
+    try:
+        return tomllib.loads(statement)
+    except tomllib.TOMLDecodeError:
+        return None
+
+
+def _paths(value: Any) -> Iterator[KeyPath]:
+    """The paths of all values in a value, the innermost of the last one last."""
+    items = value.items() if isinstance(value, dict) else enumerate(value)
+    for name, inner in items:
+        yield (name,)
+        if isinstance(inner, dict | list):
+            yield from ((name, *path) for path in _paths(inner))
+
+
+def _in_last(table: KeyPath, lengths: Mapping[KeyPath, int]) -> KeyPath:
+    """The last table so far of an array of tables; other tables as they are."""
+    return (*table, lengths[table] - 1) if table in lengths else table
+
+
+# The tables of keys of a stage file: `training`, and each of its `data_stages`.
+
+DATA = "data"
+STAGE = "stage"
+TRAINING = "training"
+
+_TOLERANCE = 0.001
+"""How far the sum of weights may be from 1: they are often written with two or three digits."""
+
+_Weight = Annotated[int | float, Field(json_schema_extra={"minimum": 0, "maximum": 1})]
+Size = Annotated[int, Field(description="a whole number")]
+Folders = Annotated[
+    list[Name],
+    Field(min_length=1, description="a list of one or more folders, relative to this file"),
+]
+_Weights = Annotated[
+    list[_Weight], Field(min_length=1, description="a list of numbers, one for each folder")
+]
+
+
+@dataclass(frozen=True)
+class DataKeys(Table):
+    """What says which data are read."""
+
+    dataset: Name | None = key(DATA, "the name of a dataset")
+    dataset_path: Name | None = key(
+        DATA, "a prepared folder or a metadataset .yaml, relative to this file"
+    )
+    dataset_type: Name | None = key(DATA, "such as energize")
+    dataset_folders: Folders | None = key(DATA)
+    dataset_weights: _Weights | None = key(DATA)
+    dataset_random_seed: Whole | None = same_key(Spec, "seed")
+    seq_len: Positive | None = same_key(Spec, "seq_len")
+    items_per_step: Positive | None = same_key(Spec, "items_per_step")
+
+    @property
+    def has_data(self) -> bool:
+        """Whether anything says which data are read."""
+        rows = [row for row in keys_of(DataKeys) if row.home == DATA]
+        return any(getattr(self, row.name) is not None for row in rows)
+
+    def faults(self) -> Iterator[tuple[str, str]]:
+        """What is wrong with keys that are right one by one."""
+        if self.dataset_type == "huggingface" and self.dataset is None:
+            yield "dataset_type", "a huggingface dataset is named by 'dataset'; give it"
+        if self.dataset_type == "nanoset" and self.dataset_folders is None:
+            yield "dataset_type", "a nanoset is read from 'dataset_folders'; give them"
+        if self.dataset_type == "energize":
+            given = [key for key in ("dataset_path", "dataset_folders") if getattr(self, key)]
+            if len(given) != 1:
+                found = "both are given" if given else "neither is given"
+                yield "dataset_type", f"energize reads 'dataset_path' or 'dataset_folders'; {found}"
+        if self.dataset_weights is not None:
+            for fault in _weight_faults(self.dataset_weights, self.dataset_folders):
+                yield "dataset_weights", fault
+
+
+@dataclass(frozen=True)
+class StageKeys(DataKeys):
+    """One of `data_stages`, which says all about its data."""
+
+    name: Name = same_key(Spec, "name")
+    start_step: Whole = same_key(Spec, "start_step")
+    end_step: Positive | None = same_key(Spec, "end_step")
+    dataset_type: Name = key(DATA, "such as energize", required=True)
+    seq_len: Positive = same_key(Spec, "seq_len", required=True)
+    batch: Named | None = same_key(Spec, "batch")
+
+
+@dataclass(frozen=True)
+class TrainingKeys(DataKeys):
+    """The table `training`, whose other keys belong to the trainer."""
+
+    steps: Positive | None = same_key(Spec, "steps")
+    global_batch_size: Size | None = key(TRAINING, "sequences per step")
+    data_stages: tuple[StageKeys, ...] = key(
+        TRAINING, nodes=STAGE, called="a list of tables", default=()
+    )
+
+    def faults(self) -> Iterator[tuple[str, str]]:
+        """What is wrong with keys that are right one by one."""
+        yield from super().faults()
+        for name in ("dataset_type", "seq_len"):
+            if self.has_data and getattr(self, name) is None:
+                yield "", f"the key {name!r} is missing, and the stage {DEFAULT!r} needs it"
+
+
+def json_schema() -> dict[str, Any]:
+    """The grammar of stage files as a JSON schema, for editors and other tools."""
+    stage = object_schema(keys_of(StageKeys))
+    training = object_schema(keys_of(TrainingKeys), lambda _: stage, more=True)
+    return {
+        "$schema": DIALECT,
+        "title": "energize stages",
+        "description": "Named stages of a training run, each with its own data",
+        "type": "object",
+        "properties": {"training": training},
+        "required": ["training"],
+    }
+
+
+def _weight_faults(weights: Sequence[float], folders: Sequence[str] | None) -> Iterator[str]:
+    if folders is None:
+        yield "weights are for 'dataset_folders', and there are none; give folders, or no weights"
+    elif len(weights) != len(folders):
+        yield f"there are {len(weights)} weights for {len(folders)} folders; give one for each"
+    wrong = [weight for weight in weights if not 0 <= weight <= 1]  # not a number is wrong too
+    if wrong:
+        yield f"a weight is a finite number from 0 to 1; got {', '.join(map(shown, wrong))}"
+    elif abs(math.fsum(weights) - 1) > _TOLERANCE:
+        yield f"weights sum to 1 (within {_TOLERANCE}); these sum to {math.fsum(weights):g}"
+
+
+# Stages in a file: those of a trainer's table `training`, or of a split of a metadataset.
+
+_ROOT = "training"
+_SPLITS = "splits"
+
+
+@dataclass(frozen=True, slots=True)
+class StageData:
+    """What a stage file says about the data of a stage, as it is written.
+
+    `folder` is that of the file: paths are relative to it. `place`: where it was written.
+    `split_part` is what is read of a folder or a metadataset.
+    """
+
+    dataset_type: str
+    dataset: str | None
+    dataset_path: str | None
+    dataset_folders: tuple[str, ...]
+    dataset_weights: tuple[float, ...]
+    folder: Path
+    place: str = ""
+    split_part: str = "train"
+
+
+def is_stage_file(path: str | os.PathLike[str]) -> bool:
+    """Whether a file is one of stages rather than a metadataset: TOML, or YAML with `training`."""
+    file = Path(path)
+    if file.suffix == ".toml":
+        return True
+    if file.suffix not in (".yaml", ".yml") or not file.is_file():
+        return False
+    text = read_yaml(file, [])
+    return text is not None and isinstance(text.data, dict) and _ROOT in text.data
+
+
+@own_errors
+def read_stages(
+    path: str | os.PathLike[str], split_part: str = "train"
+) -> StagePlan[StageData] | StagePlan[Node]:
+    """The plan in a `.toml` or `.yaml` file of stages, or in a split of a metadataset.
+
+    In a stage file it is the table `training`. Each of `training.data_stages` says all about its
+    data; only `dataset_random_seed`, `items_per_step` and `global_batch_size` fall back to
+    `training`. The data fields of `training` itself make the stage "default": the only one when
+    there are no others, or that of the steps before the first one. Other keys of `training`, and
+    other tables, are the trainer's. `stage.dataset` is a `StageData`, and what it names is not
+    looked at.
+
+    In a metadataset the stages are those of its split `split_part`, and `stage.dataset` is what
+    `resolve` makes of each.
+
+    Raises `MetadatasetError` with every fault of the file, each with its place;
+    `DatasetNotFoundError` when there is no such file.
+
+    >>> import tempfile
+    >>> file = Path(tempfile.mkdtemp()) / "run.toml"
+    >>> _ = file.write_text('''
+    ... [training]
+    ... steps = 10
+    ... dataset_type = "energize"
+    ... dataset_path = "mix.yaml"
+    ... seq_len = 512
+    ... [[training.data_stages]]
+    ... name = "ablation"
+    ... start_step = 5
+    ... dataset_type = "energize"
+    ... dataset_path = "other.yaml"
+    ... seq_len = 1024
+    ... ''')
+    >>> [(stage.name, stage.start_step, stage.end_step) for stage in read_stages(file).stages]
+    [('default', 0, 5), ('ablation', 5, 10)]
+    """
+    file = Path(path)
+    problems: list[Problem] = []
+    if file.suffix not in (".toml", ".yaml", ".yml"):
+        raise MetadatasetError(f"{file}: expected a .toml or .yaml file of stages")
+    text = (read_toml if file.suffix == ".toml" else read_yaml)(file, problems)
+    data = None if text is None else text.data
+    if isinstance(data, dict) and _SPLITS in data and _ROOT not in data:
+        return _of_split(file, split_part)
+    if text is None or problems:
+        raise as_error(file, problems)
+    checker = _Checker(text)
+    training = checker.training()
+    if training is None:
+        raise as_error(file, sorted(checker.problems, key=lambda problem: problem.line))
+    written: dict[KeyPath, DataKeys] = {
+        (_ROOT, "data_stages", i): each for i, each in enumerate(training.data_stages)
+    }
+
+    def read(_: Spec, path: KeyPath) -> StageData:
+        return _data(written.get(path, training), text.file.parent, text.place(path), split_part)
+
+    around = _settings(training)
+    stages = [(_settings(each), path) for path, each in written.items()]
+    default = (around, (_ROOT,)) if training.has_data else None
+    try:
+        return plan_of(text, (_ROOT,), around, stages, default=default, read=read)
+    except FaultyError as error:
+        raise as_error(file, error.problems) from None
+
+
+def _of_split(file: Path, split_part: str) -> StagePlan[Node]:
+    node = resolve(file, split_part)
+    if not isinstance(node, Staged):
+        raise MetadatasetError(
+            f"{node.place}: the split {split_part!r} has no stages, so there is no plan; read it "
+            "with get_train_dataset, or give it `stages`"
+        )
+    return node.plan
+
+
+class _Checker(Checker):
+    """Reads the table `training`."""
+
+    def training(self) -> TrainingKeys | None:
+        """The table, or None when something in it is wrong."""
+        root = self.text.data
+        table = root.get(_ROOT) if isinstance(root, dict) else None
+        if not isinstance(table, dict):
+            self.fault(
+                (),
+                f"there is no table {_ROOT!r}; a stage file has its stages in {_ROOT}.data_stages, "
+                f"and a metadataset in its {_SPLITS}",
+            )
+            return None
+        rows = {row.name: row for row in keys_of(TrainingKeys)}
+        meant = {key: value for key, value in table.items() if _is_meant(key, list(rows))}
+        return self.mapping(TrainingKeys, meant, (_ROOT,), rows)
+
+    def node(self, value: Any, path: KeyPath, place: str) -> StageKeys | None:
+        """One of `data_stages`."""
+        if not isinstance(value, Mapping):
+            hint = number_hint(value)
+            self.fault(path, f"expected a table of settings; got {shown(value)}{hint}")
+            return None
+        return self.mapping(StageKeys, value, path, {row.name: row for row in keys_of(StageKeys)})
+
+
+def _is_meant(key: str, known: list[str]) -> bool:
+    """Whether a key of `training` is for this library, and not for the trainer alone."""
+    misspelt = key.startswith(("dataset_", "data_stage")) and nearest(key, known)
+    return key in known or bool(misspelt)
+
+
+def _settings(written: DataKeys) -> Spec:
+    """What a table says beside its data, in the words of a metadataset."""
+    settings: dict[str, Any] = {
+        "seq_len": written.seq_len,
+        "seed": written.dataset_random_seed,
+        "items_per_step": written.items_per_step,
+    }
+    if isinstance(written, StageKeys):
+        for name in ("name", "start_step", "end_step", "batch"):
+            settings[name] = getattr(written, name)
+    if isinstance(written, TrainingKeys):
+        size = written.global_batch_size
+        settings["steps"] = written.steps
+        settings["batch"] = None if size is None else {"global_batch_size": size}
+    return Spec(**settings)
+
+
+def _data(written: DataKeys, folder: Path, place: str, split_part: str) -> StageData:
+    return StageData(
+        dataset_type=written.dataset_type or "",
+        dataset=written.dataset,
+        dataset_path=written.dataset_path,
+        dataset_folders=tuple(written.dataset_folders or ()),
+        dataset_weights=tuple(written.dataset_weights or ()),
+        folder=folder,
+        place=place,
+        split_part=split_part,
+    )
+
+
+# From stages in a file to a dataset of batches that changes with the step of training.
+
+BuildStage = Callable[[Stage[Any]], Dataset[Any]]
+
+_ENERGIZE = "energize"
+_FOLDERS = "nanoset"
+_BUILT = (_ENERGIZE, _FOLDERS)
+_EPOCHS = ("repeat", "virtual_epoch_length")
+
+
+@own_errors
+def get_staged_train_dataset(
+    path: str | os.PathLike[str],
+    *,
+    split_part: str = "train",
+    build: BuildStage | None = None,
+    carry_over: bool = True,
+    worker_config: WorkerConfig | None = None,
+    **options: Any,
+) -> StagedDataset[Any]:
+    """The batches of a run whose stages are in a file; see `read_stages` and `StagedDataset`.
+
+    Each stage is made by `build(stage)`, or else by `build_stage` with `options`, which are those
+    of `get_train_dataset` that do not cut epochs. `stage.dataset` is what the file says of its
+    data, `stage.seq_len` and `stage.batch` are its settings; the stage's seed is applied to what
+    `build` returns.
+
+    Raises what `read_stages` and `get_train_dataset` raise, all before a sample is read, and
+    `ConfigError` for options beside `build`, which takes none, and for a `build` that returns no
+    dataset.
+    """
+    if build is not None and options:
+        raise ConfigError(
+            f"get_staged_train_dataset: {', '.join(options)} would have no effect beside build, "
+            "which makes the datasets; use them in it, for example with build_stage"
+        )
+    check_one_epoch(path, **{key: options[key] for key in _EPOCHS if key in options})
+    if build is not None and not callable(build):
+        raise ConfigError(
+            f"get_staged_train_dataset: build is a function of a stage that returns its dataset; "
+            f"got {build!r}"
+        )
+    make = build or (lambda stage: build_stage(stage, **options))
+    plan = read_stages(path, split_part).with_datasets(lambda stage: _made(stage, make(stage)))
+    return StagedDataset(plan, carry_over=carry_over, worker_config=worker_config)
+
+
+def _made(stage: Stage[Any], dataset: object) -> Dataset[Any]:
+    if not isinstance(dataset, Dataset):
+        raise ConfigError(
+            f"{stage_label(stage)}: build returns the dataset of the stage; got {dataset!r}"
+        )
+    return dataset
+
+
+def build_stage(stage: Stage[StageData] | Stage[Node], **options: Any) -> Dataset[Any]:
+    """The training batches of one stage of a file, by `get_train_dataset` with `options`.
+
+    A stage of a metadataset has been resolved. Of one of a stage file, `dataset_type` "energize"
+    reads `dataset_path`, a prepared folder or a metadataset, or a blend of `dataset_folders` by
+    `dataset_weights`; so does "nanoset", when its folders are prepared ones. A `batch_size` in the
+    stage's `batch` wins over that of `options`.
+
+    Raises `MetadatasetError` for other types, naming the stage, and what `get_train_dataset`
+    raises; `ConfigError` for a `split_part`, which is chosen where stages are read.
+    """
+    where = stage_label(stage)
+    if "split_part" in options:
+        raise ConfigError(
+            f"{where}: split_part would have no effect here; give it to get_staged_train_dataset "
+            "or read_stages"
+        )
+    size = batch_size_of(stage, options.get("batch_size"))
+    if size is None and "batch_size" not in options:
+        raise ConfigError(
+            f"{where}: there is no batch_size; give it as an argument, or in the stage's batch"
+        )
+    with place_noted(stage.dataset.place):
+        dataset: Dataset[Any] = get_train_dataset(
+            stage_node(stage), **options | {"batch_size": size}
+        )
+    return dataset
+
+
+def stage_node(stage: Stage[StageData] | Stage[Node]) -> Node:
+    """What a stage of a file reads: what its path resolves to, or the blend of its folders.
+
+    Raises what `build_stage` raises for data that energize does not read.
+    """
+    data, where = stage.dataset, stage_label(stage)
+    if not isinstance(data, StageData):
+        return data
+    if data.dataset_type not in _BUILT:
+        hint = nearest(data.dataset_type, _BUILT) or "."
+        raise MetadatasetError(
+            f"{where}: dataset_type {data.dataset_type!r} is not read by energize{hint} Types that "
+            f"are: {', '.join(_BUILT)}; for others pass build=, a function of a stage that returns "
+            "its dataset"
+        )
+    if data.dataset_path is not None:
+        return _resolved(data, data.dataset_path, where)
+    for folder in data.dataset_folders:
+        path = _existing(data, folder, where)
+        if data.dataset_type == _FOLDERS and not (path / ".nv-meta").is_dir():
+            raise MetadatasetError(
+                f"{where}: {path} has no .nv-meta, so it is not a prepared folder. A nanoset of "
+                "tokens is not read by energize: pass build=, a function of a stage that returns "
+                "its dataset, or prepare a folder of shards with `energize prepare`"
+            )
+    weights = data.dataset_weights or (1.0,) * len(data.dataset_folders)
+    nodes = [_resolved(data, folder, where) for folder in data.dataset_folders]
+    return Blend(tuple(zip(nodes, weights, strict=True)), data.place)
+
+
+def _resolved(data: StageData, given: str, where: str) -> Node:
+    node = resolve(_existing(data, given, where), data.split_part)
+    return not_staged(node, f"{where}: {given!r}", "a stage is one mixture")
+
+
+def _existing(data: StageData, given: str, where: str) -> Path:
+    path = data.folder / given
+    if not exists(path):
+        raise DatasetNotFoundError(
+            f"{where}: {given!r} does not exist, looked for {os.path.abspath(path)}"
+        )
+    return path

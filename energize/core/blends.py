@@ -1,0 +1,222 @@
+"""Blends in a tree of datasets: found by name, how far a run has come in them, others in their
+places.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from energize.core.checks import real_number
+from energize.core.dataset import Dataset, IndexedDataset
+from energize.errors import ConfigError, WeightError, nearest
+
+Way = tuple[int, ...]
+"""From the outermost dataset to one below it: the number of an input, again and again."""
+
+_SHOWN = 8
+
+
+@dataclass(frozen=True, slots=True)
+class FoundBlend:
+    """A `blend` in a tree: its `name`, and the `way` to it.
+
+    The name is what the mixes above it call what it stands in, "texts/code" say; that of the
+    outermost blend is "".
+    """
+
+    name: str
+    way: Way
+    blend: Any
+
+    @property
+    def label(self) -> str:
+        """As messages call it."""
+        return f"blend {self.name!r}" if self.name else "the blend"
+
+
+def blends_in(dataset: Dataset[Any]) -> list[FoundBlend]:
+    """Every blend whose weights can change from a slot on, the outermost first."""
+    return list(_found(dataset, "", ()))
+
+
+def _found(node: Any, name: str, way: Way) -> Iterator[FoundBlend]:
+    if callable(getattr(node, "with_weights_from", None)):
+        yield FoundBlend(name, way, node)
+    inputs = node.inputs
+    if len(inputs) == 1:
+        yield from _found(inputs[0], name, (*way, 0))
+        return
+    names = getattr(node, "names", None) or list(map(str, range(len(inputs))))
+    for number, (each, called) in enumerate(zip(inputs, names, strict=True)):
+        if each.inputs:  # no source: most of a wide mix
+            inner = f"{name}/{called}" if name else str(called)
+            yield from _found(each, inner, (*way, number))
+
+
+def chosen_blend(
+    dataset: Dataset[Any], weights: Mapping[str, float], name: str | None
+) -> FoundBlend:
+    """The blend of this name; without one the only blend, or the one over sources so called.
+
+    Raises `ConfigError` for a name that no blend has, and where it is not clear which is meant;
+    `WeightError` where the weights do not name what the blend is over.
+    """
+    found = blends_in(dataset)
+    if not found:
+        raise ConfigError(
+            f"{type(dataset).__name__} has no blend whose weights could change: nothing in it is a "
+            "BlendDataset. Quotas and concatenations have no weights"
+        )
+    if name is not None:
+        named = next((each for each in found if each.name == name), None)
+        if named is None:
+            raise ConfigError(
+                f"no blend is called {name!r}{nearest(name, [each.name for each in found])} "
+                f"There are {_listed(found)}"
+            )
+    elif len(found) == 1:
+        named = found[0]
+    else:
+        alike = [each for each in found if set(each.blend.names) == set(weights)]
+        alike = alike or [each for each in found if _covers(each, weights)]
+        if len(alike) != 1:
+            raise ConfigError(
+                f"there are {len(found)} blends, and {', '.join(map(repr, weights))} are the names "
+                f"of {'none' if not alike else 'several'} of them; say which with blend=. There "
+                f"are {_listed(found)}"
+            )
+        named = alike[0]
+    _check_named(named, weights)
+    return named
+
+
+def _covers(found: FoundBlend, weights: Mapping[str, float]) -> bool:
+    groups = [group_of(each, weights) for each in found.blend.names]
+    return None not in groups and set(groups) == set(weights)
+
+
+def _check_named(found: FoundBlend, weights: Mapping[str, float]) -> None:
+    names = found.blend.names
+    missing = [each for each in names if group_of(each, weights) is None]
+    named = {group_of(each, weights) for each in names}
+    extra = [each for each in weights if each not in named]
+    if missing or extra:
+        said = [f"missing {', '.join(map(repr, missing[:_SHOWN]))}"] if missing else []
+        if extra:
+            shown = [f"{each!r}{nearest(str(each), missing or names)}" for each in extra[:_SHOWN]]
+            said.append(f"unknown {', '.join(shown)}")
+        raise WeightError(
+            f"weights of {found.label} are given for all that it is over, by name: "
+            f"{'; '.join(said)}. It is over {', '.join(names[:_SHOWN])}"
+            f"{', ...' if len(names) > _SHOWN else ''}"
+        )
+
+
+def group_of(name: str, weights: Mapping[str, float]) -> str | None:
+    """What of some names a name is, or is below, as "texts/code" is below "texts"."""
+    while name not in weights:
+        name, slash, _ = name.rpartition("/")
+        if not slash:
+            return None
+    return name
+
+
+def ungrouped(blend: Any, weights: Mapping[str, float], slot: int) -> dict[str, float]:
+    """A weight for each name of a blend. That of a group, a blend that was opened up into this one
+    say, is shared out to its parts as it is at a slot.
+    """
+    if set(weights) == set(blend.names):
+        return dict(weights)
+    shares = blend.by_name(blend.shares(slot))
+    groups: dict[str, list[str]] = {}
+    for name in blend.names:
+        groups.setdefault(group_of(name, weights) or name, []).append(name)
+    found: dict[str, float] = {}
+    for group, names in groups.items():
+        total = sum(shares[name] for name in names)
+        for name in names:
+            part = shares[name] / total if total else 1 / len(names)
+            found[name] = weights[group] if len(names) == 1 else weights[group] * part
+    return {name: found[name] for name in blend.names}
+
+
+def same_shares(weights: Mapping[str, float], asked: Mapping[str, float]) -> bool:
+    """Whether weights are what was asked, for groups of them perhaps."""
+    sums = dict.fromkeys(asked, 0.0)
+    for name, weight in weights.items():
+        group = group_of(name, asked)
+        if group is None:
+            return False
+        sums[group] += weight
+    totals = sum(sums.values()), sum(asked.values())
+    return all(totals) and all(
+        math.isclose(sums[name] / totals[0], asked[name] / totals[1], abs_tol=1e-12)
+        for name in asked
+    )
+
+
+def numbers_by_name(weights: object) -> dict[str, float]:
+    """Weights by name as numbers that are plain JSON; `WeightError` for anything else."""
+    if not isinstance(weights, Mapping) or not weights:
+        raise WeightError(
+            f"weights that change while a run goes on are given by name, {{name: number}}; got "
+            f"{str(weights)[:80]!r}"
+        )
+    found: dict[str, float] = {}
+    for name, weight in weights.items():
+        number = real_number(weight)
+        if number is None:
+            raise WeightError(
+                f"the weight of {name!r} is {str(weight)[:80]!r}; a change takes numbers. Weights "
+                "that follow a plan are Schedules where the mix is written"
+            )
+        if not 0 <= number < float("inf"):
+            raise WeightError(
+                f"the weight of {name!r} is {number}; weights are finite numbers, 0 or more"
+            )
+        whole = isinstance(number, int)
+        found[str(name)] = int(number) if whole else float(number)
+    return found
+
+
+def _listed(found: Sequence[FoundBlend]) -> str:
+    shown = [f"{each.name!r} over {', '.join(each.blend.names[:4])}" for each in found[:_SHOWN]]
+    return "; ".join(shown) + ("; ..." if len(found) > _SHOWN else "")
+
+
+def blend_called(dataset: Dataset[Any], name: str) -> FoundBlend | None:
+    """The blend of a name, if there is one."""
+    return next((each for each in blends_in(dataset) if each.name == name), None)
+
+
+def replaced(dataset: Any, way: Way, blend: Any) -> Any:
+    """The same tree with another blend at the end of the way."""
+    if not way:
+        return blend
+    inputs = list(dataset.inputs)
+    inputs[way[0]] = replaced(inputs[way[0]], way[1:], blend)
+    return dataset.with_inputs(inputs)
+
+
+def reached_in(node: Any, items: int) -> Sequence[int] | None:
+    """How far in each input the first `items` items of a node lead; None where only reading tells.
+
+    Where a stream is mixed and batched by position, as if it were indexed, it is known too.
+    """
+    known = isinstance(node, IndexedDataset) and (node.indexed or node.sized)
+    return node.reached(items) if known else None
+
+
+def slot_after(dataset: Any, way: Way, items: int) -> int | None:
+    """How many slots of the blend at the end of the way the first `items` items of `dataset` lead
+    to: the first slot that is not among them. None where only reading tells.
+    """
+    for number in way:
+        reached = reached_in(dataset, items)
+        if reached is None:
+            return None
+        items, dataset = reached[number], dataset.inputs[number]
+    return items

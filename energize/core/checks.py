@@ -1,0 +1,119 @@
+"""Numbers of any kind: Python's, numpy's, tensors of one number."""
+
+from __future__ import annotations
+
+import inspect
+import math
+import operator
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from decimal import Decimal
+from fractions import Fraction
+from numbers import Real
+from typing import cast
+
+import numpy as np
+
+from energize.core.limits import limit, over_limit
+from energize.errors import ConfigError, EmptyDatasetError, nearest
+
+
+def whole_number(value: object, least: int | None = None) -> int | None:
+    """`value` as an int when its type is one of whole numbers, else None; True is no number.
+
+    A number below `least` is None too.
+
+    >>> whole_number(np.int32(3)), whole_number(3.0), whole_number(True), whole_number(3, 4)
+    (3, None, None, None)
+    """
+    if isinstance(value, bool | np.bool_):
+        return None
+    try:
+        number = operator.index(value)  # type: ignore[arg-type]  # that is the question
+    except TypeError:
+        return None
+    return number if least is None or number >= least else None
+
+
+def checked_whole(value: object, where: str, least: int | None = None) -> int:
+    """`value` as a whole number, `least` or more; `ConfigError` beginning with `where`.
+
+    >>> checked_whole(0, "Dice: eyes", 1)
+    Traceback (most recent call last):
+        ...
+    energize.errors.ConfigError: Dice: eyes is a whole number, 1 or more; got 0
+    """
+    number = whole_number(value, least)
+    if number is None:
+        bound = "" if least is None else f", {least} or more"
+        raise ConfigError(f"{where} is a whole number{bound}; got {value!r}")
+    return number
+
+
+def checked_batch_size(value: object, where: str) -> int:
+    """The size of a batch; `ConfigError` beginning with `where` for what is none, or for more than
+    the limit BATCH_ITEMS: all that a batch holds lies in memory.
+    """
+    size = checked_whole(value, where, 1)
+    if size > limit("BATCH_ITEMS"):
+        raise ConfigError(f"{where}: {over_limit('BATCH_ITEMS', size)}")
+    return size
+
+
+def real_number(value: object) -> float | Fraction | Decimal | None:
+    """`value` as a number, one of numpy as it is; None when it is none. True is no number.
+
+    >>> real_number(np.float32(0.1)), real_number(np.array(3)), real_number("3")
+    (np.float32(0.1), 3, None)
+    """
+    if not isinstance(value, np.generic) and getattr(value, "ndim", None) == 0:
+        value = value.item()  # type: ignore[attr-defined]  # a tensor, or an array of numpy
+    if isinstance(value, Decimal):
+        return math.nan if value.is_nan() else value
+    if isinstance(value, bool) or not isinstance(value, Real):
+        return None
+    return cast("float", value)
+
+
+# Checks of parameters that several wrappers take, and whom their errors name.
+
+
+def checked_flag(value: object, name: str, owner: str) -> bool:
+    """`value` as True or False; `ConfigError` naming the parameter and its owner."""
+    if not isinstance(value, bool | np.bool_):
+        raise ConfigError(f"{owner}: {name} is True or False; got {value!r}")
+    return bool(value)
+
+
+def check_names(given: Iterable[str], options: Iterable[str], *makers: type) -> None:
+    """`ConfigError` for a name given that is neither of `options` nor a parameter of the classes
+    `makers`; it lists those that are known.
+    """
+    parameters = [
+        name
+        for maker in makers
+        for name, parameter in inspect.signature(maker).parameters.items()
+        if parameter.kind is parameter.KEYWORD_ONLY
+    ]
+    known = list(dict.fromkeys([*parameters, *options]))
+    for name in given:
+        if name not in known:
+            raise ConfigError(
+                f"there is no parameter {name!r}{nearest(name, known) or '.'} Known: "
+                f"{', '.join(known)}"
+            )
+
+
+@contextmanager
+def raised_as(owner: str, *parts: str) -> Iterator[None]:
+    """Errors about parameters begin with the name of the class that the user made, `owner`, instead
+    of one of the classes that it is put together from, or none.
+    """
+    try:
+        yield
+    except (ConfigError, EmptyDatasetError) as error:
+        text = str(error)
+        for name in (owner, *parts):
+            text = text.removeprefix(f"{name}: ")
+        error.args = (f"{owner}: {text}",)
+        raise

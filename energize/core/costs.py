@@ -1,0 +1,133 @@
+"""What items cost, by the columns of their samples: nothing is read."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from energize.core.arrays import FloatArray, Int64Array, rows_by_value
+from energize.core.dataset import IndexedDataset
+from energize.errors import ColumnError, ConfigError, NotIndexedError
+
+if TYPE_CHECKING:
+    from energize.data.source import Source
+
+
+Cost: TypeAlias = str | Callable[..., Any]
+"""The name of a column, or a function of columns: its parameters are called as they are, and each
+is given an array with the values of some samples. It returns one number for each, above 0."""
+
+
+@dataclass(frozen=True)
+class ColumnCost:
+    """What items of indexed datasets cost, together for all samples that they are made of.
+
+    `cost` is the name of a column of the sources, such as "tokens", or a function of columns:
+    `lambda width, height: width * height / 196`. A parameter with a default is a column that some
+    sources lack, so that one function says what images and texts cost:
+    `lambda tokens=0, width=0, height=0: tokens + width * height / 196`. Substitutes of failed
+    samples are not looked at.
+
+    Raises `ConfigError` for what is no such function; asking raises `ColumnError` for a source
+    without the column, one of words, and a cost that is not above 0 and finite.
+
+    >>> from energize import BatchDataset, ListSource
+    >>> texts = ListSource(["a b", "c", "d e f"], columns={"tokens": [2, 1, 3]})
+    >>> ColumnCost("tokens").of(BatchDataset(texts, 2, list), np.array([0, 1])).tolist()
+    [3.0, 3.0]
+    >>> ColumnCost(lambda tokens: tokens**2).of(texts, np.array([2])).tolist()
+    [9.0]
+    """
+
+    cost: Cost
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.cost, str) and not callable(self.cost):
+            raise ConfigError(
+                "a cost is the name of a column, or a function whose parameters are called as "
+                f"columns are; got {self.cost!r}"
+            )
+        if not self.columns:
+            raise ConfigError(
+                f"the cost {self.cost!r} has no parameters: each is the name of a column, as in "
+                "lambda width, height: width * height"
+            )
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The names of the columns that are looked at."""
+        return tuple(self._columns)
+
+    def describe(self) -> dict[str, Any]:
+        """As JSON: the columns that are looked at; of a function no more, as of all functions."""
+        named = isinstance(self.cost, str)
+        return {"column": self.cost} if named else {"columns": list(self.columns)}
+
+    def check(self, source: Source[Any]) -> None:
+        """Raise `ColumnError` where a source has no column for what is asked, or one of words."""
+        self._values(source)
+
+    def of(self, dataset: IndexedDataset[Any], positions: Int64Array) -> FloatArray:
+        """What the items at `positions` cost: float64 of the same shape."""
+        if not dataset.indexed:
+            raise NotIndexedError(
+                f"{type(dataset).__name__} is read as a stream, so which samples its items are "
+                "made of, and what these cost, is only known when they have been read"
+            )
+        refs = dataset.refs(np.asarray(positions, dtype=np.int64))
+        costs = np.zeros(len(refs), dtype=np.float64)
+        for number, rows in rows_by_value(refs.source):
+            costs[rows] = self.of_samples(dataset.sources[number], refs.index[rows])
+        return np.bincount(refs.item, costs, len(positions)).astype(np.float64, copy=False)
+
+    def of_samples(self, source: Source[Any], index: Int64Array) -> FloatArray:
+        """What the samples `index` of a source cost: float64 of the same shape."""
+        values = {name: each[index] for name, each in self._values(source).items()}
+        made = values[self.cost] if isinstance(self.cost, str) else self.cost(**values)
+        costs = np.asarray(made, dtype=np.float64)
+        if not costs.ndim:
+            costs = np.broadcast_to(costs, index.shape)  # of no column that this source has
+        if costs.shape != index.shape:
+            raise ColumnError(
+                f"{source.name}: the cost of {len(index)} samples is an array of as many numbers; "
+                f"{self.cost!r} gave one of shape {costs.shape}"
+            )
+        wrong = np.flatnonzero(~(np.isfinite(costs) & (costs > 0)))
+        if len(wrong):
+            at = int(wrong[0])
+            raise ColumnError(
+                f"{source.where(int(index[at]))}: its cost is {costs[at]:g}, by "
+                f"{self.cost if isinstance(self.cost, str) else self.columns!r}, and costs are "
+                "numbers above 0; measure the column again, or give a function that adds what "
+                "every sample costs, such as lambda tokens: tokens + 1"
+            )
+        return costs
+
+    def _values(self, source: Source[Any]) -> dict[str, npt.NDArray[Any]]:
+        """The columns of a source that are looked at, but those that it may lack and lacks."""
+        values = {}
+        for name, required in self._columns.items():
+            if not (required or name in source.column_names):
+                continue
+            column = source.known_column(name)
+            if column.is_text:
+                raise ColumnError(
+                    f"{source.name}: the column {name!r} has words, such as "
+                    f"{(column.categories or ('',))[0]!r}, and costs are numbers"
+                )
+            values[name] = column.values
+        return values
+
+    @cached_property
+    def _columns(self) -> dict[str, bool]:
+        """The columns that are looked at, and whether every source needs them."""
+        if isinstance(self.cost, str):
+            return {self.cost: True}
+        named = inspect.signature(self.cost).parameters
+        return {name: each.default is each.empty for name, each in named.items()}

@@ -1,0 +1,61 @@
+"""torch, webdataset, which imports it, and fsspec, imported when they are first used.
+
+Importing torch takes longer than anything that commands such as `energize plan` do, and fsspec is
+for few of them. Modules that need one to define classes import it themselves.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from energize.errors import ConfigError
+
+__all__ = ["fsspec", "is_instance_of", "optional_module", "torch", "webdataset"]
+
+
+class _LateModule(ModuleType):
+    """Stands for a module of that name, and has its attributes."""
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(import_module(self.__name__), name)
+        setattr(self, name, value)
+        return value
+
+
+if TYPE_CHECKING:
+    import fsspec
+    import fsspec.utils
+    import torch
+    import torch.distributed
+    import torch.multiprocessing
+    import torch.utils.data
+    import webdataset
+else:
+    fsspec = _LateModule("fsspec")
+    torch = _LateModule("torch")
+    webdataset = _LateModule("webdataset")
+
+
+# Libraries that are only needed for some things.
+
+
+def optional_module(name: str, install: str, purpose: str) -> Any:
+    """The module `name`; `ConfigError` saying what `pip install` needs where it is missing."""
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        library = name.partition(".")[0]
+        raise ConfigError(
+            f"{purpose} needs {library}, which cannot be imported ({error}); install it with: "
+            f"pip install {install!r}"
+        ) from error
+
+
+def is_instance_of(value: object, module: str, name: str) -> bool:
+    """Whether `value` is an instance of `module.name`, without importing the module for it."""
+    cls = getattr(sys.modules.get(module), name, None)
+    return isinstance(cls, type) and isinstance(value, cls)

@@ -1,0 +1,244 @@
+"""Samples that failed, kept in a file, so that later runs leave them out.
+
+A file has a JSON object in each line: `dataset`, `shard`, `index` and `key` of a sample, the
+`source` that it belongs to, `function` where it is found by what a function is called with, and the
+`reason` it failed for. A sample that is listed counts as skipped at once, without being read, so
+the same substitute takes its place as in the run in which it failed; no order moves, and states
+stay good. (Where a mix reads one folder both by positions and as a stream, a sample that has failed
+in one of them is left out of both, and other samples come in the stream.)
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from glob import escape, glob
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from energize.core.arrays import Int64Array
+from energize.core.bounded import load_json, read_bounded
+from energize.core.reading import Failed, SamplePlace
+from energize.core.stream import LAST_START
+from energize.errors import ConfigError, SkipSample
+
+if TYPE_CHECKING:
+    from energize.data.source import Source
+
+
+_BEGIN = '{"dataset": '
+_log = logging.getLogger("energize")
+
+RANK = "{rank}"
+"""What stands for the rank in the path of a list."""
+
+_FIELDS: dict[str, tuple[type, ...]] = {
+    "dataset": (str,),
+    "shard": (str, type(None)),
+    "index": (int,),
+    "key": (str, type(None)),
+    "source": (str, type(None)),
+    "function": (str, type(None)),
+    "reason": (str,),
+}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A line of a list: which sample, and why it failed."""
+
+    place: SamplePlace
+    reason: str
+
+    @property
+    def line(self) -> str:
+        """As it is written, with its end."""
+        return json.dumps({**asdict(self.place), "reason": self.reason}) + "\n"
+
+    @classmethod
+    def parsed(cls, line: str, where: str) -> Entry:
+        """The entry in a line; `ConfigError` for anything else."""
+        try:
+            fields = load_json(line)
+        except ValueError as error:
+            raise _malformed(where, line, f"not JSON ({error})") from error
+        if not isinstance(fields, dict):
+            raise _malformed(where, line, "not a JSON object")
+        for name, kinds in _FIELDS.items():
+            value = fields.get(name)
+            if not isinstance(value, kinds) or isinstance(value, bool):
+                raise _malformed(where, line, f"{name!r} is {str(value)[:80]}")
+        if not 0 <= fields["index"] < LAST_START:
+            raise _malformed(where, line, f"'index' is {str(fields['index'])[:80]}")
+        if unknown := sorted(fields.keys() - _FIELDS.keys()):
+            raise _malformed(where, line, f"{unknown[0][:80]!r} is no field of it")
+        reason = fields.pop("reason")
+        return cls(SamplePlace(**fields), reason)
+
+
+def _malformed(where: str, line: str, what: str) -> ConfigError:
+    shown = line.strip()[:80]
+    return ConfigError(
+        f"{where}: no entry of a list of failed samples: {what}; the line is {shown!r}. A line is "
+        f"an object with {', '.join(_FIELDS)}, as quarantine= writes it; remove or repair it"
+    )
+
+
+def path_for_rank(path: str, rank: int, world_size: int) -> Path:
+    """The file of one rank: `{rank}` filled in, or with several ranks set before the suffix."""
+    if RANK in path:
+        return Path(path.replace(RANK, str(rank)))
+    if world_size == 1:
+        return Path(path)
+    whole = Path(path)
+    return whole.with_name(f"{whole.stem}.rank{rank}{whole.suffix}")
+
+
+def files_of(path: str) -> list[Path]:
+    """The files that ranks have written for one path, in order."""
+    if RANK in path:
+        patterns = [escape(path).replace(escape(RANK), "*")]
+    else:
+        stem, suffix = os.path.splitext(path)
+        patterns = [escape(path), f"{escape(stem)}.rank*{escape(suffix)}"]
+    found = {each for pattern in patterns for each in glob(pattern)}
+    return sorted(map(Path, found))
+
+
+def read_entries(file: Path) -> Iterator[Entry]:
+    """The entries of a file; `ConfigError` naming file and line for what is none.
+
+    A last line without its end may be the half of one, of a machine that stopped while it was
+    written: if it is, it is passed over with a warning.
+    """
+    try:
+        lines = read_bounded(file, "META_BYTES").decode("utf-8").split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(
+            f"{file}: the list of failed samples cannot be read: {type(error).__name__}: {error}"
+        ) from error
+    for number, line in enumerate(lines, 1):
+        if number == len(lines) and _is_half(line):
+            _log.warning("%s, line %d is half a line; it is passed over", file, number)
+        elif line.strip():
+            yield Entry.parsed(line, f"{file}, line {number}")
+
+
+def half_line(file: Path) -> int:
+    """How many bytes at the end of a list, which has been read, are half a line."""
+    last = read_bounded(file, "META_BYTES").rpartition(b"\n")[2].decode()
+    return len(last) if _is_half(last) else 0
+
+
+def _is_half(line: str) -> bool:
+    """Whether it begins as an entry and stops before its end."""
+    if not line or not (line.startswith(_BEGIN) or _BEGIN.startswith(line)):
+        return False
+    try:
+        load_json(line)
+    except ValueError:
+        return True
+    return False
+
+
+@dataclass(frozen=True)
+class Listed:
+    """The samples to leave out, by the sources of a run: plain data, which travels to workers."""
+
+    name: str
+    by_source: dict[str, frozenset[int]] = field(default_factory=dict)
+    by_function: frozenset[tuple[str, str, str | None, int]] = frozenset()
+
+    @property
+    def count(self) -> int:
+        """How many samples are left out."""
+        return sum(map(len, self.by_source.values())) + len(self.by_function)
+
+    def left_out(self, source: Source[Any], indices: Int64Array) -> dict[int, Failed]:
+        """Of the samples `indices` of a source those that are listed, by their place among them."""
+        mine = self.by_source.get(_told_apart(source)) if self.by_source else None
+        if mine is None:
+            return {}
+        return {
+            at: Failed(self._reason, f"{source.name}, sample {index}")
+            for at, index in enumerate(indices.tolist())
+            if index in mine
+        }
+
+    def holds(self, function: str, argument: Any) -> bool:
+        """Whether a function is not to be called with this argument."""
+        if not self.by_function:
+            return False
+        place = place_of(argument, function)
+        return place is not None and _function_entry(place) in self.by_function
+
+    def failed(self, where: str) -> Failed:
+        """What takes the place of a sample that is left out."""
+        return Failed(self._reason, where)
+
+    @property
+    def _reason(self) -> SkipSample:
+        return SkipSample(f"listed in {self.name}")
+
+
+def listed_for(
+    sources: Iterable[Source[Any]], entries: Sequence[Entry], name: str
+) -> tuple[Listed, list[Entry]]:
+    """The entries as the sources of a run know them, and those that none of them knows.
+
+    An entry is of the source at its path; or, where no source lies there, of those with the same
+    identity, which are the same samples mounted elsewhere.
+    """
+    by_path: dict[str, list[Source[Any]]] = {}
+    by_identity: dict[str, list[Source[Any]]] = {}
+    for each in {_told_apart(each): each for each in sources}.values():
+        by_path.setdefault(each.location, []).append(each)
+        by_identity.setdefault(each.identity, []).append(each)
+    found: dict[str, set[int]] = {}
+    functions: set[tuple[str, str, str | None, int]] = set()
+    strange: list[Entry] = []
+    for entry in entries:
+        place = entry.place
+        if place.function is not None:
+            functions.add(_function_entry(place))
+            continue
+        # Several of one path are split parts or subsets of a folder: some may have the sample.
+        owners = by_path.get(place.dataset) or by_identity.get(place.source or "", [])
+        indices = [(_told_apart(each), each.find(place.shard, place.index)) for each in owners]
+        for source, index in indices:
+            if index is not None:
+                found.setdefault(source, set()).add(index)
+        if not any(index is not None for _, index in indices):
+            strange.append(entry)
+    by_source = {source: frozenset(each) for source, each in found.items()}
+    return Listed(name, by_source, frozenset(functions)), strange
+
+
+def _told_apart(source: Source[Any]) -> str:
+    """What sources of other samples, or at other paths, do not have in common."""
+    return f"{source.location}\n{source.identity}"
+
+
+def _function_entry(place: SamplePlace) -> tuple[str, str, str | None, int]:
+    return place.function or "", os.path.abspath(place.dataset), place.shard, place.index
+
+
+def place_of(argument: Any, function: str) -> SamplePlace | None:
+    """The place of the one stored sample that a function was called with, if it says so."""
+    if isinstance(argument, dict):
+        found, key = argument.get("__sources__"), argument.get("__key__")
+        if "__shard__" in argument and not found:
+            dataset, shard = str(argument.get("__dataset__")), str(argument["__shard__"])
+            index = int(argument.get("__index__", 0))
+            return SamplePlace(dataset, shard, index, key, function=function)
+    else:
+        found, key = getattr(argument, "__sources__", None), getattr(argument, "__key__", None)
+    if not isinstance(found, tuple) or not found or not isinstance(key, str):
+        return None
+    first = found[0]
+    if not isinstance(first.index, int):
+        return None
+    return SamplePlace(first.dataset_path, first.shard_name, first.index, key, function=function)

@@ -1,0 +1,211 @@
+"""One item again: a restore key is where the cursor stood before it.
+
+Keys are plain data, so they can be logged, and kept in a file:
+
+    ("energize", position)                      an item of an indexed dataset
+    ("energize", lane, lanes, state as JSON)    an item of a stream
+    ("Webdataset", shard, index)                a stored sample, as it was loaded
+
+The first two are of what a loader delivers, on any ranks and workers: a batch, a packed sample,
+what passed a filter. The last is what a sample carries on its way through task encoders.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any, TypeVar, cast
+
+import numpy as np
+
+from energize.core.bounded import load_json
+from energize.core.dataset import Dataset, IndexedDataset
+from energize.core.lanes import Lane
+from energize.core.limits import limit
+from energize.core.padding import STORED_KEY, Markable, marked
+from energize.core.reading import Failed, Reading
+from energize.core.stream import INFINITE, LAST_START, MOST_COUNTED, State
+from energize.errors import EnergizeError, RestoreKeyError
+
+T = TypeVar("T")
+
+KEY = "__restore_key__"
+"""Where delivered items carry their keys, if they have a place for them."""
+
+ITEM = "energize"
+"""The first part of the key of a delivered item."""
+
+STORED = "Webdataset"
+"""The first part of the key of a stored sample."""
+
+_READING = Reading()
+
+_MOST_LANES = 2**16
+
+_FORMS = (
+    f'a restore key is ("{ITEM}", position), ("{ITEM}", lane, lanes, state) or ("{STORED}", shard, '
+    "index), as Loader.restore_key and the __restore_key__ of items say it"
+)
+
+
+def position_key(position: int) -> tuple[Any, ...]:
+    """The key of an item of an indexed dataset."""
+    return ITEM, position
+
+
+def lane_key(lane: int, lanes: int, state: State | None) -> tuple[Any, ...]:
+    """The key of the item that a lane of a stream gives after `state`."""
+    return ITEM, lane, lanes, json.dumps(state, separators=(",", ":"))
+
+
+def restore_sample(dataset: Dataset[T], key: Any, *, reading: Reading = _READING) -> T:
+    """The item of a dataset that a restore key is of: the very same one, read again.
+
+    `dataset` is the one that the loader delivered from. The key of a stored sample gives the sample
+    as it was loaded and typed, before any encoder saw it. `reading` says what becomes of samples
+    that fail; what failed when the item was made has to fail again, for its substitute to come.
+
+    Raises `RestoreKeyError` for what is no key of this dataset, and what reading the item raises.
+
+    >>> from energize import BatchDataset, ListSource
+    >>> restore_sample(BatchDataset(ListSource("abcd"), 2, "".join), ("energize", 1))
+    'cd'
+    """
+    key = tuple(key) if isinstance(key, list) else key
+    if not isinstance(key, tuple) or not key:
+        raise RestoreKeyError(f"{_FORMS}; got {_shown(key)}")
+    if key[0] == STORED:
+        return cast("T", _stored(dataset, key, reading))
+    if key[0] != ITEM or len(key) not in (2, 4):
+        raise RestoreKeyError(f"{_FORMS}; got {_shown(key)}")
+    find = _at_position if len(key) == 2 else _in_lane
+    item = find(dataset, key, reading)
+    return with_key(item, key) if has_place(item) else item
+
+
+def has_place(item: Any) -> bool:
+    """Whether an item can say what it is restored by: a sample, a batch, a dict with the entry."""
+    return isinstance(item, Markable) or (isinstance(item, dict) and KEY in item)
+
+
+def with_key(item: T, key: tuple[Any, ...]) -> T:
+    """A shallow copy that says it, and as `__stored_key__` what the item had before: the key of the
+    stored sample, or a list of these. The item itself may be one that its dataset keeps.
+    """
+    other: Any = copy.copy(item)
+    if isinstance(other, dict):
+        other[STORED_KEY], other[KEY] = other[KEY], key
+    else:
+        object.__setattr__(other, STORED_KEY, getattr(item, KEY, None))
+        object.__setattr__(other, KEY, key)
+    return other  # type: ignore[no-any-return]  # of the type of `item`
+
+
+def _at_position(dataset: Dataset[T], key: tuple[Any, ...], reading: Reading) -> T:
+    position = key[1]
+    if not dataset.indexed:
+        raise RestoreKeyError(
+            f"{_shown(key)} is the key of an item of an indexed dataset, and this is a stream, "
+            f"{type(dataset).__name__}: the key is of another dataset"
+        )
+    if not _is_number(position, MOST_COUNTED):
+        raise RestoreKeyError(
+            f"{_shown(key)}: a position is a whole number, 0 or more, below 2**45"
+        )
+    indexed = cast("IndexedDataset[T]", dataset)
+    item = indexed.at([position], reading)[0]
+    return marked(item) if indexed.padding(np.array([position]))[0] else item
+
+
+def _in_lane(dataset: Dataset[T], key: tuple[Any, ...], reading: Reading) -> T:
+    index, count, text = key[1:]
+    shown = f"({ITEM!r}, {_shown(index)}, {_shown(count)}, ...)"
+    if dataset.indexed:
+        raise RestoreKeyError(
+            f"{shown} is the key of an item of a stream, and this is indexed, "
+            f"{type(dataset).__name__}: the key is of another dataset"
+        )
+    if not (_is_number(count, _MOST_LANES + 1) and _is_number(index, count)):
+        raise RestoreKeyError(f"{shown}: a lane is one of 0 <= lane < lanes <= {_MOST_LANES}")
+    if not isinstance(text, str) or len(text) > limit("STATE_BYTES"):
+        raise RestoreKeyError(f"{shown}: its state is no JSON, or too long")
+    try:
+        state = load_json(text)
+    except ValueError as error:
+        raise RestoreKeyError(f"{shown}: its state is no JSON: {str(error)[:200]}") from error
+    if not isinstance(state, dict | None):
+        raise RestoreKeyError(f"{shown}: its state is {type(state).__name__}, not an object")
+    stream, endless = without_loops(dataset), is_endless(dataset)
+    try:
+        cursor = stream.open_lane(Lane(index, count), state, reading, endless=endless)
+    except EnergizeError as error:
+        raise RestoreKeyError(f"{shown} is of another dataset: {error}") from error
+    with closing(cursor):
+        for item in cursor:
+            return item
+    raise RestoreKeyError(f"{shown}: no item comes after this state; the key is of another dataset")
+
+
+def without_loops(dataset: Dataset[T]) -> Dataset[T]:
+    """The dataset without an outermost one that says where loops end."""
+    if dataset.ends_loops and dataset.steps_per_epoch is not None:
+        return dataset.inputs[0]
+    if dataset.passes_on:
+        return dataset.with_inputs([without_loops(dataset.inputs[0])])
+    return dataset
+
+
+def is_endless(dataset: Dataset[Any]) -> bool:
+    """Whether a loader reads it without an end of epochs."""
+    return dataset.steps_per_epoch is not None or (dataset.sized and dataset.size == INFINITE)
+
+
+def _stored(dataset: Dataset[Any], key: tuple[Any, ...], reading: Reading) -> Any:
+    """A stored sample; what makes typed ones of raw ones is what gives them their keys."""
+    if len(key) != 3 or not isinstance(key[1], str) or not _is_number(key[2], LAST_START):
+        raise RestoreKeyError(f"{_FORMS}; got {_shown(key)}")
+    found: dict[str, tuple[Any, int, Any]] = {}
+    for source, load in _loaded(dataset, None):
+        index = source.find(key[1], key[2]) if hasattr(source, "find") else None
+        if index is not None:
+            found.setdefault(source.location, (source, index, load))
+    if not found:
+        raise RestoreKeyError(
+            f"{_shown(key)}: none of the {len(dataset.sources)} sources of this dataset has a "
+            f"sample {key[2]} in a shard of this name"
+        )
+    if len(found) > 1:
+        names = ", ".join(sorted(found))
+        raise RestoreKeyError(
+            f"{_shown(key)} names a sample in several sources: {names}. Restore it from a dataset "
+            "over one of them, or the item it was delivered in by the key of that"
+        )
+    ((source, index, load),) = found.values()
+    raw = source.read(np.array([index], dtype=np.int64))[0]
+    if isinstance(raw, Failed):
+        raise raw.reason
+    return raw if load is None else load(raw)
+
+
+def _loaded(dataset: Dataset[Any], load: Any) -> Iterator[tuple[Any, Any]]:
+    """Sources, each with the function that makes typed samples of it, where there is one."""
+    own = getattr(dataset, "map_fn", None)
+    load = own if getattr(own, "loads_stored", False) else load
+    if not dataset.inputs:
+        yield from ((source, load) for source in dataset.sources)
+    for each in dataset.inputs:
+        yield from _loaded(each, load)
+
+
+def _shown(value: Any) -> str:
+    """As Python writes it, cut off; a number of very many digits has no such text."""
+    try:
+        return repr(value)[:80]
+    except (ValueError, RecursionError):
+        return f"a {type(value).__name__} that is too large to be shown"
+
+
+def _is_number(value: Any, stop: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < stop

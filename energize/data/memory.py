@@ -1,0 +1,418 @@
+"""Samples that are in memory, or in an object with `__len__` and `__getitem__`."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cached_property
+from itertools import islice
+from typing import Any, Protocol, Self, TypeVar, cast
+
+from energize.core.arrays import Int64Array
+from energize.core.columns import Column
+from energize.core.dataset import Dataset
+from energize.core.lanes import Lane
+from energize.core.lazy import is_instance_of, torch
+from energize.core.reading import Failed, Reading
+from energize.core.rng import derive
+from energize.core.samples import fields_of, is_record
+from energize.core.stream import (
+    EndlessStream,
+    Origin,
+    State,
+    Stream,
+    check_count,
+    counter_field,
+    state_field,
+)
+from energize.data.rows import HuggingFaceSource
+from energize.data.source import Source
+from energize.errors import (
+    ColumnError,
+    ConfigError,
+    DataError,
+    DatasetError,
+    EnergizeError,
+    SkipSample,
+)
+
+T_co = TypeVar("T_co", covariant=True)
+
+
+class SupportsGetItem(Protocol[T_co]):
+    """What has a length and gives a sample for each index below it."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int, /) -> T_co: ...
+
+
+class SequenceSource(Source[T_co]):
+    """The samples of any object with `__len__` and `__getitem__`, a torch map-style dataset say.
+
+    `columns` are what is known of each sample without reading it, by name: one value each, numbers
+    or words. Of samples in a list or a tuple that have fields (dataclasses, named tuples or dicts),
+    each field that holds such values is a column, too.
+
+    `name` tells sources of one kind apart in reports and in their orders: two sources of different
+    names are visited in different orders. The object is read in the processes that deliver, so it
+    is shared with or pickled to workers; `__getitem__` may raise `SkipSample` or `DataError`.
+
+    Raises `ConfigError` when the object has no `__len__` or no `__getitem__`.
+
+    >>> SequenceSource(["a", "b", "c"], name="letters")[1]
+    'b'
+    """
+
+    samples: SupportsGetItem[T_co]
+    columns: Mapping[str, Column]
+
+    def __init__(
+        self,
+        samples: SupportsGetItem[T_co],
+        *,
+        name: str = "",
+        columns: Mapping[str, Iterable[Any]] | None = None,
+        seed: int = 0,
+        occurrence: int = 0,
+    ) -> None:
+        for method in ("__len__", "__getitem__"):
+            if not hasattr(samples, method):
+                raise ConfigError(
+                    f"SequenceSource needs an object with __len__ and __getitem__; "
+                    f"{type(samples).__name__} has no {method}"
+                )
+        called = name or type(samples).__name__
+        self._freeze(
+            samples=samples,
+            given_name=called,
+            columns=_checked_columns(columns or {}, len(samples), called),
+            seed=seed,
+            occurrence=occurrence,
+        )
+
+    given_name: str
+
+    @property
+    def name(self) -> str:
+        return self.given_name
+
+    @property
+    def count(self) -> int:
+        return len(self.samples)
+
+    @property
+    def identity(self) -> str:
+        return f"{self.given_name}:{self.count}"
+
+    @property
+    def column_names(self) -> tuple[str, ...]:
+        first = self.samples[0] if self._listed and self.count else None
+        fields = fields_of(first) if is_record(first) else {}
+        return tuple(dict.fromkeys([*self.columns, *fields]))
+
+    def column(self, name: str) -> Column:
+        if name in self.columns:
+            return self.columns[name]
+        if name not in self._of_fields:
+            if name not in self.column_names:
+                return super().column(name)
+            values = [fields_of(sample).get(name) for sample in cast("Iterable[Any]", self.samples)]
+            self._of_fields[name] = Column.of(values, name)
+        return self._of_fields[name]
+
+    @cached_property
+    def _of_fields(self) -> dict[str, Column]:
+        return {}
+
+    @property
+    def _listed(self) -> bool:
+        """Whether the samples are in memory, so that looking at all of them costs little."""
+        return isinstance(self.samples, list | tuple)
+
+    def read(self, indices: Int64Array) -> list[T_co | Failed]:
+        return [self._read(index) for index in indices.tolist()]
+
+    def _read(self, index: int) -> T_co | Failed:
+        try:
+            return self.samples[index]
+        except (SkipSample, DataError) as reason:
+            return Failed(reason, f"{self.name}, sample {index}")
+
+    def _compared(self) -> tuple[Any, ...]:
+        """Samples are compared as objects: comparing contents may cost all they cost to read."""
+        return id(self.samples), self.given_name, self.seed, self.occurrence
+
+
+class ListSource(SequenceSource[T_co]):
+    """Samples given outright, copied into a tuple.
+
+    >>> list(ListSource([1, 2, 3]))
+    [1, 2, 3]
+    """
+
+    def __init__(
+        self,
+        samples: Iterable[T_co],
+        *,
+        name: str = "list",
+        columns: Mapping[str, Iterable[Any]] | None = None,
+        seed: int = 0,
+        occurrence: int = 0,
+    ) -> None:
+        super().__init__(
+            tuple(samples), name=name, columns=columns, seed=seed, occurrence=occurrence
+        )
+
+
+def _checked_columns(
+    given: Mapping[str, Iterable[Any]], count: int, owner: str
+) -> Mapping[str, Column]:
+    columns = {
+        name: each if isinstance(each, Column) else Column.of(each, name)
+        for name, each in given.items()
+    }
+    for name, column in columns.items():
+        if len(column) != count:
+            raise ColumnError(
+                f"{owner}: column {name!r} has {len(column)} values for {count} samples"
+            )
+    return columns
+
+
+# Samples that can only be read from the front, as often as wanted.
+
+T = TypeVar("T")
+
+
+class IterableSource(Dataset[T_co]):
+    """A stream over anything that can be iterated over again and again.
+
+    `samples` is a re-iterable object (a list, a Hugging Face `IterableDataset`, an object with
+    `__iter__`), or a function without arguments that makes one pass, a generator function say. A
+    pass is an epoch. A Hugging Face dataset is copied, never changed; pass p is its epoch p, so
+    that one that shuffles gives another order in each.
+
+    Resuming is exact: a Hugging Face dataset goes on from its own state; anything else, and one
+    that holds samples in a shuffle buffer, is read from the front of the pass up to the place. In
+    lane i of n come the samples i, i + n, ... of a pass; the others are read and left out.
+
+    Raises `ConfigError` for what cannot be iterated over, and for an iterator, which yields its
+    samples only once.
+
+    >>> def letters():
+    ...     yield from "abc"
+    >>> source = IterableSource(letters)
+    >>> list(source), list(source)
+    (['a', 'b', 'c'], ['a', 'b', 'c'])
+    """
+
+    samples: Iterable[T_co] | Callable[[], Iterable[T_co]]
+    name: str
+    seed: int
+    occurrence: int
+
+    def __init__(
+        self,
+        samples: Iterable[T_co] | Callable[[], Iterable[T_co]],
+        *,
+        name: str = "",
+        seed: int = 0,
+        occurrence: int = 0,
+    ) -> None:
+        name = name or getattr(samples, "__name__", "") or type(samples).__name__
+        _check_again_and_again(samples, name)
+        self._freeze(samples=samples, name=name, seed=seed, occurrence=occurrence)
+
+    @cached_property
+    def indexed(self) -> bool:
+        return False
+
+    @cached_property
+    def key(self) -> int:
+        return derive("iterable", self.name, self.seed, self.occurrence)
+
+    def reseeded(self, seed: int) -> Self:
+        return self._replace(seed=seed)
+
+    def distinguished(self, occurrence: int) -> Self:
+        return self._replace(occurrence=derive(self.occurrence, occurrence) % 2**62)
+
+    def settings(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "seed": self.seed,
+            "occurrence": self.occurrence,
+        }
+
+    @property
+    def divisible(self) -> bool:
+        return False
+
+    @cached_property
+    def sources(self) -> tuple[Any, ...]:
+        """Itself, though it has no random access."""
+        return (self,)
+
+    def where(self, index: int, attempt: int = 0) -> str:
+        """Where a sample is, for messages."""
+        return f"{self.name}, sample {index}"
+
+    def _stream(
+        self, lane: Lane, state: State | None, reading: Reading, endless: bool
+    ) -> Stream[T_co]:
+        def open_pass(at: State | None) -> Stream[T_co]:
+            return _IterableStream(self, at)
+
+        return EndlessStream(open_pass, state, lane, self.name) if endless else open_pass(state)
+
+    def _compared(self) -> tuple[Any, ...]:
+        """Samples are compared as objects: reading them to compare may cost a whole pass."""
+        return id(self.samples), self.name, self.seed, self.occurrence
+
+    def begun(self, number: int) -> Iterable[T_co]:
+        """Pass `number`, not read from yet; of a Hugging Face dataset a copy that keeps a state."""
+        if not is_instance_of(self.samples, "datasets", "IterableDataset"):
+            return self.samples if isinstance(self.samples, Iterable) else self.samples()
+        dataset: Any = copy.deepcopy(self.samples)
+        dataset.set_epoch(dataset.epoch + number)
+        return dataset  # type: ignore[no-any-return]
+
+
+class _IterableStream(Stream[T]):
+    """Counts the samples read in a pass."""
+
+    def __init__(self, source: IterableSource[T], state: State | None) -> None:
+        self._source = source
+        self._pass = counter_field(state, "pass")
+        self._read = counter_field(state, "read")
+        self._inner = "" if state is None else state_field(state, "inner", str)
+        self._stateful: Any = None
+        self._iterator: Iterator[T] | None = None
+
+    def at(self, position: int, attempt: int = 0) -> T:
+        if self._iterator is None:
+            self._iterator = self._begin()
+        try:
+            item = next(self._iterator)
+        except StopIteration:
+            self._pass, self._read = self._pass + 1, 0
+            self._iterator, self._stateful, self._inner = None, None, ""
+            raise
+        self.origin = (Origin(0, self._read, self._pass),)
+        self._read += 1
+        return item
+
+    def _begin(self) -> Iterator[T]:
+        samples = self._source.begun(self._pass)
+        if not is_instance_of(samples, "datasets", "IterableDataset"):
+            return islice(iter(samples), self._read, None)
+        if _has_buffer(samples):
+            return islice(_undivided(samples, self._source.name), self._read, None)
+        self._stateful = samples
+        if self._inner:
+            self._stateful.load_state_dict(json.loads(self._inner))
+        return _undivided(samples, self._source.name)
+
+    def check_after(self, last: int | None, *, exact: bool) -> None:
+        check_count(self._read, last, exact=exact, what=f"samples of {self._source.name} were read")
+
+    def state(self) -> State:
+        if self._stateful is not None:
+            self._inner = json.dumps(self._stateful.state_dict())
+        return {"pass": self._pass, "read": self._read, "inner": self._inner}
+
+    def close(self) -> None:
+        self.state()
+        self._iterator = self._stateful = None
+
+
+def _undivided(dataset: Any, name: str) -> Iterator[Any]:
+    """All samples of a Hugging Face dataset, also in a torch worker, where it would divide itself.
+
+    Who divides here is the mix that it is part of. Raises `DatasetError` for damaged files.
+    """
+    try:
+        yield from _all_of(dataset)
+    except EnergizeError:
+        raise
+    except (OSError, ValueError) as error:  # what its readers of files raise
+        raise DatasetError(
+            f"{name}: the Hugging Face dataset cannot be read on: {type(error).__name__}: {error}; "
+            "the library's own log may name the file"
+        ) from error
+
+
+def _all_of(dataset: Any) -> Iterator[Any]:
+    if torch.utils.data.get_worker_info() is None:
+        yield from dataset
+        return
+    for batch in dataset.iter(batch_size=1):
+        plain = isinstance(batch, Mapping)
+        yield {name: column[0] for name, column in batch.items()} if plain else batch
+
+
+def _has_buffer(dataset: Any) -> bool:
+    """Whether a Hugging Face dataset holds samples in a shuffle buffer, which its state leaves out.
+
+    Its own state would then lose samples, so that the pass is read again up to the place instead.
+    """
+    waiting = [getattr(dataset, "_ex_iterable", None)]
+    while waiting:
+        node = waiting.pop()
+        if type(node).__name__ == "BufferShuffledExamplesIterable":
+            return True
+        waiting.extend(getattr(node, "ex_iterables", None) or [])
+        waiting.extend(each for each in [getattr(node, "ex_iterable", None)] if each is not None)
+    return False
+
+
+def _check_again_and_again(samples: object, name: str) -> None:
+    if isinstance(samples, Iterator):
+        raise ConfigError(
+            f"{name} is an iterator ({type(samples).__name__}): it yields its samples only once, "
+            "so it can be neither restarted nor resumed. Give the function that makes it, or a list"
+        )
+    if not callable(samples) and not isinstance(samples, Iterable):
+        raise ConfigError(
+            f"{name}: IterableSource reads from an object that can be iterated over, or from a "
+            f"function that makes one; got {str(samples)[:80]!r}"
+        )
+
+
+# Any collection of samples as a dataset.
+
+
+def as_dataset(samples: Any, name: str) -> Dataset[Any]:
+    """`samples` as a dataset called `name`: with random access where they have it, else a stream.
+
+    Takes energize datasets as they are, also those inside a torch dataset of `energize.compat`;
+    Hugging Face datasets of both kinds, objects with `__len__` and `__getitem__`, anything that can
+    be iterated over again and again, and functions that make an iterable. Raises `ConfigError` for
+    anything else, an iterator for example.
+
+    >>> as_dataset([1, 2], "numbers").indexed, as_dataset({1, 2}, "numbers").indexed
+    (True, False)
+    """
+    if isinstance(samples, Dataset):
+        return samples
+    if isinstance(samples, Mapping | str | bytes):
+        raise ConfigError(
+            f"{name!r} is a {type(samples).__name__}, which is not a collection of samples: "
+            f"{str(samples)[:80]!r}"
+        )
+    if isinstance(samples, torch.utils.data.IterableDataset):
+        inside = getattr(samples, "dataset", None)
+        return inside if isinstance(inside, Dataset) else IterableSource(samples, name=name)
+    if is_instance_of(samples, "datasets", "Dataset"):
+        return HuggingFaceSource(samples, name=name)
+    streaming = is_instance_of(samples, "datasets", "IterableDataset")
+    if not streaming and hasattr(samples, "__len__") and hasattr(samples, "__getitem__"):
+        return SequenceSource(samples, name=name)
+    if not callable(samples) and not isinstance(samples, Iterable):
+        raise ConfigError(
+            f"{name!r} is neither a dataset nor anything that can be iterated over; got "
+            f"{type(samples).__name__} {str(samples)[:80]!r}"
+        )
+    return IterableSource(samples, name=name)

@@ -1,0 +1,330 @@
+"""Which samples a value of a column names: a word, a number, or a range of numbers."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+
+import numpy as np
+
+from energize.core.arrays import BoolArray, Int64Array
+from energize.core.columns import Column
+from energize.core.description import digest
+from energize.core.reading import Failed, SamplePlace
+from energize.data.source import Source
+from energize.errors import ColumnError, ConfigError, EmptyDatasetError, WeightError, nearest
+
+if TYPE_CHECKING:
+    from energize.data.source import Source
+
+
+PropertyValue: TypeAlias = str | int | float
+"""A word, a number, or a range of numbers as text: "0..0.5" is from 0 to below 0.5, and either end
+may be left out.
+"""
+
+NO_VALUE = "(no value)"
+OTHERS = "other"
+"""What the samples are called that none of several values names."""
+
+_NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
+_RANGE = re.compile(rf"\s*({_NUMBER})?\s*\.\.\s*({_NUMBER})?\s*")
+_SHOWN, _SOURCES_SHOWN = 10, 3
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """The samples for which the column `by` has a value; or, with `other_than`, those that none of
+    these values names.
+    """
+
+    by: str
+    value: PropertyValue | None = None
+    other_than: tuple[PropertyValue, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if (self.value is None) == (self.other_than is None):
+            raise ConfigError("a selection has a value, or those that it is other than")
+        for each in (self.value,) if self.other_than is None else self.other_than:
+            if not isinstance(each, str | int | float):
+                raise ConfigError(
+                    f"{self.by}: a value is a word, a number or a range of numbers; got {each!r}"
+                )
+
+    @property
+    def name(self) -> str:
+        """What the samples are called: by their value."""
+        return OTHERS if self.value is None else _text(self.value)
+
+    def rows(self, column: Column) -> Int64Array:
+        """The numbers of the samples, ascending."""
+        if self.value is not None:
+            return np.flatnonzero(chosen(column, self.value))
+        return np.flatnonzero(~_any_of(column, self.other_than or ()))
+
+
+def selections(
+    sources: Sequence[Source[Any]], by: str, values: Sequence[PropertyValue], *, other: bool
+) -> list[Selection]:
+    """The samples of each value, and last the others, if there are any and `other` says so.
+
+    Raises `ColumnError` for a source without the column, one that has words where another one has
+    numbers, values that no sample has, values of samples that are not named without `other`, and
+    values that have a sample in common.
+    """
+    columns = [source.column(by) for source in sources]
+    _check_alike(sources, columns, by)
+    if not values:
+        raise WeightError(f"{by}: there are no weights; its values are {counts_text(columns)}")
+    named = [Selection(by, value) for value in values]
+    if other and OTHERS in (selection.name for selection in named):
+        raise ColumnError(
+            f"{by}: weights are given for the value {OTHERS!r} and for all others under the same "
+            "name; name every value, and leave the weight of all others out"
+        )
+    owners = [_owners(column, named) for column in columns]
+    kinds = len(named) + 1
+    missing, *counts = np.sum([np.bincount(each + 1, minlength=kinds) for each in owners], axis=0)
+    for selection, count in zip(named, counts, strict=True):
+        if not count:
+            raise ColumnError(
+                f"{by}: no sample of {_names(sources)} has the value {selection.name!r}"
+                f"{similar(columns, selection.name)}; there are {counts_text(columns)}"
+            )
+    if missing and not other:
+        pairs = zip(columns, owners, strict=True)
+        left = [column.part(np.flatnonzero(owner < 0)) for column, owner in pairs]
+        raise ColumnError(
+            f"{by}: {missing} samples of {_names(sources)} have values without a weight: "
+            f"{counts_text(left)}; give each of them one, or `other` for all of them together (0 "
+            "leaves them out)"
+        )
+    return [*named, Selection(by, other_than=tuple(values))] if missing else named
+
+
+def _check_alike(sources: Sequence[Source[Any]], columns: Sequence[Column], by: str) -> None:
+    kinds = {column.is_text: source.name for source, column in zip(sources, columns, strict=True)}
+    if len(kinds) > 1:
+        raise ColumnError(
+            f"{by}: it is a word in {kinds[True]} and a number in {kinds[False]}, so one weight "
+            "cannot mean the same in both; measure it alike"
+        )
+
+
+def _owners(column: Column, named: Sequence[Selection]) -> Int64Array:
+    """For each sample which of the selections has it, -1 for none."""
+    names = [selection.name for selection in named]
+    for name in names:
+        if names.count(name) > 1:
+            raise ColumnError(f"{named[0].by}: the value {name!r} is given twice")
+    owners = np.full(len(column), -1, dtype=np.int64)
+    for number, selection in enumerate(named):
+        rows = selection.rows(column)
+        if (owners[rows] >= 0).any():
+            other = names[int(owners[rows].max())]
+            raise ColumnError(
+                f"{selection.by}: {other!r} and {selection.name!r} have samples in common, and "
+                "each sample belongs to one value"
+            )
+        owners[rows] = number
+    return owners
+
+
+def _names(sources: Sequence[Source[Any]]) -> str:
+    names = list(dict.fromkeys(source.name for source in sources))
+    return ", ".join(names[:_SOURCES_SHOWN]) + (", ..." if names[_SOURCES_SHOWN:] else "")
+
+
+def _text(value: PropertyValue) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def chosen(column: Column, value: PropertyValue) -> BoolArray:
+    """For each sample of a column whether `value` names it.
+
+    Raises `ColumnError` for a text that is neither a number nor a range, where the column has
+    numbers, and for a number where it has words.
+
+    >>> chosen(Column.of([0.2, 0.5, 0.9], "score"), "0.5..").tolist()
+    [False, True, True]
+    """
+    if column.categories is not None:
+        word = _text(value)
+        if word not in column.categories:
+            return np.zeros(len(column), dtype=np.bool_)
+        found: BoolArray = column.values == column.categories.index(word)
+        return found
+    if isinstance(value, str):
+        least, most = _bounds(value)
+        within: BoolArray = (column.values >= least) & (column.values < most)
+        return within if least != most else column.values == least
+    equal: BoolArray = column.values == value
+    return equal
+
+
+def _any_of(column: Column, values: Sequence[PropertyValue]) -> BoolArray:
+    """For each sample whether one of `values` names it."""
+    named = np.zeros(len(column), dtype=np.bool_)
+    for value in values:
+        named |= chosen(column, value)
+    return named
+
+
+def counts_text(columns: Sequence[Column]) -> str:
+    """The values of columns with their counts, the most frequent first, for messages."""
+    counts: Counter[str] = Counter()
+    for column in columns:
+        found, times = np.unique(column.values, return_counts=True)
+        for value, count in zip(found.tolist(), times.tolist(), strict=True):
+            counts[_shown(column, value)] += count
+    listed = [f"{value}: {count}" for value, count in counts.most_common(_SHOWN)]
+    more = len(counts) - _SHOWN
+    return ", ".join(listed) + (f" and {more} more" if more > 0 else "")
+
+
+def similar(columns: Sequence[Column], value: PropertyValue) -> str:
+    """What else may have been meant by a value, for messages."""
+    words = {word for column in columns for word in column.categories or ()}
+    return nearest(str(value), sorted(words))
+
+
+def _shown(column: Column, value: Any) -> str:
+    if column.categories is None:
+        return f"{value:g}" if isinstance(value, float) else str(value)
+    return column.categories[value] if value >= 0 else NO_VALUE
+
+
+def _bounds(text: str) -> tuple[float, float]:
+    """The least number that is meant, and the first one that is not any more."""
+    found = _RANGE.fullmatch(text)
+    if found and found[0].strip() != "..":
+        least, most = (float(each) if each else None for each in found.groups())
+        bounds = -math.inf if least is None else least, math.inf if most is None else most
+        if bounds[0] < bounds[1]:
+            return bounds
+    elif re.fullmatch(_NUMBER, text.strip()):
+        return float(text), float(text)
+    raise ColumnError(
+        f"the column has numbers, and {text!r} is neither one nor a range of them, such as "
+        "'0..0.5' (from 0 to below 0.5) or '0.5..'"
+    )
+
+
+# The samples of a source that have one property, as a source of their own.
+
+T_co = TypeVar("T_co", covariant=True)
+
+
+class PropertySource(Source[T_co]):
+    """The samples of a source for which a column has one value, in the order of the source.
+
+    `selection` says which value, or that all samples are meant that none of several values names.
+    Their numbers are looked up once: 8 bytes for each. What stands for a damaged sample is another
+    one of the same value. The name is that of the source and the value, "captions/high".
+
+    Which samples they are is part of the identity: a column that was measured anew and names others
+    makes another source. Seed and occurrence are those of the source.
+
+    Raises `ColumnError` for a column that is not known, `EmptyDatasetError` for a value that no
+    sample has.
+
+    >>> from energize import ListSource
+    >>> texts = ListSource("abcd", name="texts", columns={"quality": ["low", "high", "low", "low"]})
+    >>> low = PropertySource(texts, Selection("quality", "low"))
+    >>> low.name, list(low)
+    ('texts/low', ['a', 'c', 'd'])
+    """
+
+    source: Source[T_co]
+    selection: Selection
+    rows_digest: str
+
+    def __init__(self, source: Source[T_co], selection: Selection) -> None:
+        column = source.column(selection.by)
+        rows = selection.rows(column)
+        if not len(rows):
+            raise EmptyDatasetError(
+                f"{source.name}: no sample has {selection.by} {selection.name!r}"
+                f"{similar([column], selection.name)}; there are {counts_text([column])}"
+            )
+        self._freeze(
+            source=source,
+            selection=selection,
+            rows_digest=hashlib.blake2b(rows.astype("<i8").tobytes(), digest_size=8).hexdigest(),
+            worker_config=source.worker_config,
+            seed=source.seed,
+            occurrence=source.occurrence,
+        )
+        self.__dict__["rows"] = rows
+
+    @cached_property
+    def rows(self) -> Int64Array:
+        """The numbers of its samples in `source`, ascending."""
+        return self.selection.rows(self.source.column(self.selection.by))
+
+    def __getstate__(self) -> dict[str, Any]:
+        """With the numbers, which no other process has to look up again."""
+        return super().__getstate__() | {"rows": self.rows}
+
+    @property
+    def count(self) -> int:
+        return len(self.rows)
+
+    @cached_property
+    def identity(self) -> str:
+        chosen_by = [self.selection.by, self.selection.name, self.rows_digest]
+        return digest([self.source.identity, *chosen_by])
+
+    @property
+    def record(self) -> str | None:
+        return self.source.record
+
+    @property
+    def name(self) -> str:
+        return f"{self.source.name}/{self.selection.name}"
+
+    @property
+    def column_names(self) -> tuple[str, ...]:
+        return self.source.column_names
+
+    def column(self, name: str) -> Column:
+        return self.source.column(name).part(self.rows)
+
+    def settings(self) -> dict[str, Any]:
+        return super().settings() | {
+            "by": self.selection.by,
+            "samples": self.rows_digest,
+            "identity": self.identity,
+        }
+
+    @property
+    def run_length(self) -> int | None:
+        length = self.source.run_length
+        return None if length is None else max(1, length * self.count // self.source.count)
+
+    def where(self, position: int, attempt: int = 0) -> str:
+        index = self._samples(np.array([position], dtype=np.int64), attempt)
+        return self.source.where(int(self.rows[index[0]]))
+
+    @property
+    def location(self) -> str:
+        return self.source.location
+
+    def place(self, index: int) -> SamplePlace:
+        return replace(self.source.place(int(self.rows[index])), source=self.identity)
+
+    def find(self, shard: str | None, index: int) -> int | None:
+        stored = self.source.find(shard, index)
+        if stored is None:
+            return None
+        at = int(np.searchsorted(self.rows, stored))
+        return at if at < self.count and self.rows[at] == stored else None
+
+    def read(self, indices: Int64Array) -> list[T_co | Failed]:
+        return self.source.read(self.rows[indices])

@@ -1,0 +1,318 @@
+"""Reading samples that lie in several files: file by file, each from front to back."""
+
+from __future__ import annotations
+
+import errno
+import os
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import Any, Self, TypeVar
+
+import numpy as np
+
+from energize.core.arrays import Int64Array
+from energize.core.columns import Column
+from energize.core.dataset import IndexedDataset
+from energize.core.reading import Failed, Reading, SamplePlace
+from energize.core.refs import Refs
+from energize.core.rng import derive, hash_positions
+from energize.data.writing import os_errors_as, patiently, told
+from energize.errors import ColumnError, ConfigError, EmptyDatasetError, ShardError, nearest
+
+T = TypeVar("T")
+
+
+def read_by_file(
+    stored: Int64Array,
+    located: Callable[[Int64Array], tuple[Int64Array, Int64Array]],
+    read: Callable[[int, list[int]], Sequence[T]],
+) -> list[T]:
+    """The samples at `stored`, in that order, though they are read in the order in which they lie.
+
+    `located` gives for ascending positions their files and their numbers in these; `read` the
+    samples of one file, numbers ascending.
+
+    >>> def located(positions):
+    ...     return np.divmod(positions, 10)
+    >>> def read(file, numbers):
+    ...     return [f"{file}/{number}" for number in numbers]
+    >>> read_by_file(np.array([21, 3, 20]), located, read)
+    ['2/1', '0/3', '2/0']
+    """
+    order = np.argsort(stored, kind="stable")
+    files, numbers = located(stored[order])
+    cuts = [0, *(np.flatnonzero(np.diff(files)) + 1).tolist(), len(order)]
+    samples: list[Any] = [None] * len(order)
+    for first, last in pairwise(cuts):
+        if first < last:
+            found = read(int(files[first]), numbers[first:last].tolist())
+            for row, sample in zip(order[first:last].tolist(), found, strict=True):
+                samples[row] = sample
+    return samples
+
+
+# What every source of samples is.
+
+T_co = TypeVar("T_co", covariant=True)
+
+
+class Source(IndexedDataset[T_co]):
+    """A leaf: `count` samples with random access, in the order in which they are stored.
+
+    Position k is sample k mod count. A later attempt is answered with another sample of the same
+    source, drawn by (key, position, attempt).
+
+    Subclasses give `count`, `read`, `identity` and `name`, and pass `seed` and `occurrence` to
+    `_freeze` with their parameters.
+    """
+
+    seed: int
+    occurrence: int
+
+    @property
+    @abstractmethod
+    def count(self) -> int:
+        """How many samples there are."""
+
+    @abstractmethod
+    def read(self, indices: Int64Array) -> list[T_co | Failed]:
+        """The samples at `indices`, 0 <= index < count; a sample with bad bytes as `Failed`."""
+
+    @property
+    @abstractmethod
+    def identity(self) -> str:
+        """What tells this source from others, wherever it is mounted; orders are keyed by it."""
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """What people call it in reports."""
+
+    @property
+    def _told_name(self) -> str:
+        """What messages call it."""
+        return self.name
+
+    @property
+    def record(self) -> str | None:
+        """A digest of what was seen of the files when they were prepared, as far as it tells them
+        from others of the same names; None where that is not known. No order depends on it.
+        """
+        return None
+
+    @property
+    def column_names(self) -> tuple[str, ...]:
+        """What is known of every sample without reading it, by name."""
+        return ()
+
+    def column(self, name: str) -> Column:
+        """One value for each sample, in the order of their numbers, as they are indexed.
+
+        Raises `ColumnError` for a name that is not indexed.
+        """
+        known = ", ".join(self.column_names) or "none"
+        raise ColumnError(
+            f"{self.name} has no column {name!r}{nearest(name, self.column_names)}; its columns: "
+            f"{known}. {self._how_to_index(name)}"
+        )
+
+    def known_column(self, name: str) -> Column:
+        """The same, looked up once: some sources put theirs together of several."""
+        if name not in self._known_columns:
+            self._known_columns[name] = self.column(name)
+        return self._known_columns[name]
+
+    @cached_property
+    def _known_columns(self) -> dict[str, Column]:
+        return {}
+
+    def _how_to_index(self, name: str) -> str:
+        """What adds a column, for messages."""
+        return f"Give it where the source is made: columns={{{name!r}: [...]}}"
+
+    def settings(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "count": self.count,
+            "seed": self.seed,
+            "occurrence": self.occurrence,
+        }
+
+    @property
+    def run_length(self) -> int | None:
+        """How many neighbouring samples are cheap to read together; None when it makes no odds."""
+        return None
+
+    def where(self, position: int, attempt: int = 0) -> str:
+        """Where sample `position` is, for messages."""
+        index = int(self._samples(np.array([position], dtype=np.int64), attempt)[0])
+        return f"{self.name}, sample {index}"
+
+    @property
+    def location(self) -> str:
+        """What tells this source from all others on this machine: a path, or the identity and which
+        occurrence of it this is.
+        """
+        return f"{self.identity}#{self.occurrence}" if self.occurrence else self.identity
+
+    def place(self, index: int) -> SamplePlace:
+        """Where sample `index` is stored; reads no more than its key."""
+        return SamplePlace(self.location, None, index, source=self.identity)
+
+    def find(self, shard: str | None, index: int) -> int | None:
+        """The number here of sample `index` of a shard; None where there is no such sample."""
+        return index if shard is None and 0 <= index < self.count else None
+
+    @cached_property
+    def size(self) -> int:
+        return self.count
+
+    @property
+    def read_ahead(self) -> int:
+        return 64
+
+    @cached_property
+    def key(self) -> int:
+        return derive("source", self.identity, self.seed, self.occurrence)
+
+    @cached_property
+    def sources(self) -> tuple[Source[Any], ...]:
+        return (self,)
+
+    def reseeded(self, seed: int) -> Self:
+        return self._replace(seed=seed)
+
+    def distinguished(self, occurrence: int) -> Self:
+        return self._replace(occurrence=derive(self.occurrence, occurrence) % 2**62)
+
+    def fetch(self, positions: Int64Array, reading: Reading) -> list[T_co | Failed]:
+        indices = self._samples(positions, reading.attempt)
+        if reading.listed is None:
+            return self._patiently(indices)
+        left_out = reading.listed.left_out(self, indices)
+        if not left_out:
+            return self._patiently(indices)
+        kept = np.array([i for i in range(len(indices)) if i not in left_out], dtype=np.int64)
+        read = iter(self._patiently(indices[kept]) if len(kept) else [])
+        return [left_out.get(i) or next(read) for i in range(len(indices))]
+
+    def _patiently(self, indices: Int64Array) -> list[T_co | Failed]:
+        """What the system refuses is no fault of a sample: tried again, then an error."""
+        try:
+            return self.read(indices)
+        except OSError as error:
+            return self._read_again(indices, error)
+        except MemoryError as error:
+            refused = OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+            raise ShardError(told(refused, self.location)) from error
+
+    def _read_again(self, indices: Int64Array, error: OSError) -> list[T_co | Failed]:
+        place = error.filename or self.location
+        with os_errors_as(ShardError, self.location):
+            return patiently(lambda: self.read(indices), place, error)
+
+    def refs(self, positions: Int64Array, attempt: int = 0) -> Refs:
+        return Refs.of_source(self._samples(positions, attempt), positions // self.count)
+
+    def consumed(self, n: int) -> Int64Array:
+        return np.array([n], dtype=np.int64)
+
+    @property
+    def one_each(self) -> bool:
+        return True
+
+    def _samples(self, positions: Int64Array, attempt: int) -> Int64Array:
+        if self.count == 0:
+            raise EmptyDatasetError(f"{self._told_name} has no samples to read")
+        if attempt == 0:
+            return positions % self.count
+        drawn = hash_positions(derive(self.key, "substitute"), positions, salt=attempt)
+        return (drawn % np.uint64(self.count)).astype(np.int64)
+
+
+# Runs of neighbouring samples of a source.
+
+Window = tuple[int, int]
+"""The first sample and the one after the last."""
+
+
+def narrowed(name: str, whole: Window, start: int, stop: int) -> Window:
+    """Of the samples in `whole`, those from number `start` to before `stop`.
+
+    Raises `ConfigError` for numbers beyond them, and `EmptyDatasetError` when none is left; both
+    call the source `name`.
+
+    >>> narrowed("letters", (10, 20), 2, 5)
+    (12, 15)
+    """
+    first, last = whole
+    if not 0 <= start <= stop <= last - first:
+        raise ConfigError(
+            f"{name} has {last - first} samples; there is no part from {start} to {stop}"
+        )
+    if start == stop:
+        raise EmptyDatasetError(f"{name}: the part from {start} to {stop} has no samples")
+    return first + start, first + stop
+
+
+# Parts of datasets, by numbers of samples and by ratios.
+
+
+@dataclass(frozen=True, slots=True)
+class Subset:
+    """A run of neighbouring samples: those from one number on, up to another, and of these a part.
+
+    `samples` are the numbers, the second None for all that follow; `ratios` the part, each from 0
+    to 1. Bounds are whole: `int(number * ratio)` in floating point, as in Energon, so that one file
+    means the same samples in both. Neighbouring ranges share no sample and leave none out.
+
+    >>> Subset(ratios=(0.5, 1.0)).bounds(7)
+    (3, 7)
+    >>> Subset(samples=(2, 6)).within(Subset(ratios=(0.0, 0.5))).bounds(7)
+    (2, 4)
+    """
+
+    samples: tuple[int, int | None] | None = None
+    ratios: tuple[float, float] = (0.0, 1.0)
+
+    def bounds(self, total: int) -> tuple[int, int]:
+        """The first of `total` samples that belongs to it, and the one after the last.
+
+        Raises `ConfigError` when it asks for more samples than there are.
+        """
+        start, end = self.samples or (0, None)
+        if end is None:
+            end = total
+        if end > total or start > end:
+            raise ConfigError(
+                f"subset: the range [{start}, {end}] is asked for, but there are {total} samples; "
+                "give numbers up to that, or 'end' for the last one"
+            )
+        first, last = self.ratios
+        return start + int((end - start) * first), start + int((end - start) * last)
+
+    def within(self, outer: Subset) -> Subset:
+        """What `outer` takes of this one; `outer` gives ratios only."""
+        first, last = self.ratios
+        size = last - first
+        ratios = tuple(first + ratio * size for ratio in outer.ratios)
+        return Subset(self.samples, (ratios[0], ratios[1]))
+
+    def __str__(self) -> str:
+        parts = []
+        if self.samples is not None:
+            start, end = self.samples
+            parts.append(f"[{start}, {'end' if end is None else end}]")
+        if self.ratios != (0.0, 1.0) or not parts:
+            parts.append(f"[{100 * self.ratios[0]:g}%, {100 * self.ratios[1]:g}%]")
+        return " of ".join(reversed(parts))
+
+
+def nested(inner: Subset | None, outer: Subset | None) -> Subset | None:
+    """Of two subsets, the one that is meant by both together."""
+    if inner is None or outer is None:
+        return inner or outer
+    return inner.within(outer)

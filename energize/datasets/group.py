@@ -1,0 +1,304 @@
+"""Batches of samples that belong together."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Hashable, Iterator
+from functools import cached_property, partial
+from typing import Any, ClassVar, NamedTuple, TypeVar
+
+from energize.core.call import (
+    Seeding,
+    function_name,
+    generates,
+    index_of_call,
+    keyed_calls,
+    sample_keys_of,
+    seeding_of,
+)
+from energize.core.checks import checked_batch_size, checked_flag
+from energize.core.dataset import Dataset
+from energize.core.ignored import accepted
+from energize.core.lanes import Lane, WorkerConfig
+from energize.core.loss_weights import gathered
+from energize.core.reading import Failed, Reading
+from energize.core.stream import (
+    EndlessStream,
+    Origin,
+    PartReader,
+    State,
+    Stream,
+    check_agrees,
+    counter_field,
+    state_field,
+)
+from energize.datasets.rounds import FoundDataset, keyed_by, most_in_vain, nothing_made
+from energize.errors import ConfigError, EncoderError
+
+T_in = TypeVar("T_in")
+T = TypeVar("T")
+T_batch_co = TypeVar("T_batch_co", covariant=True)
+
+
+class GroupBatchDataset(FoundDataset[T_batch_co]):
+    """`batcher(samples)` for samples of one group: images of one size, texts of about one length.
+
+    `sample_group_key(sample)` is `(group, batch_size)`: anything hashable, and how many samples of
+    it make a batch, None where `fixed_batch_size` says it for all groups. A batch comes as soon as
+    it is full; what is left at the end of a pass comes as batches that are not, in the order in
+    which their first samples came, unless `drop_last`.
+
+    This is a stream: in a loader each lane groups its own part of the input. A state holds, for
+    each sample that waits for its batch, where it was read, and it is read again; so a run resumes
+    after any batch, and no sample is lost or comes twice.
+
+    Raises `ConfigError` for a batch size below 1; `EncoderError` when the function returns anything
+    else, or another batch size for a group than before.
+
+    >>> from energize import ListSource
+    >>> words = ListSource(["a", "bb", "c", "dd", "e"])
+    >>> list(GroupBatchDataset(words, 2, lambda word: (len(word), None), "+".join))
+    ['a+c', 'bb+dd', 'e']
+    """
+
+    gives_batches: ClassVar[bool] = True
+
+    fixed_batch_size: int | None
+    sample_group_key: Callable[[Any], tuple[Hashable, int | None]]
+    batcher: Callable[[list[Any]], T_batch_co]
+    drop_last: bool
+
+    def __init__(
+        self,
+        dataset: Dataset[T_in],
+        fixed_batch_size: int | None,
+        sample_group_key: Callable[[T_in], tuple[Hashable, int | None]],
+        batcher: Callable[[list[T_in]], T_batch_co],
+        *,
+        drop_last: bool = False,
+        worker_config: WorkerConfig | None = None,
+        **ignored: Any,
+    ) -> None:
+        owner = "GroupBatchDataset"
+        accepted(owner, **ignored)
+        for name, function in (("sample_group_key", sample_group_key), ("batcher", batcher)):
+            if not callable(function):
+                raise ConfigError(f"{owner}: {name} is a function; got {function!r}")
+            if generates(function):
+                raise ConfigError(
+                    f"{owner}: {name} {function_name(function)} is a generator function, and may "
+                    "not yield: a group gives one batch. To make several of one, put a MapDataset "
+                    "over it"
+                )
+        if fixed_batch_size is not None:
+            fixed_batch_size = checked_batch_size(fixed_batch_size, f"{owner}: fixed_batch_size")
+        self._freeze(
+            inputs=[dataset],
+            worker_config=worker_config,
+            fixed_batch_size=fixed_batch_size,
+            sample_group_key=sample_group_key,
+            batcher=batcher,
+            drop_last=checked_flag(drop_last, "drop_last", owner),
+        )
+
+    @cached_property
+    def seeding(self) -> Seeding:
+        """Where `batcher` draws its random numbers from."""
+        return seeding_of(self.batcher)
+
+    def group_of(self, sample: Any, number: int, reading: Reading) -> tuple[Hashable, int] | Failed:
+        """The group of a sample, which has this number in the run, and how many make a batch."""
+        where = partial(sample_keys_of, sample)
+        index_of_call.set(number)
+        with keyed_calls(self.sample_group_key, reading, Seeding.NONE) as call:
+            found = call(sample, 0, where)
+        if isinstance(found, Failed):
+            return found
+        pair = isinstance(found, tuple) and len(found) == 2 and isinstance(found[0], Hashable)
+        size = (found[1] if self.fixed_batch_size is None else self.fixed_batch_size) if pair else 0
+        whole = isinstance(size, int) and not isinstance(size, bool) and size >= 1
+        both = pair and self.fixed_batch_size is not None and found[1] is not None
+        if not whole or both:
+            raise EncoderError(
+                f"{function_name(self.sample_group_key)} returns (group, batch size) of a sample, "
+                "where the size is a whole number from 1, or None if the dataset has a batch size "
+                f"for all groups; batch_size is {self.fixed_batch_size}, and it returned "
+                f"{str(found)[:80]}\n  at {where()}"
+            )
+        return found[0], size
+
+    def _stream(
+        self, lane: Lane, state: State | None, reading: Reading, endless: bool
+    ) -> Stream[T_batch_co]:
+        def open_pass(at: State | None) -> Stream[T_batch_co]:
+            return _GroupStream(self, lane, at, reading, rotating=endless)
+
+        if not endless or self.sized:
+            return open_pass(state)
+        return EndlessStream(open_pass, state, lane, type(self).__name__)
+
+
+class _Waiting(NamedTuple):
+    """A sample that waits for its batch: what it is made of, and where it was read, after how many
+    of its lane.
+    """
+
+    sample: Any
+    origin: tuple[Origin, ...]
+    before: State
+    read: int
+
+
+class _GroupStream(Stream[T]):
+    def __init__(
+        self,
+        dataset: GroupBatchDataset[T],
+        lane: Lane,
+        state: State | None,
+        reading: Reading,
+        *,
+        rotating: bool,
+    ) -> None:
+        self._dataset = dataset
+        self._reading = reading
+        self._lane = lane
+        self._rotating = rotating
+        self._over = bool(counter_field(state, "over"))
+        self._made = counter_field(state, "made")
+        self._read = counter_field(state, "read")
+        self._in_vain, self._most = 0, most_in_vain(dataset.inputs[0], lane)
+        self._groups: dict[Hashable, list[_Waiting]] = {}
+        self._sizes: dict[Hashable, int] = {}
+        # Samples that wait are read again with the first batch, not by who only opens a state.
+        self._saved: deque[tuple[PartReader[Any], int]] = deque()
+        for each in [] if state is None else state_field(state, "waiting", list):
+            reader = self._opened(state_field(each, "before", dict))
+            self._saved.append((reader, counter_field(each, "read")))
+        self._input = self._opened(None if state is None else state_field(state, "input", dict))
+        self._check()
+
+    def _check(self) -> None:
+        """Samples that wait were read before, each once."""
+        here, places = self._input.part.place, [each.part.place for each, _ in self._saved]
+        numbers = {read for _, read in self._saved}
+        agrees = len(numbers) == len(places) and all(number < self._read for number in numbers)
+        check_agrees(
+            agrees and all(place < here for place in places) and not (self._over and here[1]),
+            f"{len(places)} samples wait, of {self._read} that were read",
+        )
+
+    def _opened(self, state: State | None) -> PartReader[Any]:
+        return PartReader(
+            self._dataset.inputs[0],
+            self._lane,
+            state,
+            self._reading,
+            endless=False,
+            rotating=self._rotating,
+            scattered=True,
+        )
+
+    def _read_saved(self) -> None:
+        """Read the samples again that waited when the state was saved."""
+        while self._saved:
+            reader, read = self._saved[0]
+            before = reader.state()
+            sample = reader.read()
+            self._saved.popleft()
+            reader.close()
+            self._take_up(_Waiting(sample, reader.origin, before, read))
+
+    def at(self, position: int, attempt: int = 0) -> T:
+        self._read_saved()
+        while True:
+            samples = self._left() if self._over else self._full()
+            if samples is None:
+                continue
+            made = self._batch(samples)
+            if not isinstance(made, Failed):
+                self.origin = tuple(number for each in samples for number in each.origin)
+                self._in_vain = 0
+                return made
+            self._left_out(made, samples)
+
+    def _full(self) -> list[_Waiting] | None:
+        """Read until a group is full; None at the end of the pass."""
+        while True:
+            before = self._input.state()
+            try:
+                sample = self._input.read()
+            except StopIteration:
+                self._over = True
+                return None
+            self._read += 1
+            full = self._take_up(_Waiting(sample, self._input.origin, before, self._read - 1))
+            if full is not None:
+                return full
+
+    def _take_up(self, waiting: _Waiting) -> list[_Waiting] | None:
+        """Put a sample to its group, which is given when it is full."""
+        number = self._lane.index + self._lane.count * waiting.read
+        found = self._dataset.group_of(waiting.sample, number, self._reading)
+        if isinstance(found, Failed):
+            self._left_out(found, [waiting])
+            return None
+        group, size = found
+        if self._sizes.setdefault(group, size) != size:
+            raise EncoderError(
+                f"{function_name(self._dataset.sample_group_key)} gave the group "
+                f"{str(group)[:80]} a batch size of {self._sizes[group]} before, and {size} now; "
+                f"a group has one size\n  at {sample_keys_of(waiting.sample)}"
+            )
+        members = self._groups.setdefault(group, [])
+        members.append(waiting)
+        return self._groups.pop(group) if len(members) >= size else None
+
+    def _left_out(self, failed: Failed, samples: list[_Waiting]) -> None:
+        origins = [origin for each in samples for origin in each.origin]
+        self._reading.leave_out(failed, self._dataset, origins)
+        self._in_vain += len(samples)
+        if self._in_vain >= self._most:
+            raise nothing_made(self._dataset, self._in_vain)
+
+    def _left(self) -> list[_Waiting]:
+        """The next of the groups that are left at the end of a pass."""
+        if self._dataset.drop_last:
+            self._groups.clear()
+        if not self._groups:
+            self._over = False
+            raise StopIteration
+        return self._groups.pop(next(iter(self._groups)))
+
+    def _batch(self, samples: list[_Waiting]) -> T | Failed:
+        dataset = self._dataset
+        word = keyed_by(dataset, "batch", *(number for each in samples for number in each.origin))
+        members = [each.sample for each in samples]
+        index_of_call.set(self._lane.index + self._lane.count * self._made)
+        self._made += 1
+        with keyed_calls(dataset.batcher, self._reading, dataset.seeding, gathered) as call:
+            made: T | Failed = call(members, word, partial(sample_keys_of, members))
+        return made
+
+    def state(self) -> State:
+        return {
+            "input": self._input.state(),
+            "waiting": list(self._waiting()),
+            "over": int(self._over),
+            "made": self._made,
+            "read": self._read,
+        }
+
+    def _waiting(self) -> Iterator[State]:
+        """Where the samples that wait were read, group by group."""
+        for members in self._groups.values():
+            for each in members:
+                yield {"before": each.before, "read": each.read}
+        for reader, read in self._saved:
+            yield {"before": reader.state(), "read": read}
+
+    def close(self) -> None:
+        self._groups.clear()
+        for reader, _ in self._saved:
+            reader.close()
+        self._saved.clear()
+        self._input.close()

@@ -1,0 +1,414 @@
+"""Mixing streams whose lengths are not known: what to do when one is exhausted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+
+from energize.core.dataset import Dataset
+from energize.core.lanes import SINGLE_LANE, Lane
+from energize.core.reading import MAX_ATTEMPTS, Reading
+from energize.core.stream import (
+    EndlessStream,
+    PartReader,
+    State,
+    Stream,
+    check_agrees,
+    check_count,
+    counter_field,
+    state_field,
+    states_of,
+)
+from energize.errors import EmptyDatasetError, SkipSample, StateError, SubstitutionError
+from energize.order.timeline import MixingScheme, Scheme
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+
+class SlotCursor(Protocol):
+    """Which source each slot belongs to, slot after slot."""
+
+    def current(self) -> int:
+        """The source of the slot at hand."""
+
+    def advance(self, item: Any, where: Callable[[], str]) -> None:
+        """Go on to the next slot; the one at hand has got `item`, and `where` says where that comes
+        from. `SkipSample` leaves the item out, and the slot is still at hand.
+        """
+
+    def exhausted(self, *, left_out: bool) -> None:
+        """The source of the slot at hand had no item; if it is left out it is not asked again."""
+
+    def check_given(self, given: Sequence[int], *, anew: bool) -> None:
+        """Raise `StateError` unless so many items of each source can have come in this epoch; the
+        slots began with it, or earlier if not `anew`.
+        """
+
+    def state(self) -> State:
+        """What `Slots.begin` goes on from; of constant shape."""
+
+
+class Slots(Protocol):
+    """An order of sources."""
+
+    def begin(self, state: State | None, left_out: frozenset[int]) -> SlotCursor:
+        """Start, or go on from `state`, in which these sources were left out."""
+
+    def describe(self) -> dict[str, Any]:
+        """Name and parameters as JSON."""
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """What happens when a source is exhausted, and what the next epoch begins with.
+
+    `rule`: "leave_out": a source that has been passed through `passes` times (None: any number)
+    has no more slots, and the mix ends when no source is left; "first": the mix ends instead;
+    "all_seen": it ends when each source has been exhausted once, or one of them `passes` times.
+    A source that stays starts its next pass.
+
+    `slots_anew`: whether the next epoch begins with the first slot, in sources that go on where
+    they are, or goes on with other slots, over the first items of the sources.
+    """
+
+    rule: str
+    passes: tuple[int | None, ...]
+    slots_anew: bool = True
+
+
+class MultiplexedDataset(Dataset[T_co]):
+    """Items of several datasets in the order of `slots`, streams among them.
+
+    A dataset is known to be exhausted when it is asked for one more item; `end` says what happens
+    then. It is read as a whole in every lane.
+
+    Raises `EmptyDatasetError` naming a dataset that is to start again and has no items.
+    """
+
+    names: tuple[str, ...]
+    slots: Slots
+    end: End
+
+    def __init__(
+        self, datasets: Sequence[Dataset[T_co]], names: Sequence[str], slots: Slots, end: End
+    ) -> None:
+        self._freeze(inputs=datasets, names=tuple(names), slots=slots, end=end)
+
+    @cached_property
+    def indexed(self) -> bool:
+        return False
+
+    @property
+    def divisible(self) -> bool:
+        return False
+
+    def _stream(
+        self, lane: Lane, state: State | None, reading: Reading, endless: bool
+    ) -> Stream[T_co]:
+        def open_epoch(at: State | None) -> Stream[T_co]:
+            inputs, slots, end = self.inputs, self.slots, self.end
+            return MultiplexedStream(inputs, self.names, at, reading, slots=slots, end=end)
+
+        if not endless:
+            return open_epoch(state)
+        return EndlessStream(open_epoch, state, lane, type(self).__name__)
+
+
+class MultiplexedStream(Stream[T]):
+    """One epoch. `given` and `passes` count, for each source, its items and passes in it.
+
+    It is read in a single lane, or, where no source is left out and so it never ends, in any: each
+    lane then has its own part of every source.
+    """
+
+    def __init__(
+        self,
+        inputs: Sequence[Dataset[Any]],
+        names: Sequence[str],
+        state: State | None,
+        reading: Reading,
+        *,
+        slots: Slots,
+        end: End,
+        lane: Lane = SINGLE_LANE,
+    ) -> None:
+        self._lane = lane
+        self._inputs, self._names, self._end, self._reading = inputs, names, end, reading
+        self.given = _counted(state, "given", len(inputs))
+        self.passes = _counted(state, "passes", len(inputs))
+        at = None if state is None else state_field(state, "slots", dict)
+        self._begin = slots.begin
+        self._slots = slots.begin(at, self._left_out())
+        self._readers = [
+            self._opened(number, each) for number, each in enumerate(states_of(state, len(inputs)))
+        ]
+        self._fresh = [state is None] * len(inputs)
+        self._parts_before = np.cumsum([0, *(len(each.parts) for each in inputs)]).tolist()
+        self._over = len(self._left_out()) == len(inputs)
+        self._check()
+        self._in_vain = 0
+
+    def _check(self) -> None:
+        """Sources have had their slots, and the passes that are counted."""
+        self._slots.check_given(self.given, anew=self._end.slots_anew)
+        passes = [each.part.place[0] for each in self._readers]
+        over = self._left_out()
+        check_agrees(
+            all(
+                counted <= read and (most is None or counted <= max(most, 1) or number not in over)
+                for number, (counted, read, most) in enumerate(
+                    zip(self.passes, passes, self._end.passes, strict=True)
+                )
+            ),
+            f"sources of a mix are in their passes {str(self.passes)[:80]}, and in "
+            f"{str(passes)[:80]} of all epochs",
+        )
+
+    def _opened(self, source: int, state: State | None) -> PartReader[Any]:
+        inputs, reading = self._inputs, self._reading
+        alone = self._lane.count == 1
+        return PartReader(inputs[source], self._lane, state, reading, endless=not alone)
+
+    def at(self, position: int, attempt: int = 0) -> T:
+        while not self._over:
+            source = self._slots.current()
+            reader = self._readers[source]
+            try:
+                item: T = reader.read()
+            except StopIteration:
+                self._exhausted(source)
+            else:
+                self._fresh[source] = False
+                if not self._kept(item, source):
+                    continue
+                self.given[source] += 1
+                before = self._parts_before[source]
+                self.origin = tuple(
+                    each._replace(part=each.part + before) for each in reader.origin
+                )
+                return item
+        raise StopIteration
+
+    def _kept(self, item: T, source: int) -> bool:
+        """Whether an item has the slot at hand, or is left out."""
+        try:
+            self._slots.advance(item, partial(self._where, source))
+        except SkipSample as reason:
+            self._in_vain += 1
+            if self._in_vain >= MAX_ATTEMPTS:
+                raise SubstitutionError(
+                    f"{self._names[source]}: {self._in_vain} items in a row were left out, the "
+                    f"last one as {reason}"
+                ) from None
+            return False
+        self._in_vain = 0
+        return True
+
+    def _where(self, source: int) -> str:
+        """Where the last item of a source comes from."""
+        refs = self._inputs[source].refs_of(self._readers[source].origin)
+        if not len(refs):
+            return f"an item of {self._names[source]}"
+        return self._inputs[source].sources[int(refs.source[0])].where(int(refs.index[0]))
+
+    def _exhausted(self, source: int) -> None:
+        self.passes[source] += 1
+        rule, most = self._end.rule, self._end.passes[source]
+        enough = most is not None and self.passes[source] >= most
+        left_out = rule == "leave_out" and enough
+        if rule == "first":
+            self._over = enough
+        if not left_out and not self._over and self._fresh[source]:
+            raise EmptyDatasetError(
+                f"{self._names[source]!r} has no items, so it cannot be started again; "
+                "remove it from the mix, or give it weight 0"
+            )
+        if rule == "all_seen":
+            self._over = enough or all(self.passes)
+        self._slots.exhausted(left_out=left_out)
+        self._over = self._over or len(self._left_out()) == len(self._inputs)
+        self._fresh[source] = True
+
+    def _left_out(self) -> frozenset[int]:
+        if self._end.rule != "leave_out":
+            return frozenset()
+        pairs = enumerate(zip(self.passes, self._end.passes, strict=True))
+        return frozenset(i for i, (passes, most) in pairs if most is not None and passes >= most)
+
+    def check_after(self, last: int | None, *, exact: bool) -> None:
+        turn = None if last is None else last // self._lane.count
+        check_count(sum(self.given), turn, exact=exact, what="items of a mix came")
+
+    def state(self) -> State:
+        if not self._over:
+            inputs = [each.state() for each in self._readers]
+            slots, given, passes = self._slots.state(), list(self.given), list(self.passes)
+        else:
+            given, passes = [0] * len(self.given), [0] * len(self.passes)
+            anew = self._end.slots_anew
+            left_out = frozenset(i for i, most in enumerate(self._end.passes) if most == 0)
+            slots = (self._begin(None, left_out) if anew else self._slots).state()
+            inputs = [
+                each.state() if anew or self._fresh[number] else self._opened(number, None).state()
+                for number, each in enumerate(self._readers)
+            ]
+        return {"slots": slots, "given": given, "passes": passes, "inputs": inputs}
+
+    def close(self) -> None:
+        for each in self._readers:
+            each.close()
+
+
+def _counted(state: State | None, name: str, sources: int) -> list[int]:
+    if state is None:
+        return [0] * sources
+    counts = state_field(state, name, list)
+    if len(counts) != sources:
+        raise StateError(
+            f"the saved state is of a mix of {len(counts)} datasets, this one has {sources}"
+        )
+    if not all(isinstance(each, int) and each >= 0 for each in counts):
+        raise StateError(f"the saved state's {name!r} counts from 0; it has {counts[:20]}")
+    return list(counts)
+
+
+# Orders of sources that are followed slot after slot.
+
+_AT_ONCE = 256
+_STAYS = -1
+
+
+@dataclass(frozen=True)
+class SchemeSlots:
+    """The slots of a `scheme`. From the slot on at which a source is left out, its slots go to the
+    others by weight; all slots before stay where they are. Of a scheme object that was not made by
+    `make_scheme` no source can be left out.
+    """
+
+    scheme: Scheme
+
+    def begin(self, state: State | None, left_out: frozenset[int]) -> _SchemeSlotCursor:
+        sources, position = len(self.scheme.counts(0)), counter_field(state, "position")
+        gone = [0 if each in left_out else _STAYS for each in range(sources)]
+        if state is not None:
+            gone = state_field(state, "left_out_at", list)
+        if len(gone) != sources or not all(
+            type(slot) is int and _STAYS <= slot <= position for slot in gone
+        ):
+            raise StateError(
+                f"the saved state's 'left_out_at' names a slot up to {position} for each of "
+                f"{sources} sources, or {_STAYS}; it has {gone[:20]}"
+            )
+        named = {source for source, slot in enumerate(gone) if slot != _STAYS}
+        check_agrees(
+            named == left_out, f"sources {sorted(named)} have no slots, {sorted(left_out)} are over"
+        )
+        return _SchemeSlotCursor(self.scheme, position, gone)
+
+    def describe(self) -> dict[str, Any]:
+        return self.scheme.describe()
+
+
+class _SchemeSlotCursor:
+    """Looks some slots ahead. `gone` has the slot at which each source was left out."""
+
+    def __init__(self, scheme: Scheme, position: int, gone: Sequence[int]) -> None:
+        self._scheme = scheme
+        self._timeline = scheme.timeline() if isinstance(scheme, MixingScheme) else None
+        self._position, self._gone = position, [_STAYS] * len(gone)
+        self._ahead: list[int] = []
+        for slot, source in sorted((slot, source) for source, slot in enumerate(gone)):
+            if slot != _STAYS:
+                self._leave_out(slot, source)
+
+    def _leave_out(self, slot: int, source: int) -> None:
+        self._gone[source] = slot
+        self._ahead = []
+        if self._timeline is not None and _STAYS in self._gone:
+            self._timeline = self._timeline.without(source, slot)
+
+    def current(self) -> int:
+        if not self._ahead:
+            slots = np.arange(self._position, self._position + _AT_ONCE)
+            source, _ = (self._timeline or self._scheme).locate(slots)
+            self._ahead = source.tolist()[::-1]
+        return self._ahead[-1]
+
+    def advance(self, item: Any, where: Callable[[], str]) -> None:
+        self._ahead.pop()
+        self._position += 1
+
+    def exhausted(self, *, left_out: bool) -> None:
+        if left_out:
+            self._leave_out(self._position, self.current())
+
+    def check_given(self, given: Sequence[int], *, anew: bool) -> None:
+        came = sum(given)
+        check_agrees(
+            self._position == came or (self._position > came and not anew),
+            f"{self._position} slots of a mix are over, and {came} items came",
+        )
+        if anew:
+            counts = (self._timeline or self._scheme).counts(self._position).tolist()
+            check_agrees(
+                counts == list(given),
+                f"{str(list(given))[:80]} items of each source came, in slots of which they have "
+                f"{str(counts)[:80]}",
+            )
+
+    def state(self) -> State:
+        """When all sources are left out, the next epoch goes on with all."""
+        stay = [_STAYS] * len(self._gone)
+        return {
+            "position": self._position,
+            "left_out_at": list(self._gone) if _STAYS in self._gone else stay,
+        }
+
+
+@dataclass(frozen=True)
+class TurnSlots:
+    """One source after another. When one is left out the next one follows, or the first that is
+    left if `from_first`.
+    """
+
+    sources: int
+    from_first: bool = False
+
+    def begin(self, state: State | None, left_out: frozenset[int]) -> _TurnCursor:
+        left = [each for each in range(self.sources) if each not in left_out]
+        return _TurnCursor(left, self.from_first, state)
+
+    def describe(self) -> dict[str, Any]:
+        return {"turns": self.sources, "from_first": self.from_first}
+
+
+class _TurnCursor:
+    def __init__(self, left: list[int], from_first: bool, state: State | None) -> None:
+        self._left = left
+        self._from_first = from_first
+        self._turn = counter_field(state, "turn")
+        if self._turn >= max(len(left), 1):
+            raise StateError(f"the saved state has turn {self._turn} of {len(left)} sources")
+
+    def current(self) -> int:
+        return self._left[self._turn]
+
+    def advance(self, item: Any, where: Callable[[], str]) -> None:
+        self._turn = (self._turn + 1) % len(self._left)
+
+    def exhausted(self, *, left_out: bool) -> None:
+        if left_out:
+            del self._left[self._turn]
+            if self._from_first or self._turn == len(self._left):
+                self._turn = 0
+
+    def check_given(self, given: Sequence[int], *, anew: bool) -> None:
+        """Turns say nothing of how many came."""
+
+    def state(self) -> State:
+        return {"turn": self._turn}

@@ -1,0 +1,246 @@
+"""Several samples as one: packs."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property, partial
+from itertools import islice
+from typing import Any, ClassVar, TypeVar
+
+from energize.core.call import (
+    function_name,
+    generates,
+    index_of_call,
+    keyed_calls,
+    keyed_items,
+    sample_keys_of,
+    seeding_of,
+)
+from energize.core.checks import checked_whole
+from energize.core.dataset import Dataset
+from energize.core.ignored import accepted
+from energize.core.lanes import WorkerConfig
+from energize.core.loss_weights import carried, gathered, gathered_one_by_one
+from energize.core.reading import Failed, Reading
+from energize.core.rng import shuffled
+from energize.datasets.rounds import (
+    Origins,
+    RoundsDataset,
+    Step,
+    Taken,
+    alone,
+    keyed_by,
+    origins_of,
+)
+from energize.errors import ConfigError, EncoderError
+
+T_in = TypeVar("T_in")
+T_pack_co = TypeVar("T_pack_co", covariant=True)
+
+_log = logging.getLogger("energize")
+
+
+class PackingDataset(RoundsDataset[T_pack_co]):
+    """Packs of samples: `final_packer(samples)` for each list of samples that `pre_packer` makes.
+
+    `buffer_size` samples are read; `pre_packer(samples)` says which of them belong together, as a
+    list of lists of these samples; each sample of a list goes through `sample_encoder`, if there is
+    one, when its turn comes, and the list through `final_packer`, which may be a generator function
+    and give several packs. Then the next `buffer_size` samples are read. At the end of a pass what
+    is left is packed too. `energize.packing` has packers that are ready to use.
+
+    This is a stream: in a loader each lane packs its own part of the input. It resumes after any
+    pack, in the middle of those of a list too; a state holds where the buffer began and how many of
+    its lists are done, whatever the size of the buffer, so the buffer is read again then. Samples
+    that `pre_packer` leaves out are dropped, and the first time it does a warning says so. Where
+    `sample_encoder` leaves out all samples of a list, there is no pack. Every function may draw
+    random numbers, as in `MapDataset`, and raise `SkipSample`: of `pre_packer` this leaves out the
+    buffer, of the others the sample, or the pack.
+
+    A pack gets the weights of its samples in the loss as `sample_weights`, float32 of shape
+    (samples,), where they have any and `final_packer` says none itself.
+
+    Raises `ConfigError` for a buffer size below 1 and a generator where none may stand;
+    `EncoderError` when `pre_packer` returns anything but lists of samples it was given.
+
+    >>> from energize import ListSource
+    >>> def halves(letters):
+    ...     return [letters[::2], letters[1::2]]
+    >>> list(PackingDataset(ListSource("abcde"), 4, halves, "".join))
+    ['ac', 'bd', 'e']
+    """
+
+    scattered = True
+    gives_batches: ClassVar[bool] = False
+
+    buffer_size: int
+    pre_packer: Callable[[list[Any]], Sequence[Sequence[Any]]]
+    final_packer: Callable[[list[Any]], Any]
+    sample_encoder: Callable[[Any], Any] | None
+
+    def __init__(
+        self,
+        dataset: Dataset[T_in],
+        buffer_size: int,
+        pre_packer: Callable[[list[T_in]], Sequence[Sequence[T_in]]],
+        final_packer: Callable[[list[Any]], T_pack_co | Iterator[T_pack_co]],
+        *,
+        sample_encoder: Callable[[T_in], Any] | None = None,
+        worker_config: WorkerConfig | None = None,
+        **ignored: Any,
+    ) -> None:
+        accepted("PackingDataset", **ignored)
+        functions: dict[str, Any] = {"pre_packer": pre_packer, "final_packer": final_packer}
+        if sample_encoder is not None:
+            functions["sample_encoder"] = sample_encoder
+        for name, function in functions.items():
+            if not callable(function):
+                raise ConfigError(f"PackingDataset: {name} is a function; got {function!r}")
+            if name != "final_packer" and generates(function):
+                raise ConfigError(
+                    f"PackingDataset: {name} {function_name(function)} is a generator function; "
+                    "only final_packer may yield. To make several samples of one before they are "
+                    "packed, use a MapDataset below"
+                )
+        self._freeze(
+            inputs=[dataset],
+            worker_config=worker_config,
+            buffer_size=checked_whole(buffer_size, "PackingDataset: buffer_size", 1),
+            pre_packer=pre_packer,
+            final_packer=final_packer,
+            sample_encoder=sample_encoder,
+        )
+
+    def round(self, items: Iterator[Taken], reading: Reading) -> Iterator[Step[T_pack_co]]:
+        buffer = list(islice(items, self.buffer_size))
+        if not buffer:
+            return
+        samples = [each.item for each in buffer]
+        word, where = keyed_by(self, "select", *buffer[0].origin), partial(sample_keys_of, samples)
+        index_of_call.set(buffer[0].number)
+        with keyed_calls(self.pre_packer, reading, seeding_of(self.pre_packer)) as call:
+            selected = call(samples, word, where)
+        if isinstance(selected, Failed):
+            reading.leave_out(selected, self, origins_of(buffer))
+            return
+        packs = self._checked(selected, buffer)
+        buffer.clear()
+        for pack in packs:
+            yield partial(self._packed, pack, reading)
+
+    def _checked(self, selected: Any, buffer: list[Taken]) -> list[list[Taken]]:
+        """The lists of samples that `pre_packer` made, each sample with what it is made of."""
+        known = {id(each.item): each for each in buffer}
+        lists = isinstance(selected, Sequence) and all(
+            isinstance(each, Sequence) and not isinstance(each, str) for each in selected
+        )
+        if not lists or not all(id(sample) in known for each in selected for sample in each):
+            what = "samples that it was not given" if lists else f"a {type(selected).__name__}"
+            raise EncoderError(
+                f"{function_name(self.pre_packer)} returns a list of lists of the samples that it "
+                f"was given, those that belong together; it returned {what}. Change samples in "
+                "the function that makes one of a list, or in the one for each of its samples"
+            )
+        used = {id(sample) for each in selected for sample in each}
+        if len(used) < len(known):
+            self._warn_of(len(known) - len(used), len(known))
+        return [[known[id(sample)] for sample in each] for each in selected if each]
+
+    def _warn_of(self, left_out: int, count: int) -> None:
+        if self.__dict__.setdefault("_warned", False):
+            return
+        object.__setattr__(self, "_warned", True)
+        _log.warning(
+            "%s left out %d of %d samples: they are dropped, and said only this once",
+            function_name(self.pre_packer),
+            left_out,
+            count,
+        )
+
+    def _packed(self, pack: list[Taken], reading: Reading) -> Iterator[tuple[T_pack_co, Origins]]:
+        """What is made of the samples of a list: a pack, or several, or none."""
+        encoded, origins = self._encoded(pack, reading)
+        if not encoded:
+            return
+        word, where = keyed_by(self, "pack", *origins), partial(sample_keys_of, encoded)
+        packer, index = self.final_packer, pack[0].number
+        if self._several:
+            keep = gathered_one_by_one
+            for made in keyed_items(packer, encoded, word, where, reading, index=index, keep=keep):
+                yield made, origins
+            return
+        index_of_call.set(index)
+        with keyed_calls(packer, reading, seeding_of(packer), gathered) as call:
+            made = call(encoded, word, where)
+        if isinstance(made, Failed):
+            reading.leave_out(made, self, origins)
+        else:
+            yield made, origins
+
+    @cached_property
+    def _several(self) -> bool:
+        return generates(self.final_packer)
+
+    def _encoded(self, pack: list[Taken], reading: Reading) -> tuple[list[Any], Origins]:
+        """The samples of a list through `sample_encoder`, without those that it leaves out."""
+        encoder = self.sample_encoder
+        if encoder is None:
+            return [each.item for each in pack], origins_of(pack)
+        samples: list[Any] = []
+        kept: list[Taken] = []
+        with keyed_calls(encoder, reading, seeding_of(encoder), carried) as call:
+            for each in pack:
+                word = keyed_by(self, "encode", *each.origin)
+                index_of_call.set(each.number)
+                made = call(each.item, word, partial(sample_keys_of, each.item))
+                if isinstance(made, Failed):
+                    reading.leave_out(made, self, each.origin)
+                else:
+                    samples.append(made)
+                    kept.append(each)
+        return samples, origins_of(kept)
+
+
+# Shuffling a stream, as it comes.
+
+T_co = TypeVar("T_co", covariant=True)
+
+
+class ShuffleBufferDataset(RoundsDataset[T_co]):
+    """The items of each `size` in a row in a random order: for streams.
+
+    In a loader each lane shuffles its own part of the input. A state holds where the buffer began
+    and how many of it were given, not the items; they are read again. For a dataset with random
+    access `ShuffleDataset` shuffles all of it, and holds no buffer.
+
+    Raises `ConfigError` for a size below 1.
+
+    >>> from energize import ListSource
+    >>> sorted(ShuffleBufferDataset(ListSource("abcde"), 2))
+    ['a', 'b', 'c', 'd', 'e']
+    """
+
+    buffer_size: int
+
+    def __init__(
+        self,
+        dataset: Dataset[T_co],
+        size: int,
+        *,
+        worker_config: WorkerConfig | None = None,
+        **ignored: Any,
+    ) -> None:
+        accepted("ShuffleBufferDataset", **ignored)
+        self._freeze(
+            inputs=[dataset],
+            worker_config=worker_config,
+            buffer_size=checked_whole(size, "ShuffleBufferDataset: size", 1),
+        )
+
+    def round(self, items: Iterator[Taken], reading: Reading) -> Iterator[Step[T_co]]:
+        buffer = list(islice(items, self.buffer_size))
+        if buffer:
+            order = shuffled(keyed_by(self, "shuffle", *buffer[0].origin), 0, len(buffer))
+            for place in order.tolist():
+                yield partial(alone, buffer[place])

@@ -1,0 +1,508 @@
+"""Streams that give fixed numbers of samples to every epoch."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property, partial
+from typing import Any, TypeVar, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from energize.core.arrays import FloatArray, Int64Array, rows_by_value
+from energize.core.call import Call, Seeding, keyed_calls, seeding_of
+from energize.core.checks import checked_batch_size, checked_flag, raised_as
+from energize.core.dataset import Dataset, IndexedDataset, RoutedDataset, indexed_inputs
+from energize.core.loss_weights import carried, zeroed
+from energize.core.reading import MAX_ATTEMPTS, Failed, Reading
+from energize.core.refs import Refs
+from energize.core.rng import derive
+from energize.core.stream import INFINITE
+from energize.data.naming import source_labels
+from energize.datasets.batch import BatchDataset
+from energize.datasets.blend import same
+from energize.errors import ConfigError, NotIndexedError, nearest
+from energize.order.quota import (
+    Composition,
+    EpochDraws,
+    EpochOrder,
+    Interleaved,
+    InTurn,
+    Quota,
+    epoch_counts,
+    epoch_size_in_samples,
+)
+
+T_co = TypeVar("T_co", covariant=True)
+
+QuotaPair = Dataset[Any] | tuple[Dataset[Any], Quota | None]
+
+SAMPLING_METHODS = ("balanced", "fixed")
+
+_WINDOW = 4096
+_NAMED = 3
+"""How many sources of a stream a message names."""
+
+_log = logging.getLogger("energize")
+
+
+class QuotaDataset(RoutedDataset[T_co]):
+    """Epochs to which each dataset gives the number of samples that its quota says.
+
+    Given as (dataset, `Quota`) pairs, or as one iterable of pairs; a dataset alone has no quota.
+    `epoch_size` (10_000 or "10k") is what proportions share out, by default the number of all
+    samples. `counts()` are the samples per epoch.
+
+    An epoch visits each sample of a dataset with n samples and the count c floor(c / n) or ceil(c /
+    n) times, passes being completed before a sample comes again. `sampling_method` says which
+    samples come once more: "balanced" takes others in every epoch, each as often as the others in
+    the long run, "fixed" the same ones. With `shuffle`, every pass is in a random order of its own
+    and the datasets' samples are mixed; without, one dataset comes after the other, each in its
+    order. The datasets themselves are given unshuffled: which samples come is a matter of their
+    positions.
+
+    Raises `WeightError` and `ConfigError` for quotas and sizes that cannot be used together,
+    `EmptyDatasetError` for samples asked of an empty dataset, `NotIndexedError` for a stream or a
+    dataset without end.
+
+    >>> from energize import ListSource
+    >>> epoch = QuotaDataset((ListSource("ab"), Quota(repeat=1.5)), (ListSource("xyz"), Quota()))
+    >>> epoch.counts(), "".join(epoch)[:2], "".join(epoch)[3:]
+    ([3, 3], 'ab', 'xyz')
+    """
+
+    quotas: tuple[Quota, ...]
+    epoch_size: int | None
+    sampling_method: str
+    shuffle: bool
+
+    def __init__(
+        self,
+        *streams: QuotaPair | Iterable[QuotaPair],
+        epoch_size: int | str | None = None,
+        sampling_method: str = "balanced",
+        shuffle: bool = False,
+    ) -> None:
+        self._set_up(streams, epoch_size, sampling_method, shuffle)
+
+    def _set_up(
+        self,
+        streams: Sequence[QuotaPair | Iterable[QuotaPair]],
+        epoch_size: int | str | None,
+        sampling_method: str,
+        shuffle: bool,
+        **parameters: Any,
+    ) -> None:
+        """Check and set the parameters, those of a subclass too."""
+        with raised_as(type(self).__name__):
+            if sampling_method not in SAMPLING_METHODS:
+                raise ConfigError(
+                    f"sampling_method={sampling_method!r} is not one of "
+                    f"{', '.join(SAMPLING_METHODS)}"
+                    f"{nearest(str(sampling_method), SAMPLING_METHODS)}"
+                )
+            pairs = _checked_streams(streams)
+            self._freeze(
+                inputs=[dataset for dataset, _ in pairs],
+                quotas=tuple(quota for _, quota in pairs),
+                epoch_size=None if epoch_size is None else epoch_size_in_samples(epoch_size),
+                sampling_method=sampling_method,
+                shuffle=checked_flag(shuffle, "shuffle", type(self).__name__),
+                **parameters,
+            )
+            _check_finite(self.inputs)
+            self._report(self._asked)
+
+    def counts(self) -> list[int]:
+        """The samples that each of `inputs` gives to an epoch."""
+        return [int(count) for count in self._counts]
+
+    def asked(self, items: int | None) -> FloatArray:
+        """How many of the first `items` quotas ask for of each of `inputs`: float64, sums to
+        `items`; for None their shares.
+        """
+        whole = 1 if items is None else items
+        return self._asked.astype(np.float64) * (whole / max(int(self._asked.sum()), 1))
+
+    @cached_property
+    def size(self) -> int:
+        return int(self._counts.sum())
+
+    @cached_property
+    def _asked(self) -> Int64Array:
+        sizes = [each.size for each in indexed_inputs(self)]
+        return epoch_counts(sizes, self.quotas, self.epoch_size, label=self._stream_label)
+
+    @cached_property
+    def _counts(self) -> Int64Array:
+        return self._asked
+
+    @cached_property
+    def _arrangement(self) -> EpochOrder:
+        if self.shuffle:
+            return Interleaved(self._counts, _WINDOW, self.key)
+        return InTurn(self._counts)
+
+    @cached_property
+    def _draws(self) -> list[EpochDraws]:
+        return [
+            EpochDraws(
+                each.size,
+                count,
+                derive(self.key, "stream", stream),
+                shuffle=self.shuffle,
+                fixed=self.sampling_method == "fixed",
+            )
+            for stream, (each, count) in enumerate(
+                zip(indexed_inputs(self), self.counts(), strict=True)
+            )
+        ]
+
+    def route(self, positions: Int64Array) -> tuple[Int64Array, Int64Array]:
+        epoch, at = np.divmod(positions, self.size)
+        stream, nth = self._arrangement.locate(epoch, at)
+        inner = np.empty_like(positions)
+        for each, rows in rows_by_value(stream):
+            inner[rows] = self._draws[each].locate(epoch[rows], nth[rows])
+        return stream, inner
+
+    def consumed(self, n: int) -> Int64Array:
+        if not all(each.one_each for each in indexed_inputs(self)):
+            return super().consumed(n)
+        epoch, rest = divmod(n, self.size)
+        return epoch * self._counts + self._arrangement.counts(epoch, rest)
+
+    def _stream_label(self, stream: int) -> str:
+        """A stream in messages: its number, and the sources that it reads; of many the first."""
+        first, end = self._sources_before[stream : stream + 2]
+        names = source_labels(self.sources)[first:end]
+        more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+        return f"stream {stream} ({', '.join(names[:_NAMED])}{more})"
+
+    def _report(self, asked: Int64Array) -> None:
+        """Say what nobody would expect: quotas that come to nothing, samples that are left out."""
+        for stream, quota in enumerate(self.quotas):
+            if not asked[stream] and (quota.kind is None or getattr(quota, quota.kind)):
+                _log.warning(
+                    "%s: %s of %s comes to no sample in an epoch of %d",
+                    type(self).__name__,
+                    quota,
+                    self._stream_label(stream),
+                    int(asked.sum()),
+                )
+
+
+def _checked_streams(given: Sequence[Any]) -> list[tuple[Dataset[Any], Quota]]:
+    """Streams given as arguments, or as one iterable of them."""
+    first = given[0] if len(given) == 1 else None
+    # A dict would lose the quotas that are its values.
+    one = isinstance(first, Dataset | Mapping) or _is_pair(first)
+    if isinstance(first, Iterable) and not one:
+        given = list(first)
+    if not given:
+        raise ConfigError("there are no streams to read")
+    pairs: list[tuple[Dataset[Any], Quota]] = []
+    for number, stream in enumerate(given):
+        pair = stream if _is_pair(stream) else (stream, None)
+        if not isinstance(pair[0], Dataset):
+            raise ConfigError(
+                f"stream {number} is a dataset, or a pair (dataset, Quota(...)); got "
+                f"{str(stream)[:80]!r}"
+            )
+        pairs.append((pair[0], pair[1] or Quota()))
+    return pairs
+
+
+def _is_pair(value: object) -> bool:
+    return isinstance(value, tuple) and len(value) == 2 and isinstance(value[1], Quota | None)
+
+
+def _check_finite(inputs: Sequence[Dataset[Any]]) -> None:
+    for number, each in enumerate(inputs):
+        if not (isinstance(each, IndexedDataset) and each.indexed):
+            raise NotIndexedError(
+                f"stream {number} ({type(each).__name__}) can only be read as a stream, "
+                "and a quota needs random access"
+            )
+        if each.size == INFINITE:
+            raise NotIndexedError(
+                f"stream {number} ({type(each).__name__}) never ends, so a quota of it "
+                "means nothing; cut it with EpochizeDataset, or blend it by weight"
+            )
+
+
+# Device batches of global batches that are composed of several streams.
+T_batch_co = TypeVar("T_batch_co", covariant=True)
+
+_COMPOSED_NAMED = 8
+"""How many streams a message lists."""
+
+
+class ComposedSamples(QuotaDataset[T_co]):
+    """The samples of `ComposedDataset`, one by one, in the order of its batches.
+
+    Raises what `QuotaDataset` and `ComposedDataset` raise.
+
+    >>> from energize import ListSource
+    >>> samples = ComposedSamples(
+    ...     ListSource("aaaa"), ListSource("bbbb"), batch_size=2, batching_method="per_stream"
+    ... )
+    >>> sorted(samples[0] + samples[1]) in (["a", "a"], ["b", "b"])
+    True
+    """
+
+    batching_method: str
+    batch_size: int
+    global_batch_size: int
+    drop_last: bool
+
+    def __init__(
+        self,
+        *streams: QuotaPair | Iterable[QuotaPair],
+        batch_size: int,
+        global_batch_size: int | None = None,
+        batching_method: str = "random",
+        epoch_size: int | str | None = None,
+        sampling_method: str = "balanced",
+        shuffle: bool = False,
+        drop_last: bool = False,
+    ) -> None:
+        owner = type(self).__name__
+        whole = batch_size if global_batch_size is None else global_batch_size
+        self._set_up(
+            streams,
+            epoch_size,
+            sampling_method,
+            shuffle,
+            batching_method=batching_method,
+            batch_size=checked_batch_size(batch_size, f"{owner}: batch_size"),
+            global_batch_size=checked_batch_size(whole, f"{owner}: global_batch_size"),
+            drop_last=checked_flag(drop_last, "drop_last", owner),
+        )
+
+    @cached_property
+    def composition(self) -> Composition:
+        """How an epoch is cut into global batches and device batches."""
+        return Composition(
+            self._asked,
+            self.batching_method,
+            self.batch_size,
+            self.global_batch_size,
+            key=self.key,
+            drop_last=self.drop_last,
+            label=self._stream_label,
+        )
+
+    @cached_property
+    def _counts(self) -> Int64Array:
+        return self.composition.totals
+
+    @cached_property
+    def _arrangement(self) -> EpochOrder:
+        return self.composition
+
+    def settings(self) -> dict[str, Any]:
+        """Only what decides which samples come: not how a batch is divided among devices."""
+        settings = super().settings() | {"samples": self.size}
+        if self.batching_method != "device_per_stream":
+            del settings["batch_size"]
+        return settings
+
+    def _report(self, asked: Int64Array) -> None:
+        super()._report(asked)
+        left = asked - self._counts
+        streams = np.flatnonzero(left).tolist()
+        if streams:
+            named = [
+                f"{left[each]} of {asked[each]} of {self._stream_label(each)}"
+                for each in streams[:_COMPOSED_NAMED]
+            ]
+            more = [f"{left.sum()} in all"] if len(streams) > _COMPOSED_NAMED else []
+            _log.warning(
+                "%r batches of %d leave samples out of every epoch, %s: %s",
+                self.batching_method,
+                self.global_batch_size,
+                "the same ones" if self.sampling_method == "fixed" else "others in each",
+                ", ".join(named + more),
+            )
+        self._report_rare(asked)
+
+    def _report_rare(self, asked: Int64Array) -> None:
+        rare = self.composition.rare
+        if rare:
+            total, least = int(asked.sum()), min(int(asked[each]) for each in rare)
+            named = [
+                f"{self._stream_label(each)} ({asked[each]})" for each in rare[:_COMPOSED_NAMED]
+            ]
+            more = [f"{len(rare)} streams in all"] if len(rare) > _COMPOSED_NAMED else []
+            _log.warning(
+                "'stratified' batches of %d hold less than half a sample of the %d in an epoch of "
+                "these streams, which come in some batches only: %s. Batches of %d would hold all",
+                self.global_batch_size,
+                total,
+                ", ".join(named + more),
+                -(-total // (2 * least)),
+            )
+
+
+class ComposedDataset(BatchDataset[T_batch_co]):
+    """Device batches whose global batches are composed of several datasets as
+    `batching_method` says.
+
+    A global batch of `global_batch_size` samples, by default `batch_size`, is that many divided by
+    `batch_size` consecutive items, one for each rank. With `batcher`, items are
+    `batcher(samples)`; by default the list of samples. Datasets, quotas, `epoch_size`,
+    `sampling_method` and `shuffle` are those of `QuotaDataset`; where the datasets are mixed, it is
+    at random even without `shuffle`.
+
+    - "random": each sample is of a random stream; shares hold over some tens of batches.
+    - "in_turn": one dataset after the other.
+    - "stratified": every global batch holds the shares. What does not go into whole samples is
+      carried on: after k batches each stream is within 1.68 samples of its share. One with less
+      than half a sample in a batch is logged, as it is in some batches only.
+    - "per_stream": a global batch is of one stream.
+    - "device_per_stream": a device batch is of one stream, and global batches hold the shares in
+      device batches.
+
+    An epoch is a whole number of global batches, so all ranks make the same number of steps. With
+    "random", "in_turn" and "stratified" the last one takes what is left, in device batches that
+    differ by one sample at most, unless `drop_last`. Samples that are left out, because they fill
+    no batch, are logged; `counts()` are those that come. With sampling_method "balanced" they are
+    others in every epoch. Epochs and global batches are the same however these are divided among
+    devices, but those of "device_per_stream".
+
+    `pad` is for a last global batch of fewer samples than devices. It makes a copy of a sample that
+    counts nothing, with loss weight 0, and leaves the sample itself as it is. Device d of one that
+    would get none of r samples gets a batch of one such copy, of sample d mod r. Padding is no
+    sample: `counts`, `consumed` and `refs` leave it out.
+
+    Raises what `QuotaDataset` raises, and `ConfigError` for an unknown method, for sizes that do
+    not divide, when a batch cannot hold the streams (the message has the size that can), and when
+    the last batch needs `pad` and there is none.
+
+    >>> from energize import ListSource
+    >>> batches = ComposedDataset(
+    ...     ListSource("aaaaaa"), ListSource("bb"), batch_size=4, batching_method="stratified"
+    ... )
+    >>> ["".join(sorted(batch)) for batch in batches]
+    ['aaab', 'aaab']
+    """
+
+    changes_no_sample = ("pad",)
+
+    pad: Callable[[Any], Any] | None
+
+    def __init__(
+        self,
+        *streams: QuotaPair | Iterable[QuotaPair],
+        batch_size: int,
+        global_batch_size: int | None = None,
+        batching_method: str = "random",
+        batcher: Callable[[list[Any]], T_batch_co] | None = None,
+        epoch_size: int | str | None = None,
+        sampling_method: str = "balanced",
+        shuffle: bool = False,
+        drop_last: bool = False,
+        pad: Callable[[Any], Any] | None = None,
+    ) -> None:
+        owner = type(self).__name__
+        if pad is not None and not callable(pad):
+            raise ConfigError(f"{owner}: pad is a function of a sample, or None; got {pad!r}")
+        with raised_as(owner, "ComposedSamples"):
+            samples: ComposedSamples[Any] = ComposedSamples(
+                *streams,
+                batch_size=batch_size,
+                global_batch_size=global_batch_size,
+                batching_method=batching_method,
+                epoch_size=epoch_size,
+                sampling_method=sampling_method,
+                shuffle=shuffle,
+                drop_last=drop_last,
+            )
+        make: Callable[[list[Any]], Any] = same if batcher is None else batcher
+        if samples.composition.idle and pad is None:
+            raise ConfigError(_unshared(owner, samples.composition))
+        self._set_up(samples, batch_size, make, samples.drop_last, pad=pad)
+
+    def counts(self) -> list[int]:
+        """The samples that each dataset gives to an epoch."""
+        return self.samples.counts()
+
+    @property
+    def global_batch_size(self) -> int:
+        """Samples of a global batch."""
+        return self.samples.global_batch_size
+
+    @property
+    def samples(self) -> ComposedSamples[Any]:
+        """The samples, one by one, in the order of the batches; padding is none of them."""
+        return cast("ComposedSamples[Any]", indexed_inputs(self)[0])
+
+    @cached_property
+    def size(self) -> int:
+        return self.samples.composition.batches
+
+    def _members(self, positions: Int64Array) -> tuple[Int64Array, Int64Array]:
+        epoch, at = np.divmod(positions, self.size)
+        first, end = self.samples.composition.bounds(at)
+        empty = first == end
+        if empty.any():
+            first = np.where(empty, self.samples.composition.lent(at), first)
+            end = np.where(empty, first + 1, end)
+        batch = np.repeat(np.arange(len(positions)), end - first)
+        before = np.cumsum(end - first) - (end - first)
+        offset = np.arange(len(batch)) - before[batch]
+        return epoch[batch] * self.samples.size + first[batch] + offset, batch
+
+    def padding(self, positions: npt.ArrayLike) -> npt.NDArray[np.bool_]:
+        """For each of any positions whether its batch is padding."""
+        at = np.asarray(positions, dtype=np.int64) % self.size
+        first, end = self.samples.composition.bounds(at)
+        return np.equal(first, end)
+
+    def refs(self, positions: Int64Array, attempt: int = 0) -> Refs:
+        members, batch = self._members(positions)
+        drawn = ~self.padding(positions)[batch]
+        refs = self.samples.refs(members[drawn], attempt * MAX_ATTEMPTS)
+        return refs.grouped(batch[drawn])
+
+    def _made(
+        self, call: Call, samples: list[Any], word: int, position: int, reading: Reading
+    ) -> T_batch_co | Failed:
+        if self.pad is not None and self.padding([position])[0]:
+            with keyed_calls(self.pad, reading, self.pad_seeding, carried) as pad:
+                made = pad(samples[0], word, partial(self._lender, position, reading.attempt))
+            if type(made) is Failed:
+                return made
+            batch = super()._made(call, [made], word, position, reading)
+            return batch if type(batch) is Failed else zeroed(batch)
+        return super()._made(call, samples, word, position, reading)
+
+    @cached_property
+    def pad_seeding(self) -> Seeding:
+        """Where `pad` draws its random numbers from."""
+        return Seeding.NONE if self.pad is None else seeding_of(self.pad)
+
+    def _lender(self, position: int, attempt: int) -> str:
+        """Where the sample lies that padding is a copy of, for messages."""
+        members, _ = self._members(np.array([position], dtype=np.int64))
+        where = self.samples.where(int(members[0]), attempt * MAX_ATTEMPTS)
+        return f"padding, a copy of {where}"
+
+    def taken(self, n: int) -> None:
+        """Not for others to take: batches and their samples are one order."""
+
+    def consumed(self, n: int) -> Int64Array:
+        epoch, batch = divmod(n, self.size)
+        first, _ = self.samples.composition.bounds(np.array([batch], dtype=np.int64))
+        return self.samples.consumed(epoch * self.samples.size + int(first[0]))
+
+
+def _unshared(owner: str, mixed: Composition) -> str:
+    return (
+        f"{owner}: an epoch of {mixed.size} samples leaves {mixed.remainder} for its last global "
+        f"batch, too few for {mixed.devices} devices. Use drop_last=True to leave samples out, the "
+        "same however batches are divided; pad=... to give the other devices copies that count "
+        "nothing; or batches of another size"
+    )

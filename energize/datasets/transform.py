@@ -1,0 +1,744 @@
+"""A function of each item."""
+
+from __future__ import annotations
+
+import gc
+import json
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from itertools import islice
+from typing import Any, ClassVar, Self, TypeVar, cast
+
+import numpy as np
+
+from energize.core.arrays import Int64Array
+from energize.core.call import (
+    Seeding,
+    function_name,
+    generates,
+    index_of_call,
+    keyed_calls,
+    keyed_items,
+    sample_keys_of,
+    seeding_of,
+)
+from energize.core.checks import checked_whole
+from energize.core.dataset import (
+    Dataset,
+    IndexedDataset,
+    PassingDataset,
+    PassingStream,
+    RoutedDataset,
+    indexed_inputs,
+)
+from energize.core.description import described
+from energize.core.ignored import accepted
+from energize.core.lanes import Lane, WorkerConfig
+from energize.core.loss_weights import Passed, carried, carried_one_by_one, checked_factor, weighed
+from energize.core.reading import Failed, Reading
+from energize.core.refs import Refs
+from energize.core.rng import derive, hash_positions
+from energize.core.stream import (
+    INFINITE,
+    Origin,
+    PartReader,
+    State,
+    Stream,
+    check_agrees,
+    counter_field,
+    empty_passes,
+    nothing_comes,
+    state_field,
+)
+from energize.datasets.rounds import (
+    FoundDataset,
+    Origins,
+    RoundsDataset,
+    Step,
+    Taken,
+    keyed_by,
+    most_in_vain,
+)
+from energize.errors import ConfigError, EmptyDatasetError, SubstitutionError
+
+T = TypeVar("T")
+T_in = TypeVar("T_in")
+T_out_co = TypeVar("T_out_co", covariant=True)
+
+
+_CALLS = "calls"
+"""How often each map on top of one another has called its function, the innermost first."""
+
+
+class MapDataset(PassingDataset[T_out_co], IndexedDataset[T_out_co]):
+    """`map_fn(item)` for each item; order and number stay as they are.
+
+    The function may raise `SkipSample` to leave an item out and `DataError` for bad bytes; a
+    substitute from the same source comes in its place, from a stream the next item. Any other
+    exception is raised as `EncoderError` with the sample's source.
+
+    A function that is written with `yield` gives any number of items of each: the result is then a
+    `FlatMapDataset`, a stream, which resumes between any two of them.
+
+    A function with a parameter `rng` is given a `numpy.random.Generator` keyed by (seed, position).
+    For others the global generators of random, numpy and torch are seeded so for each call, and put
+    back afterwards; `seeded=False` saves these microseconds for functions that draw nothing. Random
+    augmentations are therefore the same for any number of workers and after a resume.
+
+    >>> from energize import ListSource
+    >>> list(MapDataset(ListSource([1, 2, 3]), lambda x: x * x))
+    [1, 4, 9]
+    """
+
+    passes_on = True
+    draws: ClassVar[bool] = True
+    """Whether the function may draw random numbers, for which its calls are told apart."""
+
+    map_fn: Callable[[Any], Any]
+    seeded: bool
+
+    def __new__(cls, *inputs: Any, **options: Any) -> Self:
+        """A `FlatMapDataset` where the function is a generator function."""
+        map_fn = inputs[1] if len(inputs) > 1 else options.get("map_fn")
+        if cls is MapDataset and generates(map_fn):
+            return cast("Self", super().__new__(FlatMapDataset))
+        return super().__new__(cls)
+
+    def __init__(
+        self,
+        dataset: Dataset[T_in],
+        map_fn: Callable[[T_in], T_out_co | Iterator[T_out_co]],
+        *,
+        seeded: bool = True,
+        worker_config: WorkerConfig | None = None,
+        **ignored: Any,
+    ) -> None:
+        accepted("MapDataset", **ignored)
+        if not callable(map_fn):
+            raise ConfigError(f"MapDataset: map_fn is a function of an item; got {map_fn!r}")
+        self._freeze(inputs=[dataset], worker_config=worker_config, map_fn=map_fn, seeded=seeded)
+
+    @cached_property
+    def seed_key(self) -> int:
+        """What the draws of the function are keyed by; maps on top of one another draw apart."""
+        below = self.inputs[0]
+        key = below.seed_key if isinstance(below, MapDataset) else self.key
+        return derive(key, "map") if self.draws else key
+
+    @cached_property
+    def seeding(self) -> Seeding:
+        """Where the function draws its random numbers from."""
+        return seeding_of(self.map_fn, seeded=self.seeded)
+
+    def fetch(self, positions: Int64Array, reading: Reading) -> list[T_out_co | Failed]:
+        items = indexed_inputs(self)[0].fetch(positions, reading)
+        words = hash_positions(self.seed_key, positions, reading.attempt).tolist()
+        made: list[T_out_co | Failed] = []
+        with keyed_calls(self.map_fn, reading, self.seeding, carried) as call:
+            for item, word, position in zip(items, words, positions.tolist(), strict=True):
+                if type(item) is Failed:
+                    made.append(item)
+                    continue
+                index_of_call.set(position)
+                made.append(call(item, word, partial(self.where, position, reading.attempt)))
+        return made
+
+    def taken(self, n: int) -> Sequence[int] | None:
+        return [n]
+
+    @property
+    def one_each(self) -> bool:
+        return indexed_inputs(self)[0].one_each
+
+    def refs(self, positions: Int64Array, attempt: int = 0) -> Refs:
+        return indexed_inputs(self)[0].refs(positions, attempt)
+
+    def passes(self, positions: Int64Array) -> Refs:
+        return indexed_inputs(self)[0].passes(positions)
+
+    def _stream(
+        self, lane: Lane, state: State | None, reading: Reading, endless: bool
+    ) -> Stream[T_out_co]:
+        return _MapStream(self, lane, state, reading, endless)
+
+
+class _MapStream(Stream[T]):
+    """The function's results; an item that fails or is skipped is asked for once more."""
+
+    def __init__(
+        self,
+        dataset: MapDataset[T],
+        lane: Lane,
+        state: State | None,
+        reading: Reading,
+        endless: bool,
+    ) -> None:
+        self._dataset = dataset
+        self._lane = lane
+        self._reading = reading
+        self._most = most_in_vain(dataset.inputs[0], lane)
+        # Beside the state of the input, not around it: a run may go on with maps added, or without.
+        calls = [] if state is None else state_field({_CALLS: [], **state}, _CALLS, list)
+        own, below = (calls[-1:], calls[:-1]) if dataset.draws else ([], calls)
+        self._called = counter_field({_CALLS: own[0]}, _CALLS) if own else 0
+        inner = None if state is None else {**state, _CALLS: below}
+        self._input = dataset.inputs[0].stream(lane, inner, reading, endless=endless)
+
+    def ahead(self, positions: Int64Array) -> None:
+        self._input.ahead(positions)
+
+    def at(self, position: int, attempt: int = 0) -> T:
+        tries, in_vain = attempt, 0
+        while in_vain < self._most:
+            item = self._input.at(position, tries)
+            tries, in_vain = tries + 1, in_vain + max(1, len(self._input.origin))
+            called = self._lane.index + self._lane.count * self._called
+            word = int(hash_positions(self._dataset.seed_key, np.array([called]))[0])
+            self._called += 1
+            index_of_call.set(called)
+            map_fn, seeding = self._dataset.map_fn, self._dataset.seeding
+            with keyed_calls(map_fn, self._reading, seeding, carried) as call:
+                made = call(item, word, partial(sample_keys_of, item))
+            if type(made) is not Failed:
+                self.origin = self._input.origin
+                return cast("T", made)
+            self._reading.leave_out(made, self._dataset, self._input.origin)
+        raise SubstitutionError(
+            f"MapDataset: {function_name(self._dataset.map_fn)} left out what was made of "
+            f"{in_vain} samples in a row; check its condition"
+        )
+
+    def check_after(self, last: int | None, *, exact: bool) -> None:
+        self._input.check_after(last, exact=False)
+
+    def state(self) -> State:
+        state = self._input.state()
+        own = [self._called] if self._dataset.draws else []
+        return {**state, _CALLS: [*state.get(_CALLS, []), *own]}
+
+    def close(self) -> None:
+        self._input.close()
+
+
+class FlatMapDataset(RoundsDataset[T_out_co], MapDataset[T_out_co]):
+    """What a generator function yields of each item: any number of items.
+
+    How many come depends on the data, so this is a stream. In a loader each lane reads its own part
+    of the input. A run resumes after any item: the function is called again for the same item, with
+    the same random numbers, and what it has given already is left out. `MapDataset` makes it of
+    such a function.
+
+    >>> from energize import ListSource
+    >>> list(MapDataset(ListSource(["ab", "", "c"]), lambda text: (yield from text)))
+    ['a', 'b', 'c']
+    """
+
+    passes_on = False
+    gives_batches: ClassVar[bool] = False
+
+    def round(self, items: Iterator[Taken], reading: Reading) -> Iterator[Step[T_out_co]]:
+        for taken in islice(items, 1):
+            yield partial(self._yielded, taken, reading)
+
+    def _yielded(self, taken: Taken, reading: Reading) -> Iterator[tuple[T_out_co, Origins]]:
+        word, where = keyed_by(self, "map", *taken.origin), partial(sample_keys_of, taken.item)
+        made = keyed_items(
+            self.map_fn,
+            taken.item,
+            word,
+            where,
+            reading,
+            index=taken.number,
+            seeded=self.seeded,
+            keep=carried_one_by_one,
+        )
+        for item in made:
+            yield item, taken.origin
+
+
+# Leaving items out by a condition.
+T_co = TypeVar("T_co", covariant=True)
+
+
+class FilterDataset(FoundDataset[T_co]):
+    """The items for which `filter_fn(item)` is true.
+
+    How many come out depends on the data, so this is a stream: it has no length and no random
+    access, and neither has what is built on it. In a loader each lane filters its own part of the
+    input, so ranks and workers share the work. Where a substitute may take the place of a bad
+    sample, raising `SkipSample` in an encoder keeps the dataset indexed. A condition with a
+    parameter `rng` is given a `numpy.random.Generator` keyed by what the item is made of.
+
+    `EmptyDatasetError` is raised when `max_rejected_in_a_row` items are left out one after another,
+    instead of searching for ever.
+
+    >>> from energize import ListSource
+    >>> list(FilterDataset(ListSource(range(6)), lambda x: x % 2 == 0))
+    [0, 2, 4]
+    """
+
+    changes_no_sample = ("max_rejected_in_a_row",)
+
+    filter_fn: Callable[[Any], bool]
+    max_rejected_in_a_row: int
+
+    def __init__(
+        self,
+        dataset: Dataset[T_co],
+        filter_fn: Callable[[T_co], bool],
+        *,
+        max_rejected_in_a_row: int = 1_000_000,
+        worker_config: WorkerConfig | None = None,
+        **ignored: Any,
+    ) -> None:
+        accepted("FilterDataset", **ignored)
+        if not callable(filter_fn):
+            raise ConfigError(
+                f"FilterDataset: filter_fn is a function of an item; got {filter_fn!r}"
+            )
+        self._freeze(
+            inputs=[dataset],
+            worker_config=worker_config,
+            filter_fn=filter_fn,
+            max_rejected_in_a_row=checked_whole(
+                max_rejected_in_a_row, "FilterDataset: max_rejected_in_a_row", 1
+            ),
+        )
+
+    @cached_property
+    def seeding(self) -> Seeding:
+        """Where `filter_fn` draws its random numbers from, if it asks for them."""
+        return seeding_of(self.filter_fn, seeded=False)
+
+    def _stream(
+        self, lane: Lane, state: State | None, reading: Reading, endless: bool
+    ) -> Stream[T_co]:
+        return _FilterStream(self, lane, state, reading, endless)
+
+
+class _FilterStream(Stream[T]):
+    def __init__(
+        self,
+        dataset: FilterDataset[T],
+        lane: Lane,
+        state: State | None,
+        reading: Reading,
+        endless: bool,
+    ) -> None:
+        self._dataset = dataset
+        self._reading = reading
+        self._lane = lane
+        self._rejected = counter_field(state, "rejected")
+        inner = None if state is None else state_field(state, "input", dict)
+        self._input: PartReader[T] = PartReader(
+            dataset.inputs[0], lane, inner, reading, endless=endless, scattered=True
+        )
+        passes, read = self._input.part.place
+        check_agrees(
+            passes > 0 or self._rejected <= read, f"{self._rejected} of {read} items were left out"
+        )
+
+    @cached_property
+    def _enough(self) -> int:
+        """So many rejected in a row are some passes over an input of known length."""
+        input_ = self._dataset.inputs[0]
+        if not input_.sized or input_.size == INFINITE:
+            return INFINITE
+        return -(-input_.size // self._lane.count) * empty_passes(self._lane)
+
+    def at(self, position: int, attempt: int = 0) -> T:
+        dataset = self._dataset
+        most = min(self._enough, dataset.max_rejected_in_a_row)
+        while self._rejected < most:
+            item = self._input.read()
+            own = dataset.seeding is Seeding.OWN
+            word = keyed_by(dataset, "filter", *self._input.origin) if own else 0
+            with keyed_calls(dataset.filter_fn, self._reading, dataset.seeding) as call:
+                kept = call(item, word, partial(sample_keys_of, item))
+            if isinstance(kept, Failed):
+                self._reading.leave_out(kept, dataset, self._input.origin)
+            elif kept:
+                self._rejected = 0
+                self.origin = self._input.origin
+                return item
+            self._rejected += 1
+        if most == self._enough:
+            raise EmptyDatasetError(
+                nothing_comes(f"FilterDataset ({function_name(dataset.filter_fn)})", self._lane)
+            )
+        raise EmptyDatasetError(
+            f"FilterDataset: {function_name(dataset.filter_fn)} left out {self._rejected} items in "
+            "a row; check the condition, or raise max_rejected_in_a_row"
+        )
+
+    def state(self) -> State:
+        return {"rejected": self._rejected, "input": self._input.state()}
+
+    def close(self) -> None:
+        self._input.close()
+
+
+# A function of the whole stream of items.
+
+
+class IterMapDataset(RoundsDataset[T_out_co]):
+    """What `iter_map_fn(items)` yields, a generator function of an iterator over items.
+
+    So that a run can resume without reading all of it again, the function is called anew for each
+    `segment_length` items of a lane, and at the start of each pass: its iterator ends there, and it
+    has to yield what it still holds. A run resumes after any item that it yields; the segment is
+    read again then, and what it has given is left out.
+
+    A function that raises is given the rest of its segment in a new call, where the loader goes on
+    after errors (`get_loader(on_error="skip")`) or it raised `SkipSample` or `DataError`; what it
+    held is lost then, and reported.
+
+    What it yields of samples that have weights in the loss has to say its own, as only the function
+    knows which samples it made each item of: `__sample_weight__`, which `derive_from` takes over,
+    or `sample_weights` of a batch.
+
+    `len_map_fn` says of the length of the input what `len` is, for progress bars; without it there
+    is none.
+
+    Raises `ConfigError` for a segment length below 1.
+
+    >>> from energize import ListSource
+    >>> def pairs(items):
+    ...     for item in items:
+    ...         yield item + next(items, "")
+    >>> list(IterMapDataset(ListSource("abcde"), pairs))
+    ['ab', 'cd', 'e']
+    """
+
+    gives_batches: ClassVar[bool] = False
+
+    iter_map_fn: Callable[[Iterator[Any]], Iterator[T_out_co]]
+    len_map_fn: Callable[[int], int] | None
+    segment_length: int
+
+    def __init__(
+        self,
+        dataset: Dataset[T_in],
+        iter_map_fn: Callable[[Iterator[T_in]], Iterator[T_out_co]],
+        *,
+        len_map_fn: Callable[[int], int] | None = None,
+        segment_length: int = 1000,
+        worker_config: WorkerConfig | None = None,
+        **ignored: Any,
+    ) -> None:
+        accepted("IterMapDataset", **ignored)
+        if not callable(iter_map_fn):
+            raise ConfigError(
+                f"IterMapDataset: iter_map_fn is a function of an iterator; got {iter_map_fn!r}"
+            )
+        if len_map_fn is not None and not callable(len_map_fn):
+            raise ConfigError(
+                f"IterMapDataset: len_map_fn is a function of a length, or None; got {len_map_fn!r}"
+            )
+        self._freeze(
+            inputs=[dataset],
+            worker_config=worker_config,
+            iter_map_fn=iter_map_fn,
+            len_map_fn=len_map_fn,
+            segment_length=checked_whole(segment_length, "IterMapDataset: segment_length", 1),
+        )
+
+    @cached_property
+    def pass_length(self) -> int:
+        """As `len_map_fn` says of the length of the input."""
+        if self.len_map_fn is None:
+            return super().pass_length
+        return self.len_map_fn(self.inputs[0].pass_length)
+
+    def round(self, items: Iterator[Taken], reading: Reading) -> Iterator[Step[T_out_co]]:
+        yield partial(self._made, islice(items, self.segment_length), reading)
+
+    def _made(
+        self, segment: Iterator[Taken], reading: Reading
+    ) -> Iterator[tuple[T_out_co, Origins]]:
+        """What the function makes of a segment, each with what was read since the one before."""
+        for first in segment:  # one call, and another one for what is left after a failure
+            read: list[Origin] = list(first.origin)
+            passed = Passed()
+            word = keyed_by(self, "segment", *first.origin)
+
+            def items(
+                first: Taken = first, read: list[Origin] = read, passed: Passed = passed
+            ) -> Iterator[Any]:
+                passed.take(first.item)
+                yield first.item
+                for each in segment:
+                    read.extend(each.origin)
+                    passed.take(each.item)
+                    yield each.item
+
+            def where(read: list[Origin] = read) -> str:
+                return f"a segment of {type(self).__name__}, after {len(read)} items"
+
+            function, index = self.iter_map_fn, first.number
+            for made in keyed_items(
+                function, items(), word, where, reading, index=index, keep=passed.give
+            ):
+                yield made, tuple(read)
+                read.clear()
+
+
+# Writing down which samples were read.
+
+_log = logging.getLogger("energize.samples")
+
+
+class LogSampleDataset(PassingDataset[T_co], RoutedDataset[T_co]):
+    """Passes items through and logs each as a line of JSON, on the logger `energize.samples`
+    (INFO).
+
+    A line has `mode` (whatever you call this loader), `position` and `keys`: what
+    `get_keys_fn(item)` returns, by default the item's `__key__` or `__keys__`. A line is written by
+    the process that reads the item, when it reads it: with prefetching that is before it is
+    delivered.
+
+    >>> from energize import ListSource
+    >>> list(LogSampleDataset(ListSource("ab"), "train", get_keys_fn=lambda item: [item]))
+    ['a', 'b']
+    """
+
+    passes_on = True
+
+    mode: str
+    get_keys_fn: Callable[[Any], Any]
+
+    def __init__(
+        self,
+        dataset: Dataset[T_co],
+        mode: str = "train",
+        *,
+        get_keys_fn: Callable[[T_co], Any] | None = None,
+        worker_config: WorkerConfig | None = None,
+    ) -> None:
+        keys_fn = default_keys if get_keys_fn is None else get_keys_fn
+        if not callable(keys_fn):
+            raise ConfigError(
+                f"LogSampleDataset: get_keys_fn is a function of an item; got {keys_fn!r}"
+            )
+        self._freeze(inputs=[dataset], worker_config=worker_config, mode=mode, get_keys_fn=keys_fn)
+
+    def route(self, positions: Int64Array) -> tuple[Int64Array, Int64Array]:
+        return np.zeros_like(positions), positions
+
+    def taken(self, n: int) -> Sequence[int]:
+        return [n]
+
+    def fetch(self, positions: Int64Array, reading: Reading) -> list[T_co | Failed]:
+        items = super().fetch(positions, reading)
+        for position, item in zip(positions.tolist(), items, strict=True):
+            if not isinstance(item, Failed):
+                self.log(item, position)
+        return items
+
+    def log(self, item: Any, position: int) -> None:
+        """Write the line of an item."""
+        line = {"mode": self.mode, "position": position, "keys": self.get_keys_fn(item)}
+        _log.info("%s", json.dumps(line, default=str))
+
+    def _stream(
+        self, lane: Lane, state: State | None, reading: Reading, endless: bool
+    ) -> Stream[T_co]:
+        return _LoggedStream(self, self.inputs[0].stream(lane, state, reading, endless=endless))
+
+
+class _LoggedStream(PassingStream[T]):
+    def __init__(self, dataset: LogSampleDataset[T], stream: Stream[T]) -> None:
+        super().__init__(stream)
+        self._dataset = dataset
+
+    def passed(self, item: T, position: int) -> T:
+        self._dataset.log(item, position)
+        return item
+
+
+def default_keys(item: Any) -> Any:
+    """The keys that samples and batches carry."""
+    for name in ("__key__", "__keys__"):
+        keys = item.get(name) if isinstance(item, dict) else getattr(item, name, None)
+        if keys is not None:
+            return keys
+    return None
+
+
+# How much samples count in the loss, for Python trees.
+
+_BATCHES = "gives_batches"
+"""The attribute of classes that make batches (True), or other things (False), of what they read."""
+
+
+class SampleWeightDataset(MapDataset[T]):
+    """Items that count `weight` times as much in the loss; nothing else of them changes.
+
+    `weight` is a number, 0 or more, or a function of an item. It multiplies with what is said below
+    and above, in other datasets of this kind, in a metadataset, and by the encoder, and arrives in
+    a batch as `sample_weights`, float32 of shape (batch,). Over batches, or packs, it is that of
+    each of their samples. It decides no order: which samples come, and the random numbers that
+    functions draw, are the same without it, and a resumed run may have other weights.
+
+    Raises `WeightError` for a weight that is negative or not finite, at once or, of a function,
+    naming the item; and when it is read, for items of a type without a place for a weight.
+
+    >>> from energize import ListSource
+    >>> texts = ListSource([{"text": "a"}, {"text": "b"}])
+    >>> SampleWeightDataset(texts, 0.5)[1]
+    {'text': 'b', '__sample_weight__': 0.5}
+    >>> long = SampleWeightDataset(texts, lambda sample: float(len(sample["text"])))
+    """
+
+    draws = False
+
+    def __init__(
+        self,
+        dataset: Dataset[T],
+        weight: float | Callable[[T], float],
+        *,
+        worker_config: WorkerConfig | None = None,
+    ) -> None:
+        given = weight
+        if not callable(weight):
+            given = checked_factor(weight, "SampleWeightDataset: weight")
+        weighing = Weighing(given, isinstance(dataset, Dataset) and gives_batches(dataset))
+        super().__init__(dataset, weighing, seeded=False, worker_config=worker_config)
+
+    @property
+    def weight(self) -> float | Callable[[Any], float]:
+        """The weight, or the function that says it."""
+        weight: float | Callable[[Any], float] = self.map_fn.weight  # type: ignore[attr-defined]
+        return weight
+
+    @cached_property
+    def seeding(self) -> Seeding:
+        return Seeding.NONE
+
+
+def without_weights(dataset: Dataset[T]) -> tuple[Dataset[T], Callable[[Dataset[T]], Dataset[T]]]:
+    """What is weighed, below all datasets of this kind, and what weighs another dataset so."""
+    weights: list[Any] = []
+    while isinstance(dataset, SampleWeightDataset):
+        weights.append(dataset.weight)
+        dataset = dataset.inputs[0]
+
+    def weighed_so(other: Dataset[T]) -> Dataset[T]:
+        for weight in reversed(weights):
+            other = SampleWeightDataset(other, weight)
+        return other
+
+    return dataset, weighed_so
+
+
+@dataclass(frozen=True)
+class Weighing:
+    """Gives an item its weight; `batched` says that items are batches."""
+
+    weight: float | Callable[[Any], float]
+    batched: bool = False
+
+    def __call__(self, item: Any) -> Any:
+        weight = self.weight
+        if callable(weight):
+            key = getattr(item, "__key__", None) or (isinstance(item, dict) and item.get("__key__"))
+            of = f" of sample {key!r}" if isinstance(key, str) else ""
+            weight = checked_factor(weight(item), f"the weight{of} by SampleWeightDataset")
+        return weighed(item, weight, batched=self.batched)
+
+    def describe(self) -> str:
+        """The weight, as a description has it."""
+        return f"sample_weight={described(self.weight)}"
+
+
+def gives_batches(dataset: Dataset[Any]) -> bool:
+    """Whether items are batches, as far as the tree says."""
+    own = getattr(type(dataset), _BATCHES, None)
+    if own is not None:
+        return bool(own)
+    return bool(dataset.inputs) and all(gives_batches(each) for each in dataset.inputs)
+
+
+# Collecting garbage between items.
+
+
+class GcDataset(MapDataset[T]):
+    """Passes items through, and runs the garbage collector after every `every_n_iter` of them.
+
+    Each process that reads counts its own items. Loaders here add none by themselves; where
+    samples refer to each other in circles, one of these keeps their memory from piling up. It may
+    be added or left out in the middle of a run.
+
+    Raises `ConfigError` for less than 1.
+
+    >>> from energize import ListSource
+    >>> list(GcDataset(ListSource("ab"), every_n_iter=1))
+    ['a', 'b']
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset[T],
+        *,
+        worker_config: WorkerConfig | None = None,
+        every_n_iter: int = 10,
+        freeze: bool | None = None,
+    ) -> None:
+        accepted("GcDataset", freeze=freeze)
+        collecting = _Collecting(checked_whole(every_n_iter, "GcDataset: every_n_iter", 1))
+        super().__init__(dataset, collecting, seeded=False, worker_config=worker_config)
+
+
+class _Collecting:
+    """Hands on what it is given, and collects garbage now and then."""
+
+    def __init__(self, every: int) -> None:
+        self.every = every
+        self._count = 0
+
+    def __call__(self, item: Any) -> Any:
+        self._count += 1
+        if self._count % self.every == 0:
+            gc.collect()
+        return item
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Collecting) and other.every == self.every
+
+    def __hash__(self) -> int:
+        return hash(self.every)
+
+
+# Watching over a dataset: what the loader does here.
+
+
+class WatchdogDataset(MapDataset[T]):
+    """Passes items through. It is the loader that watches here: `watchdog_timeout_seconds` and
+    `fail_on_timeout` of `get_loader`; the arguments of those names have no effect.
+
+    >>> from energize import ListSource
+    >>> list(WatchdogDataset(ListSource("ab")))
+    ['a', 'b']
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset[T],
+        worker_config: WorkerConfig | None = None,
+        timeout_seconds: float | None = None,
+        initial_timeout_seconds: float | None = None,
+        fail_on_timeout: bool | None = None,
+    ) -> None:
+        accepted(
+            "WatchdogDataset",
+            timeout_seconds=timeout_seconds,
+            initial_timeout_seconds=initial_timeout_seconds,
+            fail_on_timeout=fail_on_timeout,
+        )
+        super().__init__(dataset, _itself, seeded=False, worker_config=worker_config)
+
+
+def _itself(item: Any) -> Any:
+    return item

@@ -1,0 +1,129 @@
+"""The decorator of sample and batch types: a dataclass with slots and named fields."""
+
+from __future__ import annotations
+
+from abc import ABCMeta
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, dataclass_transform
+
+from energize.core.dataset import Dataset
+from energize.core.samples import SourceInfo
+from energize.errors import ConfigError
+from energize.extras.cache import add_source
+
+T = TypeVar("T")
+
+
+@dataclass_transform(kw_only_default=True)
+def edataclass(cls: type[T]) -> type[T]:
+    """`@dataclass(slots=True, kw_only=True)`, as every sample type is made.
+
+    With named fields a subclass may add some without a default after those that have one, and with
+    slots a field that is written wrong is an error. For other options use `dataclass` itself.
+
+    >>> from energize import Sample
+    >>> @edataclass
+    ... class Tokens(Sample):
+    ...     ids: list[int]
+    >>> Tokens(__key__="a", __restore_key__=(), ids=[1, 2]).ids
+    [1, 2]
+    """
+    return dataclass(slots=True, kw_only=True)(cls)
+
+
+# What Megatron-Energon's objects with a state extend: here an error that says what to do.
+
+
+class Savable:
+    """A name for annotations only: extending it is a `ConfigError`.
+
+    There an object is asked for its state; here nothing moves but cursors, and nobody would ask.
+
+    >>> class Counter(Savable):
+    ...     pass
+    Traceback (most recent call last):
+        ...
+    energize.errors.ConfigError: Counter extends Savable, and nothing here would ask...
+    """
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        raise ConfigError(
+            f"{cls.__name__} extends Savable, and nothing here would ask for its state, so a run "
+            "that goes on would not be the same. Make it a function of the sample, and of a "
+            "parameter rng where it draws random numbers; or, where items depend on those before "
+            "them, a function of a stream for IterMapDataset, which is resumed"
+        )
+
+
+# The name of Megatron-Energon's states.
+
+
+class FlexState(dict[str, Any]):
+    """A state by the names of what it is made of: a dict. States here are plain ones."""
+
+
+# Where samples were read from.
+
+
+def add_source_info(sample: T, *source_infos: SourceInfo) -> T:
+    """Add sources to the `__sources__` of a sample or dict; what has no place for them is an error.
+
+    >>> source = SourceInfo(dataset_path="cats", index=0, shard_name="0.tar", file_names=("a.jpg",))
+    >>> add_source_info({"__key__": "a"}, source)["__sources__"][0].shard_name
+    '0.tar'
+    """
+    for source in source_infos:
+        add_source(sample, source)
+    return sample
+
+
+def get_source_info(sample: Any) -> list[SourceInfo] | None:
+    """The sources of a sample, or of all samples of a list; None where nothing is known."""
+    if isinstance(sample, list | tuple):
+        found = [source for each in sample for source in get_source_info(each) or ()]
+        return found or None
+    is_dict = isinstance(sample, dict)
+    sources = sample.get("__sources__") if is_dict else getattr(sample, "__sources__", None)
+    # A batch has a tuple for each of its samples, or None.
+    of_each = [one if isinstance(one, tuple | list) else [one] for one in sources or () if one]
+    return [source for one in of_each for source in one] or None
+
+
+# What Megatron-Energon's wrappers extend: a name for annotations and `isinstance`.
+
+T_in = TypeVar("T_in")
+T_co = TypeVar("T_co", covariant=True)
+
+
+class _AnyWrapper(ABCMeta):
+    """Every dataset over others is an instance."""
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        return isinstance(instance, Dataset) and bool(instance.inputs)
+
+
+if TYPE_CHECKING:
+
+    class BaseWrapperDataset(Dataset[T_co], Generic[T_in, T_co]):
+        """A dataset over others."""
+
+else:
+
+    class BaseWrapperDataset(Generic[T_in, T_co], metaclass=_AnyWrapper):
+        """The name of datasets over others in Megatron-Energon, for annotations and `isinstance`.
+
+        It cannot be extended: there a wrapper moves and says itself what its state is, here it is a
+        description. Extending it is a `ConfigError`.
+
+        >>> from energize import LimitDataset, ListSource
+        >>> isinstance(LimitDataset(ListSource("abc"), 2), BaseWrapperDataset)
+        True
+        """
+
+        def __init_subclass__(cls, **kwargs: Any) -> None:
+            raise ConfigError(
+                f"{cls.__name__} extends BaseWrapperDataset, whose __iter__ and state nothing here "
+                "would ask for. Write what it does with items as a function: for MapDataset, which "
+                "may yield several items or raise SkipSample, or of the whole stream, for "
+                "IterMapDataset; both are saved and resumed"
+            )

@@ -1,6 +1,0 @@
-"""Texts."""
-
-from energize.flavors.typed import TextWebdataset
-from energize.samples.text import TextSample
-
-__all__ = ["TextSample", "TextWebdataset"]

@@ -1,6 +1,0 @@
-"""Questions about images."""
-
-from energize.flavors.typed import VQAWebdataset
-from energize.samples.vqa import VQASample
-
-__all__ = ["VQASample", "VQAWebdataset"]

@@ -1,1 +1,0 @@
-"""Shares in what items cost, instead of in how many they are."""

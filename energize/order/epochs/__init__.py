@@ -1,1 +1,0 @@
-"""What an epoch is made of, and in which order its samples come."""

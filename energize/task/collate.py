@@ -1,0 +1,384 @@
+"""Putting values of one structure together, field by field."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Any, Literal, Self, TypeVar, cast
+
+import numpy as np
+
+from energize.core.lazy import torch
+from energize.core.loss_weights import OWN, WEIGHT, WEIGHTS, batch_weights, counted, joined_weights
+from energize.core.padding import Markable
+from energize.core.samples import (
+    METADATA,
+    RestoreKey,
+    SourceInfo,
+    build,
+    fields_of,
+    is_record,
+    pin_memory,
+    rebuilt,
+    type_fields,
+)
+from energize.errors import ConfigError
+from energize.task.fields import declared_types
+
+_WEIGHT = "weight"
+"""A field in which encoders say how much all samples of a batch count."""
+
+
+@dataclass(frozen=True, slots=True)
+class Joining:
+    """How to put tensors together, and lists; records are joined field by field.
+
+    What is none of these is left as a list of the values, and so is the metadata of samples; lists
+    are, too, where `lists` is not given. Metadata that no batch has stay None. With `from_samples`,
+    a record type that has a method of this name joins its records itself. The weights of samples
+    become the `sample_weights` of what is made of them.
+    """
+
+    tensors: Callable[[list[torch.Tensor]], torch.Tensor]
+    lists: Callable[[list[list[Any]]], list[Any]] | None = None
+    from_samples: bool = False
+
+    def join(self, values: list[Any], where: str = "") -> Any:
+        """The values as one; `ConfigError` naming the field where they are not alike."""
+        if all(isinstance(each, torch.Tensor) for each in values):
+            try:
+                return self.tensors(values)
+            except ConfigError as error:
+                raise ConfigError(f"field {where}: {error}" if where else str(error)) from None
+        if self.lists is not None and all(isinstance(each, list) for each in values):
+            return self.lists(values)
+        if is_record(values[0]) and all(type(each) is type(values[0]) for each in values):
+            return self._records(values, where)
+        if any(self._joined(each) for each in values):
+            kinds = ", ".join(sorted({type(each).__name__ for each in values}))
+            raise ConfigError(
+                f"{f'field {where}' if where else 'values'} of different types cannot be joined: "
+                f"{kinds}. Make them alike in encode_sample, or join them in a function of your own"
+            )
+        return values
+
+    def columns(self, records: Sequence[Any], where: str = "") -> dict[str, list[Any]]:
+        """For each field but weights its values; `ConfigError` when fields differ."""
+        rows = [fields_of(each) for each in records]
+        for row in rows if not where else ():
+            row.pop(WEIGHT, None)
+            row.pop(WEIGHTS, None)
+            if self.lists is None and any(OWN in each for each in rows):
+                row.setdefault(OWN, None)
+        for row in rows:
+            if row.keys() != rows[0].keys():
+                odd = ", ".join(sorted(map(repr, row.keys() ^ rows[0].keys())))
+                raise ConfigError(
+                    f"{f'field {where}' if where else 'records'}: only some have the keys {odd}; "
+                    "make them alike in encode_sample, or join them in a function of your own"
+                )
+        return {name: [row[name] for row in rows] for name in rows[0]}
+
+    def column(self, name: str, values: list[Any], where: str = "") -> Any:
+        """The values of one field as one."""
+        batched = self.lists is not None and any(isinstance(each, list) for each in values)
+        if name not in METADATA or batched:
+            return self.join(values, f"{where}.{name}" if where else name)
+        if self.lists is not None and all(each is None for each in values):
+            return None
+        return values
+
+    def _records(self, records: list[Any], where: str) -> Any:
+        kind = type(records[0])
+        if self.from_samples and hasattr(kind, "from_samples"):
+            return kind.from_samples(records)
+        columns = self.columns(records, where)
+        if not where and self.lists is not None and _has_numbers(columns.get(_WEIGHT, [])):
+            pairs = zip(columns[_WEIGHT], records, strict=True)
+            columns[_WEIGHT] = [_for_each(weight, batch) for weight, batch in pairs]
+        joined = {name: self.column(name, values, where) for name, values in columns.items()}
+        if where:
+            return rebuilt(records[0], joined)
+        weights = self.weights(records)
+        if isinstance(records[0], dict):
+            made = rebuilt(records[0], joined if weights is None else joined | {WEIGHTS: weights})
+            made.pop(WEIGHT, None)
+            return made
+        own = {WEIGHT: None, WEIGHTS: weights}
+        return rebuilt(records[0], {name: (own | joined)[name] for name in fields_of(records[0])})
+
+    def weights(self, records: Sequence[Any]) -> torch.Tensor | None:
+        """The weights of the samples, or of those of the batches; None where there are none."""
+        return batch_weights(records) if self.lists is None else joined_weights(records)
+
+    def _joined(self, value: Any) -> bool:
+        listed = self.lists is not None and isinstance(value, list)
+        return listed or isinstance(value, torch.Tensor) or is_record(value)
+
+
+def _has_numbers(values: list[Any]) -> bool:
+    """Whether some are numbers, and others at most tensors."""
+    kinds = (int, float, np.integer, np.floating, torch.Tensor)
+    known = all(isinstance(each, kinds) for each in values)
+    return known and any(not getattr(each, "ndim", 0) for each in values)
+
+
+def _for_each(weight: Any, batch: Any) -> torch.Tensor:
+    """The weight of a batch for each of its samples: float32."""
+    return torch.as_tensor(weight, dtype=torch.float32).expand(counted(batch))
+
+
+def checked_alike(tensors: Sequence[torch.Tensor], owner: str) -> None:
+    """Raises `ConfigError` unless there are tensors, of one rank, dtype and device."""
+    if not tensors:
+        raise ConfigError(f"{owner}: there are no tensors to join")
+    for number, each in enumerate(tensors):
+        if not isinstance(each, torch.Tensor):
+            raise ConfigError(f"{owner}: entry {number} is a {type(each).__name__}, not a tensor")
+    for what, values, remedy in (
+        ("ranks", [each.ndim for each in tensors], "reshape them to one rank"),
+        ("dtypes", [each.dtype for each in tensors], "convert them to one, or values are cut off"),
+        ("devices", [each.device for each in tensors], "move them to one"),
+    ):
+        if len(set(values)) > 1:
+            shapes = ", ".join(str(tuple(each.shape)) for each in tensors[:8])
+            kinds = ", ".join(sorted({str(value) for value in values}))
+            raise ConfigError(
+                f"{owner}: tensors of different {what} cannot be joined: {kinds}, of shapes "
+                f"{shapes}{', ...' if len(tensors) > 8 else ''}; {remedy}"
+            )
+
+
+# Joining batches into one: tensors along their first dimension, lists end to end.
+
+T = TypeVar("T")
+
+
+def concat_pad(
+    batch: Sequence[torch.Tensor],
+    *,
+    pad_value: float = 0,
+    side: Literal["left", "right"] = "right",
+) -> torch.Tensor:
+    """Tensors of one rank joined along dimension 0, every other dimension padded to the largest.
+
+    `pad_value` fills the rest of each padded dimension, after the values or, with `side="left"`,
+    before them. Dtype and device are those of the tensors.
+
+    Raises `ConfigError` for an empty list, tensors without a dimension, and for different ranks,
+    dtypes or devices.
+
+    >>> concat_pad([torch.ones(1, 2), torch.ones(1, 3)], pad_value=-1, side="left")
+    tensor([[-1.,  1.,  1.],
+            [ 1.,  1.,  1.]])
+    """
+    checked_alike(batch, "concat_pad")
+    if batch[0].ndim == 0:
+        raise ConfigError(
+            "concat_pad: tensors of shape () have no dimension to be joined along; use "
+            "batch_stack, or make them one-dimensional"
+        )
+    if side not in ("left", "right"):
+        raise ConfigError(f"concat_pad: side is 'left' or 'right', got {side!r}")
+    sizes = [max(dims) for dims in zip(*(each.shape[1:] for each in batch), strict=True)]
+    if all(list(each.shape[1:]) == sizes for each in batch):
+        return torch.cat(list(batch))
+    joined = batch[0].new_full((sum(len(each) for each in batch), *sizes), pad_value)
+    row = 0
+    for each in batch:
+        inner = [
+            slice(size - own, size) if side == "left" else slice(own)
+            for own, size in zip(each.shape[1:], sizes, strict=True)
+        ]
+        joined[(slice(row, row + len(each)), *inner)] = each
+        row += len(each)
+    return joined
+
+
+def generic_concat(batch: Sequence[Any]) -> Any:
+    """Batches of one structure joined into one, field by field at any depth.
+
+    Tensors are joined by `concat_pad`, lists end to end; records (dataclasses, named tuples, dicts)
+    field by field, into a record of the type of the first. A number `weight`, as of all samples of
+    a batch, becomes a float32 tensor with an entry for each sample; `sample_weights` are joined,
+    with 1 for samples of batches without. Of anything else a list is made.
+
+    Raises `ConfigError` naming the field where types or fields differ, and `WeightError` for a
+    batch whose weight cannot be given to its samples, as nothing tells how many there are.
+
+    >>> generic_concat([{"__key__": ["a"], "weight": 0.5}, {"__key__": ["b"], "weight": 1.0}])
+    {'__key__': ['a', 'b'], 'weight': tensor([0.5000, 1.0000])}
+    """
+    return _CONCATENATION.join(list(batch))
+
+
+def homogeneous_concat_mix(samples: Sequence[T]) -> T:
+    """`generic_concat` of batches that are all of one type: a `batch_mix_fn` for `MixBatchDataset`.
+
+    Raises `ConfigError` naming the types when there are several.
+    """
+    types = sorted({f"{type(each).__module__}.{type(each).__qualname__}" for each in samples})
+    if len(types) != 1:
+        raise ConfigError(
+            f"homogeneous_concat_mix joins batches of one type, got {', '.join(types) or 'none'}; "
+            "write a batch_mix_fn of your own that makes one batch of them"
+        )
+    return generic_concat(samples)  # type: ignore[no-any-return]  # of the type of its parts
+
+
+_CONCATENATION = Joining(tensors=concat_pad, lists=lambda lists: list(chain.from_iterable(lists)))
+
+
+# Making one batch of samples.
+
+
+def batch_stack(batch: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Tensors of one shape as one tensor with a new first dimension.
+
+    Raises `ConfigError` naming the shapes when they differ.
+    """
+    checked_alike(batch, "batch_stack")
+    shapes = sorted({tuple(each.shape) for each in batch})
+    if len(shapes) > 1:
+        raise ConfigError(
+            f"batch_stack: tensors of the shapes {', '.join(map(str, shapes[:8]))} cannot be "
+            "stacked; resize them in encode_sample, or use batch_pad_stack"
+        )
+    return torch.stack(list(batch))
+
+
+def batch_pad_stack(batch: Sequence[torch.Tensor], *, pad_value: float = 0) -> torch.Tensor:
+    """Tensors of one rank as one tensor with a new first dimension, padded at the end of the
+    others to the largest.
+
+    Raises `ConfigError` for an empty list and for different ranks, dtypes or devices.
+
+    >>> batch_pad_stack([torch.tensor([1, 2]), torch.tensor([3])], pad_value=-1)
+    tensor([[ 1,  2],
+            [ 3, -1]])
+    """
+    checked_alike(batch, "batch_pad_stack")
+    return concat_pad([each.unsqueeze(0) for each in batch], pad_value=pad_value)
+
+
+def batch_list(batch: Sequence[T]) -> list[T]:
+    """The values as a list."""
+    return list(batch)
+
+
+_BATCHING = Joining(tensors=batch_pad_stack, from_samples=True)
+
+
+def generic_batch(batch: Sequence[Any]) -> Any:
+    """Samples of one structure as one batch of that structure, field by field at any depth.
+
+    Tensors are padded and stacked by `batch_pad_stack`; records (dataclasses, named tuples, dicts)
+    become a record of the same type, whose metadata are lists; a type with a `from_samples` method
+    is batched by it. Of anything else, numpy arrays included, a list is made.
+
+    Raises `ConfigError` naming the field where types, ranks or fields differ.
+
+    >>> samples = [{"ids": torch.tensor([1])}, {"ids": torch.tensor([2, 3])}]
+    >>> generic_batch(samples)["ids"]
+    tensor([[1, 0],
+            [2, 3]])
+    """
+    return _BATCHING.join(list(batch))
+
+
+def batch_as(samples: Sequence[Any], kind: type[T]) -> T:
+    """Samples as one batch of type `kind`, as its `from_samples` makes it or else `filled_from`."""
+    from_samples = getattr(kind, "from_samples", None)
+    if from_samples is not None:
+        return cast("T", from_samples(samples))
+    return filled_from(samples, kind, {})
+
+
+def filled_from(samples: Sequence[Any], kind: type[T], given: dict[str, Any]) -> T:
+    """A batch of type `kind` whose fields are `given`, or else those of the samples, by name.
+
+    Only the fields that `kind` has are batched, each by `generic_batch`, metadata as lists; numbers
+    become a tensor of shape (samples,) where the field is declared as one. Raises
+    `ConfigError` naming the fields that neither the samples nor `kind` itself have values for.
+    """
+    if not samples or not all(map(is_record, samples)):
+        found = ", ".join(sorted({type(each).__name__ for each in samples})) or "no samples"
+        raise ConfigError(
+            f"a {kind.__name__} is made of samples with fields (dataclasses, named tuples or "
+            f"dicts), got {found}"
+        )
+    columns = _BATCHING.columns(samples)
+    wanted = columns if issubclass(kind, dict) else type_fields(kind)
+    values = {
+        name: _BATCHING.column(name, columns[name])
+        for name in wanted
+        if name in columns and name not in given
+    }
+    declared = declared_types(cast("Any", kind))
+    for name, value in values.items():
+        if declared.get(name) is torch.Tensor and _numbers(value):
+            values[name] = torch.tensor(value)
+    weights = None if WEIGHTS in given else _BATCHING.weights(samples)
+    if weights is not None:
+        values[WEIGHTS] = weights
+    return build(kind, values | given, f"a batch of {type(samples[0]).__name__}")
+
+
+def _numbers(value: Any) -> bool:
+    """Whether a column is numbers, which a field for a tensor holds as one."""
+    return isinstance(value, list) and all(
+        isinstance(each, int | float | np.integer | np.floating) for each in value
+    )
+
+
+# The base of batch types.
+
+
+@dataclass(kw_only=True, slots=True)
+class Batch(Markable):
+    """A batch as a dataclass, with the metadata of its samples: lists with one entry per sample.
+
+    `__restore_key__`, `__subflavors__` and `__sources__` are None in a batch that was made without
+    them; an entry is None for a sample that has none. In a batch that a loader has delivered,
+    `__restore_key__` is the key of the batch, by which `Loader.restore_sample` finds it, and
+    `__stored_key__` the list of the keys of its samples.
+
+    `sample_weights` is how much each of its samples counts in the loss: float32 of shape
+    (samples,), of packs (packs, pieces) with 0 where one has fewer; None where nobody says, so that
+    all count the same. A dataset sets it; a batch that was made with it keeps what it has.
+
+    >>> from energize import TextSample
+    >>> @dataclass
+    ... class TextBatch(Batch):
+    ...     text: list[str]
+    >>> samples = [TextSample(__key__="0", text="zero"), TextSample(__key__="1", text="one")]
+    >>> batch = TextBatch.from_samples(samples)
+    >>> batch.__key__, batch.text
+    (['0', '1'], ['zero', 'one'])
+    """
+
+    __key__: list[str]
+    __restore_key__: RestoreKey | list[RestoreKey] | None = None
+    __subflavors__: list[dict[str, Any] | None] | None = None
+    __sources__: list[tuple[SourceInfo, ...] | None] | None = None
+    sample_weights: torch.Tensor | None = field(default=None, repr=False)
+
+    @classmethod
+    def from_samples(cls, samples: Sequence[Any], **values: Any) -> Self:
+        """A batch whose fields are `values`, or else those of the samples by name.
+
+        Tensors are padded and stacked, records batched field by field, other values listed. Raises
+        `ConfigError` naming fields that have no default and that the samples lack.
+        """
+        return filled_from(samples, cls, values)
+
+    @classmethod
+    def derive_from(cls, base_batch: Batch, **values: Any) -> Self:
+        """A batch of this type with the metadata of `base_batch` and `values` as its fields."""
+        kept = {name: getattr(base_batch, name) for name in METADATA if hasattr(base_batch, name)}
+        return cls(**kept | values)
+
+    def pin_memory(self) -> Self:
+        """A copy with all tensors in page-locked memory; the batch itself without a GPU."""
+        return pin_memory(self)

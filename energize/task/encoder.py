@@ -1,0 +1,356 @@
+"""Task encoders: how samples become what a model trains on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from typing import Any, Generic, TypeVar, cast
+
+from energize.core.dataset import Dataset
+from energize.core.lanes import WorkerConfig
+from energize.core.loss_weights import WEIGHT, WEIGHTS
+from energize.core.samples import CrudeSample, build, fields_of, is_record, is_record_type
+from energize.errors import ConfigError
+from energize.extras.cache import CachePool, FileStore, active_pool
+from energize.task import pipeline
+from energize.task.collate import batch_as, generic_batch
+from energize.task.cook import Cooker, cooked
+from energize.task.decode import SampleDecoder
+from energize.task.hooks import BUILDERS, HOOKS, default, hook_index
+
+T = TypeVar("T")
+T_sample = TypeVar("T_sample")
+T_encoded_sample = TypeVar("T_encoded_sample")
+T_raw_batch = TypeVar("T_raw_batch")
+T_batch = TypeVar("T_batch")
+
+
+class TaskEncoder(Generic[T_sample, T_encoded_sample, T_raw_batch, T_batch]):
+    """What a task does to its data, hook by hook; override those that it needs.
+
+    A sample, decoded by `decoder` (None leaves the bytes of its parts), goes through these hooks,
+    in this order, those that are overridden:
+
+    | hook | given | gives |
+    |---|---|---|
+    | `cook_crude_sample` | a `CrudeSample`, the cooker of its dataset | a typed sample |
+    | `preencode_sample` or `encode_sample` | a sample | the sample, encoded |
+    | `select_samples_to_pack` | all samples of the packing buffer | lists of those to be packed |
+    | `postencode_sample` | a sample | the sample, encoded to the end |
+    | `pack_selected_samples` | the samples of such a list | one sample |
+    | `batch_group_criterion` | a sample | `(group, batch size)`, of samples to batch together |
+    | `batch` | encoded samples | a raw batch |
+    | `encode_batch` | the raw batch | the batch |
+
+    The two pack hooks take part where `packing_buffer_size` is given. Hooks that are written with
+    `yield` give any number of samples or batches, but those that select or group, and
+    `postencode_sample` under packing. A hook may raise `SkipSample` to leave out what it was given
+    and `DataError` for bad data. The global random generators are seeded for every call by the
+    position of the sample or batch, or a generator is given to a parameter `rng`, so what a hook
+    draws is the same on any number of workers and after a resume. Hooks run in worker processes:
+    what they change in `self` reaches no other process.
+
+    A method that is named almost like a hook is an error when a dataset is made; the names of those
+    that are meant are listed in `not_hooks`.
+
+    >>> class Upper(TaskEncoder):
+    ...     def encode_sample(self, sample):
+    ...         return sample | {"text": sample["text"].upper()}
+    >>> Upper().encode_sample({"text": "a"})
+    {'text': 'A'}
+    """
+
+    decoder: SampleDecoder | None = SampleDecoder()
+    cookers: Sequence[Cooker] = ()
+    not_hooks: Sequence[str] = ()
+
+    @default
+    def cook_crude_sample(
+        self,
+        sample: CrudeSample,
+        cooker: Cooker,
+        aux: Mapping[str, FileStore[Any]],
+    ) -> T_sample:
+        """A crude sample as the cooker of its dataset makes it."""
+        return cast("T_sample", cooked(sample, cooker, aux))
+
+    @default
+    def preencode_sample(self, sample: T_sample) -> T_encoded_sample | Iterator[T_encoded_sample]:
+        """One sample as it waits to be packed: light, with what is heavy left for later."""
+        return cast("T_encoded_sample", sample)
+
+    @default
+    def encode_sample(self, sample: T_sample) -> T_encoded_sample | Iterator[T_encoded_sample]:
+        """One sample as the task needs it; by default the sample itself."""
+        return cast("T_encoded_sample", sample)
+
+    @default
+    def select_samples_to_pack(
+        self, samples: list[T_encoded_sample]
+    ) -> Sequence[Sequence[T_encoded_sample]]:
+        """Which of the samples of the packing buffer belong together, as lists of them.
+
+        Samples in no list are dropped, with one warning.
+        """
+        raise NotImplementedError("packing needs select_samples_to_pack")
+
+    @default
+    def postencode_sample(self, sample: T_encoded_sample) -> T_encoded_sample:
+        """One sample of a pack that is being made; without packing, each sample."""
+        return sample
+
+    @default
+    def pack_selected_samples(
+        self, samples: list[T_encoded_sample]
+    ) -> T_encoded_sample | Iterator[T_encoded_sample]:
+        """The samples of a pack as one."""
+        raise NotImplementedError("packing needs pack_selected_samples")
+
+    @default
+    def batch(self, samples: list[T_encoded_sample]) -> T_raw_batch | Iterator[T_raw_batch]:
+        """Encoded samples as one batch; by default `generic_batch` of them."""
+        return cast("T_raw_batch", generic_batch(samples))
+
+    @default
+    def batch_group_criterion(self, sample: T_encoded_sample) -> tuple[Hashable, int | None]:
+        """The group of a sample, and how many of it make a batch; None: `batch_size` of them."""
+        raise NotImplementedError("only overridden")
+
+    @default
+    def encode_batch(self, batch: T_raw_batch) -> T_batch | Iterator[T_batch]:
+        """A whole batch as the model needs it; by default the batch itself."""
+        return cast("T_batch", batch)
+
+    @property
+    def default_hooks(self) -> frozenset[str]:
+        """The hooks that do something though they are not overridden."""
+        return frozenset()
+
+    @property
+    def current_sample_index(self) -> int:
+        """In a hook that is given one sample, the number of it: another one for each sample of the
+        run, the same on any number of ranks and workers (of a stream: in as many lanes).
+
+        Raises `ConfigError` elsewhere.
+        """
+        return hook_index("sample", "current_sample_index")
+
+    @property
+    def current_batch_index(self) -> int:
+        """In `batch` and `encode_batch` the number of the batch, counted over all ranks; in hooks
+        of a sample, where batches are made of samples in a row, that of its batch.
+
+        Raises `ConfigError` elsewhere.
+        """
+        return hook_index("batch", "current_batch_index")
+
+    @property
+    def cache(self) -> CachePool:
+        """The cache pool of the loader, in a hook; one that keeps nothing where it has none."""
+        return active_pool()
+
+    def build_cook_crude_sample(
+        self,
+        dataset: Dataset[Any],
+        *,
+        worker_config: WorkerConfig | None = None,
+        subflavors: Mapping[str, Any],
+        get_primary_aux: Callable[[], FileStore[Any]],
+        aux: Mapping[str, FileStore[Any]] | None = None,
+    ) -> Dataset[Any]:
+        """The samples of one crude dataset, cooked; may be overridden."""
+        return pipeline.cooking(self, dataset, subflavors, get_primary_aux, aux or {})
+
+    def build_encode_sample(
+        self, dataset: Dataset[Any], *, worker_config: WorkerConfig | None = None
+    ) -> Dataset[Any]:
+        """Samples through the hooks up to `encode_sample`; may be overridden."""
+        return pipeline.encoding(self, dataset)
+
+    def build_batch(
+        self,
+        dataset: Dataset[Any],
+        *,
+        batch_size: int | None,
+        batch_drop_last: bool = False,
+        packing_buffer_size: int | None = None,
+        worker_config: WorkerConfig | None = None,
+    ) -> Dataset[Any]:
+        """Encoded samples through the hooks after that: packs, and batches; may be overridden."""
+        return pipeline.batching(self, dataset, batch_size, batch_drop_last, packing_buffer_size)
+
+    @default
+    def build_train_datasets(
+        self, *, datasets: Sequence[Any], batch_size: int | None, **options: Any
+    ) -> Dataset[Any]:
+        """The whole dataset for training, of those of a metadataset; may be overridden.
+
+        An override is called in place of what `get_train_dataset` does. `datasets` are
+        `LoadedDataset`s, whose `dataset.build()` makes the samples; `options` are `worker_config`,
+        `batch_drop_last`, `packing_buffer_size`, `virtual_epoch_length`, `shuffle_buffer_size`,
+        `blend_mode` (a `DatasetBlendMode`) and `repeat`.
+        """
+        return pipeline.training(self, datasets, batch_size, **options)
+
+    @default
+    def build_val_datasets(
+        self, *, datasets: Sequence[Any], batch_size: int | None, **options: Any
+    ) -> Dataset[Any]:
+        """The whole dataset for validation, of those of a metadataset; may be overridden.
+
+        An override is called in place of what `get_val_dataset` does. `options` are
+        `worker_config`, `batch_drop_last`, `packing_buffer_size` and `limit`.
+        """
+        return pipeline.validation(self, datasets, batch_size, **options)
+
+    def _load_dataset(
+        self, dataset: Any, worker_rotation_offset: int = 0, worker_config: Any = None
+    ) -> Dataset[Any]:
+        """The samples of a `LoadedDataset`, cooked if they are crude and there are cookers."""
+        return pipeline.loading(self, dataset, worker_config)
+
+
+class DefaultTaskEncoder(TaskEncoder[T_sample, T_encoded_sample, T_raw_batch, T_batch]):
+    """A task encoder whose hooks fill given types, field by field, by name.
+
+    `encoded_sample_type` is what `encode_sample` returns, `raw_batch_type` what `batch` returns and
+    `batch_type` what `encode_batch` returns: each a dataclass, a named tuple or dict, or None to
+    leave things as they are. Fields that a type does not have are left out, and not batched either.
+    `raw_batch_type` is `batch_type` unless it is given, so an overridden `encode_batch` is handed a
+    batch of that type.
+
+    Raises `ConfigError` for a type without fields; the hooks raise it for a type with fields that
+    have no default and that samples lack.
+
+    >>> from dataclasses import dataclass
+    >>> @dataclass
+    ... class Texts:
+    ...     text: list[str]
+    >>> encoder = DefaultTaskEncoder(batch_type=Texts)
+    >>> encoder.batch([{"text": "a", "n": 1}, {"text": "b", "n": 2}])
+    Texts(text=['a', 'b'])
+    """
+
+    _encoded_sample_type: type[T_encoded_sample] | None = None
+    _raw_batch_type: type[T_raw_batch] | None = None
+    _batch_type: type[T_batch] | None = None
+
+    def __init__(
+        self,
+        *,
+        encoded_sample_type: type[T_encoded_sample] | None = None,
+        raw_batch_type: type[T_raw_batch] | None = None,
+        batch_type: type[T_batch] | type[T_raw_batch] | None = None,
+    ) -> None:
+        for name, kind in (
+            ("encoded_sample_type", encoded_sample_type),
+            ("raw_batch_type", raw_batch_type),
+            ("batch_type", batch_type),
+        ):
+            if kind is not None and not (isinstance(kind, type) and is_record_type(kind)):
+                raise ConfigError(
+                    f"{type(self).__name__}: {name} is a dataclass, a NamedTuple or dict, got "
+                    f"{kind!r}"
+                )
+        self._encoded_sample_type = encoded_sample_type
+        self._raw_batch_type = raw_batch_type or cast("type[T_raw_batch] | None", batch_type)
+        self._batch_type = cast("type[T_batch] | None", batch_type)
+
+    @property
+    def default_hooks(self) -> frozenset[str]:
+        """Those that fill a type that was given."""
+        types = {"encode_sample": self._encoded_sample_type, "encode_batch": self._batch_type}
+        return frozenset(name for name, kind in types.items() if kind is not None)
+
+    @default
+    def encode_sample(self, sample: T_sample) -> T_encoded_sample:
+        """The sample as an `encoded_sample_type`, or itself."""
+        return _converted(sample, self._encoded_sample_type)
+
+    @default
+    def batch(self, samples: list[T_encoded_sample]) -> T_raw_batch:
+        """The samples as a `raw_batch_type`, or as a batch of their own type."""
+        if self._raw_batch_type is None:
+            return cast("T_raw_batch", generic_batch(samples))
+        return batch_as(samples, self._raw_batch_type)
+
+    @default
+    def encode_batch(self, batch: T_raw_batch) -> T_batch:
+        """The batch as a `batch_type`, or itself."""
+        return _converted(batch, self._batch_type)
+
+
+def _converted(value: Any, kind: type[T] | None) -> T:
+    """`value` as a `kind`, filled by name; `value` itself where it is one, or none is given."""
+    if kind is None or isinstance(value, kind):
+        return cast("T", value)
+    if not is_record(value):
+        raise ConfigError(
+            f"a {kind.__name__} is filled by name from a dataclass, a named tuple or a dict, got a "
+            f"{type(value).__name__}"
+        )
+    fields = fields_of(value)
+    for name in (WEIGHT, WEIGHTS):
+        if fields.get(name, value) is None:
+            del fields[name]
+    return build(kind, fields, f"a {type(value).__name__}")
+
+
+# Task encoders that add to others.
+
+_STEPS = ("build_cook_crude_sample", "build_encode_sample", "build_batch", "_load_dataset")
+
+
+class AugmentTaskEncoder(TaskEncoder[T_sample, T_encoded_sample, T_raw_batch, T_batch]):
+    """A task encoder that adds to another one: hooks that it does not override are the other's.
+
+    So are its decoder and cookers. In a hook that it overrides, `super()` is the other's.
+
+    >>> class Shout(TaskEncoder):
+    ...     def encode_sample(self, sample):
+    ...         return sample + "!"
+    >>> class Louder(AugmentTaskEncoder):
+    ...     def encode_sample(self, sample):
+    ...         return super().encode_sample(sample).upper()
+    >>> Louder(Shout()).encode_sample("a")
+    'A!'
+    """
+
+    def __init__(
+        self, task_encoder: TaskEncoder[T_sample, T_encoded_sample, T_raw_batch, T_batch]
+    ) -> None:
+        if not isinstance(task_encoder, TaskEncoder):
+            raise ConfigError(f"{type(self).__name__} adds to a TaskEncoder; got {task_encoder!r}")
+        for name in (*BUILDERS, *_STEPS):
+            own = getattr(type(task_encoder), name)
+            if own not in (getattr(TaskEncoder, name), getattr(AugmentTaskEncoder, name)):
+                raise ConfigError(
+                    f"{type(task_encoder).__name__} overrides {name}, which puts datasets together "
+                    f"with its own hooks, not with those of {type(self).__name__}; override it "
+                    "there, or add to the hooks of another encoder"
+                )
+        self.wrapped_encoder = task_encoder
+
+    @property
+    def decoder(self) -> SampleDecoder | None:  # type: ignore[override]  # read only
+        return self.wrapped_encoder.decoder
+
+    @property
+    def cookers(self) -> Sequence[Cooker]:  # type: ignore[override]  # read only
+        return self.wrapped_encoder.cookers
+
+    @property
+    def default_hooks(self) -> frozenset[str]:
+        return self.wrapped_encoder.default_hooks
+
+
+def _handed_on(name: str) -> Callable[..., Any]:
+    def hook(self: AugmentTaskEncoder[Any, Any, Any, Any], *given: Any, **named: Any) -> Any:
+        return getattr(self.wrapped_encoder, name)(*given, **named)
+
+    hook.__name__, hook.__qualname__ = name, f"AugmentTaskEncoder.{name}"
+    hook.__doc__ = getattr(TaskEncoder, name).__doc__
+    return default(hook)
+
+
+for _name in (*HOOKS, *BUILDERS):
+    setattr(AugmentTaskEncoder, _name, _handed_on(_name))

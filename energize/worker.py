@@ -1,5 +1,0 @@
-"""Who delivers what."""
-
-from energize.topology import WorkerConfig
-
-__all__ = ["WorkerConfig"]

@@ -1,5 +1,0 @@
-"""Weighted mixes."""
-
-from energize.wrappers.blend import BlendDataset
-
-__all__ = ["BlendDataset"]

@@ -1,5 +1,0 @@
-"""Packs of items."""
-
-from energize.wrappers.packing import PackingDataset
-
-__all__ = ["PackingDataset"]

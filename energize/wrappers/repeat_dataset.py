@@ -1,5 +1,0 @@
-"""Several passes."""
-
-from energize.wrappers.repeat import RepeatDataset
-
-__all__ = ["RepeatDataset"]

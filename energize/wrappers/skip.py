@@ -1,5 +1,0 @@
-"""Leaving samples out."""
-
-from energize.errors import SkipSample
-
-__all__ = ["SkipSample"]
