@@ -1,0 +1,289 @@
+"""Values from outside (YAML, JSON, arguments) checked by pydantic, and what is wrong with them.
+
+A file is described by a `Model`. `validated` makes one of the values of the file, or raises one
+error of ours that tells every fault with file, line, path, the value seen and the nearest key.
+Readers that put several files together collect `faults` instead, and say themselves where they are.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Annotated, Any, NamedTuple, TypeAlias, TypeVar
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Strict, TypeAdapter, ValidationError
+from pydantic_core import ErrorDetails
+
+from energize.errors import EnergizeError, nearest
+
+T = TypeVar("T")
+
+KeyPath: TypeAlias = tuple[str | int, ...]
+"""The way from the root of a document to a value: keys of mappings and indices of lists."""
+
+Listed: TypeAlias = Annotated[tuple[T, ...], Strict(strict=False)]
+"""A list in a file, which becomes a tuple."""
+
+MOST_FAULTS = 100
+"""How many faults of a file are told."""
+
+_LINES_BYTES = 200_000
+"""A longer text is not searched for the line of a fault."""
+
+_MESSAGES = {
+    "dict_type": "expected a mapping",
+    "int_parsing": "expected an integer",
+    "list_type": "expected a list",
+    "model_attributes_type": "expected a mapping",
+    "model_type": "expected a mapping",
+    "string_type": "expected text",
+    "tuple_type": "expected a list",
+}
+_OWN = ("value_error", "assertion_error")
+
+
+class Model(BaseModel):
+    """A mapping in a file: unknown keys are faults, and no value is taken for one of another type.
+
+    >>> class Point(Model):
+    ...     x: int
+    ...     name: str = ""
+    >>> Point(x=1)
+    Point(x=1, name='')
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class Fault(NamedTuple):
+    """One thing that is wrong: the path of the value, and what is wrong and what to do."""
+
+    path: KeyPath
+    text: str
+
+
+def validated(
+    schema: TypeAdapter[T],
+    value: object,
+    error: type[EnergizeError],
+    file: str | os.PathLike[str],
+    text: str | bytes = "",
+) -> T:
+    """Return `value`, the content of `file`, as what `schema` describes.
+
+    Raise `error` if it is none, with all faults; `text` is what the value was read from, and tells
+    their lines.
+
+    >>> from energize.errors import DatasetError
+    >>> schema = TypeAdapter(dict[str, int])
+    >>> validated(schema, {"a": "b"}, DatasetError, "sizes.yaml", "a: b")
+    Traceback (most recent call last):
+        ...
+    energize.errors.DatasetError: sizes.yaml:1 (a): expected an integer; got 'b'
+    """
+    try:
+        return schema.validate_python(value)
+    except ValidationError as reason:
+        found = faults(reason, schema)
+        raise error(told(found, file, lines_of(text))) from None
+
+
+def faults(error: ValidationError, schema: TypeAdapter[Any]) -> list[Fault]:
+    """Return what `error`, which `schema` raised, says is wrong, in our words.
+
+    Of a value that fits no member of a union, the faults of its members are one, or those of the
+    member that it comes closest to.
+    """
+    found: dict[KeyPath, list[str]] = {}
+    shown: dict[KeyPath, str] = {}
+    unions: dict[KeyPath, int] = {}
+    for detail in error.errors(include_url=False)[: 10 * MOST_FAULTS]:
+        path, known, union = _followed(detail["loc"], schema.core_schema)
+        if union is not None:
+            deepest = unions.setdefault(union, len(path))
+            if len(path) < deepest:
+                continue
+            if len(path) > deepest:
+                unions[union] = len(path)
+                for each in [each for each in found if each[: len(union)] == union]:
+                    del found[each]
+        text, got = _told(detail, known)
+        if text not in found.setdefault(path, []):
+            found[path].append(text)
+        shown[path] = got
+    return [
+        Fault(path, ", or ".join(texts) + shown[path])
+        for path, texts in list(found.items())[:MOST_FAULTS]
+    ]
+
+
+def told(found: Iterable[Fault], file: str | os.PathLike[str], lines: Mapping[KeyPath, int]) -> str:
+    """Return faults of a file as the text of an error, each with its place."""
+    texts = [f"{place(file, fault.path, lines)}: {fault.text}" for fault in found]
+    if len(texts) == 1:
+        return texts[0]
+    return "\n".join(
+        [f"{len(texts)} errors in {os.fspath(file)}:", *(f"  {each}" for each in texts)]
+    )
+
+
+def place(file: str | os.PathLike[str], path: KeyPath, lines: Mapping[KeyPath, int]) -> str:
+    """Return `file:line (path)`, with the line of what encloses a path that is not there.
+
+    >>> place("a.yaml", ("splits", "train"), {(): 1, ("splits",): 3})
+    'a.yaml:3 (splits.train)'
+    """
+    nearby = next((path[:n] for n in range(len(path), -1, -1) if path[:n] in lines), None)
+    where = os.fspath(file) if nearby is None else f"{os.fspath(file)}:{lines[nearby]}"
+    return f"{where} ({path_text(path)})" if path else where
+
+
+def path_text(path: KeyPath) -> str:
+    """Return a path as people write it.
+
+    >>> path_text(("splits", "train", "blend", 1, "path to"))
+    "splits.train.blend[1]['path to']"
+    """
+    text = ""
+    for key in path:
+        if isinstance(key, int) or not re.fullmatch(r"[\w-]{1,80}", key):
+            text += f"[{short(key)}]"
+        else:
+            text += f".{key}" if text else key
+    return text
+
+
+def short(value: object) -> str:
+    """Return a value as it may be quoted in a message."""
+    text = repr(value)
+    return "nothing" if value is None else text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def lines_of(text: str | bytes) -> dict[KeyPath, int]:
+    r"""Return the line of each path in a text of YAML or JSON; none for a long one or a bad one.
+
+    Its aliases have to be counted before (`check_yaml`): what they stand for is walked through.
+
+    >>> lines_of("a:\n  - 1\n  - 2")[("a", 1)]
+    3
+    """
+    lines: dict[KeyPath, int] = {}
+    if not text or len(text) > _LINES_BYTES:
+        return lines
+    try:
+        root = yaml.compose(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    except (ValueError, yaml.YAMLError, RecursionError):
+        return lines
+    open_nodes: set[int] = set()
+
+    def note(node: yaml.Node, path: KeyPath) -> None:
+        lines.setdefault(path, node.start_mark.line + 1)
+        if id(node) in open_nodes:
+            return
+        open_nodes.add(id(node))
+        if isinstance(node, yaml.MappingNode):
+            for key, value in node.value:
+                name = key.value if isinstance(key.value, str) else ""
+                lines[*path, name] = key.start_mark.line + 1
+                note(value, (*path, name))
+        elif isinstance(node, yaml.SequenceNode):
+            for i, value in enumerate(node.value):
+                note(value, (*path, i))
+        open_nodes.discard(id(node))
+
+    if root is not None:
+        note(root, ())
+    return lines
+
+
+def _told(detail: ErrorDetails, known: list[str]) -> tuple[str, str]:
+    """A fault in our words, and the value seen, where that says more."""
+    kind, key = detail["type"], str(detail["loc"][-1]) if detail["loc"] else ""
+    if kind == "missing":
+        return f"the key {key!r} is missing", ""
+    if kind == "extra_forbidden":
+        return (
+            f"unknown key {short(key)}{nearest(key, known)}; known keys are {', '.join(known)}",
+            "",
+        )
+    if kind in _OWN:
+        return str(detail["ctx"]["error"]), ""
+    text = (
+        detail["msg"]
+        .replace("Input should be", "expected")
+        .replace("a valid integer", "an integer")
+    )
+    text = _MESSAGES.get(kind, text.replace("a valid ", "a "))
+    return text, f"; got {short(detail['input'])}"
+
+
+def _followed(loc: tuple[str | int, ...], schema: Any) -> tuple[KeyPath, list[str], KeyPath | None]:
+    """Follow what pydantic calls a place: return the path in the document, without the names of
+    members of unions; the keys that are known at its end; and the path of the last union.
+    """
+    definitions: dict[str, Any] = {}
+    path: list[str | int] = []
+    union: KeyPath | None = None
+    here = list(_inner([schema], definitions))
+    known = _keys(here)
+    for step in loc:
+        unions = [each for each in here if each["type"] in ("union", "tagged-union")]
+        if unions:
+            tagged = [
+                each["choices"].get(step) for each in unions if each["type"] == "tagged-union"
+            ]
+            if not any(tagged):
+                union = tuple(path)
+            members = [each for union in unions for each in _members(union, step)]
+            here = list(_inner(members, definitions))
+            known = _keys(here)
+            continue
+        if step == "[key]":
+            continue
+        path.append(step)
+        known = _keys(here)
+        here = list(_inner([value for each in here for value in _values(each, step)], definitions))
+    return tuple(path), known, union
+
+
+def _inner(schemas: Iterable[Any], definitions: dict[str, Any]) -> Iterator[Any]:
+    """The schemas under wrappers, which add nothing to a place."""
+    for schema in schemas:
+        inner = schema
+        while inner["type"] == "definition-ref" or "schema" in inner:
+            if inner["type"] == "definitions":
+                definitions.update((each["ref"], each) for each in inner["definitions"])
+            inner = inner["schema"] if "schema" in inner else definitions[inner["schema_ref"]]
+        yield inner
+
+
+def _members(union: Any, step: str | int) -> list[Any]:
+    choices = union["choices"]
+    if isinstance(choices, dict):
+        return [choices[step]] if step in choices else []
+    return [each[0] if isinstance(each, tuple) else each for each in choices]
+
+
+def _fields(schema: Any) -> dict[str, Any]:
+    """The fields of a model, a dataclass or a typed dict, by the keys that stand for them."""
+    fields = schema.get("fields", {})
+    named = (
+        fields.items() if isinstance(fields, dict) else ((each["name"], each) for each in fields)
+    )
+    return {str(each.get("validation_alias", name)): each["schema"] for name, each in named}
+
+
+def _keys(schemas: Iterable[Any]) -> list[str]:
+    return list(dict.fromkeys(key for each in schemas for key in _fields(each)))
+
+
+def _values(schema: Any, step: str | int) -> list[Any]:
+    if "fields" in schema:
+        return [value for name, value in _fields(schema).items() if name == step]
+    items = schema.get("values_schema", schema.get("items_schema"))
+    if isinstance(items, list):  # of a tuple, whose last one may stand for any number
+        last = len(items) - 1
+        return [items[min(step, last)]] if isinstance(step, int) and items else []
+    return [] if items is None else [items]
