@@ -27,6 +27,16 @@ from .core.samples import (
     VQASample,
     pin_memory,
 )
+from .core.stores import (
+    CachePool,
+    DecodeFileStore,
+    DirectLazy,
+    FileStore,
+    FileStoreDecoder,
+    Lazy,
+    NoCachePool,
+    PrimaryFileStore,
+)
 from .core.stream import INFINITE, Cursor
 from .data.join import JoinedSource
 from .data.jsonl import JsonlSource
@@ -34,6 +44,7 @@ from .data.mds import MdsSource
 from .data.memory import IterableSource, ListSource, SequenceSource
 from .data.rows import HuggingFaceSource, JsonSource, ParquetSource
 from .data.source import Source
+from .data.stores import JsonlFileStore, SystemFileStore, WebdatasetFileStore
 from .data.webdataset import WebdatasetSource
 from .datasets.batch import BatchDataset, LevelBufferDataset, LevelDataset
 from .datasets.blend import BlendDataset, MixBatchDataset
@@ -114,22 +125,7 @@ from .errors import (
     log_exception,
     reraise_exception,
 )
-from .extras.cache import (
-    CachePool,
-    DecodeFileStore,
-    DirectLazy,
-    FileCacheLazy,
-    FileStore,
-    FileStoreCachePool,
-    FileStoreDecoder,
-    JsonlFileStore,
-    Lazy,
-    MockLazy,
-    NoCachePool,
-    PrimaryFileStore,
-    SystemFileStore,
-    WebdatasetFileStore,
-)
+from .extras.cache import FileCacheLazy, FileStoreCachePool, MockLazy
 from .extras.paths import EPath
 from .ledger import Ledger
 from .loader import Follower, Loader, RemapReport, WeightsFile, get_loader, get_savable_loader

@@ -1,7 +1,7 @@
-"""torch, webdataset, which imports it, and fsspec, imported when they are first used.
+"""Libraries, and modules of `energize.extras`, that are imported when they are first used.
 
-Importing torch takes longer than anything that commands such as `energize plan` do, and fsspec is
-for few of them. Modules that need one to define classes import it themselves.
+Importing torch takes longer than anything that commands such as `energize plan` do, and the others
+are for few of them. Modules that need one to define classes import it themselves.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from energize.errors import ConfigError
 
-__all__ = ["fsspec", "is_instance_of", "optional_module", "torch", "webdataset"]
+__all__ = ["av", "fsspec", "is_instance_of", "optional_module", "paths", "torch", "webdataset"]
 
 
 class _LateModule(ModuleType):
@@ -34,7 +34,11 @@ if TYPE_CHECKING:
     import torch.multiprocessing
     import torch.utils.data
     import webdataset
+
+    from energize.extras import av, paths
 else:
+    av = _LateModule("energize.extras.av")
+    paths = _LateModule("energize.extras.paths")
     fsspec = _LateModule("fsspec")
     torch = _LateModule("torch")
     webdataset = _LateModule("webdataset")

@@ -10,10 +10,9 @@ from dataclasses import dataclass, field, fields
 from types import MappingProxyType
 from typing import Any, Self, TypeVar, cast
 
-from energize.core.lazy import torch
+from energize.core.lazy import av, torch
 from energize.core.padding import Markable
 from energize.errors import ConfigError, DatasetError, UntrustedCodeError, nearest
-from energize.extras.av import AVDecoder
 
 T = TypeVar("T")
 
@@ -406,7 +405,7 @@ class VidQASample(Sample):
     The `video` is not decoded yet: its methods give the frames and sounds that are wanted.
     """
 
-    video: AVDecoder
+    video: av.AVDecoder
     context: str
     answers: list[str] | None = None
     answer_weights: torch.Tensor | None = None

@@ -34,8 +34,10 @@ from energize.core.samples import (
     pin_memory,
     sample_type_named,
 )
+from energize.core.stores import FileStore
 from energize.data.join import JoinedSource
 from energize.data.jsonl import JsonlSource
+from energize.data.media import MediaFilterConfig
 from energize.data.nv_meta import (
     CRUDE,
     INFO_NAMES,
@@ -48,14 +50,13 @@ from energize.data.nv_meta import (
     read_splits,
 )
 from energize.data.source import Source, Subset
+from energize.data.stores import JsonlFileStore, WebdatasetFileStore
 from energize.data.webdataset import WebdatasetSource, read_split
 from energize.data.writing import own_errors
 from energize.datasets.order import ShuffleDataset
 from energize.datasets.transform import MapDataset, SampleWeightDataset
 from energize.energon.names import edataclass
 from energize.errors import ConfigError, UntrustedCodeError
-from energize.extras.cache import FileStore, JsonlFileStore, WebdatasetFileStore
-from energize.extras.media import MediaFilterConfig
 from energize.preparation.jsonl import prepare_jsonl
 from energize.preparation.media import prepare_media
 from energize.preparation.preparing import prepare

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, dataclass_transform
 
 from energize.core.dataset import Dataset
 from energize.core.samples import SourceInfo
+from energize.core.stores import add_source
 from energize.errors import ConfigError
-from energize.extras.cache import add_source
 
 T = TypeVar("T")
 

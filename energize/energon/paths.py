@@ -16,12 +16,12 @@ from typing import Any
 
 _STANDS_FOR = {
     "av": "extras.av",
-    "cache": "extras.cache",
+    "cache": "extras.cache core.stores data.stores",
     "dataset_config": "energon.factories",
     "edataclass": "energon.names",
     "epathlib": "extras.paths",
     "flavors": "energon.factories core.samples energon.names extras.av",
-    "media": "extras.media extras.av preparation.media",
+    "media": "data.media preparation.media",
     "metadataset": "metadataset.metadataset",
     "monitor": "extras.monitor",
     "plots": "extras.plots",

@@ -13,10 +13,10 @@ from typing import Any, Generic, Self, TypeVar, cast
 from energize.core.dataset import Dataset
 from energize.core.lanes import WorkerConfig
 from energize.core.lazy import torch
-from energize.core.pooling import activate
 from energize.core.ranks import Ranks
 from energize.core.reading import log_failure
 from energize.core.restoring import has_place, restore_sample, with_key
+from energize.core.stores import activate
 from energize.core.stream import State
 from energize.errors import EmptyDatasetError, LoaderError
 from energize.loader.agreement import Agreement

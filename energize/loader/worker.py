@@ -22,8 +22,8 @@ import numpy as np
 from energize.core.dataset import Dataset, IndexedDataset
 from energize.core.lanes import Lane
 from energize.core.lazy import torch
-from energize.core.pooling import activate
 from energize.core.reading import Failed, Reading, read_items
+from energize.core.stores import activate
 from energize.core.stream import Cursor
 from energize.errors import LoaderError
 from energize.ledger.left_out import LeftOut

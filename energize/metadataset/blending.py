@@ -12,12 +12,12 @@ from energize.core.dataset import Dataset, IndexedDataset
 from energize.core.lanes import WorkerConfig
 from energize.core.samples import CrudeSample
 from energize.core.stream import INFINITE
+from energize.data.stores import open_store
 from energize.datasets.blend import BlendDataset
 from energize.datasets.item_cost import ItemCost
 from energize.datasets.order import ConcatDataset, RepeatDataset
 from energize.datasets.quota import ComposedDataset, QuotaDataset
 from energize.errors import ConfigError
-from energize.extras.cache import open_store
 from energize.metadataset.leaves import ReadingOrder, typed_samples
 from energize.metadataset.problems import place_noted
 from energize.metadataset.resolving import Blend, Leaf, Node

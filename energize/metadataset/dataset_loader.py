@@ -11,16 +11,16 @@ from pathlib import Path
 from typing import Any, cast
 
 from energize.core.lanes import WorkerConfig
+from energize.core.lazy import paths
 from energize.data.join import JoinedSource, write_matches
 from energize.data.source import Subset
+from energize.data.stores import open_store
 from energize.energon.factories import (
     BaseCoreDatasetFactory,
     JoinedWebdatasetFactory,
     get_dataset_from_config,
 )
 from energize.errors import ConfigError
-from energize.extras.cache import open_store
-from energize.extras.paths import EPath
 from energize.metadataset.inheriting import combined_multiplier
 from energize.metadataset.joiners import joining_function
 from energize.metadataset.keys import Spec
@@ -96,9 +96,12 @@ class LoadedNodes(DatasetLoaderInterface):
         node = self.node(split_part, Spec(path=""), existing=False)
         return [
             TraversedDatasetReference(
-                path=EPath(leaf.path),
+                path=paths.EPath(leaf.path),
                 split_part=leaf.split_part,
-                aux={name: EPath(ref.removeprefix(FILESYSTEM)) for name, ref in leaf.aux.items()},
+                aux={
+                    name: paths.EPath(ref.removeprefix(FILESYSTEM))
+                    for name, ref in leaf.aux.items()
+                },
                 subflavors=dict(leaf.subflavors),
                 shuffle_over_epochs_multiplier=leaf.shuffle_over_epochs_multiplier,
             )

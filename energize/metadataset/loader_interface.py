@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from energize.core.lanes import WorkerConfig
+from energize.core.lazy import paths
+from energize.core.stores import FileStore
 from energize.data.source import Subset
 from energize.energon.factories import BaseCoreDatasetFactory
 from energize.energon.names import edataclass
-from energize.extras.cache import FileStore
-from energize.extras.paths import EPath
 
 
 class DatasetBlendMode(Enum):
@@ -52,9 +52,9 @@ class TraversedDatasetReference:
     read from.
     """
 
-    path: EPath
+    path: paths.EPath
     split_part: str
-    aux: dict[str, EPath] = field(default_factory=dict)
+    aux: dict[str, paths.EPath] = field(default_factory=dict)
     subflavors: dict[str, Any] = field(default_factory=dict)
     shuffle_over_epochs_multiplier: int | None = 1
 

@@ -12,13 +12,12 @@ from pathlib import Path
 
 from energize.core.checks import checked_whole
 from energize.data.files import LocalFile
+from energize.data.media import MediaFilterConfig, MediaMetadataBase
 from energize.data.nv_meta import META_FOLDER, SQLITE_NAME, is_prepared, read_info
+from energize.data.stores import SystemFileStore, local_path
 from energize.data.tar import scan
 from energize.data.writing import os_errors_as, writing
 from energize.errors import DatasetNotFoundError, DecodeError, PrepareError, SampleError, ShardError
-from energize.extras.av import MediaMetadataBase
-from energize.extras.cache import SystemFileStore, local_path
-from energize.extras.media import MediaFilterConfig
 from energize.preparation.indexing import is_utf8
 from energize.preparation.media_index import MediaIndex
 from energize.preparation.parallel import default_workers, map_in_order

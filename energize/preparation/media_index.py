@@ -8,9 +8,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from energize.data.media import MediaFilterConfig, MediaMetadataBase, serialize_media_metadata
 from energize.errors import PrepareError
-from energize.extras.av import MediaMetadataBase, serialize_media_metadata
-from energize.extras.media import MediaFilterConfig
 
 _TABLES = """
 CREATE TABLE IF NOT EXISTS media_metadata (

@@ -8,8 +8,8 @@ from functools import cached_property
 from typing import Any, TypeVar, overload
 
 from energize.core.samples import METADATA, CrudeSample, SourceInfo
+from energize.core.stores import FileStore, PrimaryFileStore, active_pool
 from energize.errors import ConfigError
-from energize.extras.cache import FileStore, PrimaryFileStore, active_pool
 from energize.task.hooks import Hook, implementation, overrides
 
 F = TypeVar("F", bound=Callable[..., Any])

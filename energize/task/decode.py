@@ -18,7 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass, fields
 from functools import partial
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -26,11 +26,16 @@ import PIL.Image
 import simplejpeg
 
 from energize.core.bounded import load_json
-from energize.core.lazy import torch
+from energize.core.lazy import av, torch
 from energize.core.limits import limit, over_limit
+from energize.data.media import (
+    AV_EXTENSIONS,
+    HEAD,
+    AVDecoderType,
+    MediaMetadataType,
+    kind_by_start,
+)
 from energize.errors import ConfigError, DecodeError, nearest
-from energize.extras.av import AV_EXTENSIONS, AVDecoderType, AVWebdatasetDecoder, MediaMetadataType
-from energize.extras.media import HEAD, kind_by_start
 
 UInt8Array = npt.NDArray[np.uint8]
 
@@ -262,12 +267,15 @@ class SampleDecoder:
     guess_content: bool = False
 
     def __post_init__(self) -> None:
-        AVWebdatasetDecoder(self.video_decode_audio, self.av_decode)  # checks them
-        if self.image_decode not in IMAGE_SPECS:
-            raise ConfigError(
-                f"image_decode={self.image_decode!r} is not one of {', '.join(IMAGE_SPECS)}"
-                f"{nearest(str(self.image_decode), list(IMAGE_SPECS))}"
-            )
+        choices = (
+            ("image_decode", self.image_decode, tuple(IMAGE_SPECS)),
+            ("av_decode", self.av_decode, get_args(AVDecoderType)),
+        )
+        for name, value, known in choices:
+            if value not in known:
+                raise ConfigError(
+                    f"{name}={value!r} is not one of {', '.join(known)}{nearest(str(value), known)}"
+                )
 
     def decode(self, name: str, data: bytes) -> Any:
         """The content of the part, or file, called `name`.
@@ -282,7 +290,9 @@ class SampleDecoder:
             as_asked = partial(decode_image, spec=IMAGE_SPECS[self.image_decode])
             return decoded_by(as_asked, name, data)
         if kind == MediaMetadataType.AV or (not kind and extension in AV_EXTENSIONS):
-            return AVWebdatasetDecoder(self.video_decode_audio, self.av_decode).decoded(name, data)
+            return av.AVWebdatasetDecoder(self.video_decode_audio, self.av_decode).decoded(
+                name, data
+            )
         if extension in PART_DECODERS:
             return decoded_by(PART_DECODERS[extension], name, data)
         return data

@@ -9,8 +9,8 @@ from energize.core.dataset import Dataset
 from energize.core.lanes import WorkerConfig
 from energize.core.loss_weights import WEIGHT, WEIGHTS
 from energize.core.samples import CrudeSample, build, fields_of, is_record, is_record_type
+from energize.core.stores import CachePool, FileStore, active_pool
 from energize.errors import ConfigError
-from energize.extras.cache import CachePool, FileStore, active_pool
 from energize.task import pipeline
 from energize.task.collate import batch_as, generic_batch
 from energize.task.cook import Cooker, cooked

@@ -10,6 +10,7 @@ from energize.core.call import function_name, generates
 from energize.core.dataset import Dataset
 from energize.core.lanes import WorkerConfig
 from energize.core.samples import CrudeSample
+from energize.core.stores import DecodeFileStore, FileStore
 from energize.datasets.batch import BatchDataset
 from energize.datasets.blend import BlendDataset
 from energize.datasets.group import GroupBatchDataset
@@ -18,7 +19,6 @@ from energize.datasets.packing import PackingDataset
 from energize.datasets.quota import QuotaDataset
 from energize.datasets.transform import MapDataset
 from energize.errors import ConfigError
-from energize.extras.cache import DecodeFileStore, FileStore
 from energize.order.quota import Quota
 from energize.task.cook import Cook, cooker_for, needs_of
 from energize.task.hooks import Hook, active_hooks, check_names, check_places, implementation

@@ -29,7 +29,7 @@ def test_a_decoder_is_made_of_bytes_or_an_open_file(tmp_path):
     assert hash(copied) == hash(AVDecoder(video()))
     assert copied != AVDecoder(wav())
     assert copied != "a video"
-    with path.open(encoding="latin-1") as text, pytest.raises(ConfigError, match="as text"):
+    with path.open(encoding="latin-1") as text, pytest.raises(ConfigError, match="reading bytes"):
         AVDecoder(text)
     with pytest.raises(ConfigError, match="open"):
         AVDecoder(str(path))

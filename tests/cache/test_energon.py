@@ -5,12 +5,8 @@ import shutil
 
 import pytest
 
-from energize.extras.cache import (
-    JsonlFileStore,
-    PrimaryFileStore,
-    SystemFileStore,
-    WebdatasetFileStore,
-)
+from energize.core.stores import PrimaryFileStore
+from energize.data.stores import JsonlFileStore, SystemFileStore, WebdatasetFileStore
 from energize.preparation import prepare
 from energize.preparation.jsonl import prepare_jsonl
 from tests.support.energon import run_energon

@@ -18,7 +18,8 @@ from energize import (
     get_loader,
     get_train_dataset,
 )
-from energize.extras.cache import FileStoreCachePool, NoCachePool, active_pool
+from energize.core.stores import NoCachePool, active_pool
+from energize.extras.cache import FileStoreCachePool
 from energize.preparation import prepare
 from energize.preparation.jsonl import prepare_jsonl
 from tests.support.tars import write_tar

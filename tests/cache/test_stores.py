@@ -10,6 +10,8 @@ import threading
 import pytest
 
 from energize.core.samples import TextSample
+from energize.core.stores import DecodeFileStore, PrimaryFileStore
+from energize.data.stores import JsonlFileStore, SystemFileStore, WebdatasetFileStore, open_store
 from energize.errors import (
     ConfigError,
     DataError,
@@ -18,14 +20,6 @@ from energize.errors import (
     DecodeError,
     NotPreparedError,
     ShardError,
-)
-from energize.extras.cache import (
-    DecodeFileStore,
-    JsonlFileStore,
-    PrimaryFileStore,
-    SystemFileStore,
-    WebdatasetFileStore,
-    open_store,
 )
 from energize.preparation import prepare
 from energize.preparation.jsonl import prepare_jsonl
@@ -242,7 +236,7 @@ def test_lines_by_number(lines):
 def test_lines_of_a_file_that_was_changed(lines):
     store = JsonlFileStore(lines)
     lines.write_text(lines.read_text().replace('{"n": 1}\n', '{"nn":1}\n '))
-    refused(store, "3", "do not belong together|cannot be decoded", ShardError)
+    refused(store, "3", "has changed", ShardError)
     with pytest.raises(ShardError, match="energize prepare"):
         JsonlFileStore(lines)
     lines.with_name("lines.jsonl.idx").unlink()

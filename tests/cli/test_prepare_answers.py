@@ -11,8 +11,8 @@ from PIL import Image
 
 from energize.cli.asking import numbered_types
 from energize.data.nv_meta import read_dataset_yaml, read_info, read_splits
+from energize.data.stores import WebdatasetFileStore
 from energize.data.webdataset import WebdatasetSource
-from energize.extras.cache import WebdatasetFileStore
 from energize.preparation.fields import SAMPLE_TYPE_NAMES
 from tests.cli.commands import program, run
 from tests.support.energon import run_energon

@@ -28,14 +28,10 @@ from energize import (
     traverse_metadataset,
     write_shards,
 )
+from energize.data.media import MediaFilterConfig
+from energize.data.stores import JsonlFileStore, SystemFileStore, WebdatasetFileStore
 from energize.errors import ConfigError, DataError, EnergizeError
-from energize.extras.cache import (
-    FileStoreCachePool,
-    JsonlFileStore,
-    SystemFileStore,
-    WebdatasetFileStore,
-)
-from energize.extras.media import MediaFilterConfig
+from energize.extras.cache import FileStoreCachePool
 from energize.preparation.jsonl import prepare_jsonl
 from energize.preparation.media import prepare_media
 

@@ -33,7 +33,9 @@ from energize import (
     get_loader,
     restore_sample,
 )
+from energize.data.media import MediaFilterConfig, MediaFilterStrategy
 from energize.data.source import Subset
+from energize.data.stores import JsonlFileStore, WebdatasetFileStore
 from energize.data.tar import split_name
 from energize.energon.factories import (
     INDEX_SQLITE_FILENAME,
@@ -51,8 +53,6 @@ from energize.errors import (
     SplitError,
     UntrustedCodeError,
 )
-from energize.extras.cache import JsonlFileStore, WebdatasetFileStore
-from energize.extras.media import MediaFilterConfig, MediaFilterStrategy
 from energize.task.decode import IMAGE_SPECS
 from tests.support.prepared import captions, image_bytes
 from tests.support.shards import packed

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from energize import get_train_dataset
-from energize.extras.cache import open_store
+from energize.data.stores import open_store
 
 M = 1_000_000
 SHARD = "shard-000.tar"

@@ -22,7 +22,7 @@ from energize import (
     UntrustedCodeError,
     get_train_dataset,
 )
-from energize.extras.cache import open_store
+from energize.data.stores import open_store
 from energize.metadataset import read_metadataset
 from energize.task.decode import SampleDecoder
 from tests.hostile.samples import MDS, _mds

@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from energize import ConfigError, FilterDataset, MapDataset, WorkerConfig, get_loader
-from energize.extras.cache import FileStoreCachePool, NoCachePool, SystemFileStore, active_pool
+from energize.core.stores import NoCachePool, active_pool
+from energize.data.stores import SystemFileStore
+from energize.extras.cache import FileStoreCachePool
 from tests.support.datasets import numbers
 from tests.support.loading import eventually
 

@@ -5,15 +5,16 @@ import io
 import pytest
 from PIL import Image
 
-from energize.errors import ConfigError, DatasetError, DecodeError
-from energize.extras.av import (
+from energize.data.media import (
     AVMetadata,
     ImageMetadata,
+    MediaFilterConfig,
+    MediaFilterStrategy,
     MediaMetadataType,
     deserialize_media_metadata,
     serialize_media_metadata,
 )
-from energize.extras.media import MediaFilterConfig, MediaFilterStrategy
+from energize.errors import ConfigError, DatasetError, DecodeError
 
 EXTENSION = MediaFilterConfig(MediaFilterStrategy.EXTENSION)
 HEADER = MediaFilterConfig(MediaFilterStrategy.HEADER)
@@ -41,11 +42,11 @@ def test_what_is_stored():
 @pytest.mark.parametrize(
     ("kind", "text", "match"),
     [
-        ("image", '{"width": 1}', "is no ImageMetadata, whose fields are width, height"),
-        ("av", '{"length": 1}', "is no AVMetadata"),
+        ("image", '{"width": 1}', r"is not ImageMetadata\(width, height"),
+        ("av", '{"length": 1}', "is not AVMetadata"),
         ("av", "[]", "is a JSON object"),
         ("av", "{", "is not JSON"),
-        ("imag", "{}", "is not known; did you mean 'image'"),
+        ("imag", "{}", "unknown kind 'imag'; did you mean 'image'"),
     ],
 )
 def test_what_cannot_be_read(kind, text, match):

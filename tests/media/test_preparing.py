@@ -12,6 +12,9 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
+from energize.core.stores import DecodeFileStore
+from energize.data.media import AVMetadata, ImageMetadata, MediaFilterConfig, MediaFilterStrategy
+from energize.data.stores import SystemFileStore, WebdatasetFileStore
 from energize.energon.factories import BaseWebdatasetFactory
 from energize.errors import (
     ConfigError,
@@ -20,9 +23,6 @@ from energize.errors import (
     NotPreparedError,
     PrepareError,
 )
-from energize.extras.av import AVMetadata, ImageMetadata
-from energize.extras.cache import DecodeFileStore, SystemFileStore, WebdatasetFileStore
-from energize.extras.media import MediaFilterConfig, MediaFilterStrategy
 from energize.preparation import prepare
 from energize.preparation.media import prepare_filesystem_dataset, prepare_media
 from energize.task.decode import SampleDecoder
@@ -240,7 +240,7 @@ def test_a_killed_process_is_an_error_and_no_hang(shards, monkeypatch):
     def kill(*_):
         os.kill(os.getpid(), signal.SIGKILL)
 
-    monkeypatch.setattr("energize.extras.media.image_metadata", kill)
+    monkeypatch.setattr("energize.data.media.image_metadata", kill)
     before = contents(shards)
     with pytest.raises(PrepareError, match=r"\.tar was killed"):
         prepare_media(shards, workers=2)

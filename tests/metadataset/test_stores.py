@@ -16,7 +16,7 @@ from energize import (
     get_train_dataset,
     traverse_metadataset,
 )
-from energize.extras.cache import open_store
+from energize.data.stores import open_store
 from energize.extras.paths import EPath
 from energize.metadataset import resolve
 from energize.preparation.jsonl import prepare_jsonl

@@ -18,13 +18,9 @@ LAYERS = (
 
 WAITING = {
     ("core", "data"),
-    ("core", "extras"),
     ("loader", "ledger"),
     ("metadataset", "energon"),
-    ("metadataset", "extras"),
-    ("preparation", "extras"),
     ("preview", "compat"),
-    ("task", "extras"),
 }
 """Arrows that still run back up."""
 

@@ -29,7 +29,7 @@ from energize import (
     SystemFileStore,
     get_train_dataset,
 )
-from energize.extras.cache import active_pool
+from energize.core.stores import active_pool
 from tests.support.mds import numbered_mds
 from tests.support.prepared import captions
 

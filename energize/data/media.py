@@ -1,0 +1,329 @@
+"""Images, videos and sounds: telling them by name or first bytes, and their metadata.
+
+It is stored as JSON in the table `media_metadata` of a folder's `index.sqlite`, as Energon does.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from enum import StrEnum
+from fnmatch import fnmatchcase
+from pathlib import PurePosixPath
+from typing import Any, BinaryIO, ClassVar, Literal, Self
+
+import PIL.Image
+
+from energize.core.lazy import av
+from energize.errors import ConfigError, DatasetError, DecodeError, EnergizeError, nearest
+
+AVDecoderType = Literal["torch", "AVDecoder", "pyav"]
+"""What `av_decode` of a decoder may be."""
+
+AV_EXTENSIONS = frozenset({"mp4", "avi", "mov", "webm", "mkv", "flac", "mp3", "wav", "flv"})
+"""The parts of samples that are decoded as videos and sounds."""
+
+HEAD = 64
+"""How many first bytes of a file `kind_by_start` looks at."""
+
+
+class MediaMetadataType(StrEnum):
+    """The kinds of media, by the names their metadata is stored under."""
+
+    IMAGE = "image"
+    AV = "av"
+
+
+_BY_EXTENSION = {
+    extension: kind
+    for kind, extensions in (
+        (MediaMetadataType.IMAGE, "bmp gif ico j2k jp2 jpx jpeg jpg png tif tiff webp"),
+        (MediaMetadataType.AV, "aac avi flac m4a m4v mkv mov mp3 mp4 ogg wav webm"),
+    )
+    for extension in extensions.split()
+}
+_IMAGE_STARTS = (
+    b"\xff\xd8\xff",
+    b"\x89PNG\r\n\x1a\n",
+    b"GIF87a",
+    b"GIF89a",
+    b"BM",
+    b"II*\0",
+    b"MM\0*",
+    b"\0\0\x01\0",
+    b"\0\0\0\x0cjP  \r\n\x87\n",
+    b"\xff\x4f\xff\x51",
+)
+_AV_STARTS = (
+    b"\x1a\x45\xdf\xa3",  # Matroska, WebM
+    b"OggS",
+    b"fLaC",
+    b"ID3",
+    b"FLV\x01",
+    b"#!AMR",
+    b"caff",
+    b"\0\0\x01\xb3",  # MPEG
+    b"\0\0\x01\xba",
+    b"\x30\x26\xb2\x75\x8e\x66\xcf\x11",  # ASF
+    # Frames of MPEG audio, with and without a checksum, and of AAC.
+    *(bytes([0xFF, second]) for second in (0xFB, 0xFA, 0xF3, 0xF2, 0xF1, 0xF9)),
+)
+_CHUNKED = {  # the first four bytes, and those after a length
+    b"RIFFWEBP": MediaMetadataType.IMAGE,
+    **dict.fromkeys((b"RIFFAVI ", b"RIFFWAVE", b"FORMAIFF", b"FORMAIFC"), MediaMetadataType.AV),
+}
+_IMAGE_BRANDS = frozenset({b"avif", b"avis", b"heic", b"heix", b"mif1", b"msf1"})
+
+
+def kind_by_name(name: str) -> MediaMetadataType | None:
+    """Return the kind of media that the extension of a file name stands for.
+
+    >>> kind_by_name("photos/1.meta.JPG").value, kind_by_name("1.json")
+    ('image', None)
+    """
+    return _BY_EXTENSION.get(PurePosixPath(name).suffix[1:].lower())
+
+
+def kind_by_start(head: bytes) -> MediaMetadataType | None:
+    """Return the kind of media that a file with these first `HEAD` bytes is.
+
+    >>> kind_by_start(b"GIF89a....").value, kind_by_start(b'{"a": 1}')
+    ('image', None)
+    """
+    if head.startswith(_IMAGE_STARTS):
+        # Two letters are too little to tell a bitmap from a text: its header gives its own size.
+        short = head.startswith(b"BM") and (len(head) < 18 or head[15:18] != b"\0\0\0")
+        return None if short else MediaMetadataType.IMAGE
+    if head[4:8] == b"ftyp":
+        return MediaMetadataType.IMAGE if head[8:12] in _IMAGE_BRANDS else MediaMetadataType.AV
+    if head.startswith(_AV_STARTS):
+        return MediaMetadataType.AV
+    return _CHUNKED.get(head[:4] + head[8:12])
+
+
+@dataclass(slots=True, kw_only=True)
+class MediaMetadataBase:
+    """Base of the kinds of metadata: plain values, None where a value is not known."""
+
+    metadata_type: ClassVar[MediaMetadataType]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the known fields by name.
+
+        >>> AVMetadata(audio_channels=2).to_dict()
+        {'audio_channels': 2}
+        """
+        known = ((each.name, getattr(self, each.name)) for each in fields(self))
+        return {name: value for name, value in known if value is not None}
+
+    @classmethod
+    def from_dict(cls, payload: Mapping[str, Any]) -> Self:
+        """Return the metadata with these fields; raise `DatasetError` if they are not its own."""
+        try:
+            return cls(**payload)
+        except TypeError as reason:
+            names = ", ".join(each.name for each in fields(cls))
+            raise DatasetError(
+                f"media metadata {payload!r:.200} is not {cls.__name__}({names}): {reason}"
+            ) from reason
+
+
+@dataclass(slots=True, kw_only=True)
+class ImageMetadata(MediaMetadataBase):
+    """Size in pixels as stored (EXIF orientation is not applied), Pillow's format and mode.
+
+    >>> ImageMetadata(width=8, height=4, format="PNG", mode="RGB").to_dict()
+    {'width': 8, 'height': 4, 'format': 'PNG', 'mode': 'RGB'}
+    """
+
+    metadata_type: ClassVar[MediaMetadataType] = MediaMetadataType.IMAGE
+
+    width: int
+    height: int
+    format: str
+    mode: str
+
+
+@dataclass(slots=True, kw_only=True)
+class AVMetadata(MediaMetadataBase):
+    """Durations in seconds, frame sizes in pixels, rates per second, of a video or sound."""
+
+    metadata_type: ClassVar[MediaMetadataType] = MediaMetadataType.AV
+
+    video_duration: float | None = None
+    video_num_frames: int | None = None
+    video_fps: float | None = None
+    video_width: int | None = None
+    video_height: int | None = None
+
+    audio_duration: float | None = None
+    audio_channels: int | None = None
+    audio_sample_rate: int | None = None
+    audio_num_samples: int | None = None
+
+
+_CLASSES: Mapping[str, type[MediaMetadataBase]] = {"image": ImageMetadata, "av": AVMetadata}
+
+
+def serialize_media_metadata(metadata: MediaMetadataBase) -> tuple[MediaMetadataType, str]:
+    """Return the kind of the metadata, and its fields as compact JSON.
+
+    >>> serialize_media_metadata(AVMetadata(video_fps=25.0))[1]
+    '{"video_fps":25.0}'
+    """
+    return metadata.metadata_type, json.dumps(metadata.to_dict(), separators=(",", ":"))
+
+
+def deserialize_media_metadata(metadata_type: str, metadata_json: str) -> MediaMetadataBase:
+    """Return the metadata that `serialize_media_metadata` made these two values of.
+
+    Raise `DatasetError` for an unknown kind, and for JSON that does not have its fields.
+
+    >>> deserialize_media_metadata("av", '{"audio_channels": 1}').audio_channels
+    1
+    """
+    kind = _CLASSES.get(metadata_type)
+    if kind is None:
+        raise DatasetError(
+            f"media metadata is of the unknown kind {metadata_type!r}"
+            f"{nearest(str(metadata_type), list(_CLASSES))}; known are {', '.join(_CLASSES)}: it "
+            "may have been written by a newer version"
+        )
+    try:
+        payload = json.loads(metadata_json)
+    except (ValueError, RecursionError) as reason:
+        raise DatasetError(
+            f"media metadata is not JSON: {reason}: {metadata_json!r:.80}"
+        ) from reason
+    if not isinstance(payload, dict):
+        raise DatasetError(f"media metadata is a JSON object, found {metadata_json!r:.80}")
+    return kind.from_dict(payload)
+
+
+# Extracting metadata from files.
+
+# Formats are recognised by content, and reading some runs another program. Only these are tried.
+_FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "DIB", "TIFF", "PPM", "JPEG2000", "TGA", "ICO")
+
+
+class MediaFilterStrategy(StrEnum):
+    """How files that are images, videos or sounds are told from others."""
+
+    EXTENSION = "EXTENSION"
+    """By the end of the name."""
+    HEADER = "HEADER"
+    """By the first bytes; by the name if these tell nothing."""
+    GLOB = "GLOB"
+    """By patterns that the whole name matches; the kind, by the name or the first bytes."""
+
+
+@dataclass(frozen=True)
+class MediaFilterConfig:
+    """Which files are media. `patterns` are those of the strategy GLOB, such as `*.jpg`.
+
+    In patterns `*` stands for any text, slashes too; upper and lower case are alike. Raise
+    `ConfigError` for GLOB without patterns, and for patterns without GLOB.
+
+    >>> MediaFilterConfig(MediaFilterStrategy.GLOB, ["*.jpg"]).should_consider_media("a/1.JPG")
+    True
+    """
+
+    strategy: MediaFilterStrategy
+    patterns: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        if (self.strategy == MediaFilterStrategy.GLOB) != any(self.patterns):
+            raise ConfigError(
+                f"media filter {self.strategy}: patterns are given with GLOB, and only with it; "
+                f"got {self.patterns!r}"
+            )
+
+    @classmethod
+    def parse(
+        cls, glob: str | None = None, header: bool = False, extension: bool = False
+    ) -> MediaFilterConfig:
+        """Return the filter for one of three options; `glob` may be patterns with commas.
+
+        Raise `ConfigError` unless exactly one is given.
+
+        >>> MediaFilterConfig.parse("*.jpg,*.png").patterns
+        ['*.jpg', '*.png']
+        """
+        if sum(map(bool, (glob, header, extension))) != 1:
+            raise ConfigError(
+                "media are told by exactly one of: a glob pattern (several with commas), the "
+                "header of files, or their extension"
+            )
+        if glob:
+            return cls(MediaFilterStrategy.GLOB, [each.strip() for each in glob.split(",")])
+        return cls(MediaFilterStrategy.HEADER if header else MediaFilterStrategy.EXTENSION)
+
+    def should_consider_all(self) -> bool:
+        """Return whether names tell nothing, so that every file is looked into."""
+        return self.strategy == MediaFilterStrategy.HEADER
+
+    def should_consider_media(self, name: str) -> bool:
+        """Return whether a file of this name may be media."""
+        if self.strategy == MediaFilterStrategy.GLOB:
+            return any(fnmatchcase(name.lower(), each.lower()) for each in self.patterns)
+        return self.should_consider_all() or kind_by_name(name) is not None
+
+    def extract_metadata(
+        self, source: bytes | str | os.PathLike[str] | BinaryIO, filename: str | None = None
+    ) -> MediaMetadataBase | None:
+        """Return the metadata of a file: its path, or its bytes or an open file and a `filename`.
+
+        None for files that the filter leaves out. Raise `DecodeError` for media that are damaged or
+        of an unknown format, `ConfigError` if PyAV is needed and missing.
+        """
+        if isinstance(source, str | os.PathLike):
+            with open(source, "rb") as file:
+                return self.extract_metadata(file, filename or os.fspath(source))
+        if filename is None:
+            raise ConfigError("extract_metadata: bytes and open files need a filename")
+        if not self.should_consider_media(filename):
+            return None
+        stream = io.BytesIO(source) if isinstance(source, bytes | bytearray) else source
+        kind = self._kind(filename, stream)
+        if kind == MediaMetadataType.IMAGE:
+            return image_metadata(stream, filename)
+        if kind == MediaMetadataType.AV:
+            return av.AVDecoder(stream, name=filename).get_metadata(get_audio_num_samples=True)
+        if self.strategy == MediaFilterStrategy.GLOB:
+            raise DecodeError(
+                f"{filename!r} matches the pattern, but neither its name nor its first bytes are "
+                "those of an image, a video or a sound"
+            )
+        return None
+
+    def _kind(self, name: str, stream: BinaryIO) -> MediaMetadataType | None:
+        by_name = kind_by_name(name)
+        if by_name and self.strategy != MediaFilterStrategy.HEADER:
+            return by_name
+        stream.seek(0)
+        by_start = kind_by_start(stream.read(HEAD))
+        stream.seek(0)
+        return by_start or by_name
+
+
+def image_metadata(stream: BinaryIO, name: str) -> ImageMetadata:
+    """Return size, format and mode of an image, after decoding all of it to find damage.
+
+    Raise `DecodeError` naming the file.
+    """
+    try:
+        with PIL.Image.open(stream, formats=_FORMATS) as image:
+            image.load()
+            kind = image.format or "UNKNOWN"
+            return ImageMetadata(
+                width=image.width, height=image.height, format=kind, mode=image.mode
+            )
+    except (EnergizeError, MemoryError, TimeoutError):
+        raise
+    except Exception as reason:  # Pillow's plug-ins decide which ones bad bytes make
+        if isinstance(reason, OSError) and reason.errno is not None:
+            raise  # of the disk, and not of the image
+        raise DecodeError(f"{name!r} is damaged: {type(reason).__name__}: {reason}") from reason

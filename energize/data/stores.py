@@ -1,0 +1,346 @@
+"""Stores of files by name: prepared folders of shards, plain folders, files of JSON lines."""
+
+from __future__ import annotations
+
+import errno
+import os
+from functools import cached_property
+from io import BufferedReader
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from energize.core.samples import SourceInfo
+from energize.core.stores import FileStore
+from energize.data.files import FileStream, LocalFile, OpenFiles
+from energize.data.jsonl import IndexedJsonl
+from energize.data.media import MediaMetadataBase, deserialize_media_metadata
+from energize.data.nv_meta import META_FOLDER, SQLITE_NAME, is_prepared, read_info
+from energize.data.sqlite import ReadOnlyDatabase
+from energize.data.tar import BLOCK, members, split_name
+from energize.data.writing import check_path, exists, is_path, os_errors_as, own_errors, told
+from energize.errors import (
+    ConfigError,
+    DataError,
+    DatasetError,
+    DatasetNotFoundError,
+    EmptyDatasetError,
+    NotPreparedError,
+    ShardError,
+)
+
+StorePath = str | os.PathLike[str]
+
+_FOLDER = "filesystem"
+_SHORT = 100
+"""Bytes of a name that the header right before a payload always holds."""
+_NO_SUCH_FILE = (errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.ENOENT, errno.ENOTDIR)
+_NO_REGULAR_FILE = (errno.EINVAL, errno.ENXIO)
+
+_FIND = """
+SELECT samples.tar_file_id, content_byte_offset, content_byte_size
+FROM samples JOIN sample_parts USING (tar_file_id, sample_index)
+WHERE sample_key = ? AND part_name = ?
+"""
+_PARTS = """
+SELECT part_name FROM samples JOIN sample_parts USING (tar_file_id, sample_index)
+WHERE sample_key = ? ORDER BY content_byte_offset LIMIT 20
+"""
+
+
+class _PathStore(FileStore[bytes]):
+    """A store at a path: equal to others there, and pickled as the path."""
+
+    path: Path | None
+
+    def get_path(self) -> str:
+        return "" if self.path is None else str(self.path)
+
+    def _source(self, index: str | int, shard: str, name: str) -> SourceInfo:
+        return SourceInfo(
+            dataset_path=self.get_path(), index=index, shard_name=shard, file_names=(name,)
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.path,)
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and self.path == other.path
+
+    def __hash__(self) -> int:
+        return hash(self.path)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.get_path()})"
+
+
+class _FolderStore(_PathStore):
+    """A folder, whose `.nv-meta/index.sqlite` may hold media metadata."""
+
+    def get_media_metadata(self, key: str) -> MediaMetadataBase:
+        rows = self._media.rows(
+            "SELECT metadata_type, metadata_json FROM media_metadata WHERE entry_key = ?", (key,)
+        )
+        if not rows:
+            raise DataError(
+                f"{self.get_path()} has no media metadata of {key!r}: it was added later, was left "
+                "out by the filter given to prepare-media, or could not be read by it"
+            )
+        try:
+            return deserialize_media_metadata(*rows[0])
+        except DatasetError as reason:
+            raise DataError(f"{self._media.path}, {key!r}: {reason}") from reason
+
+    @cached_property
+    def _database(self) -> ReadOnlyDatabase:
+        return ReadOnlyDatabase((self.path or Path("/")) / META_FOLDER / SQLITE_NAME)
+
+    @cached_property
+    def _media(self) -> ReadOnlyDatabase:
+        database = ReadOnlyDatabase(self._database.path)  # it may be newer than the one in use
+        if exists(database.path) and database.has_table("media_metadata"):
+            return database
+        raise NotPreparedError(
+            f"{self.get_path()} has no media metadata; collect it with: energize prepare-media "
+            f"--media-metadata-by-extension {self.get_path()}"
+        )
+
+
+class WebdatasetFileStore(_FolderStore):
+    """The files of a prepared folder by their full names in the shards, `"000123.jpg"`.
+
+    All splits are searched, by `index.sqlite`, which `energize prepare --sqlite` and Energon write.
+    Names are looked up there and are never paths.
+
+    Raise `DatasetNotFoundError`, or `NotPreparedError`, which says how to make the index. A name
+    that is not there is a `DataError`, shards changed after they were indexed a `ShardError`.
+
+    >>> import tempfile
+    >>> from energize.preparation import prepare, write_shards
+    >>> folder = tempfile.mkdtemp()
+    >>> _ = write_shards([{"__key__": "cat", "txt": "a cat"}], folder)
+    >>> _ = prepare(folder, split_ratios={"train": 1}, sqlite=True)
+    >>> WebdatasetFileStore(folder).get("cat.txt")
+    b'a cat'
+    """
+
+    path: Path
+
+    @own_errors
+    def __init__(self, path: StorePath) -> None:
+        self.path = local_path(path)
+        info = read_info(self.path)
+        if not (self.path / META_FOLDER / SQLITE_NAME).is_file():
+            raise NotPreparedError(
+                f"{self.path} has no {META_FOLDER}/{SQLITE_NAME}, by which files are found; write "
+                f"it with: energize prepare --tar-index-only --sqlite {self.path}"
+            )
+        self._shards = tuple(info.shard_counts)
+        self._files = OpenFiles()
+
+    def __getitem__(self, key: str) -> tuple[bytes, SourceInfo]:
+        shard, offset, size = self._find(key)
+        return self._payload(shard, offset, size, key), self._source(key, shard, key)
+
+    def _find(self, key: str) -> tuple[str, int, int]:
+        """Return the shard of a file, and offset and size of its payload there."""
+        split = split_name(key)
+        if split is None:
+            raise DataError(
+                f"{self.path}: {key!r} is no name of a file in a shard, such as '000123.jpg': the "
+                "key of a sample, a dot and the part"
+            )
+        rows = self._database.rows(_FIND, split)
+        if not rows:
+            parts = [str(part) for (part,) in self._database.rows(_PARTS, split[:1])]
+            what = f"no sample has the key {split[0]!r}"
+            if parts:
+                what = f"sample {split[0]!r} has only the parts {', '.join(parts)}"
+            raise DataError(f"{self.path} has no file {key!r}: {what}")
+        number, offset, size = rows[0]
+        plain = all(type(value) is int and value >= 0 for value in rows[0])
+        if not plain or number >= len(self._shards) or offset < BLOCK:
+            raise DatasetError(
+                f"{self._database.path} says that {key!r} is in shard {number} of "
+                f"{len(self._shards)}, at byte {offset}: {self._again}"
+            )
+        return self._shards[number], offset, size
+
+    def _payload(self, shard: str, offset: int, size: int, key: str) -> bytes:
+        path = f"{self.path}/{shard}"
+        padded = BLOCK + (size + BLOCK - 1) // BLOCK * BLOCK
+        with os_errors_as(ShardError, path):
+            data = self._files.get(path).read(offset - BLOCK, padded)
+        try:
+            # The header before the payload tells whether it is the file that the database means.
+            (member,) = members(data, path)
+        except (ShardError, ValueError) as reason:
+            raise ShardError(
+                f"{path} and {self._database.path} do not belong together: no file lies at byte "
+                f"{offset}; {self._again}"
+            ) from reason
+        whole = key.isascii() and len(key) <= _SHORT
+        if member.size != size or (whole and member.name != key):
+            raise ShardError(
+                f"{path} and {self._database.path} do not belong together: {member.name!r} of "
+                f"{member.size} bytes lies where {key!r} of {size} should; {self._again}"
+            )
+        return data[member.offset : member.offset + size]
+
+    @property
+    def _again(self) -> str:
+        return f"index the shards again with: energize prepare --tar-index-only {self.path}"
+
+
+class SystemFileStore(_FolderStore):
+    """The files below the folder `base_dir`, by their paths relative to it.
+
+    No key leads out of the folder: `..`, absolute names and links to outside are a `DataError`, and
+    so are folders, pipes and devices. Without a `base_dir` a key is any path of this machine: only
+    for keys that the program makes itself.
+
+    Raise `DatasetNotFoundError` if the folder does not exist.
+
+    >>> import tempfile
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> _ = (folder / "a.txt").write_text("hello")
+    >>> SystemFileStore(folder).get("a.txt")
+    b'hello'
+    """
+
+    @own_errors
+    def __init__(self, base_dir: StorePath | None = None) -> None:
+        self.path = None if base_dir is None else local_path(base_dir)
+        if self.path is not None and not self.path.is_dir():
+            raise DatasetNotFoundError(f"{self.path} does not exist, or is no folder")
+
+    def __getitem__(self, key: str) -> tuple[bytes, SourceInfo]:
+        with self.open(key) as file:
+            return file.read(), self._source(key, self.get_path(), key)
+
+    def open(self, key: str) -> BinaryIO:
+        """Open the file `key` for reading.
+
+        Raise `DataError` if no file has that name, `DatasetError` if the disk or its permissions
+        refuse it: that is no fault of the sample.
+        """
+        path = self._located(key)
+        try:
+            return BufferedReader(FileStream(LocalFile(path, flags=os.O_NOFOLLOW)))
+        except OSError as error:
+            if error.errno in _NO_REGULAR_FILE:
+                raise DataError(f"{self}: {key!r} is no regular file") from error
+            if error.errno in _NO_SUCH_FILE:
+                raise DataError(f"{self}: there is no such file {key!r}: {error}") from error
+            raise DatasetError(told(error, path)) from error
+
+    def _located(self, key: str) -> str:
+        """Return the path of a file, links followed."""
+        if not key or not is_path(key):
+            raise DataError(f"{self}: {key!r} is no name of a file")
+        if self._base is None:
+            return os.path.realpath(key)
+        if os.path.isabs(key) or ".." in key.split("/"):
+            raise DataError(
+                f"{self}: the name {key!r} may lead out of the folder, and only files below it are "
+                "read; give paths relative to the folder, without '..'"
+            )
+        real = os.path.realpath(os.path.join(self._base, key))
+        if not real.startswith(os.path.join(self._base, "")):
+            raise DataError(
+                f"{self}: {key!r} is a link, or lies behind one, that leads out of the folder, to "
+                f"{real}; copy the file into the folder"
+            )
+        return real
+
+    @cached_property
+    def _base(self) -> str | None:
+        return None if self.path is None else os.path.realpath(self.path)
+
+
+class JsonlFileStore(_PathStore):
+    """The lines of an indexed `.jsonl` file, by number: `"7"` and `"7.json"` are sample 7.
+
+    The content is the line as bytes; a `DecodeFileStore` around makes it a value, of `"7.json"`.
+
+    Raise `DatasetNotFoundError`, `NotPreparedError` without an index, and `ShardError` for one that
+    does not fit; a sample that is not there is a `DataError`.
+
+    >>> import tempfile
+    >>> from energize.preparation.jsonl import prepare_jsonl
+    >>> path = Path(tempfile.mkdtemp(), "texts.jsonl")
+    >>> _ = path.write_text('{"text": "a"}' + chr(10) + '{"text": "b"}')
+    >>> _ = prepare_jsonl(path)
+    >>> JsonlFileStore(path).get("1")
+    b'{"text": "b"}'
+    """
+
+    path: Path
+
+    @own_errors
+    def __init__(self, jsonl_path: StorePath) -> None:
+        self.path = local_path(jsonl_path)
+        if not self.path.is_file():
+            raise DatasetNotFoundError(f"{self.path} does not exist, or is no file")
+        self._file = IndexedJsonl(str(self.path))
+        self._count = self._file.count()
+        if not self._count:
+            raise EmptyDatasetError(f"{self.path} has no samples")
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, key: str) -> tuple[bytes, SourceInfo]:
+        digits = key.removesuffix(".json")
+        # Only the number as the key of a sample has it: isdigit alone takes "٣" and "007" too.
+        known = digits.isascii() and digits.isdigit() and len(digits) < 20
+        if not known or int(digits) >= self._count or str(int(digits)) != digits:
+            raise DataError(
+                f"{self.path} has no sample {key!r}: its keys are '0' to '{self._count - 1}', "
+                "each also with '.json'"
+            )
+        source = self._source(int(digits), self.path.name, f"{digits}.json")
+        with os_errors_as(ShardError, self.path):
+            return self._file.lines([int(digits)])[0], source
+
+
+def local_path(path: StorePath) -> Path:
+    """Return a path of this machine; raise `ConfigError` for a place that is not mounted here."""
+    text = os.fspath(path)
+    if "://" in text and not text.startswith("file://"):
+        raise ConfigError(
+            f"{text}: stores read files of local and mounted file systems only; copy the folder, "
+            "or mount the bucket, and give that path"
+        )
+    return Path(check_path(text.removeprefix("file://")))
+
+
+def open_store(ref: StorePath, base: StorePath = ".") -> FileStore[Any]:
+    """Return the store that `ref` means, as `aux` in a metadataset names it.
+
+    A path, relative to the folder `base`, is that of a prepared folder or of an indexed `.jsonl`
+    file; after `filesystem://`, of a plain folder. Nothing is read before a file is asked for.
+
+    Raise `ConfigError` for a reference of another kind, `DatasetNotFoundError` and
+    `NotPreparedError` for what cannot be opened.
+
+    >>> import tempfile
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> _ = (folder / "a.txt").write_text("hello")
+    >>> open_store("filesystem://.", folder).get("a.txt")
+    b'hello'
+    """
+    text = os.fspath(ref)
+    scheme, separator, rest = text.partition("://")
+    if separator and scheme == _FOLDER:
+        return SystemFileStore(local_path(base) / local_path(rest))
+    path = local_path(base) / local_path(text.removeprefix(f"{_FOLDER}+"))
+    if path.suffix == ".jsonl":
+        return JsonlFileStore(path)
+    if path.suffix in (".yaml", ".yml"):
+        raise ConfigError(
+            f"{text}: aux names one folder or .jsonl file each, not a metadataset; name the "
+            "folders that it is made of"
+        )
+    if not is_prepared(path) and (path / META_FOLDER / SQLITE_NAME).is_file():
+        return SystemFileStore(path)  # a plain folder whose media metadata was collected
+    return WebdatasetFileStore(path)
