@@ -1,0 +1,55 @@
+"""What every mix gives is what it gave when it was recorded, see `record.py`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.golden.record import GOLDEN, entry, recording
+
+RECORDED = json.loads(GOLDEN.read_text())
+
+
+@pytest.fixture(scope="module")
+def asked():
+    with recording() as found:
+        yield found
+
+
+def differences(asked: dict[str, Callable], loaded: bool) -> Iterator[str]:
+    """A line for each mix that is another one, with the first field that differs."""
+    for name in sorted(RECORDED.keys() ^ asked.keys()):
+        if name.startswith(("loader: ", "run: ")) == loaded:
+            yield (
+                f"{name}: recorded, and not there" if name in RECORDED else f"{name}: not recorded"
+            )
+    for name in (each for each in asked if each in RECORDED):
+        if name.startswith(("loader: ", "run: ")) != loaded:
+            continue
+        try:
+            found = entry(asked[name]())
+        except Exception as error:
+            yield f"{name}: {type(error).__name__}: {str(error)[:300]}"
+            continue
+        was = RECORDED[name]
+        for field in was | found:
+            if was.get(field) != found.get(field):
+                (_, before), (_, now) = was.get(field, ["", "-"]), found.get(field, ["", "-"])
+                yield f"{name}: {field}\n    was {before}\n    is  {now}"
+                break
+
+
+def check(asked, loaded: bool) -> None:
+    found = list(differences(asked, loaded))
+    show = "all of one: python -m tests.golden.record --show NAME, here and where it was recorded"
+    assert not found, "\n".join([f"{len(found)} mixes differ ({show}):", *found])
+
+
+def test_orders_and_items(asked):
+    check(asked, loaded=False)
+
+
+def test_what_loaders_deliver(asked):
+    check(asked, loaded=True)
