@@ -39,6 +39,11 @@ def told(ask: Any, *arguments: Any) -> Any:
         return type(error).__name__
 
 
+def lanes_of(dataset: Any, count: int) -> dict[str, int]:
+    """So many lanes, for a stream; what is indexed has none."""
+    return {} if dataset.indexed else {"lanes": count}
+
+
 def epoch(dataset: Any) -> int | None:
     """Items of an epoch; None where it has no end, or none that is known."""
     return dataset.size if dataset.sized and dataset.size != INFINITE else None

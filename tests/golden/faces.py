@@ -18,6 +18,7 @@ from energize.compat import easydel, squirrel, streaming
 from energize.compat.torch_data import as_torch_dataset
 from energize.packing import attention_cost, balanced, best_fit, first_fit
 from energize.preview import plan
+from tests.golden.adapter import lanes_of
 from tests.golden.mixes import LINE, METHODS, MIXES, SCHEMES, STEP, WAVE
 from tests.golden.stored import METADATASETS, SPLITS, Keys, file_of
 
@@ -123,8 +124,8 @@ def under_torch(root: Path) -> dict[str, Any]:
     found = {}
     for name in ("tower", "batch of filter", "blend, even, all_exhausted"):
         dataset = MIXES[name]()
-        lanes = None if dataset.indexed else 4
-        given = as_torch_dataset(dataset, worker_config=ez.WorkerConfig(1, 2), lanes=lanes)
+        config = ez.WorkerConfig(1, 2)
+        given = as_torch_dataset(dataset, worker_config=config, **lanes_of(dataset, 4))
         loader = DataLoader(given, batch_size=None, collate_fn=lambda item: item)
         found[name] = [list(islice(loader, 9)), list(islice(loader, 9))]
     return found

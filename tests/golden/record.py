@@ -114,7 +114,7 @@ def of_mix(make: Callable[[], Any], far: tuple[int, ...]) -> dict[str, Any]:
 def delivered(make: Callable[[], Any]) -> dict[str, Any]:
     """What loaders deliver: on 1 rank and on 3, and on others from there on."""
     dataset = make()
-    two, three = ({}, {}) if dataset.indexed else ({"lanes": 2}, {"lanes": 3})
+    two, three = adapter.lanes_of(dataset, 2), adapter.lanes_of(dataset, 3)
     one, many = Run(dataset, **two), Run(dataset, 3, **three)
     found = {"1 rank": one.steps(7), "3 ranks": many.steps(4)}
     states = one.state(), many.state()

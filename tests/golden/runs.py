@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import energize as ez
-from tests.golden.adapter import Run
+from tests.golden.adapter import Run, lanes_of
 from tests.golden.mixes import (
     Batch,
     Blend,
@@ -234,7 +234,7 @@ def workers(root: Path) -> Any:
     }
     found = {}
     for name, each in mixes.items():
-        given = {} if each.indexed else {"lanes": 4}
+        given = lanes_of(each, 4)
         busy = Run(each, workers=2, **given)
         rows, state = busy.steps(6), busy.state()
         found[name] = [rows, busy.steps(3), Run(each, 2, state=state, **given).steps(3)]
