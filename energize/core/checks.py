@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import math
 import operator
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from decimal import Decimal
 from fractions import Fraction
 from numbers import Real
-from typing import cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
+from pydantic import ValidationError, validate_call
 
 from energize.core.limits import limit, over_limit
 from energize.errors import ConfigError, EmptyDatasetError, nearest
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 def whole_number(value: object, least: int | None = None) -> int | None:
@@ -102,6 +106,39 @@ def check_names(given: Iterable[str], options: Iterable[str], *makers: type) -> 
                 f"there is no parameter {name!r}{nearest(name, known) or '.'} Known: "
                 f"{', '.join(known)}"
             )
+
+
+def checked_arguments(function: F) -> F:
+    """Check the arguments of a function, or of `__init__`, by its annotations, as pydantic does.
+
+    Raises `ConfigError` for the first wrong one: whose parameter it is, what was expected and what
+    was given.
+
+    >>> @checked_arguments
+    ... def half(number: float) -> float:
+    ...     return number / 2
+    >>> half(None)
+    Traceback (most recent call last):
+        ...
+    energize.errors.ConfigError: half: number: Input should be a valid number; got None
+    """
+    checked, signature = validate_call(function), inspect.signature(function)
+    owner = function.__qualname__.removesuffix(".__init__")
+
+    @functools.wraps(function)
+    def called(*arguments: Any, **named: Any) -> Any:
+        try:
+            return checked(*arguments, **named)
+        except ValidationError as error:
+            first = error.errors()[0]
+            name, *inside = first["loc"]
+            if isinstance(name, int):
+                name = list(signature.parameters)[name]
+            where = ".".join(map(str, (name, *inside)))
+            given = repr(first["input"])[:80]
+            raise ConfigError(f"{owner}: {where}: {first['msg']}; got {given}") from None
+
+    return cast("F", called)
 
 
 @contextmanager
