@@ -1,12 +1,13 @@
-"""Records (dataclasses, named tuples, dicts) as fields by name, and back."""
+"""Sample types, the names that data folders know them by, and records as fields by name."""
 
 from __future__ import annotations
 
 import copy
 import dataclasses
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from itertools import chain
 from types import MappingProxyType
 from typing import Any, Self, TypeVar, cast
 
@@ -17,28 +18,33 @@ from energize.errors import ConfigError, DatasetError, UntrustedCodeError, neare
 T = TypeVar("T")
 
 
+MAKE_ALIKE = "make them alike in encode_sample, or join them in a function of your own"
+
+# Records: dataclasses, named tuples and dicts, as fields by name.
+
+
 def is_record(value: object) -> bool:
-    """Whether `value` has fields by name: a dataclass instance, a named tuple or a dict."""
+    """Return whether `value` has fields by name: a dataclass instance, a named tuple or a dict."""
     return not isinstance(value, type) and is_record_type(type(value))
 
 
 def is_record_type(kind: type[Any]) -> bool:
-    """Whether the instances of `kind` are records."""
+    """Return whether the instances of `kind` are records."""
     named_tuple = issubclass(kind, tuple) and hasattr(kind, "_fields")
     return issubclass(kind, dict) or named_tuple or dataclasses.is_dataclass(kind)
 
 
 def fields_of(record: Any) -> dict[str, Any]:
-    """The fields of a record in their order; for a dict, a shallow copy of it."""
+    """Return the fields of a record in their order; of a dict, a shallow copy."""
     if isinstance(record, dict):
         return dict(record)
     if isinstance(record, tuple):
         return dict(zip(record._fields, record, strict=True))  # type: ignore[attr-defined]
-    return {field.name: getattr(record, field.name) for field in dataclasses.fields(record)}
+    return {each.name: getattr(record, each.name) for each in fields(record)}
 
 
 def rebuilt(like: T, values: dict[str, Any]) -> T:
-    """A record of the type of `like`, with `values` for all its fields.
+    """Return a record of the type of `like`, with `values` for all its fields.
 
     `__init__` and `__post_init__` do not run again: what they check of one sample need not hold for
     a batch.
@@ -56,28 +62,28 @@ def rebuilt(like: T, values: dict[str, Any]) -> T:
 
 
 def type_fields(kind: type[Any]) -> tuple[str, ...]:
-    """The fields that a dataclass or a named tuple is made from, in their order."""
+    """Return the fields that a dataclass or a named tuple is made from, in their order."""
     if issubclass(kind, tuple):
         return tuple(kind._fields)  # type: ignore[attr-defined]
-    return tuple(field.name for field in dataclasses.fields(kind) if field.init)
+    return tuple(each.name for each in fields(kind) if each.init)
 
 
 def required_fields(kind: type[Any]) -> tuple[str, ...]:
-    """Those of `type_fields` that have no default."""
+    """Return those of `type_fields` that have no default."""
     if issubclass(kind, tuple):
-        defaults = kind._field_defaults  # type: ignore[attr-defined]
-        return tuple(name for name in type_fields(kind) if name not in defaults)
-    return tuple(
-        field.name
-        for field in dataclasses.fields(kind)
-        if field.init
-        and field.default is dataclasses.MISSING
-        and field.default_factory is dataclasses.MISSING
-    )
+        optional = set(kind._field_defaults)  # type: ignore[attr-defined]
+    else:
+        missing = dataclasses.MISSING
+        optional = {
+            each.name
+            for each in fields(kind)
+            if each.default is not missing or each.default_factory is not missing
+        }
+    return tuple(name for name in type_fields(kind) if name not in optional)
 
 
 def build(kind: type[T], values: Mapping[str, Any], what: str) -> T:
-    """A record of type `kind` from those of `values` that it has fields for; a dict takes all.
+    """Return a record of type `kind` of those of `values` that it has fields for; a dict has all.
 
     Raises `ConfigError` naming `what` the values are and the fields that they lack.
     """
@@ -86,24 +92,39 @@ def build(kind: type[T], values: Mapping[str, Any], what: str) -> T:
     missing = [name for name in required_fields(kind) if name not in values]
     if missing:
         raise ConfigError(
-            f"{kind.__name__} needs the fields {_listed(missing)}, which {what} lacks; it has "
-            f"{_listed(values)}. Give them a default, or fill them in the hook before"
+            f"{kind.__name__} needs the fields {_quoted(missing)}, which {what} lacks; it has "
+            f"{_quoted(values)}. Give them a default, or fill them in the hook before"
         )
     return kind(**{name: values[name] for name in type_fields(kind) if name in values})
 
 
+def columns_of(
+    rows: Sequence[dict[str, Any]], what: str, optional: Collection[str] = ()
+) -> dict[str, list[Any]]:
+    """Return for each name the values of all rows; None for those of `optional` that some lack.
+
+    Raises `ConfigError` naming `what` they are where only some have another name.
+    """
+    names = dict.fromkeys(chain.from_iterable(rows))
+    odd = [name for name in names if name not in optional and any(name not in r for r in rows)]
+    if odd:
+        shown = ", ".join(sorted(map(repr, odd)))
+        raise ConfigError(f"{what}: only some have the keys {shown}; {MAKE_ALIKE}")
+    return {name: [row.get(name) for row in rows] for name in names}
+
+
 def map_leaves(value: Any, fn: Callable[[Any], Any]) -> Any:
-    """`fn` of everything that is no record, list or tuple, at any depth, in a copy of `value`."""
+    """Return a copy of `value` with `fn` of all, at any depth, that is no record, list or tuple."""
     if is_record(value):
-        fields = fields_of(value).items()
-        return rebuilt(value, {name: map_leaves(each, fn) for name, each in fields})
+        mapped = {name: map_leaves(each, fn) for name, each in fields_of(value).items()}
+        return rebuilt(value, mapped)
     if isinstance(value, list | tuple):
         return type(value)(map_leaves(each, fn) for each in value)
     return fn(value)
 
 
-def _listed(names: Any) -> str:
-    return ", ".join(repr(name) for name in names) or "none"
+def _quoted(names: Iterable[str]) -> str:
+    return ", ".join(map(repr, names)) or "none"
 
 
 # Where a sample was read from.
@@ -127,7 +148,7 @@ class SourceInfo:
 
 
 def pin_memory(value: T) -> T:
-    """A copy of `value` with all tensors in page-locked memory; `value` itself without a GPU.
+    """Return a copy of `value` with all tensors in page-locked memory; itself without a GPU.
 
     Tensors are found at any depth in dataclasses, named tuples, dicts, lists and tuples. Another
     object is asked to pin itself when it has a `pin_memory` method, and else passed on as it is.
@@ -181,7 +202,7 @@ class Sample(Markable):
 
     @classmethod
     def derive_from(cls, base_sample: Sample | Mapping[str, Any], **values: Any) -> Self:
-        """A sample of this type with the metadata of `base_sample` and `values` as its fields.
+        """Return a sample of this type with the metadata of `base_sample` and the fields `values`.
 
         `base_sample` is a sample, or a crude one: a dict with the metadata under the same names.
         """
@@ -189,7 +210,7 @@ class Sample(Markable):
 
     @classmethod
     def extend(cls, src: Sample, **values: Any) -> Self:
-        """A sample of this type with all fields of `src`, and `values` added or put in their place.
+        """Return a sample of this type with all fields of `src`, and `values` added or put in.
 
         Raises `ConfigError` when this type is not that of `src` or a subclass of it.
         """
@@ -203,7 +224,7 @@ class Sample(Markable):
 
     @classmethod
     def from_joined(cls, *args: Any, **kwargs: Any) -> Self:
-        """A sample of this type from those that a join puts together.
+        """Return a sample of this type from those that a join puts together.
 
         The first one is the primary: it gives key, restore key, subflavors and weight. Its fields
         come first; of fields with one name the value of the last sample is taken. Sources of all
@@ -234,14 +255,14 @@ text='a cat', lang='en')
         unknown = [name for name in joined if name not in type_fields(cls)]
         if unknown:
             raise ConfigError(
-                f"{cls.__name__} has no field {', '.join(map(repr, unknown))}, which the joined "
-                f"samples have; add it, or override from_joined in {cls.__name__} to choose"
+                f"{cls.__name__} has no field {_quoted(unknown)}, which the joined samples have; "
+                f"add it, or override from_joined in {cls.__name__} to choose"
             )
-        metadata = _metadata(present[0])
-        sources = [_metadata(each).get("__sources__") for each in present]
-        if any(each is not None for each in sources):
-            metadata["__sources__"] = tuple(info for each in sources for info in each or ())
-        return build(cls, metadata | joined, "the join")
+        metadata = [_metadata(each) for each in present]
+        sources = [each["__sources__"] for each in metadata if each.get("__sources__") is not None]
+        if sources:
+            metadata[0]["__sources__"] = tuple(chain.from_iterable(sources))
+        return build(cls, metadata[0] | joined, "the join")
 
     def pin_memory(self) -> Self:
         """A copy with all tensors in page-locked memory; the sample itself without a GPU."""
@@ -256,10 +277,8 @@ def _metadata(sample: Any) -> dict[str, Any]:
     """The metadata of a sample, crude or not; `ConfigError` for what is none."""
     if isinstance(sample, Mapping):
         if "__key__" not in sample:
-            raise ConfigError(
-                f"a crude sample is a dict with a '__key__'; got one with the keys "
-                f"{', '.join(map(repr, list(sample)[:20])) or '(none)'}"
-            )
+            keys = _quoted(list(sample)[:20])
+            raise ConfigError(f"a crude sample is a dict with a '__key__'; got one with {keys}")
         return {name: sample[name] for name in METADATA if name in sample}
     if not hasattr(sample, "__key__"):
         raise ConfigError(f"expected a sample to take metadata from, got a {type(sample).__name__}")
@@ -273,11 +292,8 @@ def _own_fields(sample: Any) -> dict[str, Any]:
             f"a join puts samples together (dataclasses or dicts), got a {type(sample).__name__}"
         )
     values = dict(sample) if isinstance(sample, Mapping) else fields_of(sample)
-    return {
-        name: value
-        for name, value in values.items()
-        if not (name.startswith("__") or name in METADATA)
-    }
+    own = (name for name in values if not name.startswith("__") and name not in METADATA)
+    return {name: values[name] for name in own}
 
 
 # Samples without a type.
@@ -440,38 +456,24 @@ SampleType = type[Sample] | type[CrudeSample]
 
 SAMPLE_TYPES: Mapping[str, SampleType] = MappingProxyType(
     {
-        kind.__name__: kind
-        for kind in (
-            TextSample,
-            ImageSample,
-            CaptioningSample,
-            ImageClassificationSample,
-            VQASample,
-            MultiChoiceVQASample,
-            OCRSample,
-            VQAOCRSample,
-            VidQASample,
-            InterleavedSample,
-            SimilarityInterleavedSample,
-            CrudeSample,
-        )
+        name: kind
+        for name, kind in globals().items()
+        if isinstance(kind, type) and issubclass(kind, Sample | CrudeSample) and kind is not Sample
     }
     | {"CrudeWebdataset": CrudeSample}
 )
 """The sample types that come with energize; "CrudeWebdataset" is what prepared folders write."""
 
-_OWN_MODULES = ("energize", "megatron.energon")
-
 
 def is_own_module(module: str) -> bool:
-    """Whether a name means the types that come with energize: those of its modules, and of
+    """Return whether a name means the types that come with energize: those of its modules, and of
     Megatron-Energon's.
     """
-    return any(module == own or module.startswith(f"{own}.") for own in _OWN_MODULES)
+    return f"{module}.".startswith(("energize.", "megatron.energon."))
 
 
 def sample_type_named(module: str, name: str) -> SampleType:
-    """The sample type that dataset.yaml means by `__module__: module` and `__class__: name`.
+    """Return the sample type that dataset.yaml means by `__module__: module`, `__class__: name`.
 
     Modules of energize and of Megatron-Energon mean the types here. A type of another module is
     found only when the program has imported that module itself: nothing is imported because a data
@@ -485,28 +487,22 @@ def sample_type_named(module: str, name: str) -> SampleType:
     """
     if is_own_module(module):
         if name not in SAMPLE_TYPES:
-            known = ", ".join(SAMPLE_TYPES)
             raise DatasetError(
-                f"sample type {name!r} of {module!r} is not known; known are {known}"
-                f"{nearest(name, list(SAMPLE_TYPES))}"
+                f"sample type {name!r} of {module!r} is not known; known are "
+                f"{', '.join(SAMPLE_TYPES)}{nearest(name, list(SAMPLE_TYPES))}"
             )
         return SAMPLE_TYPES[name]
-    return _imported(module, name)
-
-
-def _imported(module: str, name: str) -> SampleType:
+    named = f"the dataset names the sample type {name!r} of the module {module!r}, which"
     if module not in sys.modules:
         raise UntrustedCodeError(
-            f"the dataset names the sample type {name!r} of the module {module!r}, which this "
-            f"program has not imported. Nothing is imported because a data folder asks for it: if "
-            f"you trust that module, write `import {module}` in your program before opening the "
-            "dataset"
+            f"{named} this program has not imported. Nothing is imported because a data folder "
+            f"asks for it: if you trust that module, write `import {module}` in your program "
+            "before opening the dataset"
         )
     kind = vars(sys.modules[module]).get(name)
     if not isinstance(kind, type) or not issubclass(kind, Sample | CrudeSample):
         found = "has no such name" if kind is None else f"has a {type(kind).__name__} of that name"
         raise DatasetError(
-            f"the dataset names the sample type {name!r} of the module {module!r}, which {found}; "
-            "a sample type is a dataclass that extends energize.Sample"
+            f"{named} {found}; a sample type is a dataclass that extends energize.Sample"
         )
     return kind

@@ -9,7 +9,7 @@ from typing import Any
 
 from energize.core.checks import real_number
 from energize.errors import ConfigError
-from energize.packing.lengths import named, said_of
+from energize.packing.packer import named, said_of
 
 _OWNER = "ItemCost"
 

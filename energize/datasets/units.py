@@ -29,7 +29,7 @@ from energize.datasets.order import ConcatDataset, RepeatDataset, ShuffleDataset
 from energize.errors import ConfigError, NotIndexedError, SkipSample, StateError
 from energize.order.cost import CostLine, Cycle, LaterLine, Line, MovedLine
 from energize.order.timeline import WeightedScheme, make_scheme
-from energize.packing.lengths import named
+from energize.packing.packer import named
 
 Unit: TypeAlias = ColumnCost | ItemCost
 """What items cost, known from the index or when they have been read."""

@@ -14,9 +14,8 @@ one sample of several. Both go into a `PackingDataset`, or into the hooks of a t
             return concat_pack(samples, ["tokens", "labels"], flatten=["images"])
 """
 
-from energize.packing.balancing import attention_cost, balanced
 from energize.packing.concat import concat_pack
-from energize.packing.fitting import best_fit, first_fit
+from energize.packing.methods import attention_cost, balanced, best_fit, first_fit
 from energize.packing.packer import Packer
 
 __all__ = ["Packer", "attention_cost", "balanced", "best_fit", "concat_pack", "first_fit"]

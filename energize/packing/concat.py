@@ -8,8 +8,9 @@ from typing import Any, TypeVar, overload
 
 from energize.core.lazy import torch
 from energize.core.loss_weights import OWN, WEIGHT, WEIGHTS, joined_weights
-from energize.core.samples import build, fields_of, is_record
+from energize.core.samples import build, columns_of, fields_of, is_record
 from energize.errors import ConfigError, nearest
+from energize.packing.packer import named
 
 T = TypeVar("T")
 
@@ -32,7 +33,7 @@ def concat_pack(
     flatten: Sequence[str] = (),
     into: type[Any] = dict,
 ) -> Any:
-    """One pack of samples with fields (dataclasses, named tuples or dicts).
+    """Return one pack of samples with fields (dataclasses, named tuples or dicts).
 
     `fields` are the tensors, arrays or lists of numbers with an entry for each token, as ids and
     labels: they are joined along their first dimension. `flatten` are lists, as of images, that are
@@ -67,27 +68,23 @@ def concat_pack(
         )
     if not samples:
         raise ConfigError("concat_pack: there are no samples; leave empty packs out")
-    rows = [_checked_row(sample, i, fields, flatten) for i, sample in enumerate(samples)]
-    for row in rows if any(OWN in each for each in rows) else ():
-        row.setdefault(OWN, None)
-    _check_alike(rows)
-    tensors = {name: _tensors(rows, name) for name in fields}
+    columns = _columns(samples, fields, flatten)
+    names = [named(sample, f"sample {i} of the pack") for i, sample in enumerate(samples)]
+    tensors = {name: _tensors(name, columns[name], names) for name in fields}
     lengths = [len(each) for each in tensors[fields[0]]]
     for name, column in tensors.items():
-        for row, each, length in zip(rows, column, lengths, strict=True):
+        for called, each, length in zip(names, column, lengths, strict=True):
             if len(each) != length:
                 raise ConfigError(
-                    f"concat_pack: {_named(row)} has {len(each)} entries in {name!r} and {length} "
-                    f"in {fields[0]!r}; fields that are joined have one for each token"
+                    f"concat_pack: {called} has {len(each)} entries in {name!r} and {length} in "
+                    f"{fields[0]!r}; fields that are joined have one for each token"
                 )
-    ends = list(accumulate(lengths, initial=0))
     pack: dict[str, Any] = {
-        "cu_seqlens": torch.tensor(ends, dtype=torch.int32),
+        "cu_seqlens": torch.tensor(list(accumulate(lengths, initial=0)), dtype=torch.int32),
         "max_seqlen": max(lengths),
         "position_ids": torch.cat([torch.arange(length) for length in lengths]),
     }
-    for name in dict.fromkeys(chain.from_iterable(rows)):
-        values = [row.get(name) for row in rows]
+    for name, values in columns.items():
         if name in tensors:
             pack[name] = torch.cat(tensors[name])
         elif name in flatten:
@@ -100,60 +97,53 @@ def concat_pack(
     return build(into, pack, "a pack")
 
 
-def _checked_row(
-    sample: Any, number: int, fields: Sequence[str], flatten: Sequence[str]
-) -> dict[str, Any]:
-    """The fields of a sample by name; None for those of `flatten` that it does not have."""
-    if not is_record(sample):
-        raise ConfigError(
-            "concat_pack: samples have fields (dataclasses, named tuples or dicts); sample "
-            f"{number} of the pack is a {type(sample).__name__}"
-        )
-    row = dict.fromkeys(flatten) | fields_of(sample)
-    row = {name: value for name, value in row.items() if name not in (WEIGHT, WEIGHTS)}
-    for name in fields:
-        if name not in row or row[name] is None:
+def _columns(
+    samples: Sequence[Any], fields: Sequence[str], flatten: Sequence[str]
+) -> dict[str, list[Any]]:
+    """The fields of all samples but their weights; None where one has nothing to flatten."""
+    rows = []
+    for number, sample in enumerate(samples):
+        called = named(sample, f"sample {number} of the pack")
+        if not is_record(sample):
             raise ConfigError(
-                f"concat_pack: {_named(row)} has no {name!r}; it has "
-                f"{', '.join(map(repr, row))}{nearest(name, list(row))}"
+                "concat_pack: samples have fields (dataclasses, named tuples or dicts); "
+                f"{called} is a {type(sample).__name__}"
             )
-    for name in MADE:
-        if name in row and not (name == "position_ids" and name in fields):
-            raise ConfigError(
-                f"concat_pack: {_named(row)} has a field {name!r}, which packs get from their "
-                "lengths; give it another name"
-                + (", or list it in fields" if name == "position_ids" else "")
-            )
-    return row
+        row = {n: each for n, each in fields_of(sample).items() if n not in (WEIGHT, WEIGHTS)}
+        for name in fields:
+            if row.get(name) is None:
+                raise ConfigError(
+                    f"concat_pack: {called} has no {name!r}; it has "
+                    f"{', '.join(map(repr, row))}{nearest(name, list(row))}"
+                )
+        for name in MADE:
+            if name in row and not (name == "position_ids" and name in fields):
+                raise ConfigError(
+                    f"concat_pack: {called} has a field {name!r}, which packs get from their "
+                    "lengths; give it another name"
+                    + (", or list it in fields" if name == "position_ids" else "")
+                )
+        rows.append(dict.fromkeys(flatten) | row)
+    said = "concat_pack: samples differ (list in flatten what some have none of, as images)"
+    return columns_of(rows, said, [OWN])
 
 
-def _check_alike(rows: Sequence[dict[str, Any]]) -> None:
-    for row in rows:
-        if odd := row.keys() ^ rows[0].keys():
-            raise ConfigError(
-                f"concat_pack: {_named(rows[0])} and {_named(row)} have different fields: only one "
-                f"has {', '.join(map(repr, sorted(odd)))}. Make them alike in the hook before, or "
-                "list in flatten what some samples have none of, as images"
-            )
-
-
-def _tensors(rows: Sequence[dict[str, Any]], name: str) -> list[torch.Tensor]:
+def _tensors(name: str, values: Sequence[Any], names: Sequence[str]) -> list[torch.Tensor]:
     """A field of all samples, as tensors that can be joined."""
     tensors: list[torch.Tensor] = []
-    for row in rows:
+    for called, value in zip(names, values, strict=True):
         try:
-            tensor = torch.as_tensor(row[name])
+            tensor = torch.as_tensor(value)
         except (TypeError, ValueError, RuntimeError) as error:
             raise ConfigError(
-                f"concat_pack: {name!r} of {_named(row)} is no tensor, array or list of numbers: "
-                f"{error}"
+                f"concat_pack: {name!r} of {called} is no tensor, array or list of numbers: {error}"
             ) from error
         tensors.append(tensor)
         kinds = [(each.dtype, each.device, each.shape[1:]) for each in (tensors[0], tensor)]
         if not tensor.ndim or kinds[0] != kinds[1]:
             raise ConfigError(
-                f"concat_pack: {name!r} of {_named(row)} has dtype {tensor.dtype} and shape "
-                f"{tuple(tensor.shape)}, that of {_named(rows[0])} {tensors[0].dtype} and "
+                f"concat_pack: {name!r} of {called} has dtype {tensor.dtype} and shape "
+                f"{tuple(tensor.shape)}, that of {names[0]} {tensors[0].dtype} and "
                 f"{tuple(tensors[0].shape)}; they are joined along the first dimension, so all "
                 "else is the same"
             )
@@ -164,10 +154,6 @@ def _listed(value: Any) -> list[Any]:
     if value is None:
         return []
     return list(value) if isinstance(value, list | tuple) else [value]
-
-
-def _named(row: dict[str, Any]) -> str:
-    return f"sample {row['__key__']!r}" if "__key__" in row else "a sample"
 
 
 def _agreed(subflavors: list[dict[str, Any] | None]) -> dict[str, Any] | None:
@@ -186,7 +172,5 @@ _METADATA: dict[str, Callable[[list[Any]], Any]] = {
     "__key__": lambda keys: ",".join(map(str, keys)),
     "__restore_key__": lambda keys: (),
     "__subflavors__": _agreed,
-    "__sources__": lambda sources: (
-        tuple(chain.from_iterable(each or () for each in sources)) or None
-    ),
+    "__sources__": lambda sources: tuple(chain.from_iterable(s or () for s in sources)) or None,
 }

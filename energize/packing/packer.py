@@ -5,17 +5,22 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal, TypeAlias, TypeVar
 
 import numpy as np
 
-from energize.core.arrays import Int64Array
 from energize.core.checks import real_number, whole_number
+from energize.core.samples import fields_of, is_record
 from energize.errors import ConfigError, SampleError, nearest
-from energize.packing.balancing import balanced
-from energize.packing.fitting import best_fit, first_fit
-from energize.packing.lengths import named, said_of
-from energize.packing.sizes import MOST, Capacity, checked_capacity
+from energize.packing.methods import (
+    MOST,
+    Capacity,
+    balanced,
+    best_fit,
+    checked_capacity,
+    first_fit,
+)
 
 T = TypeVar("T")
 
@@ -65,11 +70,10 @@ class Packer:
         for name in ("length", "capacity"):  # lists would not be frozen
             if isinstance(getattr(self, name), list):
                 object.__setattr__(self, name, tuple(getattr(self, name)))
-        capacities = checked_capacity(self.capacity, "Packer")
-        if len(self._lengths) != len(capacities):
+        if len(self._lengths) != len(self._capacities):
             raise ConfigError(
-                f"Packer: {len(self._lengths)} lengths and {len(capacities)} capacities; give one "
-                "length for each capacity"
+                f"Packer: {len(self._lengths)} lengths and {len(self._capacities)} capacities; "
+                "give one length for each capacity"
             )
         for length in self._lengths:
             if not callable(length) and not isinstance(length, str):
@@ -87,47 +91,43 @@ class Packer:
         if self.cost is not None and (self.method != "balanced" or not callable(self.cost)):
             raise ConfigError("Packer: cost is a function of a sample, for method='balanced' only")
 
+    @cached_property
+    def _lengths(self) -> tuple[Length, ...]:
+        return self.length if isinstance(self.length, tuple) else (self.length,)
+
+    @cached_property
+    def _capacities(self) -> tuple[int, ...]:
+        return checked_capacity(self.capacity, "Packer")
+
     def __call__(self, samples: Sequence[T]) -> list[list[T]]:
-        capacities = checked_capacity(self.capacity, "Packer")
-        shape = len(samples), len(capacities)
+        capacities = self._capacities
         given = [
             [_length(sample, i, each) for each in self._lengths] for i, sample in enumerate(samples)
         ]
-        lengths = np.array(given, dtype=np.int64).reshape(shape)
-        fitting = np.flatnonzero((lengths <= capacities).all(axis=1))
-        if len(fitting) < len(samples):
-            self._too_long(samples, lengths)
-        chosen = [samples[i] for i in fitting.tolist()]
-        packs = self._packed(chosen, lengths[fitting], capacities)
+        lengths = np.array(given, dtype=np.int64).reshape(len(samples), len(capacities))
+        fits = (lengths <= capacities).all(axis=1)
+        if not fits.all():
+            long = int((~fits).argmax())
+            held = [
+                each[0] if len(each) == 1 else tuple(each) for each in (given[long], capacities)
+            ]
+            self._leave_out(samples, long, int((~fits).sum()), *held)
+        chosen = [samples[i] for i in np.flatnonzero(fits).tolist()]
+        if self.method == "balanced":
+            asked = self.cost
+            costs = asked and np.array([_cost(each, i, asked) for i, each in enumerate(chosen)])
+            packs = balanced(lengths[fits], capacities, costs=costs)
+        else:
+            fit = first_fit if self.method == "first_fit" else best_fit
+            packs = fit(lengths[fits], capacities)
         return [[chosen[i] for i in pack] for pack in packs]
 
-    @property
-    def _lengths(self) -> tuple[Length, ...]:
-        if isinstance(self.length, str) or callable(self.length):
-            return (self.length,)
-        return tuple(self.length) if isinstance(self.length, Sequence) else (self.length,)
-
-    def _packed(
-        self, samples: Sequence[Any], lengths: Int64Array, capacities: tuple[int, ...]
-    ) -> list[list[int]]:
-        if self.method == "first_fit":
-            return first_fit(lengths, capacities)
-        if self.method == "best_fit":
-            return best_fit(lengths, capacities)
-        costs = None
-        if self.cost is not None:
-            costs = np.array([_cost(sample, i, self.cost) for i, sample in enumerate(samples)])
-        return balanced(lengths, capacities, costs=costs)
-
-    def _too_long(self, samples: Sequence[Any], lengths: Int64Array) -> None:
-        """The error about samples that no pack can hold, or the first warning."""
-        capacities = checked_capacity(self.capacity, "Packer")
-        long = np.flatnonzero((lengths > capacities).any(axis=1))
-        first = int(long[0])
-        shown = [
-            row[0] if len(row) == 1 else tuple(row) for row in (lengths[first].tolist(), capacities)
-        ]
-        what = f"{_named(samples[first], first)} has length {shown[0]}, and a pack holds {shown[1]}"
+    def _leave_out(
+        self, samples: Sequence[Any], first: int, count: int, length: Any, capacity: Any
+    ) -> None:
+        """Raise for samples that no pack can hold, or warn the first time."""
+        sample = named(samples[first], f"sample {first} of the list")
+        what = f"{sample} has length {length}, and a pack holds {capacity}"
         if self.too_long == "error":
             raise SampleError(
                 f"Packer: {what}; cut it in the hook before, raise the capacity, or leave such "
@@ -137,19 +137,20 @@ class Packer:
             object.__setattr__(self, "_warned", True)
             _log.warning(
                 "Packer: %d of %d samples are too long and left out, as others will be: %s",
-                len(long),
+                count,
                 len(samples),
                 what,
             )
 
 
 def _length(sample: Any, number: int, length: Length) -> int:
-    given = said_of(sample, length, _named(sample, number), "Packer")
+    called = named(sample, f"sample {number} of the list")
+    given = said_of(sample, length, called, "Packer")
     found = whole_number(given, 0)
     if found is None:
         raise ConfigError(
-            f"Packer: length {length!r} of {_named(sample, number)} is a whole number, 0 or more; "
-            f"got {str(given)[:80]} ({type(given).__name__})"
+            f"Packer: length {length!r} of {called} is a whole number, 0 or more; got "
+            f"{str(given)[:80]} ({type(given).__name__})"
         )
     return min(found, MOST)
 
@@ -158,9 +159,31 @@ def _cost(sample: Any, number: int, cost: Callable[[Any], float]) -> float:
     given = cost(sample)
     found = real_number(given)
     if found is None:
-        raise ConfigError(f"Packer: cost of {_named(sample, number)} is a number; got {given!r}")
+        called = named(sample, f"sample {number} of the list")
+        raise ConfigError(f"Packer: cost of {called} is a number; got {given!r}")
     return float(found)
 
 
-def _named(sample: Any, number: int) -> str:
-    return named(sample, f"sample {number} of the list")
+def said_of(sample: Any, says: Callable[[Any], Any] | str, called: str, owner: str) -> Any:
+    """Return what `says`, a function of a sample or the name of a field of it, says.
+
+    What has entries is counted, but for what a function gives: a tensor with a single entry could
+    be read as a number, too. Raises `ConfigError`, of `owner` and of the sample as it is `called`,
+    for a field that is not there.
+    """
+    if not isinstance(says, str):
+        return says(sample)
+    fields = fields_of(sample) if is_record(sample) else {}
+    if says not in fields:
+        raise ConfigError(
+            f"{owner}: {called} has no field {says!r}; it has "
+            f"{', '.join(map(repr, fields)) or 'none'}{nearest(says, list(fields))}"
+        )
+    given = fields[says]
+    return len(given) if hasattr(given, "__len__") and getattr(given, "ndim", 1) != 0 else given
+
+
+def named(sample: Any, otherwise: str) -> str:
+    """Return a sample by its key, or else as it is called."""
+    key = fields_of(sample).get("__key__") if is_record(sample) else None
+    return otherwise if key is None else f"sample {key!r}"

@@ -1,8 +1,8 @@
-"""Putting values of one structure together, field by field."""
+"""Putting values of one structure together, field by field: batches of samples, and of batches."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, Literal, Self, TypeVar, cast
@@ -13,10 +13,12 @@ from energize.core.lazy import torch
 from energize.core.loss_weights import OWN, WEIGHT, WEIGHTS, batch_weights, counted, joined_weights
 from energize.core.padding import Markable
 from energize.core.samples import (
+    MAKE_ALIKE,
     METADATA,
     RestoreKey,
     SourceInfo,
     build,
+    columns_of,
     fields_of,
     is_record,
     pin_memory,
@@ -26,8 +28,9 @@ from energize.core.samples import (
 from energize.errors import ConfigError
 from energize.task.fields import declared_types
 
-_WEIGHT = "weight"
-"""A field in which encoders say how much all samples of a batch count."""
+T = TypeVar("T")
+
+_NUMBERS = (int, float, np.integer, np.floating)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +48,7 @@ class Joining:
     from_samples: bool = False
 
     def join(self, values: list[Any], where: str = "") -> Any:
-        """The values as one; `ConfigError` naming the field where they are not alike."""
+        """Return the values as one; raise `ConfigError` naming the field where they differ."""
         if all(isinstance(each, torch.Tensor) for each in values):
             try:
                 return self.tensors(values)
@@ -53,35 +56,29 @@ class Joining:
                 raise ConfigError(f"field {where}: {error}" if where else str(error)) from None
         if self.lists is not None and all(isinstance(each, list) for each in values):
             return self.lists(values)
-        if is_record(values[0]) and all(type(each) is type(values[0]) for each in values):
+        if is_record(values[0]) and len(set(map(type, values))) == 1:
             return self._records(values, where)
-        if any(self._joined(each) for each in values):
+        joined = torch.Tensor if self.lists is None else torch.Tensor | list
+        if any(isinstance(each, joined) or is_record(each) for each in values):
             kinds = ", ".join(sorted({type(each).__name__ for each in values}))
             raise ConfigError(
                 f"{f'field {where}' if where else 'values'} of different types cannot be joined: "
-                f"{kinds}. Make them alike in encode_sample, or join them in a function of your own"
+                f"{kinds}; {MAKE_ALIKE}"
             )
         return values
 
     def columns(self, records: Sequence[Any], where: str = "") -> dict[str, list[Any]]:
-        """For each field but weights its values; `ConfigError` when fields differ."""
+        """Return for each field but weights its values; raise `ConfigError` when fields differ."""
         rows = [fields_of(each) for each in records]
-        for row in rows if not where else ():
+        if where:
+            return columns_of(rows, f"field {where}")
+        for row in rows:
             row.pop(WEIGHT, None)
             row.pop(WEIGHTS, None)
-            if self.lists is None and any(OWN in each for each in rows):
-                row.setdefault(OWN, None)
-        for row in rows:
-            if row.keys() != rows[0].keys():
-                odd = ", ".join(sorted(map(repr, row.keys() ^ rows[0].keys())))
-                raise ConfigError(
-                    f"{f'field {where}' if where else 'records'}: only some have the keys {odd}; "
-                    "make them alike in encode_sample, or join them in a function of your own"
-                )
-        return {name: [row[name] for row in rows] for name in rows[0]}
+        return columns_of(rows, "records", [OWN] if self.lists is None else ())
 
     def column(self, name: str, values: list[Any], where: str = "") -> Any:
-        """The values of one field as one."""
+        """Return the values of one field as one."""
         batched = self.lists is not None and any(isinstance(each, list) for each in values)
         if name not in METADATA or batched:
             return self.join(values, f"{where}.{name}" if where else name)
@@ -89,48 +86,43 @@ class Joining:
             return None
         return values
 
-    def _records(self, records: list[Any], where: str) -> Any:
-        kind = type(records[0])
-        if self.from_samples and hasattr(kind, "from_samples"):
-            return kind.from_samples(records)
-        columns = self.columns(records, where)
-        if not where and self.lists is not None and _has_numbers(columns.get(_WEIGHT, [])):
-            pairs = zip(columns[_WEIGHT], records, strict=True)
-            columns[_WEIGHT] = [_for_each(weight, batch) for weight, batch in pairs]
-        joined = {name: self.column(name, values, where) for name, values in columns.items()}
-        if where:
-            return rebuilt(records[0], joined)
-        weights = self.weights(records)
-        if isinstance(records[0], dict):
-            made = rebuilt(records[0], joined if weights is None else joined | {WEIGHTS: weights})
-            made.pop(WEIGHT, None)
-            return made
-        own = {WEIGHT: None, WEIGHTS: weights}
-        return rebuilt(records[0], {name: (own | joined)[name] for name in fields_of(records[0])})
-
     def weights(self, records: Sequence[Any]) -> torch.Tensor | None:
-        """The weights of the samples, or of those of the batches; None where there are none."""
+        """Return the weights of the samples, or of those of the batches; None without any."""
         return batch_weights(records) if self.lists is None else joined_weights(records)
 
-    def _joined(self, value: Any) -> bool:
-        listed = self.lists is not None and isinstance(value, list)
-        return listed or isinstance(value, torch.Tensor) or is_record(value)
+    def _records(self, records: list[Any], where: str) -> Any:
+        first = records[0]
+        if self.from_samples and hasattr(first, "from_samples"):
+            return type(first).from_samples(records)
+        columns = self.columns(records, where)
+        if not where and self.lists is not None:
+            _spread(columns, records)
+        joined = {name: self.column(name, values, where) for name, values in columns.items()}
+        if where:
+            return rebuilt(first, joined)
+        weights = self.weights(records)
+        if isinstance(first, dict):
+            made = rebuilt(first, joined if weights is None else joined | {WEIGHTS: weights})
+            made.pop(WEIGHT, None)
+            return made
+        joined |= {WEIGHT: None, WEIGHTS: weights}
+        return rebuilt(first, {name: joined[name] for name in fields_of(first)})
 
 
-def _has_numbers(values: list[Any]) -> bool:
-    """Whether some are numbers, and others at most tensors."""
-    kinds = (int, float, np.integer, np.floating, torch.Tensor)
-    known = all(isinstance(each, kinds) for each in values)
-    return known and any(not getattr(each, "ndim", 0) for each in values)
+def _spread(columns: dict[str, list[Any]], batches: Sequence[Any]) -> None:
+    """Numbers `weight`, each of all samples of a batch, become a float32 tensor for each batch."""
+    weights = columns.get("weight", [])
+    if all(isinstance(each, (*_NUMBERS, torch.Tensor)) for each in weights) and any(
+        not getattr(each, "ndim", 0) for each in weights
+    ):
+        columns["weight"] = [
+            torch.as_tensor(weight, dtype=torch.float32).expand(counted(batch))
+            for weight, batch in zip(weights, batches, strict=True)
+        ]
 
 
-def _for_each(weight: Any, batch: Any) -> torch.Tensor:
-    """The weight of a batch for each of its samples: float32."""
-    return torch.as_tensor(weight, dtype=torch.float32).expand(counted(batch))
-
-
-def checked_alike(tensors: Sequence[torch.Tensor], owner: str) -> None:
-    """Raises `ConfigError` unless there are tensors, of one rank, dtype and device."""
+def check_alike(tensors: Sequence[torch.Tensor], owner: str) -> None:
+    """Raise `ConfigError` unless there are tensors, of one rank, dtype and device."""
     if not tensors:
         raise ConfigError(f"{owner}: there are no tensors to join")
     for number, each in enumerate(tensors):
@@ -143,16 +135,14 @@ def checked_alike(tensors: Sequence[torch.Tensor], owner: str) -> None:
     ):
         if len(set(values)) > 1:
             shapes = ", ".join(str(tuple(each.shape)) for each in tensors[:8])
-            kinds = ", ".join(sorted({str(value) for value in values}))
             raise ConfigError(
-                f"{owner}: tensors of different {what} cannot be joined: {kinds}, of shapes "
-                f"{shapes}{', ...' if len(tensors) > 8 else ''}; {remedy}"
+                f"{owner}: tensors of different {what} cannot be joined: "
+                f"{', '.join(sorted(map(str, set(values))))}, of shapes {shapes}"
+                f"{', ...' if len(tensors) > 8 else ''}; {remedy}"
             )
 
 
 # Joining batches into one: tensors along their first dimension, lists end to end.
-
-T = TypeVar("T")
 
 
 def concat_pad(
@@ -161,7 +151,7 @@ def concat_pad(
     pad_value: float = 0,
     side: Literal["left", "right"] = "right",
 ) -> torch.Tensor:
-    """Tensors of one rank joined along dimension 0, every other dimension padded to the largest.
+    """Return tensors of one rank joined along dimension 0, the others padded to the largest.
 
     `pad_value` fills the rest of each padded dimension, after the values or, with `side="left"`,
     before them. Dtype and device are those of the tensors.
@@ -173,7 +163,7 @@ def concat_pad(
     tensor([[-1.,  1.,  1.],
             [ 1.,  1.,  1.]])
     """
-    checked_alike(batch, "concat_pad")
+    check_alike(batch, "concat_pad")
     if batch[0].ndim == 0:
         raise ConfigError(
             "concat_pad: tensors of shape () have no dimension to be joined along; use "
@@ -197,7 +187,7 @@ def concat_pad(
 
 
 def generic_concat(batch: Sequence[Any]) -> Any:
-    """Batches of one structure joined into one, field by field at any depth.
+    """Return batches of one structure joined into one, field by field at any depth.
 
     Tensors are joined by `concat_pad`, lists end to end; records (dataclasses, named tuples, dicts)
     field by field, into a record of the type of the first. A number `weight`, as of all samples of
@@ -214,7 +204,8 @@ def generic_concat(batch: Sequence[Any]) -> Any:
 
 
 def homogeneous_concat_mix(samples: Sequence[T]) -> T:
-    """`generic_concat` of batches that are all of one type: a `batch_mix_fn` for `MixBatchDataset`.
+    """Return `generic_concat` of batches that are all of one type: a function for
+    `MixBatchDataset`.
 
     Raises `ConfigError` naming the types when there are several.
     """
@@ -234,11 +225,11 @@ _CONCATENATION = Joining(tensors=concat_pad, lists=lambda lists: list(chain.from
 
 
 def batch_stack(batch: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Tensors of one shape as one tensor with a new first dimension.
+    """Return tensors of one shape as one tensor with a new first dimension.
 
     Raises `ConfigError` naming the shapes when they differ.
     """
-    checked_alike(batch, "batch_stack")
+    check_alike(batch, "batch_stack")
     shapes = sorted({tuple(each.shape) for each in batch})
     if len(shapes) > 1:
         raise ConfigError(
@@ -249,8 +240,8 @@ def batch_stack(batch: Sequence[torch.Tensor]) -> torch.Tensor:
 
 
 def batch_pad_stack(batch: Sequence[torch.Tensor], *, pad_value: float = 0) -> torch.Tensor:
-    """Tensors of one rank as one tensor with a new first dimension, padded at the end of the
-    others to the largest.
+    """Return tensors of one rank as one with a new first dimension, padded at the end to the
+    largest.
 
     Raises `ConfigError` for an empty list and for different ranks, dtypes or devices.
 
@@ -258,12 +249,12 @@ def batch_pad_stack(batch: Sequence[torch.Tensor], *, pad_value: float = 0) -> t
     tensor([[ 1,  2],
             [ 3, -1]])
     """
-    checked_alike(batch, "batch_pad_stack")
+    check_alike(batch, "batch_pad_stack")
     return concat_pad([each.unsqueeze(0) for each in batch], pad_value=pad_value)
 
 
 def batch_list(batch: Sequence[T]) -> list[T]:
-    """The values as a list."""
+    """Return the values as a list."""
     return list(batch)
 
 
@@ -271,7 +262,7 @@ _BATCHING = Joining(tensors=batch_pad_stack, from_samples=True)
 
 
 def generic_batch(batch: Sequence[Any]) -> Any:
-    """Samples of one structure as one batch of that structure, field by field at any depth.
+    """Return samples of one structure as one batch of that structure, field by field at any depth.
 
     Tensors are padded and stacked by `batch_pad_stack`; records (dataclasses, named tuples, dicts)
     become a record of the same type, whose metadata are lists; a type with a `from_samples` method
@@ -287,21 +278,18 @@ def generic_batch(batch: Sequence[Any]) -> Any:
     return _BATCHING.join(list(batch))
 
 
-def batch_as(samples: Sequence[Any], kind: type[T]) -> T:
-    """Samples as one batch of type `kind`, as its `from_samples` makes it or else `filled_from`."""
-    from_samples = getattr(kind, "from_samples", None)
-    if from_samples is not None:
-        return cast("T", from_samples(samples))
-    return filled_from(samples, kind, {})
+def batch_as(samples: Sequence[Any], kind: type[T], given: Mapping[str, Any] | None = None) -> T:
+    """Return samples as one batch of type `kind`, as its `from_samples` makes it.
 
-
-def filled_from(samples: Sequence[Any], kind: type[T], given: dict[str, Any]) -> T:
-    """A batch of type `kind` whose fields are `given`, or else those of the samples, by name.
-
-    Only the fields that `kind` has are batched, each by `generic_batch`, metadata as lists; numbers
-    become a tensor of shape (samples,) where the field is declared as one. Raises
-    `ConfigError` naming the fields that neither the samples nor `kind` itself have values for.
+    Without that, and with fields that are `given`, the other fields that `kind` has are those of
+    the samples by name, each batched as by `generic_batch`, metadata as lists; numbers become a
+    tensor of shape (samples,) where the field is declared as one. Raises `ConfigError` naming the
+    fields that neither the samples nor `kind` itself have values for.
     """
+    from_samples = getattr(kind, "from_samples", None)
+    if given is None and from_samples is not None:
+        return cast("T", from_samples(samples))
+    given = dict(given or {})
     if not samples or not all(map(is_record, samples)):
         found = ", ".join(sorted({type(each).__name__ for each in samples})) or "no samples"
         raise ConfigError(
@@ -310,26 +298,18 @@ def filled_from(samples: Sequence[Any], kind: type[T], given: dict[str, Any]) ->
         )
     columns = _BATCHING.columns(samples)
     wanted = columns if issubclass(kind, dict) else type_fields(kind)
-    values = {
-        name: _BATCHING.column(name, columns[name])
-        for name in wanted
-        if name in columns and name not in given
-    }
     declared = declared_types(cast("Any", kind))
-    for name, value in values.items():
-        if declared.get(name) is torch.Tensor and _numbers(value):
-            values[name] = torch.tensor(value)
+    values: dict[str, Any] = {}
+    for name in wanted:
+        if name in columns and name not in given:
+            value = _BATCHING.column(name, columns[name])
+            numbers = isinstance(value, list) and all(isinstance(v, _NUMBERS) for v in value)
+            as_tensor = numbers and declared.get(name) is torch.Tensor
+            values[name] = torch.tensor(value) if as_tensor else value
     weights = None if WEIGHTS in given else _BATCHING.weights(samples)
     if weights is not None:
         values[WEIGHTS] = weights
     return build(kind, values | given, f"a batch of {type(samples[0]).__name__}")
-
-
-def _numbers(value: Any) -> bool:
-    """Whether a column is numbers, which a field for a tensor holds as one."""
-    return isinstance(value, list) and all(
-        isinstance(each, int | float | np.integer | np.floating) for each in value
-    )
 
 
 # The base of batch types.
@@ -366,16 +346,16 @@ class Batch(Markable):
 
     @classmethod
     def from_samples(cls, samples: Sequence[Any], **values: Any) -> Self:
-        """A batch whose fields are `values`, or else those of the samples by name.
+        """Return a batch whose fields are `values`, or else those of the samples by name.
 
         Tensors are padded and stacked, records batched field by field, other values listed. Raises
         `ConfigError` naming fields that have no default and that the samples lack.
         """
-        return filled_from(samples, cls, values)
+        return batch_as(samples, cls, values)
 
     @classmethod
     def derive_from(cls, base_batch: Batch, **values: Any) -> Self:
-        """A batch of this type with the metadata of `base_batch` and `values` as its fields."""
+        """Return a batch of this type with the metadata of `base_batch` and the fields `values`."""
         kept = {name: getattr(base_batch, name) for name in METADATA if hasattr(base_batch, name)}
         return cls(**kept | values)
 

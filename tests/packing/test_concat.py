@@ -130,7 +130,7 @@ FAULTS = {
         [ids(1), ids(2, image="A")],
         ["ids"],
         {},
-        "sample 'k1' and sample 'k2' have different fields: only one has 'image'",
+        "list in flatten what some have none of, as images): only some have the keys 'image'",
     ),
     "lengths": (
         [ids(1, 2, labels=[1])],

@@ -1,0 +1,320 @@
+"""Which samples share a pack, by numbers: how long samples are, and what a pack can hold."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Sequence
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+
+from energize.core.arrays import FloatArray, Int64Array
+from energize.core.checks import checked_whole
+from energize.errors import ConfigError
+
+Lengths: TypeAlias = Sequence[int] | Sequence[Sequence[int]] | Int64Array
+"""A length for each sample; or a row of them, one for each of several capacities."""
+
+Capacity: TypeAlias = int | Sequence[int]
+"""What a pack can hold; or several numbers, of tokens and of image tiles for example."""
+
+MOST = 2**40
+"""Lengths are below this, so that sums of many are exact."""
+
+HIDDEN_SIZE = 4096
+
+
+def checked_capacity(capacity: Capacity, owner: str) -> tuple[int, ...]:
+    """Return the capacities, each a whole number of at least 1; raise `ConfigError` otherwise."""
+    several = capacity if isinstance(capacity, list | tuple) else (capacity,)
+    if not several:
+        raise ConfigError(f"{owner}: capacity is empty; give one number, or one for each length")
+    capacities = tuple(checked_whole(each, f"{owner}: capacity", 1) for each in several)
+    if max(capacities) >= MOST:
+        raise ConfigError(f"{owner}: capacity is below 2**40; got {max(capacities)}")
+    return capacities
+
+
+def _checked_lengths(
+    lengths: Lengths, capacity: Capacity, owner: str
+) -> tuple[Int64Array, Int64Array]:
+    """Lengths in rows, one for each sample, and the capacities, one for each column."""
+    capacities = np.array(checked_capacity(capacity, owner), dtype=np.int64)
+    try:
+        given = np.asarray(lengths)
+    except ValueError as error:
+        raise ConfigError(f"{owner}: samples have different numbers of lengths: {error}") from None
+    if given.size == 0:
+        return np.zeros((0, len(capacities)), dtype=np.int64), capacities
+    if given.dtype.kind not in "iu":
+        raise ConfigError(f"{owner}: lengths are whole numbers; got {given.dtype} like {given[:3]}")
+    rows = given.reshape(-1, 1) if given.ndim == 1 else given
+    if rows.ndim != 2 or rows.shape[1] != len(capacities):
+        raise ConfigError(
+            f"{owner}: lengths of shape {given.shape} do not go with {len(capacities)} capacities; "
+            "give a length for each sample, or for several capacities a row of as many"
+        )
+    wrong = np.argwhere((rows < 0) | (rows > capacities))
+    for sample, column in wrong[:1].tolist():
+        raise ConfigError(
+            f"{owner}: sample {sample} has length {rows[sample, column]}; a pack holds 0 to "
+            f"{capacities[column]}. Cut it, leave it out, or raise the capacity"
+        )
+    return rows.astype(np.int64), capacities
+
+
+def _in_order_of_arrival(packs: Sequence[list[int]]) -> list[list[int]]:
+    """The same packs, samples ascending in each, packs by their first samples, empty ones last."""
+    return sorted(map(sorted, packs), key=lambda pack: (not pack, pack))
+
+
+def first_fit(lengths: Lengths, capacity: Capacity) -> list[list[int]]:
+    """Return packs of samples by their numbers: each, in turn, is in the first pack with room.
+
+    Every sample is in one pack, no pack holds more than `capacity`, and the numbers in a pack
+    ascend. With several capacities, `lengths` has a row of as many for each sample. There are at
+    most 1.7 times as many packs as the fewest that could hold one length of each sample. n samples
+    take O(n packs) steps.
+
+    Raises `ConfigError` for lengths that are negative, no whole numbers or above the capacity.
+
+    >>> first_fit([7, 5, 3, 4, 1], capacity=10)
+    [[0, 2], [1, 3, 4]]
+    """
+    sizes, capacities = _checked_lengths(lengths, capacity, "first_fit")
+    rooms = np.repeat(capacities[None], len(sizes), axis=0)
+    packs: list[list[int]] = []
+    for sample, needs in enumerate(sizes):
+        pack = int((rooms[: len(packs) + 1] >= needs).all(axis=1).argmax())
+        if pack == len(packs):
+            packs.append([])
+        packs[pack].append(sample)
+        rooms[pack] -= needs
+    return packs
+
+
+def best_fit(lengths: Lengths, capacity: Capacity) -> list[list[int]]:
+    """Return packs of samples by their numbers: the longest sample first, each into the fullest
+    pack that has room for it.
+
+    What packs hold is what `first_fit` says. With one capacity there are at most 11/9 times as many
+    packs as the fewest possible, and one, and n samples take O(n log n) steps; with several, the
+    sample with the largest part of any capacity comes first, and steps are O(n packs). Packs come
+    in the order of their first samples, so the long samples are not all at the beginning.
+
+    Raises `ConfigError` for lengths that are negative, no whole numbers or above the capacity.
+
+    >>> best_fit([7, 5, 3, 4, 1], capacity=10)
+    [[0, 2], [1, 3, 4]]
+    >>> best_fit([[7, 1], [3, 2], [3, 1]], capacity=[10, 2])  # tokens and images
+    [[0, 2], [1]]
+    """
+    sizes, capacities = _checked_lengths(lengths, capacity, "best_fit")
+    packs = (
+        _best_by_length(sizes[:, 0], int(capacities[0]))
+        if len(capacities) == 1
+        else _best_by_parts(sizes, capacities)
+    )
+    return _in_order_of_arrival(packs)
+
+
+def _best_by_length(sizes: Int64Array, capacity: int) -> list[list[int]]:
+    """`open_packs` are those with room for the shortest sample, as room * n + pack, ascending."""
+    packs: list[list[int]] = []
+    open_packs: list[int] = []
+    count, least = len(sizes), int(sizes.min(initial=capacity))
+    longest_first = np.argsort(-sizes, kind="stable")
+    for sample, need in zip(longest_first.tolist(), sizes[longest_first].tolist(), strict=True):
+        found = bisect_left(open_packs, need * count)
+        if found == len(open_packs):
+            room, pack = capacity, len(packs)
+            packs.append([])
+        else:
+            room, pack = divmod(open_packs.pop(found), count)
+        packs[pack].append(sample)
+        if room - need >= least:
+            insort(open_packs, (room - need) * count + pack)
+    return packs
+
+
+def _best_by_parts(sizes: Int64Array, capacities: Int64Array) -> list[list[int]]:
+    """The fullest pack is the one with the smallest parts of its capacities left, together."""
+    parts = sizes / capacities
+    rooms = np.repeat(capacities[None], len(sizes), axis=0)
+    left = np.full(len(sizes), float(len(capacities)))
+    packs: list[list[int]] = []
+    for sample in np.argsort(-parts.max(axis=1, initial=0), kind="stable").tolist():
+        fitting = np.flatnonzero((rooms[: len(packs)] >= sizes[sample]).all(axis=1))
+        pack = int(fitting[left[fitting].argmin()]) if len(fitting) else len(packs)
+        if pack == len(packs):
+            packs.append([])
+        packs[pack].append(sample)
+        rooms[pack] -= sizes[sample]
+        left[pack] -= parts[sample].sum()
+    return packs
+
+
+# Packs that fit and cost the same.
+
+
+def attention_cost(tokens: int, hidden_size: int = HIDDEN_SIZE) -> int:
+    """Return what a transformer computes for a sequence, in units of 4 * hidden_size operations a
+    layer.
+
+    The matrices of a layer take 24 * hidden_size**2 operations for each token, and attention within
+    the sequence 4 * hidden_size * tokens: together tokens * (tokens + 6 * hidden_size) units. So
+    two packs of the same length cost different amounts when one is of a few long samples and the
+    other of many short ones.
+
+    >>> attention_cost(2048) / (2 * attention_cost(1024))
+    1.04
+    """
+    return tokens * (tokens + 6 * hidden_size)
+
+
+def balanced(
+    lengths: Lengths,
+    capacity: Capacity,
+    *,
+    packs: int | None = None,
+    costs: Sequence[float] | FloatArray | None = None,
+) -> list[list[int]]:
+    """Return packs of samples by their numbers, that cost about the same: the dearest samples
+    first, each into the cheapest pack that has room for it.
+
+    What packs hold is what `first_fit` says; several capacities, as of tokens and of image tiles,
+    hold together. `costs` are what samples cost, by default `attention_cost` of their first
+    lengths. Without `packs`, there are as few as can be found, and never more than `best_fit`
+    makes; where packs are so full that samples do not fit in this way, those of `best_fit` are
+    evened out by moving samples from dear packs to cheap ones. With `packs`, there are exactly so
+    many, one for each rank for example, some of them empty when there are fewer samples.
+
+    Without a capacity in the way, the dearest pack costs at most 4/3 of what it would in the best
+    of all divisions. Packs come in the order of their first samples. n samples take O(n packs)
+    steps.
+
+    Raises `ConfigError` for lengths or costs that are negative or above the capacity, and when no
+    division into `packs` packs is found.
+
+    >>> balanced([7, 5, 3, 4, 1], capacity=20, packs=2)
+    [[0, 2], [1, 3, 4]]
+    >>> balanced([[900, 1], [500, 6], [400, 6], [100, 1]], capacity=[2048, 7])  # tokens and tiles
+    [[0, 2], [1, 3]]
+    """
+    sizes, capacities = _checked_lengths(lengths, capacity, "balanced")
+    if costs is None:
+        tokens = sizes[:, 0].astype(np.float64)
+        costs = tokens * (tokens + 6 * HIDDEN_SIZE)
+    given = _Given(sizes, capacities, _checked_costs(costs, len(sizes)))
+    fewest = best_fit(sizes, capacities.tolist())
+    if packs is None:
+        return _in_order_of_arrival(_fewest(given, fewest))
+    wanted = checked_whole(packs, "balanced: packs", 1)
+    divided = _cheapest_first(given, wanted)
+    if divided is None:
+        if len(fewest) > wanted:
+            raise ConfigError(
+                f"balanced: {len(sizes)} samples of together {sizes.sum(axis=0).tolist()} do not "
+                f"fit into {wanted} packs of {capacities.tolist()}; the fewest found are "
+                f"{len(fewest)}. Ask for as many, raise the capacity, or give fewer samples"
+            )
+        divided = fewest + [[] for _ in range(wanted - len(fewest))]
+        _even_out(divided, given)
+    return _in_order_of_arrival(divided)
+
+
+class _Given(NamedTuple):
+    """Samples, a row of lengths and a cost for each, and what a pack can hold."""
+
+    sizes: Int64Array
+    capacities: Int64Array
+    costs: FloatArray
+
+
+def _checked_costs(costs: Sequence[float] | FloatArray, samples: int) -> FloatArray:
+    given = np.asarray(costs)
+    if given.shape != (samples,) or (samples and given.dtype.kind not in "iuf"):
+        raise ConfigError(
+            f"balanced: costs are one number for each of {samples} samples; got {given.dtype} of "
+            f"shape {given.shape}"
+        )
+    numbers = given.astype(np.float64)
+    for sample in np.flatnonzero(~(np.isfinite(numbers) & (numbers >= 0)))[:1]:
+        raise ConfigError(f"balanced: sample {sample} costs {numbers[sample]}; costs are 0 or more")
+    return numbers
+
+
+def _fewest(given: _Given, fitted: list[list[int]]) -> list[list[int]]:
+    """A level division into no more packs than `fitted`, those of `best_fit`: into the fewest that
+    samples fit into in this way, or else those, evened out.
+    """
+    if not fitted:
+        return []
+    sizes, capacities, _ = given
+    halves = int((2 * sizes > capacities).sum(axis=0).max())
+    least = max(halves, int((-(-sizes.sum(axis=0) // capacities)).max()), 1)
+    counts = range(least, len(fitted))
+    few = least + bisect_left(counts, 1, key=lambda n: _cheapest_first(given, n) is not None)
+    divided = _cheapest_first(given, few)
+    if divided is None:
+        _even_out(fitted, given)
+    return fitted if divided is None else divided
+
+
+def _cheapest_first(given: _Given, count: int) -> list[list[int]] | None:
+    """Each sample in the cheapest of `count` packs that has room, the dearest samples first; or, if
+    one then finds no room, those first that take the largest part of a capacity; else None.
+    """
+    dearest = np.argsort(-given.costs, kind="stable")
+    largest = np.argsort(-(given.sizes / given.capacities).max(axis=1, initial=0), kind="stable")
+    packs = _in_turn(given, count, dearest)
+    if packs is None and not np.array_equal(dearest, largest):
+        packs = _in_turn(given, count, largest)
+    return packs
+
+
+def _in_turn(given: _Given, count: int, order: Int64Array) -> list[list[int]] | None:
+    """Each sample, in this order, in the cheapest pack that has room; None when there is none."""
+    rooms = np.repeat(given.capacities[:, None], count, axis=1)
+    totals = np.zeros(count)
+    packs: list[list[int]] = [[] for _ in range(count)]
+    for sample in order.tolist():
+        needs = given.sizes[sample]
+        without = (rooms < needs[:, None]).any(axis=0)
+        pack = int(np.where(without, np.inf, totals).argmin())
+        if without[pack]:
+            return None
+        packs[pack].append(sample)
+        totals[pack] += given.costs[sample]
+        rooms[:, pack] -= needs
+    return packs
+
+
+def _even_out(packs: list[list[int]], given: _Given) -> None:
+    """Move samples from the dearest packs to the cheapest, in place, while that brings two closer.
+
+    A pack that can give nothing to the cheapest gives nothing later: the cheapest only gets dearer.
+    """
+    sizes, costs = given.sizes, given.costs
+    totals = np.array([sum(costs[pack].tolist()) for pack in packs])
+    rooms = np.array([given.capacities - sizes[pack].sum(axis=0) for pack in packs])
+    gives = np.ones(len(packs), dtype=bool)
+    for _ in range(4 * len(sizes)):  # each of few samples would be moved a few times
+        giver, taker = int(np.where(gives, totals, -1.0).argmax()), int(totals.argmin())
+        if giver == taker or not gives[giver]:
+            return
+        gap = totals[giver] - totals[taker]
+        held = np.array(packs[giver], dtype=np.int64)
+        free = held[
+            (costs[held] > 0) & (costs[held] < gap) & (sizes[held] <= rooms[taker]).all(axis=1)
+        ]
+        if not len(free):
+            gives[giver] = False
+            continue
+        sample = int(free[np.abs(2 * costs[free] - gap).argmin()])
+        packs[giver].remove(sample)
+        packs[taker].append(sample)
+        for pack, sign in ((giver, -1), (taker, 1)):
+            totals[pack] += sign * costs[sample]
+            rooms[pack] -= sign * sizes[sample]
+            gives[pack] = True
