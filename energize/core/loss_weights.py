@@ -1,22 +1,27 @@
-"""Where items of any type have their weights, and copies that have others."""
+"""How much samples count in the loss: where items have their weights, how these travel, and means.
+
+A sample has up to two weights, which multiply: `__sample_weight__`, the product of what its sources
+say, and `sample_weight`, what its encoder says. A batch, and a pack, has the weights of what it is
+made of in `sample_weights`. Nobody has to say anything; what says nothing counts 1.
+"""
 
 from __future__ import annotations
 
 import copy
 import dataclasses
 import math
-import numbers
 from collections import UserDict
 from collections.abc import Callable, Iterable, Sequence
-from functools import lru_cache
 from typing import Any, TypeAlias, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
 
+from energize.core.checks import real_number
 from energize.core.lazy import torch
-from energize.core.show import default_get_batch_keys
 from energize.errors import ConfigError, ReturnError, WeightError
+
+T = TypeVar("T")
 
 WEIGHT = "__sample_weight__"
 """Where a sample has the product of what its sources say."""
@@ -27,177 +32,160 @@ OWN = "sample_weight"
 WEIGHTS = "sample_weights"
 """Where a batch has the weights of its samples, and a pack those of its pieces."""
 
-_ROOM = {
-    WEIGHT: f"{WEIGHT}: float | None = None",
-    WEIGHTS: f"{WEIGHTS}: torch.Tensor | None = None",
-}
+_KEYED = (dict, UserDict)
+"""Types of items whose values have keys; others have attributes."""
 
-
-def field_of(item: Any, name: str) -> Any:
-    """A value of a dict, or an attribute; None where there is none."""
-    kind: Any = type(item)
-    if kind is dict or has_keys(kind):
-        return item.get(name)
-    return getattr(item, name, None)
+_DECLARED = {WEIGHT: "float | None", WEIGHTS: "torch.Tensor | None"}
 
 
 def tells(item: Any) -> bool:
-    """Whether an item may say how much it counts, or how much those of a list do."""
-    kind = type(item)
-    if kind is dict:
+    """Return whether an item may say how much it counts, or those of a list how much they do."""
+    if type(item) is dict:
         return WEIGHT in item or OWN in item or WEIGHTS in item
     return (
         getattr(item, WEIGHT, None) is not None
         or getattr(item, OWN, None) is not None
         or getattr(item, WEIGHTS, None) is not None
-        or kind is list
         or hasattr(item, "keys")  # much like a dict
+        or isinstance(item, list)
     )
 
 
-@lru_cache(maxsize=256)
-def has_keys(kind: type[Any]) -> bool:
-    """Whether instances of a type have their values by key: dicts, and what is used as one."""
-    return issubclass(kind, dict | UserDict)
+def field_of(item: Any, name: str) -> Any:
+    """Return a value of a dict, or an attribute; None where there is none."""
+    if isinstance(item, _KEYED):
+        return item.get(name)
+    return getattr(item, name, None)
 
 
-def placed(item: Any, name: str, value: Any) -> Any | None:
-    """A shallow copy with `value` in its place; None where there is none.
+def placed(item: T, name: str, value: Any) -> T | None:
+    """Return a shallow copy with `value` in its place; None where there is none.
 
-    Batches that are dataclasses have to have a field, as what is no field is lost where tensors are
-    moved to another device.
+    A batch that is a dataclass has to declare the field: an attribute that is no field is lost
+    where the tensors of a batch are moved to another device.
     """
-    kind: Any = type(item)
-    if has_keys(kind):
-        other: Any = copy.copy(item)
-        other[name] = value
-        return other
     if isinstance(item, tuple) and name in getattr(item, "_fields", ()):
-        return item._replace(**{name: value})  # type: ignore[attr-defined]  # a named tuple
-    if _is_plain(item) or (name == WEIGHTS and not _has_field(item, name)):
+        return cast("T", item._replace(**{name: value}))  # type: ignore[attr-defined]
+    if isinstance(item, torch.Tensor | tuple | type) or callable(item):
         return None
-    other = copy.copy(item)
+    if name == WEIGHTS and dataclasses.is_dataclass(item) and name not in item.__dataclass_fields__:
+        return None
+    other: Any = copy.copy(item)
     try:
-        object.__setattr__(other, name, value)
+        if isinstance(item, _KEYED):
+            other[name] = value
+        else:
+            object.__setattr__(other, name, value)
     except (AttributeError, TypeError):  # it has neither a __dict__ nor a slot of that name
         return None
-    return other
+    return cast("T", other)
 
 
-def _is_plain(item: Any) -> bool:
-    """Whether it is a value, to which nothing should be tied."""
-    return isinstance(item, torch.Tensor | tuple | type) or callable(item)
-
-
-def _has_field(item: Any, name: str) -> bool:
-    if not dataclasses.is_dataclass(item):
-        return True
-    return name in {each.name for each in dataclasses.fields(item)}
-
-
-def described(item: Any) -> str:
-    """What an item is, for messages."""
+def _named(item: Any) -> str:
     key = field_of(item, "__key__")
     return f"a {type(item).__name__}" + ("" if key is None else f" (key {str(key)[:80]!r})")
 
 
-def remedy(item: Any, name: str) -> str:
+def _no_place(item: Any, name: str) -> str:
     """What to do about an item without a place for its weight, or its weights."""
-    kind = type(item).__name__
-    base = "Batch" if name == WEIGHTS else "Sample"
-    what = "the weights of its samples" if name == WEIGHTS else "the weight that its source gives"
+    field = f"`{name}: {_DECLARED[name]} = None`"
     if dataclasses.is_dataclass(item):
-        return (
-            f"it has no place for {what}. Add the field `{_ROOM[name]}` to {kind}, or let it "
-            f"extend energize.{base}"
-        )
-    return f"it has no place for {what}. Use a dict, or a dataclass with the field `{_ROOM[name]}`"
+        base = "Batch" if name == WEIGHTS else "Sample"
+        remedy = f"Add the field {field} to {type(item).__name__}, or let it extend energize.{base}"
+    else:
+        remedy = f"Use a dict, or a dataclass with the field {field}"
+    what = "weights of its samples" if name == WEIGHTS else "weight that its source gives"
+    return f"it has no place for the {what}. {remedy}"
 
 
-def listed_keys(item: Any) -> list[str] | None:
+def default_get_batch_keys(batch: Any) -> list[str] | None:
+    """Return the keys of the samples of a batch: its `__key__`, `__keys__` or `keys`, where that is
+    a list of texts; None where there is none. Of a list of batches, those of the first.
+
+    >>> default_get_batch_keys({"__key__": ["a", "b"]})
+    ['a', 'b']
+    """
+    if isinstance(batch, list):
+        batch = batch[0] if batch else None
+    for name in ("__key__", "__keys__", *(["keys"] if isinstance(batch, dict) else [])):
+        keys = field_of(batch, name)
+        if isinstance(keys, list) and all(isinstance(key, str) for key in keys):
+            return keys
+    return None
+
+
+def _listed_keys(item: Any) -> list[str] | None:
     """The keys of the samples of a batch; None where it lists none, and for a sample."""
     return None if isinstance(item, list) else default_get_batch_keys(item)
 
 
-def keys_of(item: Any) -> list[str]:
+def _keys_of(item: Any) -> list[str]:
     """The keys of a batch, or that of a sample; nothing where there is none."""
-    keys = listed_keys(item)
-    if keys is not None:
-        return keys
     key = field_of(item, "__key__")
-    return [key] if isinstance(key, str) else []
+    return _listed_keys(item) or ([key] if isinstance(key, str) else [])
 
 
 def counted(batch: Any) -> int:
-    """How many samples a batch has, by its keys, or its tensors and lists if they agree.
+    """Return how many samples a batch has, by its keys, or by its tensors and lists if they agree.
 
     Raises `WeightError` where neither tells.
     """
-    keys = listed_keys(batch)
+    keys = _listed_keys(batch)
     if keys is not None:
         return len(keys)
-    found = sorted({len(each) for each in _columns(batch)})
+    if isinstance(batch, _KEYED):
+        values: list[Any] = list(batch.values())
+    elif dataclasses.is_dataclass(batch):
+        values = [getattr(batch, each.name) for each in dataclasses.fields(batch)]
+    else:
+        values = [batch, *getattr(batch, "__dict__", {}).values()]
+    columns: list[Any] = [each for each in values if isinstance(each, list)]
+    columns += [each for each in values if isinstance(each, torch.Tensor) and each.ndim]
+    found = sorted({len(each) for each in columns})
     if len(found) != 1:
         raise WeightError(
-            f"{described(batch)} does not tell how many samples it has: its tensors and lists have "
+            f"{_named(batch)} does not tell how many samples it has: its tensors and lists have "
             f"the lengths {', '.join(map(str, found)) or 'none'}. Give it a list of their keys as "
             "'__key__', or weigh the samples before they are batched"
         )
     return found[0]
 
 
-def _columns(batch: Any) -> list[Any]:
-    """The tensors and lists of a batch."""
-    kind: Any = type(batch)
-    if has_keys(kind):
-        values = list(batch.values())
-    elif dataclasses.is_dataclass(batch):
-        values = [getattr(batch, each.name) for each in dataclasses.fields(batch)]
-    else:
-        values = [batch, *getattr(batch, "__dict__", {}).values()]
-    return [
-        each
-        for each in values
-        if isinstance(each, list) or (isinstance(each, torch.Tensor) and each.ndim)
-    ]
-
-
 # The weight of one item, and items that count more or less.
-
-T = TypeVar("T")
 
 
 def checked_factor(value: Any, what: str) -> float:
-    """A weight as a float; `WeightError` for anything but a finite number, 0 or more.
+    """Return a weight as a float; `WeightError` for anything but a finite number, 0 or more.
 
     >>> checked_factor(2, "sample_weight")
     2.0
     """
-    if getattr(value, "ndim", None) == 0:
-        value = value.item()
-    if not isinstance(value, numbers.Real) or isinstance(value, bool):
+    number = real_number(value)
+    if number is None or not math.isfinite(number) or number < 0:
         raise WeightError(
-            f"{what} is a number by which a loss is multiplied; got {str(value)[:80]!r}"
+            f"{what} is {str(value)[:80]!r}; a weight in the loss is a finite number, 0 or more"
         )
-    if not math.isfinite(value) or value < 0:
-        raise WeightError(f"{what} is {value}; weights in the loss are finite numbers, 0 or more")
-    return float(value)
+    return float(number)
 
 
 def own_weight(sample: Any) -> float | None:
-    """What its encoder says of one sample: no column of a batch.
+    """Return what the encoder of one sample says; None for nothing, and for a column of a batch.
 
     Raises `WeightError` naming the sample for what is no finite number, 0 or more.
     """
     own = field_of(sample, OWN)
-    if own is None or isinstance(own, list | tuple) or getattr(own, "ndim", 0) > 0:
+    if own is None or _is_column(own):
         return None
     key = field_of(sample, "__key__")
     return checked_factor(own, OWN if key is None else f"{OWN} of sample {key!r}")
 
 
+def _is_column(own: Any) -> bool:
+    return isinstance(own, list | tuple) or getattr(own, "ndim", 0) > 0
+
+
 def weight_of(sample: Any) -> float | None:
-    """How much one sample counts; None where nobody says. Raises what `own_weight` raises.
+    """Return how much one sample counts; None where nobody says. Raises what `own_weight` raises.
 
     >>> weight_of({"__sample_weight__": 0.5, "sample_weight": 3})
     1.5
@@ -209,16 +197,16 @@ def weight_of(sample: Any) -> float | None:
 
 
 def is_weighed(item: Any) -> bool:
-    """Whether somebody says how much a sample, or each one of a batch, counts."""
+    """Return whether somebody says how much a sample, or each one of a batch, counts."""
     return field_of(item, WEIGHTS) is not None or weight_of(item) is not None
 
 
 def weighed(item: T, factor: float, *, batched: bool = False) -> T:
-    """A shallow copy that counts `factor` times as much: of a batch, or a pack, each sample.
+    """Return a shallow copy that counts `factor` times as much: of a batch or a pack each sample,
+    of a list each item. `batched` says that it is a batch, though it may list no keys.
 
-    Of a list, it is one of such items. `batched` says that it is a batch, though it may have no
-    list of keys. Raises `WeightError` for
-    a type without a place for weights, and a batch that does not tell how many samples it has.
+    Raises `WeightError` for a type without a place for weights, and for a batch that does not tell
+    how many samples it has.
 
     >>> weighed({"__key__": "a", "sample_weight": 2.0}, 0.25)
     {'__key__': 'a', 'sample_weight': 2.0, '__sample_weight__': 0.25}
@@ -226,25 +214,24 @@ def weighed(item: T, factor: float, *, batched: bool = False) -> T:
     if isinstance(item, list):
         return cast("T", [weighed(each, factor) for each in item])
     weights, before = field_of(item, WEIGHTS), field_of(item, WEIGHT)
-    if weights is None and (batched or listed_keys(item) is not None):
+    if weights is None and (batched or _listed_keys(item) is not None):
         weights = torch.ones(counted(item), dtype=torch.float32)
-    value: Any = factor if before is None else before * factor
-    name = WEIGHT
+    name, value = WEIGHT, factor if before is None else before * factor
     if weights is not None:
         name, value = WEIGHTS, torch.as_tensor(weights) * factor
     other = placed(item, name, value)
     if other is None:
-        raise WeightError(f"{described(item)} cannot be weighed: {remedy(item, name)}")
-    return cast("T", other)
+        raise WeightError(f"{_named(item)} cannot be weighed: {_no_place(item, name)}")
+    return other
 
 
 def zeroed(item: T) -> T:
-    """A shallow copy whose samples count nothing; as it is where it has no place to say so.
+    """Return a shallow copy whose samples count nothing; the item where it has no place for that.
 
     >>> zeroed({"__key__": ["a", "b"]})
     {'__key__': ['a', 'b'], 'sample_weights': tensor([0., 0.])}
     """
-    weights, keys = field_of(item, WEIGHTS), listed_keys(item)
+    weights, keys = field_of(item, WEIGHTS), _listed_keys(item)
     if weights is not None:
         other = placed(item, WEIGHTS, torch.zeros_like(torch.as_tensor(weights)))
     elif keys is not None:
@@ -253,103 +240,86 @@ def zeroed(item: T) -> T:
         other = None  # a dict that nobody asked to have weights
     else:
         other = placed(item, WEIGHT, 0.0)
-    return item if other is None else cast("T", other)
+    return item if other is None else other
 
 
 # The weights of several items as those of a batch.
 
-Row: TypeAlias = "torch.Tensor | float | None"
-"""The weight of an item, or those of what it is made of."""
-
 
 def batch_weights(samples: Sequence[Any]) -> torch.Tensor | None:
-    """What `sample_weights` of a batch of these is: float32 of shape (samples,).
+    """Return what `sample_weights` of a batch of these is: float32 of shape (samples,).
 
-    None where none of them has a weight, else those without count 1. Of packs it has the shape
+    None where none of them has a weight; else those without count 1. Of packs it has the shape
     (packs, pieces), those with fewer pieces filled up with 0; of batches that list their keys, all
     their weights one after the other. A function that makes a batch need not ask: its batch gets
-    them, unless it leaves samples out, sorts them, or makes several batches, and tells no keys.
+    them, unless it leaves samples out, sorts them, or makes several batches, and lists no keys.
 
     Raises `WeightError` naming the sample for a weight that is negative, not finite or no number.
 
     >>> batch_weights([{"sample_weight": 0.5}, {"__key__": "b"}])
     tensor([0.5000, 1.0000])
     """
-    if not any(map(tells, samples)):  # mostly so, and cheap to see
-        return None
-    if not any(listed_keys(each) is not None for each in samples):
-        for sample in samples:
-            _check_single(sample)
-    return _combined(samples, [_row(each) for each in samples])
+    return _weights(samples, packs=True)
 
 
 def joined_weights(batches: Sequence[Any]) -> torch.Tensor | None:
-    """The weights of batches one after the other, also of those that list no keys; of samples, as
-    `batch_weights` has them.
+    """Return the weights of batches one after the other, also of those that list no keys; of
+    samples, those that `batch_weights` returns.
     """
-    if not any(map(tells, batches)):
+    return _weights(batches, packs=False)
+
+
+def _weights(items: Sequence[Any], *, packs: bool) -> torch.Tensor | None:
+    """`packs`: items that have several weights and list no keys are packs, a row of a batch each;
+    else they are batches.
+    """
+    if not any(map(tells, items)):  # mostly so, and cheap to see
         return None
-    rows = [_row(each) for each in batches]
-    if any(isinstance(row, torch.Tensor) for row in rows):
-        return _end_to_end(batches, rows)
-    return _combined(batches, rows)
-
-
-def pieces_of(pack: Any) -> int:
-    """How many samples a pack is made of, by its `cu_seqlens`; `WeightError` without these."""
-    bounds = field_of(pack, "cu_seqlens")
-    if bounds is None:
-        raise WeightError(
-            f"{described(pack)} has no {WEIGHTS!r} of its pieces, and others in its batch have; "
-            f"give it one weight for each piece, or give every source a {OWN}"
-        )
-    return len(bounds) - 1
-
-
-def _combined(items: Sequence[Any], rows: Sequence[Row]) -> torch.Tensor | None:
+    batches = any(_listed_keys(each) is not None for each in items)
+    if packs and not batches:
+        for each in items:
+            _check_single(each)
+    rows = [_row(each) for each in items]
     if all(row is None for row in rows):
         return None
-    if any(listed_keys(each) is not None for each in items):
-        return _end_to_end(items, rows)
-    if not any(isinstance(row, torch.Tensor) for row in rows):
+    several = any(isinstance(row, torch.Tensor) for row in rows)
+    if not (batches or several):
         return torch.tensor([1.0 if row is None else row for row in rows], dtype=torch.float32)
-    packs = [
-        row if isinstance(row, torch.Tensor) else torch.full((pieces_of(each),), _number(row))
+    batches = batches or not packs
+    filled = [
+        row
+        if isinstance(row, torch.Tensor)
+        else torch.full((counted(each) if batches else _pieces(each),), 1.0 if row is None else row)
         for each, row in zip(items, rows, strict=True)
     ]
-    return torch.nn.utils.rnn.pad_sequence(packs, batch_first=True)
+    if batches:
+        return torch.cat(filled)
+    return torch.nn.utils.rnn.pad_sequence(filled, batch_first=True)
 
 
-def _row(item: Any) -> Row:
+def _row(item: Any) -> torch.Tensor | float | None:
+    """The weight of an item, or those of what it is made of."""
     weights = field_of(item, WEIGHTS)
-    if weights is not None:
-        return torch.as_tensor(weights).to(torch.float32)
-    return weight_of(item)
+    return weight_of(item) if weights is None else torch.as_tensor(weights).to(torch.float32)
 
 
 def _check_single(sample: Any) -> None:
-    """Refuse several weights where a sample has one."""
     own = field_of(sample, OWN)
-    several = isinstance(own, list | tuple) or getattr(own, "ndim", 0) > 0
-    if several and field_of(sample, WEIGHTS) is None:
+    if _is_column(own) and field_of(sample, WEIGHTS) is None:
         raise WeightError(
-            f"{OWN} of {described(sample)} is one number, as a sample has one weight; got "
+            f"{OWN} of {_named(sample)} is one number, as a sample has one weight; got "
             f"{str(own)[:80]}. Weights of what it is made of are its {WEIGHTS!r}"
         )
 
 
-def _end_to_end(items: Sequence[Any], rows: Sequence[Row]) -> torch.Tensor:
-    """The weights of batches one after the other."""
-    return torch.cat(
-        [
-            row if isinstance(row, torch.Tensor) else torch.full((counted(each),), _number(row))
-            for each, row in zip(items, rows, strict=True)
-        ]
-    )
-
-
-def _number(row: float | None) -> float:
-    return 1.0 if row is None else row
+def _pieces(pack: Any) -> int:
+    bounds = field_of(pack, "cu_seqlens")
+    if bounds is None:
+        raise WeightError(
+            f"{_named(pack)} has no {WEIGHTS!r} of its pieces, and others in its batch have; "
+            f"give it one weight for each piece, or give every source a {OWN}"
+        )
+    return len(bounds) - 1
 
 
 # Weights taken over by what users' functions make of samples and of batches.
@@ -365,43 +335,26 @@ class LostWeightError(ReturnError):
     """What a function returned has no place for weights, or does not say which are whose."""
 
 
-_SEVERAL = (
-    "gives several things of samples that have weights, and which one has which is for it to say: "
-    f"of a sample in {OWN!r}, of a batch or a pack in {WEIGHTS!r}, which energize.batch_weights "
-    "makes of a list of samples"
-)
+def carried(given: Any, made: T) -> T:
+    """Return what a function made of an item, or of a list of samples, with the weights of that
+    where it says none itself.
 
-
-def carried(before: Any, made: T) -> T:
-    """What a function made of one item, with its weight where it says none itself."""
-    if made is before or not (tells(before) or _told(made)):  # mostly so, and cheap to see
-        return made
-    return _carried(before, made, several=False)
-
-
-def carried_one_by_one(before: Any, made: T) -> T:
-    """The same for one of several things that a function made of one item."""
-    if made is before or not (tells(before) or _told(made)):
-        return made
-    return _carried(before, made, several=True)
-
-
-def gathered(samples: Sequence[Any], made: T) -> T:
-    """What a function made of a list of samples, with their weights where it says none itself.
-
-    Weights find their samples by the keys that it lists; without such a list, in their order.
+    Weights find their samples by the keys that a batch lists; without such a list, in their order.
     """
-    return _gathered(samples, made, batch_weights)
+    own = OWN in made if isinstance(made, dict) else getattr(made, OWN, None) is not None
+    if not (own or tells(given)):  # mostly so, and cheap to see
+        return made
+    return _carried(given, made, several=False)
+
+
+def carried_one_by_one(given: Any, made: T) -> T:
+    """Return the same for one of several things that a function made of what it was given."""
+    return _carried(given, made, several=True)
 
 
 def joined(batches: Sequence[Any], made: T) -> T:
-    """The same for a list of batches, whose weights come one after the other."""
-    return _gathered(batches, made, joined_weights)
-
-
-def gathered_one_by_one(samples: Sequence[Any], made: T) -> T:
-    """The same for one of several things that a function made of a list."""
-    return _gathered(samples, made, batch_weights, several=True)
+    """Return the same for a list of batches, whose weights come one after the other."""
+    return _gathered(batches, made, joined_weights, several=False)
 
 
 class Passed:
@@ -422,94 +375,87 @@ class Passed:
         self._weighed += tells(item) and (isinstance(item, list) or is_weighed(item))
 
     def give(self, _: Any, made: T) -> T:
-        """What it gave; `ReturnError` where weights are lost."""
+        """Return what it gave; raise `LostWeightError` where weights are lost."""
         weighed = 0 < self._taken == self._weighed
         self._taken = self._weighed = 0
         return _itself(made) if weighed and not isinstance(made, list) else made
 
 
-def _told(made: Any) -> bool:
-    """Whether an encoder said how much it counts."""
-    return OWN in made if type(made) is dict else getattr(made, OWN, None) is not None
-
-
-def _carried(before: Any, made: T, *, several: bool) -> T:
-    source, own, weights = (field_of(before, name) for name in (WEIGHT, OWN, WEIGHTS))
-    if weights is not None:
-        return _handed_on(before, made, weights, several=several)
-    made_own = own_weight(made)
-    if source is None and own is None:
-        if type(before) is list:
-            return _gathered(before, made, batch_weights, several=several)
+def _carried(given: Any, made: T, *, several: bool) -> T:
+    if type(given) is list:
+        return _gathered(given, made, batch_weights, several=several)
+    if made is given:
         return made
-    said = field_of(made, WEIGHT)
-    if field_of(made, WEIGHTS) is not None or (said is not None and said != source):
-        return made  # it says so itself
-    weight, given = source, own_weight(before)
-    if given is not None and made_own is None:
-        weight = given if source is None else source * given
-    return made if weight == said else _with(made, WEIGHT, weight)
-
-
-def _handed_on(before: Any, made: T, weights: torch.Tensor, *, several: bool) -> T:
-    """What was made of a batch, or of a pack, with its weights."""
+    weights = field_of(given, WEIGHTS)
+    if weights is None:
+        return _with_weight(given, made)
     if field_of(made, WEIGHTS) is not None:
         return made
-    given, keys = listed_keys(before), listed_keys(made)
-    if given is not None and keys is not None:
-        return _with(made, WEIGHTS, _by_key(given, keys, weights))
-    if several:
+    before, keys = _listed_keys(given), _listed_keys(made)
+    if before is not None and keys is not None:
+        weights = _by_key(before, keys, weights)
+    elif several:
         return _itself(made)
     return _with(made, WEIGHTS, weights)
 
 
+def _with_weight(sample: Any, made: T) -> T:
+    """What was made of one sample, with its weight."""
+    source, said, own = field_of(sample, WEIGHT), field_of(made, WEIGHT), own_weight(sample)
+    if own_weight(made) is not None:
+        own = None
+    if field_of(made, WEIGHTS) is not None or (said is not None and said != source):
+        return made  # it says so itself
+    weight = source if own is None else own if source is None else source * own
+    return made if weight == said else _with(made, WEIGHT, weight)
+
+
 def _gathered(
-    samples: Sequence[Any],
+    items: Sequence[Any],
     made: T,
     weights_of: Callable[[Sequence[Any]], torch.Tensor | None],
     *,
-    several: bool = False,
+    several: bool,
 ) -> T:
-    if made is samples or field_of(made, WEIGHTS) is not None:
+    if made is items or field_of(made, WEIGHTS) is not None:
         return made
-    weights = weights_of(samples)
+    weights = weights_of(items)
     if weights is None:
         return made
     if type(made) in (list, tuple) and any(map(is_weighed, cast("Any", made))):
         return made  # a list of the samples, which carry their weights
-    given, keys = [key for each in samples for key in keys_of(each)], listed_keys(made)
+    given, keys = [key for each in items for key in _keys_of(each)], _listed_keys(made)
     if keys is not None and len(given) == len(weights):
         weights = _by_key(given, keys, weights)
     elif several:
         return _itself(made)
-    return _taking(made, weights, samples)
-
-
-def _taking(made: T, weights: torch.Tensor, samples: Sequence[Any]) -> T:
-    """What was made of samples, with these weights."""
     own = own_weight(made)
     found = placed(made, WEIGHTS, weights if own is None else weights * own)
     if found is None:
-        if field_of(made, OWN) is not None and all(field_of(s, WEIGHT) is None for s in samples):
+        if field_of(made, OWN) is not None and all(field_of(s, WEIGHT) is None for s in items):
             return made  # it has what the encoder said of each sample
-        raise LostWeightError(f"returned {described(made)}: {remedy(made, WEIGHTS)}")
+        raise LostWeightError(f"returned {_named(made)}: {_no_place(made, WEIGHTS)}")
     if field_of(found, WEIGHT) is not None:  # taken over from one of the samples
         found = _with(found, WEIGHT, None)
-    return cast("T", found)
+    return found
 
 
 def _itself(made: T) -> T:
-    """One of several things, which says itself what it weighs; a `ReturnError` else."""
+    """One of several things, which says itself what it weighs; a `LostWeightError` else."""
     if not is_weighed(made):
-        raise LostWeightError(_SEVERAL)
+        raise LostWeightError(
+            "gives several things of samples that have weights, and which one has which is for it "
+            f"to say: of a sample in {OWN!r}, of a batch or a pack in {WEIGHTS!r}, which "
+            "energize.batch_weights makes of a list of samples"
+        )
     return made
 
 
 def _with(made: T, name: str, value: Any) -> T:
     other = placed(made, name, value)
     if other is None:
-        raise LostWeightError(f"returned {described(made)}: {remedy(made, name)}")
-    return cast("T", other)
+        raise LostWeightError(f"returned {_named(made)}: {_no_place(made, name)}")
+    return other
 
 
 def _by_key(given: list[str], keys: list[str], weights: torch.Tensor) -> torch.Tensor:
@@ -517,19 +463,18 @@ def _by_key(given: list[str], keys: list[str], weights: torch.Tensor) -> torch.T
     if given == keys:
         return weights
     at: dict[str, int] = {}
+    remedy = f"set its {WEIGHTS!r} there, which energize.batch_weights makes of a list of samples"
     for number, key in enumerate(given):
         if not torch.equal(weights[at.setdefault(key, number)], weights[number]):
             raise LostWeightError(
                 "returned a batch with other keys than those of its samples in their order, and "
-                f"two samples called {key!r} have different weights; set its {WEIGHTS!r} there, "
-                "which energize.batch_weights makes of a list of samples"
+                f"two samples called {key!r} have different weights; {remedy}"
             )
-    unknown = [key for key in keys if key not in at]
-    if unknown:
+    unknown = next((key for key in keys if key not in at), None)
+    if unknown is not None:
         raise LostWeightError(
-            f"returned a batch with the key {unknown[0]!r}, which none of its samples has, so it "
-            f"is not known how much that counts; set its {WEIGHTS!r} there, which "
-            "energize.batch_weights makes of a list of samples"
+            f"returned a batch with the key {unknown!r}, which none of its samples has, so it "
+            f"is not known how much that counts; {remedy}"
         )
     return weights[[at[key] for key in keys]]
 
@@ -591,8 +536,7 @@ def weighted_mean(
     over = torch.as_tensor(total, dtype=_precise(loss.device)).to(loss.device)
     scale = torch.where(over > 0, _ranks(group) / over, torch.zeros_like(over))
     counting = torch.where(weights > 0, loss * weights, torch.zeros_like(loss * weights))
-    summed = counting.sum()
-    return summed * scale.to(summed.dtype)
+    return counting.sum() * scale.to(counting.dtype)
 
 
 def total_weight(weights: Weights | Iterable[Weights], *, group: Any = None) -> torch.Tensor:

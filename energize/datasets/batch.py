@@ -35,7 +35,7 @@ from energize.core.dataset import (
 from energize.core.description import described
 from energize.core.ignored import accepted
 from energize.core.lanes import Lane, WorkerConfig
-from energize.core.loss_weights import Keep, gathered, gathered_one_by_one
+from energize.core.loss_weights import Keep, carried, carried_one_by_one
 from energize.core.reading import MAX_ATTEMPTS, Failed, Reading, read_items
 from energize.core.refs import Refs
 from energize.core.rng import hash_positions
@@ -624,7 +624,7 @@ class BatchDataset(IndexedDataset[T_batch_co]):
     @property
     def keep(self) -> Keep:
         """What gives a batch the weights of its samples."""
-        return gathered
+        return carried
 
     @cached_property
     def sized(self) -> bool:
@@ -747,7 +747,7 @@ class FlatBatchDataset(RoundsDataset[T_batch_co], BatchDataset[T_batch_co]):
         samples = [each.item for each in members]
         origins = origins_of(members)
         word, where = keyed_by(self, "batch", *origins), partial(sample_keys_of, samples)
-        index, keep = members[0].number, gathered_one_by_one
+        index, keep = members[0].number, carried_one_by_one
         for made in keyed_items(
             self.batcher, samples, word, where, reading, index=index, keep=keep
         ):

@@ -20,7 +20,7 @@ from energize.core.checks import checked_batch_size, checked_flag
 from energize.core.dataset import Dataset
 from energize.core.ignored import accepted
 from energize.core.lanes import Lane, WorkerConfig
-from energize.core.loss_weights import gathered
+from energize.core.loss_weights import carried
 from energize.core.reading import Failed, Reading
 from energize.core.stream import (
     EndlessStream,
@@ -275,7 +275,7 @@ class _GroupStream(Stream[T]):
         members = [each.sample for each in samples]
         index_of_call.set(self._lane.index + self._lane.count * self._made)
         self._made += 1
-        with keyed_calls(dataset.batcher, self._reading, dataset.seeding, gathered) as call:
+        with keyed_calls(dataset.batcher, self._reading, dataset.seeding, carried) as call:
             made: T | Failed = call(members, word, partial(sample_keys_of, members))
         return made
 

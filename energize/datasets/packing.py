@@ -21,7 +21,7 @@ from energize.core.checks import checked_whole
 from energize.core.dataset import Dataset
 from energize.core.ignored import accepted
 from energize.core.lanes import WorkerConfig
-from energize.core.loss_weights import carried, gathered, gathered_one_by_one
+from energize.core.loss_weights import carried, carried_one_by_one
 from energize.core.reading import Failed, Reading
 from energize.core.rng import shuffled
 from energize.datasets.rounds import (
@@ -166,12 +166,12 @@ class PackingDataset(RoundsDataset[T_pack_co]):
         word, where = keyed_by(self, "pack", *origins), partial(sample_keys_of, encoded)
         packer, index = self.final_packer, pack[0].number
         if self._several:
-            keep = gathered_one_by_one
+            keep = carried_one_by_one
             for made in keyed_items(packer, encoded, word, where, reading, index=index, keep=keep):
                 yield made, origins
             return
         index_of_call.set(index)
-        with keyed_calls(packer, reading, seeding_of(packer), gathered) as call:
+        with keyed_calls(packer, reading, seeding_of(packer), carried) as call:
             made = call(encoded, word, where)
         if isinstance(made, Failed):
             reading.leave_out(made, self, origins)

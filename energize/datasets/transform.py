@@ -136,7 +136,8 @@ class MapDataset(PassingDataset[T_out_co], IndexedDataset[T_out_co]):
         items = indexed_inputs(self)[0].fetch(positions, reading)
         words = hash_positions(self.seed_key, positions, reading.attempt).tolist()
         made: list[T_out_co | Failed] = []
-        with keyed_calls(self.map_fn, reading, self.seeding, carried) as call:
+        keep = None if getattr(self.map_fn, "loads_stored", False) else carried
+        with keyed_calls(self.map_fn, reading, self.seeding, keep) as call:
             for item, word, position in zip(items, words, positions.tolist(), strict=True):
                 if type(item) is Failed:
                     made.append(item)
