@@ -11,11 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from energize import CaptioningSample
-from energize.core.show import (
-    default_get_batch_keys,
-    format_sample_compact,
-    format_sample_detailed,
-)
+from energize.core.loss_weights import default_get_batch_keys
+from energize.core.show import format_sample_compact, format_sample_detailed
 
 
 @dataclass
@@ -37,32 +34,21 @@ class TestDetailed:
             "boxes": Boxes(9, {"a": 1}),
             "none": [],
         }
-        assert format_sample_detailed(sample, "> ").splitlines() == [
-            "> scalars:",
-            ">   i: -3",
-            ">   f: 2.5",
-            ">   b: False",
-            ">   n: None",
-            "> text: 'hi'",
-            "> lines: 'a\\nb'",
-            "> row:",
-            ">   - 1",
-            ">   - 2",
-            ">   - 'x'",
-            "> rows:",
-            ">   - k: 1",
-            ">     l: 2",
-            ">   - k: 2",
-            "> tensor: Tensor(shape=torch.Size([2]), dtype=torch.float32, device=cpu, min=0.0, "
+        lines = format_sample_detailed(sample, "> ").splitlines()
+        assert all(line.startswith("> ") for line in lines)
+        text = " ".join(line.removeprefix("> ").strip() for line in lines)
+        for said in (
+            "'scalars': {'i': -3, 'f': 2.5, 'b': False, 'n': None}",
+            "'lines': 'a\\nb'",
+            "'row': (1, 2, 'x')",
+            "'tensor': Tensor(shape=torch.Size([2]), dtype=torch.float32, device=cpu, min=0.0, "
             "max=2.0, values=[0.0, 2.0])",
-            "> array: np.ndarray(shape=(8,), dtype=int64, min=0, max=7, "
+            "'array': np.ndarray(shape=(8,), dtype=int64, min=0, max=7, "
             "values=[0, 1, 2, ..., 5, 6, 7])",
-            "> boxes: Boxes:",
-            ">   count: 9",
-            ">   names:",
-            ">     a: 1",
-            "> none: []",
-        ]
+            "'boxes': Boxes(count=9, names={'a': 1})",
+            "'none': []",
+        ):
+            assert said in text
 
     @pytest.mark.parametrize(
         ("value", "said"),
@@ -84,17 +70,16 @@ class TestDetailed:
             {"caption": "x" * 1500, "data": b"y" * 1500, "ids": list(range(30))}
             | {f"k{i}": i for i in range(40)}
         )
-        assert "(and 500 more characters)" in text
-        assert "(and 500 more bytes)" in text
-        assert "... and 20 more" in text
-        assert text.endswith("... and 18 more")
+        assert text.count("'+500,") == 2
+        assert "... +5\n" in text
+        assert text.endswith("... +18\n}")
         assert len(text) < 4000
 
     @given(
         st.recursive(st.none() | st.integers() | st.text(), lambda x: st.lists(x) | st.tuples(x))
     )
     def test_anything_can_be_shown(self, value):
-        assert format_sample_detailed({"value": value}).startswith("value:")
+        assert "'value': " in format_sample_detailed({"value": value})
         assert "\n" not in format_sample_compact({"value": value})
 
 
@@ -103,8 +88,8 @@ def test_compact_is_one_line_of_bounded_depth_and_length():
     text = format_sample_compact(sample)
     assert "image=Tensor(shape=torch.Size([3, 4, 4])" in text
     assert "x" * 51 not in text
-    assert format_sample_compact({"a": {"b": {"c": {"d": 1}}}}) == "{a: {b: {c: {...}}}}"
-    assert format_sample_compact(list(range(12))).endswith("9, ... 2 more]")
+    assert format_sample_compact({"a": {"b": {"c": {"d": 1}}}}) == "{'a': {'b': {'c': {...}}}}"
+    assert format_sample_compact(list(range(12))).endswith("9, ... +2]")
 
 
 @pytest.mark.parametrize(

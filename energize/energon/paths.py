@@ -25,7 +25,7 @@ _STANDS_FOR = {
     "metadataset": "metadataset.metadataset",
     "monitor": "extras.monitor",
     "plots": "extras.plots",
-    "sample_utils": "core.show",
+    "sample_utils": "core.show core.loss_weights",
     "savable": "energon.names",
     "prepare": "preparation preparation.jsonl preparation.media",
     "savable_loader": "",

@@ -68,14 +68,14 @@ def test_all_kinds_of_data(tmp_path):
     shown = run("preview", mix, "-n", 1)
     assert shown.count(", sample 0 of ") == 4
     assert f"{tmp_path}/texts.jsonl, sample 0 of 7" in shown
-    assert "json (dict): n: 0" in shown
+    assert "json (dict): {'n': 0}" in shown
     assert "label (int): 0" in shown
     crude = tmp_path / "crude"
     crude.mkdir()
     (crude / "0.tar").write_bytes(packed([("a.json", b'{"x": [1, 2]}'), ("a.bin", b"x" * 300)]))
     prepare(crude, split_ratios={"train": 1}, sample_type="CrudeWebdataset", workers=1)
     shown = run("preview", crude)
-    assert "x:" in shown
+    assert "'x':" in shown
     assert "(and 236 more bytes)" in shown
 
 
@@ -241,7 +241,7 @@ def test_what_only_cookers_read_is_not_needed_to_look(tmp_path):
         "    path: crude\n    aux: {files: 'filesystem://.'}\n    subset: {range: ['0%', '50%']}\n"
     )
     assert "No faults in 5 samples" in run("lint", mix)
-    assert "x: 1" in run("preview", mix, "-n", 1)
+    assert "'x': 1" in run("preview", mix, "-n", 1)
     assert " 5 " in run("info", mix)
     assert " 5 " in run("simulate", mix, "--steps", 3)
     assert "0.tar[" in run("plan", mix)
