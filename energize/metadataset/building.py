@@ -28,9 +28,8 @@ from energize.metadataset.shares import leaves_of
 from energize.order.stages import Stage, StagePlan, stage_label
 from energize.task.build import Level, decoding_as
 from energize.task.encoder import DefaultTaskEncoder, TaskEncoder
-from energize.task.hooks import builds
+from energize.task.hooks import builds, check_encoder
 from energize.task.load import loading_code
-from energize.task.pipeline import check_encoder
 
 T_batch = TypeVar("T_batch")
 

@@ -13,7 +13,7 @@ from energize.metadataset.blending import Mixer
 from energize.metadataset.loader import load_dataset
 from energize.metadataset.loader_interface import LoadedDatasetList
 from energize.metadataset.nodes import Blend, Leaf, Staged
-from energize.task.pipeline import check_encoder
+from energize.task.hooks import check_encoder
 
 GivenMix = str | os.PathLike[str] | Mapping[str, Any] | Leaf | Blend | Staged
 

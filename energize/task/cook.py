@@ -10,12 +10,12 @@ from typing import Any, TypeVar, overload
 from energize.core.samples import METADATA, CrudeSample, SourceInfo
 from energize.core.stores import FileStore, PrimaryFileStore, active_pool
 from energize.errors import ConfigError
-from energize.task.hooks import Hook, implementation, overrides
+from energize.task.hooks import Hook, overrides
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Cooker:
     """`cook(sample, **aux)` makes a typed sample of a crude one, of datasets with some subflavors.
 
@@ -23,6 +23,8 @@ class Cooker:
     `cookers` of an encoder the first one that fits a dataset is taken, when the dataset is made.
     `cook` is given the sample, a `CrudeSample`, and by name the auxiliary stores (`aux`) of its
     dataset; what more it needs is said with `@cooker`.
+
+    Raises `ConfigError` for what is no function, and for labels that are no dict.
 
     >>> def cook_text(sample):
     ...     return TextSample(**basic_sample_keys(sample), text=sample["txt"])
@@ -34,20 +36,16 @@ class Cooker:
     cook: Callable[..., Any]
     has_subflavors: Mapping[str, Any] | None = None
 
-    def __init__(
-        self, cook: Callable[..., Any], has_subflavors: Mapping[str, Any] | None = None
-    ) -> None:
-        if not callable(cook):
-            raise ConfigError(f"Cooker: cook is a function of a crude sample; got {cook!r}")
-        if has_subflavors is not None and not isinstance(has_subflavors, Mapping):
+    def __post_init__(self) -> None:
+        if not callable(self.cook):
+            raise ConfigError(f"Cooker: cook is a function of a crude sample; got {self.cook!r}")
+        if not isinstance(self.has_subflavors, Mapping | None):
             raise ConfigError(
-                f"Cooker: has_subflavors is a dict of labels, or None; got {has_subflavors!r}"
+                f"Cooker: has_subflavors is a dict of labels, or None; got {self.has_subflavors!r}"
             )
-        object.__setattr__(self, "cook", cook)
-        object.__setattr__(self, "has_subflavors", has_subflavors)
 
     def fits(self, subflavors: Mapping[str, Any] | None) -> bool:
-        """Whether a dataset with these labels is for this cooker."""
+        """Return whether a dataset with these labels is for this cooker."""
         wanted, labels = self.has_subflavors or {}, subflavors or {}
         return all(name in labels and labels[name] == value for name, value in wanted.items())
 
@@ -65,7 +63,7 @@ def cooker(
 def cooker(
     fn: F | None = None, *, need_cache: bool = False, need_primary: bool = False
 ) -> F | Callable[[F], F]:
-    """Says what a cook function needs beside its sample and the auxiliary stores.
+    """Say what a cook function needs beside its sample and the auxiliary stores.
 
     `need_cache` gives it `cache`, the loader's cache pool; `need_primary` gives it `primary`, the
     store of all files of its own dataset, where a name that begins with "." is that part of the
@@ -85,10 +83,15 @@ def cooker(
     return marked if fn is None else marked(fn)
 
 
+def needs_of(cook: Callable[..., Any]) -> tuple[str, ...]:
+    """Return what a cook function asked for with `@cooker`."""
+    return getattr(getattr(cook, "__func__", cook), "needs", ())
+
+
 def basic_sample_keys(
     crude_sample: Mapping[str, Any], additional_source_info: Sequence[SourceInfo] = ()
 ) -> dict[str, Any]:
-    """The metadata of a crude sample, to be handed on to the typed one.
+    """Return the metadata of a crude sample, to be handed on to the typed one.
 
     >>> basic_sample_keys({"__key__": "7", "__subflavors__": {}, "txt": "hello"})
     {'__key__': '7', '__subflavors__': {}}
@@ -102,7 +105,7 @@ def basic_sample_keys(
 def cooker_for(
     cookers: Sequence[Cooker], subflavors: Mapping[str, Any] | None, where: str
 ) -> Cooker:
-    """The first cooker that fits; `ConfigError` when none does."""
+    """Return the first cooker that fits; `ConfigError` when none does."""
     for each in cookers:
         if not isinstance(each, Cooker):
             raise ConfigError(f"cookers is a list of Cooker, got {each!r}")
@@ -115,13 +118,8 @@ def cooker_for(
     )
 
 
-def needs_of(cook: Callable[..., Any]) -> tuple[str, ...]:
-    """What a cook function asked for with `@cooker`."""
-    return getattr(getattr(cook, "__func__", cook), "needs", ())
-
-
 def cooked(sample: CrudeSample, chosen: Cooker, aux: Mapping[str, FileStore[Any]]) -> Any:
-    """The sample as `chosen` cooks it, given what it asked for."""
+    """Return the sample as `chosen` cooks it, given what it asked for."""
     needs = needs_of(chosen.cook)
     given: dict[str, Any] = {name: store for name, store in aux.items() if name != "primary"}
     if "primary" in needs:
@@ -145,24 +143,16 @@ class Cook(Hook):
     @cached_property
     def method(self) -> Callable[..., Any]:
         """What is called in the end: it says whether it yields, and asks for random numbers."""
-        return implementation(self.encoder, self.name) if self._overrides else self.cooker.cook
-
-    @cached_property
-    def _overrides(self) -> bool:
-        return overrides(self.encoder, self.name)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Cook, (self.encoder, self.name, self.cooker, self.aux, self.primary)
+        return super().method if overrides(self.encoder, self.name) else self.cooker.cook
 
     def describe(self) -> str:
-        """The name of the cook function."""
+        """Return the name of the cook function."""
         return getattr(self.cooker.cook, "__qualname__", type(self.cooker.cook).__qualname__)
 
     def _called(self, argument: CrudeSample, own: dict[str, Any]) -> Any:
         aux = dict(self.aux)
         if self.primary is not None:
             aux["primary"] = PrimaryFileStore(self.primary, argument["__key__"])
-        cook = self.encoder.cook_crude_sample
-        if self._overrides:
-            return cook(argument, self.cooker, aux, **own)
-        return cook(argument, self.cooker, aux | own)
+        if self.method is self.cooker.cook:  # the encoder's hook hands on what the cooker asks for
+            return self.encoder.cook_crude_sample(argument, self.cooker, aux | own)
+        return self.encoder.cook_crude_sample(argument, self.cooker, aux, **own)

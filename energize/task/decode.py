@@ -1,4 +1,4 @@
-"""Images from bytes: JPEG by libjpeg-turbo, everything else by Pillow.
+"""The parts of samples, decoded: JPEG by libjpeg-turbo, other images by Pillow, texts and numbers.
 
 Pixels are those of webdataset's image handlers of the same names; like there, an EXIF orientation
 is not applied, and of an animation the first frame is taken.
@@ -9,13 +9,10 @@ from __future__ import annotations
 import gzip
 import io
 import math
-import struct
-import tokenize
 import zipfile
-import zlib
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass
 from functools import partial
 from types import MappingProxyType
 from typing import Any, Literal, get_args
@@ -77,7 +74,7 @@ IMAGE_SPECS: Mapping[str, ImageSpec] = MappingProxyType(
 
 
 def decode_image(data: bytes, spec: ImageSpec) -> Any:
-    """The image as `spec` asks for it, in memory of its own.
+    """Return the image as `spec` asks for it, in memory of its own.
 
     numpy: (H, W) or (H, W, C); torch: (H, W) or (C, H, W), contiguous; uint8, or float32 from 0 to
     1. Raises what the codec raises for bytes it cannot decode.
@@ -85,16 +82,12 @@ def decode_image(data: bytes, spec: ImageSpec) -> Any:
     if spec.container == "pil":
         return _by_pillow(data, spec.mode)
     pixels = _pixels(data, spec.mode)
-    if spec.container == "torch":
-        return _as_tensor(pixels, spec.floating)
-    return np.divide(pixels, 255, dtype=np.float32) if spec.floating else pixels
-
-
-def _as_tensor(pixels: UInt8Array, floating: bool) -> torch.Tensor:
+    if spec.container == "numpy":
+        return np.divide(pixels, 255, dtype=np.float32) if spec.floating else pixels
     tensor = torch.from_numpy(pixels)
     if tensor.ndim == 3:
         tensor = tensor.permute(2, 0, 1)
-    if not floating:
+    if not spec.floating:
         return tensor.contiguous()
     return tensor.to(torch.float32, memory_format=torch.contiguous_format).div_(255)
 
@@ -135,35 +128,36 @@ def check_pixels(count: int) -> None:
 # Parts that are not images, from bytes.
 
 
-def _text(data: bytes) -> str:
-    return data.decode("utf-8")
-
-
 def decode_json(data: bytes) -> Any:
-    """The value that JSON in UTF-8, UTF-16 or UTF-32 stands for."""
+    """Return the value that JSON in UTF-8, UTF-16 or UTF-32 stands for."""
     return load_json(data)
 
 
 def unpacked_gzip(data: bytes) -> bytes:
-    """What gzip packed; ValueError where that is more than a part may have."""
+    """Return what gzip packed; raise ValueError where that is more than a part may have."""
     most = limit("PART_BYTES")
     size = int.from_bytes(data[-4:], "little")  # what gzip itself wrote, of its last 4 GiB
-    if size > most:
-        raise ValueError(over_limit("PART_BYTES", size))
-    with gzip.GzipFile(fileobj=io.BytesIO(data)) as file:
-        found = file.read(most + 1)
-    if len(found) > most:
-        raise ValueError(over_limit("PART_BYTES"))
-    return found
+    if size <= most:
+        with gzip.GzipFile(fileobj=io.BytesIO(data)) as file:
+            found = file.read(most + 1)
+        if len(found) <= most:
+            return found
+        size = len(found)
+    raise ValueError(over_limit("PART_BYTES", size))
+
+
+_NPY_HEADERS = {
+    (1, 0): np.lib.format.read_array_header_1_0,
+    (2, 0): np.lib.format.read_array_header_2_0,
+}
 
 
 def _array(data: bytes) -> np.ndarray[Any, Any]:
     stream = io.BytesIO(data)
     version = np.lib.format.read_magic(stream)
-    read_header = _HEADERS.get(version)
-    if read_header is None:
+    if version not in _NPY_HEADERS:
         raise ValueError(f"format version {version} of .npy files is not known")
-    shape, _, dtype = read_header(stream)
+    shape, _, dtype = _NPY_HEADERS[version](stream)
     if dtype.hasobject:
         raise ValueError("it holds Python objects, which are pickled; nothing is ever unpickled")
     # The array is made before its bytes are read, so what the header says is compared with them.
@@ -191,47 +185,20 @@ def _file(packed: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytes:
         return file.read(info.file_size)
 
 
-_HEADERS: dict[tuple[int, int], Callable[..., Any]] = {
-    (1, 0): np.lib.format.read_array_header_1_0,
-    (2, 0): np.lib.format.read_array_header_2_0,
+_DECODERS: Mapping[str, Callable[[bytes], Any]] = {
+    "txt text transcript": lambda data: data.decode("utf-8"),
+    "json jsn": decode_json,
+    "cls cls2 class index inx id count": int,
+    "npy": _array,
+    "npz": _arrays,
 }
-
-
-def _of_all(extensions: str, decode: Callable[[bytes], Any]) -> dict[str, Callable[[bytes], Any]]:
-    return dict.fromkeys(extensions.split(), decode)
-
-
 PART_DECODERS: Mapping[str, Callable[[bytes], Any]] = MappingProxyType(
-    _of_all("txt text transcript", _text)
-    | _of_all("json jsn", decode_json)
-    | _of_all("cls cls2 class index inx id count", int)
-    | _of_all("npy", _array)
-    | _of_all("npz", _arrays)
+    {part: decode for parts, decode in _DECODERS.items() for part in parts.split()}
 )
 """How each part is decoded. What is not here, pickles first of all, stays bytes."""
 
 
 # Decoding the parts of raw samples.
-
-# What codecs raise for bad bytes. MemoryError is not among them, and neither is the TimeoutError of
-# a signal handler, though it is an OSError.
-_BAD_BYTES = (
-    ArithmeticError,
-    AttributeError,
-    EOFError,
-    LookupError,
-    NotImplementedError,
-    OSError,
-    PIL.Image.DecompressionBombError,
-    RecursionError,
-    SyntaxError,
-    TypeError,
-    ValueError,
-    struct.error,
-    tokenize.TokenError,
-    zipfile.BadZipFile,
-    zlib.error,
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -278,7 +245,7 @@ class SampleDecoder:
                 )
 
     def decode(self, name: str, data: bytes) -> Any:
-        """The content of the part, or file, called `name`.
+        """Return the content of the part, or file, called `name`.
 
         Raises `DecodeError` naming it when its bytes are bad.
         """
@@ -298,20 +265,17 @@ class SampleDecoder:
         return data
 
     def config(self) -> dict[str, Any]:
-        """The arguments by name."""
-        return {each.name: getattr(self, each.name) for each in fields(self)}
+        """Return the arguments by name."""
+        return asdict(self)
 
     def describe(self) -> dict[str, Any]:
-        """`image_decode`, and what else is not as by default."""
-        usual = {each.name: each.default for each in fields(self)}
-        return {
-            name: value
-            for name, value in self.config().items()
-            if name == "image_decode" or value != usual[name]
-        }
+        """Return `image_decode`, and what else is not as by default."""
+        usual = asdict(SampleDecoder(image_decode=self.image_decode))
+        told = {"image_decode": self.image_decode}
+        return told | {name: value for name, value in self.config().items() if value != usual[name]}
 
     def __call__(self, sample: Mapping[str, Any]) -> dict[str, Any]:
-        """All parts of a raw sample decoded; what is not bytes, and names with __, as they are."""
+        """Decode all parts of a raw sample; what is not bytes, and names with __, stay."""
         return {
             name: self.decode(name, value)
             if isinstance(value, bytes) and not name.startswith("__")
@@ -321,12 +285,15 @@ class SampleDecoder:
 
 
 def decoded_by(decode: Callable[[bytes], Any], name: str, data: bytes) -> Any:
-    """`decode(data)`; `DecodeError` naming the part and the reason when its bytes are bad."""
+    """Return `decode(data)`; raise `DecodeError` naming the part and the reason for bad bytes.
+
+    Short memory, an alarm of the user's (`TimeoutError`) and wrong settings are not bad bytes.
+    """
     try:
         return decode(data)
-    except TimeoutError:
+    except (MemoryError, TimeoutError, ConfigError):
         raise
-    except _BAD_BYTES as error:
+    except Exception as error:
         raise DecodeError(
             f"part {name!r} of {len(data)} bytes cannot be decoded: {type(error).__name__}: "
             f"{error}; it begins with {data[:16]!r}"

@@ -70,24 +70,24 @@ class TaskEncoder(Generic[T_sample, T_encoded_sample, T_raw_batch, T_batch]):
         cooker: Cooker,
         aux: Mapping[str, FileStore[Any]],
     ) -> T_sample:
-        """A crude sample as the cooker of its dataset makes it."""
+        """Return a crude sample as the cooker of its dataset makes it."""
         return cast("T_sample", cooked(sample, cooker, aux))
 
     @default
     def preencode_sample(self, sample: T_sample) -> T_encoded_sample | Iterator[T_encoded_sample]:
-        """One sample as it waits to be packed: light, with what is heavy left for later."""
+        """Return one sample as it waits to be packed: light, with what is heavy left for later."""
         return cast("T_encoded_sample", sample)
 
     @default
     def encode_sample(self, sample: T_sample) -> T_encoded_sample | Iterator[T_encoded_sample]:
-        """One sample as the task needs it; by default the sample itself."""
+        """Return one sample as the task needs it; by default the sample itself."""
         return cast("T_encoded_sample", sample)
 
     @default
     def select_samples_to_pack(
         self, samples: list[T_encoded_sample]
     ) -> Sequence[Sequence[T_encoded_sample]]:
-        """Which of the samples of the packing buffer belong together, as lists of them.
+        """Return lists of those samples of the packing buffer that belong together.
 
         Samples in no list are dropped, with one warning.
         """
@@ -95,29 +95,29 @@ class TaskEncoder(Generic[T_sample, T_encoded_sample, T_raw_batch, T_batch]):
 
     @default
     def postencode_sample(self, sample: T_encoded_sample) -> T_encoded_sample:
-        """One sample of a pack that is being made; without packing, each sample."""
+        """Return one sample of a pack that is being made; without packing, each sample."""
         return sample
 
     @default
     def pack_selected_samples(
         self, samples: list[T_encoded_sample]
     ) -> T_encoded_sample | Iterator[T_encoded_sample]:
-        """The samples of a pack as one."""
+        """Return the samples of a pack as one."""
         raise NotImplementedError("packing needs pack_selected_samples")
 
     @default
     def batch(self, samples: list[T_encoded_sample]) -> T_raw_batch | Iterator[T_raw_batch]:
-        """Encoded samples as one batch; by default `generic_batch` of them."""
+        """Return encoded samples as one batch; by default `generic_batch` of them."""
         return cast("T_raw_batch", generic_batch(samples))
 
     @default
     def batch_group_criterion(self, sample: T_encoded_sample) -> tuple[Hashable, int | None]:
-        """The group of a sample, and how many of it make a batch; None: `batch_size` of them."""
+        """Return the group of a sample, and how many of it make a batch; None: `batch_size`."""
         raise NotImplementedError("only overridden")
 
     @default
     def encode_batch(self, batch: T_raw_batch) -> T_batch | Iterator[T_batch]:
-        """A whole batch as the model needs it; by default the batch itself."""
+        """Return a whole batch as the model needs it; by default the batch itself."""
         return cast("T_batch", batch)
 
     @property
@@ -157,13 +157,13 @@ class TaskEncoder(Generic[T_sample, T_encoded_sample, T_raw_batch, T_batch]):
         get_primary_aux: Callable[[], FileStore[Any]],
         aux: Mapping[str, FileStore[Any]] | None = None,
     ) -> Dataset[Any]:
-        """The samples of one crude dataset, cooked; may be overridden."""
+        """Return the samples of one crude dataset, cooked; may be overridden."""
         return pipeline.cooking(self, dataset, subflavors, get_primary_aux, aux or {})
 
     def build_encode_sample(
         self, dataset: Dataset[Any], *, worker_config: WorkerConfig | None = None
     ) -> Dataset[Any]:
-        """Samples through the hooks up to `encode_sample`; may be overridden."""
+        """Return samples through the hooks up to `encode_sample`; may be overridden."""
         return pipeline.encoding(self, dataset)
 
     def build_batch(
@@ -175,14 +175,14 @@ class TaskEncoder(Generic[T_sample, T_encoded_sample, T_raw_batch, T_batch]):
         packing_buffer_size: int | None = None,
         worker_config: WorkerConfig | None = None,
     ) -> Dataset[Any]:
-        """Encoded samples through the hooks after that: packs, and batches; may be overridden."""
+        """Return encoded samples packed and batched by the hooks after that; may be overridden."""
         return pipeline.batching(self, dataset, batch_size, batch_drop_last, packing_buffer_size)
 
     @default
     def build_train_datasets(
         self, *, datasets: Sequence[Any], batch_size: int | None, **options: Any
     ) -> Dataset[Any]:
-        """The whole dataset for training, of those of a metadataset; may be overridden.
+        """Return the whole dataset for training, of those of a metadataset; may be overridden.
 
         An override is called in place of what `get_train_dataset` does. `datasets` are
         `LoadedDataset`s, whose `dataset.build()` makes the samples; `options` are `worker_config`,
@@ -195,7 +195,7 @@ class TaskEncoder(Generic[T_sample, T_encoded_sample, T_raw_batch, T_batch]):
     def build_val_datasets(
         self, *, datasets: Sequence[Any], batch_size: int | None, **options: Any
     ) -> Dataset[Any]:
-        """The whole dataset for validation, of those of a metadataset; may be overridden.
+        """Return the whole dataset for validation, of those of a metadataset; may be overridden.
 
         An override is called in place of what `get_val_dataset` does. `options` are
         `worker_config`, `batch_drop_last`, `packing_buffer_size` and `limit`.
@@ -205,7 +205,7 @@ class TaskEncoder(Generic[T_sample, T_encoded_sample, T_raw_batch, T_batch]):
     def _load_dataset(
         self, dataset: Any, worker_rotation_offset: int = 0, worker_config: Any = None
     ) -> Dataset[Any]:
-        """The samples of a `LoadedDataset`, cooked if they are crude and there are cookers."""
+        """Return the samples of a `LoadedDataset`, cooked if they are crude and it has cookers."""
         return pipeline.loading(self, dataset, worker_config)
 
 
@@ -263,19 +263,19 @@ class DefaultTaskEncoder(TaskEncoder[T_sample, T_encoded_sample, T_raw_batch, T_
 
     @default
     def encode_sample(self, sample: T_sample) -> T_encoded_sample:
-        """The sample as an `encoded_sample_type`, or itself."""
+        """Return the sample as an `encoded_sample_type`, or itself."""
         return _converted(sample, self._encoded_sample_type)
 
     @default
     def batch(self, samples: list[T_encoded_sample]) -> T_raw_batch:
-        """The samples as a `raw_batch_type`, or as a batch of their own type."""
+        """Return the samples as a `raw_batch_type`, or as a batch of their own type."""
         if self._raw_batch_type is None:
             return cast("T_raw_batch", generic_batch(samples))
         return batch_as(samples, self._raw_batch_type)
 
     @default
     def encode_batch(self, batch: T_raw_batch) -> T_batch:
-        """The batch as a `batch_type`, or itself."""
+        """Return the batch as a `batch_type`, or itself."""
         return _converted(batch, self._batch_type)
 
 
@@ -305,6 +305,8 @@ class AugmentTaskEncoder(TaskEncoder[T_sample, T_encoded_sample, T_raw_batch, T_
 
     So are its decoder and cookers. In a hook that it overrides, `super()` is the other's.
 
+    Raises `ConfigError` for what is no task encoder, and for one that builds datasets itself.
+
     >>> class Shout(TaskEncoder):
     ...     def encode_sample(self, sample):
     ...         return sample + "!"
@@ -329,6 +331,9 @@ class AugmentTaskEncoder(TaskEncoder[T_sample, T_encoded_sample, T_raw_batch, T_
                     "there, or add to the hooks of another encoder"
                 )
         self.wrapped_encoder = task_encoder
+        for name in (*HOOKS, *BUILDERS):
+            if getattr(type(self), name) is getattr(AugmentTaskEncoder, name):
+                setattr(self, name, getattr(task_encoder, name))
 
     @property
     def decoder(self) -> SampleDecoder | None:  # type: ignore[override]  # read only
@@ -343,7 +348,9 @@ class AugmentTaskEncoder(TaskEncoder[T_sample, T_encoded_sample, T_raw_batch, T_
         return self.wrapped_encoder.default_hooks
 
 
-def _handed_on(name: str) -> Callable[..., Any]:
+def _of_wrapped(name: str) -> Callable[..., Any]:
+    """The method that `super()` is in a hook of an encoder that adds to another."""
+
     def hook(self: AugmentTaskEncoder[Any, Any, Any, Any], *given: Any, **named: Any) -> Any:
         return getattr(self.wrapped_encoder, name)(*given, **named)
 
@@ -353,4 +360,4 @@ def _handed_on(name: str) -> Callable[..., Any]:
 
 
 for _name in (*HOOKS, *BUILDERS):
-    setattr(AugmentTaskEncoder, _name, _handed_on(_name))
+    setattr(AugmentTaskEncoder, _name, _of_wrapped(_name))

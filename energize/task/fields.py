@@ -1,8 +1,9 @@
-"""Whether values are what the fields of a sample type declare."""
+"""The fields of sample types: whether values are what they declare, and which parts of raw samples
+they are read from.
+"""
 
 from __future__ import annotations
 
-import collections.abc
 import re
 import types
 import typing
@@ -10,7 +11,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import lru_cache
-from typing import Any, TypeVar
+from itertools import islice
+from typing import Any
 
 import numpy as np
 
@@ -26,15 +28,19 @@ _LOOKED_AT = 3
 
 @lru_cache(maxsize=256)
 def declared_types(kind: type[Any]) -> dict[str, Any]:
-    """The types of the fields of a dataclass; nothing where they name what cannot be found."""
-    try:
-        return typing.get_type_hints(kind)
-    except (NameError, TypeError, AttributeError, SyntaxError):
-        return {}
+    """Return the types of the fields of a dataclass; Any for names that only type checkers know."""
+    unknown: dict[str, Any] = {}
+    while True:
+        try:
+            return typing.get_type_hints(kind, localns=unknown)
+        except NameError as error:
+            unknown[str(error.name)] = Any
+        except (TypeError, AttributeError, SyntaxError):
+            return {}
 
 
 def contradiction(kind: Any, values: Mapping[str, Any]) -> tuple[str, str] | None:
-    """The first field of `kind` whose value contradicts it, with what is wrong; None for none.
+    """Return the first field of `kind` whose value contradicts it, with what is wrong, or None.
 
     >>> from energize import TextSample
     >>> contradiction(TextSample, {"text": ["a"]})
@@ -43,13 +49,15 @@ def contradiction(kind: Any, values: Mapping[str, Any]) -> tuple[str, str] | Non
     declared = declared_types(kind)
     for name, value in values.items():
         if name in declared and not fits(value, declared[name]):
-            wrong = f"is declared as {declared_text(declared[name])}, and its value is "
-            return name, wrong + value_text(value)
+            plain = typing.get_origin(declared[name]) is None
+            asked = getattr(declared[name], "__name__", None) if plain else None
+            told = f"is declared as {asked or declared[name]}, and its value is "
+            return name, told + value_text(value)
     return None
 
 
 def fits(value: Any, declared: Any) -> bool:
-    """Whether `value` may stand where `declared` is: False only where it certainly may not.
+    """Return whether `value` may stand where `declared` is: False only where it certainly may not.
 
     What decoders make (tensors, arrays, images, videos) may stand for each other, as a decoder
     chooses between them, and never for text, numbers or lists of these. Whole numbers may stand for
@@ -58,50 +66,40 @@ def fits(value: Any, declared: Any) -> bool:
     >>> fits("yes", list[str]), fits(["yes"], list[str]), fits(3, float), fits(None, int | None)
     (False, True, True, True)
     """
-    if declared in (Any, object) or isinstance(declared, TypeVar | str | typing.ForwardRef):
-        return True
     origin, arguments = typing.get_origin(declared), typing.get_args(declared)
-    if origin in (typing.Union, types.UnionType):
-        return any(fits(value, each) for each in arguments)
     if origin is typing.Literal:
         return value in arguments
     if origin is typing.Annotated:
         return fits(value, arguments[0])
+    if origin in (typing.Union, types.UnionType):
+        return any(fits(value, each) for each in arguments)
     kind = origin or declared
-    if not isinstance(kind, type):
-        return True
-    return _fits_generic(value, kind, arguments) if origin else _is_a(value, kind)
+    unknown = kind is Any or not isinstance(kind, type)  # a type variable, a name
+    return unknown or (_is_a(value, kind) and _holds(value, kind, arguments))
 
 
-def _fits_generic(value: Any, origin: type[Any], arguments: tuple[Any, ...]) -> bool:
-    """Whether a value fits `origin[arguments]`: a list, a tuple, a dict and their likes."""
-    if not _is_a(value, origin):
-        return False
-    if isinstance(value, str | bytes):
-        # These are sequences too, and never what a sequence of anything means.
+def _holds(value: Any, kind: type[Any], arguments: tuple[Any, ...]) -> bool:
+    """Whether what is in a value of the type `kind[arguments]` fits, as far as it is looked at."""
+    if isinstance(value, str | bytes):  # sequences too, and never what a sequence of anything means
         return not arguments
-    if isinstance(value, tuple) and origin is tuple:
-        if len(arguments) == 2 and arguments[1] is Ellipsis:
-            arguments = arguments[:1]
-        elif arguments:
-            pairs = zip(value, arguments, strict=False)
-            return len(value) == len(arguments) and all(fits(each, kind) for each, kind in pairs)
-    if isinstance(value, list | tuple) and len(arguments) == 1:
-        return all(fits(each, arguments[0]) for each in value[:_LOOKED_AT])
-    if isinstance(value, dict) and len(arguments) == 2:
-        items = [item for item, _ in zip(value.items(), range(_LOOKED_AT), strict=False)]
-        return all(fits(k, arguments[0]) and fits(v, arguments[1]) for k, v in items)
-    return True
+    inside: Iterable[tuple[Any, Any]] = ()
+    if kind is tuple and arguments and arguments[1:] != (Ellipsis,):
+        if len(value) != len(arguments):
+            return False
+        inside = zip(value, arguments, strict=True)
+    elif isinstance(value, dict):
+        items = islice(value.items(), _LOOKED_AT)
+        inside = (pair for item in items for pair in zip(item, arguments, strict=False))
+    elif isinstance(value, list | tuple) and arguments:
+        inside = ((each, arguments[0]) for each in value[:_LOOKED_AT])
+    return all(fits(each, declared) for each, declared in inside)
 
 
 def _is_a(value: Any, kind: type[Any]) -> bool:
     """`isinstance`, with numbers of numpy as numbers, and what decoders make for one another."""
-    if kind is float and isinstance(value, int | np.integer | np.floating):
-        return not isinstance(value, bool)
-    if kind is int and isinstance(value, np.integer):
-        return True
-    if kind is int and isinstance(value, bool):
-        return False
+    if kind in (int, float):
+        whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
+        return whole or (kind is float and isinstance(value, float | np.floating))
     try:
         if isinstance(value, kind):
             return True
@@ -111,29 +109,16 @@ def _is_a(value: Any, kind: type[Any]) -> bool:
     return not plain and not isinstance(value, _PLAIN)
 
 
-def declared_text(declared: Any) -> str:
-    """A declared type as it is written.
-
-    >>> declared_text(list[str] | None)
-    'list[str] | None'
-    """
-    plain = isinstance(declared, type) and typing.get_origin(declared) is None
-    return declared.__name__ if plain else str(declared)
-
-
 def value_text(value: Any) -> str:
-    """What a value is, in short: its type and how it begins.
+    """Return what a value is, in short: its type and how it begins.
 
     >>> value_text(["a", "b"])
     "list ['a', 'b']"
     """
-    shape = getattr(value, "shape", None)
-    if shape is not None:
-        return f"{type(value).__name__} of shape {tuple(shape)}"
-    if isinstance(value, collections.abc.Sized | int | float | type(None)):
-        text = repr(value)
-        return f"{type(value).__name__} {text if len(text) <= 60 else f'{text[:57]}...'}"
-    return type(value).__name__
+    if hasattr(value, "shape"):
+        return f"{type(value).__name__} of shape {tuple(value.shape)}"
+    text = repr(value) if isinstance(value, _PLAIN) else ""
+    return f"{type(value).__name__} {text if len(text) <= 60 else f'{text[:57]}...'}".rstrip()
 
 
 # Field maps: which part of a raw sample each field of a sample type is read from.
@@ -167,6 +152,11 @@ class PartAccess:
     def several(self) -> bool:
         """Whether it means a list, of all parts that match."""
         return "*" in self.part or "?" in self.part
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it means one part as a whole, as decoded."""
+        return not (self.keys or self.several or self.part.startswith("__"))
 
     def among(self, parts: Iterable[str]) -> list[str]:
         """Which of the names `parts` are meant; several in the order of the numbers in them.
@@ -213,26 +203,36 @@ def parse_field(text: str) -> tuple[PartAccess, ...]:
     return tuple(options)
 
 
+def check_fields(sample_type: type, names: Iterable[str], said: str) -> None:
+    """Raise `ConfigError` unless these are fields of `sample_type`, all that are needed; beside
+    them there may be metadata. It begins with `said`, who said which fields there are.
+    """
+    known = [name for name in type_fields(sample_type) if name not in METADATA]
+    given = [name for name in names if name not in METADATA]
+    for name in given:
+        if name not in known:
+            raise ConfigError(
+                f"{said} the field {name!r}, which {sample_type.__name__} does not have; it has "
+                f"{', '.join(known) or 'none'}{nearest(name, known)}"
+            )
+    required = required_fields(sample_type)
+    missing = [name for name in known if name in required and name not in given]
+    if missing:
+        raise ConfigError(f"{said} no {', '.join(missing)}, which {sample_type.__name__} needs")
+
+
 def check_field_map(sample_type: type, field_map: Mapping[str, str]) -> None:
-    """Raises `ConfigError` unless the map is for fields of `sample_type`, all that are needed, and
+    """Raise `ConfigError` unless the map is for fields of `sample_type`, all that are needed, and
     its descriptions can be parsed.
     """
     if issubclass(sample_type, CrudeSample):
         raise ConfigError(f"{sample_type.__name__} has no fields, so it takes no field_map")
-    known = [name for name in type_fields(sample_type) if name not in METADATA]
-    for name, text in field_map.items():
-        if name not in known:
-            raise ConfigError(
-                f"field_map names the field {name!r}, which {sample_type.__name__} does not have; "
-                f"it has {', '.join(known) or 'none'}{nearest(name, known)}"
-            )
+    metadata = METADATA.intersection(field_map)
+    if metadata:
+        raise ConfigError(f"field_map names {', '.join(sorted(metadata))}, which is not of a part")
+    check_fields(sample_type, field_map, "field_map names")
+    for text in field_map.values():
         parse_field(text)
-    required = required_fields(sample_type)
-    missing = [name for name in known if name in required and name not in field_map]
-    if missing:
-        raise ConfigError(
-            f"field_map does not say where {', '.join(missing)} of {sample_type.__name__} come from"
-        )
 
 
 def default_field_map(sample_type: type) -> dict[str, str]:

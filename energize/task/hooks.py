@@ -1,4 +1,4 @@
-"""Marks that task encoders of Megatron-Energon carry."""
+"""The hooks of task encoders: which there are, which an encoder has, and how one is called."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, fields, is_dataclass
 from difflib import get_close_matches
 from functools import cached_property
-from typing import Any, NamedTuple, TypeVar, overload
+from typing import Any, TypeVar, overload
 
 from energize.core.call import function_name, generates, index_of_call
 from energize.core.description import described
@@ -22,6 +22,36 @@ from energize.task.collate import Batch
 from energize.task.fields import contradiction
 
 F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
+
+HOOKS = {
+    "cook_crude_sample": "sample",
+    "preencode_sample": "sample",
+    "encode_sample": "sample",
+    "select_samples_to_pack": "samples",
+    "postencode_sample": "sample",
+    "pack_selected_samples": "samples",
+    "batch": "batch",
+    "batch_group_criterion": "sample",
+    "encode_batch": "batch",
+}
+"""The hooks of an encoder, in the order in which data pass through them, and what each is given."""
+
+_RETURN = ("select_samples_to_pack", "batch_group_criterion")
+"""Those that may not yield."""
+
+BUILDERS = ("build_train_datasets", "build_val_datasets")
+"""Methods that make a whole dataset, where they are overridden."""
+
+_ALIKE = 0.88
+"""How alike a name must be to that of a hook to be taken for a slip of the pen."""
+
+_CHECKED = 3
+"""Of so many results of a hook the fields are compared with their declared types."""
+
+_END = object()
+
+_running: ContextVar[Hook] = ContextVar("running_hook")
 
 
 @overload
@@ -37,7 +67,7 @@ def stateless(
 def stateless(
     fn: F | None = None, *, restore_seeds: bool = False, failure_tolerance: int | None = None
 ) -> F | Callable[[F], F]:
-    """Marks a hook as a function of its argument; accepted so that encoders of Energon run as is.
+    """Mark a hook as a function of its argument; accepted so that encoders of Energon run as is.
 
     It changes nothing. Every call is seeded by its position, as `restore_seeds` asks for, so every
     sample can be restored. Failures are counted for the whole loader by its `failure_budget`, not
@@ -54,46 +84,30 @@ def stateless(
 
 
 def get_stateless(fn: Callable[..., Any]) -> bool:
-    """Whether what `fn` makes of a sample can be made again: here always, marked or not."""
+    """Return whether what `fn` makes of a sample can be made again: here always, marked or not."""
     return True
 
 
-# The hooks of task encoders: which there are, which an encoder has, and how one is called.
-
-T = TypeVar("T")
-
-
-class Place(NamedTuple):
-    """What a hook is given, and whether it may yield several things instead of returning one."""
-
-    takes: str
-    yields: bool
+def default(method: T) -> T:
+    """Mark the method of a hook as what encoders have that do not override it."""
+    method.is_default = True  # type: ignore[attr-defined]  # a function has attributes
+    return method
 
 
-HOOKS = {
-    "cook_crude_sample": Place("sample", yields=True),
-    "preencode_sample": Place("sample", yields=True),
-    "encode_sample": Place("sample", yields=True),
-    "select_samples_to_pack": Place("samples", yields=False),
-    "postencode_sample": Place("sample", yields=True),
-    "pack_selected_samples": Place("samples", yields=True),
-    "batch": Place("batch", yields=True),
-    "batch_group_criterion": Place("sample", yields=False),
-    "encode_batch": Place("batch", yields=True),
-}
-"""The hooks of an encoder, in the order in which data pass through them."""
+def overrides(encoder: Any, name: str) -> bool:
+    """Return whether a method of an encoder is not the one that the classes here have."""
+    return not getattr(getattr(encoder, name), "is_default", False)
 
-BUILDERS = ("build_train_datasets", "build_val_datasets")
-"""Methods that make a whole dataset, where they are overridden."""
 
-_ALIKE = 0.88
-"""How alike a name must be to that of a hook to be taken for a slip of the pen."""
+def builds(encoder: Any, name: str) -> bool:
+    """Return whether an encoder has a method of its own that makes a whole dataset."""
+    return hasattr(encoder, name) and not isinstance(encoder, type) and overrides(encoder, name)
 
-_CHECKED = 3
 
-_END = object()
-
-_running: ContextVar[Hook] = ContextVar("running_hook")
+def active_hooks(encoder: Any) -> frozenset[str]:
+    """Return the names of the hooks that do something; `batch` always does."""
+    acting = {"batch", *encoder.default_hooks}
+    return frozenset(name for name in HOOKS if name in acting or overrides(encoder, name))
 
 
 @dataclass(frozen=True)
@@ -111,26 +125,27 @@ class Hook:
     @cached_property
     def method(self) -> Callable[..., Any]:
         """The encoder's own method."""
-        return implementation(self.encoder, self.name)
-
-    @cached_property
-    def _yields(self) -> bool:
-        return generates(self.method)
+        return getattr(self.encoder, self.name)  # type: ignore[no-any-return]
 
     @property
     def __wrapped__(self) -> Callable[..., Any]:
         return self.method
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Hook, (self.encoder, self.name)
+    @cached_property
+    def _yields(self) -> bool:
+        return generates(self.method)
 
-    @property
-    def __signature__(self) -> inspect.Signature:
-        """That of the method, which may ask for a random generator."""
-        return inspect.signature(self.method)
+    @cached_property
+    def _unchecked(self) -> list[None]:
+        """One for each of the first things returned, whose fields are looked at."""
+        return [None] * _CHECKED
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what is pickled: what it was made of."""
+        return {each.name: getattr(self, each.name) for each in fields(self)}
 
     def describe(self) -> Any:
-        """The name of the method."""
+        """Return the name of the method."""
         return described(self.method)
 
     def __call__(self, argument: Any, **own: Any) -> Any:
@@ -175,19 +190,9 @@ class Hook:
                 self._check_types(made)
         return made
 
-    @cached_property
-    def _unchecked(self) -> list[None]:
-        """One for each of the first things returned, whose fields are looked at."""
-        return [None] * _CHECKED
-
     def _check_types(self, made: Any) -> None:
-        # Metadata are for the library to fill in.
-        values = {
-            each.name: getattr(made, each.name)
-            for each in fields(made)
-            if not each.name.startswith("__")
-        }
-        found = contradiction(type(made), values)
+        own = (each.name for each in fields(made) if not each.name.startswith("__"))
+        found = contradiction(type(made), {name: getattr(made, name) for name in own})
         if found is not None:
             raise ReturnError(
                 f"{function_name(self.method)} returned a {type(made).__name__} whose field "
@@ -196,7 +201,7 @@ class Hook:
 
 
 def hook_index(takes: str, what: str) -> int:
-    """The number of the sample or batch that the running hook is called for.
+    """Return the number of the sample or batch that the running hook is called for.
 
     Raises `ConfigError` outside hooks, and where there is no such number.
     """
@@ -204,7 +209,7 @@ def hook_index(takes: str, what: str) -> int:
     if hook is None:
         raise ConfigError(f"{what} is known while a dataset calls a hook of the encoder, not here")
     index = index_of_call.get()
-    if HOOKS[hook.name].takes == takes:
+    if HOOKS[hook.name] == takes:
         return index
     batches = batches_read.get(None)
     if batches is not None and getattr(batches.inputs[0], "map_fn", None) == hook:
@@ -215,45 +220,11 @@ def hook_index(takes: str, what: str) -> int:
     )
 
 
-def implementation(encoder: Any, name: str) -> Callable[..., Any]:
-    """The method that a hook is: that of the encoder within, where one only adds to another."""
-    within = getattr(encoder, "wrapped_encoder", None)
-    if within is not None and not _has_own(encoder, name):
-        return implementation(within, name)
-    return getattr(encoder, name)  # type: ignore[no-any-return]
+# What is wrong with an encoder is said when a dataset is made.
 
 
-def overrides(encoder: Any, name: str) -> bool:
-    """Whether a hook of an encoder is not the one that the classes here have."""
-    within = getattr(encoder, "wrapped_encoder", None)
-    return _has_own(encoder, name) or (within is not None and overrides(within, name))
-
-
-def builds(encoder: Any, name: str) -> bool:
-    """Whether an encoder has a method of its own that makes a whole dataset."""
-    return hasattr(encoder, name) and not isinstance(encoder, type) and _has_own(encoder, name)
-
-
-def active_hooks(encoder: Any) -> frozenset[str]:
-    """The names of the hooks that do something; `batch` always does."""
-    acting = {"batch", *encoder.default_hooks}
-    return frozenset(name for name in HOOKS if name in acting or overrides(encoder, name))
-
-
-def _has_own(encoder: Any, name: str) -> bool:
-    return name in getattr(encoder, "__dict__", ()) or not getattr(
-        getattr(type(encoder), name), "is_default", False
-    )
-
-
-def default(method: T) -> T:
-    """Mark the method of a hook as what encoders have that do not override it."""
-    method.is_default = True  # type: ignore[attr-defined]  # a function has attributes
-    return method
-
-
-def check_names(encoder: Any) -> None:
-    """Raise `ConfigError` for a method that is named almost like a hook."""
+def check_encoder(encoder: Any) -> None:
+    """Raise `ConfigError` for an encoder that no dataset could be made with."""
     kind = type(encoder)
     known = {*HOOKS, *getattr(encoder, "not_hooks", ())}
     for name in dir(kind):
@@ -265,24 +236,24 @@ def check_names(encoder: Any) -> None:
                 f"{kind.__name__} has a method {name!r}, which nothing calls; did you mean the "
                 f"hook {near[0]!r}? If it is a method of your own, say so: not_hooks = ({name!r},)"
             )
-
-
-def check_places(encoder: Any) -> None:
-    """Raise `ConfigError` for a hook that yields where only one thing may come."""
-    for name, place in HOOKS.items():
-        if not place.yields and generates(implementation(encoder, name)):
+    for name in _RETURN:
+        if generates(getattr(encoder, name)):
             raise ConfigError(
-                f"{type(encoder).__name__}.{name} is a generator function, and may not yield: it "
-                "returns one thing of what it is given"
+                f"{kind.__name__}.{name} is a generator function, and may not yield: it returns "
+                "one thing of what it is given"
             )
+    if {"preencode_sample", "encode_sample"} <= active_hooks(encoder):
+        raise ConfigError(
+            f"{kind.__name__} has both preencode_sample and encode_sample, and one of them is "
+            "called: preencode_sample with postencode_sample after packing, or encode_sample alone"
+        )
 
 
 def check_takes(encoder: Any, name: str, kind: type, where: str) -> None:
     """Raise `ConfigError` where the annotation of a hook does not allow samples of type `kind`."""
-    method = implementation(encoder, name)
-    function = inspect.unwrap(getattr(method, "__func__", method))
+    method = getattr(encoder, name)
     try:
-        hints = typing.get_type_hints(function)
+        hints = typing.get_type_hints(inspect.unwrap(getattr(method, "__func__", method)))
         parameters = list(inspect.signature(method).parameters)
     except (NameError, TypeError, ValueError, AttributeError):
         return  # an annotation that cannot be resolved says nothing

@@ -1,4 +1,6 @@
-"""Functions that a dataset.yaml names: given by the program, or run where it trusts the folder."""
+"""Typed samples from raw ones: by field maps, by functions of the program, by code of folders that
+the program trusts; and of several raw ones that a join puts together.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +15,13 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, ClassVar, Generic, TypeVar
 
+from energize.core.call import function_name
 from energize.core.description import described
 from energize.core.samples import (
-    METADATA,
     CrudeSample,
     Sample,
     SourceInfo,
     required_fields,
-    type_fields,
 )
 from energize.data.nv_meta import META_FOLDER
 from energize.errors import ConfigError, DataError, DatasetError, UntrustedCodeError
@@ -28,6 +29,7 @@ from energize.task.decode import SampleDecoder, decode_json, decoded_by
 from energize.task.fields import (
     PartAccess,
     check_field_map,
+    check_fields,
     contradiction,
     default_field_map,
     parse_field,
@@ -36,6 +38,9 @@ from energize.task.fields import (
 FolderPath = str | os.PathLike[str]
 LoadFunction = Callable[[dict[str, Any]], Mapping[str, Any]]
 PartFilter = Callable[[str], bool] | Collection[str]
+
+
+# Functions that a dataset.yaml names: given by the program, or run where it trusts the folder.
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +65,29 @@ class FolderFunction:
         return found  # type: ignore[no-any-return]
 
     def describe(self) -> str:
-        """File and function, wherever the folder is mounted."""
+        """Return file and function, wherever the folder is mounted."""
         return f"{self.file.name}:{self.name}"
+
+
+@lru_cache(maxsize=64)
+def _module(file: Path) -> ModuleType:
+    """The module that a trusted file is; run once in a process."""
+    name = f"energize_folder_code_{hashlib.blake2b(str(file).encode(), digest_size=8).hexdigest()}"
+    spec = importlib.util.spec_from_file_location(name, file)
+    if spec is None or spec.loader is None:
+        raise DatasetError(f"{file} is no Python file: its name has to end in .py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses in it look themselves up there
+    try:
+        spec.loader.exec_module(module)
+    except Exception as reason:
+        del sys.modules[name]
+        raise DatasetError(f"{file} cannot be run: {type(reason).__name__}: {reason}") from reason
+    return module
+
+
+def _all_given(value: Any) -> Iterable[Any]:
+    return value.values() if isinstance(value, Mapping) else [value]
 
 
 @dataclass(frozen=True)
@@ -88,24 +114,22 @@ class LoadingCode:
             raise ConfigError(
                 f"trust_code is a list of folders, [{os.fspath(self.trust_code)!r}] for one"
             )
-        loaders = self.sample_loader
-        for each in loaders.values() if isinstance(loaders, Mapping) else [loaders]:
+        for each in _all_given(self.sample_loader):
             if each is not None and not callable(each):
                 raise ConfigError(f"sample_loader is a function of a dict of parts; got {each!r}")
-        filters = self.part_filter
-        for given in filters.values() if isinstance(filters, Mapping) else [filters]:
-            if isinstance(given, str):
-                raise ConfigError(f"part_filter is a list of parts, [{given!r}], or a function")
+        for each in _all_given(self.part_filter):
+            if isinstance(each, str):
+                raise ConfigError(f"part_filter is a list of parts, [{each!r}], or a function")
 
     def trusts(self, folder: Path) -> bool:
-        """Whether code of this folder may be run."""
+        """Return whether code of this folder may be run."""
         own = folder.resolve()
         return any(own.is_relative_to(Path(each).resolve()) for each in self.trust_code)
 
     def of(
         self, folder: Path, code: Mapping[str, Any], *, crude: bool = False
     ) -> tuple[LoadFunction | None, PartFilter | None]:
-        """The sample loader and the part filter of a folder whose dataset.yaml names `code`.
+        """Return the sample loader and the part filter of a folder whose dataset.yaml names `code`.
 
         Samples that are `crude` have no loader; one that the file names all the same is an error.
 
@@ -117,27 +141,35 @@ class LoadingCode:
                 f"{folder}: sample_loader in dataset.yaml makes the fields of a sample, and crude "
                 "samples have none; remove it, or give a sample_type"
             )
-        loader = None if crude else _given(self.sample_loader, folder)
-        if loader is None:
-            loader = self._named(folder, "sample_loader", code)
-        parts = _given(self.part_filter, folder)
-        return loader, self._named(folder, "part_filter", code) if parts is None else parts
+        loader = None if crude else self._of(folder, "sample_loader", code)
+        return loader, self._of(folder, "part_filter", code)
 
-    def _named(self, folder: Path, key: str, code: Mapping[str, Any]) -> Any:
+    def _of(self, folder: Path, key: str, code: Mapping[str, Any]) -> Any:
+        """What the program gives for a folder, or else what the folder itself names."""
+        given, own = getattr(self, key), folder.resolve()
+        if isinstance(given, Mapping):
+            matching = (each for path, each in given.items() if Path(path).resolve() == own)
+            given = next(matching, None)
         value = code.get(key)
-        if not isinstance(value, str):
-            return value
+        if given is not None or not isinstance(value, str):
+            return value if given is None else given
+        named = f"{folder}: {key}: {value!r}"
         if not self.trusts(folder):
-            raise UntrustedCodeError(_refusal(folder, key, value))
+            raise UntrustedCodeError(
+                f"{named} in dataset.yaml names code of the data folder, which is run only where "
+                f"the program says so. Import the function in your program and give it, {key}=...; "
+                f"or, if you trust the folder, let its files be run: trust_code=[{str(folder)!r}]. "
+                "Or do without: say in field_map which part each field comes from, or build the "
+                "samples in your task encoder (CrudeWebdataset)"
+            )
         file, _, name = value.partition(":")
         path = (folder / META_FOLDER / file).resolve()
         if not self.trusts(path):
             raise UntrustedCodeError(
-                f"{folder}: {key}: {value!r} leads out of the folder, to {path}, which trust_code "
-                "does not name"
+                f"{named} leads out of the folder, to {path}, which trust_code does not name"
             )
         if not path.is_file():
-            raise DatasetError(f"{folder}: {key}: there is no file {path}")
+            raise DatasetError(f"{named}: there is no file {path}")
         made = FolderFunction(path, name or key)
         _ = made.function  # what is wrong with it is said now, not at the first sample
         return made
@@ -148,7 +180,8 @@ NO_CODE = LoadingCode()
 
 
 def loading_code(arguments: dict[str, Any]) -> LoadingCode:
-    """What the `sample_loader`, `part_filter` and `trust_code` among these say, taken out of them.
+    """Return what `sample_loader`, `part_filter` and `trust_code` among these say, and take them
+    out.
 
     >>> arguments = {"part_filter": ["jpg"], "handler": None}
     >>> loading_code(arguments).part_filter, arguments
@@ -158,49 +191,24 @@ def loading_code(arguments: dict[str, Any]) -> LoadingCode:
     return LoadingCode(**{name: arguments.pop(name) for name in names if name in arguments})
 
 
-def _given(value: Any, folder: Path) -> Any:
-    """What the program gives for a folder."""
-    if not isinstance(value, Mapping):
-        return value
-    own = folder.resolve()
-    return next((each for key, each in value.items() if Path(key).resolve() == own), None)
-
-
-def _refusal(folder: Path, key: str, value: str) -> str:
-    return (
-        f"{folder}: {key}: {value!r} in dataset.yaml names code of the data folder, which is run "
-        f"only where the program says so. Import the function in your program and give it, "
-        f"{key}=...; or, if you trust the folder, let its files be run: "
-        f"trust_code=[{str(folder)!r}]. Or do without: say in field_map which part each field "
-        "comes from, or build the samples in your task encoder (CrudeWebdataset)"
-    )
-
-
-@lru_cache(maxsize=64)
-def _module(file: Path) -> ModuleType:
-    """The module that a trusted file is; run once in a process."""
-    name = f"energize_folder_code_{hashlib.blake2b(str(file).encode(), digest_size=8).hexdigest()}"
-    spec = importlib.util.spec_from_file_location(name, file)
-    if spec is None or spec.loader is None:
-        raise DatasetError(f"{file} is no Python file: its name has to end in .py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses in it look themselves up there
-    try:
-        spec.loader.exec_module(module)
-    except Exception as reason:
-        del sys.modules[name]
-        raise DatasetError(f"{file} cannot be run: {type(reason).__name__}: {reason}") from reason
-    return module
-
-
 # Typed samples from raw ones.
 
 T_sample = TypeVar("T_sample")
 
 _RESTORE_KIND = "Webdataset"
-_ABSENT = object()
+_ABSENT: Any = object()
 _CHECKED = 4
 """How many samples of a loader are compared, in each process, with the types that are declared."""
+
+_MOST_PLANS = 256
+"""Sets of part names that a loader keeps a plan for; samples of one dataset have few."""
+
+
+_Option = tuple[PartAccess, list[str]]
+"""One way to a value, and the parts that it means among those of a sample."""
+
+_Plan = list[tuple[str, str | None, list[_Option]]]
+"""For each field its options, and the part of the first one where that is a part as a whole."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -255,115 +263,163 @@ class SampleLoader(Generic[T_sample]):
         if self.field_map is not None:
             object.__setattr__(self, "field_map", dict(self.field_map))
             check_field_map(kind, self.field_map)
-        self._check_functions()
-        _ = self._accesses  # descriptions are parsed here, not at the first sample
+        if self.sample_loader is not None and (self._crude or self.field_map is not None):
+            raise ConfigError(
+                f"sample_loader makes the fields of a {kind.__name__}, so "
+                + ("it cannot be given: it has none" if self._crude else "give no field_map too")
+            )
+        parts = self.part_filter
+        if parts is not None and not callable(parts):
+            if isinstance(parts, str) or not all(isinstance(name, str) for name in parts):
+                raise ConfigError(
+                    f"part_filter is a function of a part's name, or a list of names; got {parts!r}"
+                )
+            object.__setattr__(self, "part_filter", tuple(dict.fromkeys(parts)))
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what is pickled: the description, not what was compiled from it."""
+        return {each.name: getattr(self, each.name) for each in fields(self)}
 
     def describe(self) -> dict[str, Any]:
-        """The description as a JSON-able tree."""
-        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        """Return the description as a JSON-able tree."""
+        values = self.__getstate__()
         for name in ("sample_loader", "part_filter"):
             if values[name] is None:
                 del values[name]
         return {"kind": type(self).__name__, **described(values)}
 
     def __call__(self, raw: Mapping[str, Any]) -> T_sample:
-        raw = self._filtered(raw)
+        kept = self.part_filter
+        if kept is not None:
+            kept = kept if callable(kept) else kept.__contains__
+            raw = {name: raw[name] for name in raw if name.startswith("__") or kept(name)}
         try:
-            if self._crude:
-                return self._load_crude(raw)
-            return self._load(raw) if self.sample_loader is None else self._load_by(raw)
+            if self._crude or self.sample_loader is not None:
+                return self._load_all(raw)
+            return self._load(raw)
         except DataError as reason:
             raise type(reason)(f"sample {raw['__key__']!r}: {reason}") from reason
 
-    def _check_functions(self) -> None:
-        if self.sample_loader is not None and (self._crude or self.field_map is not None):
-            raise ConfigError(
-                f"sample_loader makes the fields of a {self.sample_type.__name__}, so "
-                + ("it cannot be given: it has none" if self._crude else "give no field_map too")
-            )
-        given = self.part_filter
-        if given is None or callable(given):
-            return
-        if isinstance(given, str) or not all(isinstance(name, str) for name in given):
-            raise ConfigError(
-                f"part_filter is a function of a part's name, or a list of names; got {given!r}"
-            )
-        object.__setattr__(self, "part_filter", tuple(dict.fromkeys(given)))
-
-    def _filtered(self, raw: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The raw sample with the parts that the filter lets through."""
-        given = self.part_filter
-        if given is None:
-            return raw
-        kept = given if callable(given) else given.__contains__
-        return {name: part for name, part in raw.items() if name.startswith("__") or kept(name)}
-
-    @property
+    @cached_property
     def _crude(self) -> bool:
         return issubclass(self.sample_type, CrudeSample)
+
+    # By field map. Which part a field is read from follows from the names of a sample's parts.
+
+    def _load(self, raw: Mapping[str, Any]) -> T_sample:
+        names = tuple(raw)
+        plan = self._plans.get(names)
+        if plan is None:
+            plan = self._planned(names)
+        decode = None if self.decoder is None else self.decoder.decode
+        contents: dict[str, Any] = {}
+        values: dict[str, Any] = {}
+        for name, whole, options in plan:
+            if whole is None:
+                found = self._search(name, options, raw, contents)
+                if found is not _ABSENT:
+                    values[name] = found
+                continue
+            if whole not in contents:
+                contents[whole] = raw[whole] if decode is None else decode(whole, raw[whole])
+            values[name] = contents[whole]
+        return self._typed(raw, values, contents)
+
+    @cached_property
+    def _plans(self) -> dict[tuple[str, ...], _Plan]:
+        return {}
 
     @cached_property
     def _accesses(self) -> dict[str, tuple[PartAccess, ...]]:
         """For each field the parts it may come from."""
-        if self._crude or self.sample_loader is not None:
-            return {}
         given = default_field_map(self.sample_type) if self.field_map is None else self.field_map
         return {name: parse_field(text) for name, text in given.items()}
 
-    @cached_property
-    def _optional(self) -> frozenset[str]:
-        """The fields that may be missing from a sample."""
-        if self.field_map is not None or self._crude:
-            return frozenset()
-        return frozenset(type_fields(self.sample_type)) - set(required_fields(self.sample_type))
+    def _planned(self, names: tuple[str, ...]) -> _Plan:
+        """The plan for samples with parts of these names."""
+        plan: _Plan = []
+        for name, accesses in self._accesses.items():
+            options = [(each, parts) for each in accesses if (parts := each.among(names))]
+            whole = None
+            if options and options[0][0].is_whole:
+                (whole,) = options[0][1]
+            plan.append((name, whole, options))
+        if len(self._plans) < _MOST_PLANS:
+            self._plans[names] = plan
+        return plan
 
-    def _load_crude(self, raw: Mapping[str, Any]) -> T_sample:
+    def _search(
+        self, name: str, options: list[_Option], raw: Mapping[str, Any], contents: dict[str, Any]
+    ) -> Any:
+        """What the first option that leads anywhere leads to; `_ABSENT` where a field may lack."""
+        reasons: list[str] = []
+        for access, parts in options:
+            found = [self._content(part, raw, contents, keyed=bool(access.keys)) for part in parts]
+            try:
+                found = [access.within(each) for each in found]
+            except DataError as reason:
+                reasons.append(str(reason))
+                continue
+            return found if access.several else found[0]
+        if self.field_map is None and name not in required_fields(self.sample_type):
+            return _ABSENT
+        there = ", ".join(part for part in raw if not part.startswith("__"))
+        reasons = reasons or [f"the sample has only the parts {there or '(none)'}"]
+        asked = " or ".join(map(str, self._accesses[name]))
+        raise DataError(f"field {name!r} is read from {asked}, but {'; '.join(reasons)}")
+
+    def _content(
+        self, part: str, raw: Mapping[str, Any], contents: dict[str, Any], *, keyed: bool
+    ) -> Any:
+        """A part decoded; `keyed` to what keys lead into, JSON where nothing else is."""
+        if part.startswith("__"):
+            return raw[part]
+        if part not in contents:
+            decoder = self.decoder
+            contents[part] = raw[part] if decoder is None else decoder.decode(part, raw[part])
+        found = contents[part]
+        as_json = keyed and isinstance(found, bytes | str)
+        return decoded_by(decode_json, part, raw[part]) if as_json else found
+
+    # Of all parts, and what both ways make in the end.
+
+    def _load_all(self, raw: Mapping[str, Any]) -> T_sample:
+        """A crude sample, or the one that the program's function makes."""
+        names = [name for name in raw if not name.startswith("__")]
         parts = dict(raw) if self.decoder is None else self.decoder(raw)
-        names = [name for name in raw if not name.startswith("__")]
-        return self.sample_type(parts | self._metadata(raw, names))  # type: ignore[call-arg]
-
-    def _load(self, raw: Mapping[str, Any]) -> T_sample:
-        contents: dict[tuple[str, bool], Any] = {}
-        values: dict[str, Any] = {}
-        for name, options in self._accesses.items():
-            value = self._value(name, options, raw, contents)
-            if value is not _ABSENT:
-                values[name] = value
-        names = dict.fromkeys(part for part, _ in contents if not part.startswith("__"))
-        return self._typed(raw, values, names)
-
-    def _load_by(self, raw: Mapping[str, Any]) -> T_sample:
-        """The sample that the program's function makes."""
-        names = [name for name in raw if not name.startswith("__")]
-        decoded = {name: raw[name] for name in names}
-        if self.decoder is not None:
-            decoded = self.decoder(decoded)
+        if self._crude:
+            return self.sample_type(parts | self._metadata(raw, names))  # type: ignore[call-arg]
         function: Any = self.sample_loader
-        values = function(decoded | self._metadata(raw, names))
+        values = function({name: parts[name] for name in names} | self._metadata(raw, names))
+        said = f"sample {raw['__key__']!r}: sample_loader returned"
         if not isinstance(values, Mapping):
-            raise ConfigError(
-                f"sample {raw['__key__']!r}: sample_loader returns a dict of the fields of "
-                f"{self.sample_type.__name__}, and returned a {type(values).__name__}"
-            )
-        known = type_fields(self.sample_type)
-        unknown = next((name for name in values if name not in known), None)
-        needed = (name for name in required_fields(self.sample_type) if name not in METADATA)
-        missing = [name for name in needed if name not in values]
-        if unknown is not None or missing:
-            what = f"the field {unknown!r}, which {self.sample_type.__name__} does not have"
-            if unknown is None:
-                what = f"no {', '.join(missing)}, which {self.sample_type.__name__} needs"
-            raise ConfigError(f"sample {raw['__key__']!r}: sample_loader returned {what}")
+            raise ConfigError(f"{said} a {type(values).__name__}, and no dict of fields")
+        check_fields(self.sample_type, values, said)
         return self._typed(raw, values, names)
 
     def _typed(
         self, raw: Mapping[str, Any], values: Mapping[str, Any], parts: Iterable[str]
     ) -> T_sample:
-        """A sample with these values, of the parts named."""
+        """A sample with these values, made of these parts."""
         if self._unchecked and self.decoder is not None:
             self._check_types(raw, values)
-            del self._unchecked[:1]
+            self._unchecked.pop()
         return self.sample_type(**{**self._metadata(raw, parts), **values})
+
+    def _metadata(self, raw: Mapping[str, Any], parts: Iterable[str]) -> dict[str, Any]:
+        key, shard, index = raw["__key__"], raw["__shard__"], raw["__index__"]
+        source = SourceInfo(
+            dataset_path=raw["__dataset__"],
+            index=index,
+            shard_name=shard,
+            file_names=tuple([f"{key}.{part}" for part in parts]),
+        )
+        return {
+            "__key__": key,
+            "__restore_key__": (_RESTORE_KIND, shard, index),
+            "__subflavors__": dict(self.subflavors),
+            "__sources__": (source,),
+        }
 
     @cached_property
     def _unchecked(self) -> list[None]:
@@ -374,66 +430,15 @@ class SampleLoader(Generic[T_sample]):
         found = contradiction(self.sample_type, values)
         if found is not None:
             name, wrong = found
-            told = ",".join(map(str, self._accesses.get(name, ()))) or "what sample_loader returned"
+            told = "what sample_loader returned"
+            if self.sample_loader is None:
+                told = ",".join(map(str, self._accesses[name]))
             raise ConfigError(
                 f"{raw['__dataset__']}, {raw['__shard__']}, sample {raw['__key__']!r}: the field "
                 f"{name!r} of {self.sample_type.__name__} {wrong}, from {told}. Correct the field "
                 "map, or make the value what the field says: with a sample_loader, or in a cooker "
                 "of crude samples"
             )
-
-    def _value(
-        self,
-        name: str,
-        options: Sequence[PartAccess],
-        raw: Mapping[str, Any],
-        contents: dict[tuple[str, bool], Any],
-    ) -> Any:
-        """What the first option that the sample has leads to; `contents` are decoded parts."""
-        reasons: list[str] = []
-        for option in options:
-            parts = option.among(raw)
-            if not parts:
-                continue
-            for part in parts:
-                seen = (part, bool(option.keys))
-                if seen not in contents:
-                    contents[seen] = self._content(part, raw[part], keyed=bool(option.keys))
-            try:
-                found = [option.within(contents[part, bool(option.keys)]) for part in parts]
-                return found if option.several else found[0]
-            except DataError as reason:
-                reasons.append(str(reason))
-        if name in self._optional:
-            return _ABSENT
-        there = ", ".join(part for part in raw if not part.startswith("__"))
-        reasons = reasons or [f"the sample has only the parts {there or '(none)'}"]
-        asked = " or ".join(map(str, options))
-        raise DataError(f"field {name!r} is read from {asked}, but {'; '.join(reasons)}")
-
-    def _content(self, part: str, data: Any, *, keyed: bool) -> Any:
-        """A part decoded; with `keyed` to what keys can lead into, JSON where nothing else is."""
-        if part.startswith("__"):
-            return data
-        decoded = data if self.decoder is None else self.decoder.decode(part, data)
-        if keyed and isinstance(decoded, bytes | str):
-            return decoded_by(decode_json, part, data)
-        return decoded
-
-    def _metadata(self, raw: Mapping[str, Any], parts: Iterable[str]) -> dict[str, Any]:
-        key, shard, index = raw["__key__"], raw["__shard__"], raw["__index__"]
-        source = SourceInfo(
-            dataset_path=raw["__dataset__"],
-            index=index,
-            shard_name=shard,
-            file_names=tuple(f"{key}.{part}" for part in parts),
-        )
-        return {
-            "__key__": key,
-            "__restore_key__": (_RESTORE_KIND, shard, index),
-            "__subflavors__": dict(self.subflavors),
-            "__sources__": (source,),
-        }
 
 
 # Joined samples: each loaded by the type of its own dataset, then made one.
@@ -455,30 +460,24 @@ class JoinLoader:
     loads_stored: ClassVar[bool] = True
 
     def __call__(self, raw: Sequence[Any]) -> Any:
-        samples = [
-            None if each is None else load(each)
-            for load, each in zip(self.loaders, raw, strict=True)
-        ]
+        pairs = zip(self.loaders, raw, strict=True)
+        samples = [None if each is None else load(each) for load, each in pairs]
         if self.names is None:
             joined = self.function(*samples)
         else:
             joined = self.function(**dict(zip(self.names, samples, strict=True)))
         if not isinstance(joined, Sample | dict):
             raise ConfigError(
-                f"sample {raw[0]['__key__']!r}: the joiner {_name(self.function)} gave a "
+                f"sample {raw[0]['__key__']!r}: the joiner {function_name(self.function)} gave a "
                 f"{type(joined).__name__}; it has to return a sample"
             )
         return joined
 
     def describe(self) -> dict[str, Any]:
-        """The description as a JSON-able tree."""
+        """Return the description as a JSON-able tree."""
         return {
             "kind": type(self).__name__,
             "loaders": [described(each) for each in self.loaders],
             "names": list(self.names or ()),
-            "function": _name(self.function),
+            "function": function_name(self.function),
         }
-
-
-def _name(function: Callable[..., Any]) -> str:
-    return getattr(function, "__qualname__", repr(function))

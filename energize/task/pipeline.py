@@ -21,23 +21,11 @@ from energize.datasets.transform import MapDataset
 from energize.errors import ConfigError
 from energize.order.quota import Quota
 from energize.task.cook import Cook, cooker_for, needs_of
-from energize.task.hooks import Hook, active_hooks, check_names, check_places, implementation
+from energize.task.hooks import Hook, active_hooks
 
 _log = logging.getLogger("energize")
 
 _PACKING = ("select_samples_to_pack", "pack_selected_samples")
-
-
-def check_encoder(encoder: Any) -> None:
-    """Raise `ConfigError` for what no dataset could be made with."""
-    check_names(encoder)
-    check_places(encoder)
-    if {"preencode_sample", "encode_sample"} <= active_hooks(encoder):
-        raise ConfigError(
-            f"{type(encoder).__name__} has both preencode_sample and encode_sample, and one of "
-            "them is called: preencode_sample with postencode_sample after packing, or "
-            "encode_sample alone"
-        )
 
 
 def cooking(
@@ -117,7 +105,7 @@ def _packed(encoder: Any, samples: Dataset[Any], buffer_size: int) -> Dataset[An
         post = Hook(encoder, "postencode_sample")
         if generates(post):
             raise ConfigError(
-                f"{function_name(implementation(encoder, 'postencode_sample'))} is a generator "
+                f"{function_name(post)} is a generator "
                 "function: under packing it returns the sample of a pack, and what yields is "
                 "preencode_sample or pack_selected_samples"
             )

@@ -127,7 +127,7 @@ class Hunt:
 
     def _parsed(self, file: str, kind: str) -> Any:
         if kind == "toml":
-            import tomllib  # noqa: PLC0415
+            import tomllib
 
             return tomllib.loads(self._files[file].decode())
         return _PARSERS[kind](self._files[file].decode())

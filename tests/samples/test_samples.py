@@ -6,7 +6,7 @@ import copy
 import pickle
 import sys
 from dataclasses import MISSING, dataclass, fields
-from typing import NamedTuple, get_type_hints
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -34,7 +34,7 @@ from energize.core.samples import (
 )
 from energize.errors import ConfigError, DataError, DatasetError, DecodeError, UntrustedCodeError
 from energize.task.decode import SampleDecoder
-from energize.task.fields import default_field_map, parse_field
+from energize.task.fields import declared_types, default_field_map, parse_field
 from energize.task.load import SampleLoader
 from tests.support.images import encoded, picture
 
@@ -160,7 +160,7 @@ class TestJoined:
             Captioned.from_joined(self.first, self.text())
         with pytest.raises(ConfigError, match="got a int"):
             Captioned.from_joined(self.first, 3)
-        with pytest.raises(ConfigError, match="'__key__'; got one with the keys 'caption'"):
+        with pytest.raises(ConfigError, match="'__key__'; got one with 'caption'"):
             Captioned.from_joined({"caption": "x"})
 
 
@@ -218,7 +218,7 @@ def test_fields_and_defaults_are_energons(name):
     ]
     assert " ".join(shown) == PEERS[name]
     assert all(each.kw_only for each in fields(kind))
-    assert get_type_hints(kind)
+    assert declared_types(kind)
 
 
 class Pair(NamedTuple):
@@ -411,9 +411,9 @@ class TestLoader:
         ("kind", "told", "message"),
         [
             (CaptioningSample, {"image": "jpg", "captoin": "txt"}, "did you mean 'caption'"),
-            (CaptioningSample, {"image": "jpg"}, "where caption of CaptioningSample"),
+            (CaptioningSample, {"image": "jpg"}, "names no caption, which CaptioningSample needs"),
             (TextSample, {"text": "json["}, "does not say which part"),
-            (TextSample, {"text": "txt", "__key__": "id"}, "'__key__'"),
+            (TextSample, {"text": "txt", "__key__": "id"}, "__key__"),
             (CrudeSample, {"text": "txt"}, "takes no field_map"),
             (dict, None, "extends Sample"),
         ],

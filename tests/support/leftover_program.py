@@ -309,7 +309,7 @@ CASES["interrupted without a loader, again"] = interrupted_without_a_loader
 
 
 def main(folder: Path, names: list[str]) -> None:
-    import torch  # noqa: F401, PLC0415 - before trainers are forked; not in each spawned worker
+    import torch  # noqa: F401 - before trainers are forked; not in each spawned worker
 
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for name in names or CASES:

@@ -233,7 +233,7 @@ def test_parts_that_are_left_out(tmp_path):
     [
         ({"text": "a", "n": 1}, "returned the field 'n', which TextSample does not have"),
         ({}, "returned no text, which TextSample needs"),
-        ("text", "returns a dict of the fields of TextSample, and returned a str"),
+        ("text", "returned a str, and no dict of fields"),
         (
             {"text": ["a"]},
             r"its value is list \['a'\], from what sample_loader returned",
