@@ -22,9 +22,9 @@ from energize.errors import (
     StateMismatchError,
     WeightError,
 )
-from energize.extras.monitor import report_of_state
 from energize.extras.plots import check_plot, draw, intervals_for
 from energize.ledger import Book, Ledger, Report, Stand
+from energize.ledger.saved import report_of_state
 from energize.loader.edits import Edits
 from energize.loader.outlined import batch_size_of, cursor_of, tree_of
 from energize.loader.sealing import sealed

@@ -23,7 +23,7 @@ _STANDS_FOR = {
     "flavors": "energon.factories core.samples energon.names extras.av",
     "media": "data.media preparation.media",
     "metadataset": "metadataset.metadataset",
-    "monitor": "extras.monitor",
+    "monitor": "extras.monitor ledger.saved",
     "plots": "extras.plots",
     "sample_utils": "core.show core.loss_weights",
     "savable": "energon.names",

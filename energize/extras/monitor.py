@@ -1,27 +1,20 @@
-"""What a ledger says, to the loggers that trainers use."""
+"""A loader's ledger, written to TensorBoard, Weights & Biases, Lightning and Prometheus."""
 
 from __future__ import annotations
 
+import re
 import sys
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from energize.core.checks import checked_whole
-from energize.core.dataset import Dataset
 from energize.core.lazy import optional_module
-from energize.core.stream import State
 from energize.errors import ConfigError
-from energize.ledger import Book, Ledger, LedgerRow, Report, Stand
+from energize.ledger import Report
 from energize.loader import Loader
-from energize.loader.edits import Edits
-from energize.loader.outlined import cursor_of, tree_of
-from energize.loader.reporting import items_of
-from energize.loader.sealing import checked_state
-from energize.loader.state import resumed
-from energize.loader.streams import StreamState
 
 __all__ = [
     "LedgerLog",
@@ -29,33 +22,29 @@ __all__ = [
     "TensorBoardLedger",
     "WandbLedger",
     "lightning_ledger",
-    "report_of_state",
     "serve_metrics",
 ]
 
-
-EXTRA = "energize[monitor]"
+_EXTRA = "energize[monitor]"
+_GAUGES = {"epochs", "effective_sample_size", "chance", "warnings", "longest_wait_seconds"}
+"""Numbers that may fall, beside shares; all others are counts."""
 
 
 class LedgerLog(ABC):
     """Writes the report of a loader every so many steps: call it with the number of each.
 
-    `all_ranks`: whether the counts of all ranks are summed, for which all of them have to call it
-    at the same steps; the first one writes. Otherwise each rank that has one writes its own.
-    `prefix` is what the names begin with. A subclass says where they go, in `write`.
+    With `all_ranks` the counts of all ranks are summed: all of them call it at the same steps, and
+    the first one writes. Otherwise each rank that has one writes its own. `prefix` begins all
+    names. A subclass says where they go, in `write`.
 
-    Raises `ConfigError` for something else than a loader, and what `Loader.report` raises.
+    Raise `ConfigError` for anything but a loader, and what `Loader.report` raises.
     """
 
     def __init__(
         self, loader: Loader[Any], *, every: int = 100, all_ranks: bool = False, prefix: str = "mix"
     ) -> None:
-        if not isinstance(loader, Loader):
-            raise ConfigError(
-                f"{type(self).__name__} reports of a Loader, as get_loader makes it; got "
-                f"{type(loader).__name__}"
-            )
-        self._loader, self._all_ranks, self._prefix = loader, bool(all_ranks), prefix
+        self._loader = _checked_loader(loader, type(self).__name__)
+        self._all_ranks, self._prefix = all_ranks, prefix
         self._every = checked_whole(every, f"{type(self).__name__}: every", 1)
 
     def __call__(self, step: int) -> Report | None:
@@ -63,7 +52,7 @@ class LedgerLog(ABC):
         return None if step % self._every else self.log(step)
 
     def log(self, step: int) -> Report:
-        """Write the report now."""
+        """Write the report now, and return it."""
         report = self._loader.report(all_ranks=self._all_ranks, show=False)
         if not self._all_ranks or not self._loader.worker_config.ranks().rank:
             self.write(report.to_dict(self._prefix), step)
@@ -80,19 +69,17 @@ class LedgerLog(ABC):
 class TensorBoardLedger(LedgerLog):
     """Writes scalars for TensorBoard: to a `SummaryWriter`, or to a folder, by one of its own.
 
-    Raises what `LedgerLog` raises; without the extra `energize[monitor]`, `ConfigError` for a
-    folder.
+    Raise what `LedgerLog` raises, and `ConfigError` for a folder without `energize[monitor]`.
     """
 
     def __init__(self, loader: Loader[Any], writer: Any, **options: Any) -> None:
         super().__init__(loader, **options)
         self._owned = isinstance(writer, str | Path)
         if self._owned:
-            purpose = "TensorBoardLedger with the path of a folder"
-            optional_module("tensorboard", EXTRA, purpose)
-            module = optional_module("torch.utils.tensorboard", EXTRA, purpose)
-            writer = module.SummaryWriter(str(writer))
-        elif not callable(getattr(writer, "add_scalar", None)):
+            optional_module("tensorboard", _EXTRA, "TensorBoardLedger")
+            tensorboard = optional_module("torch.utils.tensorboard", _EXTRA, "TensorBoardLedger")
+            writer = tensorboard.SummaryWriter(str(writer))
+        if not callable(getattr(writer, "add_scalar", None)):
             raise ConfigError(
                 f"TensorBoardLedger writes to a SummaryWriter or a folder; got {writer!r}"
             )
@@ -111,10 +98,9 @@ class TensorBoardLedger(LedgerLog):
 class WandbLedger(LedgerLog):
     """Logs to a run of Weights & Biases: the one that is given, or that `wandb.init` has begun.
 
-    The numbers of a step go into one call of `run.log(..., commit=False)`, so they are sent with
-    what the trainer logs of the step; with `commit=True` at once.
+    The numbers of a step are sent with what the trainer logs of it; with `commit=True` at once.
 
-    Raises what `LedgerLog` raises, and `ConfigError` where no run has begun, or without the extra
+    Raise what `LedgerLog` raises, and `ConfigError` if no run has begun, or without
     `energize[monitor]`.
     """
 
@@ -122,22 +108,26 @@ class WandbLedger(LedgerLog):
         self, loader: Loader[Any], run: Any = None, *, commit: bool = False, **options: Any
     ) -> None:
         super().__init__(loader, **options)
-        if run is None:
-            run = optional_module("wandb", EXTRA, "WandbLedger").run
-        if not callable(getattr(run, "log", None)):
+        self.run = optional_module("wandb", _EXTRA, "WandbLedger").run if run is None else run
+        self._commit = commit
+        if not callable(getattr(self.run, "log", None)):
             raise ConfigError(
-                f"WandbLedger logs to a run, and none has begun (got {run!r}): call wandb.init() "
-                "first, or give the run that it returns"
+                f"WandbLedger logs to a run, and none has begun (got {self.run!r}): call "
+                "wandb.init() first, or give the run that it returns"
             )
-        self.run, self._commit = run, bool(commit)
 
     def write(self, numbers: Mapping[str, float], step: int) -> None:
         self.run.log(dict(numbers), step=step, commit=self._commit)
 
 
-# What a ledger says, to the loggers of Lightning.
+class _ToLoggers(LedgerLog):
+    """Writes to the loggers of a Lightning trainer."""
 
-CLIENTS = "energize[clients]"
+    loggers: Iterable[Any] = ()
+
+    def write(self, numbers: Mapping[str, float], step: int) -> None:
+        for logger in self.loggers:
+            logger.log_metrics(dict(numbers), step=step)
 
 
 def lightning_ledger(
@@ -147,25 +137,24 @@ def lightning_ledger(
     all_ranks: bool = False,
     prefix: str = "mix",
 ) -> Any:
-    """A Lightning `Callback` that logs the report of a loader every so many steps of the trainer.
+    """Return a Lightning `Callback` that logs the report of a loader every so many steps.
 
     `loader` is by default the one that the trainer reads training batches from. The numbers go to
-    all loggers of the trainer, as `LightningModule.log` sends them, under the trainer's global
-    step. `all_ranks` and `prefix` are those of `LedgerLog`; it is called on all ranks anyway.
+    all loggers of the trainer, under its global step. `all_ranks` and `prefix` are those of
+    `LedgerLog`; the callback is called on all ranks anyway.
 
     It is a callback of the Lightning that the program has imported, `lightning` or
-    `pytorch_lightning`. Raises `ConfigError` where there is none, and for arguments; fitting raises
-    it where no loader is found.
+    `pytorch_lightning`. Raise `ConfigError` without one, and for arguments; fitting raises it if
+    no loader is found.
     """
-    if loader is not None and not isinstance(loader, Loader):
-        raise ConfigError(
-            f"lightning_ledger reports of a Loader, or of the trainer's (None); got "
-            f"{type(loader).__name__}"
-        )
+    if loader is not None:
+        _checked_loader(loader, "lightning_ledger")
     checked_whole(every, "lightning_ledger: every", 1)
-    base = _lightning().Callback
+    imported = sys.modules.get("lightning.pytorch") or optional_module(
+        "pytorch_lightning", "energize[clients]", "lightning_ledger"
+    )
 
-    class LedgerCallback(base):  # type: ignore[misc, valid-type]  # known when it is imported
+    class LedgerCallback(imported.Callback):  # type: ignore[misc, name-defined]  # of that Lightning
         """Logs after training batches."""
 
         def __init__(self) -> None:
@@ -174,11 +163,16 @@ def lightning_ledger(
 
         def on_train_start(self, trainer: Any, pl_module: Any) -> None:
             """Find the loader."""
-            read = _loader_of(trainer) if loader is None else loader
-            self._log = _ToLoggers(read, every=every, all_ranks=all_ranks, prefix=prefix)
+            read = [loader] if loader is not None else _loaders(trainer.train_dataloader)
+            if len(read) != 1:
+                raise ConfigError(
+                    f"lightning_ledger: the trainer reads from {len(read)} loaders of energize; "
+                    "say which is meant: lightning_ledger(loader)"
+                )
+            self._log = _ToLoggers(read[0], every=every, all_ranks=all_ranks, prefix=prefix)
 
         def on_train_batch_end(self, trainer: Any, *_: Any, **__: Any) -> None:
-            """Log when a step of the optimizer was made, and it is its turn."""
+            """Log if a step of the optimizer was made, and it is its turn."""
             step = int(trainer.global_step)
             if self._log is not None and step != self._step:
                 self._step = step
@@ -188,64 +182,18 @@ def lightning_ledger(
     return LedgerCallback()
 
 
-class _ToLoggers(LedgerLog):
-    """Writes to loggers of Lightning."""
-
-    loggers: Any = ()
-
-    def write(self, numbers: Mapping[str, float], step: int) -> None:
-        for logger in self.loggers:
-            logger.log_metrics(dict(numbers), step=step)
+def _checked_loader(loader: Any, name: str) -> Loader[Any]:
+    if isinstance(loader, Loader):
+        return loader
+    raise ConfigError(f"{name} reports of a Loader, as get_loader makes it; got {loader!r:.80}")
 
 
-def _lightning() -> Any:
-    """The Lightning that is imported, or the one that is installed."""
-    for name in ("lightning.pytorch", "pytorch_lightning"):
-        if name in sys.modules:
-            return sys.modules[name]
-    return optional_module("pytorch_lightning", CLIENTS, "lightning_ledger")
-
-
-def _loader_of(trainer: Any) -> Loader[Any]:
-    """The loader that a trainer reads training batches from."""
-    found = list(_loaders(trainer.train_dataloader))
-    if len(found) != 1:
-        raise ConfigError(
-            f"lightning_ledger: the trainer reads from {len(found)} loaders of energize; say which "
-            "is meant: lightning_ledger(loader)"
-        )
-    return found[0]
-
-
-def _loaders(value: Any) -> Iterator[Loader[Any]]:
-    if isinstance(value, Loader):
-        yield value
-    elif isinstance(value, Mapping):
-        for each in value.values():
-            yield from _loaders(each)
-    elif isinstance(value, list | tuple):
-        for each in value:
-            yield from _loaders(each)
-
-
-# What a ledger says, as Prometheus text over HTTP.
-
-_COUNTERS = {
-    "samples": "Samples that were delivered.",
-    "batches": "Items that were delivered, by their parts.",
-    "weight": "Sum of the loss weights of what was delivered.",
-    "skipped": "Samples that were skipped.",
-    "failed": "Samples that failed.",
-}
-_GAUGES = {
-    "asked": "Share of its level that the weights ask for, 0 to 1.",
-    "planned": "Share of its level that the order gives, 0 to 1.",
-    "delivered": "Share of its level that was delivered, 0 to 1.",
-    "epochs": "How often the source was passed through.",
-    "repeats": "Part of the samples that were drawn in a second pass or later, 0 to 1.",
-    "effective": "Kish's effective sample size of the loss weights.",
-    "chance": "How likely chance differs from the asked shares of its parts as much.",
-}
+def _loaders(value: Any) -> list[Loader[Any]]:
+    """Return the loaders in nested lists and dicts."""
+    if isinstance(value, Mapping | list | tuple):
+        inner = value.values() if isinstance(value, Mapping) else value
+        return [found for each in inner for found in _loaders(each)]
+    return [value] if isinstance(value, Loader) else []
 
 
 class MetricsServer:
@@ -259,7 +207,7 @@ class MetricsServer:
         """Where the text is."""
 
     def close(self) -> None:
-        """Stop listening; it may be called more than once."""
+        """Stop listening; may be called twice."""
         server, self._server = self._server, None
         if server is not None:
             server.shutdown()
@@ -271,23 +219,20 @@ def serve_metrics(loader: Loader[Any], port: int = 0, *, host: str = "127.0.0.1"
     """Serve what this rank's loader has delivered as Prometheus text, at `.url` of the result.
 
     `port` 0 takes a free one. It listens on loopback; another `host`, such as "0.0.0.0", shows the
-    names of the sources to whoever can reach it. Nothing listens unless this is called, and it ends
-    with the loader: with its `close()`, or when nobody has the loader any more. Each rank serves
-    its own counts, with its number as the label `rank`; Prometheus sums them.
+    names of the sources to whoever can reach it. It ends with the loader: with its `close()`, or
+    when nobody has the loader any more.
 
-    Metrics: `energize_samples_total`, `energize_asked_share` and so on, one for each part of the
-    mix, by its names, such as `part="texts/web"`; and of the rank `energize_items_total`,
-    `energize_padding_total`, `energize_waiting_seconds_total`.
+    The metrics are the numbers of `Report.to_dict`, such as `energize_samples_total` and
+    `energize_asked_share`, for each part of the mix and each rank by the labels `part`, "texts/web"
+    say, and `rank`. What counts the whole has an empty `part`.
 
-    Raises `ConfigError` without the extra `energize[monitor]`, for a port that cannot be had, and
-    for a loader that keeps no ledger.
+    Raise `ConfigError` without `energize[monitor]`, for a port that cannot be had, and for a loader
+    that keeps no ledger.
     """
-    if not isinstance(loader, Loader):
-        raise ConfigError(f"serve_metrics serves a Loader; got {type(loader).__name__}")
+    _checked_loader(loader, "serve_metrics").report(show=False)
     number = checked_whole(port, "serve_metrics: port", 0)
-    client = optional_module("prometheus_client", EXTRA, "serve_metrics")
-    core = optional_module("prometheus_client.core", EXTRA, "serve_metrics")
-    loader.report(show=False)  # whatever is wrong shows here
+    client = optional_module("prometheus_client", _EXTRA, "serve_metrics")
+    core = optional_module("prometheus_client.core", _EXTRA, "serve_metrics")
     registry = client.CollectorRegistry()
     registry.register(_Collector(weakref.ref(loader), core))
     try:
@@ -308,146 +253,21 @@ class _Collector:
     def __init__(self, loader: weakref.ref[Loader[Any]], core: Any) -> None:
         self._loader, self._core = loader, core
 
-    def describe(self) -> list[Any]:
-        """Nothing that has to be known before it is asked for."""
-        return []
+    def describe(self) -> Iterable[Any]:
+        return ()
 
-    def collect(self) -> Iterator[Any]:
-        """The metrics."""
+    def collect(self) -> Iterable[Any]:
         loader = self._loader()
+        families: dict[str, Any] = {}
         if loader is None:
-            return
-        report = loader.report(show=False)
-        rank = str(report.ranks[0].rank)
-        yield from self._of_parts(report, rank)
-        yield from self._of_rank(report, rank)
-
-    def _of_parts(self, report: Report, rank: str) -> Iterator[Any]:
-        counters, gauges = dict(_COUNTERS), dict(_GAUGES)
-        if report.cost_name is not None:
-            counters["cost"] = f"Cost of what was delivered ({report.cost_name})."
-        for name, text in {**counters, **gauges}.items():
-            counts = name in counters
-            kind = self._core.CounterMetricFamily if counts else self._core.GaugeMetricFamily
-            shares = ("asked", "planned", "delivered", "repeats")
-            full = f"energize_{name}_share" if name in shares else f"energize_{name}"
-            family = kind(full, text, labels=["part", "rank"])
-            for row in report.rows:
-                value = _value(row, name)
-                if value is not None:
-                    family.add_metric(["/".join(row.path), rank], value)
-            yield family
-
-    def _of_rank(self, report: Report, rank: str) -> Iterator[Any]:
-        totals = report.ranks[0]
-        for name, text, value in (
-            ("items", "Items that were delivered.", totals.items),
-            ("padding", "Items of padding that were delivered beside them.", totals.padding),
-            ("waiting_seconds", "Seconds that items were waited for.", totals.waited),
-            ("seconds", "Seconds that passed in loops over the loader.", totals.seconds),
-            ("warnings", "Differences that chance does not explain.", len(report.warnings)),
-        ):
-            counts = name != "warnings"
-            kind = self._core.CounterMetricFamily if counts else self._core.GaugeMetricFamily
-            family = kind(f"energize_{name}", text, labels=["rank"])
-            family.add_metric([rank], float(value))
-            yield family
-
-
-def _value(row: LedgerRow, name: str) -> float | None:
-    value = getattr(row, name)
-    return None if value is None else float(value)
-
-
-# What a saved state says of the run that saved it.
-
-
-def report_of_state(dataset: Dataset[Any] | None, state: State, *, strict: bool = True) -> Report:
-    """What a run had been given when it saved this state: a `Report` over all ranks.
-
-    With the `dataset` of the run it has the samples, shares and epochs of each source, as its order
-    gives them, with what was changed while the run went on; of a stream, whose state says where its
-    lanes stand and not what they gave, what was asked for. Without the dataset (None) it has the
-    names of the sources and how far the run has come, which is all that a state says alone.
-
-    Raises what `Loader.load_state_dict` raises; with `strict=False` a state of another dataset is a
-    warning.
-
-    >>> from energize import BlendDataset, ListSource, get_loader
-    >>> parts = {"web": ListSource(range(90)), "code": ListSource(range(9))}
-    >>> mix = BlendDataset(parts, weights={"web": 3, "code": 1})
-    >>> loader = get_loader(mix)
-    >>> for step, sample in zip(range(40), loader): pass
-    >>> report = report_of_state(mix, loader.state_dict())
-    >>> report["code"].samples, round(report["code"].epochs, 2)
-    (10, 1.11)
-    """
-    if dataset is None:
-        return _alone(state)
-    cursor, _ = resumed(dataset, state, strict=strict)
-    edited = Edits.loaded(cursor).applied(dataset)
-    place = StreamState.loaded(cursor) if "lanes" in cursor else cursor
-    items = items_of(edited, place)
-    book = Book(edited, Ledger())
-    book.begin(edited, items)
-    title = f"After {_position(cursor)}"
-    return book.report(Stand(items, 0, 1), title=title)
-
-
-def _alone(state: State) -> Report:
-    """What a state says without its dataset."""
-    held = checked_state(state)
-    cursor, tree = cursor_of(held), tree_of(held)
-    sources = [_named(name) for name in _sources(tree)]
-    note = "a state alone says which sources there are; give the mix too, to see what they gave"
-    rows = (_row((), is_source=False), *sources)
-    return Report(f"After {_position(cursor)}", rows, (), 1, notes=(note,))
-
-
-def _position(cursor: State) -> str:
-    position = cursor.get("position", 0)
-    text = f"{position:,} items" if isinstance(position, int) else "an unknown number of items"
-    if "lanes" in cursor:
-        return f"{text} of epoch {cursor.get('epoch')}, in {cursor['lanes']} lanes"
-    return f"{text} to all ranks"
-
-
-def _sources(tree: Any) -> Iterator[str]:
-    """The names of the sources in an outline; of a wide mix as many as it keeps."""
-    inputs = tree.get("inputs")
-    if isinstance(inputs, dict):
-        yield from inputs.get("names") or [f"{inputs.get('count')} datasets"]
-    elif inputs:
-        for each in inputs:
-            yield from _sources(each)
-    else:
-        yield str(tree.get("name", tree.get("kind")))
-
-
-def _named(name: str) -> LedgerRow:
-    return _row((name,), is_source=True)
-
-
-def _row(path: tuple[str, ...], *, is_source: bool) -> LedgerRow:
-    return LedgerRow(
-        path=path,
-        is_source=is_source,
-        unit="samples",
-        asked=None,
-        planned=None,
-        delivered=None,
-        samples=0,
-        samples_share=0.0,
-        batches=0.0,
-        batches_share=0.0,
-        cost=None,
-        cost_share=None,
-        weight=0.0,
-        weight_share=0.0,
-        effective=0.0,
-        epochs=None,
-        repeats=0.0,
-        skipped=0,
-        failed=0,
-        chance=None,
-    )
+            return ()
+        rank = str(loader.worker_config.ranks().rank)
+        for key, value in loader.report(show=False).to_dict("").items():
+            part, _, name = key.rpartition("/")
+            if name not in families:
+                falls = name in _GAUGES or name.endswith("_share")
+                kind = self._core.GaugeMetricFamily if falls else self._core.CounterMetricFamily
+                full = re.sub(r"\W", "_", f"energize_{name}")
+                families[name] = kind(full, f"{name} of a part", labels=["part", "rank"])
+            families[name].add_metric([part.lstrip("/"), rank], value)
+        return families.values()

@@ -34,24 +34,24 @@ class LedgerRow:
 
     path: tuple[str, ...]
     is_source: bool
-    unit: str
-    asked: float | None
-    planned: float | None
-    delivered: float | None
-    samples: int
-    samples_share: float
-    batches: float
-    batches_share: float
-    cost: float | None
-    cost_share: float | None
-    weight: float
-    weight_share: float
-    effective: float
-    epochs: float | None
-    repeats: float
-    skipped: int
-    failed: int
-    chance: float | None
+    unit: str = "samples"
+    asked: float | None = None
+    planned: float | None = None
+    delivered: float | None = None
+    samples: int = 0
+    samples_share: float = 0.0
+    batches: float = 0.0
+    batches_share: float = 0.0
+    cost: float | None = None
+    cost_share: float | None = None
+    weight: float = 0.0
+    weight_share: float = 0.0
+    effective: float = 0.0
+    epochs: float | None = None
+    repeats: float = 0.0
+    skipped: int = 0
+    failed: int = 0
+    chance: float | None = None
 
     @property
     def name(self) -> str:

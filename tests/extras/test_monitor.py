@@ -1,8 +1,9 @@
-"""Ledgers in TensorBoard and Prometheus: read back from each."""
+"""Ledgers in TensorBoard, Prometheus, Weights & Biases and Lightning: read back from each."""
 
 from __future__ import annotations
 
 import gc
+import importlib
 import json
 import socket
 import sys
@@ -11,6 +12,7 @@ import urllib.error
 import urllib.request
 
 import pytest
+import torch
 from prometheus_client.parser import text_string_to_metric_families
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch.utils.tensorboard import SummaryWriter
@@ -69,8 +71,8 @@ def test_prometheus_reads_what_was_delivered_until_the_loader_is_closed():
         web = json.dumps({"part": "web", "rank": "0"})
         assert found[f"energize_samples_total{web}"] == 30
         assert found[f"energize_asked_share{web}"] == 0.75
-        assert found[f"energize_items_total{json.dumps({'rank': '0'})}"] == 10
-        assert found[f"energize_cost_total{web}"] == loader.report(show=False)["web"].cost
+        assert found[f"energize_items_total{json.dumps({'part': '', 'rank': '0'})}"] == 10
+        assert found[f"energize_tokens_total{web}"] == loader.report(show=False)["web"].cost
         take(loader, 10)
         assert metrics_at(server.url)[f"energize_samples_total{web}"] == 60
     with pytest.raises(urllib.error.URLError):
@@ -124,15 +126,86 @@ def test_what_cannot_be_is_said(tmp_path, monkeypatch):
             made()
 
 
-@pytest.mark.parametrize(
-    ("module", "made"),
-    [
-        ("prometheus_client", lambda loader, path: serve_metrics(loader)),
-        ("tensorboard", TensorBoardLedger),
-        ("wandb", lambda loader, path: WandbLedger(loader)),
-    ],
-)
-def test_a_missing_library_is_an_error_that_names_the_extra(module, made, tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(ConfigError, match=r"energize\[monitor\]"):
-        made(get_loader(mix()), tmp_path)
+def test_a_missing_library_is_an_error_that_names_the_extra(tmp_path, monkeypatch):
+    for module, made in (
+        ("prometheus_client", serve_metrics),
+        ("tensorboard", lambda loader: TensorBoardLedger(loader, tmp_path)),
+        ("wandb", WandbLedger),
+    ):
+        monkeypatch.setitem(sys.modules, module, None)
+        with pytest.raises(ConfigError, match=r"energize\[monitor\]"):
+            made(get_loader(mix()))
+
+
+# Those that take seconds to import.
+
+
+@pytest.mark.slow
+def test_a_run_of_wandb_has_them(tmp_path, monkeypatch):
+    wandb = importlib.import_module("wandb")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    loader = get_loader(mix())
+    with pytest.raises(ConfigError, match=r"wandb\.init"):
+        WandbLedger(loader)
+    run = wandb.init(project="mix", dir=str(tmp_path))
+    take(loader, 8)
+    WandbLedger(loader, every=4, commit=True)(8)
+    assert run.summary["mix/web/samples"] == 24
+    assert run.summary["mix/web/asked_share"] == 0.75
+    run.finish()
+    assert list(tmp_path.rglob("*.wandb"))
+
+
+def model(lightning):
+    class Model(lightning.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.layer = torch.nn.Linear(1, 1)
+
+        def training_step(self, batch, index):
+            return self.layer(batch["sample_weights"][:, None]).mean()
+
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), 0.01)
+
+    return Model()
+
+
+def fitted(tmp_path, callback, loader):
+    lightning = importlib.import_module("pytorch_lightning")
+    trainer = lightning.Trainer(
+        max_steps=20,
+        accelerator="cpu",
+        logger=lightning.loggers.CSVLogger(tmp_path, name="run", version=0),
+        callbacks=[callback],
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        enable_checkpointing=False,
+        log_every_n_steps=1,
+    )
+    trainer.fit(model(lightning), loader)
+    return trainer
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_lightning_logs_them_under_its_own_steps(tmp_path):
+    dataset = mix()
+    for number, given in enumerate((True, False)):
+        loader = get_loader(dataset)
+        callback = lightning_ledger(loader if given else None, every=5)
+        fitted(tmp_path / str(number), callback, loader)
+        rows = (tmp_path / str(number) / "run/version_0/metrics.csv").read_text().splitlines()
+        names = rows[0].split(",")
+        step, web = names.index("step"), names.index("mix/web/delivered_share")
+        found = {int(row.split(",")[step]) for row in rows[1:] if row.split(",")[web]}
+        assert found == {5, 10, 15, 20}
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_lightning_with_other_loaders_is_told_which_is_missing(tmp_path):
+    plain = torch.utils.data.DataLoader([{"sample_weights": torch.ones(1)}] * 4)
+    with pytest.raises(ConfigError, match="0 loaders of energize"):
+        fitted(tmp_path, lightning_ledger(), plain)

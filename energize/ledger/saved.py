@@ -1,0 +1,73 @@
+"""What a saved state says of the run that saved it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from energize.core.dataset import Dataset
+from energize.core.stream import State
+from energize.ledger.book import Book
+from energize.ledger.report import LedgerRow, Report
+from energize.ledger.settings import Ledger
+from energize.ledger.telling import Stand
+from energize.loader.edits import Edits
+from energize.loader.outlined import cursor_of, tree_of
+from energize.loader.reporting import items_of
+from energize.loader.sealing import checked_state
+from energize.loader.state import resumed
+from energize.loader.streams import StreamState
+
+
+def report_of_state(dataset: Dataset[Any] | None, state: State, *, strict: bool = True) -> Report:
+    """Return what a run had been given when it saved this state, as a `Report` over all ranks.
+
+    With the `dataset` of the run it has the samples, shares and epochs of each source, as its order
+    gives them, with what was changed while the run went on; of a stream, whose state says where its
+    lanes stand and not what they gave, what was asked for. Without the dataset (None) it has the
+    names of the sources and how far the run has come, which is all that a state says alone.
+
+    Raise what `Loader.load_state_dict` raises; with `strict=False` a state of another dataset is a
+    warning.
+
+    >>> from energize import BlendDataset, ListSource, get_loader
+    >>> parts = {"web": ListSource(range(90)), "code": ListSource(range(9))}
+    >>> mix = BlendDataset(parts, weights={"web": 3, "code": 1})
+    >>> loader = get_loader(mix)
+    >>> for step, sample in zip(range(40), loader): pass
+    >>> report = report_of_state(mix, loader.state_dict())
+    >>> report["code"].samples, round(report["code"].epochs, 2)
+    (10, 1.11)
+    """
+    if dataset is None:
+        held = checked_state(state)
+        rows = [LedgerRow((name,), is_source=True) for name in _sources(tree_of(held))]
+        note = "a state alone says which sources there are; give the mix too, to see what they gave"
+        total = LedgerRow((), is_source=False)
+        return Report(_title(cursor_of(held)), (total, *rows), (), 1, notes=(note,))
+    cursor, _ = resumed(dataset, state, strict=strict)
+    edited = Edits.loaded(cursor).applied(dataset)
+    items = items_of(edited, StreamState.loaded(cursor) if "lanes" in cursor else cursor)
+    book = Book(edited, Ledger())
+    book.begin(edited, items)
+    return book.report(Stand(items, 0, 1), title=_title(cursor))
+
+
+def _title(cursor: State) -> str:
+    position = cursor.get("position", 0)
+    text = f"{position:,} items" if isinstance(position, int) else "an unknown number of items"
+    if "lanes" in cursor:
+        return f"After {text} of epoch {cursor.get('epoch')}, in {cursor['lanes']} lanes"
+    return f"After {text} to all ranks"
+
+
+def _sources(tree: Any) -> Iterator[str]:
+    """Yield the names of the sources in an outline; of a wide mix as many as it keeps."""
+    inputs = tree.get("inputs")
+    if isinstance(inputs, dict):
+        yield from inputs.get("names") or [f"{inputs.get('count')} datasets"]
+    elif inputs:
+        for each in inputs:
+            yield from _sources(each)
+    else:
+        yield str(tree.get("name", tree.get("kind")))
