@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import errno
+import inspect
 import io
 import os
 import re
@@ -50,6 +51,8 @@ class EPath(ProxyUPath, os.PathLike[str]):
     """
 
     __slots__ = ()
+    # `inspect` takes the `__wrapped__` of a proxy for that of a decorated function.
+    __signature__ = inspect.signature(lambda initial_path: None)
 
     def __init__(self, initial_path: str | os.PathLike[str]) -> None:
         text = check_path(str(initial_path)).replace("rclone://", "msc://", 1)
@@ -75,6 +78,11 @@ class EPath(ProxyUPath, os.PathLike[str]):
     def url(self) -> str:
         """The path as text, from which `EPath` makes it again; of local ones without `file://`."""
         return str(self)
+
+    @property
+    def scheme(self) -> str:
+        """The protocol: "file", "msc", "s3", ..."""
+        return self.protocol or "file"
 
     @property
     def display_name(self) -> str:
@@ -168,9 +176,17 @@ class EPath(ProxyUPath, os.PathLike[str]):
         if self.is_local():
             super().mkdir(parents=parents, exist_ok=exist_ok)
 
+    def exists(self) -> bool:  # type: ignore[override]
+        """Return whether it is a file or a folder."""
+        return super().exists()
+
+    def stat(self) -> Any:  # type: ignore[override]
+        """Return what the store says of it now, with the fields of `os.stat_result`."""
+        return super().stat()
+
     def size(self) -> int:
         """Return the bytes of the file."""
-        return self.stat().st_size
+        return int(self.stat().st_size)
 
     def walk(self) -> Iterator[EPath]:  # type: ignore[override]
         """Yield all files below it, sorted. Links to folders are followed, once each."""
