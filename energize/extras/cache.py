@@ -349,7 +349,6 @@ class _Cache:
             self._closed = True
             self._queue.clear()
             running = [e.job for e in self._entries.values() if e.job and not e.job.done()]
-        self._threads.shutdown(wait=False, cancel_futures=True)
         late = wait(running, _CLOSE_SECONDS).not_done
         self._threads.shutdown(wait=not late)
         self._remove()
@@ -458,11 +457,13 @@ class _Cache:
 
     def _start(self) -> None:
         """Give threads what is next: files that now have room, then those that are to be read."""
+        if self._closed:
+            return
         for entry in [each for each in self._waiting if self._reserved(each)]:
             del self._waiting[entry]
             entry.state = _State.RUNNING
             entry.job = self._threads.submit(self._write, entry)
-        while self._queue and self._busy < self._settings.threads and not self._closed:
+        while self._queue and self._busy < self._settings.threads:
             entry, _ = self._queue.popitem(last=False)
             entry.state = _State.RUNNING
             self._busy += 1
