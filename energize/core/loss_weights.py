@@ -35,6 +35,8 @@ WEIGHTS = "sample_weights"
 _KEYED = (dict, UserDict)
 """Types of items whose values have keys; others have attributes."""
 
+_MAKES = "which energize.batch_weights makes of a list of samples"
+
 _DECLARED = {WEIGHT: "float | None", WEIGHTS: "torch.Tensor | None"}
 
 
@@ -88,13 +90,11 @@ def _named(item: Any) -> str:
 
 def _no_place(item: Any, name: str) -> str:
     """What to do about an item without a place for its weight, or its weights."""
-    field = f"`{name}: {_DECLARED[name]} = None`"
+    what, base = ("weights of its samples", "Batch") if name == WEIGHTS else ("weight", "Sample")
+    field = f"the field `{name}: {_DECLARED[name]} = None`"
+    remedy = f"Use a dict, or a dataclass with {field}"
     if dataclasses.is_dataclass(item):
-        base = "Batch" if name == WEIGHTS else "Sample"
-        remedy = f"Add the field {field} to {type(item).__name__}, or let it extend energize.{base}"
-    else:
-        remedy = f"Use a dict, or a dataclass with the field {field}"
-    what = "weights of its samples" if name == WEIGHTS else "weight that its source gives"
+        remedy = f"Add {field} to {type(item).__name__}, or let it extend energize.{base}"
     return f"it has no place for the {what}. {remedy}"
 
 
@@ -144,9 +144,8 @@ def counted(batch: Any) -> int:
     found = sorted({len(each) for each in columns})
     if len(found) != 1:
         raise WeightError(
-            f"{_named(batch)} does not tell how many samples it has: its tensors and lists have "
-            f"the lengths {', '.join(map(str, found)) or 'none'}. Give it a list of their keys as "
-            "'__key__', or weigh the samples before they are batched"
+            f"{_named(batch)} does not tell how many samples it has, by columns of the lengths "
+            f"{found}. Give it a list of their keys as '__key__', or weigh samples before batching"
         )
     return found[0]
 
@@ -231,16 +230,13 @@ def zeroed(item: T) -> T:
     >>> zeroed({"__key__": ["a", "b"]})
     {'__key__': ['a', 'b'], 'sample_weights': tensor([0., 0.])}
     """
-    weights, keys = field_of(item, WEIGHTS), _listed_keys(item)
-    if weights is not None:
-        other = placed(item, WEIGHTS, torch.zeros_like(torch.as_tensor(weights)))
-    elif keys is not None:
-        other = placed(item, WEIGHTS, torch.zeros(len(keys)))
-    elif isinstance(item, dict) and not tells(item):
-        other = None  # a dict that nobody asked to have weights
-    else:
-        other = placed(item, WEIGHT, 0.0)
-    return item if other is None else other
+    untold = isinstance(item, dict) and not tells(item) and _listed_keys(item) is None
+    if untold or isinstance(item, list):  # nobody asked it to have weights
+        return item
+    try:
+        return weighed(item, 0.0)
+    except WeightError:
+        return item
 
 
 # The weights of several items as those of a batch.
@@ -307,8 +303,8 @@ def _check_single(sample: Any) -> None:
     own = field_of(sample, OWN)
     if _is_column(own) and field_of(sample, WEIGHTS) is None:
         raise WeightError(
-            f"{OWN} of {_named(sample)} is one number, as a sample has one weight; got "
-            f"{str(own)[:80]}. Weights of what it is made of are its {WEIGHTS!r}"
+            f"{OWN} of {_named(sample)} is one number; got {str(own)[:80]}. Weights of what a "
+            f"sample is made of are its {WEIGHTS!r}"
         )
 
 
@@ -316,8 +312,8 @@ def _pieces(pack: Any) -> int:
     bounds = field_of(pack, "cu_seqlens")
     if bounds is None:
         raise WeightError(
-            f"{_named(pack)} has no {WEIGHTS!r} of its pieces, and others in its batch have; "
-            f"give it one weight for each piece, or give every source a {OWN}"
+            f"{_named(pack)} has no {WEIGHTS!r} of its pieces, as others in its batch have; give "
+            f"it one for each piece, or give every source a {OWN}"
         )
     return len(bounds) - 1
 
@@ -444,9 +440,8 @@ def _itself(made: T) -> T:
     """One of several things, which says itself what it weighs; a `LostWeightError` else."""
     if not is_weighed(made):
         raise LostWeightError(
-            "gives several things of samples that have weights, and which one has which is for it "
-            f"to say: of a sample in {OWN!r}, of a batch or a pack in {WEIGHTS!r}, which "
-            "energize.batch_weights makes of a list of samples"
+            "gives several things of samples that have weights, and has to say which has which: of "
+            f"a sample in {OWN!r}, of a batch or a pack in {WEIGHTS!r}, {_MAKES}"
         )
     return made
 
@@ -463,18 +458,17 @@ def _by_key(given: list[str], keys: list[str], weights: torch.Tensor) -> torch.T
     if given == keys:
         return weights
     at: dict[str, int] = {}
-    remedy = f"set its {WEIGHTS!r} there, which energize.batch_weights makes of a list of samples"
+    remedy = f"set its {WEIGHTS!r} there, {_MAKES}"
     for number, key in enumerate(given):
         if not torch.equal(weights[at.setdefault(key, number)], weights[number]):
             raise LostWeightError(
-                "returned a batch with other keys than those of its samples in their order, and "
-                f"two samples called {key!r} have different weights; {remedy}"
+                "returned a batch with keys in another order than its samples, and two samples "
+                f"called {key!r} have different weights; {remedy}"
             )
     unknown = next((key for key in keys if key not in at), None)
     if unknown is not None:
         raise LostWeightError(
-            f"returned a batch with the key {unknown!r}, which none of its samples has, so it "
-            f"is not known how much that counts; {remedy}"
+            f"returned a batch with the key {unknown!r}, which none of its samples has; {remedy}"
         )
     return weights[[at[key] for key in keys]]
 
@@ -519,17 +513,14 @@ def weighted_mean(
     tensor(1.2500)
     """
     if not isinstance(loss, torch.Tensor) or not isinstance(weights, torch.Tensor | None):
-        raise ConfigError(
-            f"weighted_mean takes tensors, a loss and its weights; got a {type(loss).__name__} and "
-            f"a {type(weights).__name__}"
-        )
+        kinds = f"a {type(loss).__name__} and a {type(weights).__name__}"
+        raise ConfigError(f"weighted_mean takes tensors, a loss and its weights; got {kinds}")
     weights = torch.ones_like(loss) if weights is None else weights.to(loss.device)
     if loss.shape != weights.shape:
         raise ConfigError(
             f"weighted_mean: the loss has the shape {tuple(loss.shape)} and the weights have "
-            f"{tuple(weights.shape)}; give one loss for each sample (reduction='none', then the "
-            "mean over what a sample has), or each token the weight of its sample, by "
-            "torch.repeat_interleave(weights, lengths)"
+            f"{tuple(weights.shape)}; give one loss for each sample (reduction='none'), or each "
+            "token the weight of its sample (torch.repeat_interleave)"
         )
     if total is None:
         total = total_weight(weights, group=group)
@@ -547,8 +538,8 @@ def total_weight(weights: Weights | Iterable[Weights], *, group: Any = None) -> 
     nothing. All ranks of `group` (by default all that there are) call this at the same point; the
     collective is of one number.
 
-    Raises `ConfigError` for anything else, `WeightError` for a batch without weights that does not
-    tell how many samples it has.
+    Raises `ConfigError` where there are none, `WeightError` for what is neither, and for a batch
+    without weights that does not tell how many samples it has.
 
     >>> total_weight([torch.tensor([0.5, 1.0]), {"sample_weights": torch.tensor([2.0])}])
     tensor(3.5000, dtype=torch.float64)
@@ -585,11 +576,6 @@ def effective_sample_size(weights: npt.ArrayLike | torch.Tensor) -> float:
 def _summed(weights: Weights) -> torch.Tensor:
     found = weights if isinstance(weights, torch.Tensor) else field_of(weights, WEIGHTS)
     if found is None:
-        if weights is None or isinstance(weights, int | float | str):
-            raise ConfigError(
-                f"total_weight takes tensors of weights or batches; got {weights!r}. Where some "
-                "batches have no sample_weights, give the batches themselves"
-            )
         number = 0 if field_of(weights, _PADDING) is True else counted(weights)
         return torch.tensor(number, dtype=torch.float64)
     return found.sum(dtype=_precise(found.device))

@@ -216,8 +216,8 @@ class Sample(Markable):
         """
         if not issubclass(cls, type(src)):
             raise ConfigError(
-                f"{cls.__name__}.extend takes a sample of a type that {cls.__name__} extends, got "
-                f"a {type(src).__name__}; to keep only its metadata use derive_from"
+                f"{cls.__name__} does not extend the type of the sample, {type(src).__name__}; to "
+                "keep only its metadata use derive_from"
             )
         kept = {name: getattr(src, name) for name in type_fields(type(src))}
         return cls(**kept | values)
@@ -244,9 +244,9 @@ text='a cat', lang='en')
         """
         samples = (*args, *kwargs.values())
         if not samples or samples[0] is None:
+            got = "None" if samples else "no sample"
             raise ConfigError(
-                f"{cls.__name__}.from_joined takes the primary sample first, which every row of a "
-                "join has; got " + ("no sample" if not samples else "None")
+                f"{cls.__name__}.from_joined takes the primary sample first; got {got}"
             )
         present = [each for each in samples if each is not None]
         joined: dict[str, Any] = {}
@@ -288,9 +288,7 @@ def _metadata(sample: Any) -> dict[str, Any]:
 def _own_fields(sample: Any) -> dict[str, Any]:
     """The fields of a sample that are no metadata; of a crude one, no other `__name__` either."""
     if not isinstance(sample, Mapping) and not is_record(sample):
-        raise ConfigError(
-            f"a join puts samples together (dataclasses or dicts), got a {type(sample).__name__}"
-        )
+        raise ConfigError(f"a join puts samples together; got a {type(sample).__name__}")
     values = dict(sample) if isinstance(sample, Mapping) else fields_of(sample)
     own = (name for name in values if not name.startswith("__") and name not in METADATA)
     return {name: values[name] for name in own}
@@ -495,9 +493,8 @@ def sample_type_named(module: str, name: str) -> SampleType:
     named = f"the dataset names the sample type {name!r} of the module {module!r}, which"
     if module not in sys.modules:
         raise UntrustedCodeError(
-            f"{named} this program has not imported. Nothing is imported because a data folder "
-            f"asks for it: if you trust that module, write `import {module}` in your program "
-            "before opening the dataset"
+            f"{named} this program has not imported. If you trust that module, write "
+            f"`import {module}` in your program before opening the dataset"
         )
     kind = vars(sys.modules[module]).get(name)
     if not isinstance(kind, type) or not issubclass(kind, Sample | CrudeSample):

@@ -62,9 +62,9 @@ def concat_pack(
     (tensor([5, 6, 7, 8, 9]), ['A', 'B'], [0, 3, 5], [0, 1, 2, 0, 1])
     """
     if isinstance(fields, str) or isinstance(flatten, str) or not fields:
+        given = f"got {fields!r} and {flatten!r}"
         raise ConfigError(
-            f"concat_pack: fields and flatten are lists of names, and fields has at least one; got "
-            f"{fields!r} and {flatten!r}"
+            f"concat_pack: fields and flatten are names, of one field or more; {given}"
         )
     if not samples:
         raise ConfigError("concat_pack: there are no samples; leave empty packs out")
@@ -77,7 +77,7 @@ def concat_pack(
             if len(each) != length:
                 raise ConfigError(
                     f"concat_pack: {called} has {len(each)} entries in {name!r} and {length} in "
-                    f"{fields[0]!r}; fields that are joined have one for each token"
+                    f"{fields[0]!r}; give one for each token"
                 )
     pack: dict[str, Any] = {
         "cu_seqlens": torch.tensor(list(accumulate(lengths, initial=0)), dtype=torch.int32),
@@ -105,10 +105,7 @@ def _columns(
     for number, sample in enumerate(samples):
         called = named(sample, f"sample {number} of the pack")
         if not is_record(sample):
-            raise ConfigError(
-                "concat_pack: samples have fields (dataclasses, named tuples or dicts); "
-                f"{called} is a {type(sample).__name__}"
-            )
+            raise ConfigError(f"concat_pack: {called} is no record: {type(sample).__name__}")
         row = {n: each for n, each in fields_of(sample).items() if n not in (WEIGHT, WEIGHTS)}
         for name in fields:
             if row.get(name) is None:
@@ -119,9 +116,8 @@ def _columns(
         for name in MADE:
             if name in row and not (name == "position_ids" and name in fields):
                 raise ConfigError(
-                    f"concat_pack: {called} has a field {name!r}, which packs get from their "
-                    "lengths; give it another name"
-                    + (", or list it in fields" if name == "position_ids" else "")
+                    f"concat_pack: {called} has a field {name!r}, which packs get from lengths; "
+                    "give it another name, or list position_ids in fields"
                 )
         rows.append(dict.fromkeys(flatten) | row)
     said = "concat_pack: samples differ (list in flatten what some have none of, as images)"
@@ -144,8 +140,7 @@ def _tensors(name: str, values: Sequence[Any], names: Sequence[str]) -> list[tor
             raise ConfigError(
                 f"concat_pack: {name!r} of {called} has dtype {tensor.dtype} and shape "
                 f"{tuple(tensor.shape)}, that of {names[0]} {tensors[0].dtype} and "
-                f"{tuple(tensors[0].shape)}; they are joined along the first dimension, so all "
-                "else is the same"
+                f"{tuple(tensors[0].shape)}; make all alike but the first dimension"
             )
     return tensors
 

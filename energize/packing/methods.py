@@ -52,7 +52,7 @@ def _checked_lengths(
     if rows.ndim != 2 or rows.shape[1] != len(capacities):
         raise ConfigError(
             f"{owner}: lengths of shape {given.shape} do not go with {len(capacities)} capacities; "
-            "give a length for each sample, or for several capacities a row of as many"
+            "give as many for each sample"
         )
     wrong = np.argwhere((rows < 0) | (rows > capacities))
     for sample, column in wrong[:1].tolist():
@@ -215,8 +215,7 @@ def balanced(
         if len(fewest) > wanted:
             raise ConfigError(
                 f"balanced: {len(sizes)} samples of together {sizes.sum(axis=0).tolist()} do not "
-                f"fit into {wanted} packs of {capacities.tolist()}; the fewest found are "
-                f"{len(fewest)}. Ask for as many, raise the capacity, or give fewer samples"
+                f"fit into {wanted} packs of {capacities.tolist()}; ask for {len(fewest)}"
             )
         divided = fewest + [[] for _ in range(wanted - len(fewest))]
         _even_out(divided, given)
@@ -234,10 +233,8 @@ class _Given(NamedTuple):
 def _checked_costs(costs: Sequence[float] | FloatArray, samples: int) -> FloatArray:
     given = np.asarray(costs)
     if given.shape != (samples,) or (samples and given.dtype.kind not in "iuf"):
-        raise ConfigError(
-            f"balanced: costs are one number for each of {samples} samples; got {given.dtype} of "
-            f"shape {given.shape}"
-        )
+        got = f"got {given.dtype} of shape {given.shape}"
+        raise ConfigError(f"balanced: costs are one number for each of {samples} samples; {got}")
     numbers = given.astype(np.float64)
     for sample in np.flatnonzero(~(np.isfinite(numbers) & (numbers >= 0)))[:1]:
         raise ConfigError(f"balanced: sample {sample} costs {numbers[sample]}; costs are 0 or more")

@@ -71,15 +71,12 @@ class Packer:
             if isinstance(getattr(self, name), list):
                 object.__setattr__(self, name, tuple(getattr(self, name)))
         if len(self._lengths) != len(self._capacities):
-            raise ConfigError(
-                f"Packer: {len(self._lengths)} lengths and {len(self._capacities)} capacities; "
-                "give one length for each capacity"
-            )
+            counts = f"{len(self._lengths)} lengths and {len(self._capacities)} capacities"
+            raise ConfigError(f"Packer: {counts}; give one length for each capacity")
         for length in self._lengths:
             if not callable(length) and not isinstance(length, str):
                 raise ConfigError(
-                    "Packer: length is a function of a sample or the name of a field; got "
-                    f"{length!r}"
+                    f"Packer: length is a function, or a field's name; got {length!r}"
                 )
         for name, options in (("method", METHODS), ("too_long", ("error", "skip"))):
             value = getattr(self, name)

@@ -61,10 +61,8 @@ class Joining:
         joined = torch.Tensor if self.lists is None else torch.Tensor | list
         if any(isinstance(each, joined) or is_record(each) for each in values):
             kinds = ", ".join(sorted({type(each).__name__ for each in values}))
-            raise ConfigError(
-                f"{f'field {where}' if where else 'values'} of different types cannot be joined: "
-                f"{kinds}; {MAKE_ALIKE}"
-            )
+            what = f"field {where}" if where else "values"
+            raise ConfigError(f"{what} of different types cannot be joined: {kinds}; {MAKE_ALIKE}")
         return values
 
     def columns(self, records: Sequence[Any], where: str = "") -> dict[str, list[Any]]:
@@ -137,8 +135,7 @@ def check_alike(tensors: Sequence[torch.Tensor], owner: str) -> None:
             shapes = ", ".join(str(tuple(each.shape)) for each in tensors[:8])
             raise ConfigError(
                 f"{owner}: tensors of different {what} cannot be joined: "
-                f"{', '.join(sorted(map(str, set(values))))}, of shapes {shapes}"
-                f"{', ...' if len(tensors) > 8 else ''}; {remedy}"
+                f"{', '.join(sorted(map(str, set(values))))}, of shapes {shapes}; {remedy}"
             )
 
 
@@ -166,8 +163,7 @@ def concat_pad(
     check_alike(batch, "concat_pad")
     if batch[0].ndim == 0:
         raise ConfigError(
-            "concat_pad: tensors of shape () have no dimension to be joined along; use "
-            "batch_stack, or make them one-dimensional"
+            "concat_pad: tensors of shape () have no dimension to be joined along; use batch_stack"
         )
     if side not in ("left", "right"):
         raise ConfigError(f"concat_pad: side is 'left' or 'right', got {side!r}")
@@ -209,11 +205,11 @@ def homogeneous_concat_mix(samples: Sequence[T]) -> T:
 
     Raises `ConfigError` naming the types when there are several.
     """
-    types = sorted({f"{type(each).__module__}.{type(each).__qualname__}" for each in samples})
+    types = sorted({str(type(each)) for each in samples})
     if len(types) != 1:
         raise ConfigError(
             f"homogeneous_concat_mix joins batches of one type, got {', '.join(types) or 'none'}; "
-            "write a batch_mix_fn of your own that makes one batch of them"
+            "write a batch_mix_fn that makes one batch of them"
         )
     return generic_concat(samples)  # type: ignore[no-any-return]  # of the type of its parts
 
@@ -292,10 +288,7 @@ def batch_as(samples: Sequence[Any], kind: type[T], given: Mapping[str, Any] | N
     given = dict(given or {})
     if not samples or not all(map(is_record, samples)):
         found = ", ".join(sorted({type(each).__name__ for each in samples})) or "no samples"
-        raise ConfigError(
-            f"a {kind.__name__} is made of samples with fields (dataclasses, named tuples or "
-            f"dicts), got {found}"
-        )
+        raise ConfigError(f"a {kind.__name__} is made of records, filled by name; got {found}")
     columns = _BATCHING.columns(samples)
     wanted = columns if issubclass(kind, dict) else type_fields(kind)
     declared = declared_types(cast("Any", kind))

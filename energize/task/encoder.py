@@ -241,16 +241,10 @@ class DefaultTaskEncoder(TaskEncoder[T_sample, T_encoded_sample, T_raw_batch, T_
         raw_batch_type: type[T_raw_batch] | None = None,
         batch_type: type[T_batch] | type[T_raw_batch] | None = None,
     ) -> None:
-        for name, kind in (
-            ("encoded_sample_type", encoded_sample_type),
-            ("raw_batch_type", raw_batch_type),
-            ("batch_type", batch_type),
-        ):
+        given = {"encoded_sample_type": encoded_sample_type, "raw_batch_type": raw_batch_type}
+        for name, kind in (given | {"batch_type": batch_type}).items():
             if kind is not None and not (isinstance(kind, type) and is_record_type(kind)):
-                raise ConfigError(
-                    f"{type(self).__name__}: {name} is a dataclass, a NamedTuple or dict, got "
-                    f"{kind!r}"
-                )
+                raise ConfigError(f"{name} is a dataclass, a NamedTuple or dict; got {kind!r}")
         self._encoded_sample_type = encoded_sample_type
         self._raw_batch_type = raw_batch_type or cast("type[T_raw_batch] | None", batch_type)
         self._batch_type = cast("type[T_batch] | None", batch_type)
@@ -285,8 +279,7 @@ def _converted(value: Any, kind: type[T] | None) -> T:
         return cast("T", value)
     if not is_record(value):
         raise ConfigError(
-            f"a {kind.__name__} is filled by name from a dataclass, a named tuple or a dict, got a "
-            f"{type(value).__name__}"
+            f"a {kind.__name__} is filled from a record, by name; got a {type(value).__name__}"
         )
     fields = fields_of(value)
     for name in (WEIGHT, WEIGHTS):
@@ -326,9 +319,8 @@ class AugmentTaskEncoder(TaskEncoder[T_sample, T_encoded_sample, T_raw_batch, T_
             own = getattr(type(task_encoder), name)
             if own not in (getattr(TaskEncoder, name), getattr(AugmentTaskEncoder, name)):
                 raise ConfigError(
-                    f"{type(task_encoder).__name__} overrides {name}, which puts datasets together "
-                    f"with its own hooks, not with those of {type(self).__name__}; override it "
-                    "there, or add to the hooks of another encoder"
+                    f"{type(task_encoder).__name__} overrides {name}, which would call its own "
+                    f"hooks, not those of {type(self).__name__}; override it there instead"
                 )
         self.wrapped_encoder = task_encoder
         for name in (*HOOKS, *BUILDERS):

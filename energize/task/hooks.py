@@ -175,10 +175,10 @@ class Hook:
 
     def _checked(self, made: T, argument: Any) -> T:
         if made is None:
+            what = "batch" if "batch" in self.name else "sample"
             raise ReturnError(
-                f"{function_name(self.method)} returned None, which is no "
-                f"{'batch' if 'batch' in self.name else 'sample'}: does it lack a `return`? Raise "
-                "SkipSample to leave something out"
+                f"{function_name(self.method)} returned None, which is no {what}: does it lack a "
+                "`return`? Raise SkipSample to leave something out"
             )
         if self._unchecked and is_dataclass(made):
             self._unchecked.pop()
@@ -214,10 +214,8 @@ def hook_index(takes: str, what: str) -> int:
     batches = batches_read.get(None)
     if batches is not None and getattr(batches.inputs[0], "map_fn", None) == hook:
         return batches.batch_of(index)
-    raise ConfigError(
-        f"{what} is not known in {hook.name}, which is given "
-        + ("several samples" if takes == "sample" else "what is not settled into batches yet")
-    )
+    why = "several samples" if takes == "sample" else "what is not settled into batches yet"
+    raise ConfigError(f"{what} is not known in {hook.name}, which is given {why}")
 
 
 # What is wrong with an encoder is said when a dataset is made.
@@ -234,18 +232,15 @@ def check_encoder(encoder: Any) -> None:
         if near:
             raise ConfigError(
                 f"{kind.__name__} has a method {name!r}, which nothing calls; did you mean the "
-                f"hook {near[0]!r}? If it is a method of your own, say so: not_hooks = ({name!r},)"
+                f"hook {near[0]!r}? If it is meant so: not_hooks = ({name!r},)"
             )
     for name in _RETURN:
         if generates(getattr(encoder, name)):
-            raise ConfigError(
-                f"{kind.__name__}.{name} is a generator function, and may not yield: it returns "
-                "one thing of what it is given"
-            )
+            raise ConfigError(f"{kind.__name__}.{name} is a generator function, and has to return")
     if {"preencode_sample", "encode_sample"} <= active_hooks(encoder):
         raise ConfigError(
-            f"{kind.__name__} has both preencode_sample and encode_sample, and one of them is "
-            "called: preencode_sample with postencode_sample after packing, or encode_sample alone"
+            f"{kind.__name__} has both preencode_sample and encode_sample; give one, "
+            "preencode_sample with postencode_sample after packing, or encode_sample alone"
         )
 
 

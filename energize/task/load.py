@@ -138,8 +138,8 @@ class LoadingCode:
         """
         if crude and "sample_loader" in code:
             raise DatasetError(
-                f"{folder}: sample_loader in dataset.yaml makes the fields of a sample, and crude "
-                "samples have none; remove it, or give a sample_type"
+                f"{folder}: dataset.yaml has a sample_loader, and crude samples have no fields; "
+                "remove it, or give a sample_type"
             )
         loader = None if crude else self._of(folder, "sample_loader", code)
         return loader, self._of(folder, "part_filter", code)
@@ -156,11 +156,10 @@ class LoadingCode:
         named = f"{folder}: {key}: {value!r}"
         if not self.trusts(folder):
             raise UntrustedCodeError(
-                f"{named} in dataset.yaml names code of the data folder, which is run only where "
-                f"the program says so. Import the function in your program and give it, {key}=...; "
-                f"or, if you trust the folder, let its files be run: trust_code=[{str(folder)!r}]. "
-                "Or do without: say in field_map which part each field comes from, or build the "
-                "samples in your task encoder (CrudeWebdataset)"
+                f"{named} in dataset.yaml is code of the data folder, which is run only where the "
+                f"program says so. Give the function yourself, {key}=..., or trust the folder, "
+                f"trust_code=[{str(folder)!r}]; or do without, by a field_map, or by cookers in "
+                "your task encoder (CrudeWebdataset)"
             )
         file, _, name = value.partition(":")
         path = (folder / META_FOLDER / file).resolve()
@@ -264,16 +263,12 @@ class SampleLoader(Generic[T_sample]):
             object.__setattr__(self, "field_map", dict(self.field_map))
             check_field_map(kind, self.field_map)
         if self.sample_loader is not None and (self._crude or self.field_map is not None):
-            raise ConfigError(
-                f"sample_loader makes the fields of a {kind.__name__}, so "
-                + ("it cannot be given: it has none" if self._crude else "give no field_map too")
-            )
+            why = "which has none" if self._crude else "so give no field_map too"
+            raise ConfigError(f"sample_loader makes the fields of a {kind.__name__}, {why}")
         parts = self.part_filter
         if parts is not None and not callable(parts):
             if isinstance(parts, str) or not all(isinstance(name, str) for name in parts):
-                raise ConfigError(
-                    f"part_filter is a function of a part's name, or a list of names; got {parts!r}"
-                )
+                raise ConfigError(f"part_filter is a function of a name, or names; got {parts!r}")
             object.__setattr__(self, "part_filter", tuple(dict.fromkeys(parts)))
 
     def __getstate__(self) -> dict[str, Any]:
@@ -436,8 +431,7 @@ class SampleLoader(Generic[T_sample]):
             raise ConfigError(
                 f"{raw['__dataset__']}, {raw['__shard__']}, sample {raw['__key__']!r}: the field "
                 f"{name!r} of {self.sample_type.__name__} {wrong}, from {told}. Correct the field "
-                "map, or make the value what the field says: with a sample_loader, or in a cooker "
-                "of crude samples"
+                "map, or make the value in a sample_loader, or in a cooker of crude samples"
             )
 
 
@@ -468,8 +462,8 @@ class JoinLoader:
             joined = self.function(**dict(zip(self.names, samples, strict=True)))
         if not isinstance(joined, Sample | dict):
             raise ConfigError(
-                f"sample {raw[0]['__key__']!r}: the joiner {function_name(self.function)} gave a "
-                f"{type(joined).__name__}; it has to return a sample"
+                f"sample {raw[0]['__key__']!r}: the joiner {function_name(self.function)} returns "
+                f"a sample, and returned a {type(joined).__name__}"
             )
         return joined
 
