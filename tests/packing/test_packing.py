@@ -1,0 +1,353 @@
+"""The packer that selects samples, the pack that is made of them, and both in datasets."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+from collections import Counter
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from energize import (
+    DefaultTaskEncoder,
+    ListSource,
+    PackingDataset,
+    RepeatDataset,
+    Sample,
+    ShuffleDataset,
+    SourceInfo,
+    WorkerConfig,
+    get_savable_loader,
+    get_train_dataset,
+    prepare,
+    stateless,
+    write_shards,
+)
+from energize.core.description import described
+from energize.errors import ConfigError, SampleError
+from energize.packing import Packer, balanced, best_fit, concat_pack, first_fit
+from energize.testing import check_laws
+from tests.support.refusals import check_refusals
+
+CAPACITY = 64
+
+
+@dataclass(kw_only=True, slots=True)
+class Tokens(Sample):
+    ids: list[int]
+    tiles: int = 0
+    images: list[str] = field(default_factory=list)
+
+
+def tokens(*lengths, tiles=0):
+    return [Tokens(__key__=f"{i}", ids=[i] * each, tiles=tiles) for i, each in enumerate(lengths)]
+
+
+def length(sample):
+    return len(sample.ids)
+
+
+def cost(sample):
+    return len(sample.ids) ** 2
+
+
+@given(st.lists(st.integers(0, 30), max_size=40))
+def test_samples_are_packed_as_their_lengths_are(lengths):
+    samples = tokens(*lengths)
+    for method in (first_fit, best_fit, balanced):
+        packs = Packer(length, 30, method=method.__name__)(samples)
+        expected = [[samples[i] for i in pack] for pack in method(lengths, 30)]
+        assert [[*map(id, pack)] for pack in packs] == [[*map(id, pack)] for pack in expected]
+
+
+def test_a_length_is_a_function_or_a_field():
+    for asked, sample in (
+        (length, Tokens(__key__="0", ids=[1, 2, 3])),
+        ("ids", Tokens(__key__="0", ids=[1, 2, 3])),
+        ("ids", {"ids": torch.zeros(3, 2)}),
+        ("ids", {"ids": np.zeros(3)}),
+        ("count", {"count": 3}),
+        ("count", {"count": torch.tensor(3)}),
+        ("count", {"count": np.int16(3)}),
+        (len, "abc"),
+        ("ids", {"ids": "abc"}),
+    ):
+        assert Packer(asked, 6)([sample] * 3) == [[sample, sample], [sample]]
+    # One token is one token, whatever its number.
+    ones = [{"ids": torch.tensor([each])} for each in (0, 9, 3)]
+    assert [len(pack) for pack in Packer("ids", 2)(ones)] == [2, 1]
+    both = [Tokens(__key__=f"{i}", ids=[0] * (5 + i), tiles=i % 4) for i in range(40)]
+    for method in ("first_fit", "best_fit", "balanced"):
+        packs = Packer(("ids", "tiles"), (64, 5), method=method)(both)
+        assert sum(map(len, packs)) == 40
+        assert all(sum(len(each.ids) for each in pack) <= 64 for pack in packs)
+        assert all(sum(each.tiles for each in pack) <= 5 for pack in packs)
+    samples = tokens(8, 8, 4, 4, 4, 4, 4, 4, 4, 4)
+    packs = Packer(length, 32, "balanced", cost=cost)(samples)
+    assert sorted(sum(map(cost, pack)) for pack in packs) == [128, 128]
+
+
+def test_samples_that_are_too_long_are_told_or_left_out_with_one_warning(caplog):
+    packer = Packer(length, 20, too_long="skip")
+    with caplog.at_level(logging.WARNING, "energize"):
+        packs = packer(tokens(3, 30, 17, 40, 21))
+        assert [[each.__key__ for each in pack] for pack in packs] == [["0", "2"]]
+        assert packer(tokens(50)) == []
+    told = "sample '1' has length 30, and a pack holds 20"
+    [record] = caplog.records
+    assert "3 of 5 samples are too long and left out" in record.getMessage()
+    assert told in record.getMessage()
+    both = Packer(("ids", "tiles"), (20, 5))
+    pairs = ("sample '0' has length (3, 9)", "holds (20, 5)")
+    check_refusals(
+        {
+            "one": (lambda: Packer(length, 20)(tokens(3, 30, 40)), SampleError, told),
+            "both": (lambda: both(tokens(3, tiles=9)), SampleError, *pairs),
+        }
+    )
+
+
+def test_arguments_and_lengths_that_cannot_be_used():
+    rows = {
+        "no capacity": ((length, 0), {}, "capacity", "got 0"),
+        "a method": ((length, 5), {"method": "bestfit"}, "method='bestfit'", "first_fit"),
+        "what to do": ((length, 5), {"too_long": "cut"}, "too_long='cut'", "error, skip"),
+        "lengths": ((length, (5, 5)), {}, "1 lengths and 2 capacities"),
+        "no length": ((3, 5), {}, "length is a function", "got 3"),
+        "cost of best_fit": ((length, 5), {"cost": cost}, "for method='balanced' only"),
+    }
+    of_samples = {
+        "no field": ("tokens", {"__key__": "a", "token": [1]}, "'a' has no field 'tokens'; it has"),
+        "no record": ("tokens", "text", "sample 0 of the list has no field 'tokens'"),
+        "a fraction": (lambda _: 1.5, {}, "sample 0 of the list is a whole number", "got 1.5"),
+        "negative": (lambda _: -1, {}, "got -1"),
+        "none": ("ids", {"ids": None}, "got None (NoneType)"),
+    }
+    dear = Packer(length, 5, "balanced", cost=lambda _: "dear")
+    check_refusals(
+        {
+            name: (lambda a=a, o=o: Packer(*a, **o), ConfigError, "Packer: ", *words)
+            for name, (a, o, *words) in rows.items()
+        }
+        | {
+            f"of a sample, {name}": (lambda a=a, s=s: Packer(a, 5)([s]), ConfigError, *words)
+            for name, (a, s, *words) in of_samples.items()
+        }
+        | {"a cost": (lambda: dear(tokens(3)), ConfigError, "cost of sample '0'", "'dear'")}
+    )
+
+
+def test_it_goes_to_workers_and_into_descriptions():
+    packer = Packer(length, 20, "balanced", cost=cost)
+    assert packer(tokens(3, 4)) == pickle.loads(pickle.dumps(packer))(tokens(3, 4))
+    assert pickle.loads(pickle.dumps(packer)) == packer
+    assert hash(Packer(["ids", "tiles"], [20, 5])) == hash(Packer(("ids", "tiles"), (20, 5)))
+    assert described(packer) == {
+        "length": f"{__name__}.length",
+        "capacity": 20,
+        "method": "balanced",
+        "too_long": "error",
+        "cost": f"{__name__}.cost",
+    }
+
+
+# One pack made of several samples.
+
+
+@dataclass(kw_only=True, slots=True)
+class Encoded(Sample):
+    tokens: torch.Tensor
+    labels: torch.Tensor
+    images: list[str]
+
+
+@dataclass(kw_only=True, slots=True)
+class Packed(Encoded):
+    cu_seqlens: torch.Tensor
+    max_seqlen: int
+    position_ids: torch.Tensor
+
+
+def encoded(key, ids, images=(), **metadata):
+    made = torch.tensor(ids)
+    return Encoded(__key__=key, tokens=made, labels=-made, images=list(images), **metadata)
+
+
+def test_a_pack_of_images_and_texts():
+    source = SourceInfo(dataset_path="web", index=3, shard_name="0.tar", file_names=("a.jpg",))
+    samples = [
+        encoded("a", [5, 6, 7], ["A", "B"], __sources__=(source,), __subflavors__={"k": 1, "l": 2}),
+        encoded("b", [8], __subflavors__={"k": 1, "l": 3}, __restore_key__=("Webdataset", 1)),
+        encoded("c", [9, 10], ["C"], __subflavors__={"k": 1}),
+    ]
+    pack = concat_pack(samples, ["tokens", "labels"], flatten=["images"], into=Packed)
+    assert (type(pack), pack.images, pack.max_seqlen) == (Packed, ["A", "B", "C"], 3)
+    assert pack.tokens.tolist() == [5, 6, 7, 8, 9, 10]
+    assert pack.labels.tolist() == [-5, -6, -7, -8, -9, -10]
+    assert (pack.cu_seqlens.tolist(), pack.cu_seqlens.dtype) == ([0, 3, 4, 6], torch.int32)
+    assert (pack.position_ids.tolist(), pack.position_ids.dtype) == (
+        [0, 1, 2, 0, 0, 1],
+        torch.int64,
+    )
+    assert (pack.__key__, pack.__sources__, pack.__restore_key__) == ("a,b,c", (source,), ())
+    assert pack.__subflavors__ == {"k": 1}
+    listed = concat_pack([encoded("a", [1], ["A", "B"]), encoded("b", [2])], ["tokens", "labels"])
+    assert listed["images"] == [["A", "B"], []]
+    assert listed["__subflavors__"] is listed["__sources__"] is None
+
+
+class Pair(NamedTuple):
+    ids: Any
+    picture: Any
+
+
+def test_records_of_every_kind_and_numbers_of_every_kind():
+    for make in (
+        lambda ids: {"ids": torch.tensor(ids), "picture": "P"},
+        lambda ids: {"ids": ids, "picture": "P"},
+        lambda ids: Pair(np.array(ids), "P"),
+    ):
+        pack = concat_pack([make([1, 2]), make([3])], ["ids"], flatten=["picture"])
+        assert (type(pack), pack["picture"]) == (dict, ["P", "P"])
+        assert torch.equal(pack["ids"], torch.tensor([1, 2, 3]))
+    image = torch.zeros(3, 4, 4)
+    some = [{"ids": [1], "image": image}, {"ids": [2]}, {"ids": [3], "image": None}]
+    assert [each is image for each in concat_pack(some, ["ids"], flatten=["image"])["image"]] == [
+        True
+    ]
+    own = [{"x": torch.ones(n, 4), "position_ids": torch.arange(n) * 10} for n in (2, 3)]
+    pack = concat_pack(own, ["x", "position_ids"])
+    assert pack["x"].shape == (5, 4)
+    assert pack["position_ids"].tolist() == [0, 10, 0, 10, 20]
+
+
+@given(st.lists(st.lists(st.integers(0, 99), max_size=6), min_size=1, max_size=8))
+def test_the_samples_can_be_told_apart_again(rows):
+    pack = concat_pack([{"ids": torch.tensor(row, dtype=torch.int64)} for row in rows], ["ids"])
+    ends = pack["cu_seqlens"].tolist()
+    assert [pack["ids"][a:b].tolist() for a, b in pairwise(ends)] == rows
+    assert pack["position_ids"].tolist() == [i for row in rows for i in range(len(row))]
+    assert pack["max_seqlen"] == max(map(len, rows))
+
+
+def ids(*values, **others):
+    return {"__key__": f"k{values[0]}", "ids": torch.tensor(values)} | others
+
+
+def test_what_cannot_be_joined_is_named():
+    wide = [{"x": torch.ones(1, 2)}, {"x": torch.ones(1, 3)}]
+    rows = {
+        "no samples": ([], ["ids"], "there are no samples; leave empty packs out"),
+        "no fields": ([ids(1)], [], "of one field or more", "got []"),
+        "a text": ([ids(1)], "ids", "fields and flatten are names"),
+        "no record": (["text"], ["ids"], "sample 0 of the pack", "str"),
+        "no such field": ([ids(1)], ["id"], "sample 'k1' has no 'id'", "did you mean 'ids'"),
+        "nothing in it": ([ids(1, labels=None)], ["ids", "labels"], "has no 'labels'"),
+        "some have it": ([ids(1), ids(2, image="A")], ["ids"], "only some have", "'image'"),
+        "lengths": ([ids(1, 2, labels=[1])], ["ids", "labels"], "'k1' has 1 entries in 'labels'"),
+        "dtypes": ([ids(1), ids(2.0)], ["ids"], "'ids' of sample 'k2.0' has dtype torch.float32"),
+        "shapes": (wide, ["x"], "shape (1, 3)"),
+        "no dimension": ([{"x": torch.tensor(1)}], ["x"], "shape ()"),
+        "no numbers": ([{"x": ["a"]}], ["x"], "is no tensor, array or list of numbers"),
+        "a name that is made": ([ids(1, max_seqlen=1)], ["ids"], "has a field 'max_seqlen'"),
+        "positions": ([ids(1, position_ids=[0])], ["ids"], "list position_ids in fields"),
+    }
+    check_refusals(
+        {
+            name: (lambda s=s, f=f: concat_pack(s, f), ConfigError, "concat_pack: ", *words)
+            for name, (s, f, *words) in rows.items()
+        }
+        | {
+            "a type with more": (
+                lambda: concat_pack([ids(1)], ["ids"], into=Packed),
+                *(ConfigError, "Packed needs the fields 'tokens'"),
+            )
+        }
+    )
+
+
+# In datasets, loaders and task encoders.
+
+
+def caption(number: int) -> dict:
+    images = [f"image {number}"] if number % 3 else []
+    return {"ids": torch.full((1 + number * 7 % 40,), number), "images": images}
+
+
+join = partial(concat_pack, fields=["ids"], flatten=["images"])
+
+
+def packs(method):
+    captions = ListSource([caption(number) for number in range(50)])
+    return PackingDataset(ShuffleDataset(captions), 16, Packer("ids", CAPACITY, method), join)
+
+
+@pytest.mark.parametrize("method", ["first_fit", "best_fit", "balanced"])
+def test_every_caption_is_in_one_pack_of_an_epoch(method):
+    numbers = Counter()
+    for each in packs(method):
+        ends = each["cu_seqlens"].tolist()
+        assert ends[-1] == len(each["ids"]) == len(each["position_ids"]) <= CAPACITY
+        own = each["ids"][ends[:-1]].tolist()
+        numbers.update(own)
+        assert each["images"] == [f"image {number}" for number in own if number % 3]
+    assert numbers == Counter(range(50))
+    check_laws(packs(method), epochs=2, items=12)
+
+
+def test_a_loader_resumes_in_the_middle_of_a_buffer():
+    def loader():
+        return get_savable_loader(
+            RepeatDataset(packs("balanced")), worker_config=WorkerConfig(0, 1, 2)
+        )
+
+    def shown(of, count):
+        iterator = iter(of)
+        return [next(iterator)["ids"].tolist() for _ in range(count)]
+
+    expected = shown(loader(), 12)
+    for taken in (1, 5):
+        some, again = loader(), loader()
+        shown(some, taken)
+        again.restore_state_rank(some.save_state_rank())
+        assert shown(again, 12 - taken) == expected[taken:]
+
+
+class Encoder(DefaultTaskEncoder):
+    packer = Packer("ids", CAPACITY, method="balanced")
+
+    @stateless
+    def encode_sample(self, sample):
+        return Tokens.derive_from(sample, ids=list(sample.text.encode()))
+
+    def select_samples_to_pack(self, samples):
+        return self.packer(samples)
+
+    @stateless
+    def pack_selected_samples(self, samples):
+        return concat_pack(samples, ["ids"])
+
+
+def test_the_hooks_of_a_task_encoder(tmp_path):
+    texts = [f"caption {number} " + "x" * (number * 5 % 30) for number in range(60)]
+    write_shards(({"__key__": f"{i:03d}", "txt": t} for i, t in enumerate(texts)), tmp_path)
+    prepare(tmp_path, split_ratios={"train": 1}, sample_type="TextSample", workers=1)
+    options = {"packing_buffer_size": 20, "task_encoder": Encoder(), "repeat": False}
+    dataset = get_train_dataset(tmp_path, batch_size=None, **options)
+    found, fills = Counter(), []
+    for each in dataset:
+        data, ends = bytes(each["ids"].tolist()), each["cu_seqlens"].tolist()
+        found.update(data[a:b].decode() for a, b in pairwise(ends))
+        fills.append(len(data))
+        assert len(each["__key__"].split(",")) == len(ends) - 1
+    assert found == Counter(texts)
+    assert max(fills) <= CAPACITY
+    assert np.mean(fills) > 0.8 * CAPACITY

@@ -1,0 +1,258 @@
+"""Batches made of samples, and of batches: values decide how, field by field at any depth."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from energize import (
+    Batch,
+    CrudeSample,
+    batch_list,
+    batch_pad_stack,
+    batch_stack,
+    concat_pad,
+    generic_batch,
+    generic_concat,
+    homogeneous_concat_mix,
+)
+from energize.core.samples import CaptioningSample, ImageClassificationSample, SourceInfo
+from energize.errors import ConfigError
+from energize.task.collate import batch_as
+from tests.support.refusals import check_refusals
+
+SOURCE = SourceInfo(dataset_path="ds", index=0, shard_name="0.tar", file_names=("a.jpg",))
+
+
+@st.composite
+def shapes_of_one_rank(draw):
+    rank = draw(st.integers(1, 4))
+    shape = st.tuples(*[st.integers(0, 4)] * rank)
+    return draw(st.lists(shape, min_size=1, max_size=5))
+
+
+@given(shapes_of_one_rank(), st.sampled_from(["left", "right"]), st.integers(-3, 3))
+def test_every_value_is_in_its_place_and_the_rest_is_padding(shapes, side, pad_value):
+    tensors = [torch.randint(10, 99, shape) for shape in shapes]
+    joined = concat_pad(tensors, pad_value=pad_value, side=side)
+    sizes = [max(dims) for dims in zip(*shapes, strict=True)]
+    assert joined.shape == (sum(shape[0] for shape in shapes), *sizes[1:])
+    expected, row = torch.full(joined.shape, pad_value), 0
+    for tensor in tensors:
+        inner = [slice(-n or big, None) if side == "left" else slice(n)
+                 for n, big in zip(tensor.shape[1:], sizes[1:], strict=True)]  # fmt: skip
+        expected[(slice(row, row + len(tensor)), *inner)] = tensor
+        row += len(tensor)
+    assert torch.equal(joined, expected)
+    if side == "right":
+        stacked = batch_pad_stack(tensors, pad_value=pad_value)
+        again = concat_pad([each[None] for each in tensors], pad_value=pad_value)
+        assert torch.equal(stacked, again)
+        assert stacked.shape == (len(tensors), *sizes)
+
+
+def test_tensors():
+    tensor = torch.zeros(2, 2)
+    concat_pad([tensor])[0, 0] = 1
+    assert tensor.sum() == 0
+    assert torch.equal(batch_stack([torch.ones(2)] * 3), torch.ones(3, 2))
+    assert batch_pad_stack([torch.tensor(1), torch.tensor(2)]).tolist() == [1, 2]
+    assert batch_list((1, 2)) == [1, 2]
+    one, whole, meta = torch.zeros(1), torch.zeros(1).long(), torch.zeros(1, device="meta")
+    ranks = ("different ranks", "1, 2", "shapes (1, 2), (3,)")
+    check_refusals(
+        {
+            "none": (lambda: concat_pad([]), ConfigError, "no tensors"),
+            "scalars": (lambda: concat_pad([torch.tensor(1)]), ConfigError, "shape ()"),
+            "ranks": (lambda: concat_pad([torch.zeros(1, 2), torch.zeros(3)]), ConfigError, *ranks),
+            "dtypes": (lambda: concat_pad([one, whole]), ConfigError, "float32, torch.int64"),
+            "devices": (lambda: concat_pad([one, meta]), ConfigError, "devices", "cpu, meta"),
+            "a list": (lambda: concat_pad([one, [1]]), ConfigError, "entry 1 is a list"),
+            "side": (lambda: concat_pad([one], side="middle"), ConfigError, "'middle'"),
+            "stack": (
+                lambda: batch_stack([torch.ones(2), torch.ones(3)]),
+                *(ConfigError, "(2,), (3,)", "batch_pad_stack"),
+            ),
+            "no stack": (lambda: batch_stack([]), ConfigError, "no tensors"),
+            "stacked": (lambda: batch_pad_stack([one, torch.ones(2, 2)]), ConfigError, "ranks"),
+            "pads": (lambda: batch_pad_stack([one, whole]), ConfigError, "batch_pad_stack"),
+        }
+    )
+
+
+class Point(NamedTuple):
+    at: torch.Tensor
+    name: str
+
+
+@dataclass
+class Summed:
+    value: int
+
+    @classmethod
+    def from_samples(cls, samples):
+        return cls(sum(each.value for each in samples))
+
+
+def captioned(key, width=2, **changed):
+    values = {"__key__": key, "image": torch.ones(3, 2, width), "caption": f"caption {key}"}
+    return CaptioningSample(**values | changed)
+
+
+def test_a_generic_batch_has_the_structure_of_its_samples():
+    samples = [{"p": Point(torch.ones(n), str(n)), "a": np.ones(2), "n": n} for n in (1, 2)]
+    batch = generic_batch(samples)
+    assert (type(batch["p"]), batch["p"].name) == (Point, ["1", "2"])
+    assert batch["p"].at.tolist() == [[1, 0], [1, 1]]
+    assert (type(batch["a"]), batch["n"]) == (list, [1, 2])
+    assert samples[0]["p"].at.tolist() == [1]
+    assert generic_batch([{"s": Summed(1)}, {"s": Summed(2)}])["s"] == Summed(3)
+    named = [captioned("a", __subflavors__={"x": 1}), captioned("b", 4, __sources__=(SOURCE,))]
+    batch = generic_batch(named)
+    assert (type(batch), batch.__key__) == (CaptioningSample, ["a", "b"])
+    assert batch.__subflavors__ == [{"x": 1}, None]
+    assert batch.__sources__ == [None, (SOURCE,)]
+    assert batch.image.shape == (2, 3, 2, 4)
+
+
+@dataclass
+class RawBatch:
+    __key__: list[str]
+    image: torch.Tensor
+    caption: list[str]
+
+
+class ImageTuple(NamedTuple):
+    image: torch.Tensor
+    extra: int = 5
+
+
+@dataclass
+class NeedsMore:
+    image: torch.Tensor
+    depth: torch.Tensor
+    name: str
+    label: int = 0
+    tags: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Numbers:
+    n: torch.Tensor
+
+
+def test_batches_of_a_type_are_filled_by_name():
+    batch = batch_as([captioned("a"), captioned("b", 3)], RawBatch)
+    assert (type(batch), batch.__key__) == (RawBatch, ["a", "b"])
+    assert batch.image.shape == (2, 3, 2, 3)
+    made = batch_as([captioned("a")], ImageTuple)
+    assert (made.image.shape, made.extra) == ((1, 3, 2, 2), 5)
+    assert list(batch_as([{"a": 1, "b": 2}], dict)) == ["a", "b"]
+    assert torch.equal(batch_as([{"n": 1}, {"n": 2}], Numbers).n, torch.tensor([1, 2]))
+    assert batch_as([Summed(4)], Summed) == Summed(4)
+    # Fields that are not wanted are not batched.
+    odd = [{"image": torch.ones(1), "odd": torch.ones(n + 1, *[1] * n)} for n in range(2)]
+    assert batch_as(odd, ImageTuple).image.shape == (2, 1)
+
+
+@dataclass
+class ClassificationBatch(Batch):
+    image: torch.Tensor
+    label: list[int | None]
+    weight: float = 1.0
+
+
+def test_batches_keep_metadata_aligned():
+    kind = ImageClassificationSample
+    one = kind(__key__="a", image=torch.ones(1, 2), label=3, __subflavors__={"x": 1})
+    other = kind(__key__="b", image=torch.ones(2, 1), __sources__=(SOURCE,))
+    batch = ClassificationBatch.from_samples([one, other])
+    assert batch.image.tolist() == [[[1, 1], [0, 0]], [[1, 0], [1, 0]]]
+    assert (batch.label, batch.weight) == ([3, None], 1.0)
+    assert batch.__subflavors__ == [{"x": 1}, None]
+    assert batch.__sources__ == [None, (SOURCE,)]
+    assert batch.__restore_key__ == [(), ()]
+    own = ClassificationBatch.from_samples([one, other], image=torch.zeros(1), weight=0.5)
+    assert (own.image.tolist(), own.weight) == ([0.0], 0.5)
+    derived = Batch.derive_from(batch, __key__=["x", "y"])
+    assert (derived.__key__, derived.__sources__) == (["x", "y"], batch.__sources__)
+    crude = [CrudeSample(__key__=k, image=torch.ones(1), label=1, extra=1) for k in "ab"]
+    assert ClassificationBatch.from_samples(crude).__key__ == ["a", "b"]
+    assert batch.pin_memory().image.is_pinned() == torch.cuda.is_available()
+    assert not batch.image.is_pinned()
+
+
+@dataclass
+class CaptioningBatch(Batch):
+    image: torch.Tensor
+    caption: list[str]
+    boxes: Point
+    weight: float = 1.0
+
+
+def captions(*keys: str, width: int = 2):
+    return CaptioningBatch(
+        torch.ones(len(keys), 3, 2, width),
+        [f"caption {key}" for key in keys],
+        Point(torch.ones(len(keys), 4), "box"),
+        __key__=list(keys),
+        __restore_key__=[("Webdataset", key) for key in keys],
+        __subflavors__=[{"width": width}] * len(keys),
+    )
+
+
+def test_batches_are_joined_field_by_field():
+    mixed = homogeneous_concat_mix([captions("a", "b"), captions("c", width=3)])
+    assert (type(mixed), mixed.image.shape) == (CaptioningBatch, (3, 3, 2, 3))
+    assert mixed.image[0, 0, 0].tolist() == [1, 1, 0]
+    assert mixed.__key__ == ["a", "b", "c"]
+    assert mixed.caption == ["caption a", "caption b", "caption c"]
+    assert mixed.__restore_key__[2] == ("Webdataset", "c")
+    assert mixed.__subflavors__ == [{"width": 2}, {"width": 2}, {"width": 3}]
+    assert mixed.boxes.at.shape == (3, 4)
+    assert mixed.boxes.name == ["box", "box"]
+    assert mixed.weight.tolist() == [1.0, 1.0, 1.0]
+    again = [{"__key__": ["a", "b"], "weight": mixed.weight[:2]}, {"__key__": ["d"], "weight": 0.5}]
+    assert generic_concat(again)["weight"].tolist() == [1.0, 1.0, 0.5]
+    parts = [{"key": [key], "image": torch.ones(1, len(key))} for key in ("a", "bcd", "ef")]
+    once = generic_concat(parts)
+    twice = generic_concat([generic_concat(parts[:2]), parts[2]])
+    assert torch.equal(once["image"], twice["image"])
+    assert once["key"] == twice["key"] == ["a", "bcd", "ef"]
+    bare = generic_concat([Batch(__key__=["a"]), Batch(__key__=["b", "c"])])
+    assert bare == Batch(__key__=["a", "b", "c"])
+
+
+def test_what_cannot_be_joined_names_the_field():
+    one, wide = torch.ones(1), torch.ones(1, 1)
+    metadata = [Batch(__key__=["a"]), Batch(__key__=["b"], __subflavors__=[None])]
+    rows = {
+        "batch: types": (generic_batch, [{"a": one}, {"a": None}], "field a of", "NoneType, Te"),
+        "batch: keys": (generic_batch, [{"a": {"x": 1}}, {"a": {"y": 1}}], "field a: only", "'x'"),
+        "batch: deep": (generic_batch, [{"a": {"x": one}}, {"a": {"x": wide}}], "field a.x", "ran"),
+        "concat: deep": (generic_concat, [{"a": {"b": one}}, {"a": {"b": wide}}], "a.b:", "ranks"),
+        "concat: types": (generic_concat, [{"a": ["x"]}, {"a": None}], "field a", "NoneType, list"),
+        "concat: lists": (generic_concat, [{"a": one}, {"a": [1]}], "field a", "Tensor, list"),
+        "concat: keys": (generic_concat, [{"a": 1}, {"b": 1}], "only some have the keys 'a', 'b'"),
+        "concat: metadata": (generic_concat, metadata, "field __subflavors__ of different types"),
+        "nothing": (generic_concat, [], "no tensors"),
+        "mix": (homogeneous_concat_mix, [captions("a"), Point(one, "x")], "Point", "batch_mix_fn"),
+        "type": (lambda s: batch_as(s, NeedsMore), [captioned("a")], "'depth', 'name'", "'image'"),
+        "numbers": (lambda s: batch_as(s, RawBatch), [1, 2], "got int"),
+        "no samples": (lambda s: batch_as(s, RawBatch), [], "no samples"),
+        "lacks": (ClassificationBatch.from_samples, [captioned("a")], "needs the fields 'label'"),
+    }
+    check_refusals(
+        {
+            name: (lambda call=call, given=given: call(given), ConfigError, *words)
+            for name, (call, given, *words) in rows.items()
+        }
+    )
+    with pytest.raises(TypeError, match="imagee"):
+        ClassificationBatch.derive_from(metadata[0], imagee=1)

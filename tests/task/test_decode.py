@@ -1,0 +1,299 @@
+"""Decoding of parts, compared with webdataset's own handlers."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import pickle
+import signal
+import time
+from contextlib import suppress
+from functools import partial
+
+import numpy as np
+import PIL.Image
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from webdataset import autodecode
+
+from energize.core.description import described
+from energize.errors import ConfigError, DecodeError
+from energize.extras.av import AVData, AVDecoder
+from energize.task.decode import IMAGE_SPECS, SampleDecoder, decoded_by
+from tests.support.images import encoded, picture
+from tests.support.refusals import check_refusals
+from tests.support.videos import CONTAINERS, sound, video, wav
+
+DEEP = PIL.Image.fromarray(np.arange(2400, dtype=np.uint16).reshape(40, 60) * 20)
+IMAGES = {
+    "png": encoded(picture(), "PNG"),
+    "png with alpha": encoded(picture(mode="RGBA"), "PNG"),
+    "png grey": encoded(picture(mode="L"), "PNG"),
+    "png palette": encoded(picture().quantize(16), "PNG", transparency=0),
+    "png one bit": encoded(picture(mode="1"), "PNG"),
+    "png 16 bit": encoded(DEEP, "PNG"),
+    "png one pixel": encoded(picture(1, 1), "PNG"),
+    "webp": encoded(picture(), "WEBP"),
+    "gif": encoded(picture(), "GIF"),
+    "bmp": encoded(picture(), "BMP"),
+    "tiff": encoded(picture(), "TIFF"),
+    "jpg": encoded(picture(), "JPEG", quality=90),
+    "jpg grey": encoded(picture(mode="L"), "JPEG"),
+    "jpg cmyk": encoded(picture().convert("CMYK"), "JPEG"),
+    "jpg progressive": encoded(picture(), "JPEG", progressive=True),
+    "jpg 4:4:4": encoded(picture(), "JPEG", subsampling=0),
+    "jpg odd size": encoded(picture(17, 5), "JPEG"),
+    "jpg with a tail": encoded(picture(), "JPEG") + b"more bytes",
+}
+
+
+def decoded(name: str, data: bytes, **options):
+    return SampleDecoder(**options).decode(name, data)
+
+
+@pytest.mark.parametrize("name", IMAGE_SPECS)
+def test_images_are_webdatasets(name):
+    """Bit for bit, but for JPEG: within two levels of 255."""
+    floating = IMAGE_SPECS[name].floating
+    for kind, data in IMAGES.items():
+        ours = decoded(kind.split()[0], data, image_decode=name)
+        theirs = autodecode.ImageHandler(name)(".png", data)
+        assert type(ours) is type(theirs), kind
+        if isinstance(ours, PIL.Image.Image):
+            assert (ours.mode, ours.size) == (theirs.mode, theirs.size), kind
+        else:
+            assert (ours.shape, ours.dtype) == (theirs.shape, theirs.dtype), kind
+        apart = np.abs(np.asarray(ours, dtype=np.float64) - np.asarray(theirs, dtype=np.float64))
+        most = (2.001 / 255 if floating else 2) if kind.startswith("jpg") else 0
+        assert apart.max() <= most, kind
+
+
+def test_every_name_of_webdataset_is_known():
+    assert set(IMAGE_SPECS) == set(autodecode.imagespecs)
+
+
+def test_pixels_are_writable_contiguous_and_their_own():
+    for name in ("rgb8", "torchrgb8", "torchrgb", "l8", "torchl"):
+        for kind in ("png", "jpg", "jpg cmyk"):
+            first, again = (decoded("jpg", IMAGES[kind], image_decode=name) for _ in range(2))
+            assert not isinstance(first, torch.Tensor) or first.is_contiguous()
+            first[:] = 0
+            assert np.asarray(again).any(), (name, kind)
+
+
+def test_an_exif_orientation_is_not_applied_and_pil_images_keep_it():
+    exif = PIL.Image.Exif()
+    exif[0x0112] = 6
+    data = encoded(picture(60, 40), "JPEG", exif=exif)
+    assert decoded("jpg", data).shape == (3, 40, 60)
+    assert decoded("jpg", data, image_decode="pil").getexif()[0x0112] == 6
+
+
+@given(st.integers(1, 40), st.integers(1, 40), st.randoms(use_true_random=False))
+def test_png_of_any_size_comes_back_exactly(height, width, random):
+    pixels = np.frombuffer(random.randbytes(height * width * 3), dtype=np.uint8)
+    pixels = pixels.reshape(height, width, 3)
+    data = encoded(PIL.Image.fromarray(pixels), "PNG")
+    assert np.array_equal(decoded("png", data, image_decode="rgb8"), pixels)
+    expected = torch.tensor(pixels).permute(2, 0, 1)
+    assert torch.equal(decoded("png", data, image_decode="torchrgb8"), expected)
+    assert torch.equal(decoded("png", data), expected.float() / 255)
+
+
+def npy(array, save=np.save) -> bytes:
+    stream = io.BytesIO()
+    save(stream, array)
+    return stream.getvalue()
+
+
+def test_parts_by_their_extensions():
+    value = {"a": [1, None, "ü"]}
+    parts = {
+        **dict.fromkeys(("txt", "text", "transcript", "a.b.txt", "TXT"), ("grüß", "grüß".encode())),
+        **dict.fromkeys(["cls", "cls2", "class", "index", "inx", "id", "count"], (42, b" 42\n")),
+        **dict.fromkeys(("json", "jsn", "meta.JSON"), (value, json.dumps(value).encode())),
+        "json.gz": ([1], gzip.compress(b"[1]")),
+        "eps": (b"%!PS", b"%!PS"),
+        "data": (IMAGES["png"], IMAGES["png"]),
+    }
+    assert {name: decoded(name, data) for name, (_, data) in parts.items()} == {
+        name: made for name, (made, _) in parts.items()
+    }
+    for shape in ((), (0,), (3, 0, 2), (2, 3)):
+        for order in "CF":
+            array = np.arange(np.prod(shape, dtype=int), dtype=">i2").reshape(shape, order=order)
+            found = decoded("x.npy", npy(array))
+            np.testing.assert_array_equal(found, array)
+            assert found.dtype == array.dtype
+            found = decoded("npz", npy(array, partial(np.savez_compressed, y=array)))
+            np.testing.assert_array_equal(found["y"], array)
+            assert list(found) == ["y", "arr_0"]
+
+
+class Trap:
+    """Unpickling it makes a file."""
+
+    def __init__(self, mark):
+        self.mark = mark
+
+    def __reduce__(self):
+        return (open, (str(self.mark), "w"))
+
+
+def test_nothing_is_unpickled(tmp_path):
+    data = pickle.dumps(Trap(tmp_path / "mark"))
+    for part in ("pkl", "pickle", "pyd", "pt", "pth"):
+        assert decoded(part, data) == data
+    objects = np.array([Trap(tmp_path / "mark")], dtype=object)
+    check_refusals(
+        {
+            "npy": (lambda: decoded("npy", npy(objects)), DecodeError, "is ever unpickled"),
+            "npz": (lambda: decoded("npz", npy(objects, np.savez)), DecodeError, "unpickled"),
+        }
+    )
+    assert not (tmp_path / "mark").exists()
+
+
+BAD = {
+    "jpg": IMAGES["jpg"][: len(IMAGES["jpg"]) // 2],
+    "jpeg": b"\xff\xd8\xff",
+    "png": IMAGES["png"][:-200],
+    "webp": IMAGES["webp"][:-20],
+    "gif": b"not an image",
+    "tif": encoded(picture(), "EPS"),  # no PostScript is run, whatever it is called
+    "txt": b"\xff\xfe\xff",
+    "json": b"{'a': 1}",
+    "jsn": b"[" * 200_000,
+    "cls": b"one",
+    "npy": b"\x93NUMPY\x01\x00",
+    "npz": b"PK\x03\x04",
+    "txt.gz": b"\x1f\x8b\x08",
+}
+
+
+def test_bad_bytes_name_the_part_and_the_reason():
+    for part, data in BAD.items():
+        with pytest.raises(DecodeError) as error:
+            decoded(part, data)
+        assert f"part {part!r} of {len(data)} bytes" in str(error.value)
+        assert str(error.value.__cause__) in str(error.value), part
+
+
+STARTS = (b"", IMAGES["png"][:40], IMAGES["jpg"][:300], b"BM", b"II*\x00", b"P6 ", b"PK\x03\x04")
+PARTS = sorted({*BAD, "tiff", "bmp", "ppm", "tga", "jp2"})
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@given(st.sampled_from(STARTS), st.binary(max_size=200), st.sampled_from(PARTS))
+def test_no_bytes_raise_anything_but_a_decode_error(start, data, part):
+    with suppress(DecodeError):
+        decoded(part, start + data)
+
+
+def test_an_alarm_and_short_memory_are_not_bad_data():
+    def ring(*_):
+        raise TimeoutError("too slow")
+
+    before = signal.signal(signal.SIGALRM, ring)
+    signal.setitimer(signal.ITIMER_REAL, 0.05)
+    try:
+        with pytest.raises(TimeoutError, match="too slow"):
+            decoded_by(lambda _: time.sleep(5), "jpg", b"")
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    with pytest.raises(MemoryError):
+        decoded_by(lambda _: bytearray(2**62), "jpg", b"")
+
+
+def test_memory_is_not_taken_for_what_bytes_only_promise(monkeypatch):
+    small = npy(np.arange(10))
+    wide = small.replace(b"(10,)", b"(99999999999999,)", 1)
+    wide = wide.replace(b" " * 12, b"", 1)  # the header keeps its length
+    zeros = npy(np.zeros(20_000), np.savez_compressed)
+    monkeypatch.setenv("ENERGIZE_LIMIT_PART_BYTES", "100000")
+    monkeypatch.setenv("ENERGIZE_LIMIT_PIXELS", "199")
+    rows = {
+        "header": (lambda: decoded("x.npy", wide), "says 799999999999992 bytes of values", "80"),
+        "short": (lambda: decoded("x.npy", small[:-1]), "there are 79"),
+        "npz": (lambda: decoded("x.npz", zeros), "too large when it is unpacked"),
+        "gz": (lambda: decoded("x.txt.gz", gzip.compress(bytes(100_001))), "too large when it is"),
+    }
+    for kind in ("PNG", "JPEG"):
+        for name in ("torchrgb", "pil", "l8"):
+            data = encoded(picture(20, 10), kind)
+            call = partial(decoded, "x.png", data, image_decode=name)
+            rows[f"{kind} {name}"] = (call, "too many pixels, 200, more than 199")
+            monkeypatch.setenv("ENERGIZE_LIMIT_PIXELS", "200")
+            call()
+            monkeypatch.setenv("ENERGIZE_LIMIT_PIXELS", "199")
+    check_refusals({name: (call, DecodeError, *words) for name, (call, *words) in rows.items()})
+    assert len(decoded("x.bin.gz", gzip.compress(bytes(100_000)))) == 100_000
+
+
+def test_a_sample_is_decoded_into_a_new_dict():
+    raw = {"__key__": "a", "txt": b"hello", "bin": b"\x00", "__txt__": b"x", "n": 3}
+    assert SampleDecoder()(raw) == raw | {"txt": "hello"}
+    assert raw["txt"] == b"hello"
+
+
+def test_a_decoder_is_a_value():
+    decoder = SampleDecoder(image_decode="pil")
+    assert decoder == SampleDecoder(image_decode="pil") != SampleDecoder()
+    assert pickle.loads(pickle.dumps(decoder)) == decoder
+    assert hash(decoder) == hash(SampleDecoder(image_decode="pil"))
+    assert described(decoder) == {"image_decode": "pil"}
+    usual = {"image_decode": "torchrgb"}
+    assert described(SampleDecoder(av_decode="torch")) == usual | {"av_decode": "torch"}
+    assert SampleDecoder().config()["guess_content"] is False
+    with pytest.raises(AttributeError):
+        decoder.image_decode = "rgb"
+    near = "did you mean"
+    check_refusals(
+        {
+            "images": (lambda: SampleDecoder(image_decode="torch_rgb"), ConfigError, near, "rgb'"),
+            "av": (lambda: SampleDecoder(av_decode="pyaw"), ConfigError, near, "'pyav'"),
+        }
+    )
+
+
+def test_videos_and_sounds_are_decoded_when_they_are_asked():
+    for part in ("mp4", "clip.MOV", "mkv", "webm", "avi", "flv"):
+        assert decoded(part, video()) == AVDecoder(video()), part
+    clips, _ = decoded("mp4", video()).get_video_clips([(0, 1)], "frames")
+    assert clips[0].shape == (2, 3, 48, 64)
+    for part in ("wav", "flac", "mp3"):
+        assert decoded(part, wav()).get_audio_samples_per_second() == 16000
+    silent = decoded("mp4", video(), av_decode="torch")
+    assert isinstance(silent, AVData)
+    assert (silent.video_clips[0].shape[0], silent.audio_clips) == (60, [])
+    both = decoded("mp4", video(), av_decode="torch", video_decode_audio=True)
+    assert len(both.audio_clips) == 1
+    assert decoded("wav", wav(), av_decode="torch").video_clips == []
+    with decoded("mp4", video(), av_decode="pyav") as container:
+        assert len(list(container.decode(video=0))) == 60
+    lazy, told = decoded("mp4", b"no video"), "part 'mp4' of 8 bytes"
+    check_refusals(
+        {
+            "lazy": (lazy.get_frames, DecodeError, told),
+            "torch": (lambda: decoded("mp4", b"no video", av_decode="torch"), DecodeError, told),
+            "pyav": (lambda: decoded("mp4", b"no video", av_decode="pyav"), DecodeError, told),
+        }
+    )
+
+
+def test_content_decides_where_it_is_to_be_guessed():
+    guess = partial(decoded, guess_content=True)
+    for name in ("JPEG", "PNG", "GIF", "BMP", "TIFF", "WEBP", "JPEG2000"):
+        for part in ("data", "txt", "mp4"):
+            assert guess(part, encoded(picture(), name)).shape == (3, 40, 60), (name, part)
+    for name in CONTAINERS:
+        assert "ts" in name or guess("txt", video(name)).has_video_stream(), name
+    for name in ("flac", "mp3"):
+        assert guess("data", sound(name, name)).has_audio_stream(), name
+    for data in (b"", b"\xff", b"BMW is a car", b"RIFF", b"{}", b"\x1f\x8b"):
+        assert guess("data", data) == data
+    assert guess("txt", b"a text") == "a text"

@@ -1,0 +1,625 @@
+"""Task encoders and their hooks, from a folder to batches."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import pickle
+import random
+from collections.abc import Iterator
+from dataclasses import FrozenInstanceError, dataclass
+from itertools import islice
+from typing import Any, ClassVar, NamedTuple
+
+import pytest
+import torch
+
+from energize import (
+    AugmentTaskEncoder,
+    BatchDataset,
+    BlendDataset,
+    Cooker,
+    DefaultTaskEncoder,
+    ListSource,
+    MapDataset,
+    RepeatDataset,
+    Sample,
+    SkipSample,
+    TaskEncoder,
+    TextSample,
+    WorkerConfig,
+    basic_sample_keys,
+    cooker,
+    get_loader,
+    get_train_dataset,
+    get_val_dataset,
+    stateless,
+    write_shards,
+)
+from energize.core.samples import CaptioningSample
+from energize.errors import ConfigError, EncoderError
+from energize.preparation import prepare
+from energize.task.decode import SampleDecoder
+from energize.task.hooks import active_hooks
+from energize.testing import check_resume, check_topology
+from tests.support.refusals import check_refusals
+
+COUNT = 40
+
+
+def made(path, kind, texts, **options):
+    samples = ({"__key__": f"{n:03d}", "txt": text} for n, text in enumerate(texts))
+    write_shards(samples, path, samples_per_shard=12)
+    prepare(path, sample_type=kind, split_ratios={"train": 1}, workers=1, **options)
+    return path
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Texts of 1 to 9 words."""
+    texts = [" ".join([f"w{n}"] * (n % 9 + 1)) for n in range(COUNT)]
+    return made(tmp_path_factory.mktemp("texts"), "TextSample", texts)
+
+
+@pytest.fixture(scope="module")
+def crude(tmp_path_factory):
+    texts = [f"w{n}" for n in range(COUNT)]
+    return made(tmp_path_factory.mktemp("crude"), "CrudeWebdataset", texts, sqlite=True)
+
+
+def train(path, encoder, batch_size=None, **options):
+    return get_train_dataset(
+        path, batch_size=batch_size, task_encoder=encoder, repeat=False, **options
+    )
+
+
+def encoder_with(base=TaskEncoder, **hooks):
+    return type("Encoder", (base,), hooks)()
+
+
+def drawn(*arguments, first=False, **options):
+    """A call that makes a dataset and reads it."""
+    return lambda: (
+        next(iter(train(*arguments, **options))) if first else list(train(*arguments, **options))
+    )
+
+
+class Words(TaskEncoder):
+    """Every hook, in the order in which they are called."""
+
+    decoder = None
+
+    def __init__(self):
+        self.log = []
+
+    def preencode_sample(self, sample):
+        self.log.append("preencode")
+        return sample
+
+    def select_samples_to_pack(self, samples):
+        self.log.append(f"select {len(samples)}")
+        return [samples[start : start + 2] for start in range(0, len(samples), 2)]
+
+    def postencode_sample(self, sample):
+        self.log.append("postencode")
+        return sample.text.decode().split()
+
+    def pack_selected_samples(self, samples):
+        self.log.append(f"pack {len(samples)}")
+        return [word for sample in samples for word in sample]
+
+    def batch(self, samples):
+        self.log.append(f"batch {len(samples)}")
+        return samples
+
+    def encode_batch(self, batch):
+        self.log.append("encode_batch")
+        return {"packs": batch}
+
+
+ALL_WORDS = sorted(f"w{n}" for n in range(COUNT) for _ in range(n % 9 + 1))
+
+
+def test_hooks_are_called_in_order_and_packs_hold_every_word_once(folder):
+    encoder = Words()
+    assert len(next(iter(train(folder, encoder, 2, packing_buffer_size=4)))["packs"]) == 2
+    one_pack = ["postencode", "postencode", "pack 2"]
+    assert encoder.log[:4] == ["preencode"] * 4
+    called = [each for each in encoder.log if each != "preencode"]
+    assert called == ["select 4", *one_pack, *one_pack, "batch 2", "encode_batch"]
+    dataset = train(folder, encoder, 3, packing_buffer_size=5)
+    with get_loader(dataset, worker_config=WorkerConfig(0, 1, 2), lanes=4) as loader:
+        for batches in (dataset, loader):
+            words = sorted(word for batch in batches for pack in batch["packs"] for word in pack)
+            assert words == ALL_WORDS
+
+
+class Generating(TaskEncoder):
+    def encode_sample(self, sample):
+        for word in sample.text.split():
+            yield word, random.random()
+
+    def batch(self, samples):
+        yield samples
+        yield len(samples)
+
+    def encode_batch(self, batch):
+        yield batch
+        yield "end"
+
+
+def test_hooks_that_yield_give_any_number(folder):
+    samples = list(train(folder, Generating()))
+    assert sorted(word for word, _ in samples) == ALL_WORDS
+    assert list(train(folder, AugmentTaskEncoder(Generating()))) == samples
+    dataset = train(folder, Generating(), 4)
+    batches = list(dataset)
+    assert batches[1::2] == ["end"] * (len(batches) // 2)
+    assert sum(len(each) for each in batches[::4]) == len(samples)
+    for laws in (dataset, train(folder, Words(), 2, packing_buffer_size=7)):
+        check_resume(laws, items=20, lanes=(1, 3))
+        check_topology(laws, items=20, lanes=(1, 2))
+
+
+class ByLength(TaskEncoder):
+    def encode_sample(self, sample):
+        return sample.text.split()
+
+    def batch_group_criterion(self, sample):
+        return len(sample) > 4, None
+
+    def batch(self, samples):
+        return samples
+
+
+def test_batches_of_samples_that_belong_together(folder):
+    batches = list(train(folder, ByLength(), 3))
+    assert all(len({len(words) > 4 for words in batch}) == 1 for batch in batches)
+    assert sum(map(len, batches)) == COUNT
+    sized = encoder_with(ByLength, batch_group_criterion=lambda self, s: (len(s), len(s)))
+    assert all(len(batch) <= len(batch[0]) for batch in train(folder, sized))
+    assert [len(each) for each in train(folder, ByLength(), 3, batch_drop_last=True)] == [3] * (
+        sum(len(each) == 3 for each in batches)
+    )
+    both = encoder_with(ByLength, batch_group_criterion=lambda self, sample: (0, 3))
+    none = encoder_with(ByLength, batch_group_criterion=lambda self, sample: (0, None))
+    check_refusals(
+        {
+            "both": (drawn(folder, both, 3), EncoderError, "batch size"),
+            "none": (drawn(folder, none), EncoderError, "batch size"),
+        }
+    )
+
+
+# Crude samples.
+
+
+@dataclass
+class Cooked(Sample):
+    text: str
+    extra: Any = None
+
+
+@stateless
+def cook(sample) -> Cooked:
+    return Cooked(**basic_sample_keys(sample), text=sample["txt"])
+
+
+@cooker(need_primary=True, need_cache=True)
+def cook_lazily(sample, primary, cache):
+    lazy = cache.get_lazy(primary, ".txt")
+    return Cooked(**basic_sample_keys(sample), text=sample["txt"], extra=lazy.get())
+
+
+def cook_two(sample) -> Iterator[Cooked]:
+    yield cook(sample)
+    yield cook(sample)
+
+
+def noisy(sample, rng):
+    return Cooked(**basic_sample_keys(sample), text=sample["txt"], extra=rng.random())
+
+
+class Cooks(TaskEncoder):
+    cookers = (Cooker(cook_two, has_subflavors={"times": 2}), Cooker(cook))
+
+
+class CooksTwice(TaskEncoder):
+    cookers = (Cooker(cook),)
+
+    def cook_crude_sample(self, sample, cooker, aux):
+        yield from [super().cook_crude_sample(sample, cooker, aux)] * 2
+
+
+def mixed(tmp_path, entries):
+    file = tmp_path / "mix.yaml"
+    listed = "".join(f"      - {{{each}}}\n" for each in entries)
+    file.write_text(
+        "__module__: energize\n__class__: MetadatasetV2\n"
+        f"splits:\n  train:\n    blend:\n{listed}  val:\n    blend:\n{listed}"
+    )
+    return file
+
+
+def test_cookers(crude, tmp_path):
+    assert next(iter(train(crude, TaskEncoder())))["txt"].startswith("w")
+    samples = list(train(crude, Cooks()))
+    assert sorted(each.text for each in samples) == sorted(f"w{n}" for n in range(COUNT))
+    assert type(samples[0]) is Cooked
+    assert samples[0].__sources__[0].shard_name
+    entries = [f"path: {crude}, subflavors: {{times: {times}}}" for times in (2, 1)]
+    mix = mixed(tmp_path, entries)
+    stream = iter(get_train_dataset(mix, batch_size=None, task_encoder=Cooks()))
+    assert sum(each.__subflavors__["times"] == 2 for each in islice(stream, 40)) == 20
+    lazily = list(train(crude, encoder_with(cookers=[Cooker(cook_lazily)])))
+    assert all(each.extra == each.text for each in lazily)
+    draws = [each.extra for each in train(crude, encoder_with(cookers=[Cooker(noisy)]))]
+    assert draws == [each.extra for each in train(crude, encoder_with(cookers=[Cooker(noisy)]))]
+    assert len(set(draws)) == COUNT
+    assert len(list(train(crude, CooksTwice()))) == 2 * COUNT
+    forgets = encoder_with(cookers=[Cooker(lambda sample: None)])
+    picky = encoder_with(cookers=[Cooker(cook, has_subflavors={"kind": "photo"})])
+    check_refusals(
+        {
+            "forgets": (drawn(crude, forgets, first=True), EncoderError, "None", "no sample"),
+            "none fits": (drawn(crude, picky), ConfigError, "no cooker fits its subflavors"),
+            "no cooker": (drawn(crude, encoder_with(cookers=[cook])), ConfigError, "a list of"),
+            "no function": (lambda: Cooker("cook"), ConfigError, "a function of a crude sample"),
+            "no labels": (lambda: Cooker(cook, ["a"]), ConfigError, "a dict of labels"),
+        }
+    )
+
+
+# What an encoder must not do.
+
+
+class ForCooked(TaskEncoder):
+    def encode_sample(self, sample: Cooked) -> Cooked:
+        return sample
+
+
+class ForText(TaskEncoder):
+    def encode_sample(self, sample: Cooked | TextSample) -> Any:
+        return sample
+
+
+@dataclass
+class Worded(Sample):
+    words: list[str]
+    count: int
+
+
+@dataclass
+class WordedBatch:
+    words: list[list[str]]
+    count: torch.Tensor
+
+
+def yielding(self, given):
+    yield given
+
+
+def test_what_is_wrong_with_an_encoder_is_told_when_a_dataset_is_made(folder):
+    slip = {"encode_samples": lambda self, sample: sample}
+    same = {name: lambda self, sample: sample for name in ("preencode_sample", "encode_sample")}
+    assert len(list(train(folder, encoder_with(**slip, not_hooks=["encode_samples"])))) == COUNT
+    assert len(list(train(folder, ForText()))) == COUNT
+    post = encoder_with(Words, postencode_sample=yielding)
+    assert len(list(train(folder, post))) == COUNT
+
+    def making(encoder, size=None):
+        return lambda: train(folder, encoder, packing_buffer_size=size)
+
+    select = encoder_with(Words, select_samples_to_pack=yielding)
+    group = encoder_with(Words, batch_group_criterion=yielding)
+    named, has_to = "did you mean the hook 'encode_sample'", "is a generator function"
+    lacks = ("no select_samples_to_pack and no pack_selected",)
+    check_refusals(
+        {
+            "slip": (making(encoder_with(**slip)), ConfigError, named),
+            "selects": (making(select, 3), ConfigError, "select_samples_to_pack " + has_to),
+            "groups": (making(group, 3), ConfigError, "batch_group_criterion " + has_to),
+            "post": (making(post, 4), ConfigError, "generator function: under packing"),
+            "no packing": (making(TaskEncoder(), 4), ConfigError, *lacks),
+            "both": (making(encoder_with(**same)), ConfigError, "both preencode_sample"),
+            "types": (making(ForCooked()), ConfigError, "takes a Cooked", "type TextSample"),
+        }
+    )
+
+
+def test_what_hooks_return_is_looked_at(folder):
+    def words(self, sample):
+        return Worded.derive_from(sample, words=sample.text, count=1)
+
+    def listed(self, sample):
+        return Worded.derive_from(sample, words=sample.text.split(), count=1)
+
+    def columns(self, samples):
+        return WordedBatch([each.words for each in samples], [each.count for each in samples])
+
+    nothing = {
+        name: encoder_with(**{name: lambda self, given: None})
+        for name in ("encode_sample", "batch", "encode_batch")
+    }
+    hidden = encoder_with(encode_sample=lambda self, sample: (w for w in sample.text.split()))
+    batches = encoder_with(encode_sample=listed, batch=columns)
+    other = encoder_with(Words, select_samples_to_pack=lambda self, samples: [["other"]])
+    told = ("declared as list[str], and its value is str",)
+    check_refusals(
+        {
+            **{
+                name: (drawn(folder, each, 2), EncoderError, "returned None", "a `return`")
+                for name, each in nothing.items()
+            },
+            "hidden": (drawn(folder, hidden, 2), EncoderError, "returned a generator, which is no"),
+            "type": (drawn(folder, encoder_with(encode_sample=words)), EncoderError, *told),
+            "batch": (drawn(folder, batches, 2), EncoderError, "'count' is declared as Tensor"),
+            "not given": (
+                drawn(folder, other, packing_buffer_size=4),
+                *(EncoderError, "samples that it was not given"),
+            ),
+        }
+    )
+
+
+def test_what_packing_leaves_out(folder, caplog):
+    few = encoder_with(Words, select_samples_to_pack=lambda self, samples: [samples[:1]])
+
+    class Skips(Words):
+        def postencode_sample(self, sample):
+            if len(sample.text.split()) < 9:
+                raise SkipSample
+            return sample.text.decode().split()
+
+    with caplog.at_level(logging.WARNING, logger="energize"):
+        train(folder, Words())
+        assert "nothing is packed" in caplog.text
+        assert len(list(train(folder, few, packing_buffer_size=4))) == COUNT / 4
+    assert caplog.text.count("left out 3 of 4 samples") == 1
+    packs = list(train(folder, Skips(), packing_buffer_size=4))
+    assert sum(len(pack) for pack in packs) == 9 * sum(n % 9 == 8 for n in range(COUNT))
+    assert all(packs)
+
+
+# Numbers, wrapped encoders, types, older arguments.
+
+
+class Numbered(TaskEncoder):
+    def encode_sample(self, sample):
+        return self.current_sample_index, self.current_batch_index
+
+    def batch(self, samples):
+        return self.current_batch_index, samples
+
+    def encode_batch(self, batch):
+        assert batch[0] == self.current_batch_index
+        return batch
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_hooks_know_the_number_of_their_sample_and_batch(folder, workers):
+    config = WorkerConfig(0, 1, workers)
+    with get_loader(train(folder, Numbered(), 4), worker_config=config) as loader:
+        for epoch in range(2):
+            for number, (batch, samples) in enumerate(loader, epoch * COUNT // 4):
+                assert batch == number
+                assert samples == [(number * 4 + place, number) for place in range(4)]
+    with pytest.raises(ConfigError, match="while a dataset calls a hook"):
+        _ = Numbered().current_sample_index
+    alone = encoder_with(Numbered, encode_sample=lambda self, sample: self.current_batch_index)
+    with pytest.raises(EncoderError, match="is not known in encode_sample"):
+        list(train(folder, alone))
+
+
+class Inner(Words):
+    cookers = (Cooker(cook),)
+    decoder = TaskEncoder.decoder
+
+    def postencode_sample(self, sample):
+        return [sample.text]
+
+
+class Outer(AugmentTaskEncoder):
+    def pack_selected_samples(self, samples):
+        return ["outer", *super().pack_selected_samples(samples)]
+
+
+def test_an_encoder_that_adds_to_another_keeps_its_hooks(crude, folder):
+    outer = Outer(AugmentTaskEncoder(Inner()))
+    batches = list(train(crude, outer, 2, packing_buffer_size=4))
+    packs = [pack for batch in batches for pack in batch["packs"]]
+    assert all(pack[0] == "outer" for pack in packs)
+    assert sorted(w for pack in packs for w in pack[1:]) == sorted(f"w{n}" for n in range(COUNT))
+    again = pickle.loads(pickle.dumps(outer))
+    assert list(train(crude, again, 2, packing_buffer_size=4)) == batches
+    assert active_hooks(AugmentTaskEncoder(ByLength())) == active_hooks(ByLength())
+    typed = AugmentTaskEncoder(DefaultTaskEncoder(encoded_sample_type=dict))
+    assert type(next(iter(train(folder, typed)))) is dict
+    with pytest.raises(ConfigError, match="adds to a TaskEncoder"):
+        Outer(3)
+
+
+class Image(NamedTuple):
+    image: torch.Tensor
+
+
+@dataclass
+class Text:
+    text: str
+    language: str = "en"
+
+
+@dataclass
+class Captions:
+    __key__: list[str]
+    image: torch.Tensor
+    caption: list[str]
+
+
+class Tokenizing(DefaultTaskEncoder):
+    def __init__(self, size):
+        super().__init__(batch_type=Captions)
+        self.size = size
+
+    def encode_batch(self, batch):
+        assert type(batch) is Captions
+        return {"keys": batch.__key__, "lengths": [len(each) for each in batch.caption]}
+
+
+def captioned(key, width=2):
+    return CaptioningSample(__key__=key, image=torch.ones(3, 2, width), caption=f"caption {key}")
+
+
+def test_types_are_filled_by_name():
+    def encode(kind):
+        return DefaultTaskEncoder(encoded_sample_type=kind).encode_sample
+
+    sample, text = captioned("a"), Text("x")
+    assert encode(Text)(TextSample(__key__="a", text="hello")) == Text("hello")
+    assert encode(Text)({"text": "x", "language": "de", "other": 1}) == Text("x", "de")
+    assert encode(Text)(text) is text
+    assert encode(Image)(sample) == Image(sample.image)
+    metadata = ["__key__", "__restore_key__", "__subflavors__", "__sources__"]
+    assert list(encode(dict)(sample)) == [*metadata, "image", "caption"]
+    plain = DefaultTaskEncoder()
+    assert plain.encode_sample(sample) is plain.encode_batch(sample) is sample
+    assert type(plain.batch([sample])) is CaptioningSample
+    both = DefaultTaskEncoder(raw_batch_type=dict, batch_type=Captions)
+    assert type(both.batch([sample])) is dict
+    assert type(both.encode_batch(both.batch([sample]))) is Captions
+    encoder = pickle.loads(pickle.dumps(Tokenizing(5)))
+    samples = ListSource([captioned(str(i), 2 + i) for i in range(3)])
+    batches = MapDataset(BatchDataset(samples, 2, encoder.batch), encoder.encode_batch)
+    assert list(batches) == [
+        {"keys": ["0", "1"], "lengths": [9, 9]},
+        {"keys": ["2"], "lengths": [9]},
+    ]
+    batch = DefaultTaskEncoder(batch_type=Captions).batch
+    given = "Text needs the fields 'text', which a Captioning"
+    check_refusals(
+        {
+            "lacks": (lambda: encode(Text)(sample), ConfigError, given),
+            "batch": (lambda: batch([{"__key__": "", "caption": ""}]), ConfigError, "'image'"),
+            "number": (lambda: encode(Text)(3), ConfigError, "got a int"),
+            **{
+                f"{name} {kind}": (
+                    lambda name=name, kind=kind: DefaultTaskEncoder(**{name: kind}),
+                    *(ConfigError, name),
+                )
+                for name in ("encoded_sample_type", "raw_batch_type", "batch_type")
+                for kind in (int, tuple, "Text", list[int])
+            },
+        }
+    )
+
+
+class Forgetful(DefaultTaskEncoder):
+    """Does not call the constructor of its base."""
+
+    def __init__(self):
+        self.size = 3
+
+
+def test_only_hooks_that_do_something_are_active():
+    set_on = TaskEncoder()
+    set_on.encode_sample = str
+    for encoder, active in (
+        (TaskEncoder(), set()),
+        (Forgetful(), set()),
+        (ForText(), {"encode_sample"}),
+        (set_on, {"encode_sample"}),
+        (DefaultTaskEncoder(encoded_sample_type=dict), {"encode_sample"}),
+        (DefaultTaskEncoder(raw_batch_type=dict), set()),
+        (DefaultTaskEncoder(batch_type=dict), {"encode_batch"}),
+        (Tokenizing(3), {"encode_batch"}),
+    ):
+        assert active_hooks(encoder) == {"batch", *active}, encoder
+
+
+def test_stateless_changes_nothing():
+    def hook(self, sample):
+        return sample
+
+    assert stateless(hook) is hook
+    assert stateless(restore_seeds=True, failure_tolerance=3)(hook) is hook
+    assert list(inspect.signature(hook).parameters) == ["self", "sample"]
+
+
+def test_decoders_belong_to_their_class_and_older_arguments_to_one_dataset(folder):
+    encoder = DefaultTaskEncoder()
+    assert encoder_with(decoder=None).decoder is None
+    assert encoder.decoder == SampleDecoder()
+    options = {"split_part": "train", "batch_size": None, "task_encoder": encoder}
+    assert isinstance(get_val_dataset(folder, **options, auto_decode=False)[0].text, bytes)
+    assert isinstance(get_val_dataset(folder, **options)[0].text, str)
+    own = (ConfigError, "so does the decoder of Words")
+    check_refusals(
+        {
+            "frozen": (
+                lambda: setattr(encoder.decoder, "image_decode", "pil"),
+                FrozenInstanceError,
+            ),
+            "both": (lambda: train(folder, Words(), image_decode="pil"), *own),
+            "typo": (lambda: train(folder, encoder, imge_decode="pil"), TypeError, "imge_decode"),
+        }
+    )
+
+
+# Building it oneself.
+
+
+class WholeBatches(TaskEncoder):
+    """Blends whole batches, as one would have it done in Megatron-Energon."""
+
+    def build_train_datasets(self, *, datasets, worker_config, batch_size, **options):
+        config = {"worker_config": worker_config}
+        parts = []
+        for each in datasets:
+            samples = RepeatDataset(self._load_dataset(each, 0, worker_config), **config)
+            encoded = self.build_encode_sample(samples, **config)
+            batches = self.build_batch(encoded, batch_size=batch_size, **config)
+            parts.append((batches, each.weight))
+        return BlendDataset(*parts, **config)
+
+    def encode_sample(self, sample):
+        return sample.__subflavors__["part"]
+
+    def batch(self, samples):
+        return samples
+
+
+class Noting(TaskEncoder):
+    modes: ClassVar[list[Any]] = []
+
+    def build_train_datasets(self, *, blend_mode, **given):
+        self.modes.append(blend_mode)
+        return super().build_train_datasets(blend_mode=blend_mode, **given)
+
+    def build_val_datasets(self, **given):
+        return super().build_val_datasets(**given)
+
+    def encode_sample(self, sample):
+        return sample.__subflavors__["part"]
+
+
+def test_an_encoder_may_build_the_dataset_itself(folder, tmp_path):
+    entries = [
+        f"path: {folder}, weight: {weight}, subflavors: {{part: {number}}}"
+        for number, weight in enumerate((3, 1))
+    ]
+    file = mixed(tmp_path, entries)
+    dataset = get_train_dataset(file, batch_size=4, task_encoder=WholeBatches())
+    batches = list(islice(dataset, 400))
+    assert all(len(set(batch)) == 1 and len(batch) == 4 for batch in batches)
+    assert sum(batch[0] == 0 for batch in batches) == 300
+    with get_loader(dataset, worker_config=WorkerConfig(0, 1, 2)) as loader:
+        assert list(islice(loader, 50)) == batches[:50]
+    parts = islice(get_train_dataset(file, batch_size=None, task_encoder=Noting()), 400)
+    assert sum(part == 0 for part in parts) == 300
+    assert [mode.name for mode in Noting.modes] == ["DATASET_WEIGHT"]
+    limited = get_val_dataset(
+        file, split_part="train", batch_size=8, task_encoder=Noting(), limit=7
+    )
+    assert [len(batch) for batch in limited] == [8] * 7
+    with pytest.raises(ConfigError, match="Noting overrides build_train_datasets"):
+        AugmentTaskEncoder(Noting())

@@ -1,0 +1,527 @@
+"""Typed samples of raw ones: field maps, declared types, functions of programs and of folders."""
+
+from __future__ import annotations
+
+import io
+import json
+import pickle
+import sys
+from dataclasses import dataclass
+from typing import Any, Literal, Optional
+
+import numpy as np
+import PIL.Image
+import pytest
+import torch
+
+from energize import MapDataset, WebdatasetSource, get_loader, get_train_dataset, get_val_dataset
+from energize.core.description import described
+from energize.core.lanes import WorkerConfig
+from energize.core.reading import Reading
+from energize.core.samples import (
+    CaptioningSample,
+    CrudeSample,
+    ImageClassificationSample,
+    ImageSample,
+    InterleavedSample,
+    OCRSample,
+    Sample,
+    SimilarityInterleavedSample,
+    SourceInfo,
+    TextSample,
+    VQASample,
+)
+from energize.errors import (
+    ConfigError,
+    DataError,
+    DatasetError,
+    DecodeError,
+    EncoderError,
+    PrepareError,
+    UntrustedCodeError,
+)
+from energize.preparation import prepare
+from energize.task.decode import SampleDecoder
+from energize.task.fields import PartAccess, declared_types, default_field_map, fits, parse_field
+from energize.task.load import FolderFunction, LoadingCode, SampleLoader
+from tests.support.images import encoded, picture
+from tests.support.refusals import check_refusals
+from tests.support.tars import write_tar
+
+JPG = encoded(picture(), "JPEG")
+
+
+def raw(**parts: Any) -> dict[str, Any]:
+    origin = {"__key__": "d/7", "__dataset__": "/data/ds", "__shard__": "a.tar", "__index__": 7}
+    return origin | {name.replace("_", "."): data for name, data in parts.items()}
+
+
+def load(kind: type, told: dict[str, str] | None = None, **options: Any) -> SampleLoader:
+    return SampleLoader(sample_type=kind, field_map=told, **options)
+
+
+# Field maps.
+
+
+def test_descriptions_of_parts():
+    first, second = parse_field("jpg, meta.json[a b][0]")
+    assert (first.part, first.keys) == ("jpg", ())
+    assert (second.part, second.keys) == ("meta.json", ("a b", "0"))
+    wrong = ("", ",", "jpg,", "json[", "json[]", "json[a]b", "[a]", "a]")
+    check_refusals(
+        {
+            text: (lambda text=text: parse_field(text), ConfigError, "does not say which part")
+            for text in wrong
+        }
+    )
+    assert default_field_map(TextSample) == {"text": "txt,text,json[text],text"}
+    assert default_field_map(CaptioningSample)["image"].startswith("jpg,jpeg,png,webp")
+    assert set(default_field_map(VQASample)) == {"image", "context", "answers", "answer_weights"}
+
+
+def test_several_parts_come_in_the_order_of_their_numbers():
+    for pattern, parts, expected in (
+        ("*.jpg", ["10.jpg", "2.jpg", "jpg", "2.png", "1.jpg"], ["1.jpg", "2.jpg", "10.jpg"]),
+        ("img?.jpg", ["img1.jpg", "img10.jpg", "img0.jpg"], ["img0.jpg", "img1.jpg"]),
+        ("*.*", ["b.txt", "a.jpg", "json", "__key__"], ["a.jpg", "b.txt"]),
+        ("p*.txt", ["p2.txt", "p10.txt", "p02.txt"], ["p02.txt", "p2.txt", "p10.txt"]),
+        ("*", ["__key__", "txt"], ["txt"]),
+        ("jpg", ["jpg", "1.jpg"], ["jpg"]),
+        ("png", ["jpg"], []),
+    ):
+        (access,) = parse_field(pattern)
+        assert access == PartAccess(pattern)
+        assert access.several == ("*" in pattern or "?" in pattern)
+        assert access.among(tuple(parts)) == expected, pattern
+
+
+def test_a_typed_sample_with_its_source():
+    told = {"image": "png,jpg", "caption": "json[cap][0][en]"}
+    loader = load(CaptioningSample, told, subflavors={"lang": "en"})
+    given = raw(jpg=JPG, json=b'{"cap": [{"en": "a cat"}]}', txt=b"not used")
+    before = dict(given)
+    for _ in range(2):  # the second by what is known of such parts
+        sample = loader(given)
+        assert (type(sample), sample.caption) == (CaptioningSample, "a cat")
+        assert sample.image.shape == (3, 40, 60)
+        assert (sample.__key__, sample.__subflavors__) == ("d/7", {"lang": "en"})
+        assert sample.__restore_key__ == ("Webdataset", "a.tar", 7)
+        files = ("d/7.jpg", "d/7.json")
+        source = {"dataset_path": "/data/ds", "index": 7, "shard_name": "a.tar"}
+        assert sample.__sources__ == (SourceInfo(**source, file_names=files),)
+        sample.__subflavors__["lang"] = "de"  # no other sample's
+    assert given == before
+
+
+def test_parts_are_chosen_by_what_a_sample_has():
+    loader = load(ImageSample, {"image": "jpg,png"})
+    for _ in range(2):
+        assert loader(raw(png=encoded(picture(), "PNG"))).image.shape == (3, 40, 60)
+        assert loader(raw(jpg=JPG, png=b"broken")).image.shape == (3, 40, 60)
+    text = load(TextSample, {"text": "json[a],json[b],txt"})
+    assert text(raw(json=b'{"b": "from b"}', txt=b"x")).text == "from b"
+    sample = text(raw(json=b"{}", txt=b"from txt"))
+    assert (sample.text, sample.__sources__[0].file_names) == ("from txt", ("d/7.json", "d/7.txt"))
+    # Only what is needed is decoded, and a part that is there has to be readable.
+    assert load(TextSample)(raw(txt=b"fine", jpg=b"broken", json=b"broken")).text == "fine"
+    keys = load(TextSample, {"text": "json[a][b]"})
+
+    def call(loader, **parts):
+        return lambda: loader(raw(**parts))
+
+    png = raw(png=encoded(picture(), "PNG"))["png"]
+    check_refusals(
+        {
+            "broken": (call(loader, jpg=b"x", png=png), DecodeError, "'d/7'", "part 'jpg'"),
+            "no part": (call(loader, gif=JPG, txt=b""), DataError, "jpg or png", "parts gif, txt"),
+            "no key": (call(keys, json=b'{"b": 1}'), DataError, "an object with the keys 'b'"),
+            "deeper": (call(keys, json=b'{"a": {"c": 1}}'), DataError, "json[a] is an object"),
+            "a list": (call(keys, json=b'{"a": [1]}'), DataError, "json[a] is a list of 1"),
+            "a text": (call(keys, json=b'{"a": "text"}'), DataError, "json[a] is a str"),
+            "no JSON": (call(keys, json=b"{"), DecodeError, "part 'json'"),
+        }
+    )
+
+
+def test_fields_with_defaults_may_lack_without_a_field_map():
+    given = raw(jpg=JPG, cls=b"3")
+    sample = load(ImageClassificationSample)(given)
+    assert (sample.label, sample.label_name) == (3, None)
+    with pytest.raises(DataError, match="'label'"):
+        load(ImageClassificationSample, {"image": "jpg", "label": "json[label]"})(given)
+
+
+def test_other_ways_to_a_value():
+    undecoded = load(CaptioningSample, {"image": "jpg", "caption": "json[c]"}, decoder=None)
+    sample = undecoded(raw(jpg=JPG, json=b'{"c": "x"}'))
+    assert (sample.image, sample.caption) == (JPG, "x")
+    of_key = load(TextSample, {"text": "__key__"})(raw(txt=b"x"))
+    assert (of_key.text, of_key.__sources__[0].file_names) == ("d/7", ())
+    packed = encoded_arrays(ids=np.arange(3))
+    assert load(ImageSample, {"image": "npz[ids]"})(raw(npz=packed)).image.tolist() == [0, 1, 2]
+    in_turn = raw(json=b"{}") | {"0.txt": b"see", "10.txt": b"end", "1.jpg": JPG}
+    found = load(InterleavedSample, {"sequence": "*.*"})(in_turn).sequence
+    assert [type(each).__name__ for each in found] == ["str", "Tensor", "str"]
+
+
+def encoded_arrays(**arrays: Any) -> bytes:
+    stream = io.BytesIO()
+    np.savez(stream, **arrays)
+    return stream.getvalue()
+
+
+def test_several_images_and_texts_of_one_sample():
+    told = {"images": "*.jpg,*.png", "texts": "*.json[caption]", "matched_text_indices": "json[m]"}
+    loader = load(SimilarityInterleavedSample, told, decoder=SampleDecoder(image_decode="rgb8"))
+    given = raw(json=b'{"m": [1, 0, 0]}') | {"1.json": b'{"caption": "b"}'}
+    given |= {f"{i}.jpg": encoded(picture(8, 8 + i), "JPEG") for i in (10, 9, 0)}
+    given |= {"0.json": b'{"caption": "a"}'}
+    sample = loader(given)
+    assert [image.shape[0] for image in sample.images] == [8, 17, 18]
+    assert (sample.texts, sample.matched_text_indices) == (["a", "b"], [1, 0, 0])
+    assert "d/7.10.jpg" in sample.__sources__[0].file_names
+    none = {name: each for name, each in given.items() if not name.endswith("jpg")}
+    broken = given | {"1.json": b"{}"}
+    check_refusals(
+        {
+            "none": (lambda: loader(none), DataError, "'images' is read from *.jpg or *.png, but"),
+            "one": (lambda: loader(broken), DataError, "*.json[caption] leads nowhere"),
+        }
+    )
+
+
+def test_prepare_knows_patterns(tmp_path):
+    write_tar(tmp_path / "0.tar", [("a.0.txt", b"x"), ("a.1.txt", b"y"), ("b.0.txt", b"z")])
+    options = {"split_ratios": {"train": 1}, "sample_type": "InterleavedSample", "workers": 1}
+    report = prepare(tmp_path, **options, field_map={"sequence": "*.txt"})
+    assert (report.config.field_map, report.notes) == ({"sequence": "*.txt"}, ())
+    with pytest.raises(PrepareError, match="no sample has such a part"):
+        prepare(tmp_path, **options, field_map={"sequence": "*.png"}, overwrite=True)
+
+
+def test_crude_samples_have_all_parts():
+    sample = load(CrudeSample, decoder=SampleDecoder(image_decode="rgb8"))(
+        raw(jpg=JPG, txt=b"x", pkl=b"\x80")
+    )
+    assert type(sample) is CrudeSample
+    assert (sample["jpg"].dtype, sample["txt"], sample["pkl"]) == (np.uint8, "x", b"\x80")
+    assert sample["__sources__"][0].file_names == ("d/7.jpg", "d/7.txt", "d/7.pkl")
+    assert load(CrudeSample, decoder=None)(raw(txt=b"x"))["txt"] == b"x"
+    filtered = load(CrudeSample, part_filter=["txt"])(raw(jpg=JPG, txt=b"x"))
+    assert "jpg" not in filtered
+    assert filtered["__sources__"][0].file_names == ("d/7.txt",)
+
+
+def test_what_cannot_work_is_refused_when_it_is_made():
+    def made(*arguments, **options):
+        return lambda: load(*arguments, **options)
+
+    nearest = "did you mean 'caption'"
+    named, text = {"image": "jpg", "captoin": "txt"}, {"text": "txt"}
+    check_refusals(
+        {
+            "unknown": (made(CaptioningSample, named), ConfigError, nearest),
+            "lacks": (made(CaptioningSample, {"image": "jpg"}), ConfigError, "no caption"),
+            "malformed": (made(TextSample, {"text": "json["}), ConfigError, "which part"),
+            "metadata": (made(TextSample, text | {"__key__": "id"}), ConfigError, "__key__"),
+            "crude": (made(CrudeSample, text), ConfigError, "takes no field_map"),
+            "no type": (made(dict), ConfigError, "extends Sample"),
+            "both": (made(TextSample, text, sample_loader=len), ConfigError, "no field_map"),
+            "for crude": (made(CrudeSample, sample_loader=len), ConfigError, "has none"),
+            "a filter": (made(TextSample, part_filter="txt"), ConfigError, "or names"),
+            "numbers": (made(TextSample, part_filter=[1]), ConfigError, "or names"),
+        }
+    )
+
+
+def test_a_loader_is_a_value():
+    def made(**changed):
+        return SampleLoader(
+            **{"sample_type": OCRSample, "subflavors": {"a": 1}, "decoder": None} | changed
+        )
+
+    used = made()
+    used(raw(jpg=JPG, txt=b"x"))
+    assert made() == used != made(subflavors={"a": 2})
+    assert pickle.loads(pickle.dumps(used)) == used
+    assert described(used) == {
+        "kind": "SampleLoader",
+        "sample_type": "energize.core.samples.OCRSample",
+        "field_map": None,
+        "decoder": None,
+        "subflavors": {"a": 1},
+    }
+
+
+def test_samples_of_a_prepared_folder(tmp_path):
+    files = [
+        (f"{n:03d}.{part}", data)
+        for n in range(3)
+        for part, data in (
+            ("jpg", JPG if n != 1 else b"broken"),
+            ("meta.json", b'{"caption": "picture %d"}' % n),
+        )
+    ]
+    write_tar(tmp_path / "shard-0.tar", files)
+    prepare(tmp_path, split_ratios={"train": 1}, workers=1)
+    loader = load(CaptioningSample, {"image": "jpg", "caption": "meta.json[caption]"})
+    failures = []
+    samples = MapDataset(WebdatasetSource(tmp_path), loader).at(
+        [0, 1, 2], Reading(report=failures.append)
+    )
+    assert [sample.caption for sample in samples][::2] == ["picture 0", "picture 2"]
+    assert samples[1].caption in ("picture 0", "picture 2")
+    assert samples[2].__sources__[0].file_names == ("002.jpg", "002.meta.json")
+    assert {type(failed.reason) for failed in failures} == {DecodeError}
+    assert "shard-0.tar" in str(failures[0])
+    assert "'001'" in str(failures[0])
+
+
+# Values that contradict the types that fields declare.
+
+TENSOR, ARRAY, IMAGE = torch.zeros(2), np.zeros(2), PIL.Image.new("RGB", (1, 1))
+
+
+def test_what_fits_a_declared_type():
+    fitting = [
+        *(("a", str), (1, int), (1, float), (np.int64(1), int), (np.float32(1), float)),
+        *((True, bool), (None, int | None), (None, Optional[str]), (["a"], list[str])),  # noqa: UP045
+        *(([], list[str]), (["a"], list), (["a", 1], list[Any]), ([["a"]], list[list[str]])),
+        *(((1, "a"), tuple[int, str]), ((1, 2, 3), tuple[int, ...]), ({"a": 1}, dict[str, int])),
+        *(({"a": [1]}, dict), ("b", Literal["a", "b"]), (TENSOR, torch.Tensor)),
+        *((ARRAY, torch.Tensor), (IMAGE, torch.Tensor), (TENSOR, list[str] | torch.Tensor)),
+        *(([TENSOR, "a"], list[torch.Tensor | str]), (object(), Any), ("a", "Unknown")),
+    ]
+    contradicting = [
+        *(("yes", list[str]), (b"yes", str), (3, str), ("3", int), (True, int), (1.5, int)),
+        *((None, str), ([1], list[str]), (["a"], torch.Tensor), ("a", torch.Tensor)),
+        *((None, torch.Tensor), (b"data", torch.Tensor), (1.0, torch.Tensor), (TENSOR, str)),
+        *((TENSOR, list[float]), (IMAGE, str), ({"a": 1}, list[str]), (["a"], dict[str, str])),
+        *(({"a": "b"}, dict[str, int]), ({1: 1}, dict[str, int]), ((1, 2), tuple[int])),
+        *(((1, 2), tuple[int, str]), ("c", Literal["a", "b"])),
+        ([["a"]], list[torch.Tensor | str]),
+    ]
+    assert [each for each in fitting if not fits(*each)] == []
+    assert [each for each in contradicting if fits(*each)] == []
+
+
+@dataclass(kw_only=True)
+class Loose(Sample):
+    anything: Unknown  # noqa: F821 - a name that cannot be found
+    text: str
+
+
+def test_contradictions_of_the_first_samples_name_field_and_both_types():
+    told = {"image": "jpg", "context": "json[q]", "answers": "json[a]", "answer_weights": "json[w]"}
+
+    def vqa(**values):
+        data = json.dumps({"q": "?", "a": ["yes"], "w": None} | values).encode()
+        return lambda: load(VQASample, told)(raw(jpg=JPG, json=data))
+
+    place, listed = "/data/ds, a.tar, sample 'd/7'", "declared as list[str] | None, and its value"
+    named = raw(jpg=JPG, json=b'{"label": "cat"}')
+    loose = {"anything": "json", "text": "json[t]"}
+    assert load(Loose, loose)(raw(json=b'{"t": "x"}')).anything == {"t": "x"}
+    assert declared_types(Loose)["anything"] is Any
+    check_refusals(
+        {
+            "a text": (vqa(a="yes"), ConfigError, place, "'answers'", listed, "str 'yes'", "[a]"),
+            "a number": (vqa(q=1), ConfigError, "'context'", "int 1, from json[q]"),
+            "inside": (vqa(a=[1]), ConfigError, "'answers' of VQASample", "list [1]"),
+            "a list": (vqa(w=[0.5]), ConfigError, "torch.Tensor | None", "list [0.5]"),
+            "a name": (lambda: load(ImageClassificationSample)(named), ConfigError, "'label'"),
+            "bytes": (
+                lambda: load(ImageSample, {"image": "heic"})(raw(heic=b"data")),
+                *(ConfigError, "its value is bytes b'data', from heic"),
+            ),
+            "beside": (lambda: load(Loose, loose)(raw(json=b'{"t": 3}')), ConfigError, "'text'"),
+        }
+    )
+    text = load(TextSample, {"text": "json[t]"})
+    for _ in range(10):  # where errors are passed over, it stays one
+        with pytest.raises(ConfigError):
+            text(raw(json=b'{"t": 3}'))
+    for _ in range(4):
+        text(raw(json=b'{"t": "x"}'))
+    assert text(raw(json=b'{"t": 3}')).text == 3
+    for name in ("torchrgb", "rgb8", "pil", "l"):  # a decoder's choice
+        decoder = SampleDecoder(image_decode=name)
+        assert load(ImageSample, {"image": "jpg"}, decoder=decoder)(raw(jpg=JPG)).image is not None
+
+
+# Functions in place of field maps.
+
+CODE = """
+from dataclasses import dataclass
+from pathlib import Path
+
+(Path(__file__).parent / "ran").touch()
+
+@dataclass
+class Parsed:
+    text: str
+
+def sample_loader(raw):
+    return {"text": Parsed(raw["txt"]).text + ":" + ",".join(sorted(k for k in raw if k[0] != "_"))}
+
+def part_filter(part):
+    return part != "jpg"
+
+def other(raw):
+    return {"__key__": raw["__key__"] + "!", "text": raw["txt"]}
+"""
+NAMED = {"sample_loader": "sample_loader.py", "part_filter": "sample_loader.py:part_filter"}
+BY_FOLDER = [f"text {i}:json,txt" for i in range(4)]
+
+
+def folder(path, **named):
+    write_tar(
+        path / "0.tar",
+        [
+            (f"{i:03d}.{part}", data)
+            for i in range(4)
+            for part, data in (("jpg", b"no image"), ("txt", b"text %d" % i), ("json", b"{}"))
+        ],
+    )
+    prepare(path, split_ratios={"train": 1}, sample_type="TextSample", workers=1)
+    config = {"sample_type": {"__module__": "megatron.energon", "__class__": "TextSample"}, **named}
+    (path / ".nv-meta" / "dataset.yaml").write_text(json.dumps(config))
+    (path / ".nv-meta" / "sample_loader.py").write_text(CODE)
+    return path
+
+
+def texts(path, **options):
+    dataset = get_val_dataset(path, split_part="train", batch_size=None, **options)
+    return [sample.text for sample in dataset]
+
+
+def test_nothing_of_a_folder_is_run_unless_it_is_trusted(tmp_path):
+    path = folder(tmp_path / "ds", **NAMED)
+    filtered = folder(tmp_path / "filtered", part_filter="sample_loader.py:part_filter")
+    ways = ("sample_loader=...", f"trust_code=[{str(path)!r}]", "field_map", "CrudeWebdataset")
+    other = [tmp_path / "other"]
+    check_refusals(
+        {
+            "untold": (lambda: texts(path), UntrustedCodeError, *ways),
+            "none": (lambda: texts(path, trust_code=[]), UntrustedCodeError),
+            "another": (lambda: texts(path, trust_code=other), UntrustedCodeError),
+            "a filter": (lambda: texts(filtered), UntrustedCodeError, "part_filter"),
+        }
+    )
+    assert not (path / ".nv-meta" / "ran").exists()
+    for trusted in (str(path), f"{path}/..", f"{path}/.nv-meta/.."):
+        assert texts(path, trust_code=[trusted]) == BY_FOLDER
+    assert (path / ".nv-meta" / "ran").exists()
+    named = folder(tmp_path / "b", sample_loader="sample_loader.py:other", part_filter=["txt"])
+    dataset = get_val_dataset(named, split_part="train", batch_size=None, trust_code=[named])
+    assert [sample.__key__ for sample in dataset][:2] == ["000!", "001!"]
+    assert dataset[1].__sources__[0].file_names == ("001.txt",)
+
+
+def test_the_program_gives_functions(tmp_path):
+    def loader(parts):
+        assert parts["__sources__"][0].file_names
+        return {"text": parts["txt"].upper()}
+
+    path = folder(tmp_path / "ds", **NAMED)
+    plain = folder(tmp_path / "plain", field_map={"text": "txt"})
+    given = {"sample_loader": loader, "part_filter": ["txt"]}
+    by_folder = {name: {str(path): value} for name, value in given.items()}
+    upper = [f"TEXT {i}" for i in range(4)]
+    assert texts(path, **given) == texts(path, **by_folder) == texts(plain, **given) == upper
+    assert texts(plain, **by_folder) == [f"text {i}" for i in range(4)]
+    assert not (path / ".nv-meta" / "ran").exists()
+
+    def returning(value):
+        return lambda: texts(plain, sample_loader=lambda parts: value, part_filter=["txt"])
+
+    check_refusals(
+        {
+            "half": (lambda: texts(path, sample_loader=loader), UntrustedCodeError, "part_filter"),
+            "unknown": (returning({"text": "a", "n": 1}), EncoderError, "the field 'n'", "'000'"),
+            "lacks": (returning({}), EncoderError, "returned no text, which TextSample needs"),
+            "a text": (returning("text"), EncoderError, "returned a str"),
+            "another": (returning({"text": ["a"]}), EncoderError, "from what sample_loader"),
+            "trust": (lambda: texts(path, trust_code="/data"), ConfigError, "['/data'] for one"),
+            "file": (lambda: texts(path, sample_loader="file.py"), ConfigError, "is a function"),
+            "dict": (lambda: texts(path, sample_loader={"a": 1}), ConfigError, "is a function"),
+            "filter": (lambda: texts(path, part_filter="jpg"), ConfigError, "a list of parts"),
+        }
+    )
+
+
+def test_a_mix_where_one_folder_is_trusted_and_workers_run_it_too(tmp_path):
+    path = folder(tmp_path / "a", **NAMED)
+    folder(tmp_path / "b", field_map={"text": "txt"})
+    mix = tmp_path / "mix.yaml"
+    mix.write_text(
+        "__module__: energize\n__class__: MetadatasetV2\n"
+        "splits: {train: {blend: [{path: a}, {path: b}]}}\n"
+    )
+    with pytest.raises(UntrustedCodeError):
+        get_train_dataset(mix, batch_size=None)
+    plain = [f"text {i}" for i in range(4)]
+    assert sorted(texts(mix, trust_code=[path])) == sorted(plain + BY_FOLDER)
+    config = WorkerConfig(rank=0, world_size=1, num_workers=2)
+    options = {"batch_size": 2, "repeat": False, "trust_code": [path], "worker_config": config}
+    with get_loader(get_train_dataset(path, **options)) as loader:
+        assert sorted(text for batch in loader for text in batch.text) == BY_FOLDER
+
+
+def test_functions_of_folders_travel_and_are_described_wherever_they_are(tmp_path):
+    seen = []
+    for place in ("a", "b"):
+        path = folder(tmp_path / place / "ds", **NAMED)
+        function, parts = LoadingCode(trust_code=[path]).of(path, NAMED)
+        again = pickle.loads(pickle.dumps(function))
+        assert (again, again({"txt": "a"})) == (function, {"text": "a:txt"})
+        assert parts("jpg") is False
+        seen.append(load(TextSample, sample_loader=function, part_filter=parts).describe())
+    assert seen[0] == seen[1]
+    assert seen[0]["sample_loader"] == "sample_loader.py:sample_loader"
+
+
+def test_dataset_files_that_name_what_is_none(tmp_path):
+    path = folder(tmp_path / "ds")
+    (tmp_path / "outside.py").write_text("raise SystemExit")
+    meta = path / ".nv-meta"
+    (meta / "broken.py").write_text("1 / 0")
+    (meta / "text.txt").write_text("")
+    (meta / "linked.py").symlink_to(tmp_path / "outside.py")
+    modules = set(sys.modules)
+    typed = {"sample_type": {"__module__": "megatron.energon", "__class__": "TextSample"}}
+    crude = {
+        "__class__": "CrudeWebdataset",
+        "sample_type": {"__module__": "megatron.energon", "__class__": "CrudeSample"},
+    }
+
+    def naming(**config):
+        def call():
+            (meta / "dataset.yaml").write_text(json.dumps(typed | config))
+            texts(path, trust_code=[path])
+
+        return call
+
+    outside = (UntrustedCodeError, "leads out of the folder")
+    listed = (DatasetError, "part_filter: expected a list of parts")
+    check_refusals(
+        {
+            "above": (naming(sample_loader="../../outside.py"), *outside),
+            "root": (naming(sample_loader="/etc/hostname:x"), *outside),
+            "linked": (naming(sample_loader="linked.py"), *outside),
+            "missing": (naming(sample_loader="none.py"), DatasetError, "there is no file"),
+            "no such": (naming(sample_loader="sample_loader.py:none"), DatasetError, "'none'"),
+            "broken": (naming(sample_loader="broken.py"), DatasetError, "ZeroDivisionError"),
+            "text": (naming(sample_loader="text.txt"), DatasetError, "is no Python file"),
+            "number": (naming(sample_loader=3), DatasetError, "sample_loader: expected a file"),
+            "mapping": (naming(part_filter={"a": 1}), *listed),
+            "numbers": (naming(part_filter=[1]), *listed),
+            "both": (naming(**NAMED, field_map={"text": "txt"}), DatasetError, "field_map"),
+            "crude": (naming(**crude, **NAMED), DatasetError, "crude samples have no"),
+            "value": (
+                lambda: FolderFunction(meta / "sample_loader.py", "CODE")({}),
+                *(DatasetError, "has no function 'CODE'"),
+            ),
+        }
+    )
+    assert not [each for each in set(sys.modules) - modules if each.endswith("broken")]

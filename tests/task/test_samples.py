@@ -1,0 +1,333 @@
+"""Sample types, the names they are found by, records as fields, and samples as text."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import pickle
+import subprocess
+import sys
+from dataclasses import MISSING, dataclass, fields
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from energize import Batch
+from energize.core.loss_weights import default_get_batch_keys
+from energize.core.samples import (
+    METADATA,
+    SAMPLE_TYPES,
+    CaptioningSample,
+    CrudeSample,
+    ImageSample,
+    Sample,
+    SourceInfo,
+    TextSample,
+    map_leaves,
+    pin_memory,
+    sample_type_named,
+)
+from energize.core.show import format_sample_compact, format_sample_detailed
+from energize.energon.names import edataclass
+from energize.errors import ConfigError, DatasetError, UntrustedCodeError
+from energize.task.fields import declared_types
+from tests.support.refusals import check_refusals
+
+SOURCE = SourceInfo(dataset_path="ds", index=3, shard_name="0.tar", file_names=("a.txt",))
+OTHER = SourceInfo(dataset_path="other", index=0, shard_name="1.tar", file_names=("a.txt",))
+TAKEN = {
+    "__key__": "a",
+    "__restore_key__": ("Webdataset", 3),
+    "__subflavors__": {"lang": "en"},
+    "__sources__": (SOURCE,),
+}
+
+
+@dataclass
+class Tokens(Sample):
+    ids: list[int]
+
+
+@dataclass
+class LongText(TextSample):
+    length: int = 0
+
+
+@dataclass
+class Captioned(Sample):
+    image: object
+    caption: str
+    score: float = 0.0
+
+
+class Pair(NamedTuple):
+    left: object
+    right: object
+
+
+def test_metadata_is_taken_over():
+    text = TextSample(**TAKEN, text="hello", __sample_weight__=0.5)
+    crude = CrudeSample(**TAKEN, __shard__="0.tar", json={"ids": [1]}, __sample_weight__=0.5)
+    for base in (text, crude):
+        made = Tokens.derive_from(base, ids=[1])
+        assert made == Tokens([1], **TAKEN, __sample_weight__=0.5)
+        assert Tokens.derive_from(base, ids=[], __key__="b").__key__ == "b"
+    assert Tokens.derive_from({"__key__": "b"}, ids=[]) == Tokens([], __key__="b")
+    extended = LongText.extend(text, length=5)
+    assert (extended.text, extended.length, extended.__key__) == ("hello", 5, "a")
+    check_refusals(
+        {
+            "positional": (lambda: TextSample("a", "hello"), TypeError),
+            "unknown": (lambda: setattr(text, "txt", "typo"), AttributeError),
+            "no such field": (lambda: Tokens.derive_from(text, ids=[], idz=[]), TypeError, "idz"),
+            "lacks": (lambda: Tokens.derive_from(text), TypeError, "ids"),
+            "no subclass": (lambda: Tokens.extend(text), ConfigError, "TextSample", "derive_from"),
+            "no key": (lambda: Tokens.derive_from({"json": 1}, ids=[]), ConfigError, "'__key__'"),
+            "no sample": (lambda: Tokens.derive_from("a", ids=[]), ConfigError, "a str"),
+        }
+    )
+
+
+def test_joined_samples():
+    first = ImageSample(**TAKEN, image=1)
+    caption = {"__key__": "b", "caption": "hello", "__sources__": (OTHER,)}
+    both = TAKEN | {"__sources__": (SOURCE, OTHER)}
+    assert Captioned.from_joined(first, caption) == Captioned(1, "hello", **both)
+    assert Captioned.from_joined(image=first, text=caption) == Captioned(1, "hello", **both)
+    later = CrudeSample(__key__="b", caption="hello", image=2, __shard__="x", __index__=3)
+    made = Captioned.from_joined(first, later, None, {"__key__": "c", "score": 0.5})
+    assert made == Captioned(2, "hello", 0.5, **TAKEN)
+    text = TextSample(__key__="b", text="x")
+    check_refusals(
+        {
+            "no primary": (lambda: Captioned.from_joined(None, first), ConfigError, "got None"),
+            "nothing": (Captioned.from_joined, ConfigError, "no sample"),
+            "no place": (lambda: Captioned.from_joined(first, text), ConfigError, "'text'"),
+            "lacks": (lambda: Captioned.from_joined(first, None), ConfigError, "'caption'"),
+            "a number": (lambda: Captioned.from_joined(first, 3), ConfigError, "int"),
+            "no key": (lambda: Captioned.from_joined({"caption": "x"}), ConfigError, "'__key__'"),
+        }
+    )
+
+
+PEERS = {
+    "TextSample": "text",
+    "ImageSample": "image",
+    "CaptioningSample": "image caption",
+    "ImageClassificationSample": "image label=None label_name=None",
+    "VQASample": "image context answers=None answer_weights=None",
+    "MultiChoiceVQASample": "image context choices=None correct_choice_idx=0",
+    "OCRSample": "image text block_boxes=None block_classes=None block_text=None lines_boxes=None "
+    "lines_text=None words_boxes=None words_text=None chars_boxes=None chars_text=None",
+    "VQAOCRSample": "image context text answers=None answer_weights=None words_boxes=None "
+    "words_text=None",
+    "VidQASample": "video context answers=None answer_weights=None",
+    "InterleavedSample": "sequence",
+    "SimilarityInterleavedSample": "images texts audio=None video=None similarity_matrix=None "
+    "matched_text_indices=None",
+}
+"""Fields and defaults of Megatron-Energon's sample types."""
+
+
+def test_sample_types_are_energons():
+    assert set(SAMPLE_TYPES) == {*PEERS, "CrudeSample", "CrudeWebdataset"}
+    for name, told in PEERS.items():
+        kind = sample_type_named("megatron.energon", name)
+        shown = [
+            each.name if each.default is MISSING else f"{each.name}={each.default!r}"
+            for each in fields(kind)
+            if each.name not in METADATA
+        ]
+        assert " ".join(shown) == told
+        assert all(each.kw_only for each in fields(kind)), name
+        assert declared_types(kind), name
+        sample = kind(**{f.name: "x" for f in fields(kind)} | TAKEN)
+        assert pickle.loads(pickle.dumps(sample)) == copy.copy(sample) == sample
+
+
+def test_names_of_types(tmp_path, monkeypatch):
+    for module in ("energize", "megatron.energon", "megatron.energon.flavors"):
+        assert sample_type_named(module, "CaptioningSample") is CaptioningSample
+        assert sample_type_named(module, "CrudeWebdataset") is CrudeSample
+    assert sample_type_named(__name__, "Tokens") is Tokens
+    (tmp_path / "evil_types.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def named(*names):
+        return lambda: sample_type_named(*names)
+
+    meant = "did you mean 'CaptioningSample'"
+    check_refusals(
+        {
+            "nearest": (named("energize", "CaptionSample"), DatasetError, meant),
+            "evil": (named("evil_types", "A"), UntrustedCodeError, "import evil_types"),
+            "prefix": (named("energize_extras", "TextSample"), UntrustedCodeError),
+            "no sample": (named(__name__, "Pair"), DatasetError, "extends energize.Sample"),
+            "missing": (named(__name__, "Missing"), DatasetError, "has no such name"),
+            "function": (named("os", "system"), DatasetError, "function"),
+        }
+    )
+    assert not (tmp_path / "ran").exists()
+    assert "evil_types" not in sys.modules
+
+
+@dataclass
+class Checked:
+    value: int
+    doubled: int = 0
+
+    def __post_init__(self):
+        self.doubled = self.value * 2
+
+
+def test_leaves_are_mapped_at_any_depth_into_a_copy():
+    sample = ImageSample(__key__="a", image=torch.zeros(2))
+    nested = CrudeSample(pair=Pair(sample, [torch.ones(1)]), plain=(1, {"t": torch.ones(1)}))
+    mapped = map_leaves(nested, lambda x: x + 1 if isinstance(x, torch.Tensor) else x)
+    assert (type(mapped), type(mapped["pair"])) == (CrudeSample, Pair)
+    assert mapped["pair"].left.image.tolist() == [1.0, 1.0]
+    assert mapped["pair"].right[0].tolist() == [2.0]
+    assert (mapped["plain"][0], mapped["plain"][1]["t"].tolist()) == (1, [2.0])
+    assert sample.image.tolist() == [0.0, 0.0]
+    assert nested["plain"][1]["t"].tolist() == [1.0]
+    # What users check of one sample does not run again.
+    assert map_leaves(Checked(3), str).doubled == "6"
+
+
+def test_pinning_reaches_all_tensors_or_without_a_gpu_nothing():
+    sample = ImageSample(__key__="a", image=torch.zeros(2))
+    for pinned in (pin_memory({"x": [sample]})["x"][0], sample.pin_memory()):
+        assert pinned.image.is_pinned() == torch.cuda.is_available()
+    assert not sample.image.is_pinned()
+
+
+# The decorator of Megatron-Energon.
+
+
+@edataclass
+class Text(Sample):
+    text: str
+    weight: float = 1.0
+
+
+@edataclass
+class Encoded(Text):
+    ids: torch.Tensor
+    """A field without a default after one that has one."""
+
+
+@edataclass
+class EncodedBatch(Batch):
+    ids: torch.Tensor
+
+
+def test_edataclass_has_slots_and_named_fields_and_makes_batches():
+    one = Encoded(__key__="a", __restore_key__=(), text="a", ids=torch.tensor([1, 2]))
+    other = Encoded(__key__="b", text="b", ids=torch.tensor([3]))
+    assert dataclasses.is_dataclass(Encoded)
+    assert not hasattr(one, "__dict__")
+    copied = pickle.loads(pickle.dumps(one))
+    assert (copied.__key__, copied.weight, copied.ids.tolist()) == ("a", 1.0, [1, 2])
+    batch = EncodedBatch.from_samples([one, other])
+    assert (batch.__key__, batch.ids.tolist()) == (["a", "b"], [[1, 2], [3, 0]])
+    check_refusals(
+        {
+            "positional": (lambda: Encoded("a", (), None, None, "a", 1.0, [1]), TypeError),
+            "typo": (lambda: setattr(one, "txet", "b"), AttributeError),
+        }
+    )
+
+
+@pytest.mark.jobs
+def test_type_checkers_know_the_fields_of_an_edataclass(tmp_path):
+    own = sys.modules[edataclass.__module__]
+    (tmp_path / "decorator.py").write_text(Path(own.__file__).read_text())  # without the package
+    (tmp_path / "program.py").write_text(
+        "from decorator import edataclass\n\n@edataclass\nclass Tokens:\n"
+        "    weight: float = 1.0\n    ids: list[int]\n\n"
+        'fine = Tokens(ids=[1])\nwrong = Tokens(ids="no")\n'
+    )
+    command = [sys.executable, "-m", "mypy", "--strict", "program.py"]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=100, check=False, cwd=tmp_path
+    )
+    found = [line for line in done.stdout.splitlines() if "program.py" in line]
+    assert len(found) == 1, done.stdout
+    assert 'program.py:9: error: Argument "ids" to "Tokens"' in found[0]
+
+
+# Samples as text.
+
+
+def test_everything_that_a_sample_may_hold_is_shown():
+    sample = {
+        "scalars": {"i": -3, "f": 2.5, "b": False, "n": None},
+        "lines": "a\nb",
+        "row": (1, 2, "x"),
+        "tensor": torch.tensor([0.0, 2.0]),
+        "array": np.arange(8),
+        "boxes": Pair(9, {"a": 1}),
+        "sample": Checked(1),
+    }
+    lines = format_sample_detailed(sample, "> ").splitlines()
+    assert all(line.startswith("> ") for line in lines)
+    text = " ".join(line.removeprefix("> ").strip() for line in lines)
+    for said in (
+        "'scalars': {'i': -3, 'f': 2.5, 'b': False, 'n': None}",
+        "'lines': 'a\\nb'",
+        "'row': (1, 2, 'x')",
+        "dtype=torch.float32, device=cpu, min=0.0, max=2.0, values=[0.0, 2.0])",
+        "np.ndarray(shape=(8,), dtype=int64, min=0, max=7, values=[0, 1, 2, ..., 5, 6, 7])",
+        "Pair(left=9, right={'a': 1})",
+        "Checked(value=1, doubled=2)",
+    ):
+        assert said in text
+    values = {
+        torch.zeros(0): "values=[]",
+        torch.tensor([1 + 2j]): "dtype=torch.complex64, device=cpu)",
+        torch.tensor([True, False]): "min=False, max=True",
+        torch.zeros(2, device="meta"): "device=meta)",
+        torch.tensor(3): "values=[3]",
+    }
+    for value, said in values.items():
+        assert said in format_sample_detailed({"x": value})
+    assert "np.ndarray(shape=(2,)" in format_sample_detailed(np.array(["a", "b"]))
+
+
+def test_what_is_long_is_cut_and_says_so():
+    long = {"caption": "x" * 1500, "data": b"y" * 1500, "ids": list(range(30)), "n": 10**500}
+    text = format_sample_detailed(long | {f"k{i}": i for i in range(40)})
+    assert text.count("'+500,") == 2
+    assert "... +5" in text
+    assert len(text) < 4000
+    sample = CaptioningSample(__key__="a", image=torch.zeros(3, 4, 4), caption="x" * 80)
+    compact = format_sample_compact(sample)
+    assert "image=Tensor(shape=torch.Size([3, 4, 4])" in compact
+    assert "x" * 51 not in compact
+    assert format_sample_compact({"a": {"b": {"c": {"d": 1}}}}) == "{'a': {'b': {'c': {...}}}}"
+    assert format_sample_compact(list(range(12))).endswith("9, ... +2]")
+
+
+@given(st.recursive(st.none() | st.integers() | st.text(), lambda x: st.lists(x) | st.tuples(x)))
+def test_anything_can_be_shown(value):
+    assert "'value': " in format_sample_detailed({"value": value})
+    assert "\n" not in format_sample_compact({"value": value})
+
+
+def test_the_keys_of_a_batch():
+    for batch, keys in (
+        ({"__key__": ["a"]}, ["a"]),
+        (Batch(__key__=["a"]), ["a"]),
+        ({"__keys__": ["a"]}, ["a"]),
+        ({"keys": ["a"]}, ["a"]),
+        ([{"__key__": ["b"]}], ["b"]),
+        ({"__key__": "a"}, None),
+        ([], None),
+        (3, None),
+    ):
+        assert default_get_batch_keys(batch) == keys, batch
