@@ -120,7 +120,7 @@ def test_code_of_a_folder_is_run_where_it_is_trusted(folder):
     )
     sample_type = "sample_type: {__module__: energize, __class__: CaptioningSample}\n"
     meta(folder, "dataset.yaml", sample_type + "sample_loader: code.py:load")
-    with pytest.raises(UntrustedCodeError, match="names code of the data folder"):
+    with pytest.raises(UntrustedCodeError, match="code of the data folder"):
         first(folder)
     with pytest.raises(Exception, match="run"):
         first(folder, trust_code=[str(folder)])

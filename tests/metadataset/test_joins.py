@@ -327,7 +327,7 @@ def test_types_of_both_libraries_join(folder):
 def test_a_joiner_that_makes_no_sample(folder):
     joiner = {"__module__": "tests.support.joining", "__function__": "no_sample"}
     text = fault((EncoderError, ConfigError), joined(folder, joiner=joiner))
-    assert "no_sample gave a str; it has to return a sample" in text
+    assert "no_sample returns a sample, and returned a str" in text
 
 
 def test_an_index_is_needed_and_the_error_says_how(folder):
