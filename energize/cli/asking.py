@@ -19,12 +19,12 @@ from energize.data.nv_meta import CRUDE
 from energize.errors import ConfigError, EnergizeError, nearest
 from energize.preparation.fields import (
     SAMPLE_TYPE_NAMES,
+    FirstLook,
     propose_field_map,
     propose_sample_type,
     sample_fields,
 )
-from energize.preparation.first_look import FirstLook
-from energize.preparation.splitting import split
+from energize.preparation.split import split
 from energize.task.fields import parse_field
 
 T = TypeVar("T")

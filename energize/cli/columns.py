@@ -19,8 +19,14 @@ from energize.cli.showing import show_note
 from energize.core.columns import Column
 from energize.data.columns import check_name, read_columns, read_values
 from energize.errors import ConfigError, DatasetError, nearest
-from energize.preparation.columns import How, prepare_columns
-from energize.preparation.measures import Value, kind_meant, measure_of, written
+from energize.preparation.columns import (
+    How,
+    Value,
+    is_written,
+    kind_meant,
+    measure_of,
+    prepare_columns,
+)
 
 _WORDS_SHOWN = 8
 
@@ -42,11 +48,11 @@ def parse_columns(given: Sequence[str]) -> dict[str, How]:
         if check_name(name) in columns:
             raise ConfigError(f"--column: {name!r} is given twice")
         try:
-            columns[name] = how if written(how) else _function(how, f"--column {name}")
+            columns[name] = how if is_written(how) else _function(how, f"--column {name}")
             measure_of(columns[name])
         except ConfigError as fault:
             text = str(fault).removeprefix(f"--column {name}: ")
-            hint = "" if written(how) else kind_meant(how)
+            hint = "" if is_written(how) else kind_meant(how)
             raise ConfigError(f"--column {name}: {text}{hint}") from None
     return columns
 

@@ -25,9 +25,8 @@ from energize.data.nv_meta import read_info, read_splits
 from energize.errors import DatasetNotFoundError, EmptyDatasetError, EnergizeError, SplitError
 from energize.metadataset import Leaf
 from energize.metadataset.nodes import JoinedLeaf
-from energize.preparation.checking_columns import check_columns
-from energize.preparation.checking_shards import check_counts, check_lines, check_shards
-from energize.preparation.parallel import default_workers
+from energize.preparation.verify import check_counts, check_folder, check_lines
+from energize.preparation.workers import default_workers
 from energize.task.decode import SampleDecoder
 
 _DECODER = SampleDecoder(image_decode="torchrgb8")
@@ -102,7 +101,6 @@ def lint(
         if not is_jsonl(leaf.path):
             _tell_repeated(found, name, dataset, np.concatenate(hashes[number]))
     _tell_shards(found, parts, parallel or default_workers(), progress=progress)
-    _tell_columns(found, parts, parallel or default_workers(), progress=progress)
     found.samples = sum(samples)
     _conclude(found, show_all=show_all)
 
@@ -185,14 +183,16 @@ def _tell_shards(
     *,
     progress: bool,
 ) -> None:
-    """Shards that are not those that were prepared, and samples that changed since."""
+    """Shards that are not those that were prepared, samples that changed since, and columns that do
+    not say what samples are.
+    """
     for path in dict.fromkeys(path for leaf, _ in parts.values() for path in _paths(leaf)):
         if is_jsonl(path):
             for fault in check_lines(path):
                 found.tell(fault)
             continue
         with progress_bar(found.console, "Checking shards", shown=progress) as advance:
-            checked = check_shards(path, workers, advance)
+            checked = check_folder(path, workers, advance)
         for fault in checked.faults:
             found.tell(fault)
         if checked.unrecorded:
@@ -208,32 +208,17 @@ def _tell_shards(
                 f"{path}: checksums of {checked.shards - checked.without_checksums} of "
                 f"{checked.shards} shards were compared with their samples",
             )
-
-
-def _paths(leaf: Leaf) -> list[Path]:
-    """The folders that a leaf is read from."""
-    return [e.leaf.path for e in leaf.parts] if isinstance(leaf, JoinedLeaf) else [leaf.path]
-
-
-def _tell_columns(
-    found: _Findings,
-    parts: dict[str, tuple[Leaf, IndexedDataset[Any]]],
-    workers: int,
-    *,
-    progress: bool,
-) -> None:
-    """Columns of folders that do not say what samples are."""
-    for path in dict.fromkeys(leaf.path for leaf, _ in parts.values() if leaf.path.is_dir()):
-        with progress_bar(found.console, "Measuring columns", shown=progress) as advance:
-            checked = check_columns(path, workers, advance)
-        for fault in checked.faults:
-            found.tell(fault)
         if checked.unchecked:
             show_note(
                 found.console,
                 f"{path}: functions measured the columns {', '.join(checked.unchecked)}; their "
                 "values are there, and were not compared with samples",
             )
+
+
+def _paths(leaf: Leaf) -> list[Path]:
+    """The folders that a leaf is read from."""
+    return [e.leaf.path for e in leaf.parts] if isinstance(leaf, JoinedLeaf) else [leaf.path]
 
 
 def _conclude(found: _Findings, *, show_all: bool) -> None:

@@ -19,8 +19,8 @@ from energize.core.lazy import torch
 from energize.core.reading import Failed, Reading
 from energize.core.samples import METADATA, Sample, fields_of
 from energize.errors import EnergizeError, PrepareError
-from energize.preparation.indexing import key_hashes
-from energize.preparation.parallel import map_in_order
+from energize.preparation.scan import key_hashes
+from energize.preparation.workers import map_in_order
 from energize.task.fields import contradiction
 
 _AT_ONCE = 32

@@ -28,13 +28,12 @@ from energize.cli.showing import show_config, show_note, show_samples, show_spli
 from energize.data.nv_meta import CRUDE, is_prepared
 from energize.errors import ConfigError
 from energize.metadataset.loader import prepare_metadataset
-from energize.preparation.checksums import prepare_checksums
 from energize.preparation.discovery import find_shards
-from energize.preparation.fields import check_choice
-from energize.preparation.first_look import look_at
+from energize.preparation.fields import FirstLook, check_choice
+from energize.preparation.index import PrepareReport
+from energize.preparation.index import prepare as prepare_folder
 from energize.preparation.jsonl import prepare_jsonl
-from energize.preparation.preparing import prepare as prepare_folder
-from energize.preparation.report import PrepareReport
+from energize.preparation.verify import prepare_checksums
 
 G = TypeVar("G")
 T = TypeVar("T")
@@ -265,7 +264,7 @@ def _completed(dialogue: Dialogue, path: Path, choices: _Choices) -> _Choices:
         if not dialogue.confirm("It is prepared already. Prepare it again?", proposal=False):
             raise typer.Abort
         choices = replace(choices, overwrite=True)
-    look = look_at(path / names[0])
+    look = FirstLook(path / names[0])
     show_samples(console, names[0], look)
     if choices.ratios is None and choices.patterns is None:
         choices = replace(choices, ratios=ask_ratios(dialogue, names))

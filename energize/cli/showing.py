@@ -9,7 +9,7 @@ from rich.text import Text
 
 from energize.cli.console import Console
 from energize.data.nv_meta import CRUDE, DatasetConfig
-from energize.preparation.first_look import FirstLook
+from energize.preparation.fields import FirstLook
 
 
 def show_samples(console: Console, shard: str, look: FirstLook) -> None:
@@ -17,14 +17,9 @@ def show_samples(console: Console, shard: str, look: FirstLook) -> None:
     table = Table(title=Text(f"First samples of {shard}"), title_justify="left")
     for column in ("key", "part", "size", "content"):
         table.add_column(column, justify="right" if column == "size" else "left")
-    for sample, previews in zip(look.samples, look.previews, strict=True):
-        for i, part in enumerate(sample.parts):
-            table.add_row(
-                Text(sample.key if i == 0 else ""),
-                Text(part.name),
-                size_text(part.size),
-                Text(previews.get(part.name, "")),
-            )
+    for key, parts in look.shown():
+        for i, (name, size, start) in enumerate(parts):
+            table.add_row(Text(key if i == 0 else ""), Text(name), size_text(size), Text(start))
         table.add_section()
     console.print(table)
 

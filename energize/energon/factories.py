@@ -57,10 +57,10 @@ from energize.datasets.order import ShuffleDataset
 from energize.datasets.transform import MapDataset, SampleWeightDataset
 from energize.energon.names import edataclass
 from energize.errors import ConfigError, UntrustedCodeError
+from energize.preparation.index import prepare
 from energize.preparation.jsonl import prepare_jsonl
 from energize.preparation.media import prepare_media
-from energize.preparation.preparing import prepare
-from energize.preparation.shards import Progress
+from energize.preparation.workers import Progress
 from energize.task.decode import SampleDecoder
 from energize.task.load import JoinLoader, LoadFunction, PartFilter, SampleLoader, loading_code
 

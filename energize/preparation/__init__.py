@@ -1,10 +1,9 @@
 """Index and metadata of a folder of shards; and the shards themselves."""
 
-from energize.preparation.checksums import ChecksumsReport, prepare_checksums
 from energize.preparation.columns import ColumnsReport, prepare_columns
-from energize.preparation.new_shards import write_shards
-from energize.preparation.preparing import prepare
-from energize.preparation.report import PrepareReport
+from energize.preparation.index import PrepareReport, prepare
+from energize.preparation.verify import ChecksumsReport, prepare_checksums
+from energize.preparation.write import write_shards
 
 __all__ = [
     "ChecksumsReport",

@@ -1,19 +1,37 @@
-"""Measuring columns of a prepared folder: one value for each sample, known without reading it."""
+"""Measuring columns of a folder: one value for each sample, known without reading it.
+
+How a column is measured is written as `energize prepare --column NAME=HOW` takes it:
+
+size:txt               bytes of a part, or of all that a pattern names: size:*.jpg
+len:txt                characters of a text; also len:json[caption], of one in JSON
+text:lang              what a part says, as a word
+number:score           what a part says, as a number
+json[meta][quality]    a number or a word in JSON
+image:width            of the image, as its header says: width, height or pixels
+
+or is a function of raw samples.
+"""
 
 from __future__ import annotations
 
+import io
+import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, suppress
+import traceback
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
+import PIL.Image
 
-from energize.core.arrays import Int64Array
-from energize.core.checks import checked_whole
+from energize.core.checks import real_number, whole_number
 from energize.core.columns import Column
+from energize.core.description import described
 from energize.data.columns import (
     COLUMNS_FOLDER,
     COLUMNS_NAME,
@@ -21,31 +39,39 @@ from energize.data.columns import (
     ColumnIndex,
     StoredColumn,
     check_name,
+    column_command,
     dump_columns,
     folder_version,
     read_columns,
     values_file,
 )
 from energize.data.nv_meta import read_info
-from energize.data.writing import os_errors_as, writing
-from energize.errors import ConfigError, DatasetError, PrepareError, nearest
-from energize.preparation.measures import Value, how_text, named
-from energize.preparation.measuring import Piece, Progress, measure_shards
-from energize.preparation.older_columns import measured_before
-from energize.preparation.parallel import default_workers
-from energize.preparation.staging import Staging
+from energize.data.writing import NewFiles, os_errors_as, writing
+from energize.errors import ConfigError, DataError, DatasetError, PrepareError, nearest
+from energize.preparation.scan import RawSample, Shard, scan_prepared
+from energize.preparation.workers import Progress
+from energize.preparation.write import commit, staging
+from energize.task.fields import PartAccess, parse_field
 
+Value = int | float | str
+"""What a column says of one sample."""
 How = str | Callable[[dict[str, Any]], Any]
-"""A measure as `--column NAME=HOW` writes it, or a function of raw samples."""
+"""How a column is measured: as `--column NAME=HOW` writes it, or by a function of raw samples."""
+Measure = Callable[[RawSample], Any]
+"""Returns the value of a sample; raises `DataError` for one that has none."""
 
-_SHOWN = 5
+_EXPECTED = (
+    "size:PART, len:PART, text:PART, number:PART, json[KEY], image:width (or height, pixels), or "
+    "MODULE:FUNCTION"
+)
+_IMAGES = ("jpg", "jpeg", "png", "webp", "bmp", "gif", "tif", "tiff", "ppm")
+_LONGEST_WORD = 200
+_USUAL_HEADER = 2**16
 
 
 @dataclass(frozen=True, slots=True)
 class ColumnsReport:
-    """What was measured of how many samples: the columns by name, and `notes` on samples without a
-    value.
-    """
+    """The columns that were measured, of how many samples, and `notes` on those without a value."""
 
     path: Path
     samples: int
@@ -89,168 +115,375 @@ def prepare_columns(
     [2, 1]
     """
     root = Path(path)
+    wanted = Columns(columns, defaults)
     counts = read_info(root).shard_counts
-    measures = dict(named({check_name(name): how for name, how in columns.items()}))
-    if not measures:
-        raise ConfigError("prepare_columns: there are no columns to measure")
-    for name in defaults or {}:
-        if name not in measures:
+    if not columns or not counts:
+        raise ConfigError(f"{root}: there are no {'shards' if columns else 'columns'} to measure")
+    with staging(root, root / COLUMNS_FOLDER) as files:
+        pieces = scan_prepared(
+            root,
+            lambda shard: shard.found["columns"],
+            {"columns": wanted.measured},
+            workers=workers,
+            on_progress=on_progress,
+        )
+        kept, lost = kept_columns(root, columns)
+        made, notes = wanted.stage(files, root, pieces, counts, folder_version(root), kept)
+        commit(files, root / next(iter(counts)))
+    remove_unused(root)
+    return ColumnsReport(root, sum(counts.values()), made, (*notes, *lost))
+
+
+class Piece(NamedTuple):
+    """A column of one shard: numbers or words, and which samples are without a value.
+
+    `why` says where the first of these is, and why it has none; `first` is one that has a value.
+    """
+
+    values: npt.NDArray[Any]
+    absent: npt.NDArray[np.bool_]
+    why: str
+    first: str
+
+
+class Columns:
+    """Columns that are to be measured, with values for samples that have none.
+
+    Raises `ConfigError` for names and measures that cannot be used.
+    """
+
+    def __init__(
+        self, columns: Mapping[str, How], defaults: Mapping[str, Value] | None = None
+    ) -> None:
+        self.how = {check_name(name): how_text(how) for name, how in columns.items()}
+        self._measures: dict[str, Measure] = {}
+        for name, how in columns.items():
+            try:
+                self._measures[name] = measure_of(how)
+            except ConfigError as fault:
+                raise ConfigError(f"column {name!r}: {fault}") from None
+        self._defaults = dict(defaults or {})
+        for name in self._defaults.keys() - columns.keys():
             raise ConfigError(
                 f"a default is given for {name!r}, and the columns to measure are "
-                f"{', '.join(measures)}{nearest(name, list(measures))}"
+                f"{', '.join(columns)}{nearest(name, list(columns))}"
             )
-    processes = default_workers() if workers is None else checked_whole(workers, "workers", 1)
-    with Staging(root, COLUMNS_FOLDER) as staging:
-        shards = measure_shards(root, measures, counts, processes, on_progress or _silent)
-        with closing(shards):
-            pieces = [shard.pieces for shard in shards]
+
+    def measured(self, shard: Shard) -> dict[str, Piece]:
+        """Return the columns of a shard."""
+        return {name: self._piece(name, shard) for name in self._measures}
+
+    def _piece(self, name: str, shard: Shard) -> Piece:
+        values: list[Value | None] = []
+        why = first = ""
+        kind: type | None = None
+        for sample in shard.samples():
+            try:
+                value = _checked(self._measures[name](sample))
+            except DataError as reason:
+                why = why or f"{sample.where}: {reason}"
+                values.append(None)
+                continue
+            except Exception as reason:  # whatever Pillow and functions of users raise
+                raise PrepareError(
+                    f"column {name!r}, {self.how[name]}: {sample.where}: {reason}"
+                ) from reason
+            values.append(value)
+            told = f"{sample.where} has {str(value)[:80]!r}"
+            first, kind = first or told, kind or type(value)
+            if (kind is str) != isinstance(value, str):
+                raise _mixed(name, first, told)
+        absent = np.array([value is None for value in values], dtype=np.bool_)
+        nothing = "" if kind is str else 0
+        filled = [nothing if value is None else value for value in values]
+        return Piece(np.array(filled), absent, why, first)
+
+    def stage(  # noqa: PLR0917
+        self,
+        files: NewFiles,
+        root: Path,
+        pieces: Sequence[dict[str, Piece]],
+        counts: dict[str, int],
+        version: str | None,
+        kept: Mapping[str, StoredColumn],
+    ) -> tuple[dict[str, Column], list[str]]:
+        """Write the columns of all shards beside those that are kept, `columns.json` last.
+
+        Returns them, and notes. Raises `PrepareError` for values that no column could have.
+        """
         made: dict[str, Column] = {}
         notes: list[str] = []
-        for name in measures:
-            of_column = [each[name] for each in pieces]
-            made[name] = _whole(name, of_column, (defaults or {}).get(name), root)
-            notes += _notes(name, of_column, made[name], (defaults or {}).get(name))
-        measured = {name: how_text(how) for name, how in columns.items()}
-        notes += _stage(staging, root, made, measured)
-        if counts:
-            staging.commit(root / next(iter(counts)))
-    _remove_older(root)
-    return ColumnsReport(root, sum(counts.values()), made, tuple(notes))
+        stored = dict(kept)
+        for name, how in self.how.items():
+            column = made[name] = self._whole(name, [each[name] for each in pieces], notes)
+            file = values_file(name, column.values, column.categories)
+            stored[name] = StoredColumn(file, str(column.values.dtype), column.categories, how)
+            final = root / COLUMNS_FOLDER / file
+            with writing(final, PrepareError), files.create(final) as stream:
+                np.save(stream, column.values, allow_pickle=False)
+        if stored:
+            text = dump_columns(ColumnIndex(counts, version, stored))
+            files.write(root / COLUMNS_FOLDER / COLUMNS_NAME, text.encode())
+        return made, notes
+
+    def _whole(self, name: str, pieces: Sequence[Piece], notes: list[str]) -> Column:
+        """Return a column of all shards; samples without a value are noted."""
+        default = self._defaults.get(name)
+        absent = np.concatenate([piece.absent for piece in pieces])
+        known = [piece for piece in pieces if not piece.absent.all()]
+        words = [piece for piece in known if piece.values.dtype.kind == "U"]
+        if 0 < len(words) < len(known):
+            other = next(piece for piece in known if piece.values.dtype.kind != "U")
+            raise _mixed(name, words[0].first, other.first)
+        if absent.any():
+            told = f"column {name!r}: {absent.sum()} of {len(absent)} samples have no value"
+            why = f"the first of them {next(piece.why for piece in pieces if piece.why)}"
+            if not known:
+                raise PrepareError(f"{told}, {why}")
+            if default is None and not words:
+                raise PrepareError(
+                    f"{told}, {why}. Give a default for these: --column-default {name}=0, or "
+                    f"defaults={{{name!r}: 0}}"
+                )
+            given = "are without a word" if default is None else f"were given {default!r}"
+            notes.append(f"{told} and {given}, {why}")
+        filled = [np.zeros(0, dtype=np.int64), *(piece.values[~piece.absent] for piece in known)]
+        if default is not None and absent.any():
+            filled.append(np.array([str(default) if words else _default_number(name, default)]))
+        values = np.concatenate(filled[1:] or filled)
+        rows = np.full(len(absent), len(values) - 1)
+        rows[~absent] = np.arange(len(absent) - absent.sum())
+        if not words:
+            return Column(values[rows])
+        found, places = np.unique(values, return_inverse=True)
+        if len(found) > MOST_WORDS:
+            raise PrepareError(
+                f"column {name!r}: it has {len(found)} different words, and a property has at most "
+                f"{MOST_WORDS}; measure something that samples have in common"
+            )
+        column = places.astype(np.int32)[rows]
+        if default is None:
+            column[absent] = -1
+        return Column(column, tuple(found.tolist()))
 
 
-def _whole(name: str, pieces: Sequence[Piece], default: Value | None, root: Path) -> Column:
-    """A column of all shards."""
-    odd: dict[str, str] = {}
-    for piece in pieces:
-        odd = {**piece.odd, **odd}
-    if len(odd) > 1:
-        raise PrepareError(
-            f"column {name!r}: all samples have numbers, or all have words; {odd['numbers']}, and "
-            f"{odd['words']}"
-        )
-    absent = sum(len(piece.absent) for piece in pieces)
-    if not odd and absent:
-        raise PrepareError(
-            f"column {name!r}: none of the {absent} samples of {root} has a value; the first, "
-            f"{_first_why(pieces)}"
-        )
-    if "words" in odd:
-        return _words(name, pieces, default)
-    values = np.concatenate([np.zeros(0, np.int64), *(piece.values for piece in pieces)])
-    if not absent:
-        return Column(values)
-    if default is None:
-        raise PrepareError(
-            f"column {name!r}: {absent} of {len(values)} samples have no number, the first of them "
-            f"{_first_why(pieces)}. Give a default for these: --column-default {name}=0, or "
-            f"defaults={{{name!r}: 0}}"
-        )
-    filled = _number(name, default)
-    if isinstance(filled, float):
-        values = values.astype(np.float64)
-    values[_absent_rows(pieces)] = filled
-    return Column(values)
-
-
-def _words(name: str, pieces: Sequence[Piece], default: Value | None) -> Column:
-    found = {word for piece in pieces for word in piece.categories or ()}
-    absent = _absent_rows(pieces)
-    if default is not None and len(absent):
-        found.add(str(default))
-    if len(found) > MOST_WORDS:
-        raise PrepareError(
-            f"column {name!r}: it has {len(found)} different words, and a property has at most "
-            f"{MOST_WORDS}; measure something that samples have in common"
-        )
-    categories = sorted(found)
-    places = {word: place for place, word in enumerate(categories)}
-    parts = [np.zeros(0, np.int32)]
-    for piece in pieces:
-        own = np.array([*(places[word] for word in piece.categories or ()), -1], dtype=np.int32)
-        # The place -1 is the last one, of what is absent; a piece without words has nothing else.
-        parts.append(own[piece.values if piece.categories is not None else _none(piece)])
-    values = np.concatenate(parts)
-    if default is not None:
-        values[absent] = places.get(str(default), -1)
-    return Column(values, tuple(categories))
-
-
-def _none(piece: Piece) -> Int64Array:
-    return np.full(len(piece.values), -1, dtype=np.int64)
-
-
-def _number(name: str, default: Value) -> int | float:
-    if isinstance(default, str):
-        for kind in (int, float):
-            try:
-                return kind(default)
-            except ValueError:
-                continue
-        raise ConfigError(f"column {name!r} has numbers, and its default is {default!r}")
-    return default
-
-
-def _absent_rows(pieces: Iterable[Piece]) -> Int64Array:
-    rows, before = [np.zeros(0, dtype=np.int64)], 0
-    for piece in pieces:
-        rows.append(piece.absent + before)
-        before += len(piece.values)
-    return np.concatenate(rows)
-
-
-def _first_why(pieces: Iterable[Piece]) -> str:
-    return next(piece.why for piece in pieces if piece.why)
-
-
-def _notes(
-    name: str, pieces: Sequence[Piece], column: Column, default: Value | None
-) -> Iterator[str]:
-    absent = sum(len(piece.absent) for piece in pieces)
-    if not absent:
-        return
-    given = "are without a word" if default is None else f"were given {default!r}"
-    yield (
-        f"column {name!r}: {absent} of {len(column)} samples have no value and {given}, the first "
-        f"of them {_first_why(pieces)}"
+def _mixed(name: str, *samples: str) -> PrepareError:
+    return PrepareError(
+        f"column {name!r}: all samples have numbers, or all have words; {' and '.join(samples)}"
     )
 
 
-def _stage(
-    staging: Staging, root: Path, made: Mapping[str, Column], measured: Mapping[str, str]
-) -> list[str]:
-    """Stage the values, then what says of them: the last to get its name. Returns notes."""
-    columns = {}
-    for name, column in made.items():
-        file = values_file(name, column.values, column.categories)
-        final = staging.folder / file
-        staging.add([final])
-        with writing(final, PrepareError), staging.place(final).open("xb") as stream:
-            np.save(stream, column.values, allow_pickle=False)
-        columns[name] = StoredColumn(
-            file, str(column.values.dtype), column.categories, measured[name]
-        )
-    kept: dict[str, StoredColumn] = {}
-    notes = []
+def _default_number(name: str, default: Value) -> int | float:
     try:
-        before = read_columns(root)
-        kept = {} if before is None else before.columns
-    except DatasetError as reason:
-        if not measured_before(root).keys() <= columns.keys():
-            notes.append(f"other columns are gone, as they could not be used: {reason}")
-    index = ColumnIndex(read_info(root).shard_counts, folder_version(root), {**kept, **columns})
-    staging.write(COLUMNS_NAME, dump_columns(index))
-    return notes
+        return _number(default) if isinstance(default, str) else default
+    except ValueError:
+        raise ConfigError(f"column {name!r} has numbers, and its default is {default!r}") from None
 
 
-def _remove_older(root: Path) -> None:
-    """Remove the values that no column has any more."""
+def _number(text: str) -> int | float:
+    """Return the number that a text says; raise ValueError where it says none."""
+    try:
+        return int(text)
+    except ValueError:
+        return float(text)
+
+
+# What becomes of the columns that a folder has.
+
+
+def stored_columns(root: Path) -> dict[str, StoredColumn]:
+    """Return the columns of a prepared folder; raise `DatasetError` where they cannot be used."""
     index = read_columns(root)
-    used = set() if index is None else {column.file for column in index.columns.values()}
+    return {} if index is None else index.columns
+
+
+def kept_columns(
+    root: Path, again: Collection[str], *, same: bool = True
+) -> tuple[dict[str, StoredColumn], list[str]]:
+    """Return the columns that a folder keeps, those of the same shards; and a note on others that
+    go, and are not measured `again`.
+    """
+    measured: dict[str, str] = {}
+    with suppress(DatasetError):
+        if same:
+            return stored_columns(root), []
+    with suppress(DatasetError):
+        index = read_columns(root, checked=False)
+        measured = {} if index is None else index.measured
+    lost = {name: how for name, how in measured.items() if name not in again}
+    note = (
+        f"the columns {', '.join(lost)} are gone with the index they were of; measure them again "
+        f"with: {column_command(root, lost)}"
+    )
+    return {}, [note] if lost else []
+
+
+def remove_unused(root: Path) -> None:
+    """Remove the values that no column has any more."""
+    used = {column.file for column in stored_columns(root).values()}
     for file in (root / COLUMNS_FOLDER).glob("*.npy"):
         if file.name not in used:
             with suppress(OSError):  # nobody reads it any more, so it may stay
-                file.unlink(missing_ok=True)
+                file.unlink()
 
 
-def _silent(done: int, total: int) -> None:
-    pass
+# Measures: functions of stored samples.
+
+
+def measure_of(how: object) -> Measure:
+    """Return how a sample is measured; raise `ConfigError`, which says what was expected."""
+    if callable(how):
+        return partial(_called, how)
+    if not isinstance(how, str):
+        raise ConfigError(f"expected {_EXPECTED}; got {how!r}")
+    kind, colon, rest = how.partition(":")
+    if kind == "image" and rest in _IMAGE_SIZES:
+        return partial(_image, rest)
+    if colon and kind not in _OF_PARTS:
+        near = nearest(rest, list(_IMAGE_SIZES)) if kind == "image" else kind_meant(how)
+        raise ConfigError(f"expected {_EXPECTED}; got {how!r}{near}")
+    options = parse_field(rest if colon else how)
+    keyed = [bool(access.keys) for access in options]
+    if not colon and all(keyed):
+        return partial(_of_parts, _in_json, options)
+    if not colon or (kind != "len" and any(keyed)):
+        raise ConfigError(
+            f"expected {_EXPECTED}; got {how!r}{'' if colon else kind_meant(how)}; of what is in "
+            "JSON take json[KEY] alone"
+        )
+    return partial(_of_parts, _OF_PARTS[kind], options)
+
+
+def is_written(how: str) -> bool:
+    """Return whether a text is a measure as it is written, rather than a function's name.
+
+    >>> is_written("size:txt"), is_written("json[quality]"), is_written("tools.py:count")
+    (True, True, False)
+    """
+    return ":" not in how or how.partition(":")[0] in (*_OF_PARTS, "image")
+
+
+def kind_meant(how: str) -> str:
+    """Return a hint to what else than a function may have been meant.
+
+    >>> kind_meant("siz:txt")
+    "; did you mean 'size'?"
+    """
+    return nearest(how.partition(":")[0], [*_OF_PARTS, "image"])
+
+
+def how_text(how: Any) -> str:
+    """Return how a column was measured, for `columns.json`; a function as MODULE:NAME."""
+    if isinstance(how, str):
+        return how
+    module, name = (getattr(how, each, None) for each in ("__module__", "__qualname__"))
+    return f"{module}:{name}" if module and name else str(described(how))
+
+
+def _checked(value: Any) -> Value:
+    """Return a value as a column holds it; raise `PrepareError` for one that none could."""
+    if value is None:
+        raise DataError("it is None")
+    if isinstance(value, bool | np.bool_):
+        return int(value)
+    whole, number = whole_number(value), real_number(value)
+    if isinstance(value, str) and len(value) <= _LONGEST_WORD and not value.endswith("\0"):
+        return value
+    if whole is not None and -(2**63) <= whole < 2**63:
+        return whole
+    if whole is None and number is not None and math.isfinite(number):
+        return float(number)
+    raise PrepareError(
+        f"a column has finite numbers of at most 64 bits, or words of at most {_LONGEST_WORD} "
+        f"letters; got {type(value).__name__} {str(value)[:80]!r}"
+    )
+
+
+def _called(function: Callable[[dict[str, Any]], Any], sample: RawSample) -> Any:
+    raw = sample.raw()
+    try:
+        return function(raw)
+    except DataError:
+        raise
+    except Exception as reason:  # whatever the function of a user raises
+        at = traceback.extract_tb(reason.__traceback__)[-1]
+        raise PrepareError(
+            f"it raised {type(reason).__name__}: {reason} ({at.filename}:{at.lineno})"
+        ) from reason
+
+
+def _of_parts(
+    measure: Callable[[RawSample, PartAccess, list[str]], Any],
+    options: Sequence[PartAccess],
+    sample: RawSample,
+) -> Any:
+    """Measure the first that a sample has of some parts, each with keys where it is JSON."""
+    wanted = ", ".join(dict.fromkeys(access.part for access in options))
+    why = DataError(f"it has no part {wanted}, but {', '.join(sample.sizes)}")
+    for access in options:
+        if names := access.among(sample.sizes):
+            try:
+                return measure(sample, access, names)
+            except DataError as reason:
+                why = reason
+    raise why
+
+
+def _size(sample: RawSample, access: PartAccess, names: list[str]) -> int:
+    return sum(sample.sizes[name] for name in names)
+
+
+def _length(sample: RawSample, access: PartAccess, names: list[str]) -> int:
+    texts = [_in_json(sample, access, names)] if access.keys else [*map(sample.text, names)]
+    if not all(isinstance(text, str) for text in texts):
+        raise PrepareError(f"{access} is no text; got {type(texts[0]).__name__}")
+    return sum(map(len, texts))
+
+
+def _word(sample: RawSample, access: PartAccess, names: list[str]) -> str:
+    word = sample.text(names[0]).strip()
+    if not word:
+        raise DataError(f"{names[0]} is empty")
+    return word
+
+
+def _in_json(sample: RawSample, access: PartAccess, names: list[str]) -> Any:
+    value = sample.json(PartAccess(names[0], access.keys))
+    if value is None:
+        raise DataError(f"{access} is null")
+    if isinstance(value, dict | list):
+        raise PrepareError(f"{access} is neither a number nor a word, but a {type(value).__name__}")
+    return value
+
+
+_OF_PARTS: Mapping[str, Callable[[RawSample, PartAccess, list[str]], Any]] = {
+    "size": _size,
+    "len": _length,
+    "text": _word,
+    "number": lambda *sample: _number(_word(*sample)),
+}
+_IMAGE_SIZES: Mapping[str, Callable[[list[int], list[int]], int]] = {
+    "width": lambda widths, heights: max(widths),
+    "height": lambda widths, heights: max(heights),
+    "pixels": lambda widths, heights: sum(w * h for w, h in zip(widths, heights, strict=True)),
+}
+
+
+def _image(what: str, sample: RawSample) -> int:
+    """Measure the image; of several the sum of pixels, and the largest width or height."""
+    names = [name for name in sample.sizes if name.rpartition(".")[2].lower() in _IMAGES]
+    if not names:
+        raise DataError(f"it has no image, but {', '.join(sample.sizes)}")
+    sizes = [_image_size(sample, name) for name in names]
+    return _IMAGE_SIZES[what]([width for width, _ in sizes], [height for _, height in sizes])
+
+
+def _image_size(sample: RawSample, name: str, limit: int | None = _USUAL_HEADER) -> tuple[int, int]:
+    """Return width and height as the header says; where it is longer than usual, all is read."""
+    try:
+        with PIL.Image.open(io.BytesIO(sample.part(name, limit))) as image:
+            return image.size
+    except Exception:  # Pillow raises anything for bytes that are no image
+        if limit is None:
+            raise
+        return _image_size(sample, name, None)

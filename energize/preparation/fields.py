@@ -2,60 +2,109 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
+from itertools import islice
+from pathlib import Path
 
 from energize.core.samples import METADATA, SAMPLE_TYPES, CrudeSample, required_fields, type_fields
 from energize.data.nv_meta import CRUDE, DatasetConfig
-from energize.errors import ConfigError, PrepareError, nearest
-from energize.preparation.first_look import FirstLook
-from energize.task.fields import default_field_map, parse_field
+from energize.errors import ConfigError, DataError, PrepareError, nearest, some
+from energize.preparation.scan import RawSample, Shard
+from energize.task.fields import PartAccess, check_field_map, default_field_map, parse_field
 
-SAMPLE_TYPE_NAMES = tuple(name for name, kind in SAMPLE_TYPES.items() if kind is not CrudeSample)
-SAMPLE_TYPE_NAMES = (*SAMPLE_TYPE_NAMES, CRUDE)
+SAMPLE_TYPE_NAMES = tuple(
+    [name for name, kind in SAMPLE_TYPES.items() if kind is not CrudeSample] + [CRUDE]
+)
 """What `sample_type` may be."""
 
 # What both libraries import their sample types from.
 _MODULE = "megatron.energon"
+_SHOWN, _COMPARED = 3, 100
+"""How many samples are shown, and how many looked into for the keys of a field map."""
+_PREVIEW = 120
+_TEXT = ("txt", "text", "json", "jsn", "cls", "cls2", "transcript")
+_USUAL: Mapping[str, tuple[str, ...]] = {
+    "MultiChoiceVQASample": ("choices",),
+    "VQASample": ("answers",),
+    "CaptioningSample": (),
+    "ImageClassificationSample": ("label",),
+    "ImageSample": (),
+    "TextSample": (),
+}
+"""The usual types; and fields without which samples are of another, though they may be missing."""
+
+
+class FirstLook:
+    """The parts of all samples of a shard, and what the first samples have in them.
+
+    `json_keys` are the keys of the first sample's `json` part. Raises `ShardError`.
+    """
+
+    def __init__(self, path: Path) -> None:
+        shard = Shard(path.parent, path.name)
+        self.path = path
+        self.parts = tuple({part.name: 0 for each in shard.content.samples for part in each.parts})
+        self._samples = list(islice(shard.samples(), _COMPARED))
+        self.json_keys: tuple[str, ...] = ()
+        with suppress(PrepareError):
+            for sample in self._samples[:1]:
+                content = sample.json(PartAccess("json")) if "json" in sample.sizes else {}
+                self.json_keys = tuple(content) if isinstance(content, dict) else ()
+
+    def shown(self) -> Iterator[tuple[str, list[tuple[str, int, str]]]]:
+        """Yield key and parts of the first samples: name, size and how a text begins."""
+        for sample in self._samples[:_SHOWN]:
+            parts = sample.sizes.items()
+            yield sample.found.key, [(name, size, _preview(sample, name)) for name, size in parts]
+
+    def check_keys(self, field: str, source: str) -> None:
+        """Raise `PrepareError` when in none of the first samples there is anything where the
+        description `source` of a field looks into JSON.
+        """
+        reasons: dict[str, None] = {}
+        for sample in self._samples:
+            for access in parse_field(source):
+                if access.part not in sample.sizes:
+                    continue
+                try:
+                    if access.keys:
+                        sample.json(access)
+                except (DataError, PrepareError) as reason:
+                    reasons[str(reason)] = None
+                else:
+                    return
+        if reasons:
+            count = len(self._samples)
+            raise PrepareError(
+                f"field map: {field!r} is to come from {source!r}, but in the first "
+                f"{f'{count} samples' if count > 1 else 'sample'} of {self.path} "
+                f"{'; '.join(list(reasons)[:2])}"
+            )
 
 
 def sample_fields(sample_type: str) -> dict[str, bool]:
-    """The fields of a sample type, and whether each must be given; none for crude samples."""
+    """Return the fields of a sample type, and whether each is needed; none of crude samples."""
     if sample_type == CRUDE:
         return {}
-    kind = SAMPLE_TYPES[sample_type]
-    required = required_fields(kind)
-    return {name: name in required for name in type_fields(kind) if name not in METADATA}
+    required = required_fields(SAMPLE_TYPES[sample_type])
+    names = type_fields(SAMPLE_TYPES[sample_type])
+    return {name: name in required for name in names if name not in METADATA}
 
 
 def check_choice(sample_type: str | None, field_map: Mapping[str, str] | None) -> None:
-    """Raises `ConfigError` for an unknown sample type or field, or a field that is missing."""
+    """Raise `ConfigError` for an unknown sample type or field, or a field that is missing."""
     if sample_type is None:
         if field_map:
-            raise ConfigError(
-                "a field map needs the sample type whose fields it fills: give sample_type "
-                "(--sample-type)"
-            )
+            raise ConfigError("a field map needs a sample type: give sample_type (--sample-type)")
         return
     if sample_type not in SAMPLE_TYPE_NAMES:
         raise ConfigError(
             f"sample type {sample_type!r} is not known{nearest(sample_type, SAMPLE_TYPE_NAMES)}; "
             f"known are {', '.join(SAMPLE_TYPE_NAMES)}"
         )
-    fields = sample_fields(sample_type)
-    for name, source in (field_map or {}).items():
-        if name not in fields:
-            known = ", ".join(fields) or "none, it keeps all parts as they are"
-            raise ConfigError(
-                f"field map: {sample_type} has no field {name!r}{nearest(name, list(fields))}; "
-                f"its fields are {known}"
-            )
-        parse_field(source)
-    missing = [name for name, needed in fields.items() if needed and name not in (field_map or {})]
-    if field_map is not None and missing:
-        raise ConfigError(
-            f"field map: {sample_type} needs the fields {', '.join(missing)} too; say from which "
-            "parts they come"
-        )
+    if field_map is not None:
+        check_field_map(SAMPLE_TYPES[sample_type], field_map)
 
 
 def choose_config(
@@ -64,7 +113,7 @@ def choose_config(
     look: FirstLook,
     parts: Collection[str],
 ) -> DatasetConfig | None:
-    """The choice as `dataset.yaml` has it, proposing a field map where none was given.
+    """Return the choice as `dataset.yaml` has it, with a proposed field map where none was given.
 
     Raises `PrepareError` when a field comes from parts that no sample has, or when none can be
     proposed for a field that is needed.
@@ -74,77 +123,51 @@ def choose_config(
     if sample_type == CRUDE:
         return DatasetConfig(_MODULE, CRUDE)
     chosen = propose_field_map(sample_type, look) if field_map is None else dict(field_map)
+    found = f"Parts found: {some(sorted(parts))}"
     for name, source in chosen.items():
         wanted = parse_field(source)
         if not any(access.among(parts) for access in wanted):
-            raise PrepareError(
-                f"field map: {name!r} is to come from {source!r}, but no sample has such a part"
-                f"{nearest(wanted[0].part, list(parts))}. Parts found: {_listed(parts)}"
-            )
+            near = nearest(wanted[0].part, list(parts))
+            raise PrepareError(f"field map: no sample has {source!r} for {name!r}{near}. {found}")
     for name, needed in sample_fields(sample_type).items():
         if needed and name not in chosen:
-            keys = f", keys of the json part: {_listed(look.json_keys)}" if look.json_keys else ""
+            keys = f", keys of the json part: {some(look.json_keys)}" if look.json_keys else ""
             raise PrepareError(
                 f"nothing says which part holds the {name!r} of a {sample_type}; give a field map "
-                f'(--field-map \'{{"{name}": "...", ...}}\'). Parts found: {_listed(parts)}{keys}'
+                f"(--field-map). {found}{keys}"
             )
     return DatasetConfig(_MODULE, sample_type, chosen)
 
 
 def propose_field_map(sample_type: str, look: FirstLook) -> dict[str, str]:
-    """For each field the parts that usually hold it, as far as there are any."""
+    """Return for each field the parts that usually hold it, as far as there are any."""
     proposed: dict[str, str] = {}
-    if sample_type == CRUDE:
-        return proposed
-    for name, usual in default_field_map(SAMPLE_TYPES[sample_type]).items():
-        accesses = parse_field(usual)
+    usual = {} if sample_type == CRUDE else default_field_map(SAMPLE_TYPES[sample_type])
+    for name, source in usual.items():
+        accesses = parse_field(source)
         plain = [each.part for each in accesses if not each.keys and each.part in look.parts]
-        keyed = [
-            str(each)
-            for each in accesses
-            if each.part == "json" and each.keys[:1] and each.keys[0] in look.json_keys
-        ]
+        keyed = [str(each) for each in accesses if each.keys[:1] and each.keys[0] in look.json_keys]
         if plain or keyed:
             proposed[name] = ",".join(plain or keyed[:1])
     return proposed
 
 
 def propose_sample_type(look: FirstLook) -> str:
-    """The first of the usual sample types of whose fields there is something in the parts."""
-    for name in (
-        "MultiChoiceVQASample",
-        "VQASample",
-        "CaptioningSample",
-        "ImageClassificationSample",
-        "ImageSample",
-        "TextSample",
-    ):
-        proposed = propose_field_map(name, look)
-        wanted = [field for field, needed in sample_fields(name).items() if needed]
-        wanted += _TELLING.get(name, ())
-        if all(field in proposed for field in wanted):
+    """Return the first of the usual sample types for whose fields there is something."""
+    for name, telling in _USUAL.items():
+        wanted = {field for field, needed in sample_fields(name).items() if needed} | set(telling)
+        if wanted <= propose_field_map(name, look).keys():
             return name
     return CRUDE
 
 
-_TELLING = {
-    "MultiChoiceVQASample": ("choices",),
-    "VQASample": ("answers",),
-    "ImageClassificationSample": ("label",),
-}
-"""Fields without which a sample is more likely of another type, though they may be left out."""
-
-
 def field_notes(config: DatasetConfig | None, parts: Mapping[str, int], total: int) -> list[str]:
-    """Fields that are needed but whose parts cannot be in every sample."""
-    if config is None or config.field_map is None:
-        return []
+    """Return notes on fields that are needed but whose parts cannot be in every sample."""
     notes = []
-    needed = sample_fields(config.sample_class)
-    for name, source in config.field_map.items():
+    for name, source in ((config and config.field_map) or {}).items():
         named = {part for each in parse_field(source) for part in each.among(parts)}
         found = sum(parts[part] for part in named)
-        if needed[name] and found < total:
+        if config and sample_fields(config.sample_class)[name] and found < total:
             notes.append(
                 f"at least {total - found} of {total} samples have no part for the field {name!r} "
                 f"({source}); reading them will fail"
@@ -152,6 +175,8 @@ def field_notes(config: DatasetConfig | None, parts: Mapping[str, int], total: i
     return notes
 
 
-def _listed(names: Collection[str]) -> str:
-    shown = sorted(names)[:20]
-    return ", ".join(shown) + (" ..." if len(names) > len(shown) else "")
+def _preview(sample: RawSample, part: str) -> str:
+    if part.rsplit(".", 1)[-1] not in _TEXT:
+        return ""
+    text = " ".join(sample.part(part, 4 * _PREVIEW).decode("utf-8", "replace").split())
+    return text if len(text) <= _PREVIEW else f"{text[: _PREVIEW - 3]}..."

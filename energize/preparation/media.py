@@ -4,33 +4,49 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
-from energize.core.checks import checked_whole
-from energize.data.files import LocalFile
-from energize.data.media import MediaFilterConfig, MediaMetadataBase
-from energize.data.nv_meta import META_FOLDER, SQLITE_NAME, is_prepared, read_info
+from energize.data.media import MediaFilterConfig, MediaMetadataBase, serialize_media_metadata
+from energize.data.nv_meta import META_FOLDER, SQLITE_NAME, is_prepared
 from energize.data.stores import SystemFileStore, local_path
-from energize.data.tar import scan
 from energize.data.writing import os_errors_as, writing
-from energize.errors import DatasetNotFoundError, DecodeError, PrepareError, SampleError, ShardError
-from energize.preparation.indexing import is_utf8
-from energize.preparation.media_index import MediaIndex
-from energize.preparation.parallel import default_workers, map_in_order
-from energize.preparation.preparing import prepare
-from energize.preparation.staging import Staging
+from energize.errors import DatasetNotFoundError, PrepareError, SampleError
+from energize.preparation.discovery import listed
+from energize.preparation.index import is_utf8, new_database, prepare
+from energize.preparation.scan import Shard, scan_prepared
+from energize.preparation.workers import Progress, default_workers, map_in_order
+from energize.preparation.write import commit, staging
 
-Progress = Callable[[int, int], None]
+_TABLES = """
+CREATE TABLE IF NOT EXISTS media_metadata (
+    entry_key TEXT PRIMARY KEY,
+    metadata_type TEXT NOT NULL,
+    metadata_json TEXT NOT NULL
+);
+CREATE TABLE IF NOT EXISTS media_filters (
+    filter_id INTEGER PRIMARY KEY AUTOINCREMENT,
+    strategy TEXT NOT NULL,
+    patterns TEXT,
+    created_at_utc TEXT DEFAULT CURRENT_TIMESTAMP,
+    UNIQUE(strategy, patterns)
+);
+"""
+_ADD = """
+INSERT INTO media_metadata VALUES (?, ?, ?)
+ON CONFLICT(entry_key) DO UPDATE
+SET metadata_type = excluded.metadata_type, metadata_json = excluded.metadata_json
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class MediaReport:
-    """What was collected: of how many files metadata was written, and `damaged`, what was left out,
-    each with its place and the reason.
+    """Of how many files metadata was written, and `damaged`: what was left out, each with its place
+    and the reason.
     """
 
     path: Path
@@ -38,22 +54,23 @@ class MediaReport:
     damaged: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class _Run:
-    root: Path
-    media_filter: MediaFilterConfig
-    workers: int
-    on_progress: Progress
-    tmp_path: Path | None
-
-
 @dataclass(slots=True)
 class _Found:
-    """What one shard or file gave."""
+    """What one shard or file gave: rows of the table, and what is damaged, by name."""
 
-    media: list[tuple[str, MediaMetadataBase]] = field(default_factory=list)
-    gone: list[str] = field(default_factory=list)
-    damaged: list[str] = field(default_factory=list)
+    rows: list[tuple[str, str, str]] = field(default_factory=list)
+    damaged: dict[str, str] = field(default_factory=dict)
+
+    def add(self, name: str, where: str, extract: Callable[[], MediaMetadataBase | None]) -> None:
+        """Add the metadata of a file, if it is media."""
+        try:
+            metadata = extract()
+        except SampleError as reason:
+            self.damaged[name] = f"{where}: {reason}"
+            return
+        if metadata is not None:
+            kind, text = serialize_media_metadata(metadata)
+            self.rows.append((name, str(kind), text))
 
 
 @os_errors_as(PrepareError, what="cannot be used")
@@ -93,20 +110,30 @@ def prepare_media(
     8
     """
     root = local_path(path)
+    media = by if isinstance(by, MediaFilterConfig) else _filter(by)
     if not root.is_dir():
         raise DatasetNotFoundError(f"{root} does not exist, or is no folder")
-    run = _Run(
-        root,
-        _filter(by),
-        default_workers() if workers is None else checked_whole(workers, "workers", 1),
-        on_progress or _silent,
-        None if tmp_path is None else Path(tmp_path),
-    )
     if not is_prepared(root):
-        return _of_folder(run)
+        return _of_folder(root, media, workers, on_progress, tmp_path)
     if not (root / META_FOLDER / SQLITE_NAME).exists():
-        prepare(root, tar_index_only=True, sqlite=True, workers=run.workers)
-    return _collected(run, partial(_of_shard, root, run.media_filter), _shards(root))
+        prepare(root, tar_index_only=True, sqlite=True, workers=workers)
+    functions = {"media": partial(_of_shard, media)}
+
+    def walk(put: Callable[[_Found], None]) -> None:
+        scan_prepared(
+            root,
+            lambda shard: put(shard.found["media"]),
+            functions,
+            workers=workers,
+            on_progress=on_progress,
+        )
+
+    return _stored(root, media, walk, tmp_path)
+
+
+def _filter(by: str) -> MediaFilterConfig:
+    header, extension = by.lower() == "header", by.lower() == "extension"
+    return MediaFilterConfig.parse(None if header or extension else by, header, extension)
 
 
 def prepare_filesystem_dataset(
@@ -117,165 +144,127 @@ def prepare_filesystem_dataset(
     workers: int = 16,
     index_sqlite_tmp_path: str | os.PathLike[str] | None = None,
 ) -> int:
-    """Store the metadata of all media below a plain folder; returns of how many files.
+    """Store the metadata of all media below a plain folder, and return of how many files.
 
     As `prepare_media` does, which says more: this one raises `PrepareError` for damaged media.
     """
-    tmp = None if index_sqlite_tmp_path is None else Path(index_sqlite_tmp_path).parent
-    root = local_path(root_path)
-    if not root.is_dir():
-        raise DatasetNotFoundError(f"{root} does not exist, or is no folder")
-    report = _of_folder(_Run(root, media_filter, workers, _silent, tmp))
+    tmp_path = None if index_sqlite_tmp_path is None else Path(index_sqlite_tmp_path).parent
+    report = _of_folder(local_path(root_path), media_filter, workers, None, tmp_path)
     if report.damaged:
-        listed = "\n  ".join(report.damaged[:20])
         raise PrepareError(
-            f"{root}: {len(report.damaged)} files are damaged, the metadata of the other "
-            f"{report.count} was written:\n  {listed}"
+            f"{root_path}: {len(report.damaged)} files are damaged, the metadata of the other "
+            f"{report.count} was written:{listed(report.damaged)}"
         )
     return report.count
 
 
-def _filter(by: str | MediaFilterConfig) -> MediaFilterConfig:
-    if isinstance(by, MediaFilterConfig):
-        return by
-    kind = by.lower()
-    if kind in ("extension", "header"):
-        return MediaFilterConfig.parse(header=kind == "header", extension=kind == "extension")
-    return MediaFilterConfig.parse(glob=by)
+def _of_folder(
+    root: Path,
+    media: MediaFilterConfig,
+    workers: int | None,
+    on_progress: Progress | None,
+    tmp_path: str | os.PathLike[str] | None,
+) -> MediaReport:
+    names = sorted(_files(root, media))
+    function = partial(_of_file, SystemFileStore(root), media)
+
+    def walk(put: Callable[[_Found], None]) -> None:
+        tell = on_progress or (lambda done, total: None)
+        tell(0, len(names))
+        with closing(map_in_order(function, names, default_workers(workers))) as results:
+            for done, result in enumerate(results, 1):
+                if isinstance(result, Exception):
+                    raise result
+                put(result)
+                tell(done, len(names))
+
+    return _stored(root, media, walk, tmp_path)
 
 
-def _of_folder(run: _Run) -> MediaReport:
-    names = sorted(_files(run.root, run.media_filter))
-    return _collected(run, partial(_of_file, SystemFileStore(run.root), run.media_filter), names)
+def _files(root: Path, media: MediaFilterConfig) -> Iterator[str]:
+    """Yield the names of files below `root` that may be media, hidden ones left out."""
 
+    def unreadable(reason: OSError) -> None:
+        raise reason
 
-def _shards(root: Path) -> list[str]:
-    return list(read_info(root).shard_counts)
-
-
-def _files(root: Path, media_filter: MediaFilterConfig) -> Iterator[str]:
-    """The names of files below `root` that may be media; hidden ones and `.nv-meta` are none."""
-    for folder, inner, files in os.walk(root, onerror=_unreadable):
-        inner[:] = sorted(name for name in inner if not name.startswith("."))
+    for folder, inner, files in os.walk(root, onerror=unreadable):
+        inner[:] = [name for name in inner if not name.startswith(".")]
         for file in files:
             name = os.path.relpath(os.path.join(folder, file), root)
-            if not file.startswith(".") and media_filter.should_consider_media(name):
+            if not file.startswith(".") and media.should_consider_media(name):
                 if not is_utf8(name):
-                    raise PrepareError(
-                        f"{root}: the name {name!r} is no UTF-8, so that the index cannot hold it; "
-                        "rename the file (convmv does it for whole folders)"
-                    )
+                    raise PrepareError(f"{root}: the name {name!r} is no UTF-8; rename the file")
                 yield name
 
 
-def _unreadable(reason: OSError) -> None:
-    raise PrepareError(f"{reason.filename} cannot be read: {reason.strerror}") from reason
-
-
-def _of_file(store: SystemFileStore, media_filter: MediaFilterConfig, name: str) -> _Found:
-    found = _Found()
-    try:
+def _of_file(store: SystemFileStore, media: MediaFilterConfig, name: str) -> _Found:
+    def extract() -> MediaMetadataBase | None:
         with store.open(name) as file:
-            metadata = media_filter.extract_metadata(file, name)
-    except SampleError as reason:
-        found.gone.append(name)
-        found.damaged.append(f"{store.get_path()}: {reason}")
-        return found
-    if metadata is not None:
-        found.media.append((name, metadata))
-    return found
+            return media.extract_metadata(file, name)
 
-
-def _of_shard(root: Path, media_filter: MediaFilterConfig, shard: str) -> _Found:
-    path = root / shard
-    samples = scan(path).samples
-    file = LocalFile(str(path))
     found = _Found()
-    for sample in samples:
-        for part in sample.parts:
-            name = f"{sample.key}.{part.name}"
-            if not media_filter.should_consider_media(name):
-                continue
-            data = file.read(part.offset, part.size)
-            try:
-                metadata = media_filter.extract_metadata(data, name)
-            except DecodeError as reason:
-                found.gone.append(name)
-                found.damaged.append(f"{path}, sample {sample.key!r}: {reason}")
-                continue
-            if metadata is not None:
-                found.media.append((name, metadata))
+    found.add(name, str(store.get_path()), extract)
     return found
 
 
-def _collected(run: _Run, collect: Callable[[str], _Found], names: Sequence[str]) -> MediaReport:
-    """Put what is collected of all names into a copy of the database, which takes its place."""
-    count, damaged = 0, list[str]()
-    final = run.root / META_FOLDER / SQLITE_NAME
-    results = map_in_order(collect, names, run.workers)
-    run.on_progress(0, len(names))
-    with Staging(run.root, META_FOLDER) as staging, closing(results):
-        staging.add([final])
-        place = staging.place(final)
-        built = run.tmp_path / place.name if run.tmp_path else place
-        with _built(final, built, place), MediaIndex(built, run.media_filter, final) as index:
-            for done, found in enumerate(_checked(results), 1):
-                index.put(found.media, found.gone)
-                count += len(found.media)
-                damaged += found.damaged
-                run.on_progress(done, len(names))
+def _of_shard(media: MediaFilterConfig, shard: Shard) -> _Found:
+    found = _Found()
+    for sample in shard.samples():
+        for part in sample.sizes:
+            name = f"{sample.found.key}.{part}"
+            if media.should_consider_media(name):
+                data = sample.part(part)
+                found.add(name, sample.where, partial(media.extract_metadata, data, name))
+    return found
+
+
+def _stored(
+    root: Path,
+    media: MediaFilterConfig,
+    walk: Callable[[Callable[[_Found], None]], None],
+    tmp_path: str | os.PathLike[str] | None,
+) -> MediaReport:
+    """Put what is collected into a copy of the database, which takes its place."""
+    count = 0
+    damaged: list[str] = []
+    final = root / META_FOLDER / SQLITE_NAME
+
+    def put(found: _Found) -> None:
+        nonlocal count
+        database.executemany(_ADD, found.rows)
+        gone = [(name,) for name in found.damaged]
+        database.executemany("DELETE FROM media_metadata WHERE entry_key = ?", gone)
+        count += len(found.rows)
+        damaged.extend(found.damaged.values())
+
+    with staging(root, root / META_FOLDER) as files, ExitStack() as ends:
+        place = built = files.place(final)
+        with writing(final, PrepareError):
+            files.create(final).close()
+            if tmp_path is not None:
+                built = Path(ends.enter_context(TemporaryDirectory(dir=tmp_path)), final.name)
+            if final.exists():
+                shutil.copyfile(final, built)
+        with new_database(built, final, _TABLES) as database:
+            filters = "INSERT OR IGNORE INTO media_filters (strategy, patterns) VALUES (?, ?)"
+            database.execute(filters, (media.strategy.value, ",".join(media.patterns)))
+            walk(put)
         if not count:
-            raise PrepareError(_nothing(run, damaged))
-        staging.commit(run.root)
-    return MediaReport(run.root, count, tuple(damaged))
-
-
-@contextmanager
-def _built(final: Path, built: Path, place: Path) -> Iterator[None]:
-    """A copy `built` of the database, which is at `place` after the block."""
-    try:
-        _copy(final, built)
-        yield
+            raise PrepareError(_nothing(root, media, damaged))
         if built != place:
-            _copy(built, place)
-    finally:
-        if built != place:
-            with suppress(OSError):
-                built.unlink(missing_ok=True)
+            with writing(final, PrepareError):
+                shutil.copyfile(built, place)
+        commit(files, root)
+    return MediaReport(root, count, tuple(damaged))
 
 
-def _copy(old: Path, new: Path) -> None:
-    with writing(new, PrepareError), new.open("xb") as stream:
-        if old.exists():
-            with old.open("rb") as content:
-                shutil.copyfileobj(content, stream)
-
-
-def _checked(results: Iterator[_Found | Exception]) -> Iterator[_Found]:
-    for result in results:
-        if isinstance(result, ShardError):
-            raise PrepareError(f"{result}\nNothing was written") from result
-        if isinstance(result, Exception):
-            raise result
-        yield result
-
-
-def _nothing(run: _Run, damaged: Sequence[str]) -> str:
+def _nothing(root: Path, media: MediaFilterConfig, damaged: list[str]) -> str:
     if damaged:
-        listed = "\n  ".join(damaged[:20])
-        return f"{run.root}: all of the {len(damaged)} media are damaged:\n  {listed}"
-    if not is_prepared(run.root) and next(run.root.rglob("*.tar"), None) is not None:
-        return (
-            f"{run.root} is a folder of tar shards that are not indexed, and only indexed ones are "
-            f"looked into; do that first, with: energize prepare {run.root}"
-        )
-    patterns = ", ".join(["", *run.media_filter.patterns])
+        return f"{root}: all of the {len(damaged)} media are damaged:{listed(damaged)}"
+    if not is_prepared(root) and next(root.rglob("*.tar"), None) is not None:
+        return f"{root} is a folder of tar shards that are not indexed: energize prepare {root}"
     return (
-        f"{run.root} has no files that are images, videos or sounds by "
-        f"{run.media_filter.strategy}{patterns}; try another of --media-metadata-by-extension, "
-        "-header and -glob"
+        f"{root} has no files that are images, videos or sounds by "
+        f"{', '.join([media.strategy, *media.patterns])}; try another of "
+        "--media-metadata-by-extension, -header and -glob"
     )
-
-
-def _silent(done: int, total: int) -> None:
-    pass

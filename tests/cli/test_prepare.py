@@ -177,7 +177,7 @@ def test_questions_with_wrong_answers_are_asked_again(tmp_path):
         ("no part 'png'", "jpg"),
         ("context (json[question])", "json["),
         ("keys in brackets", "json[qestion]"),
-        ("no key 'qestion'; it has 'question'", "json[question]"),
+        ("an object with the keys 'question'", "json[question]"),
         ("answers (- for none)", ""),
         ("answer_weights (- for none)", "-"),
     ]

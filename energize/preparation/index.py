@@ -1,0 +1,439 @@
+"""Preparing a folder of tar shards: everything that reading it at random needs, written at once."""
+
+from __future__ import annotations
+
+import sqlite3
+import uuid
+import zlib
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, nullcontext, suppress
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from energize.core.columns import Column
+from energize.data.columns import COLUMNS_FOLDER, COLUMNS_NAME, folder_version
+from energize.data.nv_meta import (
+    INFO_NAMES,
+    META_FOLDER,
+    SQLITE_NAME,
+    UUID_NAME,
+    DatasetConfig,
+    Info,
+    Splits,
+    dump_dataset_yaml,
+    dump_info,
+    dump_splits,
+    is_prepared,
+    read_info,
+)
+from energize.data.records import (
+    RECORDS_NAME,
+    ShardRecord,
+    checksums_path,
+    checksums_size,
+    dump_records,
+    read_records,
+)
+from energize.data.sqlite import ReadOnlyDatabase
+from energize.data.tar import END_MARK, index_path
+from energize.data.writing import NewFiles, os_errors_as
+from energize.errors import DatasetError, PrepareError, ShardError
+from energize.preparation.columns import (
+    Columns,
+    How,
+    Value,
+    kept_columns,
+    remove_unused,
+)
+from energize.preparation.discovery import FoundShards, find_shards, listed, named_shards
+from energize.preparation.fields import FirstLook, check_choice, choose_config, field_notes
+from energize.preparation.scan import ScannedShard, Shard, scan_shards
+from energize.preparation.split import split, split_notes
+from energize.preparation.workers import Progress
+from energize.preparation.write import commit, make_unique, shard_folders, staging
+
+_PADDING = 1024 * 1024
+_TABLES = """
+CREATE TABLE samples (
+    tar_file_id INTEGER NOT NULL,
+    sample_key TEXT NOT NULL UNIQUE,
+    sample_index INTEGER NOT NULL,
+    byte_offset INTEGER,
+    byte_size INTEGER
+);
+CREATE TABLE sample_parts (
+    tar_file_id INTEGER,
+    sample_index INTEGER,
+    part_name TEXT,
+    content_byte_offset INTEGER,
+    content_byte_size INTEGER
+);
+"""
+_INDEXES = """
+CREATE INDEX idx_samples_by_tar_and_idx ON samples(tar_file_id, sample_index);
+CREATE INDEX idx_sample_parts_seq
+    ON sample_parts(tar_file_id, sample_index, content_byte_offset);
+CREATE INDEX idx_sample_parts_full
+    ON sample_parts(tar_file_id, sample_index, part_name, content_byte_offset, content_byte_size);
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class PrepareReport:
+    """What was prepared: shards with their sample counts, the splits, and in how many samples each
+    part was found. `config` is what `dataset.yaml` says, None where none was written; `columns` are
+    those that were measured; `notes` are things that may be mistakes.
+    """
+
+    path: Path
+    shard_counts: dict[str, int]
+    parts: dict[str, int]
+    splits: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    config: DatasetConfig | None = None
+    notes: tuple[str, ...] = ()
+    columns: dict[str, Column] = field(default_factory=dict)
+
+    @property
+    def samples(self) -> int:
+        """Samples in all shards."""
+        return sum(self.shard_counts.values())
+
+
+@os_errors_as(PrepareError, what="cannot be used")
+def prepare(
+    path: str | Path,
+    *,
+    shards: Sequence[str] | None = None,
+    split_ratios: Mapping[str, float] | None = None,
+    split_patterns: Mapping[str, Sequence[str]] | None = None,
+    exclude: str | None = None,
+    sample_type: str | None = None,
+    field_map: Mapping[str, str] | None = None,
+    dataset_yaml: str = "dataset.yaml",
+    split_config: str = "split.yaml",
+    shuffle_shards: bool = False,
+    seed: int = 42,
+    workers: int | None = None,
+    sqlite: bool = False,
+    overwrite: bool = False,
+    tar_index_only: bool = False,
+    fix_duplicates: bool = False,
+    columns: Mapping[str, How] | None = None,
+    column_defaults: Mapping[str, Value] | None = None,
+    checksums: bool = False,
+    skip_unreadable: bool = False,
+    on_progress: Progress | None = None,
+) -> PrepareReport:
+    """Index the tar shards below the folder `path`, so that energize and Energon read it.
+
+    Writes a `.tar.idx` beside each shard, and into `.nv-meta` `.info.json`, `split.yaml`,
+    `dataset.yaml` and `shards.json`, by which readers know the shards again; with `sqlite` also
+    `index.sqlite` and `index.uuid`. All files appear together when the last shard has been read; on
+    any error before, none does, and what was there stays. A process killed in between leaves a
+    folder that counts as not prepared.
+
+    `shards` names them (`["parts/{0..9}.tar"]`, relative to `path`); without it all below are taken
+    that the regular expression `exclude` is not found in. What cannot be looked into (a link to a
+    disk that is not mounted, a folder that may not be entered, a shard that may not be read) is an
+    error, or with `skip_unreadable` left out and noted. Splits are whole shards, given by exactly
+    one of `split_ratios` ({"train": 8, "val": 2}; shards in order, or shuffled by `seed` with
+    `shuffle_shards`) and `split_patterns` (regular expressions, {"val": ["val-.*"]}). `sample_type`
+    is the name of a sample type, or "CrudeWebdataset"; without it no `dataset.yaml` is written.
+    Without `field_map` one is proposed by the parts found. `dataset_yaml` and `split_config` are
+    other names for the two files. `tar_index_only` writes the index of a prepared folder again.
+    `fix_duplicates` writes the shards themselves anew when keys of one stand in another too, with
+    the shard's name before those of its members (`parts/0.tar/cat.jpg`). `columns` are measured,
+    and `checksums` written, as by `prepare_columns` and `prepare_checksums`, which add them to a
+    folder that is prepared.
+
+    Raises `PrepareError` naming damaged shards, repeated keys, a split without shards, a field
+    without its part or its key in the JSON there, a folder that is prepared already (unless
+    `overwrite`), a file that cannot be written, and what `prepare_columns` raises; `ConfigError`
+    for wrong parameters; `DatasetNotFoundError`.
+
+    >>> import tempfile
+    >>> from energize import write_shards
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     shards = write_shards([{"__key__": "a", "txt": "hello"}], folder)
+    ...     report = prepare(folder, split_ratios={"train": 1}, sample_type="TextSample")
+    >>> report.samples, report.splits, report.config.field_map
+    (1, {'train': ('shard-000000.tar',)}, {'text': 'txt'})
+    """
+    root, meta = Path(path), Path(path, META_FOLDER)
+    wanted = Columns(columns or {}, column_defaults)
+    known: dict[str, int] = {}
+    splits: dict[str, tuple[str, ...]] = {}
+    config = version = None
+    if tar_index_only:
+        known = read_info(root).shard_counts
+        found = FoundShards(list(known))
+        if not known:
+            raise PrepareError(f"{meta} names no shards; prepare it without --tar-index-only")
+        # A database left as it is would point into shards as they were before.
+        sqlite = sqlite or (meta / SQLITE_NAME).exists()
+        version = folder_version(root)
+    else:
+        check_choice(sample_type, field_map)
+        found = (
+            find_shards(root, exclude, skip_unreadable=skip_unreadable)
+            if shards is None
+            else named_shards(root, shards)
+        )
+        splits = split(found.names, split_ratios, split_patterns, seed if shuffle_shards else None)
+        if is_prepared(root) and not overwrite:
+            raise PrepareError(
+                f"{root} is prepared already; give overwrite=True (--force-overwrite) for it anew"
+            )
+        with suppress(ShardError):  # all damaged shards are told of together
+            for name, source in (field_map or {}).items():
+                FirstLook(root / found.names[0]).check_keys(name, source)
+    names, notes = found.names, found.notes
+    functions: dict[str, Callable[[Shard], Any]] = {
+        "names": _check_members,
+        "columns": wanted.measured,
+        **({"checksums": Shard.checksums} if checksums else {}),
+        **({"rows": _rows} if sqlite else {}),
+    }
+    folders = [meta, *([root / COLUMNS_FOLDER] if columns else []), *shard_folders(root, names)]
+    with staging(root, *folders) as files:
+        if fix_duplicates and (renamed := make_unique(root, names, workers)):
+            notes.append(f"{renamed} shards were written anew, with keys of their own")
+        with _database(files, meta / SQLITE_NAME) if sqlite else nullcontext() as database:
+            stage = _Staged(root, files, known, database)
+            scanned = scan_shards(
+                root, names, stage, functions, workers=workers, on_progress=on_progress
+            )
+        _check_unique(root, scanned)
+        notes += [*_end_notes(scanned), *_lost_media(meta / SQLITE_NAME)]
+        if sqlite:
+            version = str(uuid.uuid4())
+            files.write(meta / UUID_NAME, version.encode())
+        counts = {shard.name: shard.count for shard in scanned}
+        parts = dict(sum((shard.parts for shard in scanned), Counter()).most_common())
+        kept, lost = kept_columns(root, wanted.how, same=stage.same)
+        made, told = wanted.stage(
+            files, root, [shard.found["columns"] for shard in scanned], counts, version, kept
+        )
+        notes += [*told, *lost, *_stage_records(root, files, scanned)]
+        if not known:
+            config = choose_config(sample_type, field_map, FirstLook(root / names[0]), parts)
+            notes += [
+                *split_notes(names, splits),
+                *field_notes(config, parts, sum(counts.values())),
+            ]
+            texts = {split_config: dump_splits(Splits(splits), split_config)}
+            texts |= {dataset_yaml: dump_dataset_yaml(config)} if config is not None else {}
+            # Last, because this is the file that makes the folder a prepared one.
+            for name, text in (texts | {INFO_NAMES[0]: dump_info(Info(counts))}).items():
+                files.write(meta / name, text.encode())
+        replaced = [] if known else [meta / name for name in (*INFO_NAMES, SQLITE_NAME, UUID_NAME)]
+        replaced += [] if stage.same else [root / COLUMNS_FOLDER / COLUMNS_NAME]
+        commit(files, root / names[0], replaced)
+    remove_unused(root)
+    return PrepareReport(root, counts, parts, splits, config, tuple(notes), made)
+
+
+class _Staged:
+    """Writes the index of each shard as it comes, its checksums and its rows of the database.
+
+    `same` says whether the indices are those that were there, of the shards that are `known`.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        files: NewFiles,
+        known: Mapping[str, int],
+        database: sqlite3.Connection | None,
+    ) -> None:
+        self._root, self._files, self._known, self._database = root, files, known, database
+        self._numbers = count()
+        self.same = bool(known)
+
+    def __call__(self, shard: ScannedShard) -> ScannedShard:
+        tar = str(self._root / shard.name)
+        index = Path(index_path(tar))
+        if shard.count != self._known.get(shard.name, shard.count):
+            raise ShardError(
+                f"{tar} has {shard.count} samples, and .info.json says {self._known[shard.name]}"
+            )
+        self.same = self.same and index.is_file() and index.read_bytes() == shard.index
+        self._files.write(index, shard.index)
+        if "checksums" in shard.found:
+            data = shard.found.pop("checksums")
+            self._files.write(Path(checksums_path(tar)), data)
+            shard.record = shard.record._replace(checksums_crc=zlib.crc32(data))
+        if self._database is not None:
+            number = next(self._numbers)
+            for table, rows in shard.found.pop("rows").items():
+                # Keys that occur twice are reported, all of them, when all have been seen.
+                add = f"INSERT OR IGNORE INTO {table} VALUES ({number},?,?,?,?)"  # noqa: S608
+                self._database.executemany(add, rows)
+        shard.index = b""
+        return shard
+
+
+def _stage_records(root: Path, files: NewFiles, shards: Sequence[ScannedShard]) -> Iterator[str]:
+    """Write what readers know the shards by; yield a note where checksums are gone by it.
+
+    Checksums that lie beside a shard stay its own, unless it was prepared before and was another
+    one, or had none, then. That they fit is seen when they are verified.
+    """
+    before: dict[str, ShardRecord] | None = {}
+    with suppress(DatasetError):  # of a damaged file nothing is known, and it is written anew
+        before = read_records(root)
+    gone = []
+    for shard in shards:
+        earlier = (before or {}).get(shard.name)
+        had = earlier is not None and earlier.checksums_crc is not None
+        if shard.record.checksums_crc is None and (had or before is None):
+            same = earlier is None or earlier.of_shard == shard.record.of_shard
+            crc = _stored_checksums(root / shard.name, shard.count) if same else None
+            shard.record = shard.record._replace(checksums_crc=crc)
+            gone += [shard.name] if had and crc is None else []
+    records = dump_records({shard.name: shard.record for shard in shards})
+    files.write(root / META_FOLDER / RECORDS_NAME, records.encode())
+    if gone:
+        yield (
+            f"the checksums of {len(gone)} of {len(shards)} shards are gone, of {gone[0]} for "
+            "example, which is another shard now or has lost them; write them again with: energize "
+            f"prepare --checksums {root}"
+        )
+
+
+@contextmanager
+def _database(files: NewFiles, final: Path) -> Iterator[sqlite3.Connection]:
+    files.write(final, b"")
+    with new_database(files.place(final), final, _TABLES) as database:
+        yield database
+        database.executescript(_INDEXES)
+
+
+@contextmanager
+def new_database(place: Path, final: Path, tables: str) -> Iterator[sqlite3.Connection]:
+    """Open the database at `place`, an empty file or a database, which will be `final`.
+
+    It is written when the block ends without an error. Raises `PrepareError` for all that SQLite
+    raises in the block.
+    """
+    try:
+        with closing(sqlite3.connect(place)) as database:
+            # A file that gets its name when it is complete needs no protection before.
+            database.execute("PRAGMA journal_mode = OFF")
+            database.execute("PRAGMA synchronous = OFF")
+            database.executescript(tables)
+            yield database
+            database.commit()
+    except sqlite3.Error as reason:
+        raise PrepareError(
+            f"{final} cannot be written: {reason}. Make room; if it is damaged, write it again "
+            "with `energize prepare --tar-index-only --sqlite`"
+        ) from reason
+
+
+def _rows(shard: Shard) -> dict[str, list[tuple[Any, ...]]]:
+    """Return what the tables of the database have of a shard, but for its number."""
+    samples = shard.content.samples
+    ends = [*(sample.offset for sample in samples[1:]), shard.content.end]
+    return {
+        "samples": [
+            (sample.key, row, sample.offset, end - sample.offset)
+            for row, (sample, end) in enumerate(zip(samples, ends, strict=True))
+        ],
+        "sample_parts": [
+            (row, part.name, part.offset, part.size)
+            for row, sample in enumerate(samples)
+            for part in sample.parts
+        ],
+    }
+
+
+def _check_members(shard: Shard) -> None:
+    """Raise `ShardError` for a shard without samples, and for members that would be unpacked
+    outside of any folder, or whose names no file of text could hold.
+    """
+    if not shard.content.samples:
+        raise ShardError(f"{shard.path} holds no samples: no member is named KEY.PART, like 01.jpg")
+    for key, _, parts in shard.content.samples:
+        if key.startswith("/") or ".." in key.split("/"):
+            told = f"{shard.path}: the member {f'{key}.{parts[0].name}'!r} has a name that is"
+            raise ShardError(f"{told} absolute or has '..' in it; pack the shard again")
+        if not is_utf8(key) or not all(is_utf8(part.name) for part in parts):
+            told = f"{shard.path}: sample {key!r} has a name that is no UTF-8"
+            raise ShardError(f"{told}; rename its files and pack the shard again")
+
+
+def is_utf8(name: str) -> bool:
+    """Return whether the bytes of a name are text; those that are not are surrogates in it."""
+    return name.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in name)
+
+
+def _check_unique(root: Path, shards: Sequence[ScannedShard]) -> None:
+    """Raise `PrepareError` naming keys that occur more than once, and in which shards.
+
+    Hashes are compared first, eight bytes for each sample; only shards with equal ones are read
+    again for the keys themselves.
+    """
+    hashes = np.sort(np.concatenate([shard.hashes for shard in shards]))
+    repeated = np.unique(hashes[1:][hashes[1:] == hashes[:-1]])
+    where: defaultdict[str, list[str]] = defaultdict(list)
+    for shard in shards if len(repeated) else ():
+        rows = np.flatnonzero(np.isin(shard.hashes, repeated))
+        keys = [each.key for each in Shard(root, shard.name).content.samples] if len(rows) else []
+        for row in rows:
+            where[keys[row]].append(shard.name)
+    told = [
+        f"{key}: in {', '.join(dict.fromkeys(names))}"
+        + (f", {len(names)} times, not one after the other" if len(set(names)) == 1 else "")
+        for key, names in where.items()
+        if len(names) > 1
+    ]
+    if told:
+        raise PrepareError(
+            f"{root}: {len(told)} sample keys occur more than once:{listed(told)}\nThe members of "
+            "a sample must follow each other, and keys must be unique over all shards. "
+            "fix_duplicates=True (--fix-duplicates) writes the shards anew, with the members of "
+            "each in a folder of its own; or leave shards out with --exclude"
+        )
+
+
+def _stored_checksums(shard: Path, count: int) -> int | None:
+    """Return the CRC-32 of the checksums of a shard; None where there are none of so many."""
+    with suppress(OSError):
+        data = Path(checksums_path(str(shard))).read_bytes()
+        if len(data) == checksums_size(count):
+            return zlib.crc32(data)
+    return None
+
+
+def _end_notes(shards: Sequence[ScannedShard]) -> Iterator[str]:
+    """Yield what is odd about the ends of shards: they may be parts of others."""
+    cut = [each for each in shards if each.trailing < END_MARK]
+    padded = [each for each in shards if each.trailing > _PADDING]
+    if cut:
+        yield (
+            f"{len(cut)} of {len(shards)} shards end without an end mark, {cut[0].name} for "
+            f"example after {cut[0].record.size:,} bytes: if copying or writing them was cut off, "
+            "samples are missing"
+        )
+    if padded:
+        yield (
+            f"{len(padded)} of {len(shards)} shards have nothing but zeros after their end mark, "
+            f"{padded[0].name} for example {padded[0].trailing:,} bytes: if these were to be "
+            "overwritten by samples, they are missing"
+        )
+
+
+def _lost_media(database: Path) -> Iterator[str]:
+    """Yield a note when the index that is written anew has media metadata."""
+    with suppress(DatasetError):  # a damaged one is written anew for just that
+        if database.is_file() and ReadOnlyDatabase(database).has_table("media_metadata"):
+            yield (
+                "the media metadata are gone with the index they were in; collect them again with: "
+                f"energize prepare-media {database.parent.parent}"
+            )

@@ -1,0 +1,254 @@
+"""Whether shards are those that were prepared: checksums of samples, and what `lint` compares."""
+
+from __future__ import annotations
+
+import os
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from energize.core.columns import Column
+from energize.data.columns import StoredColumn, column_command, read_values
+from energize.data.files import LocalFile
+from energize.data.jsonl import jsonl_checksums_path, jsonl_index_path
+from energize.data.nv_meta import META_FOLDER, read_info
+from energize.data.records import (
+    RECORDS_NAME,
+    ShardRecord,
+    checksums_path,
+    dump_records,
+    read_records,
+)
+from energize.data.tar import BLOCK, index_path
+from energize.data.writing import exists, os_errors_as
+from energize.errors import ConfigError, DatasetError, PrepareError, ShardError
+from energize.preparation.columns import Columns, Piece, is_written, stored_columns
+from energize.preparation.scan import (
+    ScannedShard,
+    Shard,
+    checksums_of,
+    scan_prepared,
+    scan_shards,
+)
+from energize.preparation.workers import Progress
+from energize.preparation.write import commit, shard_folders, staging
+
+_ENTRY = 8
+"""Bytes that an index has of a sample."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChecksumsReport:
+    """Of how many samples and bytes of shards checksums were written."""
+
+    path: Path
+    samples: int
+    bytes: int
+
+
+@os_errors_as(PrepareError, what="cannot be used")
+def prepare_checksums(
+    path: str | os.PathLike[str],
+    *,
+    workers: int | None = None,
+    on_progress: Progress | None = None,
+) -> ChecksumsReport:
+    """Write a checksum of each sample of a prepared folder, one that Energon prepared too.
+
+    They are read with `WebdatasetSource(checksums=True)`, `get_train_dataset(checksums=True)` and
+    by `energize lint`. Beside the index of each shard stands `SHARD.tar.crc`: of each sample the
+    CRC-32 of its bytes in the shard, headers included, as unsigned 32-bit little-endian number. All
+    shards are read as a whole, in `workers` processes. `.nv-meta/shards.json` is written too where
+    it was missing. Files appear together when the last shard has been read; on any error none does.
+
+    Raises `PrepareError` for shards that are damaged, or not those that were prepared, and for
+    files that cannot be written; `NotPreparedError` and `DatasetNotFoundError`.
+
+    >>> import tempfile
+    >>> from energize import WebdatasetSource, prepare, write_shards
+    >>> folder = tempfile.mkdtemp()
+    >>> _ = write_shards([{"__key__": "a", "txt": "one"}, {"__key__": "b", "txt": "two"}], folder)
+    >>> _ = prepare(folder, split_ratios={"train": 1}, sample_type="TextSample")
+    >>> prepare_checksums(folder).samples
+    2
+    >>> WebdatasetSource(folder, checksums=True)[1]["txt"]
+    b'two'
+    """
+    root = Path(path)
+    counts = read_info(root).shard_counts
+    if not counts:
+        raise PrepareError(f"{root / META_FOLDER} names no shards; prepare the folder again")
+    with staging(root, root / META_FOLDER, *shard_folders(root, counts)) as files:
+
+        def keep(shard: ScannedShard) -> ShardRecord:
+            data = shard.found["checksums"]
+            files.write(Path(checksums_path(str(root / shard.name))), data)
+            return shard.record._replace(checksums_crc=zlib.crc32(data))
+
+        functions = {"checksums": Shard.checksums}
+        records = scan_prepared(root, keep, functions, workers=workers, on_progress=on_progress)
+        text = dump_records(dict(zip(counts, records, strict=True)))
+        files.write(root / META_FOLDER / RECORDS_NAME, text.encode())
+        commit(files, root / next(iter(counts)))
+    return ChecksumsReport(root, sum(counts.values()), sum(record.size for record in records))
+
+
+# What `energize lint` compares.
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedFolder:
+    """What is wrong with a folder; columns that were not measured again, as functions had measured
+    them; of how many shards there is no record, and no checksums.
+    """
+
+    faults: tuple[str, ...]
+    unchecked: tuple[str, ...]
+    shards: int
+    unrecorded: int
+    without_checksums: int
+
+
+def check_folder(
+    path: Path, workers: int | None = None, on_progress: Progress | None = None
+) -> CheckedFolder:
+    """Read every header of a prepared folder and compare with indices and records; every sample
+    that has a checksum; and columns, which are measured again.
+
+    Raises what reading `.info.json` raises, and `PrepareError` when a process is killed.
+    """
+    counts = read_info(path).shard_counts
+    faults: list[str] = []
+    records: dict[str, ShardRecord] = {}
+    columns: dict[str, StoredColumn] = {}
+    measures = Columns({})
+    with _told(faults):
+        records = read_records(path, counts) or {}
+    with _told(faults):
+        columns = stored_columns(path)
+        measures = Columns({k: v.measured for k, v in columns.items() if is_written(v.measured)})
+
+    def compare(shard: ScannedShard) -> tuple[str, dict[str, Piece]]:
+        tar, record = str(path / shard.name), records.get(shard.name)
+        faults.extend(shard.differences(path, counts[shard.name], record))
+        crc = None if record is None else record.checksums_crc
+        if crc is not None:
+            found = shard.found["checksums"]
+            faults.extend(_checksum_faults(tar, checksums_path(tar), found, crc))
+        return shard.name, shard.found["columns"]
+
+    with_checksums = {name for name, each in records.items() if each.checksums_crc is not None}
+    found = scan_shards(
+        path,
+        list(counts),
+        compare,
+        {"checksums": partial(_checksums_if, with_checksums), "columns": measures.measured},
+        workers=workers,
+        on_progress=on_progress,
+        faults=faults,
+    )
+    for name, column in columns.items():
+        with _told(faults):
+            stored = read_values(path, name, column, sum(counts.values()))
+            pieces = {shard: measured[name] for shard, measured in found if name in measured}
+            faults += _column_faults(path, name, column.measured, stored, pieces)
+    return CheckedFolder(
+        tuple(faults),
+        tuple(name for name in columns if name not in measures.how),
+        len(counts),
+        len(counts) - len(records),
+        len(counts) - len(with_checksums),
+    )
+
+
+def check_counts(path: Path) -> None:
+    """Raise `ShardError` for a shard of a prepared folder that cannot have as many samples as the
+    folder says: reading each of them, to say that it is not there, might never end.
+    """
+    for shard, count in read_info(path).shard_counts.items():
+        tar = path / shard
+        files = (_ENTRY, Path(index_path(str(tar)))), (BLOCK, tar)
+        room = [file.stat().st_size // least for least, file in files if exists(file)]
+        if count > max(room, default=0):
+            raise ShardError(
+                f"{tar}: .info.json counts {count} samples, and neither the shard nor its index "
+                "has room for so many; copy the folder again, or prepare it again"
+            )
+
+
+def check_lines(path: Path) -> tuple[str, ...]:
+    """Return what is wrong with the checksums of a file of JSON lines, if it has any."""
+    stored, faults = jsonl_checksums_path(str(path)), list[str]()
+    if os.path.exists(stored):
+        with _told(faults), os_errors_as(ShardError):
+            index = LocalFile(jsonl_index_path(str(path)))
+            stops = np.frombuffer(index.read(8, index.size // 8 * 8 - 8), "<u8").tolist()
+            found = checksums_of(LocalFile(str(path)), stops)
+            faults += _checksum_faults(str(path), stored, found)
+    return tuple(faults)
+
+
+def _checksums_if(names: set[str], shard: Shard) -> bytes:
+    return shard.checksums() if shard.name in names else b""
+
+
+@contextmanager
+def _told(faults: list[str]) -> Iterator[None]:
+    """A block in which what is wrong with a folder is added to faults."""
+    try:
+        yield
+    except (ConfigError, DatasetError) as reason:
+        faults.append(str(reason))
+
+
+def _checksum_faults(
+    path: str, file: str, found: bytes, expected: int | None = None
+) -> Iterator[str]:
+    with os_errors_as(ShardError):
+        stored = LocalFile(file)
+        data = stored.read(0, stored.size)
+    if expected not in (None, zlib.crc32(data)):
+        yield f"{file} is not what was written: its CRC-32 is another one"
+        return
+    if len(data) != len(found):
+        yield f"{path} has {len(found) // 4} samples, and {file} checksums of {len(data) // 4}"
+        return
+    now, then = np.frombuffer(found, "<u4"), np.frombuffer(data, "<u4")
+    wrong = np.flatnonzero(now != then).tolist()
+    if wrong:
+        yield (
+            f"{path}: the checksums of {len(wrong)} of {len(now)} samples are others: that of "
+            f"sample {wrong[0]} is {now[wrong[0]]:08x}, and was {then[wrong[0]]:08x}"
+        )
+
+
+def _column_faults(
+    path: Path, name: str, measured: str, stored: Column, pieces: dict[str, Piece]
+) -> Iterator[str]:
+    was: npt.NDArray[Any] = stored.values
+    if stored.categories is not None:
+        was = np.array([*stored.categories, ""], dtype=object)[was]
+    start, wrong, first = 0, 0, ""
+    for shard, count in read_info(path).shard_counts.items():
+        start += count
+        if shard not in pieces or len(pieces[shard].values) != count:
+            continue  # which has been told
+        now, then = pieces[shard].values, was[start - count : start]
+        # Samples without a value have a default, or none.
+        rows = np.flatnonzero((now != then) & ~pieces[shard].absent).tolist()
+        wrong += len(rows)
+        if rows and not first:
+            first = f"{path / shard}, sample {rows[0]}: {then[rows[0]]}, and now {now[rows[0]]}"
+    if wrong:
+        yield (
+            f"{path}: the column {name!r} says something else of {wrong} of {start} samples than "
+            f"they do, the first of them {first}; measure it again with: "
+            f"{column_command(path, {name: measured})}"
+        )

@@ -1,0 +1,130 @@
+"""A function applied to many names in processes, with results in the order of the names.
+
+Each worker has a pipe of its own, which `concurrent.futures` lacks: there a worker that is killed
+while it sends leaves the others waiting for ever, nobody knows which name it had, and the workers
+of a killed process stay and hold the lock of the folder.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import multiprocessing
+import os
+import resource
+import signal
+from collections.abc import Callable, Generator, Sequence
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from multiprocessing.context import ForkProcess
+from typing import TypeVar
+
+from energize.core.checks import checked_whole
+from energize.data.writing import not_stopped_halfway, of_machine
+from energize.errors import PrepareError
+
+_MOST_WORKERS = 16
+_FILES_EACH = 8
+_PARENT_DEATH_SIGNAL = 1
+_PATIENCE_SECONDS = 10.0
+"""A process that waits for a disk that does not answer ends when it does."""
+
+N = TypeVar("N")
+R = TypeVar("R")
+Progress = Callable[[int, int], None]
+"""Called with how many are done, and how many there are."""
+
+
+def default_workers(workers: int | None = None) -> int:
+    """Return the number of workers asked for; by default of the cores that this process may use, at
+    most 16, and fewer where it may not open files for so many.
+    """
+    if workers is not None:
+        return checked_whole(workers, "workers", 1)
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    allowed = max(1, files // _FILES_EACH) if files > 0 else _MOST_WORKERS
+    return min(_MOST_WORKERS, allowed, len(os.sched_getaffinity(0)))
+
+
+def map_in_order(
+    function: Callable[[N], R], names: Sequence[N], workers: int
+) -> Generator[R | Exception, None, None]:
+    """Yield `function(name)` for each name, or the exception that it raised, in their order.
+
+    Worker w of W takes the names w, w + W, ...; none runs further ahead than its pipe holds, so
+    memory is bounded. With one worker everything happens in this process. Workers end when the
+    generator is closed, and by themselves when this process dies.
+
+    Raises `PrepareError` when a worker cannot be started, or is killed: it names what that read.
+    """
+    workers = min(workers, len(names))
+    if workers <= 1:
+        yield from (_attempted(function, name) for name in names)
+        return
+    # Forked: functions need not be picklable, scripts need no `if __name__ == "__main__"`, and
+    # torch is not imported again by every worker.
+    context = multiprocessing.get_context("fork")
+    processes: list[ForkProcess] = []
+    receivers: list[Connection[None, R | Exception]] = []
+    try:
+        for w in range(workers):
+            receiver, sender = context.Pipe(duplex=False)
+            receivers.append(receiver)
+            arguments = (os.getpid(), function, names[w::workers], sender, receivers)
+            process = context.Process(target=_work, args=arguments, daemon=True)
+            with not_stopped_halfway():
+                process.start()
+                processes.append(process)
+            # Only the worker holds this end now: when it dies, reading ends instead of waiting.
+            sender.close()
+        for i in range(len(names)):
+            yield receivers[i % workers].recv()
+    except (EOFError, OSError) as reason:  # which may come while a result is sent
+        if len(processes) < workers:
+            what = f"process {len(processes) + 1} of {workers} cannot be started: {reason}"
+        else:
+            what = f"the process that was reading {names[i]} was killed, for want of memory perhaps"
+        raise PrepareError(
+            f"{what}. Use fewer processes (--num-workers), or see `ulimit -n` and `ulimit -u`"
+        ) from reason
+    finally:
+        for process in processes:
+            process.kill()  # which ends one that is stopped, too
+        for process in processes:
+            process.join(_PATIENCE_SECONDS)
+        for receiver in receivers:
+            receiver.close()
+
+
+def _work(
+    parent: int,
+    function: Callable[[N], R],
+    names: Sequence[N],
+    sender: Connection[R | Exception, None],
+    inherited: Sequence[Connection[None, R | Exception]],
+) -> None:
+    with suppress(OSError, AttributeError):  # there is no such call: it ends when it next sends
+        ctypes.CDLL(None).prctl(_PARENT_DEATH_SIGNAL, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+    # The parent alone decides what an interrupt of the user means.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    for receiver in inherited:
+        receiver.close()
+    with suppress(BrokenPipeError):
+        for name in names:
+            sender.send(_attempted(function, name))
+
+
+def _attempted(function: Callable[[N], R], name: N) -> R | Exception:
+    try:
+        return function(name)
+    except Exception as reason:
+        cause = reason if isinstance(reason, OSError) else reason.__cause__
+        if isinstance(cause, OSError) and of_machine(cause):
+            # The disk or the system failed, whatever who read the file made of it.
+            return PrepareError(
+                f"{cause.filename or name} cannot be read: {cause.strerror}. Nothing is wrong with "
+                "it: use fewer processes (--num-workers), see `ulimit -n` and the log of the system"
+            )
+        return reason

@@ -1,0 +1,285 @@
+"""Writing tar shards: new ones from samples, and those whose keys others have, anew.
+
+`staging` is how all that preparing writes gets its names: together, or not at all.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import stat
+import tarfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from energize.core.checks import checked_whole
+from energize.core.lazy import webdataset
+from energize.data.records import checksums_path
+from energize.data.tar import index_path
+from energize.data.writing import NewFiles, remove_left, taken_back_when_stopped, writing
+from energize.errors import ConfigError, PrepareError, some
+from energize.preparation.scan import Shard, scan_shards
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold a folder or file for this process; raise `PrepareError` where another one holds it."""
+    with writing(path, PrepareError):
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        with suppress(OSError):  # a file system without locks
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as reason:
+                raise PrepareError(
+                    f"{path} is being prepared by another process; wait until it is done"
+                ) from reason
+        yield
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def staging(root: Path, *folders: Path) -> Iterator[NewFiles]:
+    """Yield new files for `folders` below `root`, which one process at a time may write to.
+
+    Missing folders are made, and removed again when nothing was committed to them. What is not
+    committed goes, also when the process is asked to end; what a killed process left goes first.
+    """
+    with ExitStack() as ends:
+        ends.enter_context(taken_back_when_stopped())
+        missing = {folder for folder in (root, *folders) if not folder.exists()}
+        with writing(root, PrepareError):
+            root.mkdir(parents=True, exist_ok=True)
+        ends.enter_context(locked(root))
+        for folder in (root, *folders):
+            if folder in missing:
+                ends.callback(_remove_empty, folder)
+            with writing(folder, PrepareError):
+                folder.mkdir(exist_ok=True)
+                if folder in missing and folder != root:
+                    folder.chmod(stat.S_IMODE(root.stat().st_mode) | 0o700)
+        for folder in folders:
+            remove_left(folder)
+        yield ends.enter_context(NewFiles(PrepareError))
+
+
+def shard_folders(root: Path, names: Iterable[str]) -> list[Path]:
+    """Return the folders in which shards lie."""
+    return list(dict.fromkeys((root / name).parent for name in names))
+
+
+def commit(files: NewFiles, like: Path, remove: Sequence[Path] = ()) -> None:
+    """Give staged files their names; who may read the file `like` may read them too.
+
+    The files `remove` go first: without the one that makes a folder a prepared one nobody reads a
+    mixture of old and new files, whenever the process may die.
+    """
+    before = [path.exists() for path in remove]
+    try:
+        files.commit(stat.S_IMODE(like.stat().st_mode) & 0o666 | 0o600, remove)
+    except PrepareError as reason:
+        if before == [path.exists() for path in remove]:
+            raise
+        raise PrepareError(
+            f"{reason}. The folder is not prepared now; prepare it again"
+        ) from reason
+
+
+def _remove_empty(folder: Path) -> None:
+    with suppress(OSError):
+        folder.rmdir()
+
+
+def write_shards(
+    samples: Iterable[Mapping[str, Any]],
+    folder: str | Path,
+    *,
+    samples_per_shard: int = 1000,
+    pattern: str = "shard-%06d.tar",
+    checksums: bool = False,
+) -> list[Path]:
+    """Write samples into tar shards of a new folder, ready for `prepare`; return their paths.
+
+    A sample is a dict of its unique `__key__` and its parts by name. Parts are bytes, taken as they
+    are, text, or what webdataset encodes by the name of the part: a PIL image or an array as `jpg`
+    or `png`, anything of dicts and lists as `json`, a number as `cls`. Names that begin with `_`
+    are left out. The same samples give the same bytes. With `checksums` those of each sample are
+    written beside the shards, as `prepare_checksums` does later; `prepare` takes them over.
+
+    Shards get their names together, after the last sample. On any error, one that `samples` raises
+    too, and when the process is asked to end, all that was written is removed; what a process left
+    that was killed, the next that writes to the folder removes.
+
+    Raises `PrepareError` naming a sample without a key or parts, a key that occurs twice or holds a
+    dot or a slash, a part that cannot be encoded, a folder that is not empty, a file that cannot be
+    written; `ConfigError` for wrong parameters.
+
+    >>> import tempfile
+    >>> from energize import WebdatasetSource
+    >>> from energize.preparation import prepare
+    >>> samples = [{"__key__": f"{i:03d}", "txt": "hello", "json": {"i": i}} for i in range(5)]
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     shards = write_shards(samples, folder, samples_per_shard=2)
+    ...     report = prepare(folder, split_ratios={"train": 1}, sample_type="CrudeWebdataset")
+    ...     source = WebdatasetSource(folder)
+    ...     len(shards), report.samples, source[4]["__key__"], source[4]["json"]
+    (3, 5, '004', b'{"i": 4}')
+    """
+    per_shard = checked_whole(samples_per_shard, "write_shards: samples_per_shard", 1)
+    if not isinstance(folder, str | os.PathLike):
+        got = type(folder).__name__
+        raise ConfigError(
+            f"write_shards: the folder is a path, and comes after the samples; got a {got}"
+        )
+    try:
+        names = [pattern % number for number in (0, 1)]
+    except (TypeError, ValueError):
+        names = [""]
+    if len(set(names)) < 2 or "/" in names[0] or not names[0].endswith(".tar"):
+        raise ConfigError(
+            f"write_shards: pattern names a shard by its number, 'shard-%06d.tar'; got {pattern!r}"
+        )
+    root = Path(folder).absolute()
+    with staging(root, root) as files:
+        found = next(root.iterdir(), None)
+        if found is not None:
+            raise PrepareError(f"{root} is not empty: there is {found.name}; give a new folder")
+        shards = list(_written(enumerate(samples), root, pattern, per_shard, files))
+        if not shards:
+            raise PrepareError(f"there are no samples to write to {root}")
+        for shard in shards if checksums else ():
+            made = Shard(root, files.place(shard).name)
+            files.write(Path(checksums_path(str(shard))), made.checksums())
+        files.commit()
+    return shards
+
+
+def _written(
+    samples: Iterable[tuple[int, Mapping[str, Any]]],
+    root: Path,
+    pattern: str,
+    per_shard: int,
+    files: NewFiles,
+) -> Iterator[Path]:
+    """Write numbered samples to shards under temporary names; yield what these will be."""
+    encode = webdataset.writer.make_encoder(True)
+    keys: set[str] = set()
+    for number_of_shard, group in groupby(samples, lambda sample: sample[0] // per_shard):
+        shard = root / (pattern % number_of_shard)
+        with _tar(files, shard) as tar:
+            for number, sample in group:
+                key = _checked_key(sample, number)
+                if key in keys:
+                    raise PrepareError(f"sample {number}: its key {key!r} occurs twice")
+                keys.add(key)
+                encoded = _encoded(sample, encode, f"sample {number}, {key!r}")
+                with writing(shard, PrepareError):
+                    tar.write({"__key__": key} | encoded)
+        yield shard
+
+
+@contextmanager
+def _tar(files: NewFiles, shard: Path) -> Iterator[Any]:
+    with writing(shard, PrepareError):
+        stream = files.create(shard)
+    # Names and numbers of any length are what this form of tar has room for.
+    tar = webdataset.TarWriter(stream, mtime=0, format="GNU_FORMAT", encoder=False)
+    try:
+        yield tar
+        with writing(shard, PrepareError):
+            tar.close()
+            stream.close()
+    finally:  # what could not be written has been told of
+        for each in (tar, stream):
+            with suppress(OSError):
+                each.close()
+
+
+def _checked_key(sample: object, number: int) -> str:
+    if not isinstance(sample, Mapping):
+        raise PrepareError(
+            f"sample {number} is a {type(sample).__name__}, and no dict of its parts"
+        )
+    key = sample.get("__key__")
+    if not isinstance(key, str) or not key:
+        told = f"sample {number}: '__key__' is a text; got {key!r}, beside"
+        raise PrepareError(f"{told} {some(sample) or 'no parts'}")
+    if any(each in "./" or not each.isprintable() for each in key):
+        raise PrepareError(
+            f"sample {number}: the key {key!r} holds a dot, a slash, or what cannot be printed; "
+            "write '_' or '-' instead"
+        )
+    return key
+
+
+def _encoded(
+    sample: Mapping[str, Any], encode: Callable[[Any], Any], where: str
+) -> dict[str, bytes]:
+    """Return the parts of a sample as bytes."""
+    images = Image.registered_extensions()
+    parts: dict[str, bytes] = {}
+    for name, value in sample.items():
+        if not isinstance(name, str) or not name or "/" in name or not name.isprintable():
+            raise PrepareError(f"{where}: a part has a name like 'jpg' or 'seg.png'; got {name!r}")
+        if name.startswith("_"):
+            continue
+        if isinstance(value, str) and f".{name.split('.')[-1].lower()}" in images:
+            told = f"{where}: part {name!r} is the text {value[:80]!r}"
+            raise PrepareError(f"{told}; give the bytes of the file, or a PIL image")
+        whole = bytes(value) if isinstance(value, bytearray | memoryview) else value
+        try:
+            parts[name] = encode({name: whole})[name]
+        except Exception as reason:
+            told = f"{where}: part {name!r}, {type(value).__name__}, cannot be encoded by that name"
+            raise PrepareError(f"{told}: {reason}. Give bytes") from reason
+    if not parts:
+        raise PrepareError(f"{where} has no parts beside its key")
+    return parts
+
+
+def make_unique(root: Path, names: Sequence[str], workers: int | None) -> int:
+    """Put the members of each shard in a folder of its own, `SHARD/000.jpg`, when shards share
+    keys; return how many were written anew.
+
+    Every shard is replaced when its copy is complete; one that was done already stays. Its index
+    goes, for it says where samples were.
+
+    Raises `PrepareError` for damaged shards, and for one that cannot be written.
+    """
+    found = scan_shards(root, names, lambda shard: np.unique(shard.hashes), workers=workers)
+    together = np.concatenate(found)
+    shared = len(np.unique(together)) < len(together)
+    return sum(_moved(root / name, f"{name}/") for name in names) if shared else 0
+
+
+def _moved(shard: Path, folder: str) -> bool:
+    """Write a shard with a folder before the names of its members; return whether it had to be."""
+    try:
+        with (
+            NewFiles(PrepareError) as files,
+            writing(shard, PrepareError),
+            tarfile.open(shard, "r:") as tar,
+        ):
+            members = tar.getmembers()
+            if all(member.name.startswith(folder) for member in members if member.isreg()):
+                return False
+            with files.create(shard) as copy, tarfile.open(fileobj=copy, mode="w:") as renamed:
+                for member in members:
+                    moved = member.replace(name=folder + member.name, deep=True)
+                    # In extended headers its old name would win.
+                    extended = member.pax_headers.items()
+                    moved.pax_headers = {k: v for k, v in extended if "path" not in k}
+                    if moved.islnk():
+                        moved.linkname = folder + moved.linkname
+                    renamed.addfile(moved, tar.extractfile(member) if member.isreg() else None)
+            files.commit(shard.stat().st_mode & 0o777, [Path(index_path(str(shard)))])
+    except tarfile.TarError as reason:
+        raise PrepareError(f"{shard} cannot be read as a tar: {reason}") from reason
+    return True

@@ -1,0 +1,328 @@
+"""Measuring columns: right values on any number of processes, all of them or none."""
+
+import io
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from energize import WebdatasetSource, prepare, prepare_columns, write_shards
+from energize.data.columns import COLUMNS_FOLDER, read_columns
+from energize.errors import ColumnError, ConfigError, DatasetError, NotPreparedError, PrepareError
+from energize.preparation.verify import check_folder
+from tests.support.columns import revalued
+from tests.support.energon import run_energon
+from tests.support.shards import packed
+
+ALL = {"train": 1}
+
+
+def png(width, height):
+    buffer = io.BytesIO()
+    Image.new("RGB", (width, height)).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def sample(i):
+    return {
+        "__key__": f"{i:03d}",
+        "png": png(8 + i, 4),
+        "seg.png": png(5, 20),
+        "txt": "ä" * (i % 5 + 1),
+        "json": {"meta": {"quality": ["high", "low"][i % 3 == 0]}, "score": i / 4, "caption": "ab"},
+        "cls": i,
+    }
+
+
+def prepared(folder, samples, per_shard=7):
+    write_shards(samples, folder, samples_per_shard=per_shard)
+    prepare(folder, split_ratios=ALL, workers=1)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    return prepared(tmp_path_factory.mktemp("measured") / "f", [sample(i) for i in range(20)])
+
+
+@pytest.fixture
+def small(tmp_path):
+    return prepared(tmp_path / "f", [sample(i) for i in range(9)])
+
+
+def words(column):
+    return [column.categories[v] if v >= 0 else None for v in column.values]
+
+
+def test_measures(made):
+    rows = [sample(i) for i in range(20)]
+    columns = {
+        "bytes": ("size:txt", [2 * (i % 5 + 1) for i in range(20)]),
+        "first": ("size:nothing,txt", [2 * (i % 5 + 1) for i in range(20)]),
+        "several": ("size:*png", [len(r["png"]) + len(r["seg.png"]) for r in rows]),
+        "letters": ("len:txt", [i % 5 + 1 for i in range(20)]),
+        "in_json": ("len:json[caption]", [2] * 20),
+        "number": ("number:cls", list(range(20))),
+        "score": ("json[score]", [i / 4 for i in range(20)]),
+        "width": ("image:width", [8 + i for i in range(20)]),
+        "height": ("image:height", [20] * 20),
+        "pixels": ("image:pixels", [4 * (8 + i) + 100 for i in range(20)]),
+        "called": (lambda raw: len(raw) + raw["__index__"], [9 + i % 7 for i in range(20)]),
+        "floats": (lambda raw: np.float32(0.5), [0.5] * 20),
+        "flags": (lambda raw: True, [1] * 20),
+        "quality": ("json[meta][quality]", [["high", "low"][i % 3 == 0] for i in range(20)]),
+        "word": ("text:cls", [str(i) for i in range(20)]),
+    }
+    given = {name: how for name, (how, _) in columns.items()}
+    for workers in (1, 2):
+        report = prepare_columns(made, given, workers=workers)
+        assert (report.samples, report.notes) == (20, ())
+        source = WebdatasetSource(made)
+        for name, (_, expected) in columns.items():
+            column = source.column(name)
+            for each in (column, report.columns[name]):
+                found = words(each) if each.is_text else each.values.tolist()
+                assert found == expected, name
+            kind = {str: np.int32, int: np.int64, float: np.float64}[type(expected[0])]
+            assert column.values.dtype == kind, name
+
+
+VALUES = st.one_of(
+    st.lists(st.integers(-(2**62), 2**62), min_size=1, max_size=20),
+    st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1, max_size=20),
+    st.lists(st.none() | st.text("aäz", max_size=3).filter(bool), min_size=1, max_size=20).filter(
+        any
+    ),
+)
+
+
+@settings(max_examples=8, deadline=None)
+@given(VALUES, st.integers(1, 6), st.integers(1, 2))
+def test_any_values_come_back_as_they_are(tmp_path_factory, values, per_shard, workers):
+    folder = tmp_path_factory.mktemp("any") / "f"
+    samples = ({"__key__": f"{i:03d}", "json": {"v": value}} for i, value in enumerate(values))
+    prepared(folder, samples, per_shard)
+    prepare_columns(folder, {"v": "json[v]"}, workers=workers)
+    column = WebdatasetSource(folder).column("v")
+    assert (words(column) if column.is_text else column.values.tolist()) == values
+
+
+def test_adding_columns_leaves_the_index_and_other_columns_as_they_are(small):
+    prepare_columns(small, {"a": "size:txt"})
+    before = {path: path.stat().st_mtime_ns for path in small.rglob("*") if path.is_file()}
+    prepare_columns(small, {"b": "len:txt"})
+    after = {path: path.stat().st_mtime_ns for path in small.rglob("*") if path.is_file()}
+    changed = {path.name for path in after if after[path] != before.get(path)}
+    assert changed == {"columns.json", read_columns(small).columns["b"].file}
+    assert set(before) <= set(after)
+    prepare_columns(small, {"a": "len:txt"})
+    files = {path.name for path in (small / COLUMNS_FOLDER).glob("*.npy")}
+    assert files == {column.file for column in read_columns(small).columns.values()}
+    names = sorted(path.name for path in small.rglob("*"))
+
+    def fails(raw):
+        return 1 / (raw["__index__"] - 3)
+
+    with pytest.raises(PrepareError) as error:
+        prepare_columns(small, {"a": "size:txt", "c": fails}, workers=2)
+    for word in ("column 'c'", "shard-000000.tar, sample '003'", "ZeroDivision", f"{__file__}:"):
+        assert word in str(error.value)
+    assert sorted(path.name for path in small.rglob("*")) == names
+    assert read_columns(small).measured == {"a": "len:txt", "b": "len:txt"}
+
+
+def test_missing_words_are_noted_and_missing_numbers_refused(tmp_path):
+    def some(i):
+        parts = {"lang": "en", "n": "3"} if i % 4 and i > 7 else {}
+        return {"__key__": f"{i:03d}", "txt": "x", **parts}
+
+    there = [i % 4 != 0 and i > 7 for i in range(20)]
+    folder = prepared(tmp_path / "f", [some(i) for i in range(20)])  # none in the first shard
+    report = prepare_columns(folder, {"lang": "text:lang"})
+    assert words(report.columns["lang"]) == ["en" if each else None for each in there]
+    assert "11 of 20 samples have no value" in report.notes[0]
+    assert "sample '000': it has no part lang, but txt" in report.notes[0]
+    with pytest.raises(PrepareError, match=r"11 of 20 samples have no value.*--column-default n=0"):
+        prepare_columns(folder, {"n": "number:n"})
+    for default, kind in (("0.5", np.float64), (7, np.int64), ("7", np.int64)):
+        filled = prepare_columns(folder, {"n": "number:n"}, defaults={"n": default}).columns["n"]
+        assert filled.values.tolist() == [3 if each else float(default) for each in there]
+        assert filled.values.dtype == kind
+    report = prepare_columns(folder, {"l": "text:lang"}, defaults={"l": "??"})
+    assert words(report.columns["l"]) == ["en" if each else "??" for each in there]
+    assert "were given '??'" in report.notes[0]
+    with pytest.raises(ConfigError, match="has numbers, and its default is 'none'"):
+        prepare_columns(folder, {"n": "number:n"}, defaults={"n": "none"})
+
+
+def test_what_no_column_can_have_is_told_with_the_sample(small):
+    before = sorted(small.rglob("*"))
+    for how, told in (
+        ("json[qality]", "9 of 9 samples .* json is an object with the keys 'meta'"),
+        ("size:jpg", "9 of 9 samples .* it has no part jpg, but "),
+        ("json[meta]", "neither a number nor a word, but a dict"),
+        ("len:json[score]", "is no text; got float"),
+        ("number:txt", "number:txt.*'ä'"),
+        ("txt[a]", "txt is not JSON"),
+        ("len:png", "png is no UTF-8"),
+        ("json[caption],png", "expected size:PART"),
+        (lambda raw: raw["txt"], "got bytes"),
+        (lambda raw: float("nan"), "finite numbers.*got float 'nan'"),
+        (lambda raw: 2**63, "64 bits.*got int"),
+        (lambda raw: "x" * 201, "at most 200 letters"),
+        (lambda raw: "a" if raw["__key__"] > "007" else 1, "or all have words; .* has 'a'"),
+        (lambda raw: "a" if raw["__key__"] > "005" else 1, "or all have words; .* has '1'"),
+        (lambda raw: None, "it is None"),
+    ):
+        with pytest.raises((PrepareError, ConfigError), match=f"(?s)column 'x'.*{told}") as error:
+            prepare_columns(small, {"x": how}, workers=1)
+        assert isinstance(error.value, ConfigError) or "sample '0" in str(error.value), told
+        assert sorted(small.rglob("*")) == before, told
+
+
+def test_wrong_arguments(made, tmp_path):
+    for columns, kind, told in (
+        ({}, ConfigError, "no columns to measure"),
+        ({"a": ""}, ConfigError, "does not say which part"),
+        ({"a": "txt"}, ConfigError, "column 'a': expected size:PART"),
+        ({"a": "siz:txt"}, ConfigError, "expected size:PART.*did you mean 'size'"),
+        ({"a": "size:json[a]"}, ConfigError, r"take json\[KEY\] alone"),
+        ({"a": "image:widht"}, ConfigError, "did you mean 'width'"),
+        ({"a": 3}, ConfigError, "got 3"),
+        ({"a b": "size:txt"}, ColumnError, "called as variables are"),
+    ):
+        with pytest.raises(kind, match=told):
+            prepare_columns(made, columns)
+    with pytest.raises(ConfigError, match="did you mean 'tokens'"):
+        prepare_columns(made, {"tokens": "size:txt"}, defaults={"tokn": 1})
+    with pytest.raises(NotPreparedError):
+        prepare_columns(tmp_path, {"a": "size:txt"})
+
+
+def test_too_many_words_are_no_property(small, monkeypatch):
+    monkeypatch.setattr("energize.preparation.columns.MOST_WORDS", 8)
+    with pytest.raises(PrepareError, match="9 different words"):
+        prepare_columns(small, {"a": "text:cls"})
+
+
+def test_a_shard_that_was_changed_is_told(small):
+    shard = small / "shard-000001.tar"
+    data = shard.read_bytes()
+    for changed, told in (
+        (packed([("a.txt", b"x")]), r"has 1 samples, and \.info\.json says 2"),
+        (data.replace(b"007.txt", b"00x.txt"), "header with a wrong checksum"),
+        (data + bytes(512), "its size is"),
+    ):
+        shard.write_bytes(changed)
+        with pytest.raises(PrepareError, match=told):
+            prepare_columns(small, {"a": "size:txt"})
+    shard.unlink()
+    with pytest.raises(PrepareError, match=r"shard-000001\.tar"):
+        prepare_columns(small, {"a": "size:txt"}, workers=2)
+
+
+def test_a_process_that_is_killed_is_an_error_not_a_hang(small):
+    with pytest.raises(PrepareError, match=r"shard-00000\d.tar was killed"):
+        prepare_columns(small, {"a": lambda raw: os._exit(9)}, workers=2)
+    assert read_columns(small) is None
+
+
+def test_prepare_measures_and_what_it_loses_is_noted(tmp_path):
+    folder = tmp_path / "f"
+    write_shards([sample(i) for i in range(9)], folder, samples_per_shard=4)
+    options = {"split_ratios": ALL, "workers": 1}
+    report = prepare(folder, columns={"a": "size:txt", "b": len}, **options)
+    assert report.columns["a"].values.tolist() == [2 * (i % 5 + 1) for i in range(9)]
+    assert WebdatasetSource(folder).column_names == ("a", "b")
+    for how, kind in (("txt", ConfigError), ("number:txt", PrepareError)):
+        with pytest.raises(kind, match="column 'a'"):
+            prepare(folder, columns={"a": how}, overwrite=True, **options)
+        assert WebdatasetSource(folder).column_names == ("a", "b")
+    [note] = prepare(folder, columns={"b": len}, overwrite=True, **options).notes
+    assert WebdatasetSource(folder).column_names == ("b",)
+    assert "the columns a are gone" in note
+    assert f"energize prepare {folder} --column a=size:txt" in note
+
+
+def test_an_index_that_is_written_again_keeps_columns_of_the_same_shards(small):
+    prepare_columns(small, {"a": "size:txt"})
+    for sqlite in (False, True, True):
+        assert prepare(small, tar_index_only=True, sqlite=sqlite, workers=1).notes == ()
+        assert len(WebdatasetSource(small).column("a")) == 9
+    files = [(f"{i:03d}.txt", b"x" * 600 * (i % 2)) for i in range(7)]
+    (small / "shard-000000.tar").write_bytes(packed(files))
+    report = prepare(small, tar_index_only=True, workers=1)
+    assert "the columns a are gone" in report.notes[0]
+    assert WebdatasetSource(small).column_names == ()
+
+
+def test_lint_finds_what_is_not_so(small):
+    assert check_folder(small).faults == ()
+    prepare_columns(small, {"a": "size:txt", "q": "json[meta][quality]", "f": len})
+    checked = check_folder(small, 1)
+    assert (checked.faults, checked.unchecked) == ((), ("f",))
+    assert check_folder(small, 2) == checked
+    revalued(small, "a", {7: 13, 8: 14})
+    [fault] = check_folder(small, 2).faults
+    assert "of 2 of 9 samples" in fault
+    assert "shard-000001.tar, sample 0: 13, and now 6" in fault
+    shard = small / "shard-000000.tar"
+    shard.write_bytes(shard.read_bytes().replace(b'"quality": "low"', b'"quality": "odd"'))
+    assert any("'q' says something else of 3 of 9" in each for each in check_folder(small).faults)
+
+
+READ = """
+import sys
+from megatron.energon import DefaultTaskEncoder, WorkerConfig, get_loader, get_val_dataset
+config = WorkerConfig(rank=0, world_size=1, num_workers=0)
+dataset = get_val_dataset(
+    sys.argv[1], split_part="train", worker_config=config, batch_size=1,
+    task_encoder=DefaultTaskEncoder(),
+)
+print(*(batch.__key__[0] for batch in get_loader(dataset)))
+"""
+
+
+@pytest.mark.energon
+def test_energon_reads_the_folder_and_makes_columns_old_when_it_prepares_it(small):
+    prepare(small, split_ratios=ALL, sample_type="TextSample", workers=1, overwrite=True)
+    prepare_columns(small, {"a": "size:txt"}, workers=1)
+    keys = run_energon(small, program=READ).splitlines()[-1].split()
+    assert sorted(keys) == [f"{i:03d}" for i in range(9)]
+    options = ["--non-interactive", "--force-overwrite", "--skip-dataset-yaml"]
+    run_energon("prepare", small, "--split-ratio", "1,0,0", "--num-workers", "1", *options)
+    with pytest.raises(DatasetError, match=r"the folder was prepared again\. Measure them again"):
+        WebdatasetSource(small).column("a")
+
+
+KILLED = """
+import os, signal, sys, time
+from energize import prepare_columns
+
+def slow(raw):
+    if raw["__key__"] == "005":
+        print("measuring", flush=True)
+        time.sleep(60)
+    return 1
+
+prepare_columns(sys.argv[1], {"new": slow}, workers=2)
+"""
+
+
+@pytest.mark.jobs
+def test_a_run_that_was_killed_leaves_what_was_there_and_the_next_one_works(small):
+    prepare_columns(small, {"old": "size:txt"}, workers=1)
+    command = [sys.executable, "-c", KILLED, str(small)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as running:
+        assert running.stdout.readline() == b"measuring\n"
+        running.kill()
+        assert running.stdout.read() == b""  # its processes have ended, too
+    assert WebdatasetSource(small).column_names == ("old",)
+    prepare_columns(small, {"new": "len:txt"}, workers=1)
+    assert WebdatasetSource(small).column_names == ("old", "new")
+    assert len(list((small / COLUMNS_FOLDER).iterdir())) == 3

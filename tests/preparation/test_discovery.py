@@ -1,0 +1,152 @@
+"""What preparing finds below a folder, and what it says of what it cannot look into."""
+
+import os
+
+import pytest
+
+from energize.data.nv_meta import read_info
+from energize.errors import DatasetNotFoundError, PrepareError
+from energize.preparation import prepare
+from tests.support.apart import apart
+from tests.support.tars import contents, samples, unprepared, write_tar
+
+ALL = {"train": 1}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return unprepared(tmp_path / "ds")
+
+
+def prepared(folder, **options):
+    return prepare(folder, split_ratios=ALL, workers=1, **options)
+
+
+def refused(folder, kind=PrepareError, **options):
+    """What is said of a folder that cannot be prepared, to which nothing is written."""
+    with pytest.raises(kind) as caught:
+        prepared(folder, **options)
+    assert not list(folder.rglob("*.idx"))
+    assert not (folder / ".nv-meta").exists()
+    return str(caught.value)
+
+
+def test_shards_are_found_in_the_order_of_energon(tmp_path):
+    for name in ("d10.tar", "d2.tar", "a-1/x.tar", "a/x.tar", ".hidden/y.tar", "note.txt"):
+        write_tar(tmp_path / name, samples(len(name) * 7 + ord(name[1]), 1))
+    found = prepared(tmp_path).shard_counts
+    assert list(found) == ["a/x.tar", "a-1/x.tar", "d10.tar", "d2.tar"]
+
+
+def test_shards_may_be_left_out_or_named(folder):
+    report = prepared(folder, exclude=r"d[01]\.tar")
+    assert list(report.shard_counts) == ["parts/d2.tar"]
+    assert not (folder / "parts/d0.tar.idx").exists()
+    report = prepared(folder, shards=["parts/d{2..1}.tar"], overwrite=True)
+    assert list(report.shard_counts) == ["parts/d2.tar", "parts/d1.tar"]
+
+
+def test_wrong_names_of_shards(folder):
+    (folder / "shut.tar").symlink_to("/nowhere")
+    for shards, kind, told in (
+        ([], PrepareError, "no shard is named"),
+        (["parts/d0.tar", "parts/d{0..1}.tar"], PrepareError, "d0.tar is named twice"),
+        (["../ds/parts/d0.tar"], PrepareError, "not below the folder"),
+        ([f"{folder}/parts/d0.tar"], PrepareError, "not below the folder"),
+        (["shut.tar"], PrepareError, "a link to '/nowhere'"),
+        (["parts"], PrepareError, "no regular file"),
+        (["x" * 300 + ".tar"], PrepareError, "name too long"),
+        (["parts/d7.tar"], DatasetNotFoundError, "d7.tar does not exist"),
+        (["a\0.tar"], DatasetNotFoundError, r"a\x00.tar does not exist"),
+    ):
+        assert told in refused(folder, kind, shards=shards), shards
+
+
+def test_compressed_shards_and_names_that_are_no_text(folder):
+    for name in ("a.tar.gz", "a.tgz", "sub/a.tar.zst"):
+        path = write_tar(folder / name, [])
+        told = refused(folder)
+        assert name in told
+        assert "compressed" in told
+        path.unlink()
+    for name in (b"sh\xff.tar", b"a\nb.tar", b"a\x1b[2J.tar"):
+        path = os.path.join(os.fsencode(folder), name)
+        os.rename(folder / "parts" / "d0.tar", path)
+        told = refused(folder)
+        assert "Rename" in told, name
+        assert told.isascii(), name
+        os.rename(path, folder / "parts" / "d0.tar")
+    (folder / "parts" / "d0.tar").rename(folder / "a\nb.tar")
+    assert list(prepared(folder, exclude="^[^p]").shard_counts) == ["parts/d1.tar", "parts/d2.tar"]
+
+
+def test_a_link_to_what_is_not_there_is_an_error_unless_passed_over_on_purpose(folder):
+    for name in ("z.tar", "parts/d9.tar", "part7", "parts/more"):
+        (folder / name).symlink_to("/nowhere/mounted")
+        told = refused(folder)
+        assert f"{name}: a link to '/nowhere/mounted': No such file" in told
+        assert "--skip-unreadable" in told
+        (folder / name).unlink()
+    (folder / "z.tar").symlink_to("/nowhere")
+    report = prepared(folder, skip_unreadable=True)
+    assert report.samples == 9
+    assert "z.tar: a link to '/nowhere'" in report.notes[0]
+    assert prepared(folder, overwrite=True, exclude="^z").notes == ()
+
+
+def test_other_links_and_what_is_no_file(folder, tmp_path):
+    for i in range(13):
+        (folder / f"z{i:02d}.tar").symlink_to("/nowhere")
+    told = refused(folder)
+    assert told.count("a link to '/nowhere'") == 10
+    assert "and 3 more" in told
+    (folder / "self").symlink_to("self")
+    (folder / "self.tar").symlink_to("self.tar")
+    os.mkfifo(folder / "pipe.tar")
+    told = refused(folder, exclude="^z")
+    assert told.count("Too many levels of symbolic links") == 2
+    assert "pipe.tar: no regular file" in told
+    for name in ("self", "self.tar", "pipe.tar"):
+        (folder / name).unlink()
+    (folder / "notes.txt").symlink_to("/nowhere")
+    (folder / "parts" / "up").symlink_to("..")
+    (folder / "again").symlink_to("parts")
+    write_tar(tmp_path / "other" / "x.tar", samples(9, 2))
+    (folder / "links").symlink_to(tmp_path / "other")
+    report = prepared(folder, exclude="^z")
+    assert list(report.shard_counts) == ["links/x.tar", *(f"parts/d{i}.tar" for i in range(3))]
+    assert sorted(report.notes) == [
+        "again is a link to parts, and is not followed",
+        "notes.txt is passed over: a link to '/nowhere': No such file or directory",
+        "parts/up is a link to ., and is not followed",
+    ]
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="becomes another user")
+def test_what_this_user_may_not_look_into(folder):
+    def as_nobody(**options):
+        os.setgid(65534)
+        os.setuid(65534)
+        return prepared(folder, **options).notes
+
+    write_tar(folder / "shut" / "x.tar", samples(8, 2))
+    write_tar(folder / "listed" / "y.tar", samples(9, 2))
+    for path in (folder, *folder.parents):
+        if not path.stat().st_mode & 0o001:  # pytest's own folders are shut for others
+            path.chmod(0o755)
+    (folder / "parts" / "d1.tar").chmod(0)
+    (folder / "shut").chmod(0)
+    (folder / "listed").chmod(0o444)
+    told = apart(as_nobody)
+    assert "shut: Permission denied" in told
+    assert "listed/y.tar: Permission denied" in told
+    assert "parts/d1.tar: this user may not read it" in told
+    assert "shut/x.tar: Permission denied" in apart(lambda: as_nobody(shards=["shut/x.tar"]))
+    told = apart(lambda: as_nobody(skip_unreadable=True))
+    assert ".nv-meta cannot be written: Permission denied; this user needs permission" in told
+    assert not list(contents(folder / "parts").keys() - {f"d{i}.tar" for i in range(3)})
+    (folder / "parts").chmod(0o777)
+    folder.chmod(0o777)
+    [note] = apart(lambda: as_nobody(skip_unreadable=True))
+    assert "3 that cannot be read are left out" in note
+    assert list(read_info(folder).shard_counts) == ["parts/d0.tar", "parts/d2.tar"]

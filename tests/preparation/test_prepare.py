@@ -1,0 +1,322 @@
+"""Preparing folders: what is written, and that nothing is when something is wrong."""
+
+import json
+import sqlite3
+import struct
+import tarfile
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from energize.data.nv_meta import read_dataset_yaml, read_info, read_splits
+from energize.data.webdataset import WebdatasetSource
+from energize.errors import ConfigError, DatasetNotFoundError, PrepareError
+from energize.preparation import prepare
+from energize.preparation.media import prepare_media
+from energize.preparation.split import split
+from tests.support.shards import offsets
+from tests.support.tars import contents, samples, unprepared, write_tar
+
+RATIOS = {"train": 2, "val": 1}
+ALL = {"train": 1}
+GIF = b"GIF89a\1\0\1\0\x80\0\0\0\0\0\xff\xff\xff,\0\0\0\0\1\0\1\0\0\2\2D\1\0;"
+"""An image of one pixel."""
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return unprepared(tmp_path / "ds")
+
+
+def refused(folder, kind=PrepareError, **options):
+    """The message of the error, after which the folder is as it was before."""
+    before, names = contents(folder), sorted(folder.rglob("*"))
+    with pytest.raises(kind) as error:
+        prepare(folder, **({"split_ratios": RATIOS} | options))
+    assert (contents(folder), sorted(folder.rglob("*"))) == (before, names), options
+    return str(error.value)
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_index_and_metadata(folder, workers):
+    for shard in folder.rglob("*.tar"):
+        shard.chmod(0o664)
+    seen = []
+    report = prepare(
+        folder,
+        split_ratios=RATIOS,
+        sample_type="CaptioningSample",
+        workers=workers,
+        on_progress=lambda *counts: seen.append(counts),
+    )
+    assert seen == [(0, 3), (1, 3), (2, 3), (3, 3)]
+    for name, count in {"parts/d0.tar": 3, "parts/d1.tar": 2, "parts/d2.tar": 4}.items():
+        index = (folder / f"{name}.idx").read_bytes()
+        expected = offsets((folder / name).read_bytes())
+        assert list(struct.unpack(f"<{count + 1}Q", index)) == expected
+        assert report.shard_counts[name] == count
+    assert read_info(folder).shard_counts == report.shard_counts
+    train = ("parts/d0.tar", "parts/d1.tar")
+    assert read_splits(folder).parts == {"train": train, "val": ("parts/d2.tar",)}
+    assert read_dataset_yaml(folder).field_map == {"image": "jpg", "caption": "txt"}
+    assert (report.samples, report.parts, report.notes) == (9, {"jpg": 9, "txt": 9}, ())
+    assert not [name for name in contents(folder) if name.endswith(".tmp")]
+    for name in (".nv-meta/.info.json", "parts/d0.tar.idx"):
+        assert (folder / name).stat().st_mode & 0o777 == 0o664
+    source = WebdatasetSource(folder, split_part="train")
+    texts = [b"txt 0 0", b"txt 0 1", b"txt 0 2", b"txt 1 0", b"txt 1 1"]
+    assert [source[k]["txt"] for k in range(len(source))] == texts
+
+
+def test_a_damaged_shard_is_named_and_nothing_is_written(folder):
+    shard = folder / "parts" / "d1.tar"
+    whole = shard.read_bytes()
+    write_tar(shard, [("README", b"no dot, no sample")])
+    without_samples = shard.read_bytes()
+    damages = {
+        "cut inside a member": (whole[: 2048 + 100], "d1.tar"),
+        "cut after a header": (whole[: 2048 + 512], "d1.tar"),
+        "an empty file": (b"", "empty file"),
+        "no samples": (without_samples, "holds no samples"),
+        "no tar": (b"garbage" * 1000, "is no tar"),
+        "compressed": (b"\x1f\x8b\x08" + bytes(600), "gzip"),
+        "more behind the end": (whole + bytes(3 << 20) + b"x", "more data follows"),
+    }
+    for name, (data, told) in damages.items():
+        shard.write_bytes(data)
+        for workers in (1, 2):
+            message = refused(folder, workers=workers, sqlite=True)
+            assert told in message, name
+            assert "parts/d1.tar" in message, name
+            assert "parts/d0.tar" not in message, name
+    (folder / "parts/d2.tar").write_bytes(b"garbage" * 1000)
+    message = refused(folder)
+    assert "2 of 3 shards" in message
+    assert "d1.tar" in message
+    assert "d2.tar" in message
+
+
+def test_members_whose_names_may_not_be(folder):
+    names = {
+        "/etc/passwd.txt": "absolute or has '..'",
+        "../up.txt": "absolute or has '..'",
+        "a/../../b.txt": "absolute or has '..'",
+        "a\udcff.txt": "no UTF-8",
+        "a.t\udcffxt": "no UTF-8",
+    }
+    for name, told in names.items():
+        for sqlite in (False, True):
+            write_tar(
+                folder / "parts" / "d1.tar", [("good.txt", b""), (name, b"y")], tarfile.GNU_FORMAT
+            )
+            message = refused(folder, sqlite=sqlite)
+            assert "d1.tar: " in message, name
+            assert told in message, name
+
+
+def test_keys_must_be_unique_and_members_of_a_sample_neighbours(folder):
+    write_tar(folder / "parts/d7.tar", [*samples(0, 2), ("x.a", b""), ("y.a", b""), ("x.b", b"")])
+    message = refused(folder, sqlite=True)
+    assert "3 sample keys" in message
+    assert "00000001: in parts/d0.tar, parts/d7.tar" in message
+    assert "x: in parts/d7.tar, 2 times" in message
+
+
+def test_shards_that_share_keys_are_written_anew(tmp_path):
+    folder = unprepared(tmp_path / "ds")
+    write_tar(folder / "parts" / "d2.tar", samples(0, 2), tarfile.PAX_FORMAT)
+    report = prepare(folder, split_ratios=ALL, fix_duplicates=True, workers=2)
+    assert "3 shards were written anew" in report.notes[0]
+    source = WebdatasetSource(folder)
+    keys = [source[k]["__key__"] for k in range(7)]
+    assert keys[3:] == [f"parts/d{i}.tar/00{i % 2}0000{k}" for i in (1, 2) for k in (0, 1)]
+    assert [source[k]["txt"] for k in (5, 6)] == [b"txt 0 0", b"txt 0 1"]
+    before = contents(folder)
+    assert prepare(folder, split_ratios=ALL, fix_duplicates=True, overwrite=True).notes == ()
+    assert contents(folder) == before
+
+
+def test_prepared_again_only_when_asked_and_an_error_leaves_what_was_there(folder):
+    prepare(folder, split_ratios=RATIOS, sqlite=True)
+    assert "overwrite" in refused(folder)
+    (folder / "parts/d0.tar").unlink()
+    report = prepare(folder, split_ratios=ALL, overwrite=True)
+    assert read_info(folder).shard_counts == report.shard_counts
+    assert list(report.shard_counts) == ["parts/d1.tar", "parts/d2.tar"]
+    # A database of the shards before would be wrong now.
+    assert not (folder / ".nv-meta/index.sqlite").exists()
+    (folder / "parts/d1.tar").write_bytes(b"garbage" * 100)
+    assert "d1.tar" in refused(folder, overwrite=True)
+
+
+def test_the_index_alone_is_written_again(folder):
+    prepare(folder, split_ratios=RATIOS, sqlite=True)
+    before = contents(folder)
+    (folder / "parts/d1.tar.idx").write_bytes(b"")
+    prepare(folder, tar_index_only=True)
+    after = contents(folder)
+    changed = {name for name in after if after[name] != before[name]}
+    assert changed <= {".nv-meta/index.uuid", ".nv-meta/index.sqlite"}
+    write_tar(folder / "parts/d1.tar", samples(1, 7))
+    assert "has 7 samples" in refused(folder, tar_index_only=True)
+
+
+def test_sqlite(folder):
+    prepare(folder, split_ratios=RATIOS, sqlite=True, workers=2)
+    database = sqlite3.connect(folder / ".nv-meta/index.sqlite")
+    tar = (folder / "parts/d1.tar").read_bytes()
+    rows = database.execute(
+        "SELECT * FROM samples JOIN sample_parts USING (tar_file_id, sample_index) "
+        "WHERE sample_key = '00100001' ORDER BY content_byte_offset"
+    ).fetchall()
+    database.close()
+    assert [row[:6] for row in rows] == [
+        (1, "00100001", 1, 2048, 2048, part) for part in ("jpg", "txt")
+    ]
+    assert [tar[at : at + size] for *_, at, size in rows] == [b"jpg 1 1", b"txt 1 1"]
+    assert len((folder / ".nv-meta/index.uuid").read_text()) == 36
+
+
+@given(
+    st.integers(1, 60),
+    st.lists(st.integers(0, 9), min_size=1, max_size=4).filter(any),
+    st.none() | st.integers(0, 3),
+)
+def test_ratios_share_every_shard_out_once(count, ratios, seed):
+    names = [f"{i}.tar" for i in range(count)]
+    try:
+        parts = split(names, {str(i): ratio / 10 for i, ratio in enumerate(ratios)}, None, seed)
+    except PrepareError:
+        assert count < sum(ratios)
+        return
+    together = [name for part in parts.values() for name in part]
+    assert sorted(together) == sorted(names)
+    assert seed is not None or together == names
+    for i, ratio in enumerate(ratios):
+        assert abs(len(parts[str(i)]) - count * ratio / sum(ratios)) < 1
+
+
+def test_splits(folder):
+    names = [f"{i}.tar" for i in range(10)]
+    parts = split(names, {"train": 7, "val": 2, "test": 1}, None)  # which floats round to 7, 2, 0
+    assert [len(part) for part in parts.values()] == [7, 2, 1]
+    shuffled = split(names, ALL, None, 42)["train"]  # as random.Random(42).shuffle does, for ever
+    assert shuffled == tuple(f"{i}.tar" for i in (7, 3, 2, 8, 5, 6, 9, 4, 0, 1))
+    assert "none is left for val" in refused(folder, split_ratios={"train": 8, "val": 1, "test": 1})
+    prepare(folder, split_ratios={"train": 1, "val": 0})
+    assert read_splits(folder).parts["val"] == ()
+    patterns = {"train": [r"parts/d\d\.tar"], "val": ["parts/d{1..2}.tar"]}
+    report = prepare(folder, split_patterns=patterns, overwrite=True)
+    assert report.splits["val"] == ("parts/d1.tar", "parts/d2.tar")
+    assert len(report.splits["train"]) == 3
+    assert "share samples" in report.notes[0]
+    report = prepare(folder, split_patterns={"train": ["parts/d0"]}, overwrite=True)
+    assert "2 shards in no split" in report.notes[0]
+    patterns = {"train": [".*"], "val": ["d1"]}
+    told = refused(folder, split_patterns=patterns, split_ratios=None, overwrite=True)
+    assert "'val': no shard matches d1" in told
+    assert "parts/d0.tar" in told
+
+
+def test_wrong_parameters(folder):
+    typed = {"split_ratios": RATIOS, "sample_type": "CaptioningSample"}
+    for options, word in (
+        ({"split_ratios": None}, "split_ratios"),
+        ({"split_patterns": {"train": ["a"]}}, "both"),
+        ({"split_ratios": {"train": -1}}, "-1"),
+        ({"split_ratios": {"train": float("nan")}}, "nan"),
+        ({"split_ratios": {"train": 0}}, "above 0"),
+        ({"split_ratios": None, "split_patterns": {"train": ["("]}}, "'('"),
+        ({"split_ratios": None, "split_patterns": {"train": ["a{"]}}, "'a{'"),
+        ({"exclude": "["}, "'['"),
+        ({"workers": 0}, "workers"),
+        ({"shards": ["a{"]}, "a{"),
+        ({"sample_type": "CaptionSample"}, "did you mean 'CaptioningSample'"),
+        ({"field_map": {"image": "jpg"}}, "sample_type"),
+        (typed | {"field_map": {"image": "jpg", "captoin": "txt"}}, "did you mean 'caption'"),
+        (typed | {"field_map": {"image": "jpg"}}, "caption"),
+        ({"sample_type": "TextSample", "field_map": {"text": "json["}}, "'json['"),
+    ):
+        assert word in refused(folder, ConfigError, **options), options
+
+
+def test_wrong_folders(tmp_path):
+    for path in (tmp_path / "nowhere", "a\0b"):
+        with pytest.raises(DatasetNotFoundError, match="does not exist"):
+            prepare(path, split_ratios=RATIOS)
+    (tmp_path / "ds").mkdir()
+    assert "no *.tar files" in refused(tmp_path / "ds")
+    (tmp_path / "a.tar").touch()
+    with pytest.raises(PrepareError, match="is a file"):
+        prepare(tmp_path / "a.tar", split_ratios=RATIOS)
+    folder = unprepared(tmp_path / "file in place of the folder")
+    (folder / ".nv-meta").touch()
+    assert ".nv-meta cannot be written" in refused(folder)
+
+
+def test_fields_come_from_parts_that_are_there(tmp_path, folder):
+    field_map = {"image": "png,jpeg", "caption": "txt"}
+    told = refused(folder, sample_type="CaptioningSample", field_map=field_map)
+    assert "'png,jpeg' for 'image'" in told
+    assert "'jpg', 'txt'" in told
+    assert "'context' of a VQASample" in refused(folder, sample_type="VQASample")
+    facts = {"question": "why?", "answers": ["so"], "x": 1}
+    files = [("0.png", b"image"), ("0.json", json.dumps(facts).encode()), ("1.png", b"")]
+    write_tar(tmp_path / "vqa" / "a.tar", files)
+    report = prepare(tmp_path / "vqa", split_ratios=ALL, sample_type="VQASample")
+    assert report.config.field_map == {
+        "image": "png",
+        "context": "json[question]",
+        "answers": "json[answers]",
+    }
+    assert "1 of 2 samples have no part for the field 'context'" in report.notes[0]
+    told = refused(
+        tmp_path / "vqa",
+        sample_type="VQASample",
+        field_map={"image": "png", "context": "json[qestion]"},
+        split_ratios=ALL,
+        overwrite=True,
+    )
+    assert "keys 'question', 'answers', 'x'" in told
+
+
+def test_ends_of_shards_are_noted(folder):
+    shard = folder / "parts" / "d2.tar"
+    whole = shard.read_bytes()
+    shard.write_bytes(whole[:4096])
+    report = prepare(folder, split_ratios=ALL)
+    [note] = report.notes
+    assert report.samples == 7
+    assert "1 of 3 shards end without an end mark, parts/d2.tar for example after 4,096" in note
+    [note] = prepare(folder, tar_index_only=True).notes
+    assert "end mark" in note
+    shard.write_bytes(whole + bytes(3 << 20))
+    [note] = prepare(folder, split_ratios=ALL, overwrite=True).notes
+    assert "nothing but zeros after their end mark, parts/d2.tar for example 3,1" in note
+
+
+def test_media_metadata_that_go_with_the_index_are_told_of(folder):
+    write_tar(folder / "parts" / "d0.tar", [("a.gif", GIF), ("b.gif", GIF)])
+    prepare(folder, split_ratios=RATIOS, sqlite=True)
+    assert prepare(folder, tar_index_only=True, sqlite=True).notes == ()
+    for options in ({"tar_index_only": True}, {"split_ratios": RATIOS, "overwrite": True}):
+        prepare_media(folder, "*.gif")
+        assert (
+            f"energize prepare-media {folder}" in prepare(folder, sqlite=True, **options).notes[-1]
+        )
+
+
+@pytest.mark.parametrize("kind", [tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
+def test_long_and_nested_names(tmp_path, kind):
+    files = [
+        (f"{'long' * 40}/dir.with.dots/{i:03d}.{part}", f"{i}{part}".encode())
+        for i in range(4)
+        for part in ("jpg", "seg.txt")
+    ]
+    write_tar(tmp_path / "a.tar", [("__meta__/x.json", b"{}"), *files], kind)
+    prepare(tmp_path, split_ratios=ALL)
+    entries = offsets((tmp_path / "a.tar").read_bytes())
+    assert (tmp_path / "a.tar.idx").read_bytes() == struct.pack("<5Q", *entries)
+    source = WebdatasetSource(tmp_path)
+    assert [source[k]["seg.txt"] for k in range(4)] == [f"{i}seg.txt".encode() for i in range(4)]

@@ -1,0 +1,175 @@
+"""Processes: their order, their ends, and what is left when anything is stopped in the middle."""
+
+import ast
+import gc
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+
+import pytest
+
+from energize.errors import PrepareError
+from energize.preparation import prepare
+from energize.preparation.workers import default_workers, map_in_order
+from tests.support.apart import apart
+from tests.support.tars import contents, unprepared
+
+ALL = {"train": 1}
+
+
+def name_and_process(name):
+    if name == "bad":
+        raise ValueError(name)
+    if name == "dies":
+        os.kill(os.getpid(), signal.SIGKILL)
+    return name, os.getpid()
+
+
+def test_processes_share_names_and_keep_their_order():
+    names = [f"n{i}" for i in range(20)]
+    names[7] = "bad"
+    results = list(map_in_order(name_and_process, names, 3))
+    assert str(results.pop(7)) == "bad"
+    assert [name for name, _ in results] == names[:7] + names[8:]
+    assert len({process for _, process in results} - {os.getpid()}) == 3
+    assert {process for _, process in map_in_order(name_and_process, "abc", 1)} == {os.getpid()}
+
+
+def test_a_killed_worker_is_an_error_that_names_what_it_read():
+    results = map_in_order(name_and_process, ["a", "b", "c", "dies", "e"], 2)
+    assert [next(results)[0] for _ in range(3)] == ["a", "b", "c"]
+    with pytest.raises(PrepareError, match="reading dies was killed"):
+        next(results)
+
+
+def test_a_worker_that_dies_while_it_sends_is_no_hang():
+    def half(name):
+        def send(self, data, write=os.write):
+            write(self._handle, bytes(data)[: len(data) // 2])
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        if name == "b":
+            multiprocessing_connection = sys.modules["multiprocessing.connection"]
+            multiprocessing_connection.Connection._send = send
+        return name
+
+    with pytest.raises(PrepareError, match="reading b was killed"):
+        list(map_in_order(half, ["a", "b", "c", "d"], 2))
+
+
+def test_workers_end_when_nobody_wants_their_results():
+    def slow(name):
+        time.sleep(0 if name == "a" else 60)
+        return os.getpid()
+
+    results = map_in_order(slow, ["a", "b", "c"], 2)
+    process = next(results)
+    begun = time.monotonic()
+    results.close()
+    assert time.monotonic() - begun < 10
+    with pytest.raises(ProcessLookupError):
+        os.kill(process, 0)
+
+
+@pytest.mark.parametrize(
+    ("files", "workers", "told"),
+    [
+        (25, 16, "cannot be started: [Errno 24] Too many open files. Use fewer processes"),
+        (1, 1, "cannot be written: Too many open files; this process may not open more"),
+        (2, 1, "d0.tar cannot be read: Too many open files. Nothing is wrong with it"),
+    ],
+    ids=["many processes", "few for one", "fewer"],
+)
+def test_few_open_files(tmp_path, files, workers, told):
+    folder = unprepared(tmp_path / "ds", (3,) * 20)
+
+    def with_few():
+        gc.collect()  # which closes files
+        held = [os.open(os.devnull, os.O_RDONLY) for _ in range(100)]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (held[-1] + 1,) * 2)
+        for each in held[-files:]:
+            os.close(each)
+        return prepare(folder, split_ratios=ALL, workers=workers, sqlite=True).samples
+
+    assert told in str(apart(with_few))
+    assert all(name.endswith(".tar") for name in contents(folder))
+
+
+def test_there_are_fewer_processes_where_few_files_may_be_open(monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: range(64))
+
+    def with_few():
+        resource.setrlimit(resource.RLIMIT_NOFILE, (32, 32))
+        return default_workers()
+
+    assert default_workers() == 16
+    assert apart(with_few) == 4
+
+
+def run_prepare(folder, setup="", options=""):
+    script = (
+        "import resource\nfrom energize.preparation import prepare\n"
+        f"{setup}\nprepare({str(folder)!r}, split_ratios={{'train': 1}}{options})\n"
+    )
+    return subprocess.Popen([sys.executable, "-c", script], stderr=subprocess.PIPE, text=True)
+
+
+@pytest.mark.parametrize("options", [", workers=2", ", workers=2, sqlite=True"])
+def test_a_full_disk(tmp_path, options):
+    folder = unprepared(tmp_path / "ds", counts=(200, 200, 200))
+    before = contents(folder)
+    # A limit on file sizes makes writing fail as a full disk does.
+    limit = 1000 if "sqlite" not in options else 20000
+    process = run_prepare(
+        folder, f"resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}))", options
+    )
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "PrepareError" in errors
+    assert "cannot be written" in errors
+    assert contents(folder) == before
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_killed_in_the_middle(tmp_path, workers):
+    folder = unprepared(tmp_path / "ds", counts=(1500,) * 12)
+    process = run_prepare(folder, options=f", workers={workers}")
+    deadline = time.monotonic() + 60
+    while not list(folder.rglob("*.tar.idx.*.tmp")) and time.monotonic() < deadline:
+        time.sleep(0.001)
+    process.send_signal(signal.SIGKILL)
+    process.communicate(timeout=60)
+    left = [name for name in contents(folder) if not name.endswith((".tar", ".tmp"))]
+    assert left == []
+    report = None
+    while report is None:  # workers of a killed process hold the folder until they have ended
+        assert time.monotonic() < deadline
+        with suppress(PrepareError):
+            report = prepare(folder, split_ratios=ALL, workers=2)
+    assert report.samples == 18000
+    assert not list(folder.rglob("*.tmp"))
+
+
+def test_two_processes_do_not_prepare_one_folder(tmp_path):
+    folder = unprepared(tmp_path / "ds")
+
+    def prepare_inside(done, total):
+        if done == 1:
+            with pytest.raises(PrepareError, match="another process"):
+                prepare(folder, split_ratios=ALL, overwrite=True)
+
+    prepare(folder, split_ratios=ALL, on_progress=prepare_inside)
+    assert (folder / ".nv-meta/.info.json").exists()
+
+
+@pytest.mark.jobs
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_no_moment_leaves_a_folder_that_only_looks_prepared(tmp_path, number):
+    command = [sys.executable, "-m", "tests.support.prepare_kills", str(tmp_path), str(int(number))]
+    ran = subprocess.run([*command, "10", "7"], capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert ast.literal_eval(ran.stdout)["died"] > 0
