@@ -70,7 +70,7 @@ def _offsets(path: Path, on_progress: Callable[[int, int], None]) -> array[int]:
     size = path.stat().st_size
     offsets, faults = array("Q"), list[str]()
     at = reported = wrong = 0
-    with path.open("rb") as lines:
+    with os_errors_as(PrepareError, path), path.open("rb") as lines:
         for number, line in enumerate(lines, 1):
             text = line.strip()
             if text:

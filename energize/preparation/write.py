@@ -54,8 +54,8 @@ def staging(root: Path, *folders: Path) -> Iterator[NewFiles]:
     """
     with ExitStack() as ends:
         ends.enter_context(taken_back_when_stopped())
-        missing = {folder for folder in (root, *folders) if not folder.exists()}
         with writing(root, PrepareError):
+            missing = {folder for folder in (root, *folders) if not folder.exists()}
             root.mkdir(parents=True, exist_ok=True)
         ends.enter_context(locked(root))
         for folder in (root, *folders):
@@ -148,7 +148,8 @@ def write_shards(
         )
     root = Path(folder).absolute()
     with staging(root, root) as files:
-        found = next(root.iterdir(), None)
+        with writing(root, PrepareError):
+            found = next(root.iterdir(), None)
         if found is not None:
             raise PrepareError(f"{root} is not empty: there is {found.name}; give a new folder")
         shards = list(_written(enumerate(samples), root, pattern, per_shard, files))
