@@ -173,8 +173,9 @@ def _check_readable(
         )
 
 
-def listed(told: Iterable[str]) -> str:
-    """Return the first lines, indented, and how many more there are."""
+def listed(told: Iterable[str], count: int = 0) -> str:
+    """Return the first lines, indented, and how many more there are, of `count` in all."""
     lines = list(told)
-    more = [f"and {len(lines) - _SHOWN} more"] if len(lines) > _SHOWN else []
+    count = max(count, len(lines))
+    more = [f"and {count - _SHOWN} more"] if count > _SHOWN else []
     return "".join(f"\n  {line}" for line in [*lines[:_SHOWN], *more])

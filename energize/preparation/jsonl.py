@@ -85,7 +85,7 @@ def _offsets(path: Path, on_progress: Callable[[int, int], None]) -> array[int]:
                 on_progress(reported := at, size)
     if faults:
         told = f"{path}: {wrong} of {len(offsets)} lines are no JSON objects, {{...}}"
-        raise PrepareError(f"{told}:{listed(faults)}")
+        raise PrepareError(f"{told}:{listed(faults, wrong)}")
     if not offsets:
         raise PrepareError(f"{path} holds no samples: every line is blank")
     if at != size:
