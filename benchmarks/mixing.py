@@ -28,8 +28,7 @@ import numpy.typing as npt
 from benchmarks.comparing import OWN
 from benchmarks.mixing_comparing import compare_delivery
 from benchmarks.mixing_peers import OPENERS
-from energize.order.timeline import Scheme, make_scheme
-from energize.order.weights import Schedule
+from energize.order import Schedule, Scheme, make_scheme
 
 __all__ = ["Cost", "cost", "main"]
 

@@ -142,9 +142,9 @@ from .metadataset import (
 from .metadataset.building import get_train_dataset, get_val_dataset, get_val_datasets
 from .mixing import ExcessLoss, LossCurves, MixingPolicy, unimax
 from .order.quota import Quota
+from .order.schedule import Schedule, WeightSchedulePoint, WeightScheduler
 from .order.stages import Stage, StagePlan
 from .order.timeline import Scheme, make_scheme
-from .order.weights import Schedule, WeightSchedulePoint, WeightScheduler
 from .packing import Packer, concat_pack
 from .preparation import PrepareReport, prepare, prepare_checksums, prepare_columns, write_shards
 from .task.collate import (

@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 
 from energize import (
-    BlendDataset,
     ComposedDataset,
     Quota,
     QuotaDataset,
@@ -126,7 +125,8 @@ def test_the_probabilities_of_those_that_are_left():
     probas = [0.001, 0.5, 0.499]
     mux = Multiplexer([range(9)] * 3, MultiplexingStrategy.SAMPLING, probas, seed=0)
     assert mux.dropped == ("0",)
-    left = mux.dataset.describe()["slots"]["weights"]
+    slots = mux.dataset.describe()["slots"]
+    left = dict(zip(slots["names"], slots["weights"][0][1], strict=True))
     shares = {name: weight / sum(left.values()) for name, weight in left.items()}
     assert shares == pytest.approx({"1": 0.5005005, "2": 0.4994995}, abs=1e-7)
     list(islice(iter(mux), 20))
@@ -138,28 +138,6 @@ def test_counts_are_those_of_one_epoch():
     for _ in range(2):
         assert len(list(mux)) == sum(mux.num_samples)
         assert max(mux.reinit_counts) < 10
-
-
-# The blending index
-
-
-BLENDING_INDEX = (
-    [1, 2, 0, 1, 3, 1, 2, 1, 2, 1, 0, 1, 2, 1, 3, 1, 2, 1, 2, 1],
-    [0, 0, 0, 1, 0, 0, 1, 1, 2, 0, 1, 1, 3, 0, 1, 1, 4, 0, 0, 1],
-)
-
-
-@pytest.mark.parametrize(
-    "weights",
-    [(0.1, 0.5, 0.3, 0.1), (1, 5, 3, 1), (10, 50, 30, 10), (0.2, 1, 0.6, 0.2)],
-    ids=["shares", "improve: integers", "improve: per cent", "improve: doubled"],
-)
-def test_the_order_and_samples_of_the_blending_index(weights):
-    datasets = [numbers(size, 100 * i) for i, size in enumerate((8, 2, 5, 5))]
-    blend = BlendDataset(zip(datasets, weights, strict=True), scheme="greedy")
-    dataset, sample = np.divmod(blend.at(range(20)), 100)
-    assert (dataset.tolist(), sample.tolist()) == BLENDING_INDEX
-    assert blend.taken(20) == [2, 10, 6, 2]
 
 
 # Stages

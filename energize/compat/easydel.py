@@ -47,13 +47,13 @@ from energize.datasets.transform import MapDataset
 from energize.errors import ConfigError, DatasetError, WeightError, nearest
 from energize.loader import Loader, get_loader
 from energize.order import Schedule
-from energize.order.timeline import CheckedScheme
-from energize.order.weights import Weight, checked_weight, weights_at
+from energize.order.schedule import checked_weight
+from energize.order.weights import Weight, weights_at
 
 if TYPE_CHECKING:
     import datasets
 
-from energize.order.weights import WeightSchedulePoint, WeightScheduler
+from energize.order.schedule import WeightSchedulePoint, WeightScheduler
 
 __all__ = [
     "CompositeShardedSource",
@@ -81,7 +81,7 @@ _TABLE_BLOCKS = 2**24
 _BLOCKS_AT_ONCE = 2**14
 
 
-class EasydelScheme(CheckedScheme):
+class EasydelScheme:
     """Blocks that hold floor(share * block_size) slots of each source, the rest of them going to
     the largest share, in the order that numpy's `default_rng(seed + block).shuffle` gives them.
 
@@ -93,8 +93,6 @@ class EasydelScheme(CheckedScheme):
     >>> scheme.locate(np.arange(10))[0].tolist()
     [1, 1, 0, 1, 1, 0, 1, 1, 0, 1]
     """
-
-    names = None
 
     def __init__(self, weights: Sequence[Weight], *, block_size: int, seed: int) -> None:
         self._weights, self._block_size, self._seed = tuple(weights), block_size, seed
@@ -123,12 +121,20 @@ class EasydelScheme(CheckedScheme):
             "weights": described(self._weights),
         }
 
-    def _counts(self, n: int) -> Int64Array:
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, EasydelScheme) and self.describe() == other.describe()
+
+    def __hash__(self) -> int:
+        return hash((self._block_size, self._seed))
+
+    def counts(self, n: int) -> Int64Array:
+        """Return the slots given to each source among the first `n`."""
         block, rest = divmod(n, self._block_size)
         sources, _ = self._layout(block)
         return self._before(block) + np.bincount(sources[:rest], minlength=len(self._weights))
 
-    def _locate(self, ks: Int64Array) -> tuple[Int64Array, Int64Array]:
+    def locate(self, ks: Int64Array) -> tuple[Int64Array, Int64Array]:
+        """Return for each slot its source, and how many slots before it went to that source."""
         blocks, offset = np.divmod(ks, self._block_size)
         source, nth = np.empty_like(ks), np.empty_like(ks)
         for block, rows in rows_by_value(blocks):

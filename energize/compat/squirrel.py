@@ -24,7 +24,7 @@ from energize.errors import ConfigError, StateError, WeightError
 from energize.loader.checking import check_lane
 from energize.loader.state import packed_state, unpacked_state
 from energize.order import make_scheme
-from energize.order.weights import checked_weight, names_apart
+from energize.order.schedule import checked_weight, names_apart
 
 __all__ = ["Multiplexer", "MultiplexingStrategy"]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import TypeAlias
 
@@ -14,6 +14,9 @@ FloatArray: TypeAlias = npt.NDArray[np.float64]
 Int32Array: TypeAlias = npt.NDArray[np.int32]
 Int64Array: TypeAlias = npt.NDArray[np.int64]
 UInt64Array: TypeAlias = npt.NDArray[np.uint64]
+
+Rows: TypeAlias = Int64Array | slice
+"""Some rows of an array; all of them as a slice."""
 
 _MANY = 512
 """Values of which it is worth while to look how small they are."""
@@ -30,6 +33,23 @@ def rows_by_value(values: Int64Array) -> Iterator[tuple[int, Int64Array]]:
     starts = np.flatnonzero(np.diff(ordered, prepend=ordered[:1] - 1)).tolist()
     for start, end in pairwise([*starts, len(order)]):
         yield int(ordered[start]), order[start:end]
+
+
+def pairs_by_value(
+    values: Int64Array, find: Callable[[int, Rows], tuple[Int64Array, Int64Array]]
+) -> tuple[Int64Array, Int64Array]:
+    """Return two columns, found by `find(value, rows)` for the rows of each value.
+
+    >>> slots = np.array([70, 71, 50])
+    >>> pairs_by_value(slots // 10, lambda ten, rows: (slots[rows] * 0 + ten, slots[rows] % 10))
+    (array([7, 7, 5]), array([0, 1, 0]))
+    """
+    if len(values) and (values == values[0]).all():  # mostly
+        return find(int(values[0]), slice(None))
+    first, second = np.empty((2, len(values)), dtype=np.int64)
+    for value, rows in rows_by_value(values):
+        first[rows], second[rows] = find(value, rows)
+    return first, second
 
 
 def _narrowed(values: Int64Array) -> npt.NDArray[np.integer]:

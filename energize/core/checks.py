@@ -6,7 +6,7 @@ import functools
 import inspect
 import math
 import operator
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from decimal import Decimal
 from fractions import Fraction
@@ -87,6 +87,22 @@ def checked_flag(value: object, name: str, owner: str) -> bool:
     if not isinstance(value, bool | np.bool_):
         raise ConfigError(f"{owner}: {name} is True or False; got {value!r}")
     return bool(value)
+
+
+def checked_choice(value: object, name: str, known: Collection[str], owner: str = "") -> str:
+    """Return `value` if it is one of the words `known`; else raise `ConfigError` with the nearest.
+
+    >>> checked_choice("cosin", "way", ["cosine"], "Mix")
+    Traceback (most recent call last):
+        ...
+    energize.errors.ConfigError: Mix: way='cosin' is not one of cosine; did you mean 'cosine'?
+    """
+    if isinstance(value, str) and value in known:
+        return value
+    raise ConfigError(
+        f"{owner and owner + ': '}{name}={value!r} is not one of {', '.join(known) or 'none'}"
+        f"{nearest(str(value), list(known))}"
+    )
 
 
 def check_names(given: Iterable[str], options: Iterable[str], *makers: type) -> None:

@@ -60,7 +60,7 @@ from energize.datasets.rounds import (
     origins_of,
 )
 from energize.errors import ConfigError, NotIndexedError, SubstitutionError
-from energize.order.quota import levelled
+from energize.order.level import levelled
 
 T_co = TypeVar("T_co", covariant=True)
 

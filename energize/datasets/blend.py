@@ -37,35 +37,32 @@ from energize.datasets.units import (
     scheme_in,
 )
 from energize.errors import ConfigError, EmptyDatasetError, WeightError, nearest
-from energize.order.cost import CostScheme
+from energize.order.cost import CostScheme, cost_scheme
+from energize.order.schedule import Schedule, WeightScheduler, names_apart
 from energize.order.timeline import (
-    Era,
+    WEIGHTLESS,
     Scheme,
     WeightedScheme,
-    asked_shares,
-    asked_until,
+    default_scheme,
     make_scheme,
+    option_names,
     slot_limits,
     stopped_scheme,
 )
 from energize.order.weights import (
-    Product,
-    Schedule,
-    Share,
-    Sum,
+    Compound,
+    Era,
     Weight,
-    WeightScheduler,
     as_fraction,
+    asked,
     checked_temperature,
     ever_positive,
     exact_weight,
     lean,
     limited,
-    names_apart,
     shares_at,
     tempered,
 )
-from energize.order.windows import WEIGHTLESS, default_scheme, option_names
 
 _log = logging.getLogger("energize")
 
@@ -164,7 +161,8 @@ def levelled(
     if numbers is not None:
         return _reweighted(parts, tempered(numbers, exponent))
     return _reweighted(
-        parts, [Share(tuple(weights), number, exponent) for number in range(len(parts))]
+        parts,
+        [Compound("share", tuple(weights), number, exponent) for number in range(len(parts))],
     )
 
 
@@ -193,11 +191,11 @@ def _within(weight: Weight, weights: Sequence[Weight], number: int) -> Weight:
     """The weight of the part that one of several `weights` makes of a weight."""
     numbers = numbers_only(weights)
     if numbers is None:
-        return Product((weight, Share(tuple(weights), number)))
+        return Compound("product", (weight, Compound("share", tuple(weights), number)))
     share = lean(numbers[number] / sum(numbers))
     if isinstance(weight, float | Fraction):
         return lean(as_fraction(weight) * as_fraction(share))
-    return Product((weight, share))
+    return Compound("product", (weight, share))
 
 
 def merged(parts: Sequence[Part], owner: str) -> list[Part]:
@@ -289,7 +287,7 @@ def _pairs(given: Sequence[Any], names: list[str] | None) -> list[tuple[Dataset[
                 f"{where} has a WeightScheduler, which holds the weights of all; give datasets by "
                 "name and weights=it, or a Schedule to each dataset"
             )
-        if not isinstance(weight, Schedule | Share | Product | Sum):
+        if not isinstance(weight, Schedule | Compound):
             weight = exact_weight(weight, where)
         pairs.append((dataset, weight))
     return pairs
@@ -347,7 +345,7 @@ def _same(one: Part, other: Part) -> bool:
 def _sum(one: Weight, other: Weight) -> Weight:
     if isinstance(one, float | Fraction) and isinstance(other, float | Fraction):
         return lean(as_fraction(one) + as_fraction(other))
-    return Sum((one, other))
+    return Compound("sum", (one, other))
 
 
 # What weights ask of a blend, for those who compare it with what came.
@@ -360,6 +358,7 @@ class AskedByWeights:
     changes: tuple[tuple[int, tuple[Weight, ...]], ...]
     scheme: Any
     unit: Any
+    _scheme: Any
 
     if TYPE_CHECKING:
 
@@ -382,38 +381,38 @@ class AskedByWeights:
         Of a blend that ends, slots and schedules begin anew in each epoch. What stop rules do to
         the shares is not looked at: it is a difference between asked and delivered.
         """
-        eras = [(0, self._asking(self.weights))]
-        eras += [(slot, self._asking(weights)) for slot, weights in self.changes]
+        named = isinstance(self.scheme, str)
+        eras = self._scheme.eras if named else [Era(0, self.weights)]
         if self.unit is not None:
             return self._asked_in_cost(eras, items)
         if items is None:
-            return asked_shares(eras[0][1]) if not self.changes else None
+            return _constant(eras[0]) if not self.changes else None
         if not self.sized or self.size == INFINITE:
-            return asked_until(eras, items)
+            return asked(eras, items)
         epochs, rest = divmod(items, max(self.size, 1))
-        found = asked_until(eras, rest)
-        return found + epochs * asked_until(eras, self.size) if epochs else found
+        found = asked(eras, rest)
+        return found + epochs * asked(eras, self.size) if epochs else found
 
     def _asked_in_cost(self, eras: Sequence[Era], items: int | None) -> FloatArray | None:
         """The same of what items cost. A slot says nothing of its cost, so while weights change
         gradually nobody asks for anything that could be told; and after changes, for parts of what
         the slots since then cost, if that is known unread.
         """
-        shares = [asked_shares(weights) for _, weights in eras]
+        shares = [_constant(era) for era in eras]
         if any(each is None for each in shares):
             return None
         if len(eras) == 1:
             return shares[0] if items is None else cast("FloatArray", shares[0]) * items
         if items is None or not (self.indexed and self.sized):
             return None
-        ends = [*(start for start, _ in eras[1:]), items]
+        ends = [*(era.start for era in eras[1:]), items]
         costs = np.diff([sum(self.spent(min(end, items))) for end in ends], prepend=0.0)
         return np.asarray(costs @ np.array(shares, dtype=np.float64))
 
-    def _asking(self, weights: Sequence[Weight]) -> Sequence[Weight]:
-        if isinstance(self.scheme, str) and self.scheme in WEIGHTLESS:
-            return [float(ever_positive(each)) for each in weights]
-        return weights
+
+def _constant(era: Era) -> FloatArray | None:
+    """Return the shares of an era; None where they change."""
+    return None if era.points else cast("FloatArray", shares_at(era.weights, [0])[0])
 
 
 # Datasets that are drawn by one distribution and count in the loss by another.
@@ -445,7 +444,7 @@ def targeted(
                 f"{where} has no target weight, and others have; give every dataset one, equal to "
                 "its weight where nothing should be made up for"
             )
-        moving = isinstance(target, Schedule | Share | Product | Sum)
+        moving = isinstance(target, Schedule | Compound)
         checked = target if moving else exact_weight(target, f"the target weight of {where}")
         if ever_positive(checked) and not ever_positive(part.weight):
             raise WeightError(
@@ -938,7 +937,7 @@ class BlendDataset(WeighedByTargets[T_co], AskedByWeights, WeightsOverTime, Rout
             return self.scheme
         scheme: WeightedScheme
         if self._measured is not None:
-            scheme = CostScheme(self.weights, self._measured.lines())
+            scheme = cost_scheme(self.weights, self._measured.lines())
         else:
             name = "exact" if self.unit is not None else self.scheme  # for its shares only
             scheme = make_scheme(name, self.weights, key=self.key, **self.options)

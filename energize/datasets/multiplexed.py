@@ -10,6 +10,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 
 from energize.core.dataset import Dataset
+from energize.core.description import described
 from energize.core.lanes import SINGLE_LANE, Lane
 from energize.core.reading import MAX_ATTEMPTS, Reading
 from energize.core.stream import (
@@ -311,7 +312,8 @@ class SchemeSlots:
         return _SchemeSlotCursor(self.scheme, position, gone)
 
     def describe(self) -> dict[str, Any]:
-        return self.scheme.describe()
+        tree: dict[str, Any] = described(self.scheme)
+        return tree
 
 
 class _SchemeSlotCursor:
@@ -319,7 +321,7 @@ class _SchemeSlotCursor:
 
     def __init__(self, scheme: Scheme, position: int, gone: Sequence[int]) -> None:
         self._scheme = scheme
-        self._timeline = scheme.timeline() if isinstance(scheme, MixingScheme) else None
+        self._timeline = scheme if isinstance(scheme, MixingScheme) else None
         self._position, self._gone = position, [_STAYS] * len(gone)
         self._ahead: list[int] = []
         for slot, source in sorted((slot, source) for source, slot in enumerate(gone)):

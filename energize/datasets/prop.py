@@ -12,8 +12,8 @@ from energize.datasets.blend import BlendDataset
 from energize.datasets.order import ConcatDataset, ShuffleDataset
 from energize.datasets.transform import FilterDataset, LogSampleDataset, MapDataset
 from energize.errors import ConfigError, EmptyDatasetError
+from energize.order.timeline import WEIGHTLESS
 from energize.order.weights import Weight
-from energize.order.windows import WEIGHTLESS
 
 T = TypeVar("T")
 

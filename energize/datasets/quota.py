@@ -23,16 +23,8 @@ from energize.data.naming import source_labels
 from energize.datasets.batch import BatchDataset
 from energize.datasets.blend import same
 from energize.errors import ConfigError, NotIndexedError, nearest
-from energize.order.quota import (
-    Composition,
-    EpochDraws,
-    EpochOrder,
-    Interleaved,
-    InTurn,
-    Quota,
-    epoch_counts,
-    epoch_size_in_samples,
-)
+from energize.order.composition import Composition, EpochOrder, Interleaved, InTurn
+from energize.order.quota import EpochDraws, Quota, epoch_counts, epoch_size_in_samples
 
 T_co = TypeVar("T_co", covariant=True)
 

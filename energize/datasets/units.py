@@ -27,7 +27,7 @@ from energize.datasets.batch import BatchDataset
 from energize.datasets.item_cost import ItemCost
 from energize.datasets.order import ConcatDataset, RepeatDataset, ShuffleDataset
 from energize.errors import ConfigError, NotIndexedError, SkipSample, StateError
-from energize.order.cost import CostLine, Cycle, LaterLine, Line, MovedLine
+from energize.order.cost import CostLine, Cycle, Line, OffsetLine
 from energize.order.timeline import WeightedScheme, make_scheme
 from energize.packing.packer import named
 
@@ -132,8 +132,8 @@ class MeasuredInputs:
         among = len(self._inputs)
         line = CostLine(partial(self._unit.of, whole), self._cycle(whole), key, among=among)
         if moved:
-            return MovedLine(line, later.since, later.read)
-        return LaterLine(line, first) if first else line
+            return OffsetLine(line, later.since, later.read)
+        return OffsetLine(line, 0, first) if first else line
 
     def _cycle(self, dataset: IndexedDataset[Any]) -> Cycle | None:
         """After how many items, from the first one on, all samples have had their turn equally

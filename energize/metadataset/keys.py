@@ -43,8 +43,7 @@ from energize.metadataset.values import (
     Whole,
 )
 from energize.order.quota import Quota
-from energize.order.timeline import STOP_RULES
-from energize.order.windows import SCHEMES
+from energize.order.timeline import SCHEMES, STOP_RULES
 
 ENERGIZE: Final = "energize"
 ENERGON: Final = "megatron.energon"

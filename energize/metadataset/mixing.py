@@ -10,7 +10,7 @@ from energize.metadataset.keys import Home, Spec
 from energize.metadataset.nodes import Leaf, Node
 from energize.metadataset.table import Key, keys_of
 from energize.order.quota import Quota
-from energize.order.windows import WEIGHTLESS
+from energize.order.timeline import WEIGHTLESS
 
 EPOCHIZED = "blend_epochized"
 

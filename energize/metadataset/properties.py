@@ -15,7 +15,7 @@ from energize.metadataset.plans import FaultyError
 from energize.metadataset.problems import Problem, shown
 from energize.metadataset.property_keys import SUBFLAVORS
 from energize.metadataset.tables import ScheduleTable
-from energize.order.windows import WEIGHTLESS
+from energize.order.timeline import WEIGHTLESS
 
 _OPTIONS = ("scheme", "block_size")
 

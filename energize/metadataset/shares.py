@@ -15,8 +15,9 @@ from energize.metadataset.nodes import Blend, JoinedLeaf, Leaf, Node, Staged
 from energize.metadataset.problems import place_noted
 from energize.order import Schedule
 from energize.order.quota import Quota, epoch_counts
-from energize.order.weights import checked_weight, limited, tempered
-from energize.order.windows import WEIGHTLESS
+from energize.order.schedule import checked_weight
+from energize.order.timeline import WEIGHTLESS
+from energize.order.weights import limited, tempered
 
 _log = logging.getLogger("energize")
 

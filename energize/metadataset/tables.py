@@ -13,8 +13,8 @@ from energize.errors import ConfigError
 from energize.metadataset.table import OneOf, Table, key
 from energize.metadataset.values import Flag, Names, Points, Positive, Sizes, Text
 from energize.order import Schedule
-from energize.order.quota import BATCHING_METHODS
-from energize.order.weights import CHANGES, INTERPOLATIONS
+from energize.order.composition import BATCHING_METHODS
+from energize.order.schedule import CHANGES, INTERPOLATIONS
 from energize.packing.packer import METHODS, Packer
 from energize.task.build import Level
 

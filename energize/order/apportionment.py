@@ -1,145 +1,28 @@
-"""Numbers found by bisection, from where they are expected."""
+"""Slots shared out to sources by weight, in integers: counts and places at any position."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
-from dataclasses import dataclass
+from collections.abc import Callable
 from functools import lru_cache
+from itertools import pairwise
 from math import isqrt
-from typing import Any, Generic, TypeVar
+from typing import Protocol, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
-from energize.core.arrays import BoolArray, FloatArray, Int64Array, UInt64Array, rows_by_value
-from energize.core.rng import hash_positions, mix64
+from energize.core.arrays import (
+    BoolArray,
+    FloatArray,
+    Int32Array,
+    Int64Array,
+    Rows,
+    UInt64Array,
+    pairs_by_value,
+)
+from energize.core.rng import hash_positions, mix64, shuffled
 
-
-def first_where(
-    holds: Callable[[int], bool], *, above: int, upto: int, guess: float | None = None
-) -> int:
-    """The least number above `above` for which `holds`, which is true of `upto` and of all numbers
-    after the first. It takes few questions when `guess` is near it; without one, the middle is
-    asked first.
-
-    >>> first_where(lambda number: number * number >= 90, above=0, upto=1000, guess=9)
-    10
-    """
-    low, high = above, upto
-    if guess is not None and high - low > 1:
-        low, high = _around(holds, int(min(max(guess, low + 1), high - 1)), low, high)
-    while high - low > 1:
-        middle = (low + high) // 2
-        if holds(middle):
-            high = middle
-        else:
-            low = middle
-    return high
-
-
-def _around(holds: Callable[[int], bool], at: int, low: int, high: int) -> tuple[int, int]:
-    """Numbers nearer to `at`, from `low` to `high`: the first is false, the second true."""
-    step = 1
-    if holds(at):
-        high = at
-        while (at := high - step) > low and holds(at):
-            high, step = at, 2 * step
-        return max(low, at), high
-    low = at
-    while (at := low + step) < high and not holds(at):
-        low, step = at, 2 * step
-    return low, min(high, at)
-
-
-# A function whose last results are kept, and which is pickled without them.
-
-T = TypeVar("T")
-
-
-class Remembered(Generic[T]):
-    """`compute`, a pure function of hashable arguments, with its last `size` results at hand.
-
-    Results are shared: they must not be changed.
-    """
-
-    def __init__(self, compute: Callable[..., T], size: int) -> None:
-        self._compute = compute
-        self._size = size
-        self._cached = lru_cache(maxsize=size)(compute)
-
-    def __call__(self, *arguments: Hashable) -> T:
-        return self._cached(*arguments)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self._compute, self._size)
-
-
-# Sources as the leaves of a Huffman tree: the light ones far from the root.
-
-
-@dataclass(frozen=True, slots=True)
-class HuffmanTree:
-    """Nodes by number: the `leaves` sources first, then inner nodes, each after its children; the
-    last is the root. `light` and `heavy` are the children of inner nodes, `part` and `whole` what
-    the light child and the node itself weigh. `ends` cut the inner nodes into runs, none of which
-    has a node and its child.
-    """
-
-    leaves: int
-    light: Int64Array
-    heavy: Int64Array
-    part: Int64Array
-    whole: Int64Array
-    ends: tuple[int, ...]
-
-    def sums(self, values: FloatArray) -> FloatArray:
-        """For each node the sum of its leaves' values."""
-        sums = np.concatenate([values, np.zeros(len(self.light))])
-        begin = 0
-        for end in self.ends:
-            below = slice(begin, end)
-            sums[self.leaves + begin : self.leaves + end] = (
-                sums[self.light[below]] + sums[self.heavy[below]]
-            )
-            begin = end
-        return sums
-
-
-def huffman_tree(weights: Int64Array) -> HuffmanTree:
-    """The tree over sources of positive `weights`, whose sum is below 2**61.
-
-    The two lightest nodes are joined until one is left; all pairs that no new node can come between
-    are joined at once. A node's sibling weighs at least as much as each of its own children, so
-    weights on the way to the root grow at least like Fibonacci numbers.
-
-    Source: Huffman, "A method for the construction of minimum-redundancy codes", Proc. IRE 40,
-    1952; Buro, "On the maximum length of Huffman codes", Inf. Process. Lett. 45, 1993.
-
-    >>> tree = huffman_tree(np.array([5, 1, 3]))
-    >>> tree.light.tolist(), tree.heavy.tolist(), tree.whole.tolist()
-    ([1, 3], [2, 0], [4, 9])
-    """
-    nodes = np.argsort(weights, kind="stable")
-    weigh = weights[nodes]
-    pairs: list[tuple[Int64Array, Int64Array, Int64Array, Int64Array]] = []
-    ends = [0]
-    while len(nodes) > 1:
-        many = int(np.searchsorted(weigh, weigh[0] + weigh[1], side="right"))
-        many -= many % 2
-        parts, wholes = weigh[:many:2], weigh[:many:2] + weigh[1:many:2]
-        pairs.append((nodes[:many:2], nodes[1:many:2], parts, wholes))
-        ends.append(ends[-1] + many // 2)
-        joined = len(weights) + np.arange(ends[-2], ends[-1])
-        nodes, weigh = np.append(nodes[many:], joined), np.append(weigh[many:], wholes)
-        order = np.argsort(weigh, kind="stable")
-        nodes, weigh = nodes[order], weigh[order]
-    empty = np.empty(0, dtype=np.int64)
-    light, heavy, part, whole = (
-        np.concatenate([empty, *(each[column] for each in pairs)]) for column in range(4)
-    )
-    return HuffmanTree(len(weights), light, heavy, part, whole, tuple(ends[1:]))
-
-
-# Slots shared out to sources by weight, down a tree: counts and places at any position.
+A = TypeVar("A", Int32Array, Int64Array)
 
 _NARROW = 2**31
 """Products of two numbers up to this one fit in int64."""
@@ -149,6 +32,82 @@ _ODD = np.uint64(0x9E3779B97F4A7C15)
 
 _DIGIT = 30
 """Bits of a number that are divided at once, where products would not fit."""
+
+
+class Run(Protocol):
+    """Slots 0, 1, 2, ... given to some sources."""
+
+    def counts(self, slots: int) -> Int64Array:
+        """Return the slots of each source among the first so many."""
+
+    def locate(self, slots: Int64Array) -> tuple[Int64Array, Int64Array]:
+        """Return for each slot its source, and how many slots before it went to that source."""
+
+
+def first_where(holds: Callable[[int], bool], upto: int, guess: float) -> int:
+    """Return the least number above 0 for which `holds`, which is true of `upto` and of all numbers
+    after the first. It takes few questions if `guess` is near.
+
+    >>> first_where(lambda number: number * number >= 90, 1000, guess=9)
+    10
+    """
+    low, high, step, at = 0, upto, 1, int(min(guess, upto))
+    while high - low > 1:
+        at = min(max(at, low + 1), high - 1)
+        if holds(at):
+            high, at = at, at - step
+        else:
+            low, at = at, at + step
+        step *= 2
+        if low > 0 and high < upto:
+            at = (low + high) // 2
+    return high
+
+
+class HuffmanTree:
+    """The tree over sources of positive `weights`, whose sum is below 2**61.
+
+    Nodes by number: the `leaves` sources first, then inner nodes, each after its children; the last
+    is the root. `light` and `heavy` are the children of inner nodes, `part` and `whole` what the
+    light child and the node itself weigh. `ends` cut the inner nodes into runs, none of which has a
+    node and its child.
+
+    The two lightest nodes are joined until one is left; all pairs that no new node can come between
+    are joined at once. A node's sibling weighs at least as much as each of its own children, so
+    weights on the way to the root grow at least like Fibonacci numbers.
+
+    Source: Huffman, "A method for the construction of minimum-redundancy codes", Proc. IRE 40,
+    1952; Buro, "On the maximum length of Huffman codes", Inf. Process. Lett. 45, 1993.
+
+    >>> tree = HuffmanTree(np.array([5, 1, 3]))
+    >>> tree.light.tolist(), tree.heavy.tolist(), tree.whole.tolist()
+    ([1, 3], [2, 0], [4, 9])
+    """
+
+    def __init__(self, weights: Int64Array) -> None:
+        self.leaves, self.ends = len(weights), [0]
+        weigh = np.concatenate([weights, np.zeros(self.leaves - 1, dtype=np.int64)])
+        children = np.empty((2, self.leaves - 1), dtype=np.int64)
+        nodes = np.argsort(weights, kind="stable")
+        while len(nodes) > 1:
+            least = weigh[nodes[0]] + weigh[nodes[1]]
+            many = int(np.searchsorted(weigh[nodes], least, side="right")) // 2
+            joined = np.arange(self.ends[-1], self.ends[-1] + many)
+            children[:, joined] = nodes[: 2 * many].reshape(many, 2).T
+            weigh[self.leaves + joined] = weigh[children[:, joined]].sum(axis=0)
+            nodes = np.append(nodes[2 * many :], self.leaves + joined)
+            nodes = nodes[np.argsort(weigh[nodes], kind="stable")]
+            self.ends.append(self.ends[-1] + many)
+        self.light, self.heavy = children
+        self.part, self.whole = weigh[self.light], weigh[self.leaves :]
+
+    def sums(self, values: FloatArray) -> FloatArray:
+        """Return for each node the sum of its leaves' values."""
+        sums = np.concatenate([values, np.zeros(len(self.light))])
+        for begin, end in pairwise(self.ends):
+            below = sums[self.light[begin:end]] + sums[self.heavy[begin:end]]
+            sums[self.leaves + begin : self.leaves + end] = below
+        return sums
 
 
 class Apportionment:
@@ -169,33 +128,30 @@ class Apportionment:
     `owed` is what each source is to have more than its share, from slots before the first: as much
     of it as rounding can make good comes at once. Weights are positive, their sum is below 2**61.
 
-    >>> Apportionment(np.array([1, 6, 2, 1])).counts(np.array([20, 10**12]))[0].tolist()
+    >>> Apportionment(np.array([1, 6, 2, 1])).counts(20).tolist()
     [2, 12, 4, 2]
     """
 
     def __init__(
         self, weights: Int64Array, *, key: int | None = None, owed: FloatArray | None = None
     ) -> None:
-        self._tree = huffman_tree(weights)
-        self._key = key
-        inner = len(self._tree.whole)
-        self._phase = np.zeros(inner, dtype=np.int64) if key is not None else self._tree.whole // 2
-        self._had = np.zeros(inner, dtype=np.int64)
-        """Whether a light child has had the slot of the stretch in which slots begin."""
-        self._keys = np.empty(0, dtype=np.uint64)
-        if key is not None:
-            self._keys = hash_positions(key, np.arange(inner))
-        self._shortest, self._longer = np.divmod(self._tree.whole, self._tree.part)
+        self._tree = tree = HuffmanTree(weights)
+        inner = np.arange(len(tree.whole))
+        self._phase = tree.whole // 2 if key is None else np.zeros_like(inner)
+        self._keys = None if key is None else hash_positions(key, inner)
+        self._shortest, self._longer = np.divmod(tree.whole, tree.part)
         """The slots of a stretch, and how many of `part` begin so that it has one more."""
-        self._fresh = owed is None or not owed.any()
-        if owed is not None and not self._fresh:
+        self._had: Int64Array | None = None
+        """Whether a light child has had the slot of the stretch in which slots begin; None if
+        stretches begin with the first slot.
+        """
+        if owed is not None and owed.any():
             self._carry(owed)
 
     def _carry(self, owed: FloatArray) -> None:
         tree, sums = self._tree, self._tree.sums(owed)
-        here = np.arange(len(tree.whole)) + tree.leaves
-        late = sums[tree.light] - sums[here] * (tree.part / tree.whole)
-        if self._key is None:
+        late = sums[tree.light] - sums[tree.leaves :] * (tree.part / tree.whole)
+        if self._keys is None:
             late += 0.5
         else:
             self._had = (late < 0).astype(np.int64)
@@ -204,21 +160,17 @@ class Apportionment:
         phase = (np.clip(late, 0.0, 1.0) * tree.whole).astype(np.int64)
         self._phase = np.clip(phase, 0, tree.whole - 1)
 
-    def counts(self, slots: Int64Array) -> Int64Array:
-        """The slots of each source (columns) among the first of all, for numbers of them (rows)."""
+    def counts(self, slots: int) -> Int64Array:
         tree = self._tree
-        counts = np.empty((len(slots), tree.leaves + len(tree.whole)), dtype=np.int64)
-        counts[:, -1] = slots
-        for begin, end in zip((0, *tree.ends)[-2::-1], tree.ends[::-1], strict=True):
-            nodes = np.arange(begin, end)[np.newaxis]
-            of_node = counts[:, tree.leaves + begin : tree.leaves + end]
-            light, _ = self._light(nodes, of_node)
-            counts[:, tree.light[begin:end]] = light
-            counts[:, tree.heavy[begin:end]] = of_node - light
-        return counts[:, : tree.leaves]
+        counts = np.full(tree.leaves + len(tree.whole), slots, dtype=np.int64)
+        for end, begin in pairwise(tree.ends[::-1]):
+            of_nodes = counts[tree.leaves + begin : tree.leaves + end]
+            light, _ = self._light(np.arange(begin, end), of_nodes)
+            counts[tree.light[begin:end]] = light
+            counts[tree.heavy[begin:end]] = of_nodes - light
+        return counts[: tree.leaves]
 
     def locate(self, slots: Int64Array) -> tuple[Int64Array, Int64Array]:
-        """For each slot its source, and how many slots before it went to that source."""
         tree, left = self._tree, np.arange(len(slots))
         source, nth = np.empty((2, len(slots)), dtype=np.int64)
         node, count = np.full(len(slots), tree.leaves + len(tree.whole) - 1), slots
@@ -235,40 +187,32 @@ class Apportionment:
             count = np.where(is_light, light, count - light)
 
     def _light(self, inner: Int64Array, counts: Int64Array) -> tuple[Int64Array, BoolArray]:
-        """For inner nodes, what the light child has of the first `counts` slots, and whether it has
-        the next.
+        """Return for inner nodes what the light child has of the first `counts` slots, and whether
+        it has the next.
         """
-        part, whole = self._tree.part[inner], self._tree.whole[inner]
+        part, whole, phase = self._tree.part[inner], self._tree.whole[inner], self._phase[inner]
         passes, within = np.divmod(counts, whole)
-        whole_ones, left = divided(within, part, self._phase[inner], whole)
-        light = passes * part + whole_ones
-        if self._key is None:
-            return light, left >= whole - part
-        return self._drawn(inner, light, left, part)
-
-    def _drawn(
-        self, inner: Int64Array, number: Int64Array, left: Int64Array, part: Int64Array
-    ) -> tuple[Int64Array, BoolArray]:
-        """As `_light`: the next slot is in stretch `number`, into which `left` says how far it
-        reaches, in units of one slot by `part`. Slots begin somewhere in stretch 0.
-        """
+        number, left = divided(within, part, phase, whole)
+        number += passes * part
+        if self._keys is None:
+            return number, left >= whole - part
+        # The next slot is in the stretch `number`, into which `left` says how far it reaches, in
+        # units of one slot by `part`.
         gone = left // part
         room = self._shortest[inner] + (self._longer[inner] > left - gone * part)
         random = mix64(self._keys[inner] ^ number.astype(np.uint64) * _ODD)
-        if self._fresh:
+        if self._had is None:
             place = _below(random, room)
             return number + (place < gone), place == gone
-        first = number == 0
-        begun = np.where(first, self._phase[inner] // part, 0)
+        first, had = number == 0, self._had[inner]
+        begun = np.where(first, phase // part, 0)
         place = begun + _below(random, room - begun)
-        had = self._had[inner]
         place[first & (had > 0)] = -1
-        light: Int64Array = number + (place < gone) - had
-        return light, place == gone
+        return number + (place < gone) - had, place == gone
 
 
 def _below(random: UInt64Array, room: Int64Array) -> Int64Array:
-    """A number from 0 up to below each of `room`, all as likely, by a random word."""
+    """Return a number from 0 up to below each of `room`, all as likely, by a random word."""
     wide = room.astype(np.uint64)
     numbers: UInt64Array = (random >> np.uint64(32)) * wide >> np.uint64(32)
     large = room >= _NARROW  # each by itself: what else is asked for decides nothing
@@ -286,14 +230,15 @@ def divided(
     if whole.max(initial=0) < _NARROW:
         return np.divmod(count * part + phase, whole)
     high, low = count >> _DIGIT, count & ((1 << _DIGIT) - 1)
-    above, rest = _short_divided(high * part, _float(high) * _float(part), whole)
-    about = _float(rest) * float(1 << _DIGIT) + _float(low) * _float(part) + _float(phase)
+    wide = part.astype(np.float64)
+    above, rest = _short_divided(high * part, high * wide, whole)
+    about = rest * float(1 << _DIGIT) + low * wide + phase
     below, rest = _short_divided((rest << _DIGIT) + low * part + phase, about, whole)
     return (above << _DIGIT) + below, rest
 
 
 def _short_divided(
-    value: Int64Array, about: FloatArray, whole: Int64Array
+    value: Int64Array, about: npt.NDArray[np.floating], whole: Int64Array
 ) -> tuple[Int64Array, Int64Array]:
     """Quotient, up to 2**32, and remainder of numbers that need not fit: `value` in arithmetic that
     may have wrapped around, `about` in floats. The float quotient is at most one off, so the
@@ -305,17 +250,10 @@ def _short_divided(
     return quotient - less + more, rest + less * whole - more * whole
 
 
-def _float(values: Int64Array) -> FloatArray:
-    return values.astype(np.float64)
-
-
 # Slots while shares change evenly: short pieces, each with whole numbers of slots.
 
 _MOST_PIECES = 2048
 _LARGEST_TABLE = 2**20
-_GAUSS = (0.1127016653792583, 0.5, 0.8872983346207417)
-_GAUSS_WEIGHTS = (5 / 18, 8 / 18, 5 / 18)
-"""Gauss-Legendre quadrature over 0 to 1."""
 
 
 def glide_edges(length: int, sources: int) -> Int64Array:
@@ -341,7 +279,7 @@ class Glide:
         self, edges: Int64Array, shares: FloatArray, *, key: int | None, owed: FloatArray
     ) -> None:
         self._edges, self._key = edges, key
-        self.length = int(edges[-1])
+        self._length = int(edges[-1])
         self.first_shares: FloatArray = shares[0]
         totals = np.empty_like(shares, dtype=np.int64)
         due = shares * np.diff(edges)[:, np.newaxis]
@@ -352,27 +290,23 @@ class Glide:
         self._owed = owed
         self._before = np.zeros((len(totals) + 1, len(owed)), dtype=np.int64)
         np.cumsum(totals, axis=0, out=self._before[1:])
-        self._run = Remembered(self._run_of, 4)
+        self._run = lru_cache(4)(self._run_of)
 
-    def counts(self, slots: Int64Array) -> Int64Array:
-        pieces = self._piece(slots)
-        counts = self._before[pieces]
-        for piece, rows in rows_by_value(pieces):
-            members, run = self._run(piece)
-            found = counts[rows]
-            found[:, members] += run.counts(slots[rows] - self._edges[piece])
-            counts[rows] = found
+    def counts(self, slots: int) -> Int64Array:
+        piece = int(self._piece(np.array([slots]))[0])
+        members, run = self._run(piece)
+        counts: Int64Array = self._before[piece].copy()
+        counts[members] += run.counts(slots - int(self._edges[piece]))
         return counts
 
     def locate(self, slots: Int64Array) -> tuple[Int64Array, Int64Array]:
-        pieces = self._piece(slots)
-        source, nth = np.empty((2, len(slots)), dtype=np.int64)
-        for piece, rows in rows_by_value(pieces):
+        def in_piece(piece: int, rows: Rows) -> tuple[Int64Array, Int64Array]:
             members, run = self._run(piece)
-            member, found = run.locate(slots[rows] - self._edges[piece])
-            source[rows] = members[member]
-            nth[rows] = found + self._before[piece, members[member]]
-        return source, nth
+            member, nth = run.locate(slots[rows] - self._edges[piece])
+            source = members[member]
+            return source, nth + self._before[piece, source]
+
+        return pairs_by_value(self._piece(slots), in_piece)
 
     def due(self, slot: int) -> FloatArray:
         """What each source is due before a slot: what it has, and inside a piece its part of that;
@@ -382,7 +316,7 @@ class Glide:
         before, after = self._before[piece : piece + 2]
         begin, end = self._edges[piece : piece + 2].tolist()
         due: FloatArray = before + (after - before) * ((slot - begin) / (end - begin))
-        return due + self._owed if slot == self.length else due
+        return due + self._owed if slot == self._length else due
 
     def _piece(self, slots: Int64Array) -> Int64Array:
         """The piece of each slot; of the end the last one."""
@@ -394,16 +328,6 @@ class Glide:
         members = np.flatnonzero(totals)
         key = None if self._key is None else self._key + piece
         return members, Apportionment(totals[members], key=key)
-
-
-def mean_shares(shares_at: Callable[[FloatArray], FloatArray], edges: FloatArray) -> FloatArray:
-    """The mean of shares (columns) between each two edges (rows)."""
-    lengths = np.diff(edges)
-    means = np.zeros(0)
-    for way, weight in zip(_GAUSS, _GAUSS_WEIGHTS, strict=True):
-        found = weight * shares_at(edges[:-1] + way * lengths)
-        means = found if not means.size else means + found
-    return means
 
 
 def _rounded(due: FloatArray, size: int, drawn: BoolArray) -> Int64Array:
@@ -420,3 +344,94 @@ def _rounded(due: FloatArray, size: int, drawn: BoolArray) -> Int64Array:
         totals[able[first]] += step
         missing = size - int(totals.sum())
     return totals
+
+
+# Runs in other orders: sources in turn, and slots shuffled in windows.
+
+_AHEAD = 8192
+"""Slots that are laid out at once: enough that calls of numpy cost little beside their work."""
+
+_DENSE = 8
+"""Where one slot of so many is asked for, laying out all costs less than finding it alone."""
+
+
+class Turns:
+    """The sources in turn, from source `first` on, over and over."""
+
+    def __init__(self, sources: int, first: int) -> None:
+        self._sources, self._first = sources, first
+
+    def counts(self, slots: int) -> Int64Array:
+        turns = (np.arange(self._sources) - self._first) % self._sources
+        return (slots - turns - 1) // self._sources + 1
+
+    def locate(self, slots: Int64Array) -> tuple[Int64Array, Int64Array]:
+        return (slots + self._first) % self._sources, slots // self._sources
+
+
+class Windows:
+    """A run of `length` slots, or without end, in windows of `size` slots that are laid out at
+    once.
+
+    With a `key`, the slots of each window are shuffled: at its end sources have what the run gives
+    them. Without, slots are where the run has them, and laid out only where they are read on.
+    """
+
+    def __init__(
+        self, run: Run, length: int | None, sources: int, size: int = _AHEAD, key: int | None = None
+    ) -> None:
+        self._run, self._length, self._size = run, length, size
+        self._sources, self._key = sources, key
+        self._layout = lru_cache(4)(self._laid_out)
+        self._last = 0
+        """The first slot of the last call."""
+
+    def counts(self, slots: int) -> Int64Array:
+        within = 0 if self._key is None else slots % self._size
+        counts = self._run.counts(slots - within)
+        if not within:
+            return counts
+        source, _ = self._layout(slots // self._size)
+        return counts + np.bincount(source[:within], minlength=self._sources)
+
+    def locate(self, slots: Int64Array) -> tuple[Int64Array, Int64Array]:
+        if self._key is None:
+            first, self._last = self._last, int(slots[0])
+            near = abs(self._last - first) <= _DENSE * len(slots)
+            if not near or int(np.ptp(slots)) > _DENSE * len(slots):
+                return self._run.locate(slots)
+        windows, within = np.divmod(slots, self._size)
+
+        def in_window(window: int, rows: Rows) -> tuple[Int64Array, Int64Array]:
+            source, nth = self._layout(window)
+            return source[within[rows]].astype(np.int64), nth[within[rows]]
+
+        return pairs_by_value(windows, in_window)
+
+    def _laid_out(self, window: int) -> tuple[Int32Array, Int64Array]:
+        start, end = window * self._size, (window + 1) * self._size
+        if self._length is not None:
+            end = min(end, self._length)
+        if self._key is None:
+            source, nth = self._run.locate(np.arange(start, end))
+            return source.astype(np.int32), nth
+        first, last = self._run.counts(start), self._run.counts(end)
+        ordered = np.repeat(np.arange(self._sources, dtype=np.int32), last - first)
+        before = (last - np.cumsum(last - first))[ordered]
+        order = shuffled(self._key, window, end - start)
+        return rearranged(ordered, before + np.arange(end - start), order)
+
+
+def rearranged(source: A, nth: Int64Array, order: Int64Array) -> tuple[A, Int64Array]:
+    """Return the sources of slots in another order, and which of its source each slot now is."""
+    placed = source[order]
+    found = np.empty_like(nth)
+    found[_by_source(placed)] = nth[_by_source(source)]
+    return placed, found
+
+
+def _by_source(source: Int32Array | Int64Array) -> Int64Array:
+    """Return the slots of the first source, then those of the second, ..., each in order."""
+    # Numpy sorts 16-bit integers by radix, several times as fast as longer ones.
+    small = not len(source) or int(source.max()) < 2**16
+    return np.argsort(source.astype(np.uint16) if small else source, kind="stable")

@@ -5,15 +5,15 @@ from __future__ import annotations
 import math
 
 import numpy as np
-import numpy.typing as npt
 
-from energize.core.arrays import Int64Array
+from energize.core.arrays import Int64Array, UInt64Array
 from energize.core.rng import derive, hash_positions, mix64
 
 _TABLE_LIMIT = 512
 """Up to this size a permutation is sorted outright: small Feistel networks are visibly uneven."""
 
 _ROUNDS = 6
+_WORD = 2**64 - 1
 
 
 class Permutation:
@@ -34,49 +34,32 @@ class Permutation:
     """
 
     def __init__(self, size: int, key: int) -> None:
-        self.size = size
-        self.key = key
+        self.size, self.key = size, key
         self._a = math.isqrt(max(size - 1, 0)) + 1
         self._b = -(-size // self._a) if size else 1
-        self._round_keys = [np.uint64(derive(key, r) & (2**64 - 1)) for r in range(_ROUNDS)]
+        self._round_keys = [np.uint64(derive(key, r) & _WORD) for r in range(_ROUNDS)]
 
-    def __call__(self, index: Int64Array, tweak: Int64Array) -> Int64Array:
-        if self.size <= _TABLE_LIMIT:
-            return self._by_table(index, tweak)
-        return self._by_network(index, tweak, inverse=False)
-
-    def inverse(self, image: Int64Array, tweak: Int64Array) -> Int64Array:
-        """The indices whose images are `image`."""
+    def __call__(
+        self, index: Int64Array, tweak: Int64Array, *, inverse: bool = False
+    ) -> Int64Array:
+        """Return the image of each index; with `inverse`, the index of each image."""
         if self.size <= _TABLE_LIMIT:
             tweaks, row = np.unique(tweak, return_inverse=True)
-            return np.argsort(self._tables(tweaks), axis=1)[row, image]
-        return self._by_network(image, tweak, inverse=True)
-
-    def _by_table(self, index: Int64Array, tweak: Int64Array) -> Int64Array:
-        tweaks, row = np.unique(tweak, return_inverse=True)
-        return self._tables(tweaks)[row, index]
-
-    def _tables(self, tweaks: Int64Array) -> Int64Array:
-        cells = tweaks[:, None] * np.int64(self.size) + np.arange(self.size, dtype=np.int64)
-        return np.argsort(hash_positions(self.key, cells), axis=1, kind="stable")
-
-    def _by_network(self, values: Int64Array, tweak: Int64Array, *, inverse: bool) -> Int64Array:
-        tweaked = mix64(tweak.astype(np.uint64) + np.uint64(self.key & (2**64 - 1)))
-        out = self._pass(values, tweaked, inverse=inverse)
-        outside = np.flatnonzero(out >= self.size)
-        while outside.size:
+            cells = tweaks[:, None] * np.int64(self.size) + np.arange(self.size, dtype=np.int64)
+            tables = np.argsort(hash_positions(self.key, cells), axis=1, kind="stable")
+            found: Int64Array = (np.argsort(tables, axis=1) if inverse else tables)[row, index]
+            return found
+        tweaked = mix64(tweak.astype(np.uint64) + np.uint64(self.key & _WORD))
+        out = self._pass(index, tweaked, inverse=inverse)
+        while (outside := np.flatnonzero(out >= self.size)).size:
             out[outside] = self._pass(out[outside], tweaked[outside], inverse=inverse)
-            outside = outside[out[outside] >= self.size]
         return out
 
-    def _pass(
-        self, values: Int64Array, tweaked: npt.NDArray[np.uint64], *, inverse: bool
-    ) -> Int64Array:
-        """One run through the network over the domain a * b; the halves change in turn."""
+    def _pass(self, values: Int64Array, tweaked: UInt64Array, *, inverse: bool) -> Int64Array:
+        """Run once through the network over the domain a * b; the halves change in turn."""
         left, right = np.divmod(values, self._b)
-        order = reversed(range(_ROUNDS)) if inverse else range(_ROUNDS)
         sign = -1 if inverse else 1
-        for r in order:
+        for r in range(_ROUNDS)[::sign]:
             keyed = tweaked ^ self._round_keys[r]
             if r % 2:
                 move = mix64(left.astype(np.uint64) + keyed) % np.uint64(self._b)
@@ -108,9 +91,6 @@ class WindowedPermutation:
         return number * self._window + out
 
 
-# The order in which a finite source is visited, epoch after epoch.
-
-
 class ShuffleOrder:
     """Which sample is visited at a position: every epoch a new permutation of `range(size)`.
 
@@ -136,39 +116,35 @@ class ShuffleOrder:
         window: int | None = None,
         over_epochs: int = 1,
     ) -> None:
-        self._samples = size
-        self._key = key
+        self._samples, self._key = size, key
         self._with_replacement = over_epochs == -1
         self.size = size = size * max(over_epochs, 1)
         self._run = size if run_length is None else min(run_length, size)
         self._window = 1 if window is None else min(max(window, 1), size)
         self._full = run_length is None and window is None
         runs = -(-size // self._run) if size else 0
-        self._last_run = size - (runs - 1) * self._run
+        self._missing = runs * self._run - size
+        """By how much the last run is shorter than the others."""
         keys = derive(key, "window"), derive(key, "tail window")
         self._in_windows = WindowedPermutation(size, self._window, *keys)
         self._runs = Permutation(runs, derive(key, "runs"))
         self._all = Permutation(size, derive(key, "all"))
 
     def locate(self, positions: Int64Array) -> Int64Array:
-        """The sample, 0 <= sample < size, visited at each position; epochs follow one another."""
+        """Return the sample, 0 <= sample < size, visited at each position; epochs follow one
+        another.
+        """
         if self._with_replacement:
             drawn = hash_positions(derive(self._key, "with replacement"), positions)
             return (drawn % np.uint64(self._samples)).astype(np.int64)
-        return self._permuted(positions) % self._samples
-
-    def _permuted(self, positions: Int64Array) -> Int64Array:
         epoch, at = np.divmod(positions, self.size)
         if self._full:
-            return self._all(at, epoch)
+            return self._all(at, epoch) % self._samples
         if self._window > 1:
             at = self._in_windows(at, epoch)
-        return self._in_runs(at, epoch)
-
-    def _in_runs(self, at: Int64Array, epoch: Int64Array) -> Int64Array:
-        """Runs in random order. The last one may be short: after its place all slots move up."""
+        # Runs in random order. The last one may be short: after its place all slots move up.
         last = np.full_like(at, self._runs.size - 1)
-        short_at = self._runs.inverse(last, epoch) * self._run
-        after = at >= short_at + self._last_run
-        slot, offset = np.divmod(at + after * (self._run - self._last_run), self._run)
-        return self._runs(slot, epoch) * self._run + offset
+        short_end = (self._runs(last, epoch, inverse=True) + 1) * self._run - self._missing
+        run, offset = np.divmod(at + (at >= short_end) * self._missing, self._run)
+        sample: Int64Array = (self._runs(run, epoch) * self._run + offset) % self._samples
+        return sample

@@ -1,4 +1,4 @@
-"""What can be wrong with stages: one line for each fault, naming the stage and its place."""
+"""Stages of a training run: which of them a step belongs to, and what cannot be a plan."""
 
 from __future__ import annotations
 
@@ -7,132 +7,23 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import accumulate, pairwise
+from itertools import accumulate
 from typing import Any, Generic, TypeVar, cast
 
-from energize.core.checks import whole_number
+from energize.core.checks import checked_whole, whole_number
 from energize.core.description import described
 from energize.errors import ConfigError
 
 _log = logging.getLogger("energize")
-
-
-def stage_label(stage: Stage[Any]) -> str:
-    """A stage as messages call it: its place, if it was written somewhere, and its name."""
-    return f"{stage.place}: stage {stage.name!r}" if stage.place else f"stage {stage.name!r}"
-
-
-def faults_of_each(
-    stages: Sequence[Stage[Any]], default: Stage[Any] | None, total_steps: int | None
-) -> Iterator[str]:
-    """What is wrong with stages one by one, and with their names."""
-    if total_steps is not None and whole_number(total_steps, 1) is None:
-        yield f"total_steps is a whole number, 1 or more; got {total_steps!r}"
-    for stage in [*stages, *([] if default is None else [default])]:
-        for fault in _faults(stage):
-            yield f"{stage_label(stage)}: {fault}"
-    by_name = {} if default is None else {default.name: default}
-    for stage in stages:
-        other = by_name.setdefault(stage.name, stage)
-        if other is not stage:
-            start = f"the stage that starts at step {other.start_step}"
-            first = "the one that fills the steps before the first" if other is default else start
-            yield (
-                f"{stage_label(stage)}: the name is taken by {other.place or first}; states and "
-                "reports tell stages apart by name, so rename yours"
-            )
-
-
-def _faults(stage: Stage[Any]) -> Iterator[str]:
-    if not isinstance(stage.name, str) or not stage.name.strip():
-        yield f"a stage has a name that is not empty; got {stage.name!r}"
-    if whole_number(stage.start_step, 0) is None:
-        yield f"start_step is a whole number, 0 or more; got {stage.start_step!r}"
-    elif stage.end_step is not None and whole_number(stage.end_step, stage.start_step + 1) is None:
-        yield (
-            f"end_step is the step after the last one, so above start_step {stage.start_step}; "
-            f"got {stage.end_step!r}"
-        )
-    if stage.seq_len is not None and whole_number(stage.seq_len, 1) is None:
-        yield f"seq_len counts tokens, 1 or more; got {stage.seq_len!r}"
-    if stage.seed is not None and whole_number(stage.seed, 0) is None:
-        yield f"a seed is a whole number, 0 or more; got {stage.seed!r}"
-    if whole_number(stage.items_per_step, 1) is None:
-        yield f"items_per_step is a whole number, 1 or more; got {stage.items_per_step!r}"
-    if not isinstance(stage.batch, Mapping):
-        yield f"batch is a mapping of settings; got {stage.batch!r}"
-
-
-def faults_of_order(
-    stages: Sequence[Stage[Any]], total_steps: int | None, unused: Stage[Any] | None
-) -> Iterator[str]:
-    """What is wrong with sorted stages as a whole; `unused` is a default with nothing to fill."""
-    if not stages:
-        yield "there are no stages, and no default to train on instead; give one of them"
-        return
-    if unused is not None:
-        yield (
-            f"{stage_label(unused)} would never run: {stage_label(stages[0])} starts at step 0. "
-            "Start the first stage later, or leave the default out"
-        )
-    if stages[0].start_step:
-        yield (
-            f"steps 0 to {stages[0].start_step} belong to no stage: the first, "
-            f"{stage_label(stages[0])}, starts at step {stages[0].start_step}. Start it at 0, or "
-            "give a default to fill them"
-        )
-    for one, two in pairwise(stages):
-        yield from _faults_between(one, two)
-    if total_steps is not None:
-        yield from _faults_at_end(stages, total_steps)
-
-
-def _faults_between(one: Stage[Any], two: Stage[Any]) -> Iterator[str]:
-    if one.start_step == two.start_step:
-        yield (
-            f"{stage_label(one)} and {stage_label(two)} both start at step {two.start_step}, so "
-            "one of them would never run"
-        )
-    elif one.end_step is not None and one.end_step < two.start_step:
-        yield (
-            f"steps {one.end_step} to {two.start_step} belong to no stage: {stage_label(one)} ends "
-            f"at {one.end_step}, and {stage_label(two)} starts at {two.start_step}. Leave end_step "
-            "out to go on up to the next stage"
-        )
-    elif one.end_step is not None and one.end_step > two.start_step:
-        yield (
-            f"steps {two.start_step} to {one.end_step} belong to two stages: {stage_label(one)} "
-            f"ends at {one.end_step}, and {stage_label(two)} starts at {two.start_step}"
-        )
-
-
-def _faults_at_end(stages: Sequence[Stage[Any]], total_steps: int) -> Iterator[str]:
-    last = stages[-1]
-    for stage in stages:
-        if stage.start_step >= total_steps:
-            yield (
-                f"{stage_label(stage)} would never run: it starts at step {stage.start_step}, and "
-                f"training has {total_steps} steps, 0 to {total_steps - 1}"
-            )
-    if last.end_step is not None and last.end_step < total_steps:
-        yield (
-            f"steps {last.end_step} to {total_steps} belong to no stage: the last, "
-            f"{stage_label(last)}, ends at {last.end_step}. Leave end_step out to go on to the end"
-        )
-    if last.end_step is not None and last.end_step > total_steps > last.start_step:
-        _log.warning(
-            "%s ends at step %d, but training ends after %d steps; it is cut there",
-            *(stage_label(last), last.end_step, total_steps),
-        )
-
-
-# Stages of a training run: which of them a step belongs to.
 
 D = TypeVar("D")
 E = TypeVar("E")
 
 _MOST_ITEMS = 2**62
 """Positions below it fit in int64 with all that is computed from them."""
+
+_LEAST = {"start_step": 0, "end_step": 1, "seq_len": 1, "seed": 0, "items_per_step": 1}
+"""The whole numbers of a stage, and the least of each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +51,7 @@ class Stage(Generic[D]):
     place: str = field(default="", kw_only=True, compare=False)
 
     def __post_init__(self) -> None:
-        for name in ("start_step", "end_step", "seq_len", "seed", "items_per_step"):
+        for name in _LEAST:
             number = whole_number(getattr(self, name))
             if number is not None:  # else it stays as it is, and the plan says what is wrong
                 object.__setattr__(self, name, number)
@@ -171,9 +62,14 @@ class Stage(Generic[D]):
         return None if self.end_step is None else self.end_step - self.start_step
 
     def describe(self) -> dict[str, Any]:
-        """The settings as JSON, without the dataset."""
-        names = ("name", "start_step", "end_step", "seq_len", "seed", "items_per_step")
-        return {name: getattr(self, name) for name in names} | {"batch": described(self.batch)}
+        """Return the settings as JSON, without the dataset."""
+        numbers = {name: getattr(self, name) for name in _LEAST}
+        return {"name": self.name, **numbers, "batch": described(self.batch)}
+
+
+def stage_label(stage: Stage[Any]) -> str:
+    """Return what messages call a stage: its place, if it was written somewhere, and its name."""
+    return f"{stage.place}: stage {stage.name!r}" if stage.place else f"stage {stage.name!r}"
 
 
 class StagePlan(Generic[D]):
@@ -200,19 +96,29 @@ class StagePlan(Generic[D]):
         total_steps: int | None = None,
         default: Stage[D] | None = None,
     ) -> None:
-        given = _listed(stages, default)
-        if whole_number(total_steps) is not None:
-            total_steps = whole_number(total_steps)
-        faults = [*faults_of_each(given, default, total_steps)]
+        single = isinstance(stages, Stage | Mapping) or not isinstance(stages, Iterable)
+        given: list[Stage[D]] = [cast("Stage[D]", stages)] if single else list(stages)
+        for each in [*given, *([] if default is None else [default])]:
+            if single or not isinstance(each, Stage):
+                raise ConfigError(
+                    "StagePlan: stages are a list of Stage(name, start_step, dataset=...); got "
+                    f"{each!r}"
+                )
+        if total_steps is not None:
+            total_steps = checked_whole(total_steps, "total_steps", 1)
+        faults = list(_faults_of_each(given, default))
         if not faults:
-            ordered = sorted(given, key=lambda stage: stage.start_step)
-            given = _filled(ordered, default)
-            unused = default if given is ordered else None
-            faults = [*faults_of_order(given, total_steps, unused)]
+            given = sorted(given, key=lambda stage: stage.start_step)
+            if default is not None and not (given and given[0].start_step == 0):
+                first = given[0].start_step if given else None
+                given.insert(0, replace(default, start_step=0, end_step=first))
+                default = None
+            faults = list(_faults_of_order(given, total_steps, default))
         if faults:
             raise ConfigError("\n".join(faults))
-        self.stages = _with_ends(given, total_steps)
-        self.total_steps = self.stages[-1].end_step
+        self.total_steps = given[-1].end_step if total_steps is None else total_steps
+        ends = [*(stage.start_step for stage in given[1:]), self.total_steps]
+        self.stages: tuple[Stage[D], ...] = tuple(map(_ended, given, ends))
         items = max(self.first_items[-1], self.total_items or 0)
         if items > _MOST_ITEMS:
             raise ConfigError(
@@ -221,21 +127,9 @@ class StagePlan(Generic[D]):
             )
 
     def at(self, step: int) -> Stage[D]:
-        """The stage that `step` belongs to; after the end of training, the last one."""
-        return self.stages[self.index_at(step)]
-
-    def index_at(self, step: int) -> int:
-        """The index in `stages` of the stage that `step` belongs to."""
-        step = _checked_step(step)
-        return bisect_right(self.stages, step, key=lambda stage: stage.start_step) - 1
-
-    def remaining(self, step: int) -> list[int | None]:
-        """Steps of each stage that are left to train from `step` on; None where there is no end."""
-        step = _checked_step(step)
-        return [
-            None if stage.end_step is None else max(0, stage.end_step - max(step, stage.start_step))
-            for stage in self.stages
-        ]
+        """Return the stage that `step` belongs to; after the end of training, the last one."""
+        starts = [stage.start_step for stage in self.stages]
+        return self.stages[bisect_right(starts, checked_whole(step, "a step", 0)) - 1]
 
     @cached_property
     def first_items(self) -> list[int]:
@@ -246,37 +140,33 @@ class StagePlan(Generic[D]):
     @property
     def total_items(self) -> int | None:
         """Items up to the end of training; None when there is none."""
-        last = self.stages[-1]
-        return (
-            None if last.steps is None else self.first_items[-1] + last.steps * last.items_per_step
-        )
+        steps, each = self.stages[-1].steps, self.stages[-1].items_per_step
+        return None if steps is None else self.first_items[-1] + steps * each
 
     def index_of_item(self, item: int) -> int:
-        """The index in `stages` of the stage that an item belongs to."""
+        """Return the index in `stages` of the stage that an item belongs to."""
         return bisect_right(self.first_items, item) - 1
 
     def step_of_item(self, item: int) -> int:
-        """The step that takes an item."""
+        """Return the step that takes an item."""
         index = self.index_of_item(item)
         stage = self.stages[index]
         return stage.start_step + (item - self.first_items[index]) // stage.items_per_step
 
     def with_datasets(self, build: Callable[[Stage[D]], E]) -> StagePlan[E]:
-        """The same plan with the dataset that `build` makes of each stage."""
+        """Return the same plan with the dataset that `build` makes of each stage."""
         built = [replace(cast("Stage[Any]", s), dataset=build(s)) for s in self.stages]
         return StagePlan(built, self.total_steps)
 
     def describe(self) -> dict[str, Any]:
-        """The plan as JSON, without the datasets."""
+        """Return the plan as JSON, without the datasets."""
         return {
             "total_steps": self.total_steps,
             "stages": [stage.describe() for stage in self.stages],
         }
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, StagePlan):
-            return NotImplemented
-        return self.stages == other.stages
+        return isinstance(other, StagePlan) and self.stages == other.stages
 
     def __hash__(self) -> int:
         return hash(tuple(stage.name for stage in self.stages))
@@ -285,36 +175,74 @@ class StagePlan(Generic[D]):
         return f"StagePlan({list(self.stages)!r}, total_steps={self.total_steps!r})"
 
 
-def _checked_step(step: int) -> int:
-    number = whole_number(step)
-    if number is None or number < 0:
-        raise ConfigError(f"a step is a whole number, counted from 0; got {step!r}")
-    return number
+def _ended(stage: Stage[D], end: int | None) -> Stage[D]:
+    if stage.end_step is not None and end is not None and stage.end_step > end:
+        _log.warning(
+            "%s ends at step %d, but training ends after %d steps; it is cut there",
+            *(stage_label(stage), stage.end_step, end),
+        )
+    return replace(stage, end_step=end)
 
 
-def _listed(stages: Iterable[Stage[D]], default: Stage[D] | None) -> list[Stage[D]]:
-    """The stages, when they and the default are some; `ConfigError` for anything else."""
-    if isinstance(stages, Stage | Mapping) or not isinstance(stages, Iterable):
-        raise ConfigError(f"StagePlan: stages come as a list of Stage; got {stages!r}")
-    given = list(stages)
-    for each in [*given, *([] if default is None else [default])]:
-        if not isinstance(each, Stage):
-            raise ConfigError(
-                f"StagePlan: a stage is a Stage(name, start_step, dataset=...); got {each!r}"
+# What is wrong with stages: one line for each fault, naming the stage and its place.
+
+
+def _faults_of_each(stages: Sequence[Stage[Any]], default: Stage[Any] | None) -> Iterator[str]:
+    """Yield what is wrong with stages one by one, and with their names."""
+    named: dict[str, str] = {}
+    if default is not None:
+        named[str(default.name)] = default.place or "the one that fills the steps before the first"
+    for stage in [*([] if default is None else [default]), *stages]:
+        label = stage_label(stage)
+        if not isinstance(stage.name, str) or not stage.name.strip():
+            yield f"{label}: a stage has a name that is not empty; got {stage.name!r}"
+        start = whole_number(stage.start_step, 0) or 0
+        for name, least in (_LEAST | {"end_step": start + 1}).items():
+            value = getattr(stage, name)
+            optional = value is None and name not in {"start_step", "items_per_step"}
+            if not optional and whole_number(value, least) is None:
+                yield f"{label}: {name} is a whole number, {least} or more; got {value!r}"
+        if not isinstance(stage.batch, Mapping):
+            yield f"{label}: batch is a mapping of settings; got {stage.batch!r}"
+        own = stage.place or f"the stage that starts at step {stage.start_step}"
+        if stage is not default and named.setdefault(str(stage.name), own) != own:
+            yield (
+                f"{label}: the name is taken by {named[stage.name]}; states and reports tell "
+                "stages apart by name, so rename yours"
             )
-    return given
 
 
-def _filled(stages: list[Stage[D]], default: Stage[D] | None) -> list[Stage[D]]:
-    """The stages with the default in front where there is a leading gap to fill."""
-    first = stages[0].start_step if stages else None
-    if default is None or first == 0:
-        return stages
-    return [replace(default, start_step=0, end_step=first), *stages]
-
-
-def _with_ends(stages: list[Stage[D]], total_steps: int | None) -> tuple[Stage[D], ...]:
-    last = stages[-1]
-    end = last.end_step if total_steps is None else total_steps
-    ends = [*(stage.start_step for stage in stages[1:]), end]
-    return tuple(replace(s, end_step=e) for s, e in zip(stages, ends, strict=True))
+def _faults_of_order(
+    stages: Sequence[Stage[Any]], total_steps: int | None, unused: Stage[Any] | None
+) -> Iterator[str]:
+    """Yield what is wrong with sorted stages as a whole; `unused` is a default with nothing to
+    fill.
+    """
+    if not stages:
+        yield "there are no stages, and no default to train on instead; give one of them"
+        return
+    labels = [stage_label(stage) for stage in stages]
+    if unused is not None:
+        yield (
+            f"{stage_label(unused)} would never run: {labels[0]} starts at step 0. Start it later, "
+            "or leave the default out"
+        )
+    starts = [*(stage.start_step for stage in stages), total_steps]
+    ends = [0, *(stage.end_step for stage in stages)]
+    for number, (end, start) in enumerate(zip(ends, starts, strict=True)):
+        before = [f"{labels[number - 1]} ends at {end}"] if number else []
+        after = [f"{label} starts at {start}" for label in labels[number : number + 1]]
+        if after and total_steps is not None and start is not None and start >= total_steps:
+            yield (
+                f"{labels[number]} would never run: it starts at step {start}, and training has "
+                f"{total_steps} steps, 0 to {total_steps - 1}"
+            )
+        if before and after and start == starts[number - 1]:
+            yield f"{labels[number - 1]} and {labels[number]} both start at step {start}"
+        elif start is not None and end is not None and end < start:
+            yield (
+                f"steps {end} to {start} belong to no stage: {', and '.join(before + after)}. "
+                "Leave end_step out, or give a default for the steps before the first stage"
+            )
+        elif start is not None and end is not None and end > start and after:
+            yield f"steps {start} to {end} belong to two stages: {before[0]}, and {after[0]}"

@@ -19,7 +19,7 @@ from energize.metadataset import Blend, Leaf, Node, Staged, resolve
 from energize.metadataset.building import get_train_dataset, get_val_dataset
 from energize.metadataset.nodes import JoinedLeaf
 from energize.metadataset.shares import leaves_of
-from energize.order.weights import Schedule
+from energize.order.schedule import Schedule
 from energize.task.encoder import DefaultTaskEncoder
 
 

@@ -18,7 +18,7 @@ from energize import (
 )
 from energize.compat.easydel import MixedShardedSource, block_mixture_interleave
 from energize.core.lanes import WorkerConfig
-from energize.order.weights import WeightSchedulePoint, WeightScheduler
+from energize.order.schedule import WeightSchedulePoint, WeightScheduler
 from energize.testing import check_laws, check_resume
 from tests.support.rows import Stream
 

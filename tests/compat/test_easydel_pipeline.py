@@ -30,7 +30,7 @@ from energize.compat.easydel import (
     build_dataset,
 )
 from energize.core.dataset import Dataset
-from energize.order.weights import WeightSchedulePoint
+from energize.order.schedule import WeightSchedulePoint
 from tests.support.rows import texts, write_lines, write_parquet
 
 

@@ -230,7 +230,7 @@ LINE = Schedule([(0, 0.2), (30, 0.9)], "linear")
 WAVE = Schedule([(0, 0.2), (40, 0.9), (90, 0.1)], "cosine")
 LONG = Schedule([(0, 0.8), (10_000, 0.5), (10**7, 0.01)], "linear", slots_per_step=16)
 STOPS = ("first_exhausted", "all_exhausted")
-SCHEMES = ("even", "exact", "block", "random", "uniform", "round_robin", "greedy")
+SCHEMES = ("even", "exact", "block", "random", "uniform", "round_robin")
 METHODS = ("random", "in_turn", "stratified", "per_stream", "device_per_stream")
 
 # fmt: off
@@ -307,7 +307,7 @@ MIXES: dict[str, Callable[[], Any]] = {
     "blend, small blocks": lambda: blend(2, 1, 4, block_size=5),
     "blend, far windows": lambda: blend(2, 1, 4, scheme="random", sizes=(70_001, 900, 40)),
     # Ends
-    **{f"blend, {name}, {stop}": partial(blend, 3, 1, 2, scheme=name, stop=stop) for name in ("even", "exact", "random", "round_robin", "greedy") for stop in STOPS},
+    **{f"blend, {name}, {stop}": partial(blend, 3, 1, 2, scheme=name, stop=stop) for name in ("even", "exact", "random", "round_robin") for stop in STOPS},
     "blend of 41 that ends": lambda: wide(41, stop="all_exhausted"),
     "blend, maxima": lambda: blend(3, 1, 2, max_epochs=[2, 1, 3], block_size=4),
     "blend, maxima by name": lambda: by_name(max_epochs={"code": 2}, stop="first_exhausted"),
@@ -317,7 +317,6 @@ MIXES: dict[str, Callable[[], Any]] = {
     **{f"blend, {called}, {name}": partial(blend, weight, 0.5, 0.25, scheme=name) for called, weight in {"steps": STEP, "line": LINE, "wave": WAVE}.items() for name in ("even", "exact", "block", "random")},
     "blend, long line": lambda: blend(LONG, 0.3),
     "blend, points within blocks": lambda: blend(Schedule([(0, 1), (7, 3), (19, 0)], change="sample"), 1, block_size=8),
-    "blend, points at blocks": lambda: blend(Schedule([(0, 1), (7, 3), (19, 0)], change="block_start"), 1, block_size=8),
     "blend, schedules in schedules": lambda: Blend((Blend((mixed(9), LINE), (mixed(4, 200), 1)), STEP), (mixed(7, 100), WAVE)),
     # Changes
     "blend, changed": lambda: blend(3, 1, 1).with_weights_from(20, [1, 1, 8]),

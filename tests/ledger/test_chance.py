@@ -9,7 +9,8 @@ import pytest
 
 from energize import BlendDataset
 from energize.ledger.chance import chance_of, kish
-from energize.order.timeline import asked_until
+from energize.order import weights
+from energize.order.weights import Era
 from tests.support.deliveries import told
 
 
@@ -66,4 +67,4 @@ def test_what_weights_ask_for_adds_up_and_agrees_with_the_order():
         assert np.abs(asked - changed.taken(slots)).max() <= 3.36
     assert changed.asked(None) is None
     assert blend.asked(None).tolist() == [0.5, 0.3, 0.2]
-    assert asked_until([(0, [1, 1]), (10, [1, 0])], 15).tolist() == [10.0, 5.0]
+    assert weights.asked([Era(0, [1.0, 1.0]), Era(10, [1.0, 0.0])], 15).tolist() == [10.0, 5.0]

@@ -145,7 +145,10 @@ FAULTS = {
         ".seq_len): expected a whole number, 1 or",
     ),
     "negative seed": (stage(dataset_random_seed=-1), ".dataset_random_seed): expected a whole"),
-    "end before start": (stage(start_step=5, end_step=5), "end_step is the step after the last"),
+    "end before start": (
+        stage(start_step=5, end_step=5),
+        "end_step is a whole number, 6 or more; got 5",
+    ),
     "huggingface without dataset": (
         stage(dataset_type="huggingface", dataset_folders=..., dataset_weights=...),
         "a huggingface dataset is named by 'dataset'",

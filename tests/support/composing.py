@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from energize.core.arrays import Int64Array
-from energize.order.quota import Composition
+from energize.order.composition import Composition
 
 
 def composed(

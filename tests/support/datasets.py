@@ -162,7 +162,7 @@ INDEXED: dict[str, Dataset] = {
 RISING = Schedule([(0, 0.2), (30, 0.9)], "linear")
 STEPS = Schedule([(0, 1), (7, 3), (19, 0)], "step")
 
-for scheme in ("exact", "random", "uniform", "round_robin", "greedy"):
+for scheme in ("exact", "random", "uniform", "round_robin"):
     INDEXED[f"blend {scheme}"] = BlendDataset(
         (shuffled(5), 0.7), (shuffled(3, 100), 0.3), scheme=scheme
     )

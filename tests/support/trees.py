@@ -123,7 +123,7 @@ def blend(
     mixed: int,
 ) -> Dataset[Any]:
     gliding = any(isinstance(weight, Schedule) for weight in weights)
-    if gliding and scheme in ("round_robin", "uniform", "greedy"):
+    if gliding and scheme in ("round_robin", "uniform"):
         scheme = "block"
     options = {"block_size": 7} if scheme == "block" else {}
     pairs = list(zip(datasets, weights, strict=False))

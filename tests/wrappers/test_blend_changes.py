@@ -134,7 +134,7 @@ def test_laws_of_a_blend_that_changes():
         (10, {"a": 1, "c": 1}, WeightError, "unknown 'c'"),
         (10, {"a": 1, "b": -1}, WeightError, "BlendDataset: .*not negative, got -1"),
         (10, [1], WeightError, "1 weights are given for 2 sources"),
-        ("soon", [1, 1], ConfigError, "a whole number from 0; got 'soon'"),
+        ("soon", [1, 1], ConfigError, "a whole number, 0 or more; got 'soon'"),
     ],
 )
 def test_changes_that_are_none(slot, weights, error, said):

@@ -1,0 +1,284 @@
+"""Orders of epochs to which several streams give fixed numbers of samples, and global batches."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Protocol
+
+import numpy as np
+
+from energize.core.arrays import Int64Array, Rows, pairs_by_value
+from energize.core.checks import checked_choice
+from energize.core.rng import derive, hash_positions, shuffled
+from energize.errors import ConfigError
+from energize.order.apportionment import rearranged
+from energize.order.timeline import make_scheme
+from energize.order.weights import largest_remainder
+
+BATCHING_METHODS = ("random", "in_turn", "stratified", "per_stream", "device_per_stream")
+
+_WINDOW = 2**16
+"""Units that `random` shuffles together, at most; but at least 4 batches, and at most 64."""
+
+
+class EpochOrder(Protocol):
+    """An epoch of sum(counts) units, of which stream s has counts[s]; every epoch has its own."""
+
+    def locate(self, epoch: Int64Array, at: Int64Array) -> tuple[Int64Array, Int64Array]:
+        """For each unit of an epoch its stream, and its number among those of the stream."""
+
+    def counts(self, epoch: int, n: int) -> Int64Array:
+        """Units of each stream among the first `n`, 0 <= n <= sum(counts), of an epoch."""
+
+
+class InTurn:
+    """All units of the first stream, then all of the second, ..."""
+
+    def __init__(self, counts: Int64Array) -> None:
+        self._ends = np.cumsum(counts)
+        self._starts = self._ends - counts
+
+    def locate(self, epoch: Int64Array, at: Int64Array) -> tuple[Int64Array, Int64Array]:
+        stream = np.searchsorted(self._ends, at, side="right")
+        return stream, at - self._starts[stream]
+
+    def counts(self, epoch: int, n: int) -> Int64Array:
+        counts: Int64Array = np.clip(n, self._starts, self._ends) - self._starts
+        return counts
+
+
+class _Windowed(ABC):
+    """The order of the scheme `exact`, in which shares are exact, arranged anew in every window of
+    `window` units.
+    """
+
+    def __init__(self, counts: Int64Array, window: int, key: int) -> None:
+        self._total = int(counts.sum())
+        self._window = min(window, self._total)
+        self._windows = -(-self._total // self._window)
+        self._key = derive(key, type(self).__name__.lower())
+        self._scheme = make_scheme("exact", counts.tolist())
+
+    @abstractmethod
+    def locate(self, epoch: Int64Array, at: Int64Array) -> tuple[Int64Array, Int64Array]: ...
+
+    def counts(self, epoch: int, n: int) -> Int64Array:
+        start = n // self._window * self._window
+        before = self._scheme.counts(start)
+        at = np.arange(start, n, dtype=np.int64)
+        streams, _ = self.locate(np.full_like(at, epoch), at)
+        return before + np.bincount(streams, minlength=len(before))
+
+
+class Interleaved(_Windowed):
+    """Streams in random order, each in its own: windows hold the exact shares (within 2 units), and
+    are shuffled inside.
+    """
+
+    def __init__(self, counts: Int64Array, window: int, key: int) -> None:
+        super().__init__(counts, window, key)
+        self._layout = lru_cache(maxsize=4)(self._shuffled)
+
+    def locate(self, epoch: Int64Array, at: Int64Array) -> tuple[Int64Array, Int64Array]:
+        number, offset = np.divmod(at, self._window)
+
+        def in_window(number: int, rows: Rows) -> tuple[Int64Array, Int64Array]:
+            stream, nth = self._layout(number)
+            return stream[offset[rows]], nth[offset[rows]]
+
+        return pairs_by_value(number + epoch * self._windows, in_window)
+
+    def _shuffled(self, number: int) -> tuple[Int64Array, Int64Array]:
+        first = number % self._windows * self._window
+        slots = np.arange(first, min(first + self._window, self._total), dtype=np.int64)
+        return rearranged(*self._scheme.locate(slots), shuffled(self._key, number, len(slots)))
+
+
+class Rotated(_Windowed):
+    """Streams in even order: each window is turned by a random number of places, so that no place
+    of it is always a certain stream's.
+    """
+
+    def locate(self, epoch: Int64Array, at: Int64Array) -> tuple[Int64Array, Int64Array]:
+        number, offset = np.divmod(at, self._window)
+        first = number * self._window
+        length = np.minimum(self._total - first, self._window)
+        words = hash_positions(self._key, number + epoch * self._windows)
+        turned = (words % length.astype(np.uint64)).astype(np.int64)
+        return self._scheme.locate(first + (offset + turned) % length)
+
+
+class Composition:
+    """An epoch of `asked[s]` samples of each stream s, put together into global batches.
+
+    A global batch is `global_batch_size` consecutive samples, and global_batch_size / batch_size
+    consecutive device batches. `method`:
+
+    - `random`: each sample's stream is random; shares hold over some tens of batches.
+    - `in_turn`: one stream after the other, in batches that do not care for streams.
+    - `stratified`: after k global batches every stream has given its share of k *
+      global_batch_size samples within 1.68, and its samples are spread over the batch. One whose
+      share is less than a sample is in some batches only, which are spread over the epoch, and
+      gives as many samples to it as asked.
+    - `per_stream`: a global batch is of one stream, which is random.
+    - `device_per_stream`: a device batch is of one stream; the device batches of k global batches
+      hold the shares within 1.68 device batches.
+
+    Every global batch is full; except that with the first three methods, the samples that are left
+    at the end of an epoch make a shorter one, unless `drop_last`. Its device batches differ by one
+    sample at most; with fewer samples than devices, `idle` device batches hold none. All methods
+    but the last make the same global batches however these are divided.
+
+    `totals` are the samples of each stream that do come, `size` their sum, and `batches` the device
+    batches of an epoch, as many for each device. `label` is what errors call a stream.
+
+    Raises `ConfigError` when `batch_size` does not divide `global_batch_size`, for an unknown
+    method, when an epoch fills no global batch, and when batches are of one stream and a stream
+    cannot fill one in an epoch.
+
+    >>> import numpy as np
+    >>> mixed = Composition(np.array([6, 2]), "stratified", 2, 4, key=1)
+    >>> stream, _ = mixed.locate(np.zeros(4, dtype=np.int64), np.arange(4))
+    >>> sorted(stream.tolist())
+    [0, 0, 0, 1]
+    """
+
+    def __init__(
+        self,
+        asked: Int64Array,
+        method: str,
+        batch_size: int,
+        global_batch_size: int,
+        *,
+        key: int,
+        drop_last: bool = False,
+        label: Callable[[int], str] = "stream {}".format,
+    ) -> None:
+        checked_choice(method, "batching_method", BATCHING_METHODS)
+        if global_batch_size % batch_size:
+            raise ConfigError(
+                f"a global batch of {global_batch_size} samples cannot be divided into device "
+                f"batches of {batch_size}; global_batch_size is a multiple of batch_size"
+            )
+        self.asked, self.method, self.label = asked, method, label
+        self.batch_size, self.global_batch_size = batch_size, global_batch_size
+        self.devices = global_batch_size // batch_size
+        self._unit, units = self._of_one_stream() if "per" in method else self._samples(drop_last)
+        self.totals = units * self._unit
+        self.size = int(self.totals.sum())
+        self.remainder = self.size % global_batch_size
+        """Samples of the shorter last global batch of an epoch; 0 where all are full."""
+        self.batches = -(-self.size // global_batch_size) * self.devices
+        self.idle = max(0, self.devices - self.remainder) if self.remainder else 0
+        self._order = self._ordered(units, key)
+
+    @property
+    def rare(self) -> list[int]:
+        """Streams of which a `stratified` global batch holds less than half a sample, but which
+        have some in an epoch.
+        """
+        if self.method != "stratified":
+            return []
+        few = 2 * self.asked.astype(object) * self.global_batch_size < int(self.asked.sum())
+        return np.flatnonzero(few & (self.asked > 0)).tolist()
+
+    @property
+    def early(self) -> int:
+        """A stream's samples come in the order of their numbers, or fewer than so many early."""
+        return self.global_batch_size if isinstance(self._order, Rotated) else 0
+
+    def locate(self, epoch: Int64Array, at: Int64Array) -> tuple[Int64Array, Int64Array]:
+        """Return for each sample of an epoch its stream, and its number among those of the
+        stream.
+        """
+        unit, offset = np.divmod(at, self._unit)
+        stream, nth = self._order.locate(epoch, unit)
+        return stream, nth * self._unit + offset
+
+    def counts(self, epoch: int, n: int) -> Int64Array:
+        """Return the samples of each stream among the first `n` of an epoch."""
+        units, rest = divmod(n, self._unit)
+        counts = self._order.counts(epoch, units) * self._unit
+        if rest:
+            stream, _ = self._order.locate(*np.array([[epoch], [units]], dtype=np.int64))
+            counts[stream] += rest
+        return counts
+
+    def bounds(self, batch: Int64Array) -> tuple[Int64Array, Int64Array]:
+        """Return for each device batch of an epoch its first sample, and the one after its last."""
+        start, length, device = self._divided(batch)
+        first = start + device * length // self.devices
+        return first, start + (device + 1) * length // self.devices
+
+    def lent(self, batch: Int64Array) -> Int64Array:
+        """Return for each device batch of an epoch the sample of its global batch to read where it
+        holds none: for device d of a global batch of r samples, sample d mod r.
+        """
+        start, length, device = self._divided(batch)
+        return start + device % length
+
+    def _divided(self, batch: Int64Array) -> tuple[Int64Array, Int64Array, Int64Array]:
+        """Return for each device batch the first sample of its global batch and the number of
+        samples there, and the device.
+        """
+        which, device = np.divmod(batch, self.devices)
+        start = which * self.global_batch_size
+        return start, np.minimum(self.size - start, self.global_batch_size), device
+
+    def _samples(self, drop_last: bool) -> tuple[int, Int64Array]:
+        """Return samples as units: all of them, or as many as fill global batches."""
+        total, whole = int(self.asked.sum()), self.global_batch_size
+        if total < whole and (drop_last or self.method == "stratified"):
+            raise ConfigError(
+                f"the {total} samples of an epoch cannot fill one global batch of {whole}; use a "
+                f"global batch of at most {total}, or larger quotas"
+            )
+        kept = total - total % whole if drop_last else total
+        if kept == total:
+            return 1, self.asked
+        if self.method == "stratified":  # the first samples of the whole epoch, so shares hold
+            return 1, make_scheme("exact", self.asked.tolist()).counts(kept)
+        return 1, largest_remainder(self.asked, kept)
+
+    def _of_one_stream(self) -> tuple[int, Int64Array]:
+        """Return batches as units, each of one stream: global batches, or as many device batches
+        for each device, in the ratio of the streams' samples.
+        """
+        batch = self.global_batch_size if self.method == "per_stream" else self.batch_size
+        least = int(self.asked.argmin())
+        if self.asked[least] < batch:
+            raise ConfigError(
+                f"{self.label(least)} gives {self.asked[least]} samples to an epoch and cannot "
+                f"fill one batch of {batch}, which {self.method!r} makes of one stream; leave it "
+                f"out, or use batches of at most {self.asked[least]}"
+            )
+        most = self.asked // batch
+        if self.method == "per_stream":
+            return batch, most
+        wanted = int(most.sum()) // self.devices * self.devices
+        weights, total = self.asked.astype(object) * wanted, int(self.asked.sum())
+        units = (weights // total).astype(np.int64)
+        by_remainder = np.argsort(-(weights % total), kind="stable")
+        while missing := wanted - int(units.sum()):
+            units[by_remainder[(units < most)[by_remainder]][:missing]] += 1
+        if not units.all():
+            none = int(units.argmin())
+            raise ConfigError(
+                f"{self.label(none)} fills {most[none]} of {most.sum()} device batches, and of the "
+                f"{wanted} that can be shared out evenly among {self.devices} devices it gets "
+                "none; use a smaller batch_size, or a larger quota"
+            )
+        return batch, units
+
+    def _ordered(self, units: Int64Array, key: int) -> EpochOrder:
+        if self.method == "in_turn":
+            return InTurn(units)
+        if self.method == "per_stream":
+            return Interleaved(units, 64, key)
+        if self.method == "random":
+            together = min(max(_WINDOW // self.global_batch_size, 4), 64)
+            return Interleaved(units, together * self.global_batch_size, key)
+        whole = self.asked if self.method == "stratified" else units
+        return Rotated(whole, self.global_batch_size // self._unit, key)
