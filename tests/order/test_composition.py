@@ -23,78 +23,55 @@ from energize import (
 from energize.core.reading import Reading
 from energize.datasets.quota import ComposedDataset, ComposedSamples
 from energize.errors import ConfigError, EncoderError
-from energize.order.quota import BATCHING_METHODS, Composition, Quota
+from energize.order.composition import BATCHING_METHODS, Composition
+from energize.order.quota import Quota
 from energize.preview import plan
-from energize.testing import check_exactly_once, check_laws, check_topology
+from energize.testing import check_exactly_once
 from tests.support.composing import composed, epoch_of, global_batches
 from tests.support.datasets import noisy, numbers, skip_thirds
 from tests.support.mosaicml_cases import BATCHES
-
-MIXING = [method for method in BATCHING_METHODS if method != "in_turn"]
-
-
-@pytest.mark.parametrize("row", BATCHES)
-def test_batches_of_an_epoch(row):
-    method, counts, batch_size, ranks, batches, drawn, every = BATCHES[row]
-    mixed = composed(counts, method, batch_size, ranks)
-    assert mixed.batches == batches * ranks
-    assert tuple(mixed.totals.tolist()) == drawn
-    stream, nth = epoch_of(mixed)
-    for each, total in enumerate(drawn):
-        assert sorted(nth[stream == each].tolist()) == list(range(total))
-    found = global_batches(mixed)
-    assert len(found) == batches
-    if every is not None:
-        assert set(found) == {every}
+from tests.support.tables import check_faults, row
 
 
-def test_random_mixes_without_shuffle():
-    """In MosaicML Streaming all batches of one stream come first."""
+def test_batches_of_an_epoch():
+    for name, (method, counts, batch_size, ranks, batches, drawn, every) in BATCHES.items():
+        with row(name):
+            mixed = composed(counts, method, batch_size, ranks)
+            assert mixed.batches == batches * ranks
+            assert tuple(mixed.totals.tolist()) == drawn
+            stream, nth = epoch_of(mixed)
+            for each, total in enumerate(drawn):
+                assert sorted(nth[stream == each].tolist()) == list(range(total))
+            found = global_batches(mixed)
+            assert len(found) == batches
+            assert every is None or set(found) == {every}
     found = global_batches(composed((100, 100), "random", 8, 1))
-    assert len({batch[0] for batch in found}) > 2
-    assert all(0 < batch[0] < 8 for batch in found[:6])
+    assert all(0 < batch[0] < 8 for batch in found[:6]), "they are mixed without shuffle"
+    stratified = Counter(global_batches(composed((900, 100), "stratified", 8, 1)))
+    assert stratified == {(7, 1): 100, (8, 0): 25}, "7.2 of 8"
 
 
-def test_stratified_error_diffusion():
-    """7.2 of 8, so one batch of five has none of the second stream."""
-    assert Counter(global_batches(composed((900, 100), "stratified", 8, 1))) == {
-        (7, 1): 100,
-        (8, 0): 25,
-    }
-
-
-TINY = [(1000, 1), (1000, 66), (5, 2000, 1), (3, 0, 500), (1,) * 40, (10**6, 1, 2, 3)]
-
-
-@pytest.mark.parametrize("counts", TINY)
-@pytest.mark.parametrize(("batch_size", "ranks"), [(8, 1), (2, 4), (1, 3)])
-def test_tiny_streams_in_stratified_batches(counts, batch_size, ranks):
+def test_tiny_streams_in_stratified_batches():
     """MosaicML Streaming refuses streams with no whole sample in a batch, and would repeat the same
     rounded counts in all others.
     """
-    mixed = composed(counts, "stratified", batch_size, ranks)
-    assert mixed.totals.tolist() == list(counts)
-    for epoch in (0, 3):
-        found = np.array(global_batches(mixed, epoch))
-        assert found.sum(axis=0).tolist() == list(counts)
-        so_far = np.cumsum(found, axis=0)[:-1]
-        steps = np.arange(1, len(found)) * batch_size * ranks
-        assert np.abs(so_far - np.outer(steps, counts) / sum(counts)).max(initial=0) <= 1.68
-    size = batch_size * ranks
-    rare = [i for i, count in enumerate(counts) if 0 < 2 * count * size < sum(counts)]
-    assert mixed.rare == rare
-    least = min(count for count in counts if count)
-    whole = composed(counts, "stratified", -(-sum(counts) // (2 * least)), 1)
-    assert whole.rare == []
-
-
-def test_a_tiny_stream_is_spread_over_the_epoch():
+    for counts in [(1000, 1), (1000, 66), (5, 2000, 1), (3, 0, 500), (1,) * 40, (10**5, 1, 2, 3)]:
+        for batch_size, ranks in [(8, 1), (2, 4), (1, 3)]:
+            with row((counts[:4], batch_size, ranks)):
+                mixed, size = composed(counts, "stratified", batch_size, ranks), batch_size * ranks
+                found = np.array(global_batches(mixed, 3))
+                assert found.sum(axis=0).tolist() == mixed.totals.tolist() == list(counts)
+                so_far, steps = np.cumsum(found, axis=0)[:-1], np.arange(1, len(found)) * size
+                ideal = np.outer(steps, counts) / sum(counts)
+                assert np.abs(so_far - ideal).max(initial=0) <= 1.68
+                few = [0 < 2 * count * size < sum(counts) for count in counts]
+                assert mixed.rare == np.flatnonzero(few).tolist()
+                least = min(count for count in counts if count)
+                assert not composed(counts, "stratified", -(-sum(counts) // (2 * least)), 1).rare
     found = np.array(global_batches(composed((1580, 20), "stratified", 8, 1)))
-    [batches] = np.nonzero(found[:, 1])
-    assert found[:, 1].max() == 1
-    assert len(batches) == 20
-    assert np.diff(batches).min() >= 8
-    assert np.diff(batches).max() <= 12
+    [batches] = np.nonzero(found[:, 1])  # it is spread over the epoch
+    assert (found[:, 1].max(), len(batches)) == (1, 20)
+    assert {8 <= gap <= 12 for gap in np.diff(batches).tolist()} == {True}
 
 
 def test_stratified_streams_are_seen_by_every_rank():
@@ -102,92 +79,43 @@ def test_stratified_streams_are_seen_by_every_rank():
     for counts in [(200, 200), (700, 100), (1500, 100)]:
         mixed = composed(counts, "stratified", 4, 4)
         stream, _ = epoch_of(mixed)
-        first, end = mixed.bounds(np.arange(mixed.batches))
         of_rank = np.zeros((4, 2), dtype=np.int64)
-        for batch, (start, stop) in enumerate(zip(first.tolist(), end.tolist(), strict=True)):
-            of_rank[batch % 4] += np.bincount(stream[start:stop], minlength=2)
+        for batch, (first, end) in enumerate(
+            zip(*mixed.bounds(np.arange(mixed.batches)), strict=True)
+        ):
+            of_rank[batch % 4] += np.bincount(stream[first:end], minlength=2)
         share = counts[1] / sum(counts)
-        assert np.abs(of_rank[:, 1] / of_rank.sum(axis=1) - share).max() < 0.5 * share
+        assert np.abs(of_rank[:, 1] / of_rank.sum(axis=1) - share).max() < 0.5 * share, counts
 
 
-FAULTS = {
-    "a batch larger than the epoch": (
-        "stratified",
-        (3, 3),
-        8,
-        1,
-        "6 samples of an epoch cannot fill one global batch of 8",
-    ),
-    "no global batch of a stream": (
-        "per_stream",
-        (1000, 6),
-        4,
-        2,
-        "cannot fill one global batch of 8.* at most 6",
-    ),
-    "no device batch of a stream": (
-        "device_per_stream",
-        (8, 3),
-        4,
-        1,
-        "one device batch of 4.* at most 3",
-    ),
-    "fewer than ranks": ("device_per_stream", (7, 9), 4, 4, "are fewer than the 4"),
-    "none left": (
-        "device_per_stream",
-        (7, 4, 7, 7, 7),
-        4,
-        4,
-        "stream 1 fills 1 of 5 device batches",
-    ),
-    "nothing of a stream, per_stream": ("per_stream", (10, 0), 2, 1, "stream 1 gives no samples"),
-    "nothing of a stream, device_per_stream": (
-        "device_per_stream",
-        (0, 10),
-        2,
-        1,
-        "stream 0 gives no samples",
-    ),
-    "unknown": ("stratfied", (10, 10), 2, 1, "did you mean 'stratified'"),
-}
+def test_batches_that_cannot_be_made():
+    def composing(*arguments, **options):
+        return lambda: composed(*arguments, **options)
 
-
-@pytest.mark.parametrize("fault", FAULTS)
-def test_batches_that_cannot_be_made(fault):
-    method, counts, batch_size, ranks, message = FAULTS[fault]
-    with pytest.raises(ConfigError, match=message):
-        composed(counts, method, batch_size, ranks)
-
-
-def test_batches_divide_into_device_batches():
-    with pytest.raises(ConfigError, match="cannot be divided into device batches of 3"):
-        Composition(np.array([9, 9]), "random", 3, 8, key=1)
-
-
-counts_of_streams = st.lists(st.integers(1, 300), min_size=1, max_size=12)
-
-
-@given(counts_of_streams, st.integers(1, 40), st.integers(0, 3), st.booleans())
-def test_stratified_is_within_the_bound_of_exact_after_every_batch(counts, batch, epoch, drop_last):
-    if sum(counts) < batch:
-        return
-    mixed = composed(counts, "stratified", batch, 1, drop_last=drop_last)
-    assert drop_last or mixed.totals.tolist() == counts
-    assert (mixed.totals <= counts).all()
-    total = np.cumsum(global_batches(mixed, epoch), axis=0)
-    if not drop_last:
-        assert total[-1].tolist() == counts
-        total = total[:-1]
-    ideal = np.outer(np.arange(1, len(total) + 1) * batch, counts) / sum(counts)
-    assert np.abs(total - ideal).max(initial=0) <= 1.68
+    each = composing((7, 4, 7, 7, 7), "device_per_stream", 4, 4)
+    faults = {
+        "small": (composing((3, 3), "stratified", 8, 1), "6 samples of an epoch cannot fill one"),
+        "dropped": (composing((3, 3), "random", 8, 1, drop_last=True), "cannot fill one global"),
+        "global": (composing((1000, 6), "per_stream", 4, 2), "stream 1 gives 6...at most 6"),
+        "device": (composing((8, 3), "device_per_stream", 4, 1), "stream 1 gives 3...at most 3"),
+        "fewer": (composing((7, 9), "device_per_stream", 4, 4), "among 4 devices it gets none"),
+        "none left": (each, "stream 1 fills 1 of 5 device batches"),
+        "nothing": (composing((10, 0), "per_stream", 2, 1), "stream 1 gives 0 samples"),
+        "unknown": (composing((10, 10), "stratfied", 2, 1), "did you mean 'stratified'"),
+        "parts": (
+            lambda: Composition(np.array([9, 9]), "random", 3, 8, key=1),
+            "cannot be divided into device batches of 3",
+        ),
+    }
+    check_faults(ConfigError, faults)
 
 
 @given(
-    st.sampled_from(list(BATCHING_METHODS)),
-    st.lists(st.integers(60, 200), min_size=1, max_size=5),
-    st.integers(1, 4),
-    st.integers(1, 4),
-    st.booleans(),
+    method=st.sampled_from(BATCHING_METHODS),
+    counts=st.lists(st.integers(60, 200), min_size=1, max_size=5),
+    batch_size=st.integers(1, 4),
+    ranks=st.integers(1, 4),
+    drop_last=st.booleans(),
 )
 def test_every_rank_makes_the_same_number_of_steps(method, counts, batch_size, ranks, drop_last):
     mixed = composed(counts, method, batch_size, ranks, drop_last=drop_last)
@@ -199,13 +127,14 @@ def test_every_rank_makes_the_same_number_of_steps(method, counts, batch_size, r
     full = mixed.size // mixed.global_batch_size * ranks
     assert (end - first)[:full].tolist() == [batch_size] * full
     assert np.ptp((end - first)[full:]) <= 1 if full < mixed.batches else True
-    empty = np.flatnonzero(end == first)
-    assert len(empty) == mixed.idle
-    assert (empty >= full).all()
+    assert (end == first)[:full].sum() == 0
+    assert (end == first).sum() == mixed.idle
     for epoch in (0, 5):
         stream, nth = epoch_of(mixed, epoch)
         for each, total in enumerate(mixed.totals.tolist()):
             assert sorted(nth[stream == each].tolist()) == list(range(total))
+            if mixed.early:
+                assert (np.arange(total) - nth[stream == each]).max() < mixed.early
         for n in (0, mixed.size // 3, mixed.size):
             drawn = np.bincount(stream[:n], minlength=len(counts))
             assert mixed.counts(epoch, n).tolist() == drawn.tolist()
@@ -277,61 +206,36 @@ def test_purity_of_batches():
     assert Counter(global_batches(by_device)) == {(6, 6): 7, (9, 3): 5}
 
 
-def test_epochs_differ():
-    for method in MIXING:
-        mixed = composed((96, 64), method, 4, 2)
-        assert epoch_of(mixed, 0)[0].tolist() != epoch_of(mixed, 1)[0].tolist()
-
-
-def test_any_position_costs_the_same():
-    mixed = composed((9000, 1000), "stratified", 8, 8)
-    far = np.array([10**12], dtype=np.int64)
-    stream, nth = mixed.locate(far, np.array([77]))
-    assert stream[0] in (0, 1)
-    assert 0 <= nth[0] < 9000
-
-
 STREAMS = [(numbers(13), Quota(proportion=2)), (numbers(9, 100), Quota(proportion=1))]
 
 
-@pytest.mark.parametrize("shuffle", [False, True])
-@pytest.mark.parametrize("method", list(BATCHING_METHODS))
-def test_laws(method, shuffle):
-    batches = ComposedDataset(
-        STREAMS,
-        batch_size=2,
-        global_batch_size=4,
-        batching_method=method,
-        epoch_size=22,
-        shuffle=shuffle,
-    )
-    check_laws(batches, epochs=2)
-    check_topology(batches, epochs=2)
-
-    def promised(source, _):
-        count, size = batches.counts()[source], (13, 9)[source]
-        return count // size, -(-count // size)
-
-    for epoch in (0, 1, 1000):
-        check_exactly_once(batches, promised, epoch=epoch)
-    for n in (0, 1, 5, len(batches), 2 * len(batches) + 1):
-        drawn = np.bincount(batches.refs(np.arange(n)).source, minlength=2)
-        assert batches.consumed(n).tolist() == drawn.tolist()
-    samples = [sample for batch in batches for sample in batch]
-    assert samples == list(batches.inputs[0])
+def test_epochs_visit_samples_as_often_as_asked():
+    options = {"global_batch_size": 4, "epoch_size": 22}
+    for method, shuffle in [(method, each) for method in BATCHING_METHODS for each in (0, 1)]:
+        with row((method, shuffle)):
+            batches = ComposedDataset(
+                STREAMS, batch_size=2, shuffle=bool(shuffle), batching_method=method, **options
+            )
+            sizes = zip(batches.counts(), (13, 9), strict=True)
+            promised = [(count // size, -(-count // size)) for count, size in sizes]
+            for epoch in (0, 1, 1000):
+                check_exactly_once(batches, lambda source, _, p=promised: p[source], epoch=epoch)
+            for n in (0, 1, 5, len(batches), 2 * len(batches) + 1):
+                drawn = np.bincount(batches.refs(np.arange(n)).source, minlength=2)
+                assert batches.consumed(n).tolist() == drawn.tolist()
+            mixed = composed((96, 64), method, 4, 2)
+            same = epoch_of(mixed, 0)[0].tolist() == epoch_of(mixed, 1)[0].tolist()
+            assert same == (method == "in_turn")
 
 
 def padded(**options):
-    return ComposedDataset(
-        *(numbers(5, start) for start in (0, 10)),
-        **{"batch_size": 1, "global_batch_size": 4, "pad": padding, **options},
-    )
+    settings = {"batch_size": 1, "global_batch_size": 4, "pad": padding, **options}
+    return ComposedDataset(*(numbers(5, start) for start in (0, 10)), **settings)
 
 
 def test_padding_is_no_sample():
     batches = padded()
-    assert len(batches) == 12
-    assert batches.counts() == [5, 5]
+    assert (len(batches), batches.counts()) == (12, [5, 5])
     for epoch in range(3):
         positions = np.arange(12 * epoch, 12 * epoch + 12)
         marked = batches.padding(positions)
@@ -339,47 +243,28 @@ def test_padding_is_no_sample():
         assert [isinstance(batch[0], str) for batch in batches.at(positions)] == marked.tolist()
         refs = batches.refs(positions)
         assert refs.item.tolist() == np.flatnonzero(~marked).tolist()
-        assert sorted(zip(refs.source.tolist(), refs.index.tolist(), strict=True)) == [
-            (source, index) for source in (0, 1) for index in range(5)
-        ]
+        found = sorted(zip(refs.source.tolist(), refs.index.tolist(), strict=True))
+        assert found == [(source, index) for source in (0, 1) for index in range(5)]
     for n in range(30):
         drawn = np.bincount(batches.refs(np.arange(n)).source, minlength=2)
         assert batches.consumed(n).tolist() == drawn.tolist()
     shown = [len(batch.samples) for batch in plan(batches, 0, 12, world_size=4)]
     assert shown == [1 - int(each) for each in batches.padding(range(12))]
-
-
-def test_padding_is_a_part_of_the_description():
-    batches = padded()
     again = pickle.loads(pickle.dumps(batches))
-    assert list(again) == list(batches)
-    assert again.describe() == batches.describe()
-    other = padded(pad=noisy)
-    assert other.describe() != batches.describe()
-    assert other.samples.describe() == batches.samples.describe()
+    assert (list(again), again.describe()) == (list(batches), batches.describe())
+    assert padded(pad=noisy).describe() != batches.describe()
+    assert padded(pad=noisy).samples.describe() == batches.samples.describe()
 
 
-def test_padding_is_a_copy_of_what_came():
-    """Also where a sample that failed has a substitute."""
-    batches = ComposedDataset(
-        MapDataset(numbers(21), skip_thirds),
-        batch_size=1,
-        global_batch_size=4,
-        batching_method="in_turn",
-        shuffle=True,
-        pad=padding,
-    )
+def test_padding_is_a_copy_of_what_came_or_of_its_substitute():
+    thirds = MapDataset(numbers(21), skip_thirds)
+    options = {"batch_size": 1, "global_batch_size": 4, "shuffle": True}
+    batches = ComposedDataset(thirds, batching_method="in_turn", pad=padding, **options)
     for epoch in range(9):
         last = batches.at(np.arange(24 * epoch + 20, 24 * epoch + 24))
         assert last[:3] == [[padding(last[3][0])]] * 3
-
-
-def test_padding_that_fails_has_a_substitute():
-    batches = ComposedDataset(
-        numbers(21), batch_size=1, global_batch_size=4, shuffle=True, pad=skip_thirds
-    )
-    positions = np.arange(24 * 30)
-    failed: list[str] = []
+    batches = ComposedDataset(numbers(21), pad=skip_thirds, **options)
+    positions, failed = np.arange(24 * 30), []
     items = batches.at(positions, Reading(report=lambda each: failed.append(str(each))))
     made = [item[0] for item, each in zip(items, batches.padding(positions), strict=True) if each]
     assert all(number % 3 and number % 7 for number in made)
@@ -388,99 +273,70 @@ def test_padding_that_fails_has_a_substitute():
     assert all(each.startswith("padding, a copy of numbers0") for each in failed)
 
 
-@pytest.mark.parametrize("argument", ["pad", "batcher"])
-def test_errors_about_padding_say_where(argument):
+def test_errors_of_padding():
     def breaks(_):
         raise KeyError("loss_weight")
 
-    batches = padded(**{argument: breaks})
-    number = int(np.flatnonzero(batches.padding(range(12)))[0])
-    place = r"padding, a copy of numbers\d+" if argument == "pad" else "item 8, which is padding"
-    with pytest.raises(EncoderError, match=f"breaks raised KeyError(.|\n)*at .*{place}"):
-        batches[number]
-
-
-def test_a_last_batch_that_needs_padding():
-    with pytest.raises(
-        ConfigError, match=r"10 samples leaves 2 .* too few for 4 devices"
-    ) as caught:
-        padded(pad=None)
-    assert all(remedy in str(caught.value) for remedy in ("drop_last=True", "pad=", "another size"))
+    for argument, place in (("pad", "padding, a copy of numbers"), ("batcher", "item 8, which is")):
+        batches = padded(**{argument: breaks})
+        number = int(np.flatnonzero(batches.padding(range(12)))[0])
+        said = f"breaks raised KeyError...at ...{place}"
+        check_faults(EncoderError, {argument: (lambda b=batches, n=number: b[n], said)})
+    remedies = (
+        "10 samples leaves 2 ... too few for 4 devices...drop_last=True...pad=...another size"
+    )
+    faults = {
+        "none": (lambda: padded(pad=None), remedies),
+        "a list": (lambda: padded(pad=[0]), "ComposedDataset: pad is a function ...got [0]"),
+        "size": (lambda: ComposedDataset(ListSource("a"), batch_size=0), "batch_size is a whole"),
+    }
+    check_faults(ConfigError, faults)
     assert list(map(len, padded(pad=None, drop_last=True))) == [1] * 8
     assert list(map(len, padded(pad=None, batch_size=2))) == [2] * 4 + [1] * 2
-    with pytest.raises(ConfigError, match=r"ComposedDataset: pad is a function .* got \[0\]"):
-        padded(pad=[0])
+    joined = ComposedDataset(ListSource("aaab"), batch_size=3, batcher="".join)
+    assert ["".join(sorted(batch)) for batch in joined] in (["aaa", "b"], ["aab", "a"])
 
 
 def test_a_stage_goes_on_in_composed_batches():
     batches = ComposedDataset(numbers(8), batch_size=2, shuffle=True)
-    plan = StagePlan(
-        [Stage("a", 0, 3, dataset=batches), Stage("b", 3, 8, dataset=MapDataset(batches, tuple))]
-    )
+    stages = [
+        Stage("a", 0, 3, dataset=batches),
+        Stage("b", 3, 8, dataset=MapDataset(batches, tuple)),
+    ]
     expected = batches.at(range(8))
-    assert list(StagedDataset(plan)) == [*expected[:3], *map(tuple, expected[3:])]
+    assert list(StagedDataset(StagePlan(stages))) == [*expected[:3], *map(tuple, expected[3:])]
 
 
-def test_left_out_samples_are_logged_and_change(caplog):
-    batches = ComposedDataset(
-        (numbers(10), Quota()),
-        (numbers(9, 100), Quota()),
-        batch_size=4,
-        batching_method="per_stream",
-    )
-    assert batches.counts() == [8, 8]
-    assert (
-        "others in each: 2 of 10 of stream 0 (numbers0), 1 of 9 of stream 1 (numbers100)"
-        in caplog.text
-    )
-    seen = Counter(number for batch in batches.at(np.arange(len(batches) * 45)) for number in batch)
-    assert set(seen.values()) == {36, 40}, "in 45 epochs every sample comes equally often"
-
-
-def test_streams_are_named_by_what_they_read(caplog):
+def test_what_is_left_out_and_what_is_rare_is_logged(caplog):
+    ComposedDataset(STREAMS, batch_size=4, batching_method="stratified")
+    assert not caplog.records
     several = ConcatDataset(*(numbers(2, 10 * i) for i in range(5)))
-    streams = (numbers(9, name="web"), several)
-    options = {"batching_method": "per_stream"}
-    ComposedDataset(*streams, batch_size=4, **options)
-    assert "2 of 10 of stream 1 (numbers0, numbers10, numbers20 and 2 more)" in caplog.text
-    with pytest.raises(ConfigError, match=r"stream 0 \(web0\) gives 9 "):
-        ComposedDataset(*streams, batch_size=10, **options)
-
-
-def test_tiny_streams_are_logged_once_and_come_as_often_as_asked(caplog):
+    batches = ComposedDataset(
+        numbers(10, 500), numbers(9, 100), several, batch_size=4, batching_method="per_stream"
+    )
+    assert batches.counts() == [8, 8, 8]
+    assert "others in each: 2 of 10 of stream 0 (numbers500), 1 of 9 of stream 1" in caplog.text
+    assert "2 of 10 of stream 2 (numbers0, numbers10, numbers20 and 2 more)" in caplog.text
+    seen = Counter(number for batch in batches.at(np.arange(len(batches) * 45)) for number in batch)
+    assert {seen[number] for number in range(100, 109)} == {40}, "each comes equally often"
+    caplog.clear()
     streams = [numbers(1000), numbers(3, 10_000), *(numbers(9, 20_000 + 9 * i) for i in range(9))]
     batches = ComposedDataset(streams, batch_size=8, batching_method="stratified", shuffle=True)
     [record] = caplog.records
-    said = record.getMessage()
-    assert "'stratified' batches of 8 hold less than half a sample of the 1084" in said
-    assert "stream 1 (numbers10000) (3), stream 2 (numbers20000) (9)" in said
-    assert "10 streams in all. Batches of 181 would hold all" in said
-    assert batches.counts() == [1000, 3, *[9] * 9]
-    seen = Counter(number for batch in batches for number in batch)
-    assert set(seen.values()) == {1}
-    assert len(seen) == 1084
-    check_laws(batches, epochs=1)
-
-
-def test_nothing_is_logged_when_nothing_is_left_out(caplog):
-    ComposedDataset(STREAMS, batch_size=4, batching_method="stratified")
-    assert not caplog.records
-
-
-def test_batcher_and_sizes():
-    batches = ComposedDataset(ListSource("aaab"), batch_size=3, batcher="".join)
-    assert ["".join(sorted(batch)) for batch in batches] in (["aaa", "b"], ["aab", "a"])
-    assert len(ComposedDataset(ListSource("aaab"), batch_size=3, drop_last=True)) == 1
-    with pytest.raises(ConfigError, match="batch_size is a whole number, 1 or more; got 0"):
-        ComposedDataset(ListSource("ab"), batch_size=0)
+    said = (
+        "less than half a sample of the 1084...stream 1 (numbers10000) (3), stream 2 (numbers20000)"
+    )
+    assert all(part in record.getMessage() for part in said.split("..."))
+    assert "10 streams in all. Batches of 181 would hold all" in record.getMessage()
+    assert sorted(number for batch in batches for number in batch) == sorted(
+        number for stream in streams for number in stream
+    )
 
 
 def test_a_description_does_not_say_how_batches_are_divided():
     def described(method, batch_size):
-        samples = ComposedSamples(
-            STREAMS, batch_size=batch_size, global_batch_size=4, batching_method=method
-        )
-        return samples.describe()
+        options = {"global_batch_size": 4, "batching_method": method}
+        return ComposedSamples(STREAMS, batch_size=batch_size, **options).describe()
 
     assert described("stratified", 2) == described("stratified", 4)
     assert described("device_per_stream", 1) != described("device_per_stream", 2)

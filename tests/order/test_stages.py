@@ -1,0 +1,132 @@
+"""Stage plans: which stage a step belongs to, and what cannot be a plan."""
+
+from __future__ import annotations
+
+import json
+import pickle
+
+import numpy as np
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from energize import ConfigError, Stage, StagePlan
+from tests.support.tables import check_faults
+
+
+def stage(name, start=0, end=None, **options):
+    return Stage(name, start, end, dataset=options.pop("dataset", name), **options)
+
+
+def three(total=15):
+    return StagePlan([stage("a", 0, 5), stage("b", 5, 10), stage("c", 10)], total)
+
+
+def spans(*stages, total=None, default=None):
+    plan = StagePlan(stages, total, default)
+    return [(each.name, each.start_step, each.end_step) for each in plan.stages]
+
+
+def test_which_stage_a_step_belongs_to():
+    steps = (0, 4, 5, 9, 10, 14, 15, 10**12)
+    assert "".join(three().at(step).name for step in steps) == "aabbcccc"
+    assert [each.steps for each in three().stages] == [5, 5, 5]
+    assert spans(stage("b", 5), stage("a", 0), total=7) == [("a", 0, 5), ("b", 5, 7)]
+    assert spans(total=9, default=stage("d", 7, 8)) == [("d", 0, 9)]
+    filled = spans(stage("b", 5), total=10, default=stage("d"))
+    assert filled == [("d", 0, 5), ("b", 5, 10)]
+    endless = StagePlan([stage("default", 0, 5), stage("b", 5)])
+    assert (endless.total_steps, endless.total_items, endless.stages[1].steps) == (None,) * 3
+    assert StagePlan([stage("a", 0, 5)]).total_steps == 5
+
+
+def test_a_last_stage_that_is_too_long_is_cut_with_a_warning(caplog):
+    assert spans(stage("a", 0, 50), total=20) == [("a", 0, 20)]
+    assert "'a' ends at step 50, but training ends after 20 steps" in caplog.text
+
+
+def test_what_cannot_be_a_plan():
+    def plan(*stages, total=10, default=None):
+        return lambda: StagePlan(stages, total, default)
+
+    huge = "no more than 2**62 can be counted"
+    no_list = "StagePlan: stages are a list of Stage(...; got "
+    taken = "the name is taken by the one that fills the steps"
+    faults = {
+        "gap": (
+            plan(stage("a", 0, 4), stage("b", 5)),
+            "steps 4 to 5 belong to no stage: stage 'a'",
+        ),
+        "overlap": (plan(stage("a", 0, 6), stage("b", 5)), "steps 5 to 6 belong to two stages"),
+        "early end": (plan(stage("a", 0, 8)), "steps 8 to 10 belong to no stage: stage 'a'"),
+        "at the end": (plan(stage("a"), stage("b", 10)), "stage 'b' would never run"),
+        "after the end": (plan(stage("a"), stage("b", 100)), "stage 'b' would never run"),
+        "same start": (plan(stage("a"), stage("b")), "'a' and stage 'b' both start at step 0"),
+        "same name": (
+            plan(stage("a"), stage("a", 5)),
+            "the name is taken by the stage that starts at",
+        ),
+        "leading gap": (plan(stage("a", 3)), "steps 0 to 3 belong to no stage: stage 'a'"),
+        "nothing": (plan(), "there are no stages"),
+        "start": (
+            plan(stage("a", -3)),
+            "stage 'a': start_step is a whole number, 0 or more; got -3",
+        ),
+        "end": (plan(stage("a", 5, 5)), "stage 'a': end_step is a whole number, 6 or more; got 5"),
+        "no name": (plan(stage("  ")), "a stage has a name that is not empty"),
+        "a number": (plan(stage(7)), "a stage has a name that is not empty"),
+        "length": (plan(stage("a", seq_len=0)), "stage 'a': seq_len is a whole number, 1 or more"),
+        "seed": (plan(stage("a", seed=-1)), "stage 'a': seed is a whole number, 0 or more"),
+        "items": (plan(stage("a", items_per_step=0)), "items_per_step is a whole number"),
+        "bool": (plan(stage("a", True)), "start_step is a whole number, 0 or more; got True"),
+        "batch": (plan(stage("a", batch=[1])), "stage 'a': batch is a mapping of settings"),
+        "steps": (plan(stage("a"), total=0), "total_steps is a whole number, 1 or more; got 0"),
+        "first": (plan(stage("d", 3), default=stage("d")), taken),
+        "later": (plan(stage("a", 3), stage("d", 8), default=stage("d")), taken),
+        "unused": (plan(stage("a"), default=stage("d")), "'d' would never run: stage 'a' starts"),
+        "default": (plan(stage("a", 5), default="web"), f"{no_list}'web'"),
+        "many": (plan(stage("a", items_per_step=8), total=10**18), huge),
+        "far": (plan(stage("a"), stage("b", 10**19), total=None), huge),
+    }
+    for each in (None, stage("a"), {"a": stage("a")}, ["a"], [("a", 0)], [None]):
+        faults[f"{each}"] = lambda e=each: StagePlan(e, 10), no_list
+    for step in (-1, 1.5, True, None):
+        faults[f"step {step}"] = lambda s=step: three().at(s), "a step is a whole number"
+    check_faults(ConfigError, faults)
+    several = plan(stage("a", 0, 4, place="run.yaml:3"), stage("b", 5, 8), stage("c", 7), total=7)
+    lines = "run.yaml:3: stage 'a'...stage 'c' would never run...steps 7 to 8 belong to two"
+    check_faults(ConfigError, {"all are told together": (several, lines)})
+
+
+def test_numbers_may_be_those_of_other_libraries():
+    stages = [
+        stage("a", np.int64(0), torch.tensor(5), seed=np.int32(3), seq_len=torch.tensor(64)),
+        stage("b", torch.tensor(5), items_per_step=np.int64(2)),
+    ]
+    plan = StagePlan(stages, np.int64(9))
+    same = StagePlan([stage("a", 0, 5, seed=3, seq_len=64), stage("b", 5, items_per_step=2)], 9)
+    assert plan == same
+    assert json.dumps(plan.describe()) == json.dumps(same.describe())
+    assert plan.at(torch.tensor(5)).name == "b"
+    assert pickle.loads(pickle.dumps(three())) == three() != three(16)
+    settings = {"seq_len": None, "seed": None, "items_per_step": 1, "batch": {}}
+    described = {"name": "b", "start_step": 5, "end_step": 10, **settings}
+    assert three().describe()["stages"][1] == described
+
+
+@given(
+    lengths=st.lists(st.integers(1, 50), min_size=1, max_size=8),
+    items=st.lists(st.integers(1, 4), min_size=8, max_size=8),
+)
+def test_steps_and_items_agree_for_any_plan(lengths, items):
+    starts = [sum(lengths[:i]) for i in range(len(lengths))]
+    stages = [stage(f"s{i}", s, items_per_step=items[i]) for i, s in enumerate(starts)]
+    plan = StagePlan(stages, sum(lengths))
+    assert [each.steps for each in plan.stages] == lengths
+    expected = []
+    for step in range(sum(lengths)):
+        expected += [step] * plan.at(step).items_per_step
+    assert [plan.step_of_item(k) for k in range(plan.total_items)] == expected
+    names = [plan.stages[plan.index_of_item(k)].name for k in range(plan.total_items)]
+    assert names == [plan.at(step).name for step in expected]
+    assert plan.first_items == [names.index(each.name) for each in plan.stages]
