@@ -230,40 +230,32 @@ class Columns:
         """Return a column of all shards; samples without a value are noted."""
         default = self._defaults.get(name)
         absent = np.concatenate([piece.absent for piece in pieces])
-        known = [piece for piece in pieces if not piece.absent.all()]
-        words = [piece for piece in known if piece.values.dtype.kind == "U"]
-        if 0 < len(words) < len(known):
-            other = next(piece for piece in known if piece.values.dtype.kind != "U")
-            raise _mixed(name, words[0].first, other.first)
+        values = np.concatenate([piece.values for piece in pieces])
+        firsts = {piece.values.dtype.kind == "U": piece.first for piece in pieces if piece.first}
+        if len(firsts) > 1:
+            raise _mixed(name, *firsts.values())
         if absent.any():
             told = f"column {name!r}: {absent.sum()} of {len(absent)} samples have no value"
             why = f"the first of them {next(piece.why for piece in pieces if piece.why)}"
-            if not known:
-                raise PrepareError(f"{told}, {why}")
-            if default is None and not words:
-                raise PrepareError(
-                    f"{told}, {why}. Give a default for these: --column-default {name}=0, or "
-                    f"defaults={{{name!r}: 0}}"
-                )
+            if not firsts or (default is None and False in firsts):
+                option = f"--column-default {name}=0, or defaults={{{name!r}: 0}}"
+                raise PrepareError(f"{told}, {why}. Give one for these: {option}")
             given = "are without a word" if default is None else f"were given {default!r}"
             notes.append(f"{told} and {given}, {why}")
-        filled = [np.zeros(0, dtype=np.int64), *(piece.values[~piece.absent] for piece in known)]
-        if default is not None and absent.any():
-            filled.append(np.array([str(default) if words else _default_number(name, default)]))
-        values = np.concatenate(filled[1:] or filled)
-        rows = np.full(len(absent), len(values) - 1)
-        rows[~absent] = np.arange(len(absent) - absent.sum())
-        if not words:
-            return Column(values[rows])
-        found, places = np.unique(values, return_inverse=True)
+        if True not in firsts:
+            if absent.any() and default is not None:
+                values = np.where(absent, _default_number(name, default), values)
+            return Column(values)
+        if default is not None:
+            values, absent = np.where(absent, str(default), values), np.zeros_like(absent)
+        found, places = np.unique(values[~absent], return_inverse=True)
         if len(found) > MOST_WORDS:
             raise PrepareError(
                 f"column {name!r}: it has {len(found)} different words, and a property has at most "
                 f"{MOST_WORDS}; measure something that samples have in common"
             )
-        column = places.astype(np.int32)[rows]
-        if default is None:
-            column[absent] = -1
+        column = np.full(len(values), -1, dtype=np.int32)
+        column[~absent] = places
         return Column(column, tuple(found.tolist()))
 
 

@@ -387,12 +387,7 @@ def _check_unique(root: Path, shards: Sequence[ScannedShard]) -> None:
         keys = [each.key for each in Shard(root, shard.name).content.samples] if len(rows) else []
         for row in rows:
             where[keys[row]].append(shard.name)
-    told = [
-        f"{key}: in {', '.join(dict.fromkeys(names))}"
-        + (f", {len(names)} times, not one after the other" if len(set(names)) == 1 else "")
-        for key, names in where.items()
-        if len(names) > 1
-    ]
+    told = [f"{key}: in {', '.join(names)}" for key, names in where.items() if names[1:]]
     if told:
         raise PrepareError(
             f"{root}: {len(told)} sample keys occur more than once:{listed(told)}\nThe members of "
@@ -413,20 +408,17 @@ def _stored_checksums(shard: Path, count: int) -> int | None:
 
 def _end_notes(shards: Sequence[ScannedShard]) -> Iterator[str]:
     """Yield what is odd about the ends of shards: they may be parts of others."""
-    cut = [each for each in shards if each.trailing < END_MARK]
-    padded = [each for each in shards if each.trailing > _PADDING]
-    if cut:
-        yield (
-            f"{len(cut)} of {len(shards)} shards end without an end mark, {cut[0].name} for "
-            f"example after {cut[0].record.size:,} bytes: if copying or writing them was cut off, "
-            "samples are missing"
-        )
-    if padded:
-        yield (
-            f"{len(padded)} of {len(shards)} shards have nothing but zeros after their end mark, "
-            f"{padded[0].name} for example {padded[0].trailing:,} bytes: if these were to be "
-            "overwritten by samples, they are missing"
-        )
+    cut = [(each.name, each.record.size) for each in shards if each.trailing < END_MARK]
+    padded = [(each.name, each.trailing) for each in shards if each.trailing > _PADDING]
+    for found, what, of in (
+        (cut, "end without an end mark", "after"),
+        (padded, "have nothing but zeros after their end mark", "of"),
+    ):
+        for name, size in found[:1]:
+            yield (
+                f"{len(found)} of {len(shards)} shards {what}, {name} for example {of} {size:,} "
+                "bytes: if copying or writing them was cut off, samples are missing"
+            )
 
 
 def _lost_media(database: Path) -> Iterator[str]:

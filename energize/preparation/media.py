@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from energize.data.media import MediaFilterConfig, MediaMetadataBase, serialize_media_metadata
-from energize.data.nv_meta import META_FOLDER, SQLITE_NAME, is_prepared
+from energize.data.nv_meta import META_FOLDER, SQLITE_NAME, is_prepared, read_info
 from energize.data.stores import SystemFileStore, local_path
 from energize.data.writing import os_errors_as, writing
-from energize.errors import DatasetNotFoundError, PrepareError, SampleError
+from energize.errors import DatasetNotFoundError, PrepareError, SampleError, ShardError
 from energize.preparation.discovery import listed
 from energize.preparation.index import is_utf8, new_database, prepare
-from energize.preparation.scan import Shard, scan_prepared
+from energize.preparation.scan import Shard
 from energize.preparation.workers import Progress, default_workers, map_in_order
 from energize.preparation.write import commit, staging
 
@@ -41,6 +42,7 @@ INSERT INTO media_metadata VALUES (?, ?, ?)
 ON CONFLICT(entry_key) DO UPDATE
 SET metadata_type = excluded.metadata_type, metadata_json = excluded.metadata_json
 """
+_REMOVE = "DELETE FROM media_metadata WHERE entry_key = ?"
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,22 +115,13 @@ def prepare_media(
     media = by if isinstance(by, MediaFilterConfig) else _filter(by)
     if not root.is_dir():
         raise DatasetNotFoundError(f"{root} does not exist, or is no folder")
+    options: dict[str, Any] = {"workers": workers, "on_progress": on_progress, "tmp_path": tmp_path}
     if not is_prepared(root):
-        return _of_folder(root, media, workers, on_progress, tmp_path)
+        return _of_folder(root, media, **options)
     if not (root / META_FOLDER / SQLITE_NAME).exists():
         prepare(root, tar_index_only=True, sqlite=True, workers=workers)
-    functions = {"media": partial(_of_shard, media)}
-
-    def walk(put: Callable[[_Found], None]) -> None:
-        scan_prepared(
-            root,
-            lambda shard: put(shard.found["media"]),
-            functions,
-            workers=workers,
-            on_progress=on_progress,
-        )
-
-    return _stored(root, media, walk, tmp_path)
+    names = list(read_info(root).shard_counts)
+    return _stored(root, media, partial(_of_shard, root, media), names, **options)
 
 
 def _filter(by: str) -> MediaFilterConfig:
@@ -149,7 +142,7 @@ def prepare_filesystem_dataset(
     As `prepare_media` does, which says more: this one raises `PrepareError` for damaged media.
     """
     tmp_path = None if index_sqlite_tmp_path is None else Path(index_sqlite_tmp_path).parent
-    report = _of_folder(local_path(root_path), media_filter, workers, None, tmp_path)
+    report = _of_folder(local_path(root_path), media_filter, workers=workers, tmp_path=tmp_path)
     if report.damaged:
         raise PrepareError(
             f"{root_path}: {len(report.damaged)} files are damaged, the metadata of the other "
@@ -158,27 +151,9 @@ def prepare_filesystem_dataset(
     return report.count
 
 
-def _of_folder(
-    root: Path,
-    media: MediaFilterConfig,
-    workers: int | None,
-    on_progress: Progress | None,
-    tmp_path: str | os.PathLike[str] | None,
-) -> MediaReport:
-    names = sorted(_files(root, media))
+def _of_folder(root: Path, media: MediaFilterConfig, **options: Any) -> MediaReport:
     function = partial(_of_file, SystemFileStore(root), media)
-
-    def walk(put: Callable[[_Found], None]) -> None:
-        tell = on_progress or (lambda done, total: None)
-        tell(0, len(names))
-        with closing(map_in_order(function, names, default_workers(workers))) as results:
-            for done, result in enumerate(results, 1):
-                if isinstance(result, Exception):
-                    raise result
-                put(result)
-                tell(done, len(names))
-
-    return _stored(root, media, walk, tmp_path)
+    return _stored(root, media, function, sorted(_files(root, media)), **options)
 
 
 def _files(root: Path, media: MediaFilterConfig) -> Iterator[str]:
@@ -207,9 +182,9 @@ def _of_file(store: SystemFileStore, media: MediaFilterConfig, name: str) -> _Fo
     return found
 
 
-def _of_shard(media: MediaFilterConfig, shard: Shard) -> _Found:
+def _of_shard(root: Path, media: MediaFilterConfig, shard: str) -> _Found:
     found = _Found()
-    for sample in shard.samples():
+    for sample in Shard(root, shard).samples():
         for part in sample.sizes:
             name = f"{sample.found.key}.{part}"
             if media.should_consider_media(name):
@@ -221,22 +196,18 @@ def _of_shard(media: MediaFilterConfig, shard: Shard) -> _Found:
 def _stored(
     root: Path,
     media: MediaFilterConfig,
-    walk: Callable[[Callable[[_Found], None]], None],
-    tmp_path: str | os.PathLike[str] | None,
+    function: Callable[[str], _Found],
+    names: Sequence[str],
+    *,
+    workers: int | None = None,
+    on_progress: Progress | None = None,
+    tmp_path: str | os.PathLike[str] | None = None,
 ) -> MediaReport:
-    """Put what is collected into a copy of the database, which takes its place."""
+    """Put what a function finds in shards or files into a copy of the database."""
     count = 0
     damaged: list[str] = []
     final = root / META_FOLDER / SQLITE_NAME
-
-    def put(found: _Found) -> None:
-        nonlocal count
-        database.executemany(_ADD, found.rows)
-        gone = [(name,) for name in found.damaged]
-        database.executemany("DELETE FROM media_metadata WHERE entry_key = ?", gone)
-        count += len(found.rows)
-        damaged.extend(found.damaged.values())
-
+    tell = on_progress or (lambda done, total: None)
     with staging(root, root / META_FOLDER) as files, ExitStack() as ends:
         place = built = files.place(final)
         with writing(final, PrepareError):
@@ -248,7 +219,16 @@ def _stored(
         with new_database(built, final, _TABLES) as database:
             filters = "INSERT OR IGNORE INTO media_filters (strategy, patterns) VALUES (?, ?)"
             database.execute(filters, (media.strategy.value, ",".join(media.patterns)))
-            walk(put)
+            tell(0, len(names))
+            results = map_in_order(function, names, default_workers(workers))
+            for done, found in enumerate(ends.enter_context(closing(results)), 1):
+                if isinstance(found, Exception):
+                    raise PrepareError(str(found)) if isinstance(found, ShardError) else found
+                database.executemany(_ADD, found.rows)
+                database.executemany(_REMOVE, [(name,) for name in found.damaged])
+                count += len(found.rows)
+                damaged += found.damaged.values()
+                tell(done, len(names))
         if not count:
             raise PrepareError(_nothing(root, media, damaged))
         if built != place:

@@ -10,7 +10,8 @@ import os
 import stat
 import tarfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from energize.data.tar import index_path
 from energize.data.writing import NewFiles, remove_left, taken_back_when_stopped, writing
 from energize.errors import ConfigError, PrepareError, some
 from energize.preparation.scan import Shard, scan_shards
+from energize.preparation.workers import default_workers, map_in_order
 
 
 @contextmanager
@@ -67,6 +69,7 @@ def staging(root: Path, *folders: Path) -> Iterator[NewFiles]:
                     folder.chmod(stat.S_IMODE(root.stat().st_mode) | 0o700)
         for folder in folders:
             remove_left(folder)
+            ends.callback(remove_left, folder)  # what killed workers left
         yield ends.enter_context(NewFiles(PrepareError))
 
 
@@ -249,19 +252,27 @@ def make_unique(root: Path, names: Sequence[str], workers: int | None) -> int:
     """Put the members of each shard in a folder of its own, `SHARD/000.jpg`, when shards share
     keys; return how many were written anew.
 
-    Every shard is replaced when its copy is complete; one that was done already stays. Its index
-    goes, for it says where samples were.
+    Every shard is replaced when its copy is complete, which takes as much free space as `workers`
+    shards need; one that was done already stays. Its index goes, for it says where samples were.
 
     Raises `PrepareError` for damaged shards, and for one that cannot be written.
     """
     found = scan_shards(root, names, lambda shard: np.unique(shard.hashes), workers=workers)
     together = np.concatenate(found)
-    shared = len(np.unique(together)) < len(together)
-    return sum(_moved(root / name, f"{name}/") for name in names) if shared else 0
+    if len(np.unique(together)) == len(together):
+        return 0
+    renamed = 0
+    with closing(map_in_order(partial(_renamed, root), names, default_workers(workers))) as results:
+        for result in results:
+            if isinstance(result, Exception):
+                raise result
+            renamed += result
+    return renamed
 
 
-def _moved(shard: Path, folder: str) -> bool:
-    """Write a shard with a folder before the names of its members; return whether it had to be."""
+def _renamed(root: Path, name: str) -> bool:
+    """Write a shard with its name before those of its members; return whether it had to be."""
+    shard, folder = root / name, f"{name}/"
     try:
         with (
             NewFiles(PrepareError) as files,
