@@ -55,7 +55,7 @@ def decoding_as(owner: str, encoder: Any, older: Mapping[str, Any]) -> Any:
         return encoder
     if isinstance(encoder, Mapping):
         return {kind: decoding_as(owner, each, older) for kind, each in encoder.items()}
-    own = type(encoder).decoder if isinstance(encoder, TaskEncoder) else TaskEncoder.decoder
+    own = encoder.decoder if isinstance(encoder, TaskEncoder) else TaskEncoder.decoder
     if own is not TaskEncoder.decoder:
         raise ConfigError(
             f"{owner}: {', '.join([*options, 'auto_decode'][: len(options) or 1])} says how samples"

@@ -62,6 +62,8 @@ class TaskEncoder(Generic[T_sample, T_encoded_sample, T_raw_batch, T_batch]):
     decoder: SampleDecoder | None = SampleDecoder()
     cookers: Sequence[Cooker] = ()
     not_hooks: Sequence[str] = ()
+    default_hooks: frozenset[str] = frozenset()
+    """The hooks that do something though they are not overridden."""
 
     @default
     def cook_crude_sample(
@@ -119,11 +121,6 @@ class TaskEncoder(Generic[T_sample, T_encoded_sample, T_raw_batch, T_batch]):
     def encode_batch(self, batch: T_raw_batch) -> T_batch | Iterator[T_batch]:
         """Return a whole batch as the model needs it; by default the batch itself."""
         return cast("T_batch", batch)
-
-    @property
-    def default_hooks(self) -> frozenset[str]:
-        """The hooks that do something though they are not overridden."""
-        return frozenset()
 
     @property
     def current_sample_index(self) -> int:
@@ -248,12 +245,8 @@ class DefaultTaskEncoder(TaskEncoder[T_sample, T_encoded_sample, T_raw_batch, T_
         self._encoded_sample_type = encoded_sample_type
         self._raw_batch_type = raw_batch_type or cast("type[T_raw_batch] | None", batch_type)
         self._batch_type = cast("type[T_batch] | None", batch_type)
-
-    @property
-    def default_hooks(self) -> frozenset[str]:
-        """Those that fill a type that was given."""
-        types = {"encode_sample": self._encoded_sample_type, "encode_batch": self._batch_type}
-        return frozenset(name for name, kind in types.items() if kind is not None)
+        filling = {"encode_sample": encoded_sample_type, "encode_batch": batch_type}
+        self.default_hooks = frozenset(name for name, kind in filling.items() if kind is not None)
 
     @default
     def encode_sample(self, sample: T_sample) -> T_encoded_sample:
@@ -323,21 +316,9 @@ class AugmentTaskEncoder(TaskEncoder[T_sample, T_encoded_sample, T_raw_batch, T_
                     f"hooks, not those of {type(self).__name__}; override it there instead"
                 )
         self.wrapped_encoder = task_encoder
-        for name in (*HOOKS, *BUILDERS):
+        for name in (*HOOKS, *BUILDERS, "decoder", "cookers", "default_hooks"):
             if getattr(type(self), name) is getattr(AugmentTaskEncoder, name):
                 setattr(self, name, getattr(task_encoder, name))
-
-    @property
-    def decoder(self) -> SampleDecoder | None:  # type: ignore[override]  # read only
-        return self.wrapped_encoder.decoder
-
-    @property
-    def cookers(self) -> Sequence[Cooker]:  # type: ignore[override]  # read only
-        return self.wrapped_encoder.cookers
-
-    @property
-    def default_hooks(self) -> frozenset[str]:
-        return self.wrapped_encoder.default_hooks
 
 
 def _of_wrapped(name: str) -> Callable[..., Any]:

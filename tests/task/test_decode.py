@@ -122,6 +122,9 @@ def test_parts_by_their_extensions():
     assert {name: decoded(name, data) for name, (_, data) in parts.items()} == {
         name: made for name, (made, _) in parts.items()
     }
+    newer = io.BytesIO()
+    np.lib.format.write_array(newer, np.arange(3), version=(2, 0))
+    assert decoded("npy", newer.getvalue()).tolist() == [0, 1, 2]
     for shape in ((), (0,), (3, 0, 2), (2, 3)):
         for order in "CF":
             array = np.arange(np.prod(shape, dtype=int), dtype=">i2").reshape(shape, order=order)

@@ -278,6 +278,11 @@ class ForCooked(TaskEncoder):
         return sample
 
 
+class ForAny(TaskEncoder):
+    def encode_sample(self, sample: Any) -> Any:
+        return sample
+
+
 class ForText(TaskEncoder):
     def encode_sample(self, sample: Cooked | TextSample) -> Any:
         return sample
@@ -303,7 +308,8 @@ def test_what_is_wrong_with_an_encoder_is_told_when_a_dataset_is_made(folder):
     slip = {"encode_samples": lambda self, sample: sample}
     same = {name: lambda self, sample: sample for name in ("preencode_sample", "encode_sample")}
     assert len(list(train(folder, encoder_with(**slip, not_hooks=["encode_samples"])))) == COUNT
-    assert len(list(train(folder, ForText()))) == COUNT
+    for encoder in (ForText(), ForAny()):
+        assert len(list(train(folder, encoder))) == COUNT
     post = encoder_with(Words, postencode_sample=yielding)
     assert len(list(train(folder, post))) == COUNT
 

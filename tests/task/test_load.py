@@ -86,6 +86,7 @@ def test_several_parts_come_in_the_order_of_their_numbers():
         ("*.*", ["b.txt", "a.jpg", "json", "__key__"], ["a.jpg", "b.txt"]),
         ("p*.txt", ["p2.txt", "p10.txt", "p02.txt"], ["p02.txt", "p2.txt", "p10.txt"]),
         ("*", ["__key__", "txt"], ["txt"]),
+        ("*", ["1_10_2", "1_9_3", "1_9_10"], ["1_9_3", "1_9_10", "1_10_2"]),
         ("jpg", ["jpg", "1.jpg"], ["jpg"]),
         ("png", ["jpg"], []),
     ):

@@ -181,6 +181,9 @@ def test_weights_find_their_samples_by_the_keys_of_a_batch():
         (lambda samples: {"ids": lengths(samples), "sample_weights": own}, [9.0, 9.0, 9.0]),
     ):
         assert weights(BatchDataset(weighted(), 3, batcher)[0]) == expected
+    own = torch.tensor([9.0])
+    kept = TokenBatch.from_samples([weighted()[1]], sample_weights=own)
+    assert weights(kept) == [9.0]
     # A key that two samples have is told apart by their order alone.
     doubled = ListSource([{"__key__": "a", "sample_weight": each} for each in (1.0, 2.0)])
     same = BatchDataset(doubled, 2, lambda samples: {"__key__": ["a", "a"]})
@@ -315,6 +318,8 @@ def test_generators_and_streams():
         yield from items
 
     handed_on = IterMapDataset(weighted(), through)
+    with pytest.raises(EncoderError, match="gives several things"):
+        list(IterMapDataset(weighted(1), lambda items: iter([{"n": len(list(items))}])))
     assert [weight_of(each) for each in handed_on] == [float(i + 1) for i in range(8)]
 
 
