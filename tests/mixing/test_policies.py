@@ -34,6 +34,8 @@ def test_softmax_of_excess_loss_with_temperature_and_floor():
     assert weights == pytest.approx({name: each / total for name, each in expected.items()})
     floored = told(ExcessLoss(reference, temperature=0.01, floor=0.2), [losses])
     assert floored == pytest.approx({"web": 0.6, "code": 0.2, "maths": 0.2}, abs=1e-3)
+    huge = told(ExcessLoss({"a": 0, "b": 0}, temperature=0.1), [{"a": 1000.0, "b": 1000.0}])
+    assert huge == {"a": 0.5, "b": 0.5}
     even = told(ExcessLoss(reference, temperature=1e9), [losses])
     assert even == pytest.approx(dict.fromkeys(reference, 1 / 3))
 
@@ -130,6 +132,14 @@ def test_law_of_fits(least, scale, exponent, noise):
     assert abs(found.speed(2000) / true - 1) < 0.25
     assert found.least >= 0
     assert found.scale >= 0
+
+
+def test_no_loss_is_forecast_below_zero():
+    """A line has no bend, so its best curve would end far below."""
+    points = [(n, 2 - n / 1000) for n in range(100, 1900, 100)]
+    curve = fitted(points)
+    assert curve.least == 0
+    assert sum((curve.scale * n**-curve.exponent - loss) ** 2 for n, loss in points) < 1.4
 
 
 def losses_after(n):

@@ -165,6 +165,7 @@ def test_a_full_buffer_is_evened_out():
     level = costs_of(packs, lengths)
     assert len(packs) == 4
     assert max(level) - min(level) <= 10
+    assert balanced(lengths, 100, packs=4) == packs
 
 
 def test_images_and_tokens_hold_together():
