@@ -316,9 +316,13 @@ class AugmentTaskEncoder(TaskEncoder[T_sample, T_encoded_sample, T_raw_batch, T_
                     f"hooks, not those of {type(self).__name__}; override it there instead"
                 )
         self.wrapped_encoder = task_encoder
-        for name in (*HOOKS, *BUILDERS, "decoder", "cookers", "default_hooks"):
+        for name in (*HOOKS, *BUILDERS, "cookers", "default_hooks"):
             if getattr(type(self), name) is getattr(AugmentTaskEncoder, name):
                 setattr(self, name, getattr(task_encoder, name))
+
+    @property
+    def decoder(self) -> SampleDecoder | None:  # type: ignore[override]  # read only
+        return self.wrapped_encoder.decoder
 
 
 def _of_wrapped(name: str) -> Callable[..., Any]:
