@@ -1,5 +1,7 @@
 """Stores and the cache pool beside those of the real megatron-energon: the same answers."""
 
+from __future__ import annotations
+
 import json
 import shutil
 
@@ -14,9 +16,17 @@ from tests.support.tars import unprepared
 
 pytestmark = pytest.mark.energon
 
+
+def found_in(printed: str) -> list:
+    lines = printed.splitlines()
+    return [json.loads(line.removeprefix("found ")) for line in lines if line.startswith("found ")]
+
+
 POOL = """
-import gc, json, sys, tempfile, time
+import gc, json, tempfile, time
 from pathlib import Path
+from PACKAGE.cache import FileStore, FileStoreCachePool
+from PACKAGE.source_info import SourceInfo
 
 class Store(FileStore):
     def __init__(self, contents):
@@ -60,42 +70,32 @@ def steps():
     pool.close()
 """
 
-IMPORTS = """
-from megatron.energon.cache import FileStore, FileStoreCachePool
-from megatron.energon.source_info import SourceInfo
-"""
-
-OUR_IMPORTS = """
-from energize.cache import FileStore, FileStoreCachePool
-from energize.core.samples import SourceInfo
-"""
-
 
 @pytest.mark.slow
 def test_a_small_pool_does_the_same_at_every_step():
     """What is fetched, what waits for room and in which order, what is freed when."""
-    printed = run_energon(program=f"{IMPORTS}{POOL}\nprint('found', json.dumps(list(steps())))")
-    (theirs,) = [line[6:] for line in printed.splitlines() if line.startswith("found ")]
+    program = POOL.replace("PACKAGE", "megatron.energon")
+    printed = run_energon(program=f"{program}\nprint('found', json.dumps(list(steps())))")
     scope = {"__name__": "pool"}
-    exec(OUR_IMPORTS + POOL, scope)
-    assert json.loads(json.dumps(list(scope["steps"]()))) == json.loads(theirs)
+    exec(POOL.replace("PACKAGE", "energize"), scope)
+    assert found_in(printed) == [json.loads(json.dumps(list(scope["steps"]())))]
 
 
 STORES = """
 import json, sys
 from megatron.energon.cache import PrimaryFileStore, SystemFileStore
-from megatron.energon.cache.file_store import WebdatasetFileStore
+from megatron.energon.cache.file_store import JsonlFileStore, WebdatasetFileStore
 from megatron.energon.epathlib import EPath
 
-folder, plain = sys.argv[1:3]
+folder, plain, lines = sys.argv[1:4]
 shards = WebdatasetFileStore(EPath(folder))
-stores = {"shards": shards, "plain": SystemFileStore(plain)}
+stores = {"shards": shards, "plain": SystemFileStore(plain), "lines": JsonlFileStore(EPath(lines))}
 stores["primary"] = PrimaryFileStore(shards, "00100001")
-for asked in sys.argv[3:]:
+for asked in sys.argv[4:]:
     name, key = asked.split(" ")
     data, source = stores[name][key]
     told = [str(source.dataset_path), source.index, source.shard_name, list(source.file_names)]
-    print("found", json.dumps([data.decode(), told]))
+    print("found", json.dumps([data.decode().strip(), told]))
 """
 
 
@@ -108,43 +108,20 @@ def test_stores_give_the_same_files_and_sources(tmp_path, prepared_by):
         options = ["--non-interactive", "--split-ratio", "1,0,0", "--sample-type", "TextSample"]
         options += ["--field-map", '{"text": "txt"}', "--num-workers", "1", "--no-progress"]
         run_energon("prepare", *options, str(folder))
-    plain = tmp_path / "plain"
-    shutil.copytree(folder / "parts", plain / "parts")
-    (plain / "a.txt").write_text("plain")
-    shards = WebdatasetFileStore(folder)
-    stores = {
-        "shards": shards,
-        "plain": SystemFileStore(plain),
-        "primary": PrimaryFileStore(shards, "00100001"),
-    }
+    files, lines = tmp_path / "plain", tmp_path / "a.jsonl"
+    shutil.copytree(folder / "parts", files / "parts")
+    (files / "a.txt").write_text("plain")
+    lines.write_text('{"n": 0}\n{"n": 1}\n')
+    prepare_jsonl(lines)
+    store = WebdatasetFileStore(folder)
+    stores = {"shards": store, "primary": PrimaryFileStore(store, "00100001")}
+    stores |= {"plain": SystemFileStore(files), "lines": JsonlFileStore(lines)}
     asked = ["shards 00000001.jpg", "shards 00200003.txt", "plain a.txt", "primary .txt"]
-    printed = run_energon(str(folder), str(plain), *asked, program=STORES).splitlines()
-    theirs = [json.loads(line[6:]) for line in printed if line.startswith("found ")]
+    asked.append("lines 1.json")
     ours = []
     for name, key in (each.split(" ") for each in asked):
         data, source = stores[name][key]
         told = [source.dataset_path, source.index, source.shard_name, list(source.file_names)]
-        ours.append([data.decode(), told])
-    assert ours == theirs
-
-
-LINES = """
-import json, sys
-from megatron.energon.cache.file_store import JsonlFileStore
-from megatron.energon.epathlib import EPath
-
-data, source = JsonlFileStore(EPath(sys.argv[1]))["1.json"]
-told = [str(source.dataset_path), source.index, source.shard_name, list(source.file_names)]
-print("found", json.dumps([data.decode(), told]))
-"""
-
-
-def test_lines_are_the_same(tmp_path):
-    path = tmp_path / "a.jsonl"
-    path.write_text('{"n": 0}\n{"n": 1}\n')
-    prepare_jsonl(path)
-    printed = run_energon(str(path), program=LINES).splitlines()
-    (theirs,) = [json.loads(line[6:]) for line in printed if line.startswith("found ")]
-    data, source = JsonlFileStore(path)["1.json"]
-    told = [source.dataset_path, source.index, source.shard_name, list(source.file_names)]
-    assert [data.decode().strip(), told] == [theirs[0].strip(), theirs[1]]
+        ours.append([data.decode().strip(), told])
+    printed = run_energon(str(folder), str(files), str(lines), *asked, program=STORES)
+    assert ours == found_in(printed)

@@ -1,0 +1,458 @@
+"""Clips of videos and sounds: exactly the frames and samples that decoding everything gives."""
+
+from __future__ import annotations
+
+import io
+import math
+import pickle
+import random
+import sys
+import warnings
+from dataclasses import dataclass
+from fractions import Fraction
+
+import av
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from energize import (
+    Batch,
+    DefaultTaskEncoder,
+    Sample,
+    VidQASample,
+    WorkerConfig,
+    get_loader,
+    get_train_dataset,
+    prepare,
+    write_shards,
+)
+from energize.errors import ConfigError, DecodeError
+from energize.extras.av import (
+    AVData,
+    AVDecoder,
+    AVMetadata,
+    AVWebdatasetDecoder,
+    get_clips_uniform,
+    get_single_frames_uniform,
+)
+from tests.support.images import encoded, picture
+from tests.support.videos import CONTAINERS, HEIGHT, WIDTH, numbers_of, sound, tone, video, wav
+
+FRAMES, FPS = 60, 25
+BEGINS = {"ts h264": 0.08, "flv h264": 0.08}
+"""The second at which the video begins, where that is not 0."""
+LOSSLESS = {
+    "wav": (wav(), 16000, 32000),
+    "flac": (sound("flac", "flac"), 16000, 48000),
+    "mov with pcm": (video("mov h264 pcm"), 48000, 115200),
+    "mkv with flac": (video("mkv ffv1 flac"), 48000, 115200),
+}
+
+
+def numbers(clips: list[torch.Tensor]) -> list[list[int]]:
+    return [numbers_of(clip) for clip in clips]
+
+
+def approx(*values: float):
+    return pytest.approx(values, abs=1e-3)
+
+
+# Frames.
+
+
+@pytest.mark.parametrize("name", CONTAINERS)
+def test_frames_by_number_and_by_time(name):
+    decoder, begin = AVDecoder(video(name)), BEGINS.get(name, 0.0)
+    data = decoder.get_video()
+    assert data.video_clips[0].shape == (FRAMES, 3, HEIGHT, WIDTH)
+    assert data.video_clips[0].dtype == torch.uint8
+    assert numbers(data.video_clips) == [list(range(FRAMES))]
+    assert data.video_timestamps == [approx(begin, begin + FRAMES / FPS)]
+    assert data.audio_clips == data.audio_timestamps == []
+
+    ranges = [(48, 70), (0, 0), (7, 9), (8, 8), (5, 21), (59, math.inf), (23.7, 24.2), (7, 9)]
+    clips, times = decoder.get_video_clips(ranges, "frames")
+    wanted = [(48, 59), (0, 0), (7, 9), (8, 8), (5, 21), (59, 59), (23, 24), (7, 9)]
+    assert numbers(clips) == [list(range(first, last + 1)) for first, last in wanted]
+    assert times[2] == approx(begin + 7 / FPS, begin + 10 / FPS)
+
+    at = [begin + number / FPS for number in range(FRAMES)]
+    for shown in (at, [time + 0.5 / FPS for time in at]):
+        clips, _ = decoder.get_video_clips([(time, time) for time in shown])
+        assert numbers(clips) == [[number] for number in range(FRAMES)]
+    clips, _ = decoder.get_video_clips([(begin + 0.28, begin + 0.36)])
+    assert numbers(clips) == [[7, 8, 9]]
+
+    frames, times = get_single_frames_uniform(decoder, 5, return_timestamps=True)
+    assert numbers_of(frames) == [0, 15, 30, 44, 59]
+    assert times == sorted(times)
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    name=st.sampled_from(["mp4 h264", "mkv h264", "avi h264 mp3", "ts h264", "mp4 hevc"]),
+    keys_every=st.sampled_from([1, 10, 250]),
+    ranges=st.lists(
+        st.tuples(st.integers(0, FRAMES - 1), st.integers(0, 12)), min_size=1, max_size=6
+    ),
+)
+def test_what_a_clip_has_does_not_depend_on_the_others(name, keys_every, ranges):
+    data = video(name, keys_every=keys_every)
+    with av.open(io.BytesIO(data)) as container:
+        decoded = [frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)]
+    whole = torch.from_numpy(np.stack(decoded)).permute(0, 3, 1, 2)
+    asked = [(first, first + more) for first, more in ranges]
+    together, _ = AVDecoder(data).get_video_clips(asked, "frames")
+    for clip, (first, last) in zip(together, asked, strict=True):
+        (alone,), _ = AVDecoder(data).get_video_clips([(first, last)], "frames")
+        assert torch.equal(clip, alone)
+        assert torch.equal(clip, whole[first : last + 1])
+
+
+def test_frames_of_other_lengths_are_found_by_their_time():
+    times = (0, 40, 100, 500, 520, 1300, 1340)
+    decoder = AVDecoder(video("mkv h264", frames=7, times=times))
+    clips, spans = decoder.get_video_clips([(0.1, 0.1), (0.499, 0.51), (1.299, 1.31), (0, 0.05)])
+    assert numbers(clips) == [[2], [2, 3], [4, 5], [0, 1]]
+    assert spans[0] == (0.1, 0.5)
+    thirds = AVDecoder(video("mkv h264", rate=Fraction(30)))  # in whole milliseconds
+    clips, _ = thirds.get_video_clips([(number / 30, number / 30) for number in range(60)])
+    assert numbers(clips) == [[number] for number in range(60)]
+
+
+def test_frames_of_another_size():
+    clips, _ = AVDecoder(video()).get_video_clips([(5, 6)], "frames", (224, 112))
+    assert clips[0].shape == (2, 3, 112, 224)
+    assert numbers(clips) == [[5, 6]]
+    assert clips[0].is_contiguous()
+
+
+def test_clips_behind_the_end_are_left_out_with_a_warning():
+    with pytest.warns(RuntimeWarning, match=r"1 of the asked clips \(3 to 4\)"):
+        clips, times = AVDecoder(video()).get_video_clips([(0, 0), (3, 4), (2.3, 9)])
+    assert (numbers(clips), len(times)) == ([[0], [57, 58, 59]], 2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        quiet = AVDecoder(video(), suppress_warnings=True)
+        assert quiet.get_video_clips([(60, 70)], "frames") == ([], [])
+    with pytest.warns(RuntimeWarning, match="left out"):
+        clips, times = AVDecoder(wav()).get_audio_clips([(3, 4), (1.9, 3)])
+    assert ([clip.shape for clip in clips], times) == ([(2, 1600)], [(1.9, 2.0)])
+
+
+def test_uniform_clips():
+    few = AVDecoder(video(frames=3))
+    assert numbers_of(get_single_frames_uniform(few, 6)) == [0, 0, 1, 1, 2, 2]
+    assert get_single_frames_uniform(few, 1).shape[0] == 1
+    decoder = AVDecoder(video())
+    data = get_clips_uniform(decoder, 0.5, 3, request_video=True, request_audio=True)
+    found = [(len(each), each[0]) for each in numbers(data.video_clips)]
+    assert found == [(13, 0), (14, 23), (13, 47)]
+    assert [clip.shape for clip in data.audio_clips] == [(2, 24000)] * 3
+    data = get_clips_uniform(decoder, 10, 2, request_video=True)
+    assert numbers(data.video_clips) == [list(range(FRAMES))] * 2
+    length = 0.9954783485892385
+    clips = get_clips_uniform(AVDecoder(wav(samples=160000)), length, 10, request_audio=True)
+    expected = (2, math.floor(length * 16000 + 0.5))
+    assert {clip.shape for clip in clips.audio_clips} == {expected}
+
+
+# Sounds.
+
+
+@pytest.mark.parametrize("name", LOSSLESS)
+def test_all_samples(name):
+    data, rate, count = LOSSLESS[name]
+    found = AVDecoder(data).get_audio()
+    assert found.video_clips == []
+    assert np.array_equal(found.audio_clips[0].numpy(), tone(count))
+    assert found.audio_timestamps == [approx(0.0, count / rate)]
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    name=st.sampled_from(sorted(LOSSLESS)),
+    ranges=st.lists(st.tuples(st.integers(0, 31999), st.integers(0, 9000)), max_size=5),
+)
+def test_samples_by_number_end_not_included(name, ranges):
+    data, rate, count = LOSSLESS[name]
+    asked = [(start, start + more) for start, more in ranges]
+    clips, times = AVDecoder(data).get_audio_clips(asked, "samples")
+    assert len(clips) == len(asked)
+    for clip, time, (start, end) in zip(clips, times, asked, strict=True):
+        assert np.array_equal(clip.numpy(), tone(count)[:, start:end])
+        assert time == pytest.approx((start / rate, min(end, count) / rate))
+
+
+def test_far_ahead_in_a_long_sound():
+    samples = 60 * 16000
+    for data in (wav(samples=samples), sound("flac", "flac", samples=samples)):
+        for asked in ([(50.25, 50.5)], [(50.25, 50.5), (30, 30.125)], [(1, 1.5), (50.25, 50.5)]):
+            clips, _ = AVDecoder(data).get_audio_clips(asked)
+            for clip, (start, end) in zip(clips, asked, strict=True):
+                expected = tone(samples)[:, int(start * 16000) : int(end * 16000)]
+                assert np.array_equal(clip.numpy(), expected), asked
+
+
+@pytest.mark.parametrize("codec", [("mp3", "mp3"), ("adts", "aac"), ("ogg", "libopus")])
+def test_lossy_sounds_are_cut_where_they_would_be_when_decoded_whole(codec):
+    decoder = AVDecoder(sound(*codec, rate=48000, samples=96000))
+    (whole,), ((begin, _),) = decoder.get_audio_clips([(0, math.inf)])
+    assert whole.dtype == torch.float32
+    first = round(begin * 48000)
+    clips, _ = decoder.get_audio_clips([(40000, 50000), (45000, 45010)], "samples")
+    assert torch.equal(clips[0], whole[:, 40000 - first : 50000 - first])
+    assert torch.equal(clips[1], whole[:, 45000 - first : 45010 - first])
+
+
+# What a file is.
+
+
+@pytest.mark.parametrize("name", CONTAINERS)
+def test_metadata_of_videos(name):
+    decoder = AVDecoder(video(name))
+    found = decoder.get_metadata(get_audio=False)
+    assert found == AVMetadata(
+        video_duration=pytest.approx(2.4, abs=1e-3),
+        video_num_frames=60,
+        video_fps=pytest.approx(25.0),
+        video_width=64,
+        video_height=48,
+    )
+    assert decoder.get_video_fps() == found.video_fps
+    assert decoder.get_video_duration() == (found.video_duration, None)
+    assert decoder.get_video_duration(get_frame_count=True) == (found.video_duration, 60)
+    sounding = CONTAINERS[name][2] is not None
+    assert (decoder.has_video_stream(), decoder.has_audio_stream()) == (True, sounding)
+    clips = decoder.get_frames(video_decode_audio=True).audio_clips
+    assert len(clips) == sounding
+    if sounding:
+        assert decoder.get_audio_duration() == pytest.approx(2.4, abs=0.1)
+    assert decoder.get_frames().audio_clips == []
+
+
+@pytest.mark.parametrize("data", [wav(samples=48000), sound("flac", "flac")])
+def test_metadata_of_sounds(data):
+    decoder = AVDecoder(data)
+    expected = AVMetadata(audio_duration=3.0, audio_channels=2, audio_sample_rate=16000)
+    assert decoder.get_metadata() == expected
+    expected.audio_num_samples = 48000
+    assert decoder.get_metadata(get_audio_num_samples=True) == expected
+    assert (decoder.get_audio_duration(), decoder.get_audio_samples_per_second()) == (3.0, 16000)
+    assert (decoder.has_video_stream(), decoder.has_audio_stream()) == (False, True)
+    assert decoder.get_frames().audio_clips[0].shape == (2, 48000)
+
+
+def test_only_what_is_asked_is_told():
+    found = AVDecoder(video()).get_metadata(
+        get_video_duration=False, get_video_frame_count=False, get_audio_duration=False
+    )
+    assert (found.video_duration, found.video_num_frames, found.audio_duration) == (None,) * 3
+    assert (found.video_width, found.audio_channels) == (64, 2)
+
+
+def test_the_cover_of_a_sound_is_no_video():
+    made = io.BytesIO()
+    with av.open(made, "w", format="flac") as output:
+        heard = output.add_stream("flac", rate=16000, layout="mono")
+        cover = output.add_stream("png", rate=1)
+        cover.width = cover.height = 8
+        cover.pix_fmt = "rgb24"
+        cover.disposition = av.stream.Disposition.attached_pic.value
+        output.mux(cover.encode(av.VideoFrame(8, 8, "rgb24")))
+        frame = av.AudioFrame("s16", "mono", 4096)
+        frame.planes[0].update(bytes(frame.planes[0].buffer_size))
+        frame.sample_rate = 16000
+        output.mux(heard.encode(frame))
+        output.mux(heard.encode())
+    decoder = AVDecoder(made.getvalue())
+    with av.open(decoder.stream) as container:
+        assert len(container.streams.video) == 1
+    assert not decoder.has_video_stream()
+    assert decoder.get_frames().audio_clips[0].shape == (1, 4096)
+
+
+def test_a_decoder_is_a_value(tmp_path):
+    path = tmp_path / "a.mp4"
+    path.write_bytes(video())
+    with path.open("rb") as file:
+        of_file = AVDecoder(file)
+        assert numbers(of_file.get_video_clips([(3, 4)], "frames")[0]) == [[3, 4]]
+        assert of_file == AVDecoder(video()) == AVDecoder(io.BytesIO(video()))
+        copied = pickle.loads(pickle.dumps(of_file))
+    assert numbers(copied.get_video_clips([(3, 4)], "frames")[0]) == [[3, 4]]
+    assert copied == AVDecoder(video())
+    assert hash(copied) == hash(AVDecoder(video()))
+    assert copied != AVDecoder(wav())
+    assert copied != "a video"
+
+
+# What is wrong.
+
+
+def test_what_cannot_be_asked(tmp_path):
+    (tmp_path / "a.txt").write_text("a")
+    decoder, silent = AVDecoder(video()), AVDecoder(video("webm vp9"))
+    with (tmp_path / "a.txt").open() as text:
+        for ask, words in (
+            (lambda: AVDecoder(text), "reading bytes"),
+            (lambda: AVDecoder("a.mp4"), "open"),
+            (lambda: decoder.get_video_clips([(2, 1)]), r"clip_ranges\[0\]"),
+            (lambda: decoder.get_video_clips([(0, 1), (math.nan, 1)]), r"clip_ranges\[1\]"),
+            (lambda: decoder.get_video_clips([(1, math.nan)]), r"clip_ranges\[0\]"),
+            (lambda: decoder.get_audio_clips([(math.inf, math.inf)]), r"clip_ranges\[0\]"),
+            (lambda: decoder.get_video_clips([(1, 2, 3)]), r"clip_ranges\[0\]"),
+            (lambda: decoder.get_video_clips([(0, 1)], "samples"), "'frames', 'seconds'"),
+            (
+                lambda: decoder.get_video_clips([(0, 1)], video_out_frame_size=(0, 5)),
+                "width, height",
+            ),
+            (lambda: get_clips_uniform(silent, 1, 1), "request_video"),
+            (lambda: get_clips_uniform(silent, 1, 0, request_video=True), "num_clips"),
+            (lambda: AVWebdatasetDecoder(av_decode="avdecoder"), "did you mean 'AVDecoder'"),
+        ):
+            with pytest.raises(ConfigError, match=words):
+                ask()
+    for ask, lacking in (
+        (lambda: get_clips_uniform(silent, 1, 1, request_video=True, request_audio=True), "audio"),
+        (silent.get_audio, "audio"),
+        (AVDecoder(wav()).get_video, "video"),
+    ):
+        with pytest.raises(DecodeError, match=f"no {lacking} stream"):
+            ask()
+
+
+def test_files_that_are_not_whole():
+    whole = video("mp4 h264", options=(("movflags", "faststart"),))
+    assert AVDecoder(whole).get_video_duration(get_frame_count=True)[1] == 60
+    for data in (b"", b"hello" * 100, video()[: len(video()) // 2], video("avi mpeg4")[:3000]):
+        decoder = AVDecoder(data, name="part 'mp4'")
+        for method in (decoder.get_frames, decoder.get_metadata, decoder.has_video_stream):
+            with pytest.raises(DecodeError, match=rf"part 'mp4' of {len(data)} bytes"):
+                method()
+    for part in (0.5, 0.7, 0.9):
+        cut = AVDecoder(whole[: int(len(whole) * part)])
+        with pytest.raises(DecodeError, match=r"cut off: of 60 frames that its index lists, \d+"):
+            cut.get_video_clips([(3, 4)], "frames")
+
+
+@pytest.mark.parametrize("name", ["mp4 h264", "mkv h264", "ts h264", "avi mpeg4", "webm vp9"])
+def test_flipped_bytes_give_frames_or_an_error_that_says_so(name):
+    refused = 0
+    for seed in range(12):
+        chance = random.Random(seed)
+        data = bytearray(video(name))
+        for _ in range(3 ** (seed % 6)):
+            data[chance.randrange(len(data))] ^= chance.randrange(1, 256)
+        try:
+            assert AVDecoder(bytes(data)).get_frames(True).video_clips
+        except DecodeError as error:
+            refused += 1
+            assert str(len(data)) in str(error)  # noqa: PT017 - either is right
+    assert refused
+
+
+def test_playlists_open_no_other_file(tmp_path):
+    (tmp_path / "other.ts").write_bytes(video("ts h264"))
+    playlist = f"#EXTM3U\n#EXTINF:2,\n{tmp_path}/other.ts\n#EXT-X-ENDLIST\n"
+    for text in (playlist, f"ffconcat version 1.0\nfile {tmp_path}/other.ts\n"):
+        with pytest.raises(DecodeError):
+            AVDecoder(text.encode()).get_frames()
+
+
+def test_without_pyav_the_extra_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "av", None)
+    with pytest.raises(ConfigError, match=r"energize\[av\]"):
+        AVDecoder(wav()).get_audio()
+
+
+# From shards to batches.
+
+
+def test_what_parts_become():
+    assert AVWebdatasetDecoder()("clip.MP4", video()) == AVDecoder(video())
+    data = AVWebdatasetDecoder(True, "torch")("mp4", video())
+    assert isinstance(data, AVData)
+    assert len(data.audio_clips) == 1
+    container = AVWebdatasetDecoder(av_decode="pyav")("mp4", video())
+    assert sum(1 for _ in container.decode(video=0)) == 60
+    container.close()
+    assert AVWebdatasetDecoder()("png", encoded(picture(), "PNG")) is None
+    for name in ("torch", "pyav"):
+        with pytest.raises(DecodeError, match=r"part 'a\.mp4' of 5 bytes"):
+            AVWebdatasetDecoder(av_decode=name)("a.mp4", b"hello")
+
+
+@dataclass
+class Frames(Sample):
+    frames: torch.Tensor
+    context: str
+
+
+@dataclass
+class FramesBatch(Batch):
+    frames: torch.Tensor
+    context: list[str]
+
+
+class Encoder(DefaultTaskEncoder):
+    def __init__(self):
+        super().__init__(raw_batch_type=FramesBatch)
+
+    def encode_sample(self, sample: VidQASample) -> Frames:
+        frames = get_single_frames_uniform(sample.video, 4, video_out_frame_size=(32, 24))
+        return Frames.derive_from(sample, frames=frames, context=sample.context)
+
+
+def train(path, data, workers):
+    samples = [
+        {"__key__": f"{i:03d}", "mp4": each, "json": {"question": f"question {i}"}}
+        for i, each in enumerate(data)
+    ]
+    if not path.exists():
+        field_map = {"video": "mp4", "context": "json[question]"}
+        write_shards(samples, path, samples_per_shard=4)
+        prepare(path, split_ratios={"train": 1}, sample_type="VidQASample", field_map=field_map)
+    return get_train_dataset(
+        path,
+        worker_config=WorkerConfig(rank=0, world_size=1, num_workers=workers),
+        batch_size=3,
+        shuffle_buffer_size=None,
+        max_samples_per_sequence=None,
+        task_encoder=Encoder(),
+    )
+
+
+def taken(loader, count):
+    return [batch for _, batch in zip(range(count), loader, strict=False)]
+
+
+def test_frames_come_in_batches_whatever_the_workers_and_after_a_resume(tmp_path):
+    data = [video(frames=20 + i) for i in range(12)]
+    with get_loader(train(tmp_path / "shards", data, 2)) as loader:
+        run = taken(loader, 2)
+        state = loader.state_dict()
+        run += taken(loader, 2)
+    with get_loader(train(tmp_path / "shards", data, 0)) as loader:
+        loader.load_state_dict(state)
+        for batch, again in zip(run[2:], taken(loader, 2), strict=True):
+            assert batch.__key__ == again.__key__
+            assert torch.equal(batch.frames, again.frames)
+    for batch in run:
+        assert batch.frames.shape == (3, 4, 3, 24, 32)
+        for key, frames, context in zip(batch.__key__, batch.frames, batch.context, strict=True):
+            shown = numbers_of(frames)
+            assert (shown[0], shown[-1]) == (0, 19 + int(key))
+            assert context == f"question {int(key)}"
+
+
+def test_a_damaged_video_is_replaced_and_named(tmp_path, caplog):
+    data = [video(frames=20), b"no video", video(frames=22)]
+    with get_loader(train(tmp_path / "shards", data, 0)) as loader:
+        batches = taken(loader, 3)
+    assert {key for batch in batches for key in batch.__key__} == {"000", "002"}
+    assert "001" in caplog.text
+    assert "part 'mp4' of 8 bytes" in caplog.text

@@ -1,0 +1,612 @@
+"""The cache pool on disk: what lies there, for how long, and that nobody ever waits for room."""
+
+from __future__ import annotations
+
+import gc
+import json
+import logging
+import multiprocessing
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from energize import (
+    Cooker,
+    DefaultTaskEncoder,
+    Sample,
+    WorkerConfig,
+    basic_sample_keys,
+    cooker,
+    get_loader,
+    get_train_dataset,
+)
+from energize.core.samples import SourceInfo, TextSample
+from energize.core.stores import (
+    DecodeFileStore,
+    FileStore,
+    NoCachePool,
+    PrimaryFileStore,
+    activate,
+    active_pool,
+)
+from energize.data.stores import SystemFileStore
+from energize.errors import ConfigError, DataError, LoaderError
+from energize.extras.cache import FileStoreCachePool, MockLazy
+from energize.preparation import prepare
+from energize.preparation.jsonl import prepare_jsonl
+from tests.support.tars import write_tar
+
+
+class Upper:
+    """A decoder whose results tell that it was used."""
+
+    def decode(self, name, data):
+        return f"{name}: {data.decode()}"
+
+
+class Counting(FileStore):
+    """A store of given contents that counts its reads, and may be made to wait."""
+
+    def __init__(self, contents, path="counted"):
+        self.contents = contents
+        self.path = path
+        self.reads = []
+        self.may_read = threading.Event()
+        self.may_read.set()
+
+    def __getitem__(self, key):
+        self.may_read.wait()
+        self.reads.append(key)
+        source = SourceInfo(
+            dataset_path=self.path, index=key, shard_name=self.path, file_names=(key,)
+        )
+        return self.contents[key], source
+
+    def get_path(self):
+        return self.path
+
+
+class Unhashable(Counting):
+    __hash__ = None
+
+    def __eq__(self, other):
+        return self is other
+
+
+@pytest.fixture
+def make(tmp_path):
+    """Pools below one folder, closed at the end."""
+    made = []
+
+    def make(**options):
+        made.append(FileStoreCachePool(parent_cache_dir=tmp_path / "cache", **options))
+        return made[-1]
+
+    yield make
+    for pool in made:
+        pool.close()
+    assert folders(tmp_path) == []
+
+
+def folders(tmp_path):
+    parent = tmp_path / "cache"
+    return list(parent.iterdir()) if parent.exists() else []
+
+
+def threads():
+    return [each for each in threading.enumerate() if each.name.startswith("energize-cache")]
+
+
+def fetched(lazy):
+    lazy.entry.send_to_cache_future.result(timeout=10)
+
+
+def until(condition):
+    end = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < end, "it did not come about"
+        time.sleep(0.005)
+
+
+# What is fetched, and when it is gone.
+
+
+@pytest.mark.parametrize("method", ["raw", "pickle"])
+def test_a_file_is_fetched_once_and_gone_once_used(make, method):
+    pool = make(method=method, num_workers=2)
+    store = Counting({"a": b"1"})
+    decoded = DecodeFileStore(store, decoder=Upper())
+    first, second = pool.get_lazy(decoded, "a"), pool.get_lazy(decoded, "a")
+    fetched(first)
+    (file,) = pool.cache_dir.iterdir()
+    assert (file.read_bytes() == b"1") == (method == "raw")
+    assert pool.current_cache_count == 1
+    assert first.get() == "a: 1"
+    assert list(pool.cache_dir.iterdir()) == [file]
+    assert second.get() == "a: 1"
+    assert list(pool.cache_dir.iterdir()) == []
+    assert (pool.current_cache_count, pool.current_cache_size) == (0, 0)
+    assert store.reads == ["a"]
+    assert pool.get(decoded, "a") == "a: 1"
+    assert store.reads == ["a", "a"]
+
+
+def test_a_reference_gives_the_same_each_time_and_adds_its_source_once(make):
+    for pool in (make(), NoCachePool()):
+        lazy = pool.get_lazy(DecodeFileStore(Counting({"a": b"1"}), decoder=Upper()), "a")
+        own = SourceInfo(dataset_path="d", index=0, shard_name="s", file_names=("k.txt",))
+        sample = TextSample(__key__="k", text="", __sources__=(own,))
+        crude = {"__key__": "k"}
+        assert lazy.get(sample) is lazy.get(crude) is lazy.get(sample) is lazy.get()
+        assert lazy.get(crude) == "a: 1"
+        assert [each.dataset_path for each in sample.__sources__] == ["d", "counted"]
+        assert [each.index for each in crude["__sources__"]] == ["a"]
+        with pytest.raises(ConfigError, match="a int has no __sources__"):
+            lazy.get(3)
+
+
+def test_limits_hold_and_turns_come_in_order(make):
+    pool = make(max_cache_count=2, num_workers=1)
+    pool.max_cache_size = 75
+    store = Counting({"a": b"a" * 50, "b": b"b" * 50, "c": b"c" * 25, "d": b"d" * 25})
+    a, b, b2, c, d = (pool.get_lazy(store, name) for name in "abbcd")
+    fetched(a)
+    until(lambda: "b" in store.reads)
+    assert (pool.current_cache_count, pool.current_cache_size) == (1, 50)
+    # Full: who needs b has it at once, and it goes to the end for the other who will.
+    assert b.get() == b"b" * 50
+    fetched(c)
+    assert (pool.current_cache_count, pool.current_cache_size) == (2, 75)
+    assert not d.entry.send_to_cache_future.done()
+    assert a.get() == b"a" * 50
+    fetched(d)
+    assert (pool.current_cache_count, pool.current_cache_size) == (2, 50)
+    until(lambda: store.reads.count("b") == 2)
+    assert not b2.entry.send_to_cache_future.done()
+    assert c.get() == b"c" * 25
+    fetched(b2)
+    assert (pool.current_cache_count, pool.current_cache_size) == (2, 75)
+    assert (d.get(), b2.get()) == (b"d" * 25, b"b" * 50)
+    assert list(pool.cache_dir.iterdir()) == []
+    assert store.reads == ["a", "b", "c", "d", "b"]
+
+
+def test_dropped_references_are_not_fetched_and_free_their_files(make):
+    pool = make(num_workers=1)
+    store = Counting({"a": b"1", "b": b"2", "c": b"3"})
+    store.may_read.clear()
+    first, again = pool.get_lazy(store, "a"), pool.get_lazy(store, "a")
+    dropped, last = pool.get_lazy(store, "b"), pool.get_lazy(store, "c")
+    del dropped
+    gc.collect()
+    store.may_read.set()
+    fetched(last)
+    assert store.reads == ["a", "c"]
+    del first
+    gc.collect()
+    assert pool.current_cache_count == 2
+    del again
+    gc.collect()
+    assert pool.current_cache_count == 1
+    assert last.get() == b"3"
+    assert list(pool.cache_dir.iterdir()) == []
+
+
+@pytest.mark.parametrize("limits", [{"max_cache_count": 0}, {"max_cache_size_gbytes": 0}])
+def test_without_any_room_everything_is_read_directly(make, limits):
+    pool = make(num_workers=2, **limits)
+    store = Counting({str(i): str(i).encode() for i in range(50)})
+    lazies = [pool.get_lazy(store, str(i)) for i in range(50)]
+    assert [lazy.get() for lazy in lazies] == [str(i).encode() for i in range(50)]
+    assert pool.to_cache({"n": 1}, "numbers").get() == {"n": 1}
+    assert list(pool.cache_dir.iterdir()) == []
+
+
+def test_to_cache_counts_like_all_files(make):
+    pool = make(max_cache_count=2)
+    lazies = [pool.to_cache(value, "value") for value in (b"bytes", [1, 2], "third")]
+    until(lambda: pool.current_cache_count == 2)
+    for _ in range(2):
+        assert [lazy.get() for lazy in lazies] == [b"bytes", [1, 2], "third"]
+    until(lambda: pool.current_cache_count == 0)
+    assert lazies[0] != lazies[1]
+    unpicklable = pool.to_cache(f := lambda: None, "function")
+    assert unpicklable.get() is f
+
+
+def test_what_goes_wrong_is_met_where_the_file_is_needed(make, caplog):
+    pool = make()
+    store = SystemFileStore(Path(__file__).parent)
+    lazy = pool.get_lazy(store, "missing.txt")
+    until(lazy.entry.send_to_cache_future.done)
+    for _ in range(2):
+        with pytest.raises(DataError, match="there is no such file"):
+            lazy.get()
+    assert pool.get_lazy(store, Path(__file__).name).get()[:3] == b'"""'
+    with caplog.at_level(logging.WARNING, logger="energize"):
+        lazy = pool.get_lazy(Counting({"a": b"1"}), "a")
+        fetched(lazy)
+        for file in pool.cache_dir.iterdir():
+            file.unlink()
+        assert lazy.get() == b"1"
+        assert pool.current_cache_count == 0
+        assert "without the cache" in caplog.text
+        # A folder that is gone stands for a full disk: root may write to any other.
+        pool = make()
+        folder = pool.cache_dir
+        folder.rename(folder.with_name("gone"))
+        lazies = [pool.get_lazy(Counting({"a": b"1"}, str(i)), "a") for i in range(5)]
+        assert [lazy.get() for lazy in lazies] == [b"1"] * 5
+        assert pool.to_cache([1], "numbers").get() == [1]
+        folder.with_name("gone").rename(folder)
+    until(lambda: pool.current_cache_count == 0)
+    assert caplog.text.count("cannot be written") <= 1
+
+
+# Closing, and the end.
+
+
+def test_closing_ends_everything_and_references_go_on(make, tmp_path):
+    pool = make(num_workers=3)
+    store = Counting({"a": b"1", "b": b"2"})
+    lazy, other = pool.get_lazy(store, "a"), pool.get_lazy(store, "b")
+    put = pool.to_cache([1], "numbers")
+    fetched(lazy)
+    fetched(put)
+    pool.close()
+    pool.close()
+    assert folders(tmp_path) == []
+    assert threads() == []
+    assert (lazy.get(), other.get()) == (b"1", b"2")
+    with pytest.raises(LoaderError, match="'numbers' was put into a cache pool that has been clos"):
+        put.get()
+    again = pool.get_lazy(store, "a")
+    fetched(again)
+    assert again.get() == b"1"
+
+
+def test_a_pool_that_nobody_refers_to_ends_by_itself(tmp_path):
+    pool = FileStoreCachePool(parent_cache_dir=tmp_path / "cache", num_workers=3)
+    lazies = [pool.get_lazy(Counting({"a": b"1"}, str(i)), "a") for i in range(9)]
+    fetched(lazies[0])
+    path = pool.cache_dir
+    del pool
+    assert lazies[3].get() == b"1"
+    assert path.exists()
+    del lazies
+    gc.collect()
+    until(lambda: folders(tmp_path) == [] == threads())
+
+
+def test_a_read_that_hangs_does_not_stop_closing(make, monkeypatch):
+    monkeypatch.setattr("energize.extras.cache._CLOSE_SECONDS", 0.2)
+    pool = make(num_workers=1)
+    store = Counting({"a": b"1", "b": b"2"})
+    store.may_read.clear()
+    lazies = [pool.get_lazy(store, name) for name in "ab"]
+    start = time.monotonic()
+    pool.close()
+    assert time.monotonic() - start < 5
+    store.may_read.set()
+    assert [lazy.get() for lazy in lazies] == [b"1", b"2"]
+
+
+def in_a_process(pool, folder, sender):
+    lazy = pool.get_lazy(SystemFileStore(folder), "a.txt")
+    fetched(lazy)
+    sender.send((str(pool.cache_dir), len(list(pool.cache_dir.iterdir())), lazy.get()))
+    pool.close()
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_each_process_has_a_folder_of_its_own(make, tmp_path, method):
+    (tmp_path / "a.txt").write_text("hello")
+    pool = make()
+    lazy = pool.get_lazy(SystemFileStore(tmp_path), "a.txt")
+    fetched(lazy)
+    context = multiprocessing.get_context(method)
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=in_a_process, args=(pool, tmp_path, sender))
+    process.start()
+    assert receiver.poll(60)
+    folder, files, content = receiver.recv()
+    process.join(30)
+    assert (process.exitcode, files, content) == (0, 1, b"hello")
+    assert folder != str(pool.cache_dir)
+    assert folders(tmp_path) == [pool.cache_dir]
+    # A fork reads for itself; neither its references nor its end touch its parent's files.
+    child = os.fork()
+    if child == 0:
+        good = lazy.get() == b"hello" and pool.current_cache_count == 0
+        del lazy
+        gc.collect()
+        os._exit(0 if good else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert len(list(pool.cache_dir.iterdir())) == 1
+    assert lazy.get() == b"hello"
+
+
+PROGRAM = """
+import sys, time
+from energize.cache import FileStoreCachePool, SystemFileStore
+pool = FileStoreCachePool(parent_cache_dir=sys.argv[1])
+lazy = pool.get_lazy(SystemFileStore(sys.argv[2]), "a.txt")
+lazy.entry.send_to_cache_future.result(10)
+print("ready", flush=True)
+if sys.argv[3] == "wait":
+    time.sleep(60)
+if sys.argv[3] == "raise":
+    raise ValueError
+"""
+
+
+def started(tmp_path, how):
+    (tmp_path / "a.txt").write_text("hello")
+    arguments = [sys.executable, "-c", PROGRAM, str(tmp_path / "cache"), str(tmp_path), how]
+    process = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    assert process.stdout.readline() == b"ready\n"
+    process.stdout.close()
+    return process
+
+
+def test_what_processes_leave(make, tmp_path):
+    for how in ("end", "raise"):
+        started(tmp_path, how).wait(30)
+        assert folders(tmp_path) == [], how
+    notes = tmp_path / "cache" / "energize-cache-notes"
+    notes.mkdir()
+    living, killed = started(tmp_path, "wait"), started(tmp_path, "wait")
+    killed.send_signal(signal.SIGKILL)
+    killed.wait(30)
+    assert len(folders(tmp_path)) == 3
+    pool = make()
+    assert pool.cache_dir.stat().st_mode & 0o777 == 0o700
+    assert len(folders(tmp_path)) == 3  # that of the killed process is gone
+    living.kill()
+    living.wait(30)
+    pool.close()
+    assert folders(tmp_path) == [notes]
+    notes.rmdir()
+
+
+# Threads.
+
+
+def test_many_threads_share_one_pool(make, tmp_path):
+    pool = make(num_workers=4, max_cache_count=5)
+    store = Counting({str(i): str(i).encode() for i in range(20)})
+    wrong, barrier = [], threading.Barrier(8)
+
+    def use(start):
+        barrier.wait()
+        for i in range(100):
+            name = str((start * 7 + i) % 20)
+            lazy, dropped = pool.get_lazy(store, name), pool.get_lazy(store, str(i % 20))
+            if i % 3:
+                del dropped
+            if lazy.get() != name.encode():
+                wrong.append(name)
+
+    users = [threading.Thread(target=use, args=(start,)) for start in range(8)]
+    for thread in users:
+        thread.start()
+    for thread in users:
+        thread.join(60)
+        assert not thread.is_alive()
+    assert wrong == []
+    assert len(folders(tmp_path)) == 1
+    gc.collect()
+    until(lambda: (pool.current_cache_count, pool.current_cache_size) == (0, 0))
+
+
+OPERATIONS = st.lists(
+    st.tuples(st.sampled_from(["ask", "ask", "use", "drop", "put", "close"]), st.integers(0, 99)),
+    max_size=40,
+)
+
+
+@settings(max_examples=15, deadline=None)
+@given(OPERATIONS, st.integers(0, 4), st.integers(0, 120), st.integers(1, 3))
+def test_whatever_is_done_limits_hold_and_contents_are_right(
+    tmp_path_factory, operations, most, size, workers
+):
+    parent = tmp_path_factory.mktemp("pool")
+    pool = FileStoreCachePool(parent_cache_dir=parent, num_workers=workers, max_cache_count=most)
+    pool.max_cache_size = size
+    store = Counting({str(i): str(i).encode() * 20 for i in range(6)})
+    held = []
+    for what, number in operations:
+        if what == "ask":
+            held.append((pool.get_lazy(store, str(number % 6)), str(number % 6).encode() * 20))
+        elif what == "put":
+            held.append((pool.to_cache(bytes(number), "put"), bytes(number)))
+        elif what == "close":
+            held = [each for each in held if each[0].ds is store]
+            pool.close()
+        elif held:
+            lazy, content = held.pop(number % len(held))
+            assert what == "drop" or lazy.get() == lazy.get() == content
+        assert pool.current_cache_count <= most
+        assert pool.current_cache_size <= size
+        files = [file.stat().st_size for folder in parent.iterdir() for file in folder.iterdir()]
+        assert len(files) <= most
+        assert sum(files) <= size
+    lazy = content = None
+    assert all(each.get() == expected for each, expected in held)
+    held.clear()
+    gc.collect()
+    until(lambda: (pool.current_cache_count, pool.current_cache_size) == (0, 0))
+    pool.close()
+    assert list(parent.iterdir()) == []
+
+
+# References.
+
+
+def test_references_share_a_file_by_store_and_name(make):
+    pool = make()
+    stores = [Unhashable({"a": content}) for content in (b"1", b"2")]
+    lazies = [pool.get_lazy(store, "a") for store in [*stores, stores[0]]]
+    assert lazies[0].entry is lazies[2].entry
+    assert [lazy.get() for lazy in lazies] == [b"1", b"2", b"1"]
+    store = DecodeFileStore(Counting({"k.txt": b"1", "l.txt": b"2"}), decoder=Upper())
+    lazies = [pool.get_lazy(PrimaryFileStore(store, key), ".txt") for key in ("k", "l", "k")]
+    assert lazies[0].entry is lazies[2].entry
+    assert lazies[0] == lazies[2] != lazies[1]
+    assert len(set(lazies)) == 2
+    assert [lazy.get() for lazy in lazies] == ["k.txt: 1", "l.txt: 2", "k.txt: 1"]
+    mock = MockLazy("a", str.upper)
+    assert (mock.get(), mock.get({})) == ("A", "A")
+    assert mock == MockLazy("a", str.upper) != MockLazy("b", str.upper)
+
+
+def test_pickled_references_read_for_themselves(make, tmp_path):
+    (tmp_path / "a.txt").write_text("hello")
+    pool = make()
+    lazy = pool.get_lazy(SystemFileStore(tmp_path), "a.txt")
+    put = pool.to_cache({"n": 1}, "numbers")
+    copies = pickle.loads(pickle.dumps([lazy, put, NoCachePool().to_cache(2, "two")]))
+    pool.close()
+    assert [each.get() for each in copies] == [b"hello", {"n": 1}, 2]
+    assert copies[0] == lazy
+
+
+def test_wrong_arguments(tmp_path):
+    for wrong in (
+        {"method": "zip"},
+        {"num_workers": 0},
+        {"max_cache_count": -1},
+        {"max_cache_size_gbytes": float("nan")},
+        {"max_cache_size_gbytes": "1"},
+        {"parent_cache_dir": "s3://bucket"},
+    ):
+        with pytest.raises(ConfigError, match="s3" if "s3" in str(wrong) else next(iter(wrong))):
+            FileStoreCachePool(**wrong)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match="no folder for a cache can be made below"):
+        _ = FileStoreCachePool(parent_cache_dir=tmp_path / "file").cache_dir
+
+
+def test_the_active_pool():
+    assert isinstance(active_pool(), NoCachePool)
+    outer, inner = NoCachePool(), NoCachePool()
+    with activate(outer):
+        with activate(inner):
+            assert active_pool() is inner
+        with activate(None):
+            assert active_pool() is outer
+    assert active_pool() is not outer
+
+
+# In hooks of real loaders.
+
+COUNT = 24
+
+
+@dataclass
+class Cooked(Sample):
+    text: list
+
+
+@cooker(need_cache=True, need_primary=True)
+def cook(sample, primary, shards, plain, lines, cache):
+    number = int(sample["__key__"])
+    now = [
+        shards.get(f"{number:03d}.txt", sample),
+        plain.get(f"{number}.txt", sample),
+        lines.get(f"{number}.json", sample)["n"],
+    ]
+    later = [
+        cache.get_lazy(primary, f"{(number + 1) % COUNT:03d}.txt"),
+        cache.get_lazy(primary, ".txt"),
+        cache.get_lazy(shards, f"{(number + 2) % COUNT:03d}.txt"),
+        cache.to_cache({"kind": type(cache).__name__}, "kind"),
+    ]
+    return Cooked(**basic_sample_keys(sample), text=[now, later])
+
+
+class Encoder(DefaultTaskEncoder):
+    cookers = (Cooker(cook),)
+
+    def select_samples_to_pack(self, samples):
+        return [[sample] for sample in samples]
+
+    def pack_selected_samples(self, samples):
+        (sample,) = samples
+        now, later = sample.text
+        sample.text = [*now, *(each.get(sample) for each in later), os.getpid()]
+        return sample
+
+    def batch(self, samples):
+        return [[each.__key__, each.text, each.__sources__] for each in samples]
+
+
+@pytest.fixture(scope="module")
+def mix(tmp_path_factory):
+    root = tmp_path_factory.mktemp("mix")
+    for name in ("main", "aux"):
+        members = [(f"{i:03d}.txt", f"{name} {i}".encode()) for i in range(COUNT)]
+        for shard in range(3):
+            write_tar(root / name / f"{shard}.tar", members[shard::3])
+        crude = {"sample_type": "CrudeWebdataset", "sqlite": True, "workers": 1}
+        prepare(root / name, split_ratios={"train": 1}, **crude)
+    (root / "plain").mkdir()
+    for i in range(COUNT):
+        (root / "plain" / f"{i}.txt").write_text(f"plain {i}")
+    (root / "lines.jsonl").write_text("".join(f'{{"n": {i}}}\n' for i in range(COUNT)))
+    prepare_jsonl(root / "lines.jsonl")
+    aux = {"shards": "aux", "plain": "filesystem://plain", "lines": "lines.jsonl"}
+    (root / "mix.yaml").write_text(
+        "__module__: energize\n__class__: MetadatasetV2\n"
+        f"splits: {{train: {{path: main, aux: {json.dumps(aux)}}}}}\n"
+    )
+    return root / "mix.yaml"
+
+
+def checked(batch, kind):
+    """The process that made a batch, whose contents and sources are as they should be."""
+    for key, text, sources in batch:
+        i = int(key)
+        after, second = (i + 1) % COUNT, (i + 2) % COUNT
+        now = [f"aux {i}", f"plain {i}", i]
+        assert text[:6] == [*now, f"main {after}", f"main {i}", f"aux {second}"]
+        assert text[6] == {"kind": kind}
+        names = [name for source in sources for name in source.file_names]
+        direct = [f"{key}.txt", f"{key}.txt", f"{i}.txt", f"{i}.json"]
+        assert names == [*direct, f"{after:03d}.txt", f"{key}.txt", f"{second:03d}.txt"]
+    return batch[0][1][7]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_cookers_are_given_stores_and_the_cache(mix, tmp_path, workers):
+    """With a cache, one that is always full, and none: the same samples."""
+    keys = []
+    for most in (100, 2, None):
+        pool = None
+        if most is not None:
+            parent = tmp_path / "cache"
+            pool = FileStoreCachePool(parent_cache_dir=parent, num_workers=2, max_cache_count=most)
+        dataset = get_train_dataset(
+            mix,
+            batch_size=2,
+            packing_buffer_size=6,
+            task_encoder=Encoder(),
+            worker_config=WorkerConfig(rank=0, world_size=1, num_workers=workers),
+        )
+        with get_loader(dataset, cache_pool=pool) as loader:
+            found = [batch for _, batch in zip(range(20), loader, strict=False)]
+        processes = {checked(batch, type(pool or NoCachePool()).__name__) for batch in found}
+        assert (os.getpid() in processes) == (workers == 0)
+        keys.append([[key for key, *_ in batch] for batch in found])
+        until(lambda: folders(tmp_path) == [])
+    assert keys[0] == keys[1] == keys[2]

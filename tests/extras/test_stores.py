@@ -1,0 +1,293 @@
+"""Stores of files: by their names, and never beyond what they are of."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import sqlite3
+import tarfile
+import threading
+
+import pytest
+
+from energize.core.samples import TextSample
+from energize.core.stores import DecodeFileStore, PrimaryFileStore
+from energize.data.stores import (
+    JsonlFileStore,
+    SystemFileStore,
+    WebdatasetFileStore,
+    open_store,
+)
+from energize.errors import (
+    ConfigError,
+    DataError,
+    DatasetError,
+    DatasetNotFoundError,
+    DecodeError,
+    NotPreparedError,
+    ShardError,
+)
+from energize.preparation import prepare
+from energize.preparation.jsonl import prepare_jsonl
+from energize.task.decode import SampleDecoder
+from tests.support.shards import packed
+from tests.support.tars import unprepared, write_tar
+
+RATIOS = {"train": 1}
+
+
+@pytest.fixture
+def shards(tmp_path):
+    """Three shards with `.jpg` and `.txt` parts, indexed."""
+    folder = unprepared(tmp_path / "ds")
+    prepare(folder, split_ratios=RATIOS, sqlite=True, workers=1)
+    return folder
+
+
+@pytest.fixture
+def plain(tmp_path):
+    folder = tmp_path / "plain"
+    (folder / "sub").mkdir(parents=True)
+    (folder / "a.txt").write_text("a")
+    (folder / "sub" / "b.json").write_text('{"n": 1}')
+    (tmp_path / "secret.txt").write_text("secret")
+    return folder
+
+
+@pytest.fixture
+def lines(tmp_path):
+    path = tmp_path / "lines.jsonl"
+    path.write_text("".join(json.dumps({"n": i}) + "\n" for i in range(12)))
+    prepare_jsonl(path)
+    return path
+
+
+def refused(store, match, *keys, error=DataError):
+    for key in keys:
+        with pytest.raises(error, match=match) as caught:
+            store[key]
+        assert repr(key) in str(caught.value) or error is not DataError
+
+
+def test_contents_and_sources(shards, plain, lines):
+    for store, key, content, index, shard, name in (
+        (
+            WebdatasetFileStore(shards),
+            "00200003.txt",
+            b"txt 2 3",
+            "00200003.txt",
+            "parts/d2.tar",
+            0,
+        ),
+        (SystemFileStore(plain), "sub/b.json", b'{"n": 1}', "sub/b.json", str(plain), 0),
+        (JsonlFileStore(lines), "11", b'{"n": 11}', 11, "lines.jsonl", "11.json"),
+        (JsonlFileStore(lines), "1.json", b'{"n": 1}', 1, "lines.jsonl", "1.json"),
+    ):
+        found, source = store[key]
+        assert (found, source.index, source.shard_name) == (content, index, shard)
+        assert (source.dataset_path, source.file_names) == (store.get_path(), (name or key,))
+        sample = TextSample(__key__="k", text="")
+        assert store.get(key, sample) == store.get(key, sample) == content
+        assert sample.__sources__ == (source,)
+    assert len(JsonlFileStore(lines)) == 12
+
+
+@pytest.mark.parametrize("kind", ["USTAR", "GNU", "PAX"])
+def test_long_and_foreign_names(tmp_path, kind):
+    names = ["sub/x.meta.json", "./dot.txt", "plain.txt", f"{'d' * 120}/n.txt"]
+    if kind != "USTAR":
+        names += [f"{'d' * 120}/{'n' * 90}.txt", "übung/größe.txt"]
+    files = [(name, f"content {i}".encode()) for i, name in enumerate(names)]
+    write_tar(tmp_path / "0.tar", files, getattr(tarfile, f"{kind}_FORMAT"))
+    prepare(tmp_path, split_ratios=RATIOS, sqlite=True, workers=1)
+    store = WebdatasetFileStore(tmp_path)
+    assert [store.get(name) for name, _ in files] == [content for _, content in files]
+
+
+def test_names_that_are_not_there(shards, plain, lines):
+    store = WebdatasetFileStore(shards)
+    refused(store, "sample '00000001' has only the parts jpg, txt", "00000001.png")
+    refused(store, "no sample has the key", "nothing.txt", "../../secret.txt", "/etc/passwd.txt")
+    refused(store, "no sample has the key", "x' OR '1'='1.txt")
+    refused(store, "no name of a file", "00000001")
+    store = SystemFileStore(plain)
+    refused(store, "no such file", "c.txt", "a.txt/b")
+    refused(store, "no regular file", "sub")
+    refused(store, "no name of a file", "", "a\0.txt")
+    store = JsonlFileStore(lines)
+    keys = ("12", "-1", "01", "1.txt", "٣", "", "9" * 30, "x")
+    refused(store, "its keys are '0' to '11'", *keys)
+    with pytest.raises(ConfigError, match="keeps no media metadata"):
+        store.get_media_metadata("1")
+
+
+def test_no_name_leads_out_of_a_folder(plain, tmp_path):
+    (plain / "link.txt").symlink_to(tmp_path / "secret.txt")
+    (plain / "up").symlink_to(tmp_path)
+    (plain / "inside.txt").symlink_to(plain / "a.txt")
+    (tmp_path / "plain-too").mkdir()
+    (tmp_path / "plain-too" / "x.txt").write_text("beside")
+    (plain / "beside").symlink_to(tmp_path / "plain-too")
+    (tmp_path / "linked").symlink_to(plain)
+    store = SystemFileStore(plain)
+    assert store.get("inside.txt") == b"a"
+    assert SystemFileStore(tmp_path / "linked").get("a.txt") == b"a"
+    outside = ("../secret.txt", "sub/../../secret.txt", str(tmp_path / "secret.txt"), "/etc/passwd")
+    refused(store, "may lead out of the folder", *outside, "..", "sub/../a.txt")
+    refused(store, "leads out of the folder", "link.txt", "up/secret.txt", "beside/x.txt")
+
+
+def test_pipes_and_devices_are_not_read(plain):
+    """A pipe without a writer would be waited for without end."""
+    os.mkfifo(plain / "pipe")
+    refused(SystemFileStore(plain), "no regular file", "pipe")
+    refused(SystemFileStore(), "no regular file", "/dev/zero")
+
+
+def test_a_store_without_a_folder_reads_any_path(plain, monkeypatch):
+    store = SystemFileStore()
+    monkeypatch.chdir(plain)
+    assert store.get(str(plain / "a.txt")) == b"a"
+    assert store.get("../secret.txt") == b"secret"
+    assert store.get_path() == ""
+
+
+def test_what_was_changed_after_it_was_indexed(shards, lines):
+    path = shards / "parts/d0.tar"
+    store = WebdatasetFileStore(shards)
+    data = path.read_bytes()
+    # Another file of the same size is not taken for it, nor one of another size.
+    path.write_bytes(data.replace(b"00000001.jpg", b"00000009.jpg", 1))
+    refused(store, "do not belong together", "00000001.jpg", error=ShardError)
+    other = [(f"0000000{i}.{part}", b"other " * i) for i in range(3) for part in ("jpg", "txt")]
+    path.write_bytes(packed(other))
+    refused(WebdatasetFileStore(shards), "do not belong", "00000001.txt", error=ShardError)
+    (shards / "parts/d1.tar").write_bytes(b"short")
+    refused(WebdatasetFileStore(shards), "do not belong", "00100001.txt", error=ShardError)
+    (shards / "parts/d2.tar").unlink()
+    refused(WebdatasetFileStore(shards), "cannot be read", "00200001.txt", error=ShardError)
+    store = JsonlFileStore(lines)
+    lines.write_text(lines.read_text().replace('{"n": 1}\n', '{"nn":1}\n '))
+    refused(store, "has changed", "3", error=ShardError)
+    with pytest.raises(ShardError, match="energize prepare"):
+        JsonlFileStore(lines)
+
+
+def test_what_is_not_prepared(tmp_path, shards, lines):
+    for path, kind in ((tmp_path / "missing", DatasetNotFoundError), (tmp_path, NotPreparedError)):
+        with pytest.raises(kind):
+            WebdatasetFileStore(path)
+    (shards / ".nv-meta" / "index.sqlite").unlink()
+    with pytest.raises(NotPreparedError) as caught:
+        WebdatasetFileStore(shards)
+    assert f"energize prepare --tar-index-only --sqlite {shards}" in str(caught.value)
+    prepare(shards, tar_index_only=True, sqlite=True, workers=1)
+    assert WebdatasetFileStore(shards).get("00000001.jpg") == b"jpg 0 1"
+    lines.with_name("lines.jsonl.idx").unlink()
+    with pytest.raises(NotPreparedError, match=f"energize prepare {lines}"):
+        JsonlFileStore(lines)
+    with pytest.raises(DatasetNotFoundError):
+        JsonlFileStore(tmp_path / "none.jsonl")
+
+
+@pytest.mark.parametrize("damage", ["cut", "text", "empty", "tables", "numbers"])
+def test_damaged_databases(shards, damage):
+    path = shards / ".nv-meta" / "index.sqlite"
+    data = path.read_bytes()
+    with sqlite3.connect(path) as database:
+        if damage == "tables":
+            database.execute("DROP TABLE sample_parts")
+        elif damage == "numbers":
+            database.execute("UPDATE samples SET tar_file_id = 99")
+            database.execute("UPDATE sample_parts SET tar_file_id = 99")
+    damaged = {"cut": data[: len(data) // 3], "text": b"text" * 99, "empty": b""}
+    if damage in damaged:
+        path.write_bytes(damaged[damage])
+    store = WebdatasetFileStore(shards)
+    with pytest.raises(DatasetError, match="energize prepare --tar-index-only"):
+        _ = [store[key] for key in ("00000001.txt", "00200003.jpg")]
+
+
+def test_a_database_may_not_act_and_is_not_written_to(shards):
+    """A view in place of a table may not call functions that do anything."""
+    path = shards / ".nv-meta" / "index.sqlite"
+    path.parent.chmod(0o500)
+    before = {each.name: each.stat().st_mtime_ns for each in path.parent.iterdir()}
+    assert WebdatasetFileStore(shards).get("00000001.txt") == b"txt 0 1"
+    assert {each.name: each.stat().st_mtime_ns for each in path.parent.iterdir()} == before
+    path.parent.chmod(0o700)
+    with sqlite3.connect(path) as database:
+        database.execute("ALTER TABLE samples RENAME TO kept")
+        database.execute(
+            "CREATE VIEW samples AS SELECT load_extension('x') AS tar_file_id, sample_key, "
+            "sample_index FROM kept"
+        )
+    content = path.read_bytes()
+    with pytest.raises(DatasetError):
+        WebdatasetFileStore(shards)["00000001.txt"]
+    assert path.read_bytes() == content
+
+
+def test_decoding_by_name_and_parts_of_the_current_sample(shards, plain, lines):
+    decoder = SampleDecoder()
+    store = DecodeFileStore(SystemFileStore(plain), decoder=decoder)
+    assert (store.get("sub/b.json"), store.get("a.txt")) == ({"n": 1}, "a")
+    assert DecodeFileStore(JsonlFileStore(lines), decoder=decoder).get("7.json") == {"n": 7}
+    (plain / "bad.json").write_text("{")
+    with pytest.raises(DecodeError, match=r"SystemFileStore\(.*plain\): part 'bad.json'"):
+        store["bad.json"]
+    with pytest.raises(ConfigError, match="has a method decode"):
+        DecodeFileStore(SystemFileStore(plain), decoder=len)
+    inner = DecodeFileStore(WebdatasetFileStore(shards), decoder=decoder)
+    primary = PrimaryFileStore(inner, "00100001")
+    assert (primary.get(".txt"), primary.get("00000000.txt")) == ("txt 1 1", "txt 0 0")
+    assert primary.get_path() == str(shards)
+
+
+def test_stores_travel_to_other_processes_and_threads(shards, plain, lines):
+    stores = [
+        WebdatasetFileStore(shards),
+        SystemFileStore(plain),
+        DecodeFileStore(JsonlFileStore(lines), decoder=SampleDecoder()),
+    ]
+    keys = ["00000001.txt", "a.txt", "3.json"]
+
+    def read(those=stores):
+        return [store.get(key) for store, key in zip(those, keys, strict=True)]
+
+    expected = read()
+    copies = pickle.loads(pickle.dumps(stores))
+    assert copies == stores
+    assert hash(tuple(copies)) == hash(tuple(stores))
+    assert read(copies) == expected
+    found = []
+    threads = [threading.Thread(target=lambda: found.append(read())) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert found == [expected] * 4
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if read() == expected else 1)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def test_references_of_metadatasets(shards, plain, lines, tmp_path):
+    assert open_store("ds", tmp_path) == open_store(shards) == WebdatasetFileStore(shards)
+    for ref, base, key, content in (
+        ("filesystem://plain", tmp_path, "a.txt", b"a"),
+        (f"filesystem://{plain}", "/elsewhere", "a.txt", b"a"),
+        ("lines.jsonl", tmp_path, "0", b'{"n": 0}'),
+        ("../ds", plain, "00000001.txt", b"txt 0 1"),
+    ):
+        assert open_store(ref, base).get(key) == content
+    for ref in ("s3://bucket/ds", "msc://p/ds", "filesystem+msc://p/ds"):
+        with pytest.raises(ConfigError, match="local and mounted file systems only"):
+            open_store(ref, tmp_path)
+    with pytest.raises(ConfigError, match="not a metadataset"):
+        open_store("mix.yaml", tmp_path)
+    for ref in ("missing", "filesystem://missing", "missing.jsonl"):
+        with pytest.raises(DatasetNotFoundError, match="missing"):
+            open_store(ref, tmp_path)

@@ -1,0 +1,407 @@
+"""Merged transforms, compared with Pillow doing one step after the other."""
+
+from __future__ import annotations
+
+import enum
+import math
+import pickle
+from itertools import product
+
+import numpy as np
+import PIL.Image
+import PIL.ImageOps
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL.Image import Resampling
+
+from energize.errors import ConfigError
+from energize.extras import transforms as T
+from energize.extras.transforms import CustomTransform, MergeTransform, homography
+
+SIZES = [(33, 55), (60, 60), (1, 7), (128, 97)]
+
+
+def noise(height: int, width: int, bands: str = "RGB") -> PIL.Image.Image:
+    shape = (height, width, len(bands)) if len(bands) > 1 else (height, width)
+    values = np.random.default_rng(0).integers(1, 256, shape, dtype=np.uint8)
+    return PIL.Image.fromarray(values, bands)
+
+
+def soft(height: int, width: int) -> PIL.Image.Image:
+    """A gradient to the right and one down, nowhere black."""
+    values = np.full((height, width, 3), 100.0)
+    values[..., 0] = 20 + 200 * np.arange(width)[None, :] / width
+    values[..., 1] = 20 + 200 * np.arange(height)[:, None] / height
+    return PIL.Image.fromarray(values.astype(np.uint8))
+
+
+def merged(transforms, image, seed=0):
+    torch.manual_seed(seed)
+    return MergeTransform(transforms)(image)
+
+
+def apart(ours, theirs, *, common=False) -> int:
+    """The largest difference of two images; with `common` where neither is black."""
+    assert ours.size == theirs.size
+    a, b = (np.asarray(each, dtype=np.int64) for each in (ours, theirs))
+    seen = (a.max(axis=2) > 0) & (b.max(axis=2) > 0) if common else slice(None)
+    assert not common or seen.mean() > 0.1
+    return int(np.abs(a - b)[seen].max(initial=0))
+
+
+def drawn(high: int) -> int:
+    return torch.randint(0, high, (1,)).item()
+
+
+def uniform(low, high) -> float:
+    return torch.empty(1).uniform_(low, high).item()
+
+
+def test_resizing():
+    for size, new in product(SIZES, [(100, 100), (10, 10), (3, 1), (33, 55)]):
+        image = noise(*size)
+        ours = merged([T.Resize(new, interpolation="nearest")], image)
+        theirs = np.asarray(image.resize(new[::-1], Resampling.NEAREST))
+        differing = (np.asarray(ours) != theirs).any(axis=2)
+        # A new pixel whose middle lies between two of the image may be either of them.
+        between = np.logical_or.outer(
+            *((np.arange(b) * 2 + 1) * a % (2 * b) == 0 for a, b in zip(size, new, strict=True))
+        )
+        assert not (differing & ~between).any(), (size, new)
+    for mode in ("bilinear", "bicubic"):  # smaller: of all pixels
+        image = noise(128, 97)
+        ours = merged([T.Resize((30, 20), interpolation=mode)], image)
+        assert apart(ours, image.resize((20, 30), Resampling[mode.upper()])) == 0, mode
+    image = soft(40, 50)
+    assert apart(merged([T.Resize((80, 75))], image), image.resize((75, 80), 2)) <= 1
+    for size, asked, new in (
+        ((50, 100), T.Resize(25), (25, 50)),
+        ((100, 50), T.Resize((25,)), (50, 25)),
+        ((50, 100), T.Resize(100, max_size=150), (75, 150)),
+        ((50, 60), T.Resize(100, max_size=150), (100, 120)),
+    ):
+        assert MergeTransform([asked]).merged(*size)[1] == new, asked
+
+
+def test_cropping():
+    for size, new in product(
+        [(155, 120), (154, 119)], [(155, 120), (100, 50), (3, 3), (50, 201), (203, 200)]
+    ):
+        image, (height, width) = noise(*size), new
+        left, top = max(0, (width - size[1]) // 2), max(0, (height - size[0]) // 2)
+        padded = PIL.Image.new("RGB", (max(width, size[1]), max(height, size[0])))
+        padded.paste(image, (left, top))
+        x, y = round((padded.width - width) / 2), round((padded.height - height) / 2)
+        expected = padded.crop((x, y, x + width, y + height))
+        assert apart(merged([T.CenterCrop(new)], image), expected) == 0, (size, new)
+    image = noise(155, 120)
+    for height, width in ((155, 120), (100, 50), (3, 3), (120, 120), (8, 120)):
+        torch.manual_seed(3)
+        choice = (height, width) != (155, 120)
+        top, left = (drawn(155 - height + 1), drawn(120 - width + 1)) if choice else (0, 0)
+        expected = image.crop((left, top, left + width, top + height))
+        assert apart(merged([T.RandomCrop((height, width))], image, 3), expected) == 0
+    image = noise(20, 30)
+    crop = T.RandomCrop((40, 34), padding=(1, 2), pad_if_needed=True, fill=7)
+    ours = merged([crop], image, 5)
+    torch.manual_seed(5)
+    # With 2 above and below, and 16 more each; with 1 left and right, and 2 more each.
+    padded = PIL.ImageOps.expand(image, (3, 18), (7, 7, 7))
+    top, left = drawn(padded.height - 40 + 1), drawn(padded.width - 34 + 1)
+    assert apart(ours, padded.crop((left, top, left + 34, top + 40))) == 0
+
+
+def test_a_part_resized():
+    image = soft(60, 50)
+    step = T.RandomResizedCrop(90, scale=(0.3, 0.7), ratio=(0.75, 1.3))
+    parts = set()
+    for seed in range(5):
+        torch.manual_seed(seed)
+        ((_, (top, left, height, width)),) = MergeTransform([step]).merged(60, 50)[2]
+        parts.add((top, left, height, width))
+        assert 0.25 <= height * width / 3000 <= 0.75
+        assert 0.7 <= width / height <= 1.35
+        part = image.crop((left, top, left + width, top + height))
+        assert apart(merged([step], image, seed), part.resize((90, 90), 2)) <= 4
+    assert len(parts) == 5
+    for ratio, middle in ((3, (30, 0, 30, 90)), (1 / 3, (0, 30, 90, 30))):  # no part is so wide
+        step = T.RandomResizedCrop(8, scale=(1, 1), ratio=(ratio, ratio))
+        assert MergeTransform([step]).merged(90, 90)[2][0][1] == middle
+
+
+def test_flips():
+    for size, seed in product(SIZES, range(6)):
+        image = noise(*size)
+        torch.manual_seed(seed)
+        flipped = bool(torch.rand(1) < 0.6)
+        for step, flip in (
+            (T.RandomHorizontalFlip(0.6), PIL.ImageOps.mirror),
+            (T.RandomVerticalFlip(0.6), PIL.ImageOps.flip),
+        ):
+            assert apart(merged([step], image, seed), flip(image) if flipped else image) == 0
+
+
+def test_rotation():
+    for size, seed, expand in product(SIZES[:2], range(5), (False, True)):
+        image = soft(*size)
+        torch.manual_seed(seed)
+        angle = uniform(-180, 269)
+        ours = merged([T.RandomRotation((-180, 269), "bilinear", expand)], image, seed)
+        assert apart(ours, image.rotate(angle, Resampling.BILINEAR, expand)) <= 1
+    for angle, expand, mode in product(
+        [0, 90, 180, 270, -90, 360], (False, True), ("nearest", "bilinear")
+    ):
+        image = noise(60, 60) if not expand else noise(33, 55)
+        ours = merged([T.RandomRotation((angle, angle), mode, expand)], image)
+        assert apart(ours, image.rotate(angle, expand=expand)) == 0, (angle, expand, mode)
+    image = soft(40, 60)
+    step = T.RandomRotation((30, 30), "bilinear", center=(10, 5), fill=(1, 2, 3))
+    expected = image.rotate(30, Resampling.BILINEAR, center=(10, 5), fillcolor=(1, 2, 3))
+    assert apart(merged([step], image), expected) <= 1
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_affine(seed):
+    image = soft(60, 80)
+    step = T.RandomAffine(40, (0.1, 0.2), (1.0, 1.5), (-10, 10, -20, 20), "bilinear")
+    torch.manual_seed(seed)
+    turn = math.radians(uniform(-40, 40))
+    right, down = round(uniform(-8, 8)), round(uniform(-12, 12))
+    factor = uniform(1.0, 1.5)
+    across, along = math.radians(uniform(-10, 10)), math.radians(uniform(-20, 20))
+    # The formula of torchvision's documentation: RSS(a, s, (sx, sy)).
+    cos, sin = math.cos(turn - along) / math.cos(along), math.sin(turn - along) / math.cos(along)
+    changed = factor * np.array(
+        [
+            [cos, -cos * math.tan(across) - math.sin(turn)],
+            [sin, -sin * math.tan(across) + math.cos(turn)],
+        ]
+    )
+    back = np.linalg.inv(changed)
+    offset = np.array([40, 30]) - back @ np.array([40 + right, 30 + down])
+    data = (*back[0], offset[0], *back[1], offset[1])
+    expected = image.transform((80, 60), PIL.Image.Transform.AFFINE, data, Resampling.BILINEAR)
+    assert apart(merged([step], image, seed), expected, common=True) <= 2
+
+
+def test_perspective():
+    image = soft(133, 128)
+    seen = set()
+    for seed in range(6):
+        torch.manual_seed(seed)
+        ours = merged([T.RandomPerspective(p=0.7)], image, seed)
+        torch.manual_seed(seed)
+        seen.add(away := bool(torch.rand(1) < 0.7))
+        if not away:
+            assert apart(ours, image) == 0
+            continue
+        lows = ((0, 0), (128 - 33, 0), (128 - 33, 133 - 34), (0, 133 - 34))
+        corners = [(x + drawn(33), y + drawn(34)) for x, y in lows]
+        start = [(0, 0), (127, 0), (127, 132), (0, 132)]
+        data = tuple(homography(corners, start).flatten()[:8].tolist())
+        expected = image.transform((128, 133), PIL.Image.Transform.PERSPECTIVE, data, 2)
+        assert apart(ours, expected, common=True) <= 4, seed
+    assert seen == {True, False}
+    line = noise(1, 30)
+    assert apart(merged([T.RandomPerspective(0.9, 1.0)], line), line) == 0
+
+
+def test_one_after_the_other_is_the_same():
+    image = soft(133, 128)
+    steps = [
+        T.RandomRotation((20, 20), "bilinear"),
+        T.Resize((200, 180)),
+        T.RandomHorizontalFlip(1.0),
+        T.CenterCrop((90, 80)),
+    ]
+    resized = image.rotate(20, Resampling.BILINEAR).resize((180, 200), 2)
+    assert apart(merged(steps, image), PIL.ImageOps.mirror(resized).crop((50, 55, 130, 145))) <= 2
+    ours = merged([T.RandomRotation((45, 269), "bilinear"), T.RandomCrop(70)], image, 1)
+    torch.manual_seed(1)
+    rotated = image.rotate(uniform(45, 269), Resampling.BILINEAR)
+    top, left = drawn(133 - 70 + 1), drawn(128 - 70 + 1)
+    assert apart(ours, rotated.crop((left, top, left + 70, top + 70))) <= 1
+    assert apart(merged([], image), image) == 0
+
+
+def test_nothing_is_lost_and_blurred_once():
+    image = noise(60, 60)
+    assert apart(merged([T.CenterCrop(10), T.CenterCrop(60)], image), image) == 0
+    ours = merged([T.RandomRotation((30, 30), "bilinear")] * 12, image)
+    assert apart(ours, image) <= 1
+    pillows = image
+    for _ in range(12):
+        pillows = pillows.rotate(30, Resampling.BILINEAR)
+    assert apart(pillows, image) > 50
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 10**6), st.integers(8, 60), st.integers(8, 60))
+def test_points_go_where_their_pixels_go(seed, height, width):
+    x, y = seed % width, seed // 7 % height
+    pixels = np.zeros((height, width, 3), dtype=np.uint8)
+    pixels[y, x] = 255
+    steps = [
+        T.RandomHorizontalFlip(),
+        T.RandomVerticalFlip(),
+        T.RandomCrop(70, pad_if_needed=True),
+        T.Resize((140, 210), interpolation="nearest"),
+    ]
+    torch.manual_seed(seed)
+    matrix, size, _ = MergeTransform(steps).merged(height, width)
+    image = merged(steps, PIL.Image.fromarray(pixels), seed)
+    assert size == (140, 210) == image.size[::-1]
+    at = matrix @ np.array([x + 0.5, y + 0.5, 1.0])
+    column, row = (at[:2] / at[2]).astype(int)
+    if 0 <= column < 210 and 0 <= row < 140:
+        assert image.getpixel((int(column), int(row))) == (255, 255, 255)
+
+
+STEPS = {
+    "nearest": [T.RandomRotation((33, 33), fill=5), T.RandomCrop(20, fill=5)],
+    "bilinear": [T.RandomRotation((33, 33), "bilinear", fill=5), T.RandomCrop(20, fill=5)],
+    "bicubic": [T.RandomRotation((33, 33), "bicubic"), T.CenterCrop(20)],
+    "smaller": [T.Resize((21, 17)), T.RandomHorizontalFlip(1.0)],
+    "perspective": [T.RandomPerspective(0.3, 1.0), T.RandomCrop(40)],
+}
+
+
+def test_tensors_are_as_images_of_any_type_and_shape():
+    image = soft(50, 61)
+    tensor = torch.from_numpy(np.asarray(image).copy()).permute(2, 0, 1)
+    for name, steps in STEPS.items():
+        ours = merged(steps, tensor, 2)
+        assert ours.dtype == torch.uint8
+        shown = PIL.Image.fromarray(ours.permute(1, 2, 0).numpy())
+        assert apart(shown, merged(steps, image, 2)) <= 3, name
+    for dtype in (torch.float32, torch.float64, torch.float16, torch.int32):
+        typed = tensor.to(dtype)
+        stacked = torch.stack([typed, typed.flip(0)])[None]
+        ours = merged(STEPS["bilinear"], stacked, 2)
+        assert (ours.shape, ours.dtype) == ((1, 2, 3, 20, 20), dtype)
+        assert torch.equal(ours[0, 0], merged(STEPS["bilinear"], typed, 2))
+        assert torch.equal(ours[0, 1], ours[0, 0].flip(0))
+    mask = torch.randint(0, 2, (30, 40), generator=torch.Generator().manual_seed(0))
+    rotated = merged([T.RandomRotation((45, 45))], mask)
+    assert rotated.shape == (30, 40)
+    assert set(rotated.unique().tolist()) == {0, 1}
+    lit = merged([T.RandomRotation((90, 90), expand=True)], mask.bool())
+    assert torch.equal(lit, torch.rot90(mask.bool()))
+
+
+def test_colors_and_modes():
+    step = T.RandomRotation((45, 45), "bilinear", fill=(1.0, 2.0, 3.0))
+    rotated = merged([step], torch.full((3, 21, 21), 9.0))
+    assert rotated[:, 0, 0].tolist() == [1.0, 2.0, 3.0]
+    for bands, fill in (("L", 9), ("RGB", (9, 8, 7)), ("RGBA", (0,) * 4)):
+        rotated = merged([T.RandomRotation((45, 45), "bilinear", fill=fill)], noise(20, 30, bands))
+        assert (rotated.mode, rotated.getpixel((0, 0))) == (bands, fill)
+
+
+class Shift(CustomTransform):
+    def __init__(self):
+        pass
+
+    def apply_transform(self, matrix, dst_size):
+        return self.translate(5, 5) @ matrix, dst_size, ("Shift", (5, 5))
+
+
+class MyFlip(T.RandomHorizontalFlip):
+    pass
+
+
+def test_steps_of_ones_own_and_pickles():
+    image = noise(40, 50)
+    expected = PIL.Image.new("RGB", image.size)
+    expected.paste(image, (5, 5))
+    assert apart(merged([Shift()], image), expected) == 0
+    assert apart(merged([Shift(), MyFlip(1.0)], image), PIL.ImageOps.mirror(expected)) == 0
+    transform = MergeTransform([T.RandomRotation(30), T.RandomCrop(10)])
+    assert isinstance(transform, torch.nn.Module)
+    torch.manual_seed(4)
+    first = transform(image)
+    torch.manual_seed(4)
+    assert apart(pickle.loads(pickle.dumps(transform))(image), first) == 0
+
+
+class InterpolationMode(enum.Enum):
+    NEAREST = "nearest"
+    BILINEAR = "bilinear"
+
+
+def stand_in(name: str, module: str, **attributes):
+    """An object as torchvision's: of a class of this name, with the attributes as it keeps them."""
+    made = type(name, (torch.nn.Module,), {"__module__": module})()
+    vars(made).update(attributes)
+    return made
+
+
+V1, V2 = "torchvision.transforms.transforms", "torchvision.transforms.v2._geometry"
+
+
+def test_torchvisions_are_known_by_their_names_and_attributes():
+    image = noise(60, 50)
+    bilinear = InterpolationMode.BILINEAR
+    padded = {"padding": None, "pad_if_needed": False, "fill": 0}
+    rotation = {"degrees": [-30.0, 30.0], "expand": False, "center": None, "fill": 0}
+    theirs = [
+        stand_in("Resize", V1, size=40, interpolation=bilinear, max_size=None),
+        stand_in("RandomHorizontalFlip", V1, p=1.0),
+        stand_in("RandomRotation", V2, interpolation=bilinear, **rotation),
+        stand_in("RandomCrop", V1, size=(20, 30), padding_mode="constant", **padded),
+    ]
+    ours = [
+        T.Resize(40),
+        T.RandomHorizontalFlip(1.0),
+        T.RandomRotation(30, "bilinear"),
+        T.RandomCrop((20, 30)),
+    ]
+    expected = merged(ours, image, 6)
+    assert apart(merged(theirs, image, 6), expected) == 0
+    composed = stand_in("Compose", V1, transforms=theirs[1:])
+    assert apart(merged([theirs[0], composed], image, 6), expected) == 0
+
+
+def test_the_crop_of_torchvisions_second_version():
+    """It draws only where it has a choice, and keeps left, right, top and bottom."""
+    padded = {"padding": None, "pad_if_needed": False, "fill": 0}
+    for seed in range(3):
+        torch.manual_seed(seed)
+        first, second = drawn(41), drawn(41)
+        for module, left in ((V1, second), (V2, first)):
+            torch.manual_seed(seed)
+            step = stand_in("RandomCrop", module, size=(20, 30), **padded)
+            assert MergeTransform([step]).merged(20, 70)[2] == [("RandomCrop", (left, 0, 20, 30))]
+    image = noise(20, 30)
+    theirs = stand_in("RandomCrop", V2, size=(5, 5), **(padded | {"padding": [1, 2, 3, 4]}))
+    ours = T.RandomCrop(5, padding=(1, 3, 2, 4))
+    assert apart(merged([theirs], image, 8), merged([ours], image, 8)) == 0
+
+
+class ColorJitter:
+    pass
+
+
+def test_what_cannot_be_merged():
+    image = noise(20, 30)
+    for steps, given_, words in (
+        ([T.Resize(30, max_size=20)], image, "max_size=20 is not above"),
+        ([T.Resize((0, 5))], image, "nothing"),
+        ([T.RandomCrop(25)], image, r"larger than the image, 20 x 30.*pad_if_needed"),
+        ([T.RandomCrop(5, padding_mode="reflect")], image, "'constant'"),
+        ([T.RandomCrop(5, padding=(1, 2, 3))], image, "one number, two or four"),
+        ([T.RandomRotation(30, expand=True, center=(1, 1))], image, "expand=True"),
+        ([T.RandomRotation(3), T.Resize(5)], image, "one interpolation, got 'nearest' and"),
+        ([T.RandomRotation(3, fill=1), T.RandomCrop(5)], image, "one fill, got 1 and 0"),
+        ([ColorJitter()], image, r"ColorJitter cannot be merged.*before or after"),
+        ([T.Resize(3, interpolation="lanczos")], image, "'lanczos' cannot be merged"),
+        ([stand_in("RandomRotation", V2, degrees=[0, 1], fill={"x": 1})], image, "for each type"),
+        ([T.RandomRotation(9, fill=(1, 2, 3))], torch.zeros(1, 9, 9), "3 values, the image 1 chan"),
+        ([], np.zeros((3, 3)), "got array"),
+        ([], torch.zeros(3), r"got a tensor \(3,\)"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            merged(steps, given_)
+    MergeTransform([T.RandomRotation(3, fill=(0, 0, 0)), T.RandomCrop(5)])
