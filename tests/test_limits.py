@@ -10,7 +10,7 @@ import pytest
 
 import energize
 from energize import BatchDataset, ConfigError, DataError, EnergizeError, ListSource
-from energize.core.limits import LIMITS, limit, over_limit
+from energize.core import limits
 from energize.data.nv_meta import expand
 from energize.errors import nearest, some
 
@@ -23,34 +23,25 @@ def written(number):
     return int(count) * SIZES[unit] if unit else int(count)
 
 
-def test_the_page_of_limits_is_right():
+def test_the_page_names_every_limit_and_an_error_says_how_to_raise_it(monkeypatch):
     page = (ROOT / "docs" / "limits.md").read_text()
     rows = re.findall(r"^\| `(\w+)` \| ([^|]+) \|", page, re.MULTILINE)
-    assert {name: written(number.strip()) for name, number in rows} == {
-        name: each.default for name, each in LIMITS.items()
+    assert {name for name, _ in rows} == {
+        name for name, value in vars(limits).items() if name[0] != "_" and type(value) is int
     }
+    for name, number in rows:
+        assert getattr(limits, name) == written(number.strip()), name
+        assert f"energize.core.limits.{name}" in limits.over(name)
+        monkeypatch.setattr(limits, name, 7)
+        assert "more than 7;" in limits.over(name)
 
 
-@pytest.mark.parametrize("name", LIMITS)
-def test_a_limit_is_raised_by_its_name(name, monkeypatch):
-    assert f"ENERGIZE_LIMIT_{name} in the environment" in over_limit(name)
-    monkeypatch.setenv(f"ENERGIZE_LIMIT_{name}", "7")
-    assert limit(name) == 7
-    assert "more than 7;" in over_limit(name)
-    monkeypatch.setenv(f"ENERGIZE_LIMIT_{name}", "-7")
-    with pytest.raises(ConfigError, match=f"ENERGIZE_LIMIT_{name} in the environment is a whole"):
-        limit(name)
-
-
-def test_more_names_by_a_higher_limit(monkeypatch):
-    monkeypatch.setenv("ENERGIZE_LIMIT_NAMES", "10")
+def test_limits_are_those_that_a_program_sets(monkeypatch):
+    monkeypatch.setattr(limits, "NAMES", 10)
     assert len(expand(["{0..9}"])) == 10
     with pytest.raises(ValueError, match="too many names, more than 10"):
         expand(["{0..9}", "{0..1}"])
-
-
-def test_larger_batches_by_a_higher_limit(monkeypatch):
-    monkeypatch.setenv("ENERGIZE_LIMIT_BATCH_ITEMS", "3")
+    monkeypatch.setattr(limits, "BATCH_ITEMS", 3)
     assert len(BatchDataset(ListSource("abcd"), 3, list)[0]) == 3
     with pytest.raises(ConfigError, match="batch_size: a batch has too many items, 4, more than 3"):
         BatchDataset(ListSource("abcd"), 4, list)

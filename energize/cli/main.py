@@ -22,7 +22,7 @@ from energize.cli.replay import replay
 from energize.cli.report import report
 from energize.cli.schema import schema
 from energize.cli.simulate import simulate
-from energize.data.writing import os_errors_as
+from energize.data.files import os_errors_as
 from energize.errors import (
     ConfigError,
     DatasetError,

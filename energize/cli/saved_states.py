@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from energize.core.bounded import load_json, read_bounded
+from energize.core import limits
 from energize.core.lazy import torch
-from energize.core.limits import limit, over_limit
+from energize.core.limits import load_json
 from energize.core.stream import State
-from energize.data.files import LocalFile
+from energize.data.files import files_at, read_file
 from energize.data.writing import write_new
 from energize.errors import ConfigError, DatasetNotFoundError, StateError
 from energize.loader.outlined import cursor_of, tree_of
@@ -46,7 +46,7 @@ class SavedState:
     @property
     def is_json(self) -> bool:
         """Whether the file is JSON, whatever it is called."""
-        return _is_json(LocalFile(os.fspath(self.file)).read(0, 1))
+        return _is_json(_start(self.file)[:1])
 
     @property
     def decides(self) -> tuple[Any, ...]:
@@ -112,10 +112,9 @@ def _files(paths: Sequence[Path]) -> list[Path]:
 def _content(file: Path) -> Any:
     """What a file holds, without tensors in memory and without running anything."""
     try:
-        opened = LocalFile(os.fspath(file))
-        start = opened.read(0, 4)
+        start = _start(file)
         if _is_json(start[:1]):
-            return load_json(read_bounded(file, "STATE_BYTES").decode("utf-8"))
+            return load_json(read_file(file, "JSON_BYTES").decode("utf-8"))
         if start[:2] == b"PK":
             _check_stored(file)
         with warnings.catch_warnings(action="ignore"):  # of pickles, which are refused
@@ -136,14 +135,21 @@ def _content(file: Path) -> Any:
         ) from reason
 
 
+def _start(file: Path) -> bytes:
+    """The first bytes of a file."""
+    place = os.fspath(file)
+    files = files_at(place)
+    return files.read(place, 0, min(4, files.size(place)))
+
+
 def _check_stored(file: Path) -> None:
     """Raise `StateError` for what torch.save does not write, and what unpickling would not end."""
     with zipfile.ZipFile(file) as archive:
         for each in archive.infolist():
             if each.compress_type != zipfile.ZIP_STORED:
                 raise StateError(f"{file} is compressed, and no file of torch.save")
-            if each.filename.endswith(".pkl") and each.file_size > limit("STATE_BYTES"):
-                raise StateError(f"{file}: {over_limit('STATE_BYTES', each.file_size)}")
+            if each.filename.endswith(".pkl") and each.file_size > limits.JSON_BYTES:
+                raise StateError(f"{file}: {limits.over('JSON_BYTES', each.file_size)}")
 
 
 def _is_json(start: bytes) -> bool:

@@ -16,7 +16,7 @@ from typing import Any, TypeVar, cast
 import numpy as np
 from pydantic import ValidationError, validate_call
 
-from energize.core.limits import limit, over_limit
+from energize.core import limits
 from energize.errors import ConfigError, EmptyDatasetError, nearest
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -59,8 +59,8 @@ def checked_batch_size(value: object, where: str) -> int:
     the limit BATCH_ITEMS: all that a batch holds lies in memory.
     """
     size = checked_whole(value, where, 1)
-    if size > limit("BATCH_ITEMS"):
-        raise ConfigError(f"{where}: {over_limit('BATCH_ITEMS', size)}")
+    if size > limits.BATCH_ITEMS:
+        raise ConfigError(f"{where}: {limits.over('BATCH_ITEMS', size)}")
     return size
 
 

@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from energize.core.bounded import load_json
+from energize.core import limits
 from energize.core.description import ATOMS, Description, described, digest
-from energize.core.limits import limit, over_limit
+from energize.core.limits import load_json
 from energize.errors import StateError
 
 Outline = dict[str, Any]
@@ -370,10 +370,10 @@ def unpacked(text: str, what: str) -> Outline:
     """
     try:
         plain = text if text.startswith("{") else _unzipped(text)
-        if len(plain) > limit("STATE_BYTES"):
-            raise ValueError(over_limit("STATE_BYTES", len(plain)))
-        if sum(map(plain.count, ",[{")) > limit("STATE_VALUES"):
-            raise ValueError(over_limit("STATE_VALUES"))
+        if len(plain) > limits.JSON_BYTES:
+            raise ValueError(limits.over("JSON_BYTES", len(plain)))
+        if sum(map(plain.count, ",[{")) > limits.JSON_VALUES:
+            raise ValueError(limits.over("JSON_VALUES"))
         value = load_json(plain)
     except (ValueError, zlib.error, binascii.Error) as error:
         raise StateError(
@@ -386,10 +386,10 @@ def unpacked(text: str, what: str) -> Outline:
 
 
 def _unzipped(text: str) -> str:
-    most, unzip = limit("STATE_BYTES"), zlib.decompressobj()
+    most, unzip = limits.JSON_BYTES, zlib.decompressobj()
     data = unzip.decompress(base64.b64decode(text, validate=True), most)
     if unzip.unconsumed_tail:
-        raise ValueError(over_limit("STATE_BYTES"))
+        raise ValueError(limits.over("JSON_BYTES"))
     if not unzip.eof or unzip.unused_data:
         raise ValueError("it ends too early, or goes on behind its end")
     return data.decode()

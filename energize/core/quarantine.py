@@ -20,9 +20,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from energize.core.arrays import Int64Array
-from energize.core.bounded import load_json, read_bounded
+from energize.core.limits import load_json
 from energize.core.reading import Failed, SamplePlace
 from energize.core.stream import LAST_START
+from energize.data.files import read_file
 from energize.errors import ConfigError, SkipSample
 
 if TYPE_CHECKING:
@@ -115,7 +116,7 @@ def read_entries(file: Path) -> Iterator[Entry]:
     written: if it is, it is passed over with a warning.
     """
     try:
-        lines = read_bounded(file, "META_BYTES").decode("utf-8").split("\n")
+        lines = read_file(file, "JSON_BYTES").decode("utf-8").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(
             f"{file}: the list of failed samples cannot be read: {type(error).__name__}: {error}"
@@ -129,7 +130,7 @@ def read_entries(file: Path) -> Iterator[Entry]:
 
 def half_line(file: Path) -> int:
     """How many bytes at the end of a list, which has been read, are half a line."""
-    last = read_bounded(file, "META_BYTES").rpartition(b"\n")[2].decode()
+    last = read_file(file, "JSON_BYTES").rpartition(b"\n")[2].decode()
     return len(last) if _is_half(last) else 0
 
 

@@ -20,10 +20,10 @@ from typing import Any, TypeVar, cast
 
 import numpy as np
 
-from energize.core.bounded import load_json
+from energize.core import limits
 from energize.core.dataset import Dataset, IndexedDataset
 from energize.core.lanes import Lane
-from energize.core.limits import limit
+from energize.core.limits import load_json
 from energize.core.padding import STORED_KEY, Markable, marked
 from energize.core.reading import Failed, Reading
 from energize.core.stream import INFINITE, LAST_START, MOST_COUNTED, State
@@ -129,7 +129,7 @@ def _in_lane(dataset: Dataset[T], key: tuple[Any, ...], reading: Reading) -> T:
         )
     if not (_is_number(count, _MOST_LANES + 1) and _is_number(index, count)):
         raise RestoreKeyError(f"{shown}: a lane is one of 0 <= lane < lanes <= {_MOST_LANES}")
-    if not isinstance(text, str) or len(text) > limit("STATE_BYTES"):
+    if not isinstance(text, str) or len(text) > limits.JSON_BYTES:
         raise RestoreKeyError(f"{shown}: its state is no JSON, or too long")
     try:
         state = load_json(text)

@@ -1,164 +1,265 @@
-"""Byte ranges of local files, through descriptors that stay open between reads."""
+"""The seam through which everything in a data folder is read: sizes, ranges of bytes, names.
+
+`Files` is what is asked of the place where data lie; `files_at` chooses it by the path. There are
+`LocalFiles`, of mounted file systems; object storage would be one more class of these methods. They
+raise OSError naming the path, and `ShardError` for a file that has changed since it was first read.
+`os_errors_as` makes errors of ours of the former, `again` tries once more what may pass: a disk, or
+the server behind it, that fails for a moment must not end a run, and is never bad data of a sample.
+"""
 
 from __future__ import annotations
 
 import errno
 import io
+import logging
 import os
 import resource
 import stat
+import time
 from collections.abc import Callable, Iterator, Sequence
-from functools import lru_cache, partial
-from typing import Any, TypeVar
+from contextlib import contextmanager
+from functools import partial, wraps
+from typing import Any, Generic, ParamSpec, Protocol, TypeVar
 
-from energize.core.limits import limit, over_limit
-from energize.data.writing import is_of_path, os_errors_as, patiently
-from energize.errors import ShardError
+from energize.core import limits
+from energize.errors import ConfigError, DatasetError, EnergizeError, ShardError, legible
 
+_log = logging.getLogger("energize")
+
+P = ParamSpec("P")
+K = TypeVar("K")
 T = TypeVar("T")
 
+AnyPath = str | os.PathLike[str]
+
+# Bytes that are cheaper to read in vain than to leave out with another call.
 _GAP = 32 * 1024
-"""Bytes that are cheaper to read in vain than to leave out with another call."""
+
+# Neighbouring ranges are read together up to this many bytes.
+_RUN = 8 * 1024 * 1024
+
+_MOST_OPEN = 128
+_PAUSE = 0.5
 
 _KINDS = {stat.S_IFDIR: "directory", stat.S_IFIFO: "named pipe", stat.S_IFSOCK: "socket"}
 
-_RUN = 8 * 1024 * 1024
-"""Neighbouring ranges are read together up to this many bytes."""
+_NETWORK = "CONNABORTED CONNREFUSED CONNRESET HOSTDOWN HOSTUNREACH NETDOWN NETRESET NETUNREACH"
+# What may be over when it is tried again: faults of disks, of file servers and on the way there,
+# and that all processes of the machine together have too many files open.
+PASSING = frozenset(
+    getattr(errno, f"E{name}")
+    for name in f"{_NETWORK} NOTCONN REMOTEIO TIMEDOUT IO STALE AGAIN INTR NFILE".split()
+)
+
+_OF_MACHINE = (errno.EIO, errno.ESTALE, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC)
+
+_NO_PATH = "that is no path: it has a NUL in it, or what cannot be encoded"
+_MAKE_ROOM = "make room on that disk"
+_REMEDIES = {
+    errno.EACCES: "let the user who runs this read and write there",
+    errno.EDQUOT: _MAKE_ROOM,
+    errno.EMFILE: "let it open more with `ulimit -n`, or use fewer workers",
+    errno.ENFILE: "all processes together have too many files open: end some, or raise fs.file-max",
+    errno.ENOENT: "restore it, or correct the path",
+    errno.ENOMEM: "memory is short: use fewer workers, or let the process have more",
+    errno.ENOSPC: _MAKE_ROOM,
+    errno.ENOTDIR: "a folder on the way to it is a file: correct the path",
+}
 
 
-class LocalFile:
-    """A regular file that is open for reading at any offset, from any number of threads.
+class Ranges(Protocol):
+    """What gives ranges of bytes."""
 
-    Reads have no position, so a descriptor that a forked process inherits stays right in both. It
-    is closed when the last user lets go of the object. Raises OSError as `os.open` does, and for
-    what is no regular file or no path; `read_ranges` raises `ShardError` when the file has changed
-    since then. Faults that may pass are tried again, with the file opened anew (`faults.py`).
-    `flags` are more of `os.open`.
-    """
+    def read_ranges(
+        self, path: str, starts: Sequence[int], stops: Sequence[int]
+    ) -> Iterator[bytes]:
+        """Yield the bytes of each range; they are given in ascending order."""
 
-    __slots__ = ("_flags", "_whole", "number", "path", "signature", "size")
 
-    def __init__(self, path: str, *, flags: int = 0) -> None:
+class Files(Ranges, Protocol):
+    """What is asked of the place where data lie. All paths are whole ones, as text."""
+
+    def size(self, path: str) -> int:
+        """Return the bytes of a file."""
+
+    def read(self, path: str, start: int = 0, stop: int | None = None) -> bytes:
+        """Return the bytes from `start` to before `stop`, to the end by default."""
+
+    def kept(self, path: str) -> bytes:
+        """Return a whole small file, which is read once."""
+
+    def check(self, path: str) -> None:
+        """Raise `ShardError` if a file has changed since it was first read."""
+
+    def exists(self, path: str) -> bool:
+        """Return whether there is a file."""
+
+    def local(self, path: str) -> str:
+        """Return a path by which libraries that open files themselves may read this one."""
+
+
+class _OpenFile:
+    """A regular file that is open for reading; it is closed when the last user lets go of it."""
+
+    __slots__ = ("kept", "number", "signature")
+
+    def __init__(self, path: str, flags: int) -> None:
         self.number = -1
-        self.path = path
-        self._flags = flags
-        self._whole: bytes | None = None
-        self.number = patiently(lambda: _descriptor(path, flags), path)
-        found = patiently(lambda: os.fstat(self.number), path)
+        self.kept: bytes | None = None
+        # Opening a named pipe would wait for who writes into it.
+        self.number = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | flags)
+        found = os.fstat(self.number)
         if not stat.S_ISREG(found.st_mode):
             kind = _KINDS.get(stat.S_IFMT(found.st_mode), "device")
             raise OSError(errno.EINVAL, f"it is a {kind}, not a regular file", path)
-        self.size = found.st_size
-        self.signature = _signature(found)
-        """What is another one when the file was written to, or another one has its name."""
-
-    def read(self, offset: int, size: int) -> bytes:
-        """`size` bytes from `offset`; fewer when the file ends before."""
-        try:
-            data = os.pread(self.number, size, offset)
-        except OSError as error:
-            data = self._again(error, partial(os.pread, self.number, size, offset))
-        if len(data) == size:
-            return data
-        return self._read_on(data, offset, size)
-
-    def _read_on(self, data: bytes, offset: int, size: int) -> bytes:
-        """One call reads at most 2 GiB, and a network file system may give less, or nothing."""
-        parts = [data]
-        got = len(data)
-        while got < size:
-            at = offset + got
-            if not parts[-1] and (at >= self.size or self.now() != self.signature):
-                break  # the end of the file, or of what is left of it
-            more = partial(self._more, size - got, at, hopeful=not parts[-1])
-            try:
-                parts.append(more())
-            except OSError as error:
-                parts.append(self._again(error, more))
-            got += len(parts[-1])
-        return b"".join(parts)
-
-    def _more(self, size: int, offset: int, hopeful: bool) -> bytes:
-        data = os.pread(self.number, size, offset)
-        if hopeful and not data and self.now() == self.signature:
-            text = f"nothing is read from byte {offset} on, of {self.size}"
-            raise OSError(errno.EIO, text, self.path)
-        return data
+        self.signature = found.st_size, found.st_mtime_ns, found.st_ino
 
     def now(self) -> tuple[int, int, int]:
-        """What the signature would be now."""
-        try:
-            found = os.fstat(self.number)
-        except OSError as error:
-            found = self._again(error, partial(os.fstat, self.number))
-        return _signature(found)
-
-    def _again(self, error: OSError, call: Callable[[], T]) -> T:
-        """`call`, which raised `error`, on the file opened anew; it has to be the same file."""
-
-        def anew() -> T:
-            number = _descriptor(self.path, self._flags)
-            try:
-                if _signature(os.fstat(number)) != self.signature:
-                    raise _changed(self.path)
-                os.dup2(number, self.number, inheritable=False)
-            finally:
-                os.close(number)
-            return call()
-
-        return patiently(anew, self.path, error)
-
-    def read_ranges(
-        self, starts: Sequence[int], stops: Sequence[int]
-    ) -> Iterator[tuple[bytes, int]]:
-        """For each range, given in ascending order, bytes that hold it, and where in them.
-
-        Ranges that lie close together are read at once and share their bytes. Bytes past the end
-        of the file are missing. Whether it has changed is looked at after the last bytes are read,
-        so that is known before their ranges come; who finds others wrong asks `check`.
-        """
-        first = 0
-        while first < len(starts):
-            begin, end = starts[first], stops[first]
-            last = first + 1
-            while last < len(starts) and starts[last] - end <= _GAP and stops[last] - begin <= _RUN:
-                end = max(end, stops[last])
-                last += 1
-            if end - begin > _RUN and end - begin > limit("SAMPLE_BYTES"):
-                raise ShardError(f"{self.path}: {over_limit('SAMPLE_BYTES', end - begin)}")
-            data = self.read(begin, end - begin)
-            if last == len(starts):
-                self.check()
-            for start in starts[first:last]:
-                yield data, start - begin
-            first = last
-
-    def check(self) -> None:
-        """Raise `ShardError` when the file has changed."""
-        if self.now() != self.signature:
-            raise _changed(self.path)
-
-    def whole(self) -> bytes:
-        """All its bytes, read once and then kept while it is open."""
-        if self._whole is None:
-            self._whole = next(self.read_ranges([0], [self.size]))[0]
-        return self._whole
+        """Return what the signature would be now."""
+        found = os.fstat(self.number)
+        return found.st_size, found.st_mtime_ns, found.st_ino
 
     def __del__(self) -> None:
         if self.number >= 0:
             os.close(self.number)
 
 
-class FileStream(io.RawIOBase):
-    """An open file for libraries that read from streams: faults are tried again, changes told.
+class LocalFiles:
+    """Files of mounted file systems, the last `most_open` of which stay open between reads.
 
-    >>> FileStream(LocalFile(__file__)).read(3)
+    Reads have no position, so that any number of threads and forked processes may use one object. A
+    pickled one arrives with nothing open. Without `follow`, a link is no file.
+
+    >>> LocalFiles().read(__file__, 0, 3)
     b'\"\"\"'
     """
 
-    def __init__(self, file: LocalFile) -> None:
-        self._file = file
-        self._at = 0
+    def __init__(self, most_open: int = _MOST_OPEN, *, follow: bool = True) -> None:
+        self._most_open, self._follow = most_open, follow
+        self._open: dict[str, _OpenFile] = {}
+        self._seen: dict[str, tuple[int, int, int]] = {}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return partial(LocalFiles, follow=self._follow), (self._most_open,)
+
+    def size(self, path: str) -> int:
+        return self._file(path).signature[0]
+
+    def read(self, path: str, start: int = 0, stop: int | None = None) -> bytes:
+        return next(self.read_ranges(path, [start], [self.size(path) if stop is None else stop]))
+
+    def read_ranges(
+        self, path: str, starts: Sequence[int], stops: Sequence[int]
+    ) -> Iterator[bytes]:
+        """Yield the bytes of each range. Ranges that lie close together are read at once.
+
+        That the file has not changed is known before the bytes of the last read are given.
+        """
+        first, count = 0, len(starts)
+        while first < count:
+            begin, end = starts[first], stops[first]
+            last = first + 1
+            while last < count and starts[last] - end <= _GAP and stops[last] - begin <= _RUN:
+                end = max(end, stops[last])
+                last += 1
+            file = self._open.get(path) or self._file(path)
+            if end - begin > _RUN and end - begin > limits.SAMPLE_BYTES:
+                raise ShardError(f"{path}: {limits.over('SAMPLE_BYTES', end - begin)}")
+            try:
+                data = os.pread(file.number, end - begin, begin)
+            except OSError as error:
+                data = self._some(path, begin, end, error)
+            if len(data) < end - begin:
+                data = self._read_on(path, begin, end, data)
+            if last == count:
+                self.check(path)
+            if last == first + 1:
+                yield data
+            else:
+                for row in range(first, last):
+                    yield data[starts[row] - begin : stops[row] - begin]
+            first = last
+
+    def _read_on(self, path: str, begin: int, end: int, data: bytes) -> bytes:
+        """One call reads at most 2 GiB, and a network file system may give less, or nothing."""
+        pieces, at = [data], begin + len(data)
+        while at < end:
+            pieces.append(self._some(path, at, end))
+            at += len(pieces[-1])
+        return b"".join(pieces)
+
+    def _some(self, path: str, at: int, end: int, failed: OSError | None = None) -> bytes:
+        """Return bytes from `at` on, one or more."""
+
+        def read() -> bytes:
+            file = self._file(path)
+            data = os.pread(file.number, end - at, at)
+            if not data:
+                self.check(path)
+                size = file.signature[0]
+                kind = errno.EIO if at < size else errno.EINVAL
+                raise OSError(kind, f"there are no bytes {at} to {end}: it has {size}", path)
+            return data
+
+        return again(read, path, failed, before=partial(self._open.pop, path, None))
+
+    def kept(self, path: str) -> bytes:
+        file = self._file(path)
+        if file.kept is None:
+            file.kept = self.read(path)
+        return file.kept
+
+    def check(self, path: str) -> None:
+        forget = partial(self._open.pop, path, None)
+        if again(lambda: self._file(path).now(), path, before=forget) != self._seen[path]:
+            raise _changed(path)
+
+    def exists(self, path: str) -> bool:
+        return path in self._open or exists(path)
+
+    def local(self, path: str) -> str:
+        self._file(path)  # who reads it would wait for a named pipe
+        return path
+
+    def _file(self, path: str) -> _OpenFile:
+        """The open file at a path, which has to be the one that was read before."""
+        file = self._open.get(path)
+        if file is not None:
+            return file
+        flags = 0 if self._follow else os.O_NOFOLLOW
+        try:
+            file = again(lambda: _OpenFile(path, flags), path)
+        except OSError as error:
+            if error.errno != errno.EMFILE or not self._open:
+                raise
+            self._open.clear()
+            file = _OpenFile(path, flags)
+        except ValueError as error:
+            if is_of_path(error):
+                raise OSError(errno.EINVAL, f"it is no path of a file: {error}", path) from error
+            raise
+        if self._seen.setdefault(path, file.signature) != file.signature:
+            raise _changed(path)
+        # The system gives the lowest free number: it says how many are in use, here and elsewhere.
+        allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        crowded = file.number >= allowed // 2 > 0
+        before = list(self._open)
+        for old in before if crowded else before[: max(0, len(before) + 1 - self._most_open)]:
+            self._open.pop(old, None)
+        self._open[path] = file
+        return file
+
+
+class FileStream(io.RawIOBase):
+    """A file of `Files` for libraries that read from streams.
+
+    >>> FileStream(LocalFiles(), __file__).read(3)
+    b'\"\"\"'
+    """
+
+    def __init__(self, files: Files, path: str) -> None:
+        self._files, self._path = files, path
+        self._size, self._at = files.size(path), 0
 
     def readable(self) -> bool:
         return True
@@ -171,42 +272,188 @@ class FileStream(io.RawIOBase):
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
         """Go to a byte, counted from the start, from here or from the end."""
-        start = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._file.size}[whence]
+        start = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size}[whence]
         self._at = max(0, start + offset)
         return self._at
 
-    def read(self, size: int | None = -1) -> bytes:
-        """So many bytes, all by default; fewer at the end only. `ShardError` when they cannot be
-        read, or the file is another one now.
-        """
-        rest = max(0, self._file.size - self._at)
-        wanted = rest if size is None or size < 0 else min(size, rest)
-        with os_errors_as(ShardError, self._file.path):
-            data = self._file.read(self._at, wanted)
-            if len(data) < wanted or self._file.now() != self._file.signature:
-                raise _changed(self._file.path)
-        self._at += len(data)
-        return data
-
-    def readall(self) -> bytes:
-        """All that is left."""
-        return self.read()
-
     def readinto(self, buffer: Any) -> int:
-        """As many bytes as the buffer has room for; fewer at the end only."""
-        data = self.read(len(buffer))
+        """Read as many bytes as the buffer has room for; fewer at the end only.
+
+        Raise `ShardError` if they cannot be read.
+        """
+        stop = min(self._at + len(buffer), self._size)
+        if stop <= self._at:
+            return 0
+        with os_errors_as(ShardError, self._path):
+            data = self._files.read(self._path, self._at, stop)
         buffer[: len(data)] = data
+        self._at += len(data)
         return len(data)
 
 
-def _descriptor(path: str, flags: int) -> int:
+def files_at(path: AnyPath) -> Files:
+    """Return what reads the files at a path and below it."""
+    return LocalFiles()
+
+
+def read_file(path: AnyPath, most: str | None = None) -> bytes:
+    """Return all bytes of a regular file; raise OSError if it cannot be read, or is larger than the
+    limit of the name `most`.
+    """
+    place = os.fspath(path)
+    files = files_at(place)
+    size = files.size(place)
+    if most is not None and size > getattr(limits, most):
+        raise OSError(errno.EFBIG, limits.over(most, size), place)
+    return files.read(place)
+
+
+def exists(path: AnyPath, *, follow: bool = True) -> bool:
+    r"""Return whether there is something at a path. Raise OSError if the disk cannot say. With
+    `follow` a link to nothing is nothing.
+
+    >>> exists("/"), exists("/nowhere"), exists("no\0path")
+    (True, False, False)
+    """
     try:
-        # Opening a named pipe would wait for who writes into it.
-        return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | flags)
-    except ValueError as error:
-        if is_of_path(error):
-            raise OSError(errno.EINVAL, f"it is no path of a file: {error}", path) from error
+        again(lambda: os.stat(path, follow_symlinks=follow), path)
+    except OSError as error:
+        if error.errno in PASSING:
+            raise
+        return False
+    except ValueError:
+        return False
+    return True
+
+
+def again(
+    call: Callable[[], T],
+    path: AnyPath,
+    failed: OSError | None = None,
+    before: Callable[[], object] = int,
+) -> T:
+    """Return `call()`; where it raises an OSError that may pass, call it once more after a pause,
+    and `before`. `failed` is what the first call raised, where it was made already.
+
+    >>> again(lambda: 3, "a.tar")
+    3
+    """
+    tries = 0
+    while True:
+        try:
+            if failed is None:
+                return call()
+        except EnergizeError:
+            raise
+        except OSError as error:
+            failed = error
+        tries += 1
+        if failed.filename is None:
+            failed.filename = _text(path)
+        if tries > 1 or failed.errno not in PASSING:
+            raise failed
+        _log.warning("%s: %s; it is tried again", legible(_text(path)), failed.strerror)
+        time.sleep(_PAUSE)
+        before()
+        failed = None
+
+
+def of_machine(error: BaseException | None) -> bool:
+    """Return whether the disk or the system is what failed, so that no sample is to blame."""
+    return isinstance(error, OSError) and error.errno in _OF_MACHINE
+
+
+def told(error: OSError, path: AnyPath | None = None, what: str = "cannot be read") -> str:
+    """Return what to say of a file that the system refuses: the path, its words and what to do.
+
+    `path` is what was asked for, where the error does not know.
+
+    >>> told(OSError(errno.EMFILE, "Too many open files"), "a.tar")
+    'a.tar: cannot be read (Too many open files); let it open more with `ulimit -n`, or use \
+fewer workers'
+    """
+    place = error.filename if error.filename is not None else path
+    where = "" if place is None else f"{_text(place)}: "
+    if error.errno and error.strerror != os.strerror(error.errno):  # it says itself what to do
+        return f"{where}{what}: {error.strerror}"
+    return f"{where}{what} ({error.strerror or error}); {remedy(error)}"
+
+
+def remedy(error: OSError) -> str:
+    """Return what to do about a file that the system refuses."""
+    if error.errno in PASSING and error.errno not in _REMEDIES:
+        return (
+            "the disk, or the file server, fails: go on from the last state when it is well again"
+        )
+    return _REMEDIES.get(error.errno or 0, "see what is there, and that it can be read and written")
+
+
+@contextmanager
+def os_errors_as(
+    kind: type[EnergizeError], path: AnyPath | None = None, what: str = "cannot be read"
+) -> Iterator[None]:
+    """A block, or a function, in which an OSError becomes an error of this kind; those of energize
+    stay as they are.
+
+    >>> with os_errors_as(DatasetError):
+    ...     _ = open("/nowhere/at all")
+    Traceback (most recent call last):
+        ...
+    energize.errors.DatasetError: /nowhere/at all: cannot be read (No such file or directory); \
+restore it, or correct the path
+    """
+    try:
+        yield
+    except (EnergizeError, BrokenPipeError):  # the latter is of who reads what a command prints
         raise
+    except OSError as error:
+        raise kind(told(error, path, what)) from error
+    except ValueError as error:
+        if not is_of_path(error):
+            raise
+        shown = "" if path is None else f"{os.fspath(path)}: "
+        raise ConfigError(f"{shown}{_NO_PATH} ({error})") from error
+
+
+def own_errors(function: Callable[P, T]) -> Callable[P, T]:
+    """Wrap a function that is given paths and only reads: what may pass is tried again, what else
+    the system refuses is a `DatasetError`, and what can be no path a `ConfigError`.
+    """
+
+    @wraps(function)
+    def guarded(*args: P.args, **kwargs: P.kwargs) -> T:
+        with os_errors_as(DatasetError):
+            return again(lambda: function(*args, **kwargs), function.__qualname__)
+
+    return guarded
+
+
+def is_of_path(error: BaseException | None) -> bool:
+    """Return whether an error says that a text can be no path: a NUL in it, or what no encoding
+    has.
+    """
+    if isinstance(error, UnicodeEncodeError):
+        return True
+    return type(error) is ValueError and "null" in str(error) and "embedded" in str(error)
+
+
+def is_path(text: str) -> bool:
+    r"""Return whether a file could have this path at all.
+
+    >>> is_path("a/b"), is_path("a\0b"), is_path("\ud800")
+    (True, False, False)
+    """
+    try:
+        return "\0" not in text and os.fsencode(text) is not None
+    except UnicodeEncodeError:
+        return False
+
+
+def check_path(text: str) -> str:
+    """Return the text; raise `ConfigError` if no file can have this path."""
+    if not is_path(text):
+        raise ConfigError(f"{text!r}: {_NO_PATH}; correct it")
+    return text
 
 
 def _changed(path: str) -> ShardError:
@@ -216,52 +463,34 @@ def _changed(path: str) -> ShardError:
     )
 
 
-def _signature(found: os.stat_result) -> tuple[int, int, int]:
-    return found.st_size, found.st_mtime_ns, found.st_ino
+def _text(place: object) -> str:
+    """A path, or whatever an error has for one: some have the number of a descriptor."""
+    return os.fsdecode(place) if isinstance(place, bytes | os.PathLike) else str(place)
 
 
-def _opened(signatures: dict[str, tuple[int, int, int]], path: str) -> LocalFile:
-    file = LocalFile(path)
-    if signatures.setdefault(path, file.signature) != file.signature:
-        raise _changed(path)
-    return file
+def read_entries(
+    files: Ranges, path: str, numbers: Sequence[int], stride: int, size: int
+) -> Iterator[bytes]:
+    """Yield `size` bytes of each of these entries of a file, ascending, `stride` bytes apart."""
+    starts = [number * stride for number in numbers]
+    return files.read_ranges(path, starts, [start + size for start in starts])
 
 
-class OpenFiles:
-    """The files used last, at most `limit` of them, kept open for reading.
+class Recent(Generic[K, T]):
+    """What was made last, by key: one thing at least, and at most `limit` bytes by `size`.
 
-    A file that was closed meanwhile has to be the same one, unchanged, when it is opened again.
-
-    Any number of threads and forked processes may use it. A file is closed when it has been put
-    out and nobody reads it any more. Several caches in one process share its descriptors fairly
-    enough: one that meets a shortage keeps none of its own. A pickled cache arrives empty.
-
-    >>> OpenFiles().get(__file__).read(0, 3)
-    b'\"\"\"'
+    >>> Recent(3, len).get("a", lambda: b"four")
+    b'four'
     """
 
-    def __init__(self, limit: int = 128) -> None:
-        self._limit = limit
-        # Without `self`, or files would wait for the garbage collector to be closed.
-        self._cached = lru_cache(maxsize=limit)(partial(_opened, {}))
-        allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        self._crowded = allowed // 2 if allowed > 0 else 2**31
+    def __init__(self, limit: int, size: Callable[[T], int]) -> None:
+        self._limit, self._size = limit, size
+        self._kept: dict[K, T] = {}
 
-    def get(self, path: str) -> LocalFile:
-        """The open file at `path`; hold it only while reading. Raises what `LocalFile` raises, and
-        `ShardError` for another file than the one that was read before.
-        """
-        try:
-            file = self._cached(path)
-        except OSError as error:
-            if error.errno != errno.EMFILE:
-                raise
-            self._cached.cache_clear()
-            file = self._cached(path)
-        if file.number >= self._crowded:
-            # The system gives the lowest free number: this one says how many are in use.
-            self._cached.cache_clear()
-        return file
-
-    def __reduce__(self) -> tuple[type[OpenFiles], tuple[int]]:
-        return OpenFiles, (self._limit,)
+    def get(self, key: K, make: Callable[[], T]) -> T:
+        """Return what is known by a key, or is made now."""
+        found = self._kept.pop(key, None)
+        self._kept[key] = found = make() if found is None else found
+        while len(self._kept) > 1 and sum(map(self._size, self._kept.values())) > self._limit:
+            del self._kept[next(iter(self._kept))]
+        return found

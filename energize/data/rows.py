@@ -1,13 +1,12 @@
-"""Sources whose samples have fields: each field that holds numbers or words is a column."""
+"""Rows of JSON and Parquet files and of Hugging Face datasets, read at random."""
 
 from __future__ import annotations
 
+import copy
 import glob
-import json
 import os
 from abc import abstractmethod
-from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -16,14 +15,13 @@ from typing import Any, TypeVar
 import numpy as np
 
 from energize.core.arrays import Int64Array
-from energize.core.bounded import load_json
 from energize.core.columns import Column
 from energize.core.description import digest
 from energize.core.lazy import is_instance_of, optional_module
+from energize.core.limits import load_json
 from energize.core.reading import Failed
-from energize.data.files import FileStream, LocalFile, OpenFiles
+from energize.data.files import Files, FileStream, Recent, files_at, own_errors
 from energize.data.source import Source, read_by_file
-from energize.data.writing import own_errors
 from energize.errors import (
     ColumnError,
     ConfigError,
@@ -36,31 +34,54 @@ from energize.errors import (
 
 T_co = TypeVar("T_co", covariant=True)
 
+# A path, a pattern with `*`, `?`, `[]` or `**`, or several of them.
+DataFiles = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+
+Row = dict[str, Any]
+
+_ROWS_AT_ONCE = 4096
+
+# Bytes searched for ends of lines at once.
+_AT_ONCE = 64 * 1024 * 1024
+_COMPRESSED = {".gz", ".zst", ".bz2", ".xz"}
+
+_CACHED_BYTES = 256 * 1024 * 1024
+
+# What pyarrow raises for damaged files: each of its own errors is one of these.
+_BAD_BYTES = (OSError, ValueError, LookupError, TypeError, NotImplementedError)
+
 
 class FieldSource(Source[T_co]):
-    """A source that needs no columns of its own: it looks a field of its samples up, once in each
-    process.
+    """A source whose samples have fields: each that holds numbers or words is a column, looked up
+    once in each process.
     """
 
-    @property
-    @abstractmethod
-    def field_names(self) -> tuple[str, ...]:
-        """The fields of its samples."""
+    def _parsed(self, first: int, stop: int) -> Sequence[Any]:
+        """Return the rows from `first` to before `stop`, or why one has none."""
+        return self.read(np.arange(first, stop, dtype=np.int64))
 
-    @abstractmethod
-    def field_values(self, name: str) -> Iterable[Any]:
-        """What the field says of each sample, in their order."""
+    def _rows(self) -> Iterator[Row]:
+        for first in range(0, self.count, _ROWS_AT_ONCE):
+            for row in self._parsed(first, min(first + _ROWS_AT_ONCE, self.count)):
+                if isinstance(row, Failed):
+                    raise ColumnError(f"{row.where}: {row.reason}; its keys cannot be columns")
+                yield row
 
-    @property
+    @cached_property
     def column_names(self) -> tuple[str, ...]:
-        return self.field_names
+        """The keys of the first row."""
+        return tuple(next(self._rows(), {}))
+
+    def _values(self, name: str) -> Iterable[Any]:
+        """Return what each row has for a key; None where it has not."""
+        return (row.get(name) for row in self._rows())
 
     def column(self, name: str) -> Column:
         if name not in self._looked_up:
-            if name not in self.field_names:
+            if name not in self.column_names:
                 return super().column(name)
             try:
-                self._looked_up[name] = Column.of(self.field_values(name), name)
+                self._looked_up[name] = Column.of(self._values(name), name)
             except ColumnError as reason:
                 raise ColumnError(f"{self.name}: {reason}") from None
         return self._looked_up[name]
@@ -73,30 +94,16 @@ class FieldSource(Source[T_co]):
         return "Columns of this source are the fields of its samples: write it into each of them"
 
 
-# What sources of rows in files have in common.
-
-DataFiles = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
-"""A path, a pattern with `*`, `?`, `[]` or `**`, or several of them."""
-
-Row = dict[str, Any]
-
-_ROWS_AT_ONCE = 4096
-
-
 def data_files(given: DataFiles, owner: str) -> tuple[Path, ...]:
-    """The files meant by paths and patterns: in the order given, those of a pattern by name.
+    """Return the files meant by paths and patterns: in the order given, those of a pattern by name.
 
-    Raises `DatasetNotFoundError` for a path or pattern without a file, `ConfigError` for none.
+    Raise `DatasetNotFoundError` for a path or pattern without a file, `ConfigError` for none.
     """
     alone = isinstance(given, str | os.PathLike) or not isinstance(given, Sequence)
     listed: list[Any] = [given] if alone else list(given)  # type: ignore[arg-type]
-    for each in listed:
-        if not isinstance(each, str | os.PathLike):
-            raise ConfigError(
-                f"{owner}: files are a path, a pattern or a list of them; got {given!r}"
-            )
-    if not listed:
-        raise ConfigError(f"{owner}: there are no files to read")
+    if not listed or not all(isinstance(each, str | os.PathLike) for each in listed):
+        what = f"got {given!r}" if listed else "there are no files to read"
+        raise ConfigError(f"{owner}: files are a path, a pattern or a list of them; {what}")
     return tuple(path for each in listed for path in _matching(os.fspath(each), owner))
 
 
@@ -119,20 +126,23 @@ def _matching(pattern: str, owner: str) -> list[Path]:
 
 
 def parsed_row(text: bytes, where: str) -> Row | Failed:
-    """The object that a text of JSON is; a `Failed` with a `DataError` for anything else."""
+    """Return the object that a text of JSON is; a `Failed` with a `DataError` for anything else."""
     try:
-        value = load_json(text)
+        return _checked_row(load_json(text), where)
     except (ValueError, RecursionError) as error:
         return Failed(DataError(f"not JSON: {error}: {text[:80]!r}"), where)
-    if not isinstance(value, dict):
-        return Failed(DataError(f"a row is a JSON object, found {text[:80]!r}"), where)
-    return value
+
+
+def _checked_row(value: Any, where: str) -> Row | Failed:
+    if isinstance(value, dict):
+        return value
+    return Failed(DataError(f"a row is a JSON object, found {value!r:.80}"), where)
 
 
 class RowFiles(FieldSource[Row]):
     """Rows of files, one file after another, stored in runs that are read together.
 
-    Subclasses give `runs` and `read_run`. The identity, and with it every order, depends on the
+    Subclasses give `runs` and `_read_run`. The identity, and with it every order, depends on the
     name, the files' names and the number of rows, not on the folder they lie in.
     """
 
@@ -145,8 +155,8 @@ class RowFiles(FieldSource[Row]):
         """Of each run its file, its number in the file and its rows, in the order of the files."""
 
     @abstractmethod
-    def read_run(self, file: int, number: int, rows: Int64Array) -> list[Row | Failed]:
-        """Rows of run `number` of a file, `rows` ascending."""
+    def _read_run(self, file: int, number: int, rows: list[int]) -> Sequence[Row | Failed]:
+        """Return rows of run `number` of a file, `rows` ascending."""
 
     @cached_property
     def count(self) -> int:
@@ -170,33 +180,14 @@ class RowFiles(FieldSource[Row]):
     def identity(self) -> str:
         return digest([self.name, [file.name for file in self.files], self.count])
 
-    @cached_property
-    def field_names(self) -> tuple[str, ...]:
-        """The keys of the first row."""
-        return tuple(next(self._all_rows(), {}))
-
-    def field_values(self, name: str) -> Iterable[Any]:
-        """What each row has for a key; None where it has not."""
-        return (row.get(name) for row in self._all_rows())
-
-    def _all_rows(self) -> Iterator[Row]:
-        for first in range(0, self.count, _ROWS_AT_ONCE):
-            stop = min(first + _ROWS_AT_ONCE, self.count)
-            for row in self.read(np.arange(first, stop, dtype=np.int64)):
-                if isinstance(row, Failed):
-                    raise ColumnError(f"{row.where}: {row.reason}; its keys cannot be columns")
-                yield row
-
     def read(self, indices: Int64Array) -> list[Row | Failed]:
-        return read_by_file(indices, self._located, self._read_run)
+        return read_by_file(
+            indices, self._located, lambda run, rows: self._read_run(*self.runs[run][:2], rows)
+        )
 
     def _located(self, indices: Int64Array) -> tuple[Int64Array, Int64Array]:
         run = np.searchsorted(self._starts, indices, side="right") - 1
         return run, indices - self._starts[run]
-
-    def _read_run(self, run: int, numbers: list[int]) -> Sequence[Row | Failed]:
-        file, number, _ = self.runs[run]
-        return self.read_run(file, number, np.array(numbers, dtype=np.int64))
 
     def where(self, position: int, attempt: int = 0) -> str:
         index = int(self._samples(np.array([position], dtype=np.int64), attempt)[0])
@@ -208,13 +199,9 @@ class RowFiles(FieldSource[Row]):
     def settings(self) -> dict[str, Any]:
         return super().settings() | {"files": len(self.files), "identity": self.identity}
 
-
-# The rows of JSON files, read at random.
-
-_AT_ONCE = 64 * 1024 * 1024
-"""Bytes searched for ends of lines at once."""
-
-_COMPRESSED = {".gz", ".zst", ".bz2", ".xz"}
+    @cached_property
+    def _reader(self) -> Files:
+        return files_at(self.files[0])
 
 
 class JsonSource(RowFiles):
@@ -224,7 +211,7 @@ class JsonSource(RowFiles):
     lines, and keeps 16 bytes for each; a row is then read alone. Empty lines are left out. A file
     that is one array is parsed and kept whole.
 
-    Raises `DatasetNotFoundError` for a path without a file, and `ShardError` for a file that is
+    Raise `DatasetNotFoundError` for a path without a file, and `ShardError` for a file that is
     compressed, or an array that is not JSON. A line that is not an object is a `Failed` with a
     `DataError`.
 
@@ -249,74 +236,48 @@ class JsonSource(RowFiles):
 
     @cached_property
     def runs(self) -> list[tuple[int, int, int]]:
-        rows = [len(each) for each in self._rows]
+        rows = [len(each) for each in self._lines]
         return [(file, 0, count) for file, count in enumerate(rows) if count]
 
     @cached_property
     @own_errors
-    def _rows(self) -> list[Int64Array | list[Any]]:
+    def _lines(self) -> list[Int64Array | list[Any]]:
         """Of each file the first byte of each line and the byte after it, or its parsed rows."""
-        opened = (self._open_files.get(str(path)) for path in self.files)
-        return [_array(file) if _is_array(file) else _lines(file) for file in opened]
+        return [self._looked_through(str(path)) for path in self.files]
 
-    @cached_property
-    def _open_files(self) -> OpenFiles:
-        return OpenFiles()
+    def _looked_through(self, path: str) -> Int64Array | list[Any]:
+        files, size = self._reader, self._reader.size(path)
+        if files.read(path, 0, min(4096, size)).lstrip()[:1] == b"[":
+            try:
+                rows: list[Any] = load_json(files.read(path))
+                return rows
+            except (ValueError, RecursionError) as error:
+                raise ShardError(
+                    f"{path} begins as a JSON array and is not one: {error}"
+                ) from error
+        ends = [np.array([-1], dtype=np.int64)]
+        for start in range(0, size, _AT_ONCE):
+            part = np.frombuffer(files.read(path, start, min(start + _AT_ONCE, size)), np.uint8)
+            ends.append(np.flatnonzero(part == ord("\n")) + start)
+        cuts = np.concatenate([*ends, np.array([size])])
+        bounds = np.stack([cuts[:-1] + 1, cuts[1:]], axis=1)
+        lines: Int64Array = bounds[
+            np.diff(bounds)[:, 0] > 1
+        ]  # one byte is a carriage return at most
+        return lines
 
-    def read_run(self, file: int, number: int, rows: Int64Array) -> list[dict[str, Any] | Failed]:
-        index = self._rows[file]
-        if isinstance(index, list):
-            # Parsed again, so that who changes a row does not change what others are given.
-            texts = [json.dumps(index[row]).encode() for row in rows.tolist()]
-        else:
-            bounds = index[rows]
-            starts, stops = bounds[:, 0].tolist(), bounds[:, 1].tolist()
-            parts = self._open_files.get(str(self.files[file])).read_ranges(starts, stops)
-            texts = [
-                data[at : at + stop - start]
-                for (data, at), start, stop in zip(parts, starts, stops, strict=True)
+    def _read_run(self, file: int, number: int, rows: list[int]) -> list[Row | Failed]:
+        lines, path = self._lines[file], str(self.files[file])
+        places = [f"{path}, row {row}" for row in rows]
+        if isinstance(lines, list):
+            # Copies, so that who changes a row does not change what others are given.
+            found = [
+                _checked_row(lines[row], place) for row, place in zip(rows, places, strict=True)
             ]
-        places = rows.tolist()
-        return [
-            parsed_row(text, f"{self.files[file]}, row {row}")
-            for text, row in zip(texts, places, strict=True)
-        ]
-
-
-def _is_array(file: LocalFile) -> bool:
-    return file.read(0, 4096).lstrip()[:1] == b"["
-
-
-def _array(file: LocalFile) -> list[Any]:
-    try:
-        rows: list[Any] = json.loads(FileStream(file).read())
-    except (ValueError, RecursionError) as error:
-        text = f"{file.path} begins as a JSON array and is not one: {error}"
-        raise ShardError(text) from error
-    return rows
-
-
-def _lines(file: LocalFile) -> Int64Array:
-    """The bounds of the lines that are not empty: int64 [lines, 2]."""
-    if file.size == 0:
-        return np.zeros((0, 2), dtype=np.int64)
-    ends = [np.array([-1], dtype=np.int64)]
-    stream = FileStream(file)
-    for start in range(0, file.size, _AT_ONCE):
-        part = np.frombuffer(stream.read(_AT_ONCE), dtype=np.uint8)
-        ends.append(np.flatnonzero(part == ord("\n")) + start)
-    ends.append(np.array([file.size], dtype=np.int64))
-    cuts = np.concatenate(ends)
-    bounds = np.stack([cuts[:-1] + 1, cuts[1:]], axis=1)
-    return bounds[bounds[:, 1] - bounds[:, 0] > 1]  # one byte is at most a carriage return
-
-
-# The rows of Parquet files, read at random.
-
-_CACHED_BYTES = 256 * 1024 * 1024
-
-_BAD_BYTES = (OSError, ValueError, LookupError, TypeError, NotImplementedError)
-"""What pyarrow raises for damaged files: each of its own errors is one of these."""
+            return copy.deepcopy(found)
+        starts, stops = lines[rows].T.tolist()
+        texts = self._reader.read_ranges(path, starts, stops)
+        return [parsed_row(text, place) for text, place in zip(texts, places, strict=True)]
 
 
 class ParquetSource(RowFiles):
@@ -328,8 +289,8 @@ class ParquetSource(RowFiles):
     visit neighbours together: `ShuffleDataset` with a `shuffle_buffer_size` does, a full
     permutation of a large file reads a row group for each row.
 
-    Raises `DatasetNotFoundError` for a path without a file, `ShardError` for a file that is not
-    Parquet, `ConfigError` for a column that is not in all files, and where pyarrow is missing.
+    Raise `DatasetNotFoundError` for a path without a file, `ShardError` for a file that is not
+    Parquet, `ConfigError` for a column that is not in all files, and if pyarrow is missing.
 
     >>> import tempfile, pyarrow, pyarrow.parquet
     >>> path = tempfile.mkdtemp() + "/letters.parquet"
@@ -377,49 +338,6 @@ class ParquetSource(RowFiles):
             runs.extend((number, group, count) for group, count in enumerate(rows) if count)
         return runs
 
-    @cached_property
-    def field_names(self) -> tuple[str, ...]:
-        """The columns of all files, read or not."""
-        names: list[tuple[str, ...]] = []
-        for path in self.files:
-            with self._opened(path) as file:
-                names.append(tuple(file.schema_arrow.names))
-        return tuple(name for name in names[0] if all(name in each for each in names))
-
-    def field_values(self, name: str) -> list[Any]:
-        """The column alone is read."""
-        values: list[Any] = []
-        for path in self.files:
-            with self._opened(path) as file, _reading(path, f"column {name}: "):
-                values += file.read(columns=[name]).column(name).to_pylist()
-        return values
-
-    def read_run(self, file: int, number: int, rows: Int64Array) -> list[dict[str, Any] | Failed]:
-        with _reading(self.files[file], f"row group {number}: "):
-            table = self._tables.get((file, number), self._row_group)
-            taken: list[dict[str, Any] | Failed] = table.take(rows).to_pylist()
-        return taken
-
-    def _row_group(self, key: tuple[int, int]) -> Any:
-        file, group = key
-        columns = None if self.columns is None else list(self.columns)
-        with self._opened(self.files[file]) as opened:
-            return opened.read_row_group(group, columns=columns)
-
-    def _opened(self, path: Path) -> Any:
-        parquet = optional_module("pyarrow.parquet", "energize[hf]", "reading Parquet files")
-        stream = FileStream(self._open_files.get(str(path)))
-        with _reading(path):
-            return parquet.ParquetFile(stream, page_checksum_verification=True)
-
-    @cached_property
-    def _open_files(self) -> OpenFiles:
-        return OpenFiles()
-
-    @cached_property
-    def _tables(self) -> _RowGroups:
-        return _RowGroups(self.cache_bytes)
-
     def _check_columns(self, path: Path, found: list[str]) -> None:
         for column in self.columns or ():
             if column not in found:
@@ -428,25 +346,44 @@ class ParquetSource(RowFiles):
                     f"It has {', '.join(found)}"
                 )
 
+    @cached_property
+    def column_names(self) -> tuple[str, ...]:
+        """The columns of all files, read or not."""
+        names = []
+        for path in self.files:
+            with self._opened(path) as file:
+                names.append(file.schema_arrow.names)
+        return tuple(name for name in names[0] if all(name in each for each in names))
 
-class _RowGroups:
-    """The row groups used last, at least one and at most `limit` bytes of them."""
+    def _values(self, name: str) -> list[Any]:
+        """The column alone is read."""
+        values: list[Any] = []
+        for path in self.files:
+            with self._opened(path) as file, _reading(path, f"column {name}: "):
+                values += file.read(columns=[name]).column(name).to_pylist()
+        return values
 
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._tables: OrderedDict[tuple[int, int], Any] = OrderedDict()
+    def _read_run(self, file: int, number: int, rows: list[int]) -> list[Row | Failed]:
+        path = self.files[file]
+        with _reading(path, f"row group {number}: "):
+            table = self._tables.get((file, number), lambda: self._row_group(path, number))
+            taken: list[Row | Failed] = table.take(rows).to_pylist()
+        return taken
 
-    def get(self, key: tuple[int, int], read: Callable[[tuple[int, int]], Any]) -> Any:
-        """A row group of a file as a pyarrow table, which `read` reads."""
-        if key not in self._tables:
-            self._tables[key] = read(key)
-            while len(self._tables) > 1 and self._held() > self._limit:
-                self._tables.popitem(last=False)
-        self._tables.move_to_end(key)
-        return self._tables[key]
+    def _row_group(self, path: Path, group: int) -> Any:
+        columns = None if self.columns is None else list(self.columns)
+        with self._opened(path) as opened:
+            return opened.read_row_group(group, columns=columns)
 
-    def _held(self) -> int:
-        return sum(int(table.nbytes) for table in self._tables.values())
+    def _opened(self, path: Path) -> Any:
+        parquet = optional_module("pyarrow.parquet", "energize[hf]", "reading Parquet files")
+        stream = FileStream(self._reader, str(path))
+        with _reading(path):
+            return parquet.ParquetFile(stream, page_checksum_verification=True)
+
+    @cached_property
+    def _tables(self) -> Recent[tuple[int, int], Any]:
+        return Recent(self.cache_bytes, lambda table: int(table.nbytes))
 
 
 @contextmanager
@@ -461,16 +398,13 @@ def _reading(path: Path, what: str = "") -> Iterator[None]:
         ) from error
 
 
-# The rows of a map-style Hugging Face dataset.
-
-
-class HuggingFaceSource(FieldSource[dict[str, Any]]):
+class HuggingFaceSource(FieldSource[Row]):
     """The rows of a `datasets.Dataset` as dicts, in its format, read when they are asked for.
 
     Orders depend on `name` and on the number of rows, not on the fingerprint of the dataset, which
     is not the same on every machine. A streaming dataset is read by `IterableSource`.
 
-    Raises `ConfigError` for anything else than a `datasets.Dataset`.
+    Raise `ConfigError` for anything else than a `datasets.Dataset`.
 
     >>> import datasets
     >>> rows = datasets.Dataset.from_dict({"text": ["one", "two"]})
@@ -509,17 +443,17 @@ class HuggingFaceSource(FieldSource[dict[str, Any]]):
         return f"{self.given_name}:{self.count}"
 
     @property
-    def field_names(self) -> tuple[str, ...]:
+    def column_names(self) -> tuple[str, ...]:
         """Those of the dataset."""
         return tuple(self.rows.column_names)
 
-    def field_values(self, name: str) -> Iterable[Any]:
+    def _values(self, name: str) -> Iterable[Any]:
         """The column alone is read, whatever the format of the dataset."""
         values: Iterable[Any] = self.rows.with_format(None).select_columns([name])[:][name]
         return values
 
-    def read(self, indices: Int64Array) -> list[dict[str, Any] | Failed]:
-        rows: list[dict[str, Any] | Failed] = self.rows.__getitems__(indices.tolist())
+    def read(self, indices: Int64Array) -> list[Row | Failed]:
+        rows: list[Row | Failed] = self.rows.__getitems__(indices.tolist())
         return rows
 
     def _compared(self) -> tuple[Any, ...]:

@@ -19,7 +19,7 @@ from energize.core.dataset import IndexedDataset
 from energize.core.reading import Failed, Reading, SamplePlace
 from energize.core.refs import Refs
 from energize.core.rng import derive, hash_positions
-from energize.data.writing import os_errors_as, patiently, told
+from energize.data.files import again, told
 from energize.errors import ColumnError, ConfigError, EmptyDatasetError, ShardError, nearest
 
 T = TypeVar("T")
@@ -202,17 +202,12 @@ class Source(IndexedDataset[T_co]):
     def _patiently(self, indices: Int64Array) -> list[T_co | Failed]:
         """What the system refuses is no fault of a sample: tried again, then an error."""
         try:
-            return self.read(indices)
+            return again(lambda: self.read(indices), self.location)
         except OSError as error:
-            return self._read_again(indices, error)
+            raise ShardError(told(error, self.location)) from error
         except MemoryError as error:
             refused = OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
             raise ShardError(told(refused, self.location)) from error
-
-    def _read_again(self, indices: Int64Array, error: OSError) -> list[T_co | Failed]:
-        place = error.filename or self.location
-        with os_errors_as(ShardError, self.location):
-            return patiently(lambda: self.read(indices), place, error)
 
     def refs(self, positions: Int64Array, attempt: int = 0) -> Refs:
         return Refs.of_source(self._samples(positions, attempt), positions // self.count)

@@ -11,13 +11,22 @@ from typing import Any, BinaryIO
 
 from energize.core.samples import SourceInfo
 from energize.core.stores import FileStore
-from energize.data.files import FileStream, LocalFile, OpenFiles
+from energize.data.files import (
+    FileStream,
+    LocalFiles,
+    check_path,
+    exists,
+    files_at,
+    is_path,
+    os_errors_as,
+    own_errors,
+    told,
+)
 from energize.data.jsonl import IndexedJsonl
 from energize.data.media import MediaMetadataBase, deserialize_media_metadata
 from energize.data.nv_meta import META_FOLDER, SQLITE_NAME, is_prepared, read_info
 from energize.data.sqlite import ReadOnlyDatabase
-from energize.data.tar import BLOCK, members, split_name
-from energize.data.writing import check_path, exists, is_path, os_errors_as, own_errors, told
+from energize.data.tar import BLOCK, members, padded, split_name
 from energize.errors import (
     ConfigError,
     DataError,
@@ -135,7 +144,7 @@ class WebdatasetFileStore(_FolderStore):
                 f"it with: energize prepare --tar-index-only --sqlite {self.path}"
             )
         self._shards = tuple(info.shard_counts)
-        self._files = OpenFiles()
+        self._files = files_at(self.path)
 
     def __getitem__(self, key: str) -> tuple[bytes, SourceInfo]:
         shard, offset, size = self._find(key)
@@ -167,9 +176,9 @@ class WebdatasetFileStore(_FolderStore):
 
     def _payload(self, shard: str, offset: int, size: int, key: str) -> bytes:
         path = f"{self.path}/{shard}"
-        padded = BLOCK + (size + BLOCK - 1) // BLOCK * BLOCK
         with os_errors_as(ShardError, path):
-            data = self._files.get(path).read(offset - BLOCK, padded)
+            stop = min(offset + padded(size), self._files.size(path))
+            data = self._files.read(path, min(offset - BLOCK, stop), stop)
         try:
             # The header before the payload tells whether it is the file that the database means.
             (member,) = members(data, path)
@@ -225,7 +234,7 @@ class SystemFileStore(_FolderStore):
         """
         path = self._located(key)
         try:
-            return BufferedReader(FileStream(LocalFile(path, flags=os.O_NOFOLLOW)))
+            return BufferedReader(FileStream(LocalFiles(follow=False), path))
         except OSError as error:
             if error.errno in _NO_REGULAR_FILE:
                 raise DataError(f"{self}: {key!r} is no regular file") from error

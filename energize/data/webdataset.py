@@ -1,42 +1,52 @@
-"""Which shards and samples a split part of a prepared folder has."""
+"""Samples of prepared folders of tar shards, read at random."""
 
 from __future__ import annotations
 
 import os
+import struct
 import zlib
-from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import islice, pairwise
+from itertools import islice
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 
+from energize.core import limits
 from energize.core.arrays import Int64Array
 from energize.core.columns import Column
 from energize.core.description import digest
-from energize.core.limits import limit, over_limit
-from energize.core.reading import Failed, SamplePlace
-from energize.data.columns import ColumnIndex, column_command, read_columns, read_values
-from energize.data.files import OpenFiles
+from energize.core.reading import Failed
+from energize.data.columns import PreparedColumns, column_command
+from energize.data.files import Files, files_at, own_errors
+from energize.data.integrity import (
+    CHECKSUM,
+    ENTRY,
+    ShardRecord,
+    check_checksums,
+    check_shard,
+    checksums_path,
+    disagreement,
+    read_records,
+)
 from energize.data.nv_meta import read_info, read_splits, where_listed
-from energize.data.records import ShardRecord, read_records
-from energize.data.source import Source, read_by_file
+from energize.data.sharded import ShardedSource
 from energize.data.tar import (
+    BLOCK,
     NAME_BYTES,
-    IndexedTar,
     first_key,
     has_key,
     index_path,
+    is_header,
     members,
+    plain_header,
     scan,
     split_name,
 )
-from energize.data.writing import own_errors
 from energize.errors import (
     ConfigError,
     DataError,
@@ -49,11 +59,19 @@ from energize.errors import (
     some,
 )
 
-_DEFAULT_CONFIG = "split.yaml"
-_EMPTY_INDEX = 8
-"""Bytes: where the last of no samples ends."""
-_COMPARED = 1000
-"""How many shards are looked at for a name like a wrong one."""
+_RANGE = struct.Struct("<2Q")
+
+# Bytes of an index that is kept in memory while it is open, so that it is read once: of 8,000
+# samples.
+_KEPT = 64 * 1024
+
+# Bytes of a sample in which its key is looked for.
+_HEAD = 8192
+
+_OWN_NAMES = 4
+_MANY = 50  # parts, below any sensible limit: looking one up costs more than reading a part
+_PROBES = 16
+_COMPARED = 1000  # shards, whose names are looked at for one like a wrong one
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +96,7 @@ def read_split(path: Path, split_part: str, split_config: str | None) -> SplitSh
     nothing is left, and what reading `.nv-meta` raises.
     """
     info = read_info(path)
-    name = _DEFAULT_CONFIG if split_config is None else split_config
+    name = "split.yaml" if split_config is None else split_config
     splits = read_splits(path, name)
     if split_part not in splits.parts:
         known = list(splits.parts)
@@ -119,10 +137,10 @@ def _check_empty(shards: Iterable[Path]) -> None:
     for shard in shards:
         index = Path(index_path(str(shard)))
         with suppress(FileNotFoundError):
-            if index.stat().st_size != _EMPTY_INDEX:
+            if index.stat().st_size != ENTRY:
                 raise ShardError(
                     f"{shard} has no samples, as .info.json counts them, but its index {index} has "
-                    f"{index.stat().st_size} bytes, and not {_EMPTY_INDEX}: run `energize prepare` "
+                    f"{index.stat().st_size} bytes, and not {ENTRY}: run `energize prepare` "
                     "again"
                 )
 
@@ -189,205 +207,203 @@ def _numbers_of(shard: Path, count: int, keys: set[str]) -> list[int]:
     return [number for number, sample in enumerate(samples) if sample.key in keys]
 
 
-# The columns of a prepared folder, as its shards have them.
-
-
-class PreparedColumns:
-    """The columns of the folder `path`; nothing is read before one is asked for.
-
-    Raises what `read_columns` and `read_values` raise.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._whole: dict[str, Column] = {}
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Those that were measured."""
-        return tuple(self._index.columns)
-
-    def of(self, name: str, counts: Mapping[str, int]) -> Column:
-        """A column of the samples of some shards, in the order of these; `counts` says how many
-        each has for who asks.
-        """
-        if name not in self._whole:
-            samples = sum(self._index.shard_counts.values())
-            stored = self._index.columns[name]
-            self._whole[name] = read_values(self._path, name, stored, samples)
-        whole = self._whole[name]
-        stretches = [self._stretches.get(shard, (0, 0)) for shard in counts]
-        if [stop - start for start, stop in stretches] != list(counts.values()):
-            raise DatasetError(
-                f"{self._path} was prepared again, with other shards, while it was in use; make "
-                "the dataset anew"
-            )
-        start, stop = stretches[0][0], stretches[-1][1]
-        if all(one[1] == other[0] for one, other in pairwise(stretches)):
-            return whole.part(slice(start, stop))  # neighbours: a view, nothing is copied
-        values = np.concatenate([whole.values[slice(*each)] for each in stretches])
-        return Column(values, whole.categories)
-
-    @cached_property
-    def _index(self) -> ColumnIndex:
-        return read_columns(self._path) or ColumnIndex({}, None)
-
-    @cached_property
-    def _stretches(self) -> dict[str, tuple[int, int]]:
-        """Of each shard its first sample, and the one after its last, among all of the folder."""
-        found, before = {}, 0
-        for shard, count in self._index.shard_counts.items():
-            found[shard] = before, before + count
-            before += count
-        return found
-
-
-# The samples of one tar shard, parsed; and what is wrong with those that cannot be.
-
-_OWN_NAMES = 4
-_MANY = 50
-"""Parts, below any sensible limit: looking one up costs more than reading a part."""
-_HEAD = 8192
-"""Bytes of a sample in which its key is looked for."""
-
-
 class ShardReader:
-    """Reads raw samples of the shard `tar`, called `name` in the dataset `dataset`.
+    """Reads raw samples of the shard `name` of the dataset `root`, which has `count` of them.
 
     What can be compared at little cost is compared when it is made. With `checksums` each sample
-    has to have the one that was written for it. Where it is not known how the shard was prepared,
+    has to have the one that was written for it. Without a `record` of how the shard was prepared,
     what follows a sample is looked at too, for an index entry that points too early.
 
-    Raises `ShardError` when shard and index cannot be read or do not belong together.
+    Raise `ShardError` if shard and index cannot be read or do not belong together.
     """
 
-    __slots__ = ("_checksums", "_dataset", "_looks_on", "_name", "_tar")
+    __slots__ = (
+        "_checksums",
+        "_count",
+        "_files",
+        "_index",
+        "_looks_on",
+        "_name",
+        "_root",
+        "_size",
+        "path",
+    )
 
-    def __init__(self, tar: IndexedTar, name: str, dataset: str, *, checksums: bool) -> None:
-        tar.check()
+    def __init__(
+        self,
+        files: Files,
+        root: str,
+        name: str,
+        count: int,
+        record: ShardRecord | None,
+        *,
+        checksums: bool,
+    ) -> None:
+        self.path = f"{root}/{name}"
+        check_shard(files, self.path, count, record)
         if checksums:
-            tar.check_checksums()
-        self._tar, self._name, self._dataset = tar, name, dataset
-        self._checksums = checksums
-        self._looks_on = tar.record is None
+            check_checksums(files, self.path, count, record)
+        self._checksums = checksums_path(self.path) if checksums else None
+        self._files, self._root, self._name, self._count = files, root, name, count
+        self._index, self._size = index_path(self.path), files.size(self.path)
+        self._looks_on = record is None
 
     def key(self, number: int) -> str | None:
-        """The key of a sample; None where its head is damaged."""
-        starts, stops = self._tar.ranges([number])
-        head, _ = next(self._tar.read(starts, [min(stops[0], starts[0] + _HEAD)]))
-        return first_key(head)
+        """Return the key of a sample; None if its head is damaged."""
+        [start], [stop] = self._ranges([number])
+        return first_key(self._files.read(self.path, start, min(stop, start + _HEAD)))
 
     def read(self, numbers: Sequence[int]) -> list[dict[str, Any] | Failed]:
-        """These samples, numbers ascending; each a new dict, or why there is none."""
-        tar = self._tar
-        starts, stops = tar.ranges(numbers)
-        found = tar.read(starts, self._looked_at(stops) if self._looks_on else stops)
-        expected = tar.checksums(numbers) if self._checksums else None
+        """Return these samples, numbers ascending; each a new dict, or why there is none."""
+        starts, stops = self._ranges(numbers)
+        ends = stops
+        if self._looks_on:
+            ends = [min(stop + NAME_BYTES, self._size) for stop in stops]
+        expected = self._expected(numbers) if self._checksums else None
         samples: list[dict[str, Any] | Failed] = []
-        for row, (start, stop, (data, at)) in enumerate(zip(starts, stops, found, strict=True)):
-            number, end = numbers[row], at + stop - start
-            if expected is not None:
-                crc = zlib.crc32(memoryview(data)[at:end])
-                if crc != expected[row]:
-                    samples.append(self._changed(number, data[at:end], crc, expected[row]))
-                    continue
-            sample = self._parsed(number, data, at, end)
-            if sample is None:
-                samples.append(self._damaged(number, data[at:end]))
+        for row, data in enumerate(self._files.read_ranges(self.path, starts, ends)):
+            number, end = numbers[row], stops[row] - starts[row]
+            if expected is not None and zlib.crc32(memoryview(data)[:end]) != expected[row]:
+                samples.append(self._changed(number, data[:end], expected[row]))
                 continue
-            if self._looks_on and has_key(data, end, sample["__key__"]):
-                raise tar.disagreement(
-                    f"by the index sample {number} ends at byte {stop}, but a file of its key, "
-                    f"{sample['__key__'][:80]!r}, follows"
-                )
-            if len(sample) > _MANY and len(sample) > limit("PARTS") + _OWN_NAMES:
-                where = place_in(tar.path, number, sample["__key__"])
-                text = f"{where}: {over_limit('PARTS', len(sample) - _OWN_NAMES)}"
-                samples.append(Failed(DataError(text), where))
-                continue
+            plain: dict[str, Any] = {
+                "__key__": None,
+                "__dataset__": self._root,
+                "__shard__": self._name,
+                "__index__": number,
+            }
+            fits = _is_plain(data, end, plain)
+            sample = plain if fits else self._any_sample(number, data[:end])
+            if type(sample) is dict:
+                if len(data) > end and has_key(data, end, sample["__key__"]):
+                    raise disagreement(
+                        self.path,
+                        f"by the index sample {number} ends at byte {stops[row]}, but a file of "
+                        f"its key, {sample['__key__'][:80]!r}, follows",
+                    )
+                if len(sample) > _MANY and len(sample) > limits.PARTS + _OWN_NAMES:
+                    sample = self._failed(number, data, limits.over("PARTS", len(sample)))
             samples.append(sample)
         return samples
 
-    def _looked_at(self, stops: Sequence[int]) -> list[int]:
-        """Where the bytes end that tell what follows each sample."""
-        found, size = [stop + NAME_BYTES for stop in stops], self._tar.size
-        return found if found[-1] <= size else [min(each, size) for each in found]
+    def _ranges(self, numbers: Sequence[int]) -> tuple[list[int], list[int]]:
+        """The first byte of each of these samples, in ascending order, and the byte after it."""
+        if self._count * ENTRY < _KEPT:
+            data = self._files.kept(self._index)
+            entries = [_RANGE.unpack_from(data, number * ENTRY) for number in numbers]
+        else:
+            firsts = [number * ENTRY for number in numbers]
+            ends = [first + _RANGE.size for first in firsts]
+            found = self._files.read_ranges(self._index, firsts, ends)
+            entries = [_RANGE.unpack(data) for data in found]
+        # The first sample begins where the shard does: Energon says where its first header is.
+        starts = [entry[0] if number else 0 for number, entry in zip(numbers, entries, strict=True)]
+        stops = [entry[1] for entry in entries]
+        for row, start in enumerate(starts):
+            if not start < stops[row] <= self._size:
+                raise disagreement(
+                    self.path,
+                    f"by the index sample {numbers[row]} lies from byte {start} to {stops[row]}, "
+                    f"and the shard has {self._size} bytes",
+                )
+        return starts, stops
 
-    def _parsed(self, number: int, data: bytes, start: int, stop: int) -> dict[str, Any] | None:
-        """The sample whose files are `data[start:stop]`; None when they are not those of one."""
-        sample: dict[str, Any] = {
-            "__key__": None,
-            "__dataset__": self._dataset,
+    def _expected(self, numbers: Sequence[int]) -> list[int]:
+        """The checksums of these samples."""
+        firsts = [number * CHECKSUM for number in numbers]
+        ends = [first + CHECKSUM for first in firsts]
+        found = self._files.read_ranges(checksums_path(self.path), firsts, ends)
+        return [int.from_bytes(data, "little") for data in found]
+
+    def _any_sample(self, number: int, data: bytes) -> dict[str, Any] | Failed:
+        """A sample with headers of any kind, or why there is none; raise `ShardError` if the index
+        is of another shard.
+        """
+        try:
+            found = members(data, self._where(number, data))
+        except ShardError as damage:
+            self._files.check(self.path)
+            if not self._agrees():
+                raise disagreement(
+                    self.path, f"at most places no sample starts ({damage})"
+                ) from damage
+            return Failed(DataError(str(damage)), self._where(number, data))
+        named = [(split, each) for each in found if (split := split_name(each.name)) is not None]
+        keys = sorted({key for (key, _), _ in named})
+        if len(keys) != 1:
+            raise disagreement(self.path, f"by the index sample {number} has the keys {keys}")
+        sample = {
+            "__key__": keys[0],
+            "__dataset__": self._root,
             "__shard__": self._name,
             "__index__": number,
         }
-        key, begin, length = None, None, 0
-        try:
-            found = members(data, self._name, start, stop)
-        except ShardError:
-            return None
-        for name, offset, size, _ in found:
-            if begin is not None and name.startswith(begin) and name.find("/", length) < 0:
-                part = name[length:]  # what `split_name` says of it, sooner
-            else:
-                split = split_name(name)
-                if split is None:
-                    continue
-                if key is None:
-                    key = sample["__key__"] = split[0]
-                    begin, length = f"{key}.", len(key) + 1
-                if split[0] != key:
-                    return None
-                part = split[1]
+        for (_, part), each in named:
             if part in sample:
-                return None
-            sample[part] = data[offset : offset + size]
-        return None if key is None else sample
+                parts = [part for (_, part), _ in named]
+                what = f"the sample has one part twice, or one with a reserved name: {parts}"
+                return self._failed(number, data, f"{what}; remove it and pack the shard again")
+            sample[part] = data[each.offset : each.offset + each.size]
+        return sample
 
-    def _damaged(self, number: int, data: bytes) -> Failed:
-        """Why a sample could not be parsed; `ShardError` when the index is of another shard."""
-        tar = self._tar
-        tar.check_unchanged()
-        where = place_in(tar.path, number, first_key(data))
-        try:
-            found = [split_name(each.name) for each in members(data, where)]
-        except ShardError as damage:
-            if not tar.agrees():
-                raise tar.disagreement(f"at most places no sample starts ({damage})") from damage
-            return Failed(DataError(str(damage)), where)
-        names = [each for each in found if each is not None]
-        keys = sorted({key for key, _ in names})
-        if len(keys) != 1:
-            raise tar.disagreement(f"by the index sample {number} has the keys {keys}")
-        return Failed(
-            DataError(
-                f"{where}: the sample has one part twice, or one with a reserved name: "
-                f"{[part for _, part in names]}; remove it and pack the shard again"
-            ),
-            where,
+    def _agrees(self) -> bool:
+        """Whether most samples start where the index says: not so when it is of another shard."""
+        starts, _ = self._ranges(range(0, self._count, max(1, self._count // _PROBES)))
+        ends = [min(start + BLOCK, self._size) for start in starts]
+        return sum(map(is_header, self._files.read_ranges(self.path, starts, ends))) * 2 > len(ends)
+
+    def _changed(self, number: int, data: bytes, expected: int) -> Failed:
+        return self._failed(
+            number,
+            data,
+            f"its checksum is {zlib.crc32(data):08x}, and was {expected:08x} when checksums were "
+            "written: its bytes have changed since. Copy the shard again from its origin; or, if "
+            "they are meant to be so, run `energize prepare --checksums` on the folder",
         )
 
-    def _changed(self, number: int, data: bytes, found: int, expected: int) -> Failed:
-        where = place_in(self._tar.path, number, first_key(data))
-        return Failed(
-            DataError(
-                f"{where}: its checksum is {found:08x}, and was {expected:08x} when checksums were "
-                "written: its bytes have changed since. Copy the shard again from its origin; or, "
-                "if they are meant to be so, run `energize prepare --checksums` on the folder"
-            ),
-            where,
-        )
+    def _failed(self, number: int, data: bytes, what: str) -> Failed:
+        where = self._where(number, data)
+        return Failed(DataError(f"{where}: {what}"), where)
+
+    def _where(self, number: int, data: bytes) -> str:
+        return place_in(self.path, number, first_key(data))
+
+
+def _is_plain(data: bytes, end: int, sample: dict[str, Any]) -> bool:
+    """Whether `data[:end]` is files of one sample with plain headers; they are added to `sample`
+    then, and their key.
+    """
+    at, begin = 0, ""
+    while at < end:
+        start = at + BLOCK
+        header = plain_header(data, at) if start <= end else None
+        if header is None:
+            return False
+        name, size = header
+        at = start + (size + 511 & -512)
+        if begin and name.startswith(begin) and name.find("/", len(begin)) < 0:
+            part = name[len(begin) :]  # what `split_name` says of it, sooner
+        else:
+            split = split_name(name)
+            if split is None:
+                continue
+            key, part = split
+            if not begin:
+                sample["__key__"], begin = key, f"{key}."
+            elif key != sample["__key__"]:
+                return False
+        if part in sample:
+            return False
+        sample[part] = data[start : start + size]
+    return at == end and bool(begin)
 
 
 def place_in(path: str, number: int, key: str | None) -> str:
-    """A sample of a shard, for messages."""
+    """Return what messages call a sample of a shard."""
     return f"{path}, sample {'' if key is None else f'{key!r} '}(index {number})"
 
 
-# Samples of a prepared folder of tar shards, read at random.
-
-
-class WebdatasetSource(Source[dict[str, Any]]):
+class WebdatasetSource(ShardedSource[dict[str, Any]]):
     """The raw samples of one split part of a folder prepared by `energize prepare` or Energon.
 
     A sample is a new dict of its parts as bytes, by part name ("jpg", "meta.json"), in the order of
@@ -491,12 +507,6 @@ class WebdatasetSource(Source[dict[str, Any]]):
         )
 
     @cached_property
-    def stored_count(self) -> int:
-        """How many samples there are, excluded ones too."""
-        start, stop = self._bounds
-        return stop - start
-
-    @cached_property
     def count(self) -> int:
         return self.stored_count - len(self.excluded)
 
@@ -544,86 +554,38 @@ class WebdatasetSource(Source[dict[str, Any]]):
             return None
         return digest([each.of_shard for each in self.records])
 
-    @property
-    def run_length(self) -> int:
-        return max(1, self.count // len(self.shards))
-
     def settings(self) -> dict[str, Any]:
-        return (
-            super().settings()
-            | {
-                "split_part": self.split_part,
-                "shards": len(self.shards),
-                "identity": self.identity,
-            }
-            | ({} if self.window is None else {"subset": list(self.window)})
-        )
+        shards = {"split_part": self.split_part, "shards": len(self.shards)}
+        return super().settings() | shards
 
-    def where(self, position: int, attempt: int = 0) -> str:
-        """Dataset, shard, key (where it can be read) and number of a sample, for messages."""
-        wanted = self._samples(np.array([position], dtype=np.int64), attempt)
-        shard, number = (int(each[0]) for each in self.locate(wanted))
-        try:
-            key = self._key(shard, number)
-        except DatasetError:
-            key = None
-        return place_in(f"{self._root}/{self.shards[shard]}", number, key)
+    def _where(self, shard: int, number: int) -> str:
+        """Dataset, shard, key (where it can be read) and number of a sample."""
+        return place_in(f"{self._root}/{self.shards[shard]}", number, self._key(shard, number))
 
     @property
     def location(self) -> str:
         return str(self.path.absolute())
 
-    def place(self, index: int) -> SamplePlace:
-        wanted = np.array([index], dtype=np.int64)
-        shard, number = (int(each[0]) for each in self.locate(wanted))
-        try:
-            key = self._key(shard, number)
-        except DatasetError:
-            key = None
-        return SamplePlace(self.location, self.shards[shard], number, key, self.identity)
-
-    def find(self, shard: str | None, index: int) -> int | None:
-        if shard not in self.shards:
-            return None
-        at = self.shards.index(shard)
-        stored, (start, stop) = int(self._firsts[at]) + index, self._bounds
-        before = bisect_left(self.excluded, stored)
-        known = 0 <= index < self.counts[at] and start <= stored < stop
-        return stored - start - before if known and stored not in self.excluded else None
-
-    def locate(self, indices: Int64Array) -> tuple[Int64Array, Int64Array]:
-        """For each of the samples `indices` its shard, a position in `shards`, and its number in
-        the shard; reads nothing.
-        """
-        return self._located(self._stored(indices))
-
     def indices(self, shards: Int64Array, numbers: Int64Array) -> Int64Array:
-        """The samples that lie at these numbers of these shards, the inverse of `locate`; -1 for
-        one that is excluded, or outside of the part that is read.
-        """
-        start, stop = self._bounds
-        stored = self._firsts[shards] + numbers
-        before = np.searchsorted(self.excluded, stored)
-        excluded = np.isin(stored, self.excluded)
-        inside = (stored >= start) & (stored < stop) & ~excluded
-        return np.where(inside, stored - start - before, -1)
+        found = super().indices(shards, numbers)
+        stored = found + self._bounds[0]
+        left = found - np.searchsorted(self.excluded, stored)
+        return np.where((found < 0) | np.isin(stored, self.excluded), -1, left)
 
     def keys(self, indices: Int64Array) -> list[str | None]:
-        """The keys of the samples `indices`, None for one whose head is damaged.
+        """Return the keys of the samples `indices`, None for one whose head is damaged.
 
-        Only the head of each sample is read. Raises `ShardError` as reading does.
+        Only the head of each sample is read. Raise `ShardError` as reading does.
         """
         located = zip(*(each.tolist() for each in self.locate(indices)), strict=True)
-        return [self._key(shard, number) for shard, number in located]
+        return [self._reader(shard).key(number) for shard, number in located]
 
     def _key(self, shard: int, number: int) -> str | None:
-        return self._reader(shard).key(number)
+        with suppress(DatasetError, OSError):
+            return self._reader(shard).key(number)
+        return None
 
-    def read(self, indices: Int64Array) -> list[dict[str, Any] | Failed]:
-        return read_by_file(self._stored(indices), self._located, self._read_shard)
-
-    def _read_shard(self, shard: int, numbers: Sequence[int]) -> list[dict[str, Any] | Failed]:
-        """Samples of one shard, numbers ascending."""
+    def _read_shard(self, shard: int, numbers: list[int]) -> list[dict[str, Any] | Failed]:
         return self._reader(shard).read(numbers)
 
     def _reader(self, shard: int) -> ShardReader:
@@ -632,8 +594,9 @@ class WebdatasetSource(Source[dict[str, Any]]):
         if reader is None:
             name, count = self.shards[shard], self.counts[shard]
             record = None if self.records is None else self.records[shard]
-            tar = IndexedTar(self._files, f"{self._root}/{name}", count, record)
-            reader = ShardReader(tar, name, self._root, checksums=self.checksums)
+            reader = ShardReader(
+                self._files, self._root, name, count, record, checksums=self.checksums
+            )
             self._readers[shard] = reader
         return reader
 
@@ -641,26 +604,11 @@ class WebdatasetSource(Source[dict[str, Any]]):
         """Samples as they are numbered in the shards, with the excluded ones."""
         if self.excluded:
             indices = indices + np.searchsorted(self._shifts, indices, side="right")
-        return indices + self._bounds[0] if self._bounds[0] else indices
-
-    def _located(self, stored: Int64Array) -> tuple[Int64Array, Int64Array]:
-        """The shard of each sample and its number in it."""
-        shards = np.searchsorted(self._firsts, stored, side="right") - 1
-        return shards, stored - self._firsts[shards]
+        return super()._stored(indices)
 
     @cached_property
     def _root(self) -> str:
         return str(self.path)
-
-    @cached_property
-    def _firsts(self) -> Int64Array:
-        """The number of samples before each shard."""
-        counts = np.array(self.counts, dtype=np.int64)
-        return np.cumsum(counts) - counts
-
-    @cached_property
-    def _bounds(self) -> tuple[int, int]:
-        return self.window or (0, sum(self.counts))
 
     @cached_property
     def _shifts(self) -> Int64Array:
@@ -669,8 +617,8 @@ class WebdatasetSource(Source[dict[str, Any]]):
         return excluded - np.arange(len(excluded))
 
     @cached_property
-    def _files(self) -> OpenFiles:
-        return OpenFiles()
+    def _files(self) -> Files:
+        return files_at(self.path)
 
     @cached_property
     def _readers(self) -> dict[int, ShardReader]:

@@ -35,6 +35,7 @@ from energize.core.samples import (
     sample_type_named,
 )
 from energize.core.stores import FileStore
+from energize.data.files import own_errors
 from energize.data.join import JoinedSource
 from energize.data.jsonl import JsonlSource
 from energize.data.media import MediaFilterConfig
@@ -52,7 +53,6 @@ from energize.data.nv_meta import (
 from energize.data.source import Source, Subset
 from energize.data.stores import JsonlFileStore, WebdatasetFileStore
 from energize.data.webdataset import WebdatasetSource, read_split
-from energize.data.writing import own_errors
 from energize.datasets.order import ShuffleDataset
 from energize.datasets.transform import MapDataset, SampleWeightDataset
 from energize.energon.names import edataclass

@@ -20,7 +20,7 @@ from typing import IO, Any
 import fsspec.utils
 from upath.extensions import ProxyUPath
 
-from energize.data.writing import check_path
+from energize.data.files import check_path
 from energize.errors import ConfigError
 
 __all__ = ["DEFAULT_PROFILE_NAME", "EPath"]

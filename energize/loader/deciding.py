@@ -9,7 +9,7 @@ from typing import Any
 from energize.core.lanes import ErrorHandler
 from energize.core.quarantine import Listed
 from energize.core.reading import Failed, Reading, raise_error
-from energize.data.writing import of_machine
+from energize.data.files import of_machine
 from energize.errors import (
     ConfigError,
     DatasetError,

@@ -14,7 +14,8 @@ from typing import Any
 from energize.core.dataset import Dataset
 from energize.core.lanes import WorkerConfig
 from energize.core.quarantine import Entry, files_of, half_line, listed_for, read_entries
-from energize.data.writing import check_path, writing
+from energize.data.files import check_path
+from energize.data.writing import writing
 from energize.errors import ConfigError, LoaderError
 from energize.loader.deciding import Decisions, decided_by
 from energize.loader.failures import Failure

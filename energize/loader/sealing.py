@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from energize.core import limits
 from energize.core.checks import whole_number
 from energize.core.description import digest
-from energize.core.limits import limit, over_limit
 from energize.core.stream import State
 from energize.errors import StateError, nearest
 
@@ -73,8 +73,8 @@ def _text(saved: Mapping[Any, Any], name: str) -> str:
     if not isinstance(value, str):
         found = "nothing" if value is None else type(value).__name__
         raise StateError(f"the saved state has no usable {name!r}: expected str, found {found}")
-    if len(value) > limit("STATE_BYTES"):
-        raise StateError(f"the saved state's {name!r}: {over_limit('STATE_BYTES', len(value))}")
+    if len(value) > limits.JSON_BYTES:
+        raise StateError(f"the saved state's {name!r}: {limits.over('JSON_BYTES', len(value))}")
     return value
 
 

@@ -11,9 +11,9 @@ from typing import Any, Protocol
 import yaml
 
 from energize.core.blends import numbers_by_name
-from energize.core.bounded import load_yaml
 from energize.core.checks import checked_whole
-from energize.data.files import LocalFile
+from energize.core.limits import load_yaml
+from energize.data.files import files_at
 from energize.errors import ConfigError, EnergizeError, WeightError
 from energize.loader.agreement import Agreement
 
@@ -80,8 +80,9 @@ class WeightsFile:
     def _news(self) -> dict[str, Any] | None:
         """What is new in the file."""
         try:
-            file = LocalFile(os.fspath(self.path))
-            text = file.read(0, min(file.size, _LARGEST + 1)).decode("utf-8")
+            path = os.fspath(self.path)
+            files = files_at(path)
+            text = files.read(path, 0, min(files.size(path), _LARGEST + 1)).decode("utf-8")
         except FileNotFoundError:
             return None
         except (OSError, ValueError) as reason:  # ValueError: of a name with NUL, and no UTF-8

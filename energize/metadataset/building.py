@@ -13,7 +13,7 @@ from energize.core.checks import checked_whole
 from energize.core.costs import Cost
 from energize.core.dataset import Dataset
 from energize.core.lanes import WorkerConfig
-from energize.data.writing import own_errors
+from energize.data.files import own_errors
 from energize.datasets.item_cost import ItemCost
 from energize.datasets.order import ConcatDataset, EpochizeDataset, LimitDataset
 from energize.datasets.stages import StagedDataset

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
-from energize.core.limits import limit, over_limit
+from energize.core import limits
 from energize.errors import ConfigError, nearest
 from energize.metadataset.grammar import (
     NODE,
@@ -87,8 +87,8 @@ class Checker(ABC):
     def value(self, key: Key, value: Any, path: KeyPath) -> Any:
         """The value of a key; None when it is wrong."""
         listed = key.nodes and isinstance(value, list | Mapping) and len(value)
-        if listed and listed > limit("ENTRIES"):
-            self.fault(path, over_limit("ENTRIES", listed))
+        if listed and listed > limits.ENTRIES:
+            self.fault(path, limits.over("ENTRIES", listed))
             return None
         if key.nodes and isinstance(value, list) and (value or not key.required):
             return tuple(self.node(each, (*path, i), key.nodes) for i, each in enumerate(value))

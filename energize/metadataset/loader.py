@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from energize.data.writing import own_errors
+from energize.data.files import own_errors
 from energize.energon.factories import EnergonDatasetType, get_dataset_type
 from energize.errors import ConfigError, DatasetNotFoundError, NotPreparedError
 from energize.metadataset.dataset_loader import DatasetLoader

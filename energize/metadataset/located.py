@@ -15,9 +15,9 @@ from typing import Any
 
 import yaml
 
-from energize.core.bounded import INSIDE_ITSELF, SafeLoader, check_yaml, read_bounded
-from energize.core.limits import limit, over_limit
-from energize.data.writing import remedy
+from energize.core import limits
+from energize.core.limits import INSIDE_ITSELF, SafeLoader, check_yaml
+from energize.data.files import read_file, remedy
 from energize.errors import ConfigError
 from energize.metadataset.problems import Problem, check_few, cut, shown
 from energize.metadataset.variables import expanded
@@ -142,8 +142,8 @@ def plain_values(data: Any, file: Path, problems: list[Problem]) -> Located:
     """
 
     def plain(value: Any, path: KeyPath) -> Any:
-        if len(path) > limit("LEVELS"):
-            raise ConfigError(f"{file}: {over_limit('LEVELS')}")
+        if len(path) > limits.LEVELS:
+            raise ConfigError(f"{file}: {limits.over('LEVELS')}")
         if isinstance(value, Mapping):
             return {str(name): plain(each, (*path, str(name))) for name, each in value.items()}
         if isinstance(value, list | tuple):
@@ -161,7 +161,7 @@ def plain_values(data: Any, file: Path, problems: list[Problem]) -> Located:
 def read_bytes(file: Path, problems: list[Problem]) -> bytes | None:
     """What is in `file`, or None when it cannot be read, which goes to `problems`."""
     try:
-        return read_bounded(file)
+        return read_file(file, "YAML_BYTES")
     except FileNotFoundError:
         problems.append(Problem(str(file), "the file does not exist", not_found=True))
     except OSError as error:
@@ -244,8 +244,8 @@ class _Reader:
                 return self._fault(node, path, str(fault))
             if kind == "str" and not node.style:
                 kind = next((name for name, each in _PLAIN.items() if each.match(text)), "str")
-            if len(text) > limit("LETTERS"):
-                return self._fault(node, path, over_limit("LETTERS", len(text)))
+            if len(text) > limits.LETTERS:
+                return self._fault(node, path, limits.over("LETTERS", len(text)))
         try:
             return _SCALARS[kind](text)
         except ValueError:

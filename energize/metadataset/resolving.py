@@ -10,8 +10,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from energize.data.files import exists
 from energize.data.source import nested
-from energize.data.writing import exists
 from energize.errors import ConfigError, DatasetNotFoundError, MetadatasetError, nearest
 from energize.metadataset.inheriting import Inherited, all_weighed
 from energize.metadataset.keys import Spec

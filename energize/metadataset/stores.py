@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path, PurePath
 
-from energize.data.writing import exists
+from energize.data.files import exists
 from energize.errors import ConfigError, DatasetNotFoundError
 from energize.metadataset.problems import shown, shown_path
 

@@ -45,8 +45,9 @@ from energize.data.columns import (
     read_columns,
     values_file,
 )
+from energize.data.files import os_errors_as
 from energize.data.nv_meta import read_info
-from energize.data.writing import NewFiles, os_errors_as, writing
+from energize.data.writing import NewFiles, writing
 from energize.errors import ConfigError, DataError, DatasetError, PrepareError, nearest
 from energize.preparation.scan import RawSample, Shard, scan_prepared
 from energize.preparation.workers import Progress
@@ -217,12 +218,14 @@ class Columns:
         for name, how in self.how.items():
             column = made[name] = self._whole(name, [each[name] for each in pieces], notes)
             file = values_file(name, column.values, column.categories)
-            stored[name] = StoredColumn(file, str(column.values.dtype), column.categories, how)
+            kind, words = str(column.values.dtype), column.categories
+            found = {"file": file, "dtype": kind, "measured": how, "categories": words}
+            stored[name] = StoredColumn.model_validate(found)
             final = root / COLUMNS_FOLDER / file
             with writing(final, PrepareError), files.create(final) as stream:
                 np.save(stream, column.values, allow_pickle=False)
         if stored:
-            text = dump_columns(ColumnIndex(counts, version, stored))
+            text = dump_columns(ColumnIndex(index=version, shard_counts=counts, columns=stored))
             files.write(root / COLUMNS_FOLDER / COLUMNS_NAME, text.encode())
         return made, notes
 

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
+from energize.data.files import os_errors_as
 from energize.data.nv_meta import expand
-from energize.data.writing import os_errors_as
 from energize.errors import ConfigError, DatasetNotFoundError, PrepareError
 
 _COMPRESSED = (".tgz", ".tbz2", ".txz", ".tar.gz", ".tar.bz2", ".tar.xz", ".tar.zst", ".tar.lz4")

@@ -17,6 +17,15 @@ import numpy as np
 
 from energize.core.columns import Column
 from energize.data.columns import COLUMNS_FOLDER, COLUMNS_NAME, folder_version
+from energize.data.files import os_errors_as
+from energize.data.integrity import (
+    CHECKSUM,
+    RECORDS_NAME,
+    ShardRecord,
+    checksums_path,
+    dump_records,
+    read_records,
+)
 from energize.data.nv_meta import (
     INFO_NAMES,
     META_FOLDER,
@@ -31,17 +40,9 @@ from energize.data.nv_meta import (
     is_prepared,
     read_info,
 )
-from energize.data.records import (
-    RECORDS_NAME,
-    ShardRecord,
-    checksums_path,
-    checksums_size,
-    dump_records,
-    read_records,
-)
 from energize.data.sqlite import ReadOnlyDatabase
 from energize.data.tar import END_MARK, index_path
-from energize.data.writing import NewFiles, os_errors_as
+from energize.data.writing import NewFiles
 from energize.errors import DatasetError, PrepareError, ShardError
 from energize.preparation.columns import (
     Columns,
@@ -401,7 +402,7 @@ def _stored_checksums(shard: Path, count: int) -> int | None:
     """Return the CRC-32 of the checksums of a shard; None where there are none of so many."""
     with suppress(OSError):
         data = Path(checksums_path(str(shard))).read_bytes()
-        if len(data) == checksums_size(count):
+        if len(data) == count * CHECKSUM:
             return zlib.crc32(data)
     return None
 

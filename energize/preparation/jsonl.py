@@ -8,9 +8,9 @@ from array import array
 from collections.abc import Callable
 from pathlib import Path
 
-from energize.data.files import LocalFile
+from energize.data.files import os_errors_as
 from energize.data.jsonl import jsonl_checksums_path, jsonl_index_path
-from energize.data.writing import NewFiles, os_errors_as, remove_left, taken_back_when_stopped
+from energize.data.writing import NewFiles, remove_left, taken_back_when_stopped
 from energize.errors import DatasetNotFoundError, PrepareError
 from energize.preparation.discovery import listed
 from energize.preparation.scan import checksums_of
@@ -59,7 +59,7 @@ def prepare_jsonl(
             remove_left(final.parent, of=final)
         if checksums:
             with os_errors_as(PrepareError):
-                files.write(crc, checksums_of(LocalFile(str(file)), offsets[1:]))
+                files.write(crc, checksums_of(file, offsets[1:]))
         files.write(index, offsets.tobytes())
         commit(files, file)
     return len(offsets) - 1

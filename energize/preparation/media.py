@@ -12,10 +12,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from energize.data.files import os_errors_as
 from energize.data.media import MediaFilterConfig, MediaMetadataBase, serialize_media_metadata
 from energize.data.nv_meta import META_FOLDER, SQLITE_NAME, is_prepared, read_info
 from energize.data.stores import SystemFileStore, local_path
-from energize.data.writing import os_errors_as, writing
+from energize.data.writing import writing
 from energize.errors import DatasetNotFoundError, PrepareError, SampleError, ShardError
 from energize.preparation.discovery import listed
 from energize.preparation.index import is_utf8, new_database, prepare

@@ -20,11 +20,10 @@ from typing import Any, TypeVar
 import numpy as np
 
 from energize.core.arrays import UInt64Array
-from energize.data.files import LocalFile
+from energize.data.files import Files, files_at, os_errors_as, read_file
+from energize.data.integrity import ShardRecord, read_records
 from energize.data.nv_meta import read_info
-from energize.data.records import ShardRecord, read_records
 from energize.data.tar import ScannedSample, index_path, scan
-from energize.data.writing import os_errors_as
 from energize.errors import DatasetError, PrepareError, ShardError
 from energize.preparation.discovery import listed
 from energize.preparation.workers import Progress, default_workers, map_in_order
@@ -44,17 +43,21 @@ class Shard:
     def __init__(self, root: Path, name: str) -> None:
         self.root, self.name, self.path = root, name, root / name
         self.content = scan(self.path)
-        self._file = LocalFile(str(self.path))
 
     def samples(self) -> Iterator[RawSample]:
         """Yield the samples in their order."""
         for number, sample in enumerate(self.content.samples):
-            yield RawSample(self, number, sample, self._file)
+            yield RawSample(self, number, sample)
 
     def checksums(self) -> bytes:
         """Return the checksums of the samples, as `SHARD.tar.crc` has them."""
         stops = [*(sample.offset for sample in self.content.samples[1:]), self.content.end]
-        return checksums_of(self._file, stops)
+        return checksums_of(self.path, stops)
+
+    @cached_property
+    def files(self) -> Files:
+        """What reads the shard."""
+        return files_at(self.path)
 
     @cached_property
     def index(self) -> bytes:
@@ -70,7 +73,6 @@ class RawSample:
     shard: Shard
     number: int
     found: ScannedSample
-    file: LocalFile
 
     @property
     def where(self) -> str:
@@ -85,7 +87,8 @@ class RawSample:
     def part(self, name: str, limit: int | None = None) -> bytes:
         """Return the bytes of a part, or the first of them."""
         part = next(each for each in self.found.parts if each.name == name)
-        return self.file.read(part.offset, part.size if limit is None else min(limit, part.size))
+        stop = part.offset + (part.size if limit is None else min(limit, part.size))
+        return self.shard.files.read(str(self.shard.path), part.offset, stop)
 
     def json(self, access: PartAccess) -> Any:
         """Return what keys lead to in a part.
@@ -139,18 +142,18 @@ class ScannedShard:
         path = root / self.name
         if self.count != count:
             yield f"{path} has {self.count} samples, and .info.json says {count}"
+        file = index_path(str(path))
         with os_errors_as(ShardError):
-            file = LocalFile(index_path(str(path)))
-            data = file.read(0, file.size)
+            data = read_file(file)
         if len(data) != len(self.index):
-            yield f"{file.path} has {len(data)} bytes, and the index of {path} {len(self.index)}"
+            yield f"{file} has {len(data)} bytes, and the index of {path} {len(self.index)}"
         else:
             stored, rights = np.frombuffer(data, "<u8"), np.frombuffer(self.index, "<u8")
             # The first sample is read from the start of the shard, where its entry may point too.
             wrong = [row for row in np.flatnonzero(stored != rights) if row or stored[0]]
             if wrong:
                 yield (
-                    f"{file.path}: {len(wrong)} of {len(rights)} entries are wrong: entry "
+                    f"{file}: {len(wrong)} of {len(rights)} entries are wrong: entry "
                     f"{wrong[0]} is {stored[wrong[0]]}, and that sample is at {rights[wrong[0]]}"
                 )
         self.record = self.record._replace(index_crc=zlib.crc32(data))
@@ -245,22 +248,19 @@ class _Scan:
             )
 
 
-def checksums_of(file: LocalFile, stops: Sequence[int]) -> bytes:
+def checksums_of(path: Path, stops: Sequence[int]) -> bytes:
     """Return for each stretch of a file that ends at one of `stops`, and begins where the one
     before ends, the CRC-32 of its bytes, as unsigned 32-bit little-endian numbers.
 
     Raises `ShardError` when the file changes meanwhile, and OSError.
     """
-    found, at = [], 0
+    files, found, begin = files_at(path), [], 0
     for stop in stops:
         crc = 0
-        while at < stop:
-            data = file.read(at, min(_AT_ONCE, stop - at))
-            if not data:
-                raise ShardError(f"{file.path}: cut off while it was being read; copy it again")
-            crc, at = zlib.crc32(data, crc), at + len(data)
+        for at in range(begin, stop, _AT_ONCE):
+            crc = zlib.crc32(files.read(str(path), at, min(at + _AT_ONCE, stop)), crc)
         found.append(crc)
-    file.check()
+        begin = stop
     return np.array(found, dtype="<u4").tobytes()
 
 

@@ -16,18 +16,17 @@ import numpy.typing as npt
 
 from energize.core.columns import Column
 from energize.data.columns import StoredColumn, column_command, read_values
-from energize.data.files import LocalFile
-from energize.data.jsonl import jsonl_checksums_path, jsonl_index_path
-from energize.data.nv_meta import META_FOLDER, read_info
-from energize.data.records import (
+from energize.data.files import exists, os_errors_as, read_file
+from energize.data.integrity import (
     RECORDS_NAME,
     ShardRecord,
     checksums_path,
     dump_records,
     read_records,
 )
+from energize.data.jsonl import jsonl_checksums_path, jsonl_index_path
+from energize.data.nv_meta import META_FOLDER, read_info
 from energize.data.tar import BLOCK, index_path
-from energize.data.writing import exists, os_errors_as
 from energize.errors import ConfigError, DatasetError, PrepareError, ShardError
 from energize.preparation.columns import Columns, Piece, is_written, stored_columns
 from energize.preparation.scan import (
@@ -188,9 +187,9 @@ def check_lines(path: Path) -> tuple[str, ...]:
     stored, faults = jsonl_checksums_path(str(path)), list[str]()
     if os.path.exists(stored):
         with _told(faults), os_errors_as(ShardError):
-            index = LocalFile(jsonl_index_path(str(path)))
-            stops = np.frombuffer(index.read(8, index.size // 8 * 8 - 8), "<u8").tolist()
-            found = checksums_of(LocalFile(str(path)), stops)
+            index = read_file(jsonl_index_path(str(path)))
+            stops = np.frombuffer(index[8 : len(index) // 8 * 8], "<u8").tolist()
+            found = checksums_of(path, stops)
             faults += _checksum_faults(str(path), stored, found)
     return tuple(faults)
 
@@ -212,8 +211,7 @@ def _checksum_faults(
     path: str, file: str, found: bytes, expected: int | None = None
 ) -> Iterator[str]:
     with os_errors_as(ShardError):
-        stored = LocalFile(file)
-        data = stored.read(0, stored.size)
+        data = read_file(file)
     if expected not in (None, zlib.crc32(data)):
         yield f"{file} is not what was written: its CRC-32 is another one"
         return

@@ -19,7 +19,7 @@ from multiprocessing.context import ForkProcess
 from typing import TypeVar
 
 from energize.core.checks import checked_whole
-from energize.data.writing import not_stopped_halfway, of_machine
+from energize.data.files import of_machine
 from energize.errors import PrepareError
 
 _MOST_WORKERS = 16
@@ -71,9 +71,8 @@ def map_in_order(
             receivers.append(receiver)
             arguments = (os.getpid(), function, names[w::workers], sender, receivers)
             process = context.Process(target=_work, args=arguments, daemon=True)
-            with not_stopped_halfway():
-                process.start()
-                processes.append(process)
+            process.start()
+            processes.append(process)
             # Only the worker holds this end now: when it dies, reading ends instead of waiting.
             sender.close()
         for i in range(len(names)):

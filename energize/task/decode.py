@@ -22,9 +22,9 @@ import numpy.typing as npt
 import PIL.Image
 import simplejpeg
 
-from energize.core.bounded import load_json
+from energize.core import limits
 from energize.core.lazy import av, torch
-from energize.core.limits import limit, over_limit
+from energize.core.limits import load_json
 from energize.data.media import (
     AV_EXTENSIONS,
     HEAD,
@@ -121,8 +121,8 @@ def _by_pillow(data: bytes, mode: str) -> PIL.Image.Image:
 
 def check_pixels(count: int) -> None:
     """Raise `DecompressionBombError` for an image with more pixels than are decoded."""
-    if count > limit("PIXELS"):
-        raise PIL.Image.DecompressionBombError(over_limit("PIXELS", count))
+    if count > limits.PIXELS:
+        raise PIL.Image.DecompressionBombError(limits.over("PIXELS", count))
 
 
 # Parts that are not images, from bytes.
@@ -135,7 +135,7 @@ def decode_json(data: bytes) -> Any:
 
 def unpacked_gzip(data: bytes) -> bytes:
     """Return what gzip packed; raise ValueError where that is more than a part may have."""
-    most = limit("PART_BYTES")
+    most = limits.PART_BYTES
     size = int.from_bytes(data[-4:], "little")  # what gzip itself wrote, of its last 4 GiB
     if size <= most:
         with gzip.GzipFile(fileobj=io.BytesIO(data)) as file:
@@ -143,7 +143,7 @@ def unpacked_gzip(data: bytes) -> bytes:
         if len(found) <= most:
             return found
         size = len(found)
-    raise ValueError(over_limit("PART_BYTES", size))
+    raise ValueError(limits.over("PART_BYTES", size))
 
 
 _NPY_HEADERS = {
@@ -172,10 +172,10 @@ def _arrays(data: bytes) -> dict[str, np.ndarray[Any, Any]]:
     with zipfile.ZipFile(io.BytesIO(data)) as packed:
         files = packed.infolist()
         size = sum(each.file_size for each in files)
-        if size > limit("PART_BYTES"):
-            raise ValueError(over_limit("PART_BYTES", size))
-        if len(files) > limit("PARTS"):
-            raise ValueError(f"{len(files)} arrays: {over_limit('PARTS')}")
+        if size > limits.PART_BYTES:
+            raise ValueError(limits.over("PART_BYTES", size))
+        if len(files) > limits.PARTS:
+            raise ValueError(f"{len(files)} arrays: {limits.over('PARTS')}")
         return {each.filename.removesuffix(".npy"): _array(_file(packed, each)) for each in files}
 
 

@@ -265,7 +265,7 @@ def test_a_picture_that_cannot_be_drawn(mix, tmp_path, monkeypatch):
     full = Path("/dev/full")
     if full.exists():
         (tmp_path / "full.html").symlink_to(full)
-        assert "cannot be written: No space left" in run(*options, tmp_path / "full.html", code=2)
+        assert "cannot be written (No space left" in run(*options, tmp_path / "full.html", code=2)
     for name in [name for name in sys.modules if name.partition(".")[0] == "matplotlib"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "matplotlib", None)

@@ -105,7 +105,7 @@ def test_it_can_be_written_to_a_file(validator, tmp_path):
     assert json.loads(file.read_text()) == validator.schema
     missing = CliRunner().invoke(app, ["schema", "-o", str(tmp_path / "no" / "file.json")])
     assert missing.exit_code == 2
-    assert "cannot be written: No such file or directory" in missing.output
+    assert "cannot be written (No such file or directory" in missing.output
 
 
 def test_stage_files_have_a_schema_of_their_own():

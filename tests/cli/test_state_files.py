@@ -96,8 +96,8 @@ def test_nothing_is_unpacked_that_is_too_large(state, tmp_path):
     before, began = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
     for name, words in (
         ("bomb.pt", "is compressed, and no file of torch.save"),
-        ("large.json", "ENERGIZE_LIMIT_STATE_BYTES"),
-        ("texts.pt", "ENERGIZE_LIMIT_STATE_BYTES"),
+        ("large.json", "core.limits.JSON_BYTES"),
+        ("texts.pt", "core.limits.JSON_BYTES"),
     ):
         with pytest.raises(StateError, match=words):
             read_states([tmp_path / name])

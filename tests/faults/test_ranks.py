@@ -58,7 +58,6 @@ def train(disk, kind, folder, out, world, steps, workers, *sick):
     ranks = []
     for rank in range(world):
         environment = disk.environment | {
-            "ENERGIZE_LIMIT_READ_TRIES": "2",
             "MASTER_ADDR": "127.0.0.1",
             "MASTER_PORT": str(port),
             "OMP_NUM_THREADS": "1",

@@ -78,7 +78,7 @@ def test_faults_are_met_and_told(readers):
     """Else the tests above would show nothing."""
     hits = [check(readers, "webdataset", 0, fault, 3, passes=True) for fault in PASSING.values()]
     assert [bool(each) for each in hits] == [name != "mapping fails" for name in PASSING]
-    assert "Input/output error; it is tried again in 0.1 s (2 of 2 tries)" in readers.log()
+    assert "Input/output error; it is tried again" in readers.log()
 
 
 @pytest.mark.jobs

@@ -23,7 +23,7 @@ from typing import Any
 
 import torch
 
-from energize.core.bounded import load_json, load_yaml
+from energize.core.limits import load_json, load_yaml
 from energize.errors import EnergizeError
 from tests.fuzz.formats import Corpus, Format, Seen
 from tests.fuzz.judging import (

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import random
+import tarfile
 
 import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from energize.data.tar import TarWalk, plain_members
-from energize.errors import ShardError
+from energize.data.tar import plain_header
 from tests.fuzz.mutations import BINARY, TEXT, changed_bytes, changed_span, mutated
 from tests.fuzz.trees import WRITERS, changed, mutated_tree, places
 from tests.support.shards import packed
@@ -64,24 +64,18 @@ def _is_yaml(text: bytes) -> bool:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_the_fast_way_of_reading_headers_finds_what_the_other_one_finds(seed):
+def test_the_fast_way_of_reading_headers_finds_what_the_standard_library_finds(seed):
     """Or says nothing: on every damaged tar, as on sound ones."""
     files = [(f"{n:04d}.{part}", b"x" * n * 300) for n in range(4) for part in ("txt", "cls")]
     tar = packed(files)[: 8 * 1024]
-    assert plain_members(tar, 0, 4096) is None  # in the middle of a file
     rng, read = random.Random(seed), 0
     for _ in range(400):
         data, _ = mutated(tar, rng, [], BINARY)
-        for stop in (len(data), len(data) // 512 * 512):
-            found = plain_members(data, 0, stop)
+        for at in range(0, len(data) - 511, 512):
+            found = plain_header(data, at)
             if found is not None:
                 read += 1
-                assert found == _walked(data, stop)
+                info = tarfile.TarInfo.frombuf(data[at : at + 512], "utf-8", "surrogateescape")
+                assert found == (info.name, info.size)
+                assert info.type == tarfile.REGTYPE
     assert read > 20
-
-
-def _walked(data: bytes, stop: int) -> list | str:
-    try:
-        return list(TarWalk(lambda at, size: data[at : at + size], "x").members(0, stop))
-    except ShardError as error:
-        return str(error)

@@ -132,7 +132,9 @@ def test_names_do_not_lead_out(folder, tmp_path, name):
     name = name.format(path=tmp_path / "other")
     meta(folder, ".info.json", json.dumps({"shard_counts": {name: 4}}))
     meta(folder, "split.yaml", json.dumps({"split_parts": {"train": [name]}, "exclude": []}))
-    with pytest.raises(DatasetError, match=r"\.info\.json: shard_counts: expected names of files"):
+    with pytest.raises(
+        DatasetError, match=r"\.info\.json:1 \(shard_counts\): expected names of files"
+    ):
         first(folder)
 
 

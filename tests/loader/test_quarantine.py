@@ -358,14 +358,16 @@ def odd(item: int) -> int:
 
 
 def test_a_full_disk_is_an_error_that_says_so():
-    with pytest.raises(LoaderError, match=r"/dev/full cannot be written: No space left on device"):
+    with pytest.raises(
+        LoaderError, match=r"/dev/full: quarantine .* cannot be written \(No space left on device"
+    ):
         list(get_loader(MapDataset(numbers(5), odd), quarantine="/dev/full"))
 
 
 @pytest.mark.parametrize("name", ["missing/bad.jsonl", ""])
 def test_a_file_that_cannot_be_written_is_an_error_at_the_first_item(name, tmp_path):
     loader = get_loader(numbers(5), quarantine=tmp_path / name)
-    with pytest.raises(ConfigError, match=r"quarantine: .* cannot be written: "):
+    with pytest.raises(ConfigError, match=r": quarantine cannot be written \("):
         iter(loader)
 
 

@@ -361,7 +361,7 @@ def test_a_key_that_stands_twice(folder):
         ("UPDATE samples SET tar_file_id = 7 WHERE sample_key = '0003'", "of other shards"),
         ("UPDATE samples SET sample_index = 'x' WHERE sample_key = '0003'", "of other shards"),
         ("UPDATE samples SET sample_index = 99 WHERE sample_key = '0003'", "of other shards"),
-        ("DROP TABLE samples", "no table"),
+        ("DROP TABLE samples", "no such table"),
     ],
 )
 def test_an_index_of_other_shards(folder, statement, told):
@@ -381,7 +381,7 @@ def test_an_index_that_would_compute_for_ever(folder):
             "SELECT i AS tar_file_id, 'k' AS sample_key, i AS sample_index FROM n"
         )
     index.close()
-    assert "it has no table 'samples'" in fault(DatasetError, joined(folder))
+    assert "has 'samples', which is no table" in fault(DatasetError, joined(folder))
 
 
 def test_an_index_that_is_no_database(folder):

@@ -215,7 +215,7 @@ def test_a_shard_that_was_changed_is_told(small):
     data = shard.read_bytes()
     for changed, told in (
         (packed([("a.txt", b"x")]), r"has 1 samples, and \.info\.json says 2"),
-        (data.replace(b"007.txt", b"00x.txt"), "header with a wrong checksum"),
+        (data.replace(b"007.txt", b"00x.txt"), "bad checksum"),
         (data + bytes(512), "its size is"),
     ):
         shard.write_bytes(changed)

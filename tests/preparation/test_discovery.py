@@ -143,7 +143,7 @@ def test_what_this_user_may_not_look_into(folder):
     assert "parts/d1.tar: this user may not read it" in told
     assert "shut/x.tar: Permission denied" in apart(lambda: as_nobody(shards=["shut/x.tar"]))
     told = apart(lambda: as_nobody(skip_unreadable=True))
-    assert ".nv-meta cannot be written: Permission denied; this user needs permission" in told
+    assert ".nv-meta: cannot be written (Permission denied); let the user who runs this" in told
     assert not list(contents(folder / "parts").keys() - {f"d{i}.tar" for i in range(3)})
     (folder / "parts").chmod(0o777)
     folder.chmod(0o777)

@@ -252,7 +252,7 @@ def test_wrong_folders(tmp_path):
         prepare(tmp_path / "a.tar", split_ratios=RATIOS)
     folder = unprepared(tmp_path / "file in place of the folder")
     (folder / ".nv-meta").touch()
-    assert ".nv-meta cannot be written" in refused(folder)
+    assert ".nv-meta: cannot be written" in refused(folder)
 
 
 def test_fields_come_from_parts_that_are_there(tmp_path, folder):

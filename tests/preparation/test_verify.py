@@ -16,7 +16,7 @@ from energize import (
     prepare_checksums,
     write_shards,
 )
-from energize.data.records import read_records
+from energize.data.integrity import read_records
 from energize.energon.factories import WebdatasetPreparator
 from energize.errors import NotPreparedError, PrepareError
 from energize.preparation.jsonl import prepare_jsonl
@@ -172,7 +172,7 @@ def test_of_json_lines(tmp_path):
     index.write_bytes(data[:40] + data[48:])
     with pytest.raises(Exception, match="several lines are where sample 4 is said to be"):
         JsonlSource(path)[4]
-    with pytest.raises(NotPreparedError, match="the checksums of 11 samples have 44"):
+    with pytest.raises(NotPreparedError, match="no checksums of its 11 samples"):
         JsonlSource(path, checksums=True)
     assert "has 11 samples" in check_lines(path)[0]
 

@@ -79,7 +79,7 @@ def test_workers_end_when_nobody_wants_their_results():
     ("files", "workers", "told"),
     [
         (25, 16, "cannot be started: [Errno 24] Too many open files. Use fewer processes"),
-        (1, 1, "cannot be written: Too many open files; this process may not open more"),
+        (1, 1, "cannot be written (Too many open files); let it open more"),
         (2, 1, "d0.tar cannot be read: Too many open files. Nothing is wrong with it"),
     ],
     ids=["many processes", "few for one", "fewer"],

@@ -132,7 +132,7 @@ def test_a_folder_that_is_not_empty_stays_as_it_is(tmp_path):
         with pytest.raises(PrepareError, match=f"not empty: there is {name}"):
             write_shards(texts(2), tmp_path)
         assert contents(tmp_path) == {name: b"mine"}
-        with pytest.raises(PrepareError, match=f"{name} cannot be written: File exists"):
+        with pytest.raises(PrepareError, match=rf"{name}: cannot be written \(File exists"):
             write_shards(texts(2), tmp_path / name)
         assert contents(tmp_path) == {name: b"mine"}
         (tmp_path / name).unlink()
@@ -173,7 +173,7 @@ def test_a_full_disk(tmp_path, limit):
     )
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 1
-    for word in ("PrepareError", "shard-000000.tar", "cannot be written: File too large"):
+    for word in ("PrepareError", "shard-000000.tar", "cannot be written (File too large"):
         assert word in errors.splitlines()[-1]
     assert not list(tmp_path.iterdir())
 
@@ -207,5 +207,5 @@ def test_a_process_that_is_asked_to_end_leaves_nothing(tmp_path, number):
     assert process.stdout.readline() == "waiting\n"
     process.send_signal(number)
     process.communicate(timeout=60)
-    assert process.returncode == -number
+    assert process.returncode in (-number, 128 + number)
     assert not list(tmp_path.iterdir())

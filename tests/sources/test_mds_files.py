@@ -62,7 +62,7 @@ def test_a_shard_whose_own_header_is_damaged(tmp_path):
     folder = numbered_mds(tmp_path / "data", 20)
     shard = folder / "shard.00001.mds"
     shard.write_bytes(shard.read_bytes().replace(b'"column_names"', b'"column_nam~s"'))
-    with pytest.raises(ShardError, match=r"shard\.00001\.mds: its header is damaged \(KeyError"):
+    with pytest.raises(ShardError, match=r"shard\.00001\.mds: its header is damaged"):
         MdsSource(folder).at([10])
 
 
@@ -249,7 +249,7 @@ def test_hashes_that_cannot_be_compared(tmp_path):
 def test_a_folder_that_cannot_be_read(tmp_path):
     folder = numbered_mds(tmp_path / "data", 3)
     (folder / "index.json").write_text("[" * 100_000)
-    with pytest.raises(DatasetError, match="is not JSON that can be read"):
+    with pytest.raises(DatasetError, match="is not valid JSON"):
         MdsSource(folder)
     os.remove(folder / "index.json")
     (folder / "index.json").mkdir()

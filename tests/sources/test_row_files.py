@@ -77,10 +77,10 @@ def test_only_footers_are_read_until_rows_are_asked_for(parquet):
 def test_row_groups_are_kept_within_the_bound(parquet):
     source = ParquetSource(f"{parquet}/*.parquet", cache_bytes=1)
     list(source)
-    assert len(source._tables._tables) == 1
+    assert len(source._tables._kept) == 1
     generous = ParquetSource(f"{parquet}/*.parquet")
     list(generous)
-    assert len(generous._tables._tables) == 7
+    assert len(generous._tables._kept) == 7
 
 
 def test_the_order_does_not_depend_on_the_folder(parquet, tmp_path):

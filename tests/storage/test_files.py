@@ -1,4 +1,4 @@
-"""Reading byte ranges of files through a bounded cache of descriptors."""
+"""Reading byte ranges of files, of which a bounded number stays open."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from energize.data import files as module
-from energize.data.files import LocalFile, OpenFiles
+from energize.data.files import LocalFiles
 from energize.errors import ShardError
 
 
-def open_descriptors() -> set[str]:
+def held_open() -> set[str]:
     targets = set()
     for fd in os.listdir("/proc/self/fd"):
         try:
@@ -44,67 +44,41 @@ def many(tmp_path) -> list[str]:
     return [str(path) for path in paths]
 
 
-def test_reads_up_to_the_end_of_the_file(big):
+@given(st.lists(st.tuples(st.integers(0, 299_000), st.integers(0, 1000)), max_size=30).map(sorted))
+def test_ranges_are_the_bytes_that_were_asked_for(big, spans):
     path, data = big
-    file = LocalFile(path)
-    assert file.size == len(data)
-    assert file.read(10, 20) == data[10:30]
-    assert file.read(299_990, 100) == data[299_990:]
-    assert file.read(400_000, 5) == b""
+    starts, stops = [start for start, _ in spans], [start + size for start, size in spans]
+    found = list(LocalFiles().read_ranges(path, starts, stops))
+    assert found == [data[start:stop] for start, stop in zip(starts, stops, strict=True)]
 
 
-@given(
-    st.lists(st.tuples(st.integers(0, 299_000), st.integers(0, 1000)), min_size=0, max_size=30).map(
-        sorted
-    )
-)
-def test_ranges_hold_the_bytes_that_were_asked_for(big, spans):
+def test_whole_files_sizes_and_what_lies_beyond_the_end(big):
     path, data = big
-    starts = [start for start, _ in spans]
-    stops = [start + size for start, size in spans]
-    found = list(LocalFile(path).read_ranges(starts, stops))
-    assert [got[at : at + size] for (got, at), (_, size) in zip(found, spans, strict=True)] == [
-        data[start:stop] for start, stop in zip(starts, stops, strict=True)
-    ]
+    files = LocalFiles()
+    assert (files.size(path), files.read(path), files.kept(path)) == (len(data), data, data)
+    assert files.read(path, 299_990) == data[299_990:]
+    with pytest.raises(OSError, match="no bytes 300000 to 300010: it has 300000"):
+        files.read(path, 299_990, 300_010)
 
 
 def test_neighbouring_ranges_share_a_read_of_bounded_size(big, monkeypatch):
     path, _ = big
-    found = list(LocalFile(path).read_ranges([0, 100, 200_000], [50, 150, 200_050]))
-    assert found[0][0] is found[1][0]
-    assert found[1][0] is not found[2][0]
+    reads, pread = [], os.pread
+    monkeypatch.setattr(os, "pread", lambda *args: reads.append(args[1:]) or pread(*args))
+    list(LocalFiles().read_ranges(path, [0, 100, 200_000], [50, 150, 200_050]))
+    assert reads == [(150, 0), (50, 200_000)]
     monkeypatch.setattr(module, "_RUN", 120)
-    apart = list(LocalFile(path).read_ranges([0, 100], [50, 150]))
-    assert apart[0][0] is not apart[1][0]
+    list(LocalFiles().read_ranges(path, [0, 100], [50, 150]))
+    assert reads[2:] == [(50, 0), (50, 100)]
 
 
-def test_keeps_at_most_limit_files_open(many):
-    files = OpenFiles(limit=4)
-    for path in many * 2:
-        assert files.get(path).read(0, 10).decode() == Path(path).name
-    assert len(open_descriptors() & set(many)) == 4
-    assert files.get(many[-1]) is files.get(many[-1])
-    del files
-    assert not open_descriptors() & set(many)
-
-
-def test_an_evicted_file_stays_open_for_who_reads_it(many):
-    files = OpenFiles(limit=1)
-    first = files.get(many[0])
-    files.get(many[1])
-    assert first.read(0, 1) == b"0"
-    del first
-    assert many[0] not in open_descriptors()
-
-
-def test_threads_read_while_files_are_evicted(many):
-    files = OpenFiles(limit=2)
-    wrong: list[str] = []
+def test_a_bounded_number_stays_open_and_threads_read_meanwhile(many):
+    reader, wrong = [LocalFiles(most_open=4)], []
 
     def read(shift: int) -> None:
         for i in range(2000):
             path = many[(i * (shift + 1)) % len(many)]
-            if files.get(path).read(0, 10).decode() != Path(path).name:
+            if reader[0].read(path).decode() != Path(path).name:
                 wrong.append(path)
 
     threads = [threading.Thread(target=read, args=(i,)) for i in range(6)]
@@ -113,92 +87,96 @@ def test_threads_read_while_files_are_evicted(many):
     for thread in threads:
         thread.join()
     assert not wrong
-    assert len(open_descriptors() & set(many)) == 2
+    assert 0 < len(held_open() & set(many)) <= 4
+    copy = pickle.loads(pickle.dumps(reader[0]))
+    reader.clear()
+    assert not held_open() & set(many)
+    assert copy.read(many[1]) == b"1"
 
 
 def test_a_forked_process_reads_the_same_while_the_parent_does(big):
     path, data = big
-    files = OpenFiles()
-    files.get(path)
+    files = LocalFiles()
+    files.size(path)
     child = os.fork()
     if child == 0:
-        right = all(files.get(path).read(i, 100) == data[i : i + 100] for i in range(5000))
+        right = all(files.read(path, i, i + 100) == data[i : i + 100] for i in range(5000))
         os._exit(0 if right else 1)
-    assert all(files.get(path).read(i, 100) == data[i : i + 100] for i in range(5000, 10_000))
+    assert all(files.read(path, i, i + 100) == data[i : i + 100] for i in range(5000, 10_000))
     assert os.waitpid(child, 0)[1] == 0
-
-
-def test_a_pickled_cache_holds_nothing_open(many):
-    files = OpenFiles(limit=3)
-    files.get(many[0])
-    copy = pickle.loads(pickle.dumps(files))
-    del files
-    assert not open_descriptors() & set(many)
-    assert copy.get(many[1]).read(0, 1) == b"1"
 
 
 SHORTAGE = """
 import resource, sys
-from energize.data.files import OpenFiles
+from energize.data.files import LocalFiles
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
-caches = [OpenFiles() for _ in range(20)]
+readers = [LocalFiles() for _ in range(20)]
 for turn in range(2):
-    for cache in caches:
+    for files in readers:
         for path in sys.argv[1:]:
-            assert cache.get(path).size
-print("read", len(caches) * len(sys.argv[1:]))
+            assert files.size(path)
+print("read", len(readers) * len(sys.argv[1:]))
 """
 
 
-def test_many_caches_share_few_descriptors(many):
+def test_many_readers_share_few_descriptors(many):
     done = subprocess.run(
         [sys.executable, "-c", SHORTAGE, *many], capture_output=True, text=True, check=False
     )
     assert done.stdout == "read 400\n", done.stderr
 
 
-def test_a_missing_file_is_not_remembered(tmp_path):
-    files = OpenFiles()
-    path = tmp_path / "late"
-    with pytest.raises(FileNotFoundError):
-        files.get(str(path))
-    path.write_bytes(b"here")
-    assert files.get(str(path)).read(0, 4) == b"here"
+def test_a_file_that_changed_is_no_longer_read(tmp_path):
+    path, other = str(tmp_path / "shard"), str(tmp_path / "other")
+    files = LocalFiles(most_open=1)
+    with pytest.raises(FileNotFoundError):  # which is not remembered
+        files.size(path)
+    for content in (b"b" * 100, b"a" * 100, b"a" * 99):
+        Path(path).write_bytes(b"a" * 100)
+        Path(other).write_bytes(b"c")
+        files = LocalFiles(most_open=1)
+        assert files.read(path, 5, 7) == b"aa"
+        assert (files.read(other), files.read(path)) == (b"c", b"a" * 100)  # closed meanwhile
+        new = tmp_path / "new"
+        new.write_bytes(content)
+        new.replace(path)
+        files.size(other)
+        with pytest.raises(ShardError, match="shard has changed since it was first read"):
+            files.size(path)  # another file when it is opened again
+        copy = pickle.loads(pickle.dumps(files))  # which has not read the old one
+        assert copy.read(path) == content
+        Path(path).write_bytes(b"longer than it was" * 10)
+        with pytest.raises(ShardError, match="shard has changed since it was first read"):
+            copy.read(path, 5, 7)  # the same file, written to
 
 
-def test_a_file_that_is_written_to_is_no_longer_read(tmp_path):
-    path = tmp_path / "shard"
-    path.write_bytes(b"a" * 100)
-    file = OpenFiles().get(str(path))
-    assert [data[at : at + 2] for data, at in file.read_ranges([5], [7])] == [b"aa"]
-    path.write_bytes(b"b" * 100)
-    with pytest.raises(ShardError, match="shard has changed since it was first read"):
-        list(file.read_ranges([5], [7]))
+def test_what_fails_for_a_moment_is_read_again(big, monkeypatch, caplog):
+    path, data = big
+    pread, fails = os.pread, []
 
+    def failing(*args):
+        if fails:
+            kind = fails.pop()
+            if isinstance(kind, int):
+                return pread(*args)[:kind]
+            raise OSError(*kind)
+        return pread(*args)
 
-@pytest.mark.parametrize("content", [b"b" * 100, b"a" * 100, b"a" * 99])
-def test_another_file_of_the_same_name_is_told_when_it_is_opened_again(tmp_path, content):
-    path, other = tmp_path / "shard", tmp_path / "other"
-    path.write_bytes(b"a" * 100)
-    other.write_bytes(b"c")
-    files = OpenFiles(limit=1)
-    files.get(str(path))
-    files.get(str(other))
-    files.get(str(path))  # unchanged, though it was closed
-    files.get(str(other))
-    new = tmp_path / "new"
-    new.write_bytes(content)
-    os.replace(new, path)
-    with pytest.raises(ShardError, match="shard has changed since it was first read"):
-        files.get(str(path))
-    pickle.loads(pickle.dumps(files)).get(str(path))  # another process has not read the old one
+    monkeypatch.setattr(os, "pread", failing)
+    monkeypatch.setattr(module, "_PAUSE", 0)
+    for faults in ([(5, "EIO")], [(116, "ESTALE")], [7, 3, 0, 1], [0]):
+        fails[:] = faults
+        assert LocalFiles().read(path, 10, 5000) == data[10:5000]
+    assert "it is tried again" in caplog.text
+    fails[:] = [(5, "EIO")] * 99
+    with pytest.raises(OSError, match="EIO") as caught:
+        LocalFiles().read(path)
+    assert caught.value.filename == path
 
 
 def test_what_is_no_regular_file_is_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(OSError, match="named pipe"):
-        LocalFile(str(tmp_path / "pipe"))
-    with pytest.raises(OSError, match="directory"):
-        LocalFile(str(tmp_path))
-    with pytest.raises(OSError, match="device"):
-        LocalFile("/dev/zero")
+    for path, what in ((tmp_path / "pipe", "named pipe"), (tmp_path, "directory"),
+                       ("/dev/zero", "device"), ("a\0b", "no path")):  # fmt: skip
+        with pytest.raises(OSError, match=what):
+            LocalFiles().size(str(path))

@@ -187,9 +187,9 @@ def test_wrong_dataset_yaml(folder, text, words):
         ("splits: {}", ["unknown key 'splits'", "split_parts"]),
         ("exclude: []", ["'split_parts' is missing"]),
         ("split_parts: {train: a.tar}", ["split_parts.train", "a list", "'a.tar'"]),
-        ("split_parts: {train: [001]}", ["split_parts.train", "as text"]),
+        ("split_parts: {train: [001]}", ["split_parts.train[0]", "expected text"]),
         ("split_parts: {train: ['a{0.tar']}", ["split_parts.train", "Unbalanced"]),
-        ("split_parts: {1: []}", ["quotes"]),
+        ("split_parts: {1: []}", ["split_parts[1]", "expected text"]),
     ],
 )
 def test_wrong_splits(folder, text, words):
@@ -202,7 +202,7 @@ def test_wrong_splits(folder, text, words):
 @pytest.mark.parametrize("count", ["-1", "1.5", "true", '"3"', "null"])
 def test_wrong_counts(folder, count):
     write(folder, ".info.json", f'{{"shard_counts": {{"a.tar": {count}}}}}')
-    assert "shard_counts['a.tar']" in message(DatasetError, read_info, folder)
+    assert "['a.tar']: expected a number of samples" in message(DatasetError, read_info, folder)
 
 
 def test_a_missing_folder_is_compared_with_its_neighbours(tmp_path, folder):

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from webdataset.tariterators import base_plus_ext
 
-from energize.data.tar import first_key, index_path, members, scan, split_name
+from energize.data.tar import first_key, index_path, members, scan, split_name, walk
 from energize.errors import ShardError
 from tests.support.shards import offsets, packed
 
@@ -50,7 +50,7 @@ def test_members_are_those_of_tarfile(format, files):  # noqa: A002
         end = opened.offset
     assert [tuple(m) for m in members(tar[:end], "here")] == regular(tar)
     shifted = b"#" * 100 + tar
-    moved = members(shifted, "here", 100, 100 + end)
+    moved, _ = walk(lambda at, size: shifted[at : at + size], 100, 100 + end, "here")
     assert [(m.name, m.offset - 100, m.size, m.header - 100) for m in moved] == regular(tar)
 
 
@@ -118,7 +118,7 @@ def test_tars_from_before_the_magic_are_read_by_their_checksum():
     tar[257:265] = bytes(8)
     assert [m.name for m in members(bytes(sealed(tar)[:1024]), "here")] == ["a.jpg"]
     tar[0] ^= 1
-    with pytest.raises(ShardError, match="no tar header at byte 0"):
+    with pytest.raises(ShardError, match="no valid header at byte 0"):
         members(bytes(tar[:1024]), "here")
 
 
@@ -133,16 +133,16 @@ def test_names_that_are_not_utf8_survive():
         (lambda d: d[:-1], "runs to byte"),
         (lambda d: d[:-500], "runs to byte"),
         (lambda d: d[:700], "runs to byte 1536"),
-        (lambda d: d[:100], "header of 100 bytes"),
-        (lambda d: b"?" * 512 + d[512:], "no tar header at byte 0"),
+        (lambda d: d[:100], "truncated header"),
+        (lambda d: b"?" * 512 + d[512:], "no valid header at byte 0"),
         (lambda d: d[:1536] + bytes(512) + d[2048:], "ends 2048 bytes before"),
-        (lambda d: b"?" + d[1:], "a header with a wrong checksum at byte 0"),
-        (lambda d: d[:156] + b"5" + d[157:], "a header with a wrong checksum at byte 0"),
-        (lambda d: sealed(d[:124] + b"?" * 12 + d[136:]), "size that is no number"),
+        (lambda d: b"?" + d[1:], "no valid header at byte 0: bad checksum"),
+        (lambda d: d[:156] + b"5" + d[157:], "no valid header at byte 0: bad checksum"),
+        (lambda d: sealed(d[:124] + b"?" * 12 + d[136:]), "invalid header"),
         (lambda d: sealed(d[:124] + b"\x80" + b"\xff" * 11 + d[136:]), "runs to byte"),
         (lambda d: sealed(bytes(100) + d[100:]), "a file without a name"),
         (lambda d: sealed(d[:156] + b"S" + d[157:]), "sparse"),
-        (lambda d: sealed(d[:156] + b"x" + d[157:]), "PAX header"),
+        (lambda d: sealed(d[:156] + b"x" + d[157:]), "PAX header|extension header"),
     ],
 )
 def test_damage_is_named_with_its_place(change, what):
@@ -285,7 +285,7 @@ def test_files_that_are_no_shards_are_refused(tmp_path, data, what):
 
 
 def test_a_shard_that_cannot_be_opened_is_named(tmp_path):
-    with pytest.raises(ShardError, match=r"gone\.tar: the shard cannot be read: No such file"):
+    with pytest.raises(ShardError, match=r"gone\.tar: cannot be read \(No such file"):
         scan(tmp_path / "gone.tar")
     with pytest.raises(ShardError, match="directory"):
         scan(tmp_path)

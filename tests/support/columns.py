@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +24,6 @@ def revalued(folder: Path, name: str, changes: dict[int, int]) -> None:
         values[sample] = value
     file = values_file(name, values, stored.categories)
     np.save(folder / COLUMNS_FOLDER / file, values)
-    columns = index.columns | {name: replace(stored, file=file)}
-    text = dump_columns(replace(index, columns=columns))
+    columns = index.columns | {name: stored.model_copy(update={"file": file})}
+    text = dump_columns(index.model_copy(update={"columns": columns}))
     (folder / COLUMNS_FOLDER / COLUMNS_NAME).write_text(text)

@@ -27,7 +27,7 @@ class SickProgram:
             self._process = subprocess.Popen(
                 [sys.executable, "-c", code, str(folder)],
                 cwd=ROOT,
-                env=self._disk.environment | {"ENERGIZE_LIMIT_READ_TRIES": "2"},
+                env=self._disk.environment,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,

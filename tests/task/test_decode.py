@@ -19,6 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from webdataset import autodecode
 
+from energize.core import limits
 from energize.core.description import described
 from energize.errors import ConfigError, DecodeError
 from energize.extras.av import AVData, AVDecoder
@@ -217,8 +218,8 @@ def test_memory_is_not_taken_for_what_bytes_only_promise(monkeypatch):
     wide = small.replace(b"(10,)", b"(99999999999999,)", 1)
     wide = wide.replace(b" " * 12, b"", 1)  # the header keeps its length
     zeros = npy(np.zeros(20_000), np.savez_compressed)
-    monkeypatch.setenv("ENERGIZE_LIMIT_PART_BYTES", "100000")
-    monkeypatch.setenv("ENERGIZE_LIMIT_PIXELS", "199")
+    monkeypatch.setattr(limits, "PART_BYTES", 100_000)
+    monkeypatch.setattr(limits, "PIXELS", 199)
     rows = {
         "header": (lambda: decoded("x.npy", wide), "says 799999999999992 bytes of values", "80"),
         "short": (lambda: decoded("x.npy", small[:-1]), "there are 79"),
@@ -230,9 +231,9 @@ def test_memory_is_not_taken_for_what_bytes_only_promise(monkeypatch):
             data = encoded(picture(20, 10), kind)
             call = partial(decoded, "x.png", data, image_decode=name)
             rows[f"{kind} {name}"] = (call, "too many pixels, 200, more than 199")
-            monkeypatch.setenv("ENERGIZE_LIMIT_PIXELS", "200")
+            monkeypatch.setattr(limits, "PIXELS", 200)
             call()
-            monkeypatch.setenv("ENERGIZE_LIMIT_PIXELS", "199")
+            monkeypatch.setattr(limits, "PIXELS", 199)
     check_refusals({name: (call, DecodeError, *words) for name, (call, *words) in rows.items()})
     assert len(decoded("x.bin.gz", gzip.compress(bytes(100_000)))) == 100_000
 

@@ -1,0 +1,345 @@
+"""How the samples of MDS shards are written: as columns of bytes, as JSON, or as lines of text.
+
+Format: the Mosaic Data Shard format, version 2, of MosaicML Streaming. Encodings are named as in
+the index of a folder.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
+from decimal import Decimal
+from functools import partial
+from itertools import pairwise
+from types import MappingProxyType
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import PIL.Image
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, model_validator
+
+from energize.core.limits import load_json
+from energize.core.validation import Listed
+from energize.errors import DatasetError, DecodeError, nearest
+
+Decode = Callable[[bytes], Any]
+
+# The columns of a sample by name, from its bytes and where it is; a `DecodeError` says both.
+DecodeSample: TypeAlias = Callable[[bytes, str], dict[str, Any]]
+
+# What decoders raise for bad bytes.
+BAD_COLUMN = (
+    *(ArithmeticError, EOFError, LookupError, OSError, SyntaxError, ValueError),
+    PIL.Image.DecompressionBombError,
+)
+
+# The byte that stands for a dtype: its bits, plus 1 for signed and 2 for floating numbers.
+_DTYPES = {
+    8 * size + flag: f"{kind}{8 * size}"
+    for flag, kind in enumerate(("uint", "int", "float"))
+    for size in (1, 2, 4, 8)
+    if (size, kind) != (1, "float")
+}
+
+# Digits of a size of an array: files of shards have less than 2**32 bytes.
+_MOST_DIGITS = 10
+
+_FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
+
+
+def column_decoder(encoding: str, column: str, where: str, *, decode_images: bool) -> Decode:
+    """Return what decodes a column of this encoding; bad bytes raise one of `BAD_COLUMN`.
+
+    bytes, str, json, int (int), uint8 .. float64 (numpy scalars), str_int, str_float, str_decimal;
+    ndarray, ndarray:dtype, ndarray:dtype:shape (writable arrays); jpeg, png, pil (Pillow images),
+    jpeg_array, list[jpeg], list[png], list[pil] (lists of these). Images that are files stay bytes
+    unless `decode_images`.
+
+    Raise `DatasetError` for an unknown encoding, and for pickles, which could run any program.
+    """
+    name, _, options = encoding.partition(":")
+    if name == "pkl":
+        raise DatasetError(
+            f"{where}: column {column!r} holds pickles (pkl), which can run any program when they "
+            "are read, and energize never reads them; write the folder again with another "
+            "encoding, json or ndarray or bytes"
+        )
+    if name == "ndarray":
+        dtype, _, shape = options.partition(":")
+        sizes = shape.split(",") if shape else []
+        known = not dtype or dtype in _DTYPES.values()
+        if not known or not all(each.isdecimal() and len(each) <= _MOST_DIGITS for each in sizes):
+            raise DatasetError(
+                f"{where}: column {column!r} has the encoding {encoding!r}; a dtype, and sizes "
+                "with commas between them, are expected after the colon"
+            )
+        return partial(_array, np.dtype(dtype) if dtype else None, tuple(map(int, sizes)) or None)
+    if name not in _DECODERS or options:
+        raise DatasetError(
+            f"{where}: column {column!r} has the encoding {encoding!r}, which is not one of "
+            f"{', '.join(_DECODERS)}, ndarray{nearest(encoding, list(_DECODERS))}"
+        )
+    return _DECODERS[name] if decode_images else _UNDECODED.get(name, _DECODERS[name])
+
+
+def _array(
+    dtype: np.dtype[Any] | None, shape: tuple[int, ...] | None, data: bytes
+) -> npt.NDArray[Any]:
+    """Dtype and shape stand before the values where they are not fixed."""
+    at = 0
+    if dtype is None:
+        dtype = np.dtype(_DTYPES[data[at]])
+        at += 1
+    if shape is None:
+        axes, width = divmod(data[at], 4)
+        sizes = np.frombuffer(data, f"<u{2**width}", axes, at + 1)
+        shape = tuple(sizes.tolist())
+        at += 1 + sizes.nbytes
+    values = np.frombuffer(data, dtype.newbyteorder("<"), math.prod(shape), at)
+    if at + values.nbytes != len(data):
+        raise ValueError(f"{len(data)} bytes are too many for an array of shape {shape}")
+    return values.reshape(shape).astype(dtype)
+
+
+def _scalar(dtype: str, data: bytes) -> Any:
+    values = np.frombuffer(data, np.dtype(dtype).newbyteorder("<"))
+    if len(values) != 1:
+        raise ValueError(f"a {dtype} is expected")
+    return values.astype(dtype)[0]
+
+
+def _text_as(kind: Callable[[str], Any], data: bytes) -> Any:
+    return kind(data.decode("utf-8"))
+
+
+def _image(data: bytes) -> PIL.Image.Image:
+    image = PIL.Image.open(io.BytesIO(data), formats=_FORMATS)
+    image.load()
+    return image
+
+
+def _raw_image(data: bytes) -> PIL.Image.Image:
+    """Three numbers, width, height and the length of the mode's name, stand before the pixels."""
+    width, height, length = np.frombuffer(data, "<u4", 3).tolist()
+    mode = data[12 : 12 + length].decode("ascii")
+    if width * height > 8 * len(data):  # before there is memory for it; a pixel has a bit or more
+        raise ValueError(f"{len(data)} bytes are too few for {width} x {height} pixels")
+    return PIL.Image.frombytes(mode, (width, height), data[12 + length :])
+
+
+def _several(decode: Decode, before: int, data: bytes) -> list[Any]:
+    """Their number and sizes stand before the values, after `before` bytes that say nothing."""
+    [count] = np.frombuffer(data, "<u4", 1, before).tolist()
+    begin = before + 4 * (1 + count)
+    ends = begin + np.cumsum([0, *np.frombuffer(data[before + 4 : begin], "<u4")], dtype=np.int64)
+    if len(ends) != 1 + count or ends[-1] != len(data):
+        raise ValueError(f"{len(data)} bytes are not those of {count} values")
+    return [decode(data[start:end]) for start, end in pairwise(ends.tolist())]
+
+
+def _of_files(decode: Decode) -> dict[str, Decode]:
+    """Decoders of images that are files, by what decodes the bytes of one."""
+    return (
+        dict.fromkeys(("jpeg", "png"), decode)
+        | dict.fromkeys(("jpeg_array", "jpegarray"), partial(_several, decode, 0))
+        | dict.fromkeys(("list[jpeg]", "list[png]"), partial(_several, decode, 4))
+    )
+
+
+_PLAIN: dict[str, Decode] = {
+    "bytes": bytes,
+    "str": partial(_text_as, str),
+    "int": lambda data: int(_scalar("int64", data)),
+    "json": load_json,
+    "str_int": partial(_text_as, int),
+    "str_float": partial(_text_as, float),
+    "str_decimal": partial(_text_as, Decimal),
+    "pil": _raw_image,
+    "list[pil]": partial(_several, _raw_image, 4),
+}
+_DECODERS: Mapping[str, Decode] = MappingProxyType(
+    _PLAIN | _of_files(_image) | {dtype: partial(_scalar, dtype) for dtype in _DTYPES.values()}
+)
+
+# What stands for the decoders of images that are files, where these are to stay bytes.
+_UNDECODED: Mapping[str, Decode] = MappingProxyType(_of_files(bytes))
+
+_TEXTS: Mapping[str, Callable[[str], Any]] = {"str": str, "int": int, "float": float}
+
+
+def _items(value: Any) -> Any:
+    return tuple(value.items()) if isinstance(value, dict) else value
+
+
+# A mapping in a file, as pairs, which have a hash.
+Pairs: TypeAlias = Annotated[Listed[Listed[str]], BeforeValidator(_items)]
+Text: TypeAlias = Annotated[str, Field(min_length=1)]
+
+
+class Loose(BaseModel):
+    """A mapping in a file that may have more keys than these."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True, strict=True)
+
+
+class Columns(Loose):
+    """What all layouts have: columns with names and encodings."""
+
+    version: Literal[2]
+    column_names: Listed[str] = ()
+    column_encodings: Listed[str] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the columns."""
+        return self.column_names
+
+    @model_validator(mode="after")
+    def _as_many(self) -> Self:
+        if len(self.column_names) != len(self.column_encodings):
+            raise ValueError("names and encodings of columns differ in number")
+        return self
+
+    @abstractmethod
+    def decoder(self, where: str, *, decode_images: bool) -> DecodeSample:
+        """Return what decodes the samples of shards of this layout.
+
+        Images stay bytes unless `decode_images`. Raise `DatasetError` for an unknown encoding.
+        """
+
+
+class MdsColumns(Columns):
+    """The columns of an MDS shard; with sizes in bytes where these are fixed."""
+
+    format: Literal["mds"]
+    column_sizes: Listed[Annotated[int, Field(ge=0)] | None]
+
+    @model_validator(mode="after")
+    def _sized(self) -> Self:
+        if len(self.column_sizes) != len(self.column_names):
+            raise ValueError("names and sizes of columns differ in number")
+        return self
+
+    def decoder(self, where: str, *, decode_images: bool) -> DecodeSample:
+        columns = zip(self.column_names, self.column_encodings, strict=True)
+        return partial(
+            self._decoded,
+            [
+                column_decoder(encoding, name, where, decode_images=decode_images)
+                for name, encoding in columns
+            ],
+            [size or None for size in self.column_sizes],
+        )
+
+    def _decoded(
+        self, decoders: list[Decode], fixed: list[int | None], data: bytes, where: str
+    ) -> dict[str, Any]:
+        unknown = fixed.count(None)
+        if len(data) < 4 * unknown:
+            raise DecodeError(f"{where}: {len(data)} bytes are too few for a sample")
+        given = iter(np.frombuffer(data, "<u4", unknown).tolist())
+        sizes = [next(given) if size is None else size for size in fixed]
+        if 4 * unknown + sum(sizes) != len(data):
+            raise DecodeError(f"{where}: {len(data)} bytes, but its columns have {sum(sizes)}")
+        sample: dict[str, Any] = {}
+        at = 4 * unknown
+        for name, decode, size in zip(self.column_names, decoders, sizes, strict=True):
+            try:
+                sample[name] = decode(data[at : at + size])
+            except BAD_COLUMN as error:
+                raise DecodeError(
+                    f"{where}: column {name!r} of {size} bytes cannot be decoded: "
+                    f"{type(error).__name__}: {error}"
+                ) from error
+            at += size
+        return sample
+
+
+class Rows(Columns):
+    """What layouts of text have: columns of text, numbers and what stands after each row."""
+
+    newline: Text
+
+    def _checked(self, encodings: Mapping[str, str], where: str) -> None:
+        for name, encoding in encodings.items():
+            if encoding not in _TEXTS:
+                raise DatasetError(
+                    f"{where}: column {name!r} has the encoding {encoding!r}, which is not one of "
+                    f"{', '.join(_TEXTS)}{nearest(encoding, list(_TEXTS))}"
+                )
+
+
+class JsonRows(Rows):
+    """The columns of a JSON shard."""
+
+    format: Literal["json"]
+    columns: Pairs
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(name for name, _ in self.columns)
+
+    def decoder(self, where: str, *, decode_images: bool) -> DecodeSample:
+        self._checked(dict(self.columns), where)  # type: ignore[arg-type]
+        return self._decoded
+
+    def _decoded(self, data: bytes, where: str) -> dict[str, Any]:
+        try:
+            sample = load_json(data.removesuffix(self.newline.encode()))
+        except (ValueError, RecursionError) as error:
+            raise DecodeError(
+                f"{where} is not JSON: {error}; it begins with {data[:40]!r}"
+            ) from error
+        if not isinstance(sample, dict) or not sample.keys() >= set(self.names):
+            raise DecodeError(
+                f"{where}: an object with {', '.join(map(repr, self.names))} is expected; it "
+                f"begins with {data[:40]!r}"
+            )
+        return sample
+
+
+class SeparatedRows(Rows):
+    """The columns of a CSV, TSV or XSV shard, and what stands between them."""
+
+    format: Literal["csv", "tsv", "xsv"]
+    separator: Text = ""
+
+    _SEPARATORS: ClassVar = {"csv": ",", "tsv": "\t"}
+
+    @model_validator(mode="after")
+    def _separated(self) -> Self:
+        if self.format == "xsv" and not self.separator:
+            raise ValueError("there is no separator")
+        return self
+
+    def decoder(self, where: str, *, decode_images: bool) -> DecodeSample:
+        self._checked(dict(zip(self.column_names, self.column_encodings, strict=True)), where)
+        return partial(self._decoded, self._SEPARATORS.get(self.format, self.separator))
+
+    def _decoded(self, separator: str, data: bytes, where: str) -> dict[str, Any]:
+        try:
+            text = data.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise DecodeError(f"{where} is no UTF-8: {error}") from error
+        texts = text.removesuffix(self.newline).split(separator)
+        if not text.endswith(self.newline) or len(texts) != len(self.names):
+            raise DecodeError(
+                f"{where}: a line of {len(self.names)} columns with {separator!r} between them is "
+                f"expected; it has {len(texts)} and begins with {text[:40]!r}"
+            )
+        sample: dict[str, Any] = {}
+        columns = zip(self.column_names, self.column_encodings, texts, strict=True)
+        for name, encoding, column in columns:
+            try:
+                sample[name] = _TEXTS[encoding](column)
+            except ValueError as error:
+                raise DecodeError(
+                    f"{where}: column {name!r} cannot be decoded as {encoding}: {column[:40]!r}"
+                ) from error
+        return sample
+
+
+Layout: TypeAlias = Annotated[MdsColumns | JsonRows | SeparatedRows, Discriminator("format")]
