@@ -18,7 +18,7 @@ from energize import (
     get_val_dataset,
 )
 from energize.metadataset import leaves_with_weights, resolve
-from energize.testing.laws import check_laws
+from energize.testing import check_laws
 from tests.support.joining import keys, texts
 from tests.support.metadatasets import written
 

@@ -24,7 +24,7 @@ from energize.data.webdataset import WebdatasetSource
 from energize.metadataset import leaves_with_weights, resolve
 from energize.metadataset.subsets import subset_of
 from energize.preparation.jsonl import prepare_jsonl
-from energize.testing.laws import check_laws
+from energize.testing import check_laws
 from tests.support.joining import keys, texts
 from tests.support.metadatasets import written
 

@@ -14,7 +14,7 @@ from energize import ConfigError, DatasetError, JoinedSource, ShardError
 from energize.core.reading import Failed, Reading
 from energize.data.join import partners, remove_matches, write_matches
 from energize.data.webdataset import WebdatasetSource
-from energize.testing.laws import check_laws
+from energize.testing import check_laws
 from tests.support.joining import keys, texts
 
 

@@ -1,0 +1,356 @@
+"""Laws that every dataset keeps, as checks to run on your own.
+
+Each check raises `AssertionError` with what differed. They read real items: give small datasets, or
+a number of items.
+
+>>> from energize import ListSource, ShuffleDataset
+>>> check_laws(ShuffleDataset(ListSource(range(10))), epochs=2)
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import importlib
+import json
+import os
+import subprocess
+import sys
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from energize.core.dataset import Dataset, IndexedDataset
+from energize.core.lanes import SINGLE_LANE, Lane
+from energize.core.lazy import torch
+from energize.core.stream import INFINITE, State
+
+__all__ = [
+    "check_determinism",
+    "check_exactly_once",
+    "check_laws",
+    "check_purity",
+    "check_resume",
+    "check_topology",
+    "fingerprint",
+    "same_item",
+]
+
+_END: Any = object()
+
+_EMPTY_EPOCHS = 12
+"""So many in a row, and a lane has nothing to check."""
+
+
+def check_laws(dataset: Dataset[Any], *, epochs: int = 2, items: int = 50) -> None:
+    """Check resume, topology and, of an indexed dataset, purity, over `epochs` epochs or, where
+    only reading tells how long an epoch is, or it never ends, `items` items.
+    """
+    check_resume(dataset, epochs=epochs, items=items)
+    check_topology(dataset, epochs=epochs, items=items)
+    if isinstance(dataset, IndexedDataset) and dataset.indexed:
+        check_purity(dataset, items=items)
+
+
+def check_resume(
+    dataset: Dataset[Any], *, epochs: int = 2, items: int = 50, lanes: Sequence[int] = (1,)
+) -> None:
+    """Check that after every item the state is JSON, of constant shape, and gives exactly the rest;
+    so in each lane, for each number of `lanes`.
+    """
+    for lane in (Lane(index, count) for count in lanes for index in range(count)):
+        taken = list(_take(dataset, _some(dataset, items, epochs, lane), lane=lane))
+        whole = [item for item, _ in taken]
+        shapes = {_shape(state) for _, state in taken}
+        if len(shapes) > 1:
+            raise AssertionError(f"the state changes its shape on the way: {sorted(shapes)[:2]}")
+        for number, (_, state) in enumerate(taken):
+            expected = whole[number + 1 :]
+            rest = [item for item, _ in _take(dataset, len(expected), state, lane)]
+            _compare(rest, expected, f"{_named(lane)}resumed after item {number} from {state}")
+
+
+def check_topology(
+    dataset: Dataset[Any],
+    *,
+    world_sizes: Sequence[int] = range(1, 9),
+    num_workers: Sequence[int] = (0, 1, 2, 3),
+    epochs: int = 2,
+    items: int = 50,
+    lanes: Sequence[int] = (1, 2, 3, 6),
+) -> None:
+    """Check that the ranks' streams, taken in turn, are the same for every world size and worker
+    count. Worker w of rank r reads lane r + w * world_size of world_size * num_workers.
+
+    What a stream yields depends on the number of its lanes, and so it is for each of `lanes` that
+    the same comes whoever reads them: a lane yields the same alone as in turn with the others. Of
+    an epoch of known size a lane has every so many-th item, and lanes of a stream that cannot be
+    divided give, in turn, what a single one gives.
+    """
+    if not (isinstance(dataset, IndexedDataset) and dataset.indexed):
+        for count in lanes:
+            _check_lanes(dataset, count, epochs, items)
+        return
+    size = _some(dataset, items)
+    whole = [fingerprint(item) for item in dataset.at(np.arange(epochs * size))]
+    for count in sorted({w * max(n, 1) for w in world_sizes for n in num_workers}):
+        merged: list[str] = []
+        state: State | None = None
+        while len(merged) < len(whole):
+            cursors = [dataset.open(Lane(lane, count), state) for lane in range(count)]
+            state = {"position": len(merged) + size}
+            found = (next(cursors[step % count], _END) for step in range(size))
+            merged += [fingerprint(item) for item in found if item is not _END]
+        _compare(merged, whole, f"{count} lanes")
+
+
+def check_purity(dataset: IndexedDataset[Any], *, items: int = 50) -> None:
+    """Check that an item is the same whatever was read before, and together with whatever."""
+    size = 2 * _some(dataset, items)
+    whole = [fingerprint(item) for item in dataset.at(np.arange(size))]
+    backwards = [fingerprint(dataset.at([k])[0]) for k in range(size - 1, -1, -1)]
+    _compare(backwards[::-1], whole, "read one by one, backwards")
+    odd = [fingerprint(item) for item in dataset.at(np.arange(1, size, 2))]
+    _compare(odd, whole[1::2], "every second item read alone")
+
+
+def check_exactly_once(
+    dataset: Dataset[Any],
+    promised: Callable[[int, int], tuple[int, int]],
+    *,
+    epoch: int = 0,
+    lanes: Sequence[int] = (1, 2, 3, 6),
+) -> None:
+    """Check that one epoch visits every sample the promised number of times.
+
+    `promised(source, index)` gives the least and the most number of visits of a sample of
+    `dataset.sources[source]`. A stream is read up to that epoch, in each number of `lanes`: it is
+    what all lanes together visit. Of a source without random access, samples that no lane came to
+    are not missed after the last one that some lane did.
+    """
+    if isinstance(dataset, IndexedDataset) and dataset.indexed:
+        positions = np.arange(epoch * dataset.size, (epoch + 1) * dataset.size)
+        _check_visits(dataset, [dataset.refs(positions)], promised, str(epoch))
+        return
+    for count in lanes:
+        states: list[State | None] = [None] * count
+        for _ in range(epoch + 1):
+            read = _read_in_turn(dataset, states, sys.maxsize)
+            states = [*read.states]
+        found = [dataset.refs_of(each) for each in read.origins]
+        _check_visits(dataset, found, promised, f"{epoch} of {count} lanes")
+
+
+def check_determinism(factory: str, *, items: int = 50) -> None:
+    """Check that the dataset that `factory` ("module:function") makes gives the same items in
+    another process with another PYTHONHASHSEED.
+    """
+    program = "from energize.testing import _print_items; import sys; _print_items(*sys.argv[1:])"
+    streams = []
+    for hash_seed in ("0", "4711"):
+        path = os.pathsep.join(sys.path)
+        done = subprocess.run(  # noqa: S603 - the user's own factory, in the same interpreter
+            [sys.executable, "-c", program, factory, str(items)],
+            env={**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": path},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode:
+            raise AssertionError(f"{factory} failed in another process:\n{done.stderr}")
+        streams.append(done.stdout.split())
+    _compare(streams[1], streams[0], "another process with another PYTHONHASHSEED")
+
+
+def _print_items(factory: str, items: str) -> None:
+    """The fingerprints of the first items; of a stream those of one lane, and of each of three."""
+    module, _, function = factory.partition(":")
+    dataset = getattr(importlib.import_module(module), function)()
+    lanes = [Lane()] if dataset.indexed else [Lane(), *(Lane(index, 3) for index in range(3))]
+    for lane in lanes:
+        for item in islice(dataset.open(lane), int(items)):
+            print(fingerprint(item))
+
+
+# Comparing items of any type.
+
+
+def fingerprint(item: Any) -> str:
+    """Return a digest of an item's types and contents: tensors, arrays, dataclasses, containers.
+
+    >>> fingerprint({"a": torch.zeros(2)}) == fingerprint({"a": torch.zeros(2)})
+    True
+    """
+    digest = hashlib.blake2b(digest_size=12)
+    _feed(digest, item)
+    return digest.hexdigest()
+
+
+def same_item(one: Any, other: Any) -> bool:
+    """Return whether two items have equal types and contents, bit for bit."""
+    return fingerprint(one) == fingerprint(other)
+
+
+def _feed(digest: hashlib.blake2b, item: Any) -> None:
+    digest.update(f"<{type(item).__name__}".encode())
+    inside: Any = ()
+    if isinstance(item, torch.Tensor):
+        digest.update(f"{item.dtype}{tuple(item.shape)}".encode())
+        digest.update(item.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    elif isinstance(item, np.ndarray):
+        digest.update(f"{item.dtype}{item.shape}".encode())
+        digest.update(np.ascontiguousarray(item).tobytes())
+    elif isinstance(item, Mapping):
+        inside = (each for pair in item.items() for each in pair)
+    elif isinstance(item, list | tuple):
+        inside = item
+    elif dataclasses.is_dataclass(item):
+        inside = (getattr(item, field.name) for field in dataclasses.fields(item))
+    elif isinstance(item, bytes):
+        digest.update(item)
+    elif hasattr(item, "tobytes"):  # a Pillow image
+        digest.update(f"{getattr(item, 'mode', '')}{getattr(item, 'size', '')}".encode())
+        digest.update(item.tobytes())
+    else:
+        digest.update(repr(item).encode())
+    for each in inside:
+        _feed(digest, each)
+    digest.update(b">")
+
+
+# Reading a few items.
+
+
+def _take(
+    dataset: Dataset[Any], items: int, state: State | None = None, lane: Lane = SINGLE_LANE
+) -> Iterator[tuple[str, State]]:
+    """Fingerprints of `items` items of a lane, over as many epochs as that takes, with the state
+    after each.
+
+    An epoch may be empty: a stream cannot know that no item is left in it. Of several lanes of a
+    small one, some have nothing in many an epoch, or ever.
+    """
+    empty, given = 0, state
+    while items:
+        cursor = dataset.open(lane, state)
+        before = items
+        for item in islice(cursor, items):
+            items -= 1
+            yield fingerprint(item), json.loads(json.dumps(cursor.state()))
+        empty = empty + 1 if items == before else 0
+        if empty == 2 and lane.count == 1:
+            raise AssertionError(f"no item comes from {state} on")
+        if empty > _EMPTY_EPOCHS + (given is not None):  # whose first may be the rest of one
+            return
+        state = cursor.state()
+
+
+def _some(dataset: Dataset[Any], items: int, epochs: int = 1, lane: Lane = SINGLE_LANE) -> int:
+    """How many items of a lane `epochs` epochs have, or its part of `items` if nobody can say."""
+    if isinstance(dataset, IndexedDataset) and dataset.indexed and dataset.size != INFINITE:
+        items = dataset.size * epochs
+    return -(-items // lane.count)
+
+
+class _ReadInTurn(NamedTuple):
+    """Fingerprints of what lanes gave in an epoch, `of` each of them and all in turn, and what
+    these items are made of; the states of the lanes after it, and whether they have `ended`.
+    """
+
+    of: list[list[str]]
+    items: list[str]
+    origins: list[Any]
+    states: list[State]
+    ended: list[bool]
+
+
+def _read_in_turn(dataset: Dataset[Any], states: Sequence[State | None], items: int) -> _ReadInTurn:
+    """Read an epoch from these states of its lanes, or at most so many items of it."""
+    lanes = range(len(states))
+    cursors = [dataset.open(Lane(lane, len(states)), states[lane]) for lane in lanes]
+    read = _ReadInTurn([[] for _ in lanes], [], [], [], [])
+    running = deque(lanes)
+    while running and len(read.items) < items:
+        lane = running.popleft()
+        item = next(cursors[lane], _END)
+        if item is not _END:
+            read.items.append(fingerprint(item))
+            read.of[lane].append(read.items[-1])
+            read.origins.append(cursors[lane].origin)
+            running.append(lane)
+    read.states.extend(each.state() for each in cursors)
+    read.ended.extend(lane not in running for lane in lanes)
+    return read
+
+
+def _check_lanes(dataset: Dataset[Any], count: int, epochs: int, items: int) -> None:
+    """The law of so many lanes of a stream."""
+    states: list[State | None] = [None] * count
+    single: list[State | None] = [None]
+    for epoch in range(epochs):
+        read = _read_in_turn(dataset, states, items)
+        for lane in (Lane(index, count) for index in range(count)):
+            found, ended = read.of[lane.index], read.ended[lane.index]
+            cursor = dataset.open(lane, states[lane.index])
+            where = f"{_named(lane)}epoch {epoch}, read alone"
+            _compare([fingerprint(item) for item in islice(cursor, len(found))], found, where)
+            if ended and next(cursor, _END) is not _END:
+                raise AssertionError(f"{where}: it goes on after {len(found)} items")
+            if cursor.state() != read.states[lane.index]:
+                raise AssertionError(f"{where}: its state is {cursor.state()}, another one")
+            share = len(range(lane.index, dataset.size if dataset.sized else 0, count))
+            if ended and dataset.sized and len(found) != share:
+                raise AssertionError(f"{where}: {len(found)} items came, of {dataset.size} in all")
+        over = all(read.ended)
+        if not dataset.divisible:
+            alone = _read_in_turn(dataset, single, len(read.items) + over)
+            _compare(read.items, alone.items, f"{count} lanes in turn, epoch {epoch}")
+            single = [*alone.states]
+        if not over:
+            return
+        states = [*read.states]
+
+
+def _check_visits(
+    dataset: Dataset[Any],
+    refs: Sequence[Any],
+    promised: Callable[[int, int], tuple[int, int]],
+    epoch: str,
+) -> None:
+    rows = (zip(each.source.tolist(), each.index.tolist(), strict=True) for each in refs)
+    seen = Counter(sample for each in rows for sample in each)
+    for number, source in enumerate(dataset.sources):
+        known = 1 + max((index for which, index in seen if which == number), default=-1)
+        for index in range(getattr(source, "count", known)):
+            least, most = promised(number, index)
+            visits = seen[(number, index)]
+            if not least <= visits <= most:
+                raise AssertionError(
+                    f"epoch {epoch} visits {source.name}, sample {index}, {visits} times; "
+                    f"promised were {least} to {most}"
+                )
+
+
+def _named(lane: Lane) -> str:
+    return "" if lane.count == 1 else f"lane {lane.index} of {lane.count}, "
+
+
+def _shape(tree: Any) -> str:
+    """Keys and types of a state, without its values, nor the samples that wait for their batch."""
+    if isinstance(tree, dict):
+        kept = {key: None if key == "waiting" else value for key, value in tree.items()}
+        return "{" + ",".join(f"{key}:{_shape(value)}" for key, value in sorted(kept.items())) + "}"
+    if isinstance(tree, list):
+        return "[" + ",".join(map(_shape, tree)) + "]"
+    return type(tree).__name__
+
+
+def _compare(found: Sequence[str], expected: Sequence[str], what: str) -> None:
+    for k, (one, other) in enumerate(zip(found, expected, strict=False)):
+        if one != other:
+            raise AssertionError(f"{what}: item {k} differs from the uninterrupted stream")
+    if len(found) != len(expected):
+        raise AssertionError(f"{what}: {len(found)} items came, expected {len(expected)}")
