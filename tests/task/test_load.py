@@ -504,7 +504,7 @@ def test_dataset_files_that_name_what_is_none(tmp_path):
         return call
 
     outside = (UntrustedCodeError, "leads out of the folder")
-    listed = (DatasetError, "part_filter: expected a list of parts")
+    listed = (DatasetError, "(part_filter")
     check_refusals(
         {
             "above": (naming(sample_loader="../../outside.py"), *outside),
@@ -514,7 +514,7 @@ def test_dataset_files_that_name_what_is_none(tmp_path):
             "no such": (naming(sample_loader="sample_loader.py:none"), DatasetError, "'none'"),
             "broken": (naming(sample_loader="broken.py"), DatasetError, "ZeroDivisionError"),
             "text": (naming(sample_loader="text.txt"), DatasetError, "is no Python file"),
-            "number": (naming(sample_loader=3), DatasetError, "sample_loader: expected a file"),
+            "number": (naming(sample_loader=3), DatasetError, "(sample_loader)"),
             "mapping": (naming(part_filter={"a": 1}), *listed),
             "numbers": (naming(part_filter=[1]), *listed),
             "both": (naming(**NAMED, field_map={"text": "txt"}), DatasetError, "field_map"),
