@@ -60,11 +60,13 @@ How = str | Callable[[dict[str, Any]], Any]
 """How a column is measured: as `--column NAME=HOW` writes it, or by a function of raw samples."""
 Measure = Callable[[RawSample], Any]
 """Returns the value of a sample; raises `DataError` for one that has none."""
+_OfParts = Callable[[RawSample, PartAccess, list[str]], Any]
 
 _EXPECTED = (
     "size:PART, len:PART, text:PART, number:PART, json[KEY], image:width (or height, pixels), or "
     "MODULE:FUNCTION"
 )
+_IMAGE_SIZES = ("width", "height", "pixels")
 _IMAGES = ("jpg", "jpeg", "png", "webp", "bmp", "gif", "tif", "tiff", "ppm")
 _LONGEST_WORD = 200
 _USUAL_HEADER = 2**16
@@ -136,12 +138,14 @@ def prepare_columns(
 
 
 class Piece(NamedTuple):
-    """A column of one shard: numbers or words, and which samples are without a value.
+    """A column of one shard: its numbers, or the places of its words among `words`, of samples that
+    are not `absent`.
 
-    `why` says where the first of these is, and why it has none; `first` is one that has a value.
+    `why` says where the first without a value is, and why; `first` is one that has a value.
     """
 
     values: npt.NDArray[Any]
+    words: npt.NDArray[np.str_] | None
     absent: npt.NDArray[np.bool_]
     why: str
     first: str
@@ -175,29 +179,30 @@ class Columns:
         return {name: self._piece(name, shard) for name in self._measures}
 
     def _piece(self, name: str, shard: Shard) -> Piece:
-        values: list[Value | None] = []
+        measure = self._measures[name]
+        values: list[Value] = []
+        absent: list[bool] = []
         why = first = ""
-        kind: type | None = None
         for sample in shard.samples():
             try:
-                value = _checked(self._measures[name](sample))
+                value = _checked(measure(sample))
             except DataError as reason:
                 why = why or f"{sample.where}: {reason}"
-                values.append(None)
+                absent.append(True)
                 continue
             except Exception as reason:  # whatever Pillow and functions of users raise
-                raise PrepareError(
-                    f"column {name!r}, {self.how[name]}: {sample.where}: {reason}"
-                ) from reason
-            values.append(value)
+                told = f"column {name!r}, {self.how[name]}: {sample.where}: {reason}"
+                raise PrepareError(told) from reason
             told = f"{sample.where} has {str(value)[:80]!r}"
-            first, kind = first or told, kind or type(value)
-            if (kind is str) != isinstance(value, str):
+            if values and isinstance(value, str) != isinstance(values[0], str):
                 raise _mixed(name, first, told)
-        absent = np.array([value is None for value in values], dtype=np.bool_)
-        nothing = "" if kind is str else 0
-        filled = [nothing if value is None else value for value in values]
-        return Piece(np.array(filled), absent, why, first)
+            first = first or told
+            values.append(value)
+            absent.append(False)
+        found, words = np.array(values), None
+        if found.dtype.kind == "U":
+            words, found = np.unique(found, return_inverse=True)
+        return Piece(found, words, np.array(absent), why, first)
 
     def stage(  # noqa: PLR0917
         self,
@@ -231,35 +236,40 @@ class Columns:
 
     def _whole(self, name: str, pieces: Sequence[Piece], notes: list[str]) -> Column:
         """Return a column of all shards; samples without a value are noted."""
-        default = self._defaults.get(name)
         absent = np.concatenate([piece.absent for piece in pieces])
-        values = np.concatenate([piece.values for piece in pieces])
-        firsts = {piece.values.dtype.kind == "U": piece.first for piece in pieces if piece.first}
-        if len(firsts) > 1:
-            raise _mixed(name, *firsts.values())
+        default = self._defaults.get(name) if absent.any() else None
+        known = [piece for piece in pieces if piece.first]
+        words = [piece.words for piece in known if piece.words is not None]
+        if 0 < len(words) < len(known):
+            raise _mixed(name, *{piece.words is None: piece.first for piece in known}.values())
         if absent.any():
             told = f"column {name!r}: {absent.sum()} of {len(absent)} samples have no value"
             why = f"the first of them {next(piece.why for piece in pieces if piece.why)}"
-            if not firsts or (default is None and False in firsts):
+            if not known or (default is None and not words):
                 option = f"--column-default {name}=0, or defaults={{{name!r}: 0}}"
                 raise PrepareError(f"{told}, {why}. Give one for these: {option}")
             given = "are without a word" if default is None else f"were given {default!r}"
             notes.append(f"{told} and {given}, {why}")
-        if True not in firsts:
-            if absent.any() and default is not None:
-                values = np.where(absent, _default_number(name, default), values)
-            return Column(values)
-        if default is not None:
-            values, absent = np.where(absent, str(default), values), np.zeros_like(absent)
-        found, places = np.unique(values[~absent], return_inverse=True)
-        if len(found) > MOST_WORDS:
-            raise PrepareError(
-                f"column {name!r}: it has {len(found)} different words, and a property has at most "
-                f"{MOST_WORDS}; measure something that samples have in common"
+        if words:
+            others = [] if default is None else [[str(default)]]
+            found = np.unique(np.concatenate([*words, *others]))
+            if len(found) > MOST_WORDS:
+                raise PrepareError(
+                    f"column {name!r}: it has {len(found)} different words, and a property has at "
+                    f"most {MOST_WORDS}; measure something that samples have in common"
+                )
+            place = -1 if default is None else np.searchsorted(found, str(default))
+            column = np.full(len(absent), place, dtype=np.int32)
+            places = zip(words, known, strict=True)
+            column[~absent] = np.concatenate(
+                [np.searchsorted(found, w)[p.values] for w, p in places]
             )
-        column = np.full(len(values), -1, dtype=np.int32)
-        column[~absent] = places
-        return Column(column, tuple(found.tolist()))
+            return Column(column, tuple(found.tolist()))
+        numbers = np.concatenate([piece.values for piece in known])
+        filled = np.array(0 if default is None else _default_number(name, default))
+        column = np.full(len(absent), filled, dtype=np.result_type(numbers, filled))
+        column[~absent] = numbers
+        return Column(column)
 
 
 def _mixed(name: str, *samples: str) -> PrepareError:
@@ -268,9 +278,9 @@ def _mixed(name: str, *samples: str) -> PrepareError:
     )
 
 
-def _default_number(name: str, default: Value) -> int | float:
+def _default_number(name: str, default: Value) -> Value:
     try:
-        return _number(default) if isinstance(default, str) else default
+        return _checked(_number(default) if isinstance(default, str) else default)
     except ValueError:
         raise ConfigError(f"column {name!r} has numbers, and its default is {default!r}") from None
 
@@ -331,22 +341,16 @@ def measure_of(how: object) -> Measure:
         return partial(_called, how)
     if not isinstance(how, str):
         raise ConfigError(f"expected {_EXPECTED}; got {how!r}")
-    kind, colon, rest = how.partition(":")
+    kind, _, rest = how.partition(":") if ":" in how else ("", "", how)
     if kind == "image" and rest in _IMAGE_SIZES:
         return partial(_image, rest)
-    if colon and kind not in _OF_PARTS:
-        near = nearest(rest, list(_IMAGE_SIZES)) if kind == "image" else kind_meant(how)
+    options = parse_field(rest) if kind in _OF_PARTS else ()
+    measure, keys = _OF_PARTS.get(kind, (_in_json, ()))
+    if {bool(access.keys) for access in options} not in keys:
+        near = nearest(rest, _IMAGE_SIZES) if kind == "image" else kind_meant(how)
+        near = "; keys of JSON are for len and alone" if kind and options else near
         raise ConfigError(f"expected {_EXPECTED}; got {how!r}{near}")
-    options = parse_field(rest if colon else how)
-    keyed = [bool(access.keys) for access in options]
-    if not colon and all(keyed):
-        return partial(_of_parts, _in_json, options)
-    if not colon or (kind != "len" and any(keyed)):
-        raise ConfigError(
-            f"expected {_EXPECTED}; got {how!r}{'' if colon else kind_meant(how)}; of what is in "
-            "JSON take json[KEY] alone"
-        )
-    return partial(_of_parts, _OF_PARTS[kind], options)
+    return partial(_of_parts, measure, options)
 
 
 def is_written(how: str) -> bool:
@@ -407,11 +411,7 @@ def _called(function: Callable[[dict[str, Any]], Any], sample: RawSample) -> Any
         ) from reason
 
 
-def _of_parts(
-    measure: Callable[[RawSample, PartAccess, list[str]], Any],
-    options: Sequence[PartAccess],
-    sample: RawSample,
-) -> Any:
+def _of_parts(measure: _OfParts, options: Sequence[PartAccess], sample: RawSample) -> Any:
     """Measure the first that a sample has of some parts, each with keys where it is JSON."""
     wanted = ", ".join(dict.fromkeys(access.part for access in options))
     why = DataError(f"it has no part {wanted}, but {', '.join(sample.sizes)}")
@@ -451,17 +451,14 @@ def _in_json(sample: RawSample, access: PartAccess, names: list[str]) -> Any:
     return value
 
 
-_OF_PARTS: Mapping[str, Callable[[RawSample, PartAccess, list[str]], Any]] = {
-    "size": _size,
-    "len": _length,
-    "text": _word,
-    "number": lambda *sample: _number(_word(*sample)),
+_OF_PARTS: Mapping[str, tuple[_OfParts, tuple[set[bool], ...]]] = {
+    "": (_in_json, ({True},)),
+    "size": (_size, ({False},)),
+    "len": (_length, ({False}, {True}, {False, True})),
+    "text": (_word, ({False},)),
+    "number": (lambda *sample: _number(_word(*sample)), ({False},)),
 }
-_IMAGE_SIZES: Mapping[str, Callable[[list[int], list[int]], int]] = {
-    "width": lambda widths, heights: max(widths),
-    "height": lambda widths, heights: max(heights),
-    "pixels": lambda widths, heights: sum(w * h for w, h in zip(widths, heights, strict=True)),
-}
+"""How a part is measured, by kind, and whether there may be keys of JSON."""
 
 
 def _image(what: str, sample: RawSample) -> int:
@@ -470,7 +467,9 @@ def _image(what: str, sample: RawSample) -> int:
     if not names:
         raise DataError(f"it has no image, but {', '.join(sample.sizes)}")
     sizes = [_image_size(sample, name) for name in names]
-    return _IMAGE_SIZES[what]([width for width, _ in sizes], [height for _, height in sizes])
+    if what == "pixels":
+        return sum(width * height for width, height in sizes)
+    return max(size[_IMAGE_SIZES.index(what)] for size in sizes)
 
 
 def _image_size(sample: RawSample, name: str, limit: int | None = _USUAL_HEADER) -> tuple[int, int]:

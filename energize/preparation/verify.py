@@ -236,14 +236,17 @@ def _column_faults(
     start, wrong, first = 0, 0, ""
     for shard, count in read_info(path).shard_counts.items():
         start += count
-        if shard not in pieces or len(pieces[shard].values) != count:
+        piece = pieces.get(shard)
+        if piece is None or len(piece.absent) != count:
             continue  # which has been told
-        now, then = pieces[shard].values, was[start - count : start]
         # Samples without a value have a default, or none.
-        rows = np.flatnonzero((now != then) & ~pieces[shard].absent).tolist()
+        known, then = np.flatnonzero(~piece.absent), was[start - count : start]
+        now = piece.values if piece.words is None else piece.words[piece.values]
+        rows = np.flatnonzero(now != then[known])
         wrong += len(rows)
-        if rows and not first:
-            first = f"{path / shard}, sample {rows[0]}: {then[rows[0]]}, and now {now[rows[0]]}"
+        if len(rows) and not first:
+            row = known[rows[0]]
+            first = f"{path / shard}, sample {row}: {then[row]}, and now {now[rows[0]]}"
     if wrong:
         yield (
             f"{path}: the column {name!r} says something else of {wrong} of {start} samples than "

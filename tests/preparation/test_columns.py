@@ -191,7 +191,7 @@ def test_wrong_arguments(made, tmp_path):
         ({"a": ""}, ConfigError, "does not say which part"),
         ({"a": "txt"}, ConfigError, "column 'a': expected size:PART"),
         ({"a": "siz:txt"}, ConfigError, "expected size:PART.*did you mean 'size'"),
-        ({"a": "size:json[a]"}, ConfigError, r"take json\[KEY\] alone"),
+        ({"a": "size:json[a]"}, ConfigError, "keys of JSON are for len and alone"),
         ({"a": "image:widht"}, ConfigError, "did you mean 'width'"),
         ({"a": 3}, ConfigError, "got 3"),
         ({"a b": "size:txt"}, ColumnError, "called as variables are"),
