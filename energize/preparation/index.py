@@ -9,7 +9,6 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -204,21 +203,14 @@ def prepare(
     with staging(root, *folders) as files:
         if fix_duplicates and (renamed := make_unique(root, names, workers)):
             notes.append(f"{renamed} shards were written anew, with keys of their own")
-        with _database(files, meta / SQLITE_NAME) if sqlite else nullcontext() as database:
-            stage = _Staged(root, files, known, database)
-            scanned = scan_shards(
-                root, names, stage, functions, workers=workers, on_progress=on_progress
-            )
-        _check_unique(root, scanned)
+        options: dict[str, Any] = {"workers": workers, "on_progress": on_progress}
+        scanned, same, new = _scanned(root, files, names, known, functions, **options)
         notes += [*_end_notes(scanned), *_lost_media(meta / SQLITE_NAME)]
-        if sqlite:
-            version = str(uuid.uuid4())
-            files.write(meta / UUID_NAME, version.encode())
         counts = {shard.name: shard.count for shard in scanned}
         parts = dict(sum((shard.parts for shard in scanned), Counter()).most_common())
-        kept, lost = kept_columns(root, wanted.how, same=stage.same)
+        kept, lost = kept_columns(root, wanted.how, same=same)
         made, told = wanted.stage(
-            files, root, [shard.found["columns"] for shard in scanned], counts, version, kept
+            files, root, [shard.found["columns"] for shard in scanned], counts, new or version, kept
         )
         notes += [*told, *lost, *_stage_records(root, files, scanned)]
         if not known:
@@ -233,48 +225,71 @@ def prepare(
             for name, text in (texts | {INFO_NAMES[0]: dump_info(Info(counts))}).items():
                 files.write(meta / name, text.encode())
         replaced = [] if known else [meta / name for name in (*INFO_NAMES, SQLITE_NAME, UUID_NAME)]
-        replaced += [] if stage.same else [root / COLUMNS_FOLDER / COLUMNS_NAME]
+        replaced += [] if same else [root / COLUMNS_FOLDER / COLUMNS_NAME]
         commit(files, root / names[0], replaced)
     remove_unused(root)
     return PrepareReport(root, counts, parts, splits, config, tuple(notes), made)
 
 
+def _scanned(
+    root: Path,
+    files: NewFiles,
+    names: Sequence[str],
+    known: Mapping[str, int],
+    functions: Mapping[str, Callable[[Shard], Any]],
+    **options: Any,
+) -> tuple[list[ScannedShard], bool, str | None]:
+    """Walk over shards and write what is written of each, and the database if rows are asked for.
+
+    Returns the shards, whose keys are unique, whether their indices are those that were there, and
+    the version of the database.
+    """
+    final = root / META_FOLDER / SQLITE_NAME
+    new = new_database(files, final, _TABLES, indexes=_INDEXES)
+    with new if "rows" in functions else nullcontext() as database:
+        stage = _Staged(root, files, known, database, bool(known))
+        shards = scan_shards(root, names, stage, functions, **options)
+    _check_unique(root, shards)
+    if database is None:
+        return shards, stage.same, None
+    version = str(uuid.uuid4())
+    files.write(final.with_name(UUID_NAME), version.encode())
+    return shards, stage.same, version
+
+
+@dataclass(slots=True)
 class _Staged:
     """Writes the index of each shard as it comes, its checksums and its rows of the database.
 
     `same` says whether the indices are those that were there, of the shards that are `known`.
     """
 
-    def __init__(
-        self,
-        root: Path,
-        files: NewFiles,
-        known: Mapping[str, int],
-        database: sqlite3.Connection | None,
-    ) -> None:
-        self._root, self._files, self._known, self._database = root, files, known, database
-        self._numbers = count()
-        self.same = bool(known)
+    root: Path
+    files: NewFiles
+    known: Mapping[str, int]
+    database: sqlite3.Connection | None
+    same: bool
+    number: int = 0
 
     def __call__(self, shard: ScannedShard) -> ScannedShard:
-        tar = str(self._root / shard.name)
+        tar = str(self.root / shard.name)
         index = Path(index_path(tar))
-        if shard.count != self._known.get(shard.name, shard.count):
+        if shard.count != self.known.get(shard.name, shard.count):
             raise ShardError(
-                f"{tar} has {shard.count} samples, and .info.json says {self._known[shard.name]}"
+                f"{tar} has {shard.count} samples, and .info.json says {self.known[shard.name]}"
             )
         self.same = self.same and index.is_file() and index.read_bytes() == shard.index
-        self._files.write(index, shard.index)
+        self.files.write(index, shard.index)
         if "checksums" in shard.found:
             data = shard.found.pop("checksums")
-            self._files.write(Path(checksums_path(tar)), data)
+            self.files.write(Path(checksums_path(tar)), data)
             shard.record = shard.record._replace(checksums_crc=zlib.crc32(data))
-        if self._database is not None:
-            number = next(self._numbers)
+        if self.database is not None:
             for table, rows in shard.found.pop("rows").items():
                 # Keys that occur twice are reported, all of them, when all have been seen.
-                add = f"INSERT OR IGNORE INTO {table} VALUES ({number},?,?,?,?)"  # noqa: S608
-                self._database.executemany(add, rows)
+                add = f"INSERT OR IGNORE INTO {table} VALUES ({self.number},?,?,?,?)"  # noqa: S608
+                self.database.executemany(add, rows)
+            self.number += 1
         shard.index = b""
         return shard
 
@@ -308,20 +323,18 @@ def _stage_records(root: Path, files: NewFiles, shards: Sequence[ScannedShard]) 
 
 
 @contextmanager
-def _database(files: NewFiles, final: Path) -> Iterator[sqlite3.Connection]:
-    files.write(final, b"")
-    with new_database(files.place(final), final, _TABLES) as database:
-        yield database
-        database.executescript(_INDEXES)
-
-
-@contextmanager
-def new_database(place: Path, final: Path, tables: str) -> Iterator[sqlite3.Connection]:
-    """Open the database at `place`, an empty file or a database, which will be `final`.
+def new_database(
+    files: NewFiles, final: Path, tables: str, *, indexes: str = "", place: Path | None = None
+) -> Iterator[sqlite3.Connection]:
+    """Open a new database that will be `final`, or one at `place`, with tables and, at last, their
+    indexes.
 
     It is written when the block ends without an error. Raises `PrepareError` for all that SQLite
     raises in the block.
     """
+    if place is None:
+        files.write(final, b"")
+        place = files.place(final)
     try:
         with closing(sqlite3.connect(place)) as database:
             # A file that gets its name when it is complete needs no protection before.
@@ -329,6 +342,7 @@ def new_database(place: Path, final: Path, tables: str) -> Iterator[sqlite3.Conn
             database.execute("PRAGMA synchronous = OFF")
             database.executescript(tables)
             yield database
+            database.executescript(indexes)
             database.commit()
     except sqlite3.Error as reason:
         raise PrepareError(

@@ -217,7 +217,7 @@ def _stored(
                 built = Path(ends.enter_context(TemporaryDirectory(dir=tmp_path)), final.name)
             if final.exists():
                 shutil.copyfile(final, built)
-        with new_database(built, final, _TABLES) as database:
+        with new_database(files, final, _TABLES, place=built) as database:
             filters = "INSERT OR IGNORE INTO media_filters (strategy, patterns) VALUES (?, ?)"
             database.execute(filters, (media.strategy.value, ",".join(media.patterns)))
             tell(0, len(names))
