@@ -125,12 +125,14 @@ def test_keys_must_be_unique_and_members_of_a_sample_neighbours(folder):
 
 def test_shards_that_share_keys_are_written_anew(tmp_path):
     folder = unprepared(tmp_path / "ds")
-    write_tar(folder / "parts" / "d2.tar", samples(0, 2), tarfile.PAX_FORMAT)
+    files = [*samples(0, 2), ("é.txt", b"of an extended header")]
+    write_tar(folder / "parts" / "d2.tar", files, tarfile.PAX_FORMAT)
     report = prepare(folder, split_ratios=ALL, fix_duplicates=True, workers=2)
     assert "3 shards were written anew" in report.notes[0]
     source = WebdatasetSource(folder)
-    keys = [source[k]["__key__"] for k in range(7)]
-    assert keys[3:] == [f"parts/d{i}.tar/00{i % 2}0000{k}" for i in (1, 2) for k in (0, 1)]
+    keys = [source[k]["__key__"] for k in range(8)]
+    expected = [f"parts/d{i}.tar/00{i % 2}0000{k}" for i in (1, 2) for k in (0, 1)]
+    assert keys[3:] == [*expected, "parts/d2.tar/é"]
     assert [source[k]["txt"] for k in (5, 6)] == [b"txt 0 0", b"txt 0 1"]
     before = contents(folder)
     assert prepare(folder, split_ratios=ALL, fix_duplicates=True, overwrite=True).notes == ()
@@ -157,6 +159,7 @@ def test_the_index_alone_is_written_again(folder):
     prepare(folder, tar_index_only=True)
     after = contents(folder)
     changed = {name for name in after if after[name] != before[name]}
+    assert ".nv-meta/index.uuid" in changed
     assert changed <= {".nv-meta/index.uuid", ".nv-meta/index.sqlite"}
     write_tar(folder / "parts/d1.tar", samples(1, 7))
     assert "has 7 samples" in refused(folder, tar_index_only=True)
@@ -213,6 +216,9 @@ def test_splits(folder):
     assert "share samples" in report.notes[0]
     report = prepare(folder, split_patterns={"train": ["parts/d0"]}, overwrite=True)
     assert "2 shards in no split" in report.notes[0]
+    report = prepare(folder, split_ratios=RATIOS, shuffle_shards=True, seed=1, overwrite=True)
+    assert report.splits == split(tuple(report.shard_counts), RATIOS, None, 1)
+    assert report.splits != split(tuple(report.shard_counts), RATIOS, None)
     patterns = {"train": [".*"], "val": ["d1"]}
     told = refused(folder, split_patterns=patterns, split_ratios=None, overwrite=True)
     assert "'val': no shard matches d1" in told
@@ -284,11 +290,14 @@ def test_fields_come_from_parts_that_are_there(tmp_path, folder):
 def test_ends_of_shards_are_noted(folder):
     shard = folder / "parts" / "d2.tar"
     whole = shard.read_bytes()
-    shard.write_bytes(whole[:4096])
-    report = prepare(folder, split_ratios=ALL)
-    [note] = report.notes
-    assert report.samples == 7
-    assert "1 of 3 shards end without an end mark, parts/d2.tar for example after 4,096" in note
+    for end, count in ((4096, 7), (8192 + 512, 9)):  # half of the mark is none
+        shard.write_bytes(whole[:end])
+        report = prepare(folder, split_ratios=ALL, overwrite=True)
+        [note] = report.notes
+        assert report.samples == count
+        assert (
+            f"1 of 3 shards end without an end mark, parts/d2.tar for example after {end:,}" in note
+        )
     [note] = prepare(folder, tar_index_only=True).notes
     assert "end mark" in note
     shard.write_bytes(whole + bytes(3 << 20))
