@@ -17,7 +17,6 @@ from energize.core.arrays import (
     Int32Array,
     Int64Array,
     Rows,
-    UInt64Array,
     pairs_by_value,
 )
 from energize.core.rng import hash_positions, mix64, shuffled
@@ -141,10 +140,8 @@ class Apportionment:
         self._keys = None if key is None else hash_positions(key, inner)
         self._shortest, self._longer = np.divmod(tree.whole, tree.part)
         """The slots of a stretch, and how many of `part` begin so that it has one more."""
-        self._had: Int64Array | None = None
-        """Whether a light child has had the slot of the stretch in which slots begin; None if
-        stretches begin with the first slot.
-        """
+        self._had = np.zeros_like(inner)
+        """Whether a light child has had the slot of the stretch in which slots begin."""
         if owed is not None and owed.any():
             self._carry(owed)
 
@@ -197,28 +194,18 @@ class Apportionment:
         if self._keys is None:
             return number, left >= whole - part
         # The next slot is in the stretch `number`, into which `left` says how far it reaches, in
-        # units of one slot by `part`.
-        gone = left // part
-        room = self._shortest[inner] + (self._longer[inner] > left - gone * part)
-        random = mix64(self._keys[inner] ^ number.astype(np.uint64) * _ODD)
-        if self._had is None:
-            place = _below(random, room)
-            return number + (place < gone), place == gone
-        first, had = number == 0, self._had[inner]
+        # units of one slot by `part`. Slots begin somewhere in stretch 0.
+        gone, first, had = left // part, number == 0, self._had[inner]
         begun = np.where(first, phase // part, 0)
-        place = begun + _below(random, room - begun)
+        room = self._shortest[inner] + (self._longer[inner] > left - gone * part) - begun
+        random = mix64(self._keys[inner] ^ number.astype(np.uint64) * _ODD)
+        wide = room.astype(np.uint64)
+        place = begun + ((random >> np.uint64(32)) * wide >> np.uint64(32)).astype(np.int64)
+        large = room >= _NARROW  # each by itself: what else is asked for decides nothing
+        if large.any():
+            place[large] = begun[large] + (random[large] % wide[large]).astype(np.int64)
         place[first & (had > 0)] = -1
         return number + (place < gone) - had, place == gone
-
-
-def _below(random: UInt64Array, room: Int64Array) -> Int64Array:
-    """Return a number from 0 up to below each of `room`, all as likely, by a random word."""
-    wide = room.astype(np.uint64)
-    numbers: UInt64Array = (random >> np.uint64(32)) * wide >> np.uint64(32)
-    large = room >= _NARROW  # each by itself: what else is asked for decides nothing
-    if large.any():
-        numbers[large] = random[large] % wide[large]
-    return numbers.astype(np.int64)
 
 
 def divided(

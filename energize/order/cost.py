@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import pairwise
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -49,23 +49,6 @@ class Cycle(NamedTuple):
 _ENDLESS = Cycle(INFINITE, math.inf)
 
 
-class Line(Protocol):
-    """The items of a source on a line, each a stretch as long as it costs with a point in it."""
-
-    @property
-    def mean(self) -> float:
-        """What an item costs about."""
-
-    def before(self, items: int) -> float:
-        """Return what the first `items` items cost."""
-
-    def due(self, reached: float) -> int:
-        """Return how many items have their points at or before `reached`."""
-
-    def points(self, start: int, stop: int) -> FloatArray:
-        """Return where items `start` to before `stop` have their points: float64, ascending."""
-
-
 class CostLine:
     """The items of a source as stretches on a line: each is as long as it costs, and begins where
     the one before it ends. Somewhere in its stretch each item has its *point*, drawn by
@@ -102,18 +85,21 @@ class CostLine:
 
     @cached_property
     def mean(self) -> float:
+        """What an item costs about."""
         if self._items < INFINITE:
             return self._cost / self._items
         edges, points = self._block(0, 0)
         return float(edges[-1]) / len(points)
 
     def before(self, items: int) -> float:
+        """Return what the first `items` items cost."""
         number, at = divmod(items, self._items)
         block, rest = divmod(at, self._size)
         within = float(self._block(number, block)[0][rest]) if rest else self._sum(number, block)
         return self._start(number) + within
 
     def due(self, reached: float) -> int:
+        """Return how many items have their points at or before `reached`."""
         number = max(int(reached // self._cost), 0)
         within = reached - self._start(number)
         sums = self._sums(number)
@@ -125,6 +111,7 @@ class CostLine:
         return first + int(np.searchsorted(points, within, side="right"))
 
     def points(self, start: int, stop: int) -> FloatArray:
+        """Return where items `start` to before `stop` have their points: float64, ascending."""
         found = [np.zeros(0)]
         at = start
         while at < stop:
@@ -169,7 +156,7 @@ class OffsetLine:
     5.0
     """
 
-    def __init__(self, line: Line, since: int, read: int) -> None:
+    def __init__(self, line: CostLine, since: int, read: int) -> None:
         self._line, self._since, self._read = line, since, read
         self._gap = line.before(read) - line.before(since)
 
@@ -190,6 +177,9 @@ class OffsetLine:
         cut, shift = min(max(self._since, start), stop), self._read - self._since
         later = self._line.points(cut + shift, stop + shift) - self._gap
         return np.concatenate([self._line.points(start, cut), later])
+
+
+Line: TypeAlias = CostLine | OffsetLine
 
 
 # Slots in the order in which the points of items are due.

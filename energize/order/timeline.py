@@ -35,12 +35,10 @@ from energize.order.weights import (
     Era,
     GivenWeights,
     Weight,
-    bounded_weights,
     era_at,
     ever_positive,
     first_difference,
     named_weights,
-    numbers_in,
     schedules_in,
     shares_at,
     weight_as_described,
@@ -234,13 +232,8 @@ class WeightedScheme(ABC):
 
     def describe(self) -> dict[str, Any]:
         """Return name and parameters as JSON: what a saved state is checked against."""
-        weights: list[Any] = []
-        for era in self.eras:
-            numbers = numbers_in(era.given)
-            told = era.given if numbers is None else bounded_weights(numbers).tolist()
-            weights.append([era.start, told])
-        tree: dict[str, Any] = described(self._settings | {"names": self.names, "weights": weights})
-        return tree
+        tree: dict[str, Any] = self._settings | {"names": self.names, "weights": self.eras}
+        return {name: described(value) for name, value in tree.items()}
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, WeightedScheme) and self.describe() == other.describe()

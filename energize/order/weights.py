@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from energize.core.arrays import FloatArray, Int64Array
 from energize.core.checks import real_number
+from energize.core.description import described
 from energize.core.stream import INFINITE
 from energize.errors import ConfigError, WeightError
 from energize.order.apportionment import glide_edges
@@ -58,14 +59,10 @@ def lean(weight: Fraction) -> float | Fraction:
 
 def as_fraction(weight: object) -> Fraction:
     """Return a number as a fraction; a float stands for the decimal that it prints as."""
-    return Fraction(*_ratio(weight))
-
-
-def _ratio(weight: object) -> tuple[int, int]:
     number = real_number(weight)
     if isinstance(number, Rational):
-        return int(number.numerator), int(number.denominator)
-    return Decimal(str(number)).as_integer_ratio()
+        return Fraction(int(number.numerator), int(number.denominator))
+    return Fraction(Decimal(str(number)))
 
 
 def integer_weights(weights: Sequence[float | Fraction]) -> Int64Array:
@@ -75,14 +72,10 @@ def integer_weights(weights: Sequence[float | Fraction]) -> Int64Array:
     `WeightError` if there are none, or none above zero.
     """
     if not any(weights):
-        raise WeightError(
-            f"all {len(weights)} weights are 0: nothing could ever be drawn"
-            if weights
-            else "there are no weights: a mix needs at least one source"
-        )
-    ratios = [_ratio(weight) for weight in weights]
-    denominator = math.lcm(*(below for _, below in ratios))
-    numerators = [above * (denominator // below) for above, below in ratios]
+        raise WeightError(f"all {len(weights)} weights are 0; at least one source has to be drawn")
+    ratios = [as_fraction(weight) for weight in weights]
+    denominator = math.lcm(*(ratio.denominator for ratio in ratios))
+    numerators = [ratio.numerator * (denominator // ratio.denominator) for ratio in ratios]
     divisor = math.gcd(*numerators)
     numerators = [number // divisor for number in numerators]
     return np.array(numerators, dtype=np.int64 if sum(numerators) < _SMALL else object)
@@ -164,7 +157,14 @@ def limited(
     weigh = [as_fraction(weight) for weight in weights]
     floors = _checked_limits(least, weigh, "min_share", Fraction(0))
     caps = _checked_limits(most, weigh, "max_share", Fraction(1))
-    _check_feasible(floors, caps)
+    for number, (floor, cap) in enumerate(zip(floors, caps, strict=True)):
+        if floor > cap:
+            raise ConfigError(f"min_share of dataset {number} is above its max_share, {float(cap)}")
+    if sum(floors) > 1 + _ROUNDED or sum(caps) < 1 - _ROUNDED:
+        raise ConfigError(
+            f"min_share: the floors of the {len(weigh)} datasets sum to {float(sum(floors)):g}, "
+            f"their caps (max_share) to {float(sum(caps)):g}; shares sum to 1"
+        )
     for limits in (floors, caps):
         whole = sum(limits, Fraction(0))
         if abs(whole - 1) <= _ROUNDED:  # thirds, say, whose decimals do not quite sum to 1
@@ -205,21 +205,6 @@ def _checked_limits(
             raise ConfigError(f"{where}: the floor is {limit}, but the weight is 0, never drawn")
         checked.append(as_fraction(share) if weight else Fraction(0))
     return checked
-
-
-def _check_feasible(floors: Sequence[Fraction], caps: Sequence[Fraction]) -> None:
-    for number, (floor, cap) in enumerate(zip(floors, caps, strict=True)):
-        if floor > cap:
-            raise ConfigError(
-                f"min_share of dataset {number} is {float(floor):g}, above its max_share "
-                f"{float(cap):g}"
-            )
-    for limits, name, sign in ((floors, "min_share: the floors", 1), (caps, "max_share: caps", -1)):
-        if sign * (sum(limits) - 1) > _ROUNDED:
-            raise ConfigError(
-                f"{name} of the {len(limits)} datasets sum to {float(sum(limits)):g}, and shares "
-                "to 1"
-            )
 
 
 # Weights over time.
@@ -284,12 +269,6 @@ def schedules_in(weights: Sequence[Weight]) -> Iterator[Schedule]:
             yield weight
         elif isinstance(weight, Compound):
             yield from schedules_in(weight.parts)
-
-
-def numbers_in(weights: Sequence[Weight]) -> list[float | Fraction] | None:
-    """Return the weights if all are numbers, else None."""
-    numbers = [each for each in weights if isinstance(each, float | Fraction)]
-    return numbers if len(numbers) == len(weights) else None
 
 
 def ever_positive(weight: Weight) -> bool:
@@ -368,18 +347,22 @@ class Era:
             raise ConfigError(
                 f"a schedule has a point at slot {self.points[-1]}; the last may be {_LAST_POINT}"
             )
-        acting: set[int] = set()
-        self._ways: set[tuple[int, int]] = set()
-        for each in schedules:
-            glides = each.interpolation != "step"
-            acting.update(s if glides else -(-s // block) * block for s in each.slots)
-            if glides:
-                self._ways.add((each.slots[0], each.slots[-1]))
+        gliding = [each for each in schedules if each.interpolation != "step"]
+        self._ways = {(each.slots[0], each.slots[-1]) for each in gliding}
+        steps = {s for each in schedules if each.interpolation == "step" for s in each.slots}
+        acting = {-(-slot // block) * block for slot in steps}.union(*(s.slots for s in gliding))
         self._acting = sorted(slot for slot in acting if slot > start)
-        numbers = numbers_in(self.weights)
-        self._fixed = None if numbers is None else bounded_weights(numbers)
-        if numbers is None:
+        numbers = [each for each in self.weights if isinstance(each, float | Fraction)]
+        self._fixed = bounded_weights(numbers) if len(numbers) == len(self.weights) else None
+        if self._fixed is None:
             self._check_never_all_zero()
+
+    def describe(self) -> list[Any]:
+        """Return the start, and the weights as JSON: numbers in their ratio."""
+        return [
+            self.start,
+            described(self.weights if self._fixed is None else self._fixed.tolist()),
+        ]
 
     def next_point(self, slot: int) -> int:
         """Return the first slot after `slot` at which a point acts, or `INFINITE`."""

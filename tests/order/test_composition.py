@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from collections import Counter
 from itertools import chain
 
@@ -11,22 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from energize import (
-    ConcatDataset,
-    ListSource,
-    MapDataset,
-    QuotaDataset,
-    Stage,
-    StagedDataset,
-    StagePlan,
-)
+from energize import ConcatDataset, ListSource, MapDataset, QuotaDataset
 from energize.core.reading import Reading
-from energize.datasets.quota import ComposedDataset, ComposedSamples
+from energize.datasets.quota import ComposedDataset
 from energize.errors import ConfigError, EncoderError
 from energize.order.composition import BATCHING_METHODS, Composition
 from energize.order.quota import Quota
 from energize.preview import plan
-from energize.testing import check_exactly_once
 from tests.support.composing import composed, epoch_of, global_batches
 from tests.support.datasets import noisy, numbers, skip_thirds
 from tests.support.mosaicml_cases import BATCHES
@@ -200,6 +190,7 @@ def test_epochs_are_the_same_on_any_division(method, sizes, size, options):
 def test_purity_of_batches():
     per_stream = composed((90, 60), "per_stream", 3, 4)
     assert all(0 in batch for batch in global_batches(per_stream))
+    assert epoch_of(per_stream, 0)[0].tolist() != epoch_of(per_stream, 1)[0].tolist()
     by_device = composed((90, 60), "device_per_stream", 3, 4)
     stream, _ = epoch_of(by_device)
     assert all(len(set(stream[k : k + 3].tolist())) == 1 for k in range(0, by_device.size, 3))
@@ -207,25 +198,6 @@ def test_purity_of_batches():
 
 
 STREAMS = [(numbers(13), Quota(proportion=2)), (numbers(9, 100), Quota(proportion=1))]
-
-
-def test_epochs_visit_samples_as_often_as_asked():
-    options = {"global_batch_size": 4, "epoch_size": 22}
-    for method, shuffle in [(method, each) for method in BATCHING_METHODS for each in (0, 1)]:
-        with row((method, shuffle)):
-            batches = ComposedDataset(
-                STREAMS, batch_size=2, shuffle=bool(shuffle), batching_method=method, **options
-            )
-            sizes = zip(batches.counts(), (13, 9), strict=True)
-            promised = [(count // size, -(-count // size)) for count, size in sizes]
-            for epoch in (0, 1, 1000):
-                check_exactly_once(batches, lambda source, _, p=promised: p[source], epoch=epoch)
-            for n in (0, 1, 5, len(batches), 2 * len(batches) + 1):
-                drawn = np.bincount(batches.refs(np.arange(n)).source, minlength=2)
-                assert batches.consumed(n).tolist() == drawn.tolist()
-            mixed = composed((96, 64), method, 4, 2)
-            same = epoch_of(mixed, 0)[0].tolist() == epoch_of(mixed, 1)[0].tolist()
-            assert same == (method == "in_turn")
 
 
 def padded(**options):
@@ -250,8 +222,6 @@ def test_padding_is_no_sample():
         assert batches.consumed(n).tolist() == drawn.tolist()
     shown = [len(batch.samples) for batch in plan(batches, 0, 12, world_size=4)]
     assert shown == [1 - int(each) for each in batches.padding(range(12))]
-    again = pickle.loads(pickle.dumps(batches))
-    assert (list(again), again.describe()) == (list(batches), batches.describe())
     assert padded(pad=noisy).describe() != batches.describe()
     assert padded(pad=noisy).samples.describe() == batches.samples.describe()
 
@@ -297,16 +267,6 @@ def test_errors_of_padding():
     assert ["".join(sorted(batch)) for batch in joined] in (["aaa", "b"], ["aab", "a"])
 
 
-def test_a_stage_goes_on_in_composed_batches():
-    batches = ComposedDataset(numbers(8), batch_size=2, shuffle=True)
-    stages = [
-        Stage("a", 0, 3, dataset=batches),
-        Stage("b", 3, 8, dataset=MapDataset(batches, tuple)),
-    ]
-    expected = batches.at(range(8))
-    assert list(StagedDataset(StagePlan(stages))) == [*expected[:3], *map(tuple, expected[3:])]
-
-
 def test_what_is_left_out_and_what_is_rare_is_logged(caplog):
     ComposedDataset(STREAMS, batch_size=4, batching_method="stratified")
     assert not caplog.records
@@ -331,12 +291,3 @@ def test_what_is_left_out_and_what_is_rare_is_logged(caplog):
     assert sorted(number for batch in batches for number in batch) == sorted(
         number for stream in streams for number in stream
     )
-
-
-def test_a_description_does_not_say_how_batches_are_divided():
-    def described(method, batch_size):
-        options = {"global_batch_size": 4, "batching_method": method}
-        return ComposedSamples(STREAMS, batch_size=batch_size, **options).describe()
-
-    assert described("stratified", 2) == described("stratified", 4)
-    assert described("device_per_stream", 1) != described("device_per_stream", 2)

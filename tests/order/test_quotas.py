@@ -14,7 +14,6 @@ from energize.datasets.quota import QuotaDataset
 from energize.datasets.transform import FilterDataset
 from energize.errors import ConfigError, EmptyDatasetError, NotIndexedError, WeightError
 from energize.order.quota import EpochDraws, Quota, epoch_counts, epoch_size_in_samples
-from energize.testing import check_exactly_once
 from tests.support.datasets import is_even, numbers
 from tests.support.mosaicml_cases import COUNTS, NONE, chosen, proportions, repeats
 from tests.support.tables import check_faults, row
@@ -171,26 +170,6 @@ def test_orders_of_an_epoch():
     drawn = mixed.refs(np.arange(4096)).source
     assert abs(drawn.sum() - 409.6) <= 1
     assert drawn[:2048].sum() != 205 or drawn[:1024].sum() != 102, "not random inside"
-
-
-def test_datasets_visit_samples_as_often_as_asked():
-    for quotas, epoch_size in [
-        ([Quota(proportion=0.7), Quota(proportion=0.3)], "30"),
-        ([Quota(repeat=1.5), Quota(repeat=0.5)], None),
-        ([Quota(choose=3), Quota(choose=12)], None),
-        ([Quota(repeat=0), Quota()], None),
-    ]:
-        for method, shuffle in [("balanced", True), ("balanced", False), ("fixed", True)]:
-            streams = zip((numbers(7), numbers(5, 100)), quotas, strict=True)
-            options = {"sampling_method": method, "shuffle": shuffle}
-            dataset = QuotaDataset(streams, epoch_size=epoch_size, **options)
-            pairs = zip(dataset.counts(), (7, 5), strict=True)
-            promised = [(count // size, -(-count // size)) for count, size in pairs]
-            for epoch in (0, 1, 1000):
-                check_exactly_once(dataset, lambda source, _, p=promised: p[source], epoch=epoch)
-            for n in (0, 1, 5, len(dataset), 2 * len(dataset) + 3):
-                drawn = np.bincount(dataset.refs(np.arange(n)).source, minlength=2)
-                assert dataset.consumed(n).tolist() == drawn.tolist()
 
 
 def test_what_datasets_say_of_their_quotas(caplog):

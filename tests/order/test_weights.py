@@ -167,8 +167,14 @@ def test_weights_that_cannot_be_used():
 def test_limits_that_cannot_be_kept():
     faults = {
         "floors": (lambda: limited([1, 2], 0.6), "floors of the 2 datasets sum to 1.2"),
-        "caps": (lambda: limited([1, 2], None, 0.4), "caps of the 2 datasets sum to 0.8"),
-        "apart": (lambda: limited([1, 2], [0.5, None], 0.4), "dataset 0 is 0.5, above its max"),
+        "caps": (
+            lambda: limited([1, 2], None, 0.4),
+            "2 datasets sum to 0, their caps (max_share) to 0.8",
+        ),
+        "apart": (
+            lambda: limited([1, 2], [0.5, None], 0.4),
+            "min_share of dataset 0 is above its max_share, 0.4",
+        ),
         "above 1": (lambda: limited([1, 2], 1.5), "min_share: a share is a number from 0 to 1"),
         "of none": (lambda: limited([1, 0], [None, 0.1]), "dataset 1: the floor is 0.1, but"),
         "too few": (lambda: limited([1, 2], [0.1]), "1 limits are given for 2 datasets"),
