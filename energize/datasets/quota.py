@@ -23,7 +23,7 @@ from energize.data.naming import source_labels
 from energize.datasets.batch import BatchDataset
 from energize.datasets.blend import same
 from energize.errors import ConfigError, NotIndexedError, nearest
-from energize.order.composition import Composition, EpochOrder, Interleaved, InTurn
+from energize.order.composition import Composition, EpochOrder
 from energize.order.quota import EpochDraws, Quota, epoch_counts, epoch_size_in_samples
 
 T_co = TypeVar("T_co", covariant=True)
@@ -131,10 +131,9 @@ class QuotaDataset(RoutedDataset[T_co]):
         return self._asked
 
     @cached_property
-    def _arrangement(self) -> EpochOrder:
-        if self.shuffle:
-            return Interleaved(self._counts, _WINDOW, self.key)
-        return InTurn(self._counts)
+    def _arrangement(self) -> EpochOrder | Composition:
+        kind = "interleaved" if self.shuffle else "in_turn"
+        return EpochOrder(kind, self._counts, _WINDOW, self.key)
 
     @cached_property
     def _draws(self) -> list[EpochDraws]:
@@ -291,7 +290,7 @@ class ComposedSamples(QuotaDataset[T_co]):
         return self.composition.totals
 
     @cached_property
-    def _arrangement(self) -> EpochOrder:
+    def _arrangement(self) -> EpochOrder | Composition:
         return self.composition
 
     def settings(self) -> dict[str, Any]:

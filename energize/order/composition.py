@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Protocol
 
 import numpy as np
 
@@ -23,91 +21,59 @@ _WINDOW = 2**16
 """Units that `random` shuffles together, at most; but at least 4 batches, and at most 64."""
 
 
-class EpochOrder(Protocol):
-    """An epoch of sum(counts) units, of which stream s has counts[s]; every epoch has its own."""
+class EpochOrder:
+    """An epoch of counts[s] units of each stream s, in another order in every epoch.
 
-    def locate(self, epoch: Int64Array, at: Int64Array) -> tuple[Int64Array, Int64Array]:
-        """For each unit of an epoch its stream, and its number among those of the stream."""
-
-    def counts(self, epoch: int, n: int) -> Int64Array:
-        """Units of each stream among the first `n`, 0 <= n <= sum(counts), of an epoch."""
-
-
-class InTurn:
-    """All units of the first stream, then all of the second, ..."""
-
-    def __init__(self, counts: Int64Array) -> None:
-        self._ends = np.cumsum(counts)
-        self._starts = self._ends - counts
-
-    def locate(self, epoch: Int64Array, at: Int64Array) -> tuple[Int64Array, Int64Array]:
-        stream = np.searchsorted(self._ends, at, side="right")
-        return stream, at - self._starts[stream]
-
-    def counts(self, epoch: int, n: int) -> Int64Array:
-        counts: Int64Array = np.clip(n, self._starts, self._ends) - self._starts
-        return counts
-
-
-class _Windowed(ABC):
-    """The order of the scheme `exact`, in which shares are exact, arranged anew in every window of
-    `window` units.
+    `kind`: "in_turn", all units of the first stream, then all of the second, ..., the same in all
+    epochs. Else that of the scheme `exact`, in which shares are exact, arranged anew in every
+    window of `window` units: shuffled if "interleaved"; if "rotated", turned by a random number of
+    places, so that no place of it is always a certain stream's.
     """
 
-    def __init__(self, counts: Int64Array, window: int, key: int) -> None:
+    def __init__(self, kind: str, counts: Int64Array, window: int, key: int) -> None:
+        self._kind, self._ends = kind, np.cumsum(counts)
         self._total = int(counts.sum())
         self._window = min(window, self._total)
         self._windows = -(-self._total // self._window)
-        self._key = derive(key, type(self).__name__.lower())
-        self._scheme = make_scheme("exact", counts.tolist())
-
-    @abstractmethod
-    def locate(self, epoch: Int64Array, at: Int64Array) -> tuple[Int64Array, Int64Array]: ...
-
-    def counts(self, epoch: int, n: int) -> Int64Array:
-        start = n // self._window * self._window
-        before = self._scheme.counts(start)
-        at = np.arange(start, n, dtype=np.int64)
-        streams, _ = self.locate(np.full_like(at, epoch), at)
-        return before + np.bincount(streams, minlength=len(before))
-
-
-class Interleaved(_Windowed):
-    """Streams in random order, each in its own: windows hold the exact shares (within 2 units), and
-    are shuffled inside.
-    """
-
-    def __init__(self, counts: Int64Array, window: int, key: int) -> None:
-        super().__init__(counts, window, key)
+        self._key = derive(key, kind)
+        self._exact = make_scheme("exact", counts.tolist())
         self._layout = lru_cache(maxsize=4)(self._shuffled)
 
     def locate(self, epoch: Int64Array, at: Int64Array) -> tuple[Int64Array, Int64Array]:
+        """Return for each unit of an epoch its stream, and its number among those of the stream."""
+        if self._kind == "in_turn":
+            stream = np.searchsorted(self._ends, at, side="right")
+            return stream, at - np.append(0, self._ends)[stream]
         number, offset = np.divmod(at, self._window)
+        windows = number + epoch * self._windows
+        if self._kind == "rotated":
+            first = number * self._window
+            length = np.minimum(self._total - first, self._window)
+            words = hash_positions(self._key, windows)
+            turned = (words % length.astype(np.uint64)).astype(np.int64)
+            return self._exact.locate(first + (offset + turned) % length)
 
-        def in_window(number: int, rows: Rows) -> tuple[Int64Array, Int64Array]:
-            stream, nth = self._layout(number)
+        def in_window(window: int, rows: Rows) -> tuple[Int64Array, Int64Array]:
+            stream, nth = self._layout(window)
             return stream[offset[rows]], nth[offset[rows]]
 
-        return pairs_by_value(number + epoch * self._windows, in_window)
+        return pairs_by_value(windows, in_window)
 
-    def _shuffled(self, number: int) -> tuple[Int64Array, Int64Array]:
-        first = number % self._windows * self._window
+    def counts(self, epoch: int, n: int) -> Int64Array:
+        """Return the units of each stream among the first `n`, 0 <= n <= sum(counts), of an
+        epoch.
+        """
+        if self._kind == "in_turn":
+            return np.diff(np.minimum(self._ends, n), prepend=0)
+        start = n // self._window * self._window
+        before, at = self._exact.counts(start), np.arange(start, n, dtype=np.int64)
+        streams, _ = self.locate(np.full_like(at, epoch), at)
+        return before + np.bincount(streams, minlength=len(before))
+
+    def _shuffled(self, window: int) -> tuple[Int64Array, Int64Array]:
+        first = window % self._windows * self._window
         slots = np.arange(first, min(first + self._window, self._total), dtype=np.int64)
-        return rearranged(*self._scheme.locate(slots), shuffled(self._key, number, len(slots)))
-
-
-class Rotated(_Windowed):
-    """Streams in even order: each window is turned by a random number of places, so that no place
-    of it is always a certain stream's.
-    """
-
-    def locate(self, epoch: Int64Array, at: Int64Array) -> tuple[Int64Array, Int64Array]:
-        number, offset = np.divmod(at, self._window)
-        first = number * self._window
-        length = np.minimum(self._total - first, self._window)
-        words = hash_positions(self._key, number + epoch * self._windows)
-        turned = (words % length.astype(np.uint64)).astype(np.int64)
-        return self._scheme.locate(first + (offset + turned) % length)
+        return rearranged(*self._exact.locate(slots), shuffled(self._key, window, len(slots)))
 
 
 class Composition:
@@ -160,7 +126,7 @@ class Composition:
         if global_batch_size % batch_size:
             raise ConfigError(
                 f"a global batch of {global_batch_size} samples cannot be divided into device "
-                f"batches of {batch_size}; global_batch_size is a multiple of batch_size"
+                f"batches of {batch_size}; use a multiple"
             )
         self.asked, self.method, self.label = asked, method, label
         self.batch_size, self.global_batch_size = batch_size, global_batch_size
@@ -187,7 +153,7 @@ class Composition:
     @property
     def early(self) -> int:
         """A stream's samples come in the order of their numbers, or fewer than so many early."""
-        return self.global_batch_size if isinstance(self._order, Rotated) else 0
+        return self.global_batch_size if self.method in {"stratified", "device_per_stream"} else 0
 
     def locate(self, epoch: Int64Array, at: Int64Array) -> tuple[Int64Array, Int64Array]:
         """Return for each sample of an epoch its stream, and its number among those of the
@@ -232,8 +198,8 @@ class Composition:
         total, whole = int(self.asked.sum()), self.global_batch_size
         if total < whole and (drop_last or self.method == "stratified"):
             raise ConfigError(
-                f"the {total} samples of an epoch cannot fill one global batch of {whole}; use a "
-                f"global batch of at most {total}, or larger quotas"
+                f"the {total} samples of an epoch cannot fill one global batch of {whole}; use one "
+                f"of at most {total}, or larger quotas"
             )
         kept = total - total % whole if drop_last else total
         if kept == total:
@@ -273,12 +239,11 @@ class Composition:
         return batch, units
 
     def _ordered(self, units: Int64Array, key: int) -> EpochOrder:
-        if self.method == "in_turn":
-            return InTurn(units)
-        if self.method == "per_stream":
-            return Interleaved(units, 64, key)
+        batch = self.global_batch_size
         if self.method == "random":
-            together = min(max(_WINDOW // self.global_batch_size, 4), 64)
-            return Interleaved(units, together * self.global_batch_size, key)
+            return EpochOrder("interleaved", units, min(max(_WINDOW // batch, 4), 64) * batch, key)
+        if self.method in {"in_turn", "per_stream"}:
+            kind = "in_turn" if self.method == "in_turn" else "interleaved"
+            return EpochOrder(kind, units, 64, key)
         whole = self.asked if self.method == "stratified" else units
-        return Rotated(whole, self.global_batch_size // self._unit, key)
+        return EpochOrder("rotated", whole, batch // self._unit, key)

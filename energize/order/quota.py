@@ -76,8 +76,7 @@ def epoch_size_in_samples(value: int | str) -> int:
     samples = _counted(value)
     if samples is None or not 1 <= samples < _MOST_SAMPLES:
         raise ConfigError(
-            "epoch_size counts samples: a whole number from 1 to 2**62, or a text like '10k', "
-            f"'64M', '77b'; got {value!r}. Leave it out for the natural size"
+            f"epoch_size counts samples: 1 to 2**62, or a text like '10k', '64M'; got {value!r}"
         )
     return samples
 
@@ -87,8 +86,8 @@ def _chosen(value: object) -> int:
     samples = _counted(int(value) if isinstance(value, float) and value.is_integer() else value)
     if samples is None or samples < 0:
         raise WeightError(
-            f"choose counts samples, as '10k' or as a whole number, 0 or more; got {value!r}. A "
-            "part of a stream is asked for with repeat"
+            f"choose counts samples, as '10k' or a whole number, 0 or more; got {value!r}. For a "
+            "part of a stream use repeat"
         )
     return samples
 
@@ -222,33 +221,23 @@ class EpochDraws:
     # random within its block: data may have a rhythm of their own.
 
     def _place(self, turn: Int64Array, nth: Int64Array) -> Int64Array:
-        """The place that is taken as number `nth`."""
+        """Return the place that is taken as number `nth`."""
         size, part = self._samples, self._part
-        turn, nth = self._wide(turn), self._wide(nth)
+        wide = np.int64 if size < _NARROW else object  # Python's integers cannot overflow
+        turn, nth = turn.astype(wide), nth.astype(wide)
         reached = nth + 1 + turn * part // size
         place: Int64Array = (-(-reached * size // part) - 1 - turn).astype(np.int64)
         return place
 
-    def _taken_before(self, turn: Int64Array, place: Int64Array) -> Int64Array:
-        """How many places before `place` are taken."""
-        size, part = self._samples, self._part
-        turn, place = self._wide(turn), self._wide(place)
-        taken: Int64Array = ((turn + place) * part // size - turn * part // size).astype(np.int64)
-        return taken
-
-    def _wide(self, values: Int64Array) -> Int64Array:
-        """Values whose products cannot overflow: Python's integers for huge streams."""
-        return values if self._samples < _NARROW else values.astype(object)
-
     def _in_order(self, turn: Int64Array, nth: Int64Array) -> Int64Array:
-        """The samples that `_scattered` gives, ascending within their pass."""
-        out = np.empty_like(nth)
+        """Return the samples that `_scattered` gives, ascending within their pass."""
+        out, size, part = np.empty_like(nth), self._samples, self._part
         blocks = np.stack([turn, self._place(turn, nth) // _BLOCK])
         touched, which = np.unique(blocks, axis=1, return_inverse=True)
         for number, (at, block) in enumerate(touched.T.tolist()):
             rows = np.flatnonzero(which.reshape(-1) == number)
-            ends = np.array([block * _BLOCK, min((block + 1) * _BLOCK, self._samples)])
-            first, last = self._taken_before(np.array([at, at]), ends).tolist()
+            ends = block * _BLOCK, min((block + 1) * _BLOCK, size)
+            first, last = ((at + end) * part // size - at * part // size for end in ends)
             numbers = np.arange(first, last, dtype=np.int64)
             taken = np.sort(self._scattered(self._place(np.full_like(numbers, at), numbers)))
             out[rows] = taken[nth[rows] - first]

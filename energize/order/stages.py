@@ -72,6 +72,7 @@ def stage_label(stage: Stage[Any]) -> str:
     return f"{stage.place}: stage {stage.name!r}" if stage.place else f"stage {stage.name!r}"
 
 
+@dataclass(init=False)
 class StagePlan(Generic[D]):
     """Stages that follow one another from step 0 to the end of training, checked as a whole.
 
@@ -90,6 +91,9 @@ class StagePlan(Generic[D]):
     ('web', 'maths', [100, 50])
     """
 
+    stages: tuple[Stage[D], ...]
+    total_steps: int | None
+
     def __init__(
         self,
         stages: Iterable[Stage[D]] = (),
@@ -100,10 +104,7 @@ class StagePlan(Generic[D]):
         given: list[Stage[D]] = [cast("Stage[D]", stages)] if single else list(stages)
         for each in [*given, *([] if default is None else [default])]:
             if single or not isinstance(each, Stage):
-                raise ConfigError(
-                    "StagePlan: stages are a list of Stage(name, start_step, dataset=...); got "
-                    f"{each!r}"
-                )
+                raise ConfigError(f"StagePlan: stages are a list of Stage(...); got {each!r}")
         if total_steps is not None:
             total_steps = checked_whole(total_steps, "total_steps", 1)
         faults = list(_faults_of_each(given, default))
@@ -118,13 +119,10 @@ class StagePlan(Generic[D]):
             raise ConfigError("\n".join(faults))
         self.total_steps = given[-1].end_step if total_steps is None else total_steps
         ends = [*(stage.start_step for stage in given[1:]), self.total_steps]
-        self.stages: tuple[Stage[D], ...] = tuple(map(_ended, given, ends))
+        self.stages = tuple(map(_ended, given, ends))
         items = max(self.first_items[-1], self.total_items or 0)
         if items > _MOST_ITEMS:
-            raise ConfigError(
-                f"the stages take {items:,} items (steps * items_per_step), and no more than 2**62 "
-                "can be counted; give fewer steps"
-            )
+            raise ConfigError(f"the stages take {items:,} items, more than 2**62; give fewer steps")
 
     def at(self, step: int) -> Stage[D]:
         """Return the stage that `step` belongs to; after the end of training, the last one."""
@@ -160,19 +158,7 @@ class StagePlan(Generic[D]):
 
     def describe(self) -> dict[str, Any]:
         """Return the plan as JSON, without the datasets."""
-        return {
-            "total_steps": self.total_steps,
-            "stages": [stage.describe() for stage in self.stages],
-        }
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, StagePlan) and self.stages == other.stages
-
-    def __hash__(self) -> int:
-        return hash(tuple(stage.name for stage in self.stages))
-
-    def __repr__(self) -> str:
-        return f"StagePlan({list(self.stages)!r}, total_steps={self.total_steps!r})"
+        return {"total_steps": self.total_steps, "stages": [s.describe() for s in self.stages]}
 
 
 def _ended(stage: Stage[D], end: int | None) -> Stage[D]:
@@ -206,10 +192,7 @@ def _faults_of_each(stages: Sequence[Stage[Any]], default: Stage[Any] | None) ->
             yield f"{label}: batch is a mapping of settings; got {stage.batch!r}"
         own = stage.place or f"the stage that starts at step {stage.start_step}"
         if stage is not default and named.setdefault(str(stage.name), own) != own:
-            yield (
-                f"{label}: the name is taken by {named[stage.name]}; states and reports tell "
-                "stages apart by name, so rename yours"
-            )
+            yield f"{label}: the name is taken by {named[stage.name]}; rename yours"
 
 
 def _faults_of_order(
@@ -223,10 +206,7 @@ def _faults_of_order(
         return
     labels = [stage_label(stage) for stage in stages]
     if unused is not None:
-        yield (
-            f"{stage_label(unused)} would never run: {labels[0]} starts at step 0. Start it later, "
-            "or leave the default out"
-        )
+        yield f"{stage_label(unused)} would never run: {labels[0]} starts at step 0; leave it out"
     starts = [*(stage.start_step for stage in stages), total_steps]
     ends = [0, *(stage.end_step for stage in stages)]
     for number, (end, start) in enumerate(zip(ends, starts, strict=True)):

@@ -362,8 +362,7 @@ class MixingScheme(WeightedScheme):
         if self._name in WEIGHTLESS:
             if changes:
                 raise ConfigError(
-                    f"the scheme {self._name!r} takes no notice of weights, so a schedule would do "
-                    "nothing; use 'even', 'exact', 'block' or 'random'"
+                    f"the scheme {self._name!r} takes no notice of weights; use 'even'"
                 )
             era = Era(slot, [float(ever_positive(each)) for each in weights])
             era.given = tuple(weights)
@@ -503,10 +502,7 @@ def make_scheme(name: str, weights: GivenWeights, *, key: int = 0, **options: An
     if option_names(name):
         size = checked_whole(options.get("block_size", _BLOCK_SIZE), "block_size", 1)
         if size > _LARGEST_BLOCK:
-            raise ConfigError(
-                f"block_size is {size}, and a block is laid out in memory: it has {_LARGEST_BLOCK} "
-                "slots at most. The scheme 'random' has no blocks"
-            )
+            raise ConfigError(f"block_size is {size}, more than {_LARGEST_BLOCK}; use 'random'")
         settings["block_size"] = size
     names, listed = named_weights(weights)
     return MixingScheme(names, ((0, listed),), settings)

@@ -150,7 +150,7 @@ FAULTS = {
     ),
     "name of the default": (
         "train: {path: {A}, stages: [{name: default, start_step: 5, path: {A}}]}",
-        "stage 'default': the name is taken by mix.yaml:4 (splits.train); states",
+        "stage 'default': the name is taken by mix.yaml:4 (splits.train); rename",
     ),
 }
 

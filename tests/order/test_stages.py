@@ -49,8 +49,8 @@ def test_what_cannot_be_a_plan():
     def plan(*stages, total=10, default=None):
         return lambda: StagePlan(stages, total, default)
 
-    huge = "no more than 2**62 can be counted"
-    no_list = "StagePlan: stages are a list of Stage(...; got "
+    huge = "items, more than 2**62"
+    no_list = "StagePlan: stages are a list of Stage(...); got "
     taken = "the name is taken by the one that fills the steps"
     faults = {
         "gap": (
