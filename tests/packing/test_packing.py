@@ -16,21 +16,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from energize import (
-    DefaultTaskEncoder,
-    ListSource,
-    PackingDataset,
-    RepeatDataset,
-    Sample,
-    ShuffleDataset,
-    SourceInfo,
-    WorkerConfig,
-    get_savable_loader,
-    get_train_dataset,
-    prepare,
-    stateless,
-    write_shards,
-)
+import energize as ez
 from energize.core.description import described
 from energize.errors import ConfigError, SampleError
 from energize.packing import Packer, balanced, best_fit, concat_pack, first_fit
@@ -41,7 +27,7 @@ CAPACITY = 64
 
 
 @dataclass(kw_only=True, slots=True)
-class Tokens(Sample):
+class Tokens(ez.Sample):
     ids: list[int]
     tiles: int = 0
     images: list[str] = field(default_factory=list)
@@ -108,10 +94,9 @@ def test_samples_that_are_too_long_are_told_or_left_out_with_one_warning(caplog)
     both = Packer(("ids", "tiles"), (20, 5))
     pairs = ("sample '0' has length (3, 9)", "holds (20, 5)")
     check_refusals(
-        {
-            "one": (lambda: Packer(length, 20)(tokens(3, 30, 40)), SampleError, told),
-            "both": (lambda: both(tokens(3, tiles=9)), SampleError, *pairs),
-        }
+        SampleError,
+        one=(lambda: Packer(length, 20)(tokens(3, 30, 40)), told),
+        both=(lambda: both(tokens(3, tiles=9)), *pairs),
     )
 
 
@@ -163,7 +148,7 @@ def test_it_goes_to_workers_and_into_descriptions():
 
 
 @dataclass(kw_only=True, slots=True)
-class Encoded(Sample):
+class Encoded(ez.Sample):
     tokens: torch.Tensor
     labels: torch.Tensor
     images: list[str]
@@ -182,7 +167,7 @@ def encoded(key, ids, images=(), **metadata):
 
 
 def test_a_pack_of_images_and_texts():
-    source = SourceInfo(dataset_path="web", index=3, shard_name="0.tar", file_names=("a.jpg",))
+    source = ez.SourceInfo(dataset_path="web", index=3, shard_name="0.tar", file_names=("a.jpg",))
     samples = [
         encoded("a", [5, 6, 7], ["A", "B"], __sources__=(source,), __subflavors__={"k": 1, "l": 2}),
         encoded("b", [8], __subflavors__={"k": 1, "l": 3}, __restore_key__=("Webdataset", 1)),
@@ -286,8 +271,8 @@ join = partial(concat_pack, fields=["ids"], flatten=["images"])
 
 
 def packs(method):
-    captions = ListSource([caption(number) for number in range(50)])
-    return PackingDataset(ShuffleDataset(captions), 16, Packer("ids", CAPACITY, method), join)
+    captions = ez.ListSource([caption(number) for number in range(50)])
+    return ez.PackingDataset(ez.ShuffleDataset(captions), 16, Packer("ids", CAPACITY, method), join)
 
 
 @pytest.mark.parametrize("method", ["first_fit", "best_fit", "balanced"])
@@ -305,8 +290,8 @@ def test_every_caption_is_in_one_pack_of_an_epoch(method):
 
 def test_a_loader_resumes_in_the_middle_of_a_buffer():
     def loader():
-        return get_savable_loader(
-            RepeatDataset(packs("balanced")), worker_config=WorkerConfig(0, 1, 2)
+        return ez.get_savable_loader(
+            ez.RepeatDataset(packs("balanced")), worker_config=ez.WorkerConfig(0, 1, 2)
         )
 
     def shown(of, count):
@@ -321,27 +306,27 @@ def test_a_loader_resumes_in_the_middle_of_a_buffer():
         assert shown(again, 12 - taken) == expected[taken:]
 
 
-class Encoder(DefaultTaskEncoder):
+class Encoder(ez.DefaultTaskEncoder):
     packer = Packer("ids", CAPACITY, method="balanced")
 
-    @stateless
+    @ez.stateless
     def encode_sample(self, sample):
         return Tokens.derive_from(sample, ids=list(sample.text.encode()))
 
     def select_samples_to_pack(self, samples):
         return self.packer(samples)
 
-    @stateless
+    @ez.stateless
     def pack_selected_samples(self, samples):
         return concat_pack(samples, ["ids"])
 
 
 def test_the_hooks_of_a_task_encoder(tmp_path):
     texts = [f"caption {number} " + "x" * (number * 5 % 30) for number in range(60)]
-    write_shards(({"__key__": f"{i:03d}", "txt": t} for i, t in enumerate(texts)), tmp_path)
-    prepare(tmp_path, split_ratios={"train": 1}, sample_type="TextSample", workers=1)
+    ez.write_shards(({"__key__": f"{i:03d}", "txt": t} for i, t in enumerate(texts)), tmp_path)
+    ez.prepare(tmp_path, split_ratios={"train": 1}, sample_type="TextSample", workers=1)
     options = {"packing_buffer_size": 20, "task_encoder": Encoder(), "repeat": False}
-    dataset = get_train_dataset(tmp_path, batch_size=None, **options)
+    dataset = ez.get_train_dataset(tmp_path, batch_size=None, **options)
     found, fills = Counter(), []
     for each in dataset:
         data, ends = bytes(each["ids"].tolist()), each["cu_seqlens"].tolist()

@@ -67,22 +67,22 @@ def test_tensors():
     one, whole, meta = torch.zeros(1), torch.zeros(1).long(), torch.zeros(1, device="meta")
     ranks = ("different ranks", "1, 2", "shapes (1, 2), (3,)")
     check_refusals(
-        {
-            "none": (lambda: concat_pad([]), ConfigError, "no tensors"),
-            "scalars": (lambda: concat_pad([torch.tensor(1)]), ConfigError, "shape ()"),
-            "ranks": (lambda: concat_pad([torch.zeros(1, 2), torch.zeros(3)]), ConfigError, *ranks),
-            "dtypes": (lambda: concat_pad([one, whole]), ConfigError, "float32, torch.int64"),
-            "devices": (lambda: concat_pad([one, meta]), ConfigError, "devices", "cpu, meta"),
-            "a list": (lambda: concat_pad([one, [1]]), ConfigError, "entry 1 is a list"),
-            "side": (lambda: concat_pad([one], side="middle"), ConfigError, "'middle'"),
-            "stack": (
-                lambda: batch_stack([torch.ones(2), torch.ones(3)]),
-                *(ConfigError, "(2,), (3,)", "batch_pad_stack"),
-            ),
-            "no stack": (lambda: batch_stack([]), ConfigError, "no tensors"),
-            "stacked": (lambda: batch_pad_stack([one, torch.ones(2, 2)]), ConfigError, "ranks"),
-            "pads": (lambda: batch_pad_stack([one, whole]), ConfigError, "batch_pad_stack"),
-        }
+        ConfigError,
+        none=(lambda: concat_pad([]), "no tensors"),
+        scalars=(lambda: concat_pad([torch.tensor(1)]), "shape ()"),
+        ranks=(lambda: concat_pad([torch.zeros(1, 2), torch.zeros(3)]), *ranks),
+        dtypes=(lambda: concat_pad([one, whole]), "float32, torch.int64"),
+        devices=(lambda: concat_pad([one, meta]), "devices", "cpu, meta"),
+        a_list=(lambda: concat_pad([one, [1]]), "entry 1 is a list"),
+        side=(lambda: concat_pad([one], side="middle"), "'middle'"),
+        stack=(
+            lambda: batch_stack([torch.ones(2), torch.ones(3)]),
+            "(2,), (3,)",
+            "batch_pad_stack",
+        ),
+        no_stack=(lambda: batch_stack([]), "no tensors"),
+        stacked=(lambda: batch_pad_stack([one, torch.ones(2, 2)]), "ranks"),
+        pads=(lambda: batch_pad_stack([one, whole]), "batch_pad_stack"),
     )
 
 

@@ -153,10 +153,9 @@ def test_nothing_is_unpickled(tmp_path):
         assert decoded(part, data) == data
     objects = np.array([Trap(tmp_path / "mark")], dtype=object)
     check_refusals(
-        {
-            "npy": (lambda: decoded("npy", npy(objects)), DecodeError, "is ever unpickled"),
-            "npz": (lambda: decoded("npz", npy(objects, np.savez)), DecodeError, "unpickled"),
-        }
+        DecodeError,
+        npy=(lambda: decoded("npy", npy(objects)), "is ever unpickled"),
+        npz=(lambda: decoded("npz", npy(objects, np.savez)), "unpickled"),
     )
     assert not (tmp_path / "mark").exists()
 
@@ -257,10 +256,9 @@ def test_a_decoder_is_a_value():
         decoder.image_decode = "rgb"
     near = "did you mean"
     check_refusals(
-        {
-            "images": (lambda: SampleDecoder(image_decode="torch_rgb"), ConfigError, near, "rgb'"),
-            "av": (lambda: SampleDecoder(av_decode="pyaw"), ConfigError, near, "'pyav'"),
-        }
+        ConfigError,
+        images=(lambda: SampleDecoder(image_decode="torch_rgb"), near, "rgb'"),
+        av=(lambda: SampleDecoder(av_decode="pyaw"), near, "'pyav'"),
     )
 
 
@@ -281,11 +279,10 @@ def test_videos_and_sounds_are_decoded_when_they_are_asked():
         assert len(list(container.decode(video=0))) == 60
     lazy, told = decoded("mp4", b"no video"), "part 'mp4' of 8 bytes"
     check_refusals(
-        {
-            "lazy": (lazy.get_frames, DecodeError, told),
-            "torch": (lambda: decoded("mp4", b"no video", av_decode="torch"), DecodeError, told),
-            "pyav": (lambda: decoded("mp4", b"no video", av_decode="pyav"), DecodeError, told),
-        }
+        DecodeError,
+        lazy=(lazy.get_frames, told),
+        torch=(lambda: decoded("mp4", b"no video", av_decode="torch"), told),
+        pyav=(lambda: decoded("mp4", b"no video", av_decode="pyav"), told),
     )
 
 

@@ -14,28 +14,7 @@ from typing import Any, ClassVar, NamedTuple
 import pytest
 import torch
 
-from energize import (
-    AugmentTaskEncoder,
-    BatchDataset,
-    BlendDataset,
-    Cooker,
-    DefaultTaskEncoder,
-    ListSource,
-    MapDataset,
-    RepeatDataset,
-    Sample,
-    SkipSample,
-    TaskEncoder,
-    TextSample,
-    WorkerConfig,
-    basic_sample_keys,
-    cooker,
-    get_loader,
-    get_train_dataset,
-    get_val_dataset,
-    stateless,
-    write_shards,
-)
+import energize as ez
 from energize.core.samples import CaptioningSample
 from energize.errors import ConfigError, EncoderError
 from energize.preparation import prepare
@@ -49,7 +28,7 @@ COUNT = 40
 
 def made(path, kind, texts, **options):
     samples = ({"__key__": f"{n:03d}", "txt": text} for n, text in enumerate(texts))
-    write_shards(samples, path, samples_per_shard=12)
+    ez.write_shards(samples, path, samples_per_shard=12)
     prepare(path, sample_type=kind, split_ratios={"train": 1}, workers=1, **options)
     return path
 
@@ -68,12 +47,12 @@ def crude(tmp_path_factory):
 
 
 def train(path, encoder, batch_size=None, **options):
-    return get_train_dataset(
+    return ez.get_train_dataset(
         path, batch_size=batch_size, task_encoder=encoder, repeat=False, **options
     )
 
 
-def encoder_with(base=TaskEncoder, **hooks):
+def encoder_with(base=ez.TaskEncoder, **hooks):
     return type("Encoder", (base,), hooks)()
 
 
@@ -84,7 +63,7 @@ def drawn(*arguments, first=False, **options):
     )
 
 
-class Words(TaskEncoder):
+class Words(ez.TaskEncoder):
     """Every hook, in the order in which they are called."""
 
     decoder = None
@@ -128,13 +107,13 @@ def test_hooks_are_called_in_order_and_packs_hold_every_word_once(folder):
     called = [each for each in encoder.log if each != "preencode"]
     assert called == ["select 4", *one_pack, *one_pack, "batch 2", "encode_batch"]
     dataset = train(folder, encoder, 3, packing_buffer_size=5)
-    with get_loader(dataset, worker_config=WorkerConfig(0, 1, 2), lanes=4) as loader:
+    with ez.get_loader(dataset, worker_config=ez.WorkerConfig(0, 1, 2), lanes=4) as loader:
         for batches in (dataset, loader):
             words = sorted(word for batch in batches for pack in batch["packs"] for word in pack)
             assert words == ALL_WORDS
 
 
-class Generating(TaskEncoder):
+class Generating(ez.TaskEncoder):
     def encode_sample(self, sample):
         for word in sample.text.split():
             yield word, random.random()
@@ -151,7 +130,7 @@ class Generating(TaskEncoder):
 def test_hooks_that_yield_give_any_number(folder):
     samples = list(train(folder, Generating()))
     assert sorted(word for word, _ in samples) == ALL_WORDS
-    assert list(train(folder, AugmentTaskEncoder(Generating()))) == samples
+    assert list(train(folder, ez.AugmentTaskEncoder(Generating()))) == samples
     dataset = train(folder, Generating(), 4)
     batches = list(dataset)
     assert batches[1::2] == ["end"] * (len(batches) // 2)
@@ -161,7 +140,7 @@ def test_hooks_that_yield_give_any_number(folder):
         check_topology(laws, items=20, lanes=(1, 2))
 
 
-class ByLength(TaskEncoder):
+class ByLength(ez.TaskEncoder):
     def encode_sample(self, sample):
         return sample.text.split()
 
@@ -184,10 +163,9 @@ def test_batches_of_samples_that_belong_together(folder):
     both = encoder_with(ByLength, batch_group_criterion=lambda self, sample: (0, 3))
     none = encoder_with(ByLength, batch_group_criterion=lambda self, sample: (0, None))
     check_refusals(
-        {
-            "both": (drawn(folder, both, 3), EncoderError, "batch size"),
-            "none": (drawn(folder, none), EncoderError, "batch size"),
-        }
+        EncoderError,
+        both=(drawn(folder, both, 3), "batch size"),
+        none=(drawn(folder, none), "batch size"),
     )
 
 
@@ -195,20 +173,20 @@ def test_batches_of_samples_that_belong_together(folder):
 
 
 @dataclass
-class Cooked(Sample):
+class Cooked(ez.Sample):
     text: str
     extra: Any = None
 
 
-@stateless
+@ez.stateless
 def cook(sample) -> Cooked:
-    return Cooked(**basic_sample_keys(sample), text=sample["txt"])
+    return Cooked(**ez.basic_sample_keys(sample), text=sample["txt"])
 
 
-@cooker(need_primary=True, need_cache=True)
+@ez.cooker(need_primary=True, need_cache=True)
 def cook_lazily(sample, primary, cache):
     lazy = cache.get_lazy(primary, ".txt")
-    return Cooked(**basic_sample_keys(sample), text=sample["txt"], extra=lazy.get())
+    return Cooked(**ez.basic_sample_keys(sample), text=sample["txt"], extra=lazy.get())
 
 
 def cook_two(sample) -> Iterator[Cooked]:
@@ -217,15 +195,15 @@ def cook_two(sample) -> Iterator[Cooked]:
 
 
 def noisy(sample, rng):
-    return Cooked(**basic_sample_keys(sample), text=sample["txt"], extra=rng.random())
+    return Cooked(**ez.basic_sample_keys(sample), text=sample["txt"], extra=rng.random())
 
 
-class Cooks(TaskEncoder):
-    cookers = (Cooker(cook_two, has_subflavors={"times": 2}), Cooker(cook))
+class Cooks(ez.TaskEncoder):
+    cookers = (ez.Cooker(cook_two, has_subflavors={"times": 2}), ez.Cooker(cook))
 
 
-class CooksTwice(TaskEncoder):
-    cookers = (Cooker(cook),)
+class CooksTwice(ez.TaskEncoder):
+    cookers = (ez.Cooker(cook),)
 
     def cook_crude_sample(self, sample, cooker, aux):
         yield from [super().cook_crude_sample(sample, cooker, aux)] * 2
@@ -242,54 +220,53 @@ def mixed(tmp_path, entries):
 
 
 def test_cookers(crude, tmp_path):
-    assert next(iter(train(crude, TaskEncoder())))["txt"].startswith("w")
+    assert next(iter(train(crude, ez.TaskEncoder())))["txt"].startswith("w")
     samples = list(train(crude, Cooks()))
     assert sorted(each.text for each in samples) == sorted(f"w{n}" for n in range(COUNT))
     assert type(samples[0]) is Cooked
     assert samples[0].__sources__[0].shard_name
     entries = [f"path: {crude}, subflavors: {{times: {times}}}" for times in (2, 1)]
     mix = mixed(tmp_path, entries)
-    stream = iter(get_train_dataset(mix, batch_size=None, task_encoder=Cooks()))
+    stream = iter(ez.get_train_dataset(mix, batch_size=None, task_encoder=Cooks()))
     assert sum(each.__subflavors__["times"] == 2 for each in islice(stream, 40)) == 20
-    lazily = list(train(crude, encoder_with(cookers=[Cooker(cook_lazily)])))
+    lazily = list(train(crude, encoder_with(cookers=[ez.Cooker(cook_lazily)])))
     assert all(each.extra == each.text for each in lazily)
-    draws = [each.extra for each in train(crude, encoder_with(cookers=[Cooker(noisy)]))]
-    assert draws == [each.extra for each in train(crude, encoder_with(cookers=[Cooker(noisy)]))]
+    draws = [each.extra for each in train(crude, encoder_with(cookers=[ez.Cooker(noisy)]))]
+    assert draws == [each.extra for each in train(crude, encoder_with(cookers=[ez.Cooker(noisy)]))]
     assert len(set(draws)) == COUNT
     assert len(list(train(crude, CooksTwice()))) == 2 * COUNT
-    forgets = encoder_with(cookers=[Cooker(lambda sample: None)])
-    picky = encoder_with(cookers=[Cooker(cook, has_subflavors={"kind": "photo"})])
+    forgets = encoder_with(cookers=[ez.Cooker(lambda sample: None)])
+    picky = encoder_with(cookers=[ez.Cooker(cook, has_subflavors={"kind": "photo"})])
     check_refusals(
-        {
-            "forgets": (drawn(crude, forgets, first=True), EncoderError, "None", "no sample"),
-            "none fits": (drawn(crude, picky), ConfigError, "no cooker fits its subflavors"),
-            "no cooker": (drawn(crude, encoder_with(cookers=[cook])), ConfigError, "a list of"),
-            "no function": (lambda: Cooker("cook"), ConfigError, "a function of a crude sample"),
-            "no labels": (lambda: Cooker(cook, ["a"]), ConfigError, "a dict of labels"),
-        }
+        ConfigError,
+        forgets=(drawn(crude, forgets, first=True), EncoderError, "None", "no sample"),
+        none_fits=(drawn(crude, picky), "no cooker fits its subflavors"),
+        no_cooker=(drawn(crude, encoder_with(cookers=[cook])), "a list of"),
+        no_function=(lambda: ez.Cooker("cook"), "a function of a crude sample"),
+        no_labels=(lambda: ez.Cooker(cook, ["a"]), "a dict of labels"),
     )
 
 
 # What an encoder must not do.
 
 
-class ForCooked(TaskEncoder):
+class ForCooked(ez.TaskEncoder):
     def encode_sample(self, sample: Cooked) -> Cooked:
         return sample
 
 
-class ForAny(TaskEncoder):
+class ForAny(ez.TaskEncoder):
     def encode_sample(self, sample: Any) -> Any:
         return sample
 
 
-class ForText(TaskEncoder):
-    def encode_sample(self, sample: Cooked | TextSample) -> Any:
+class ForText(ez.TaskEncoder):
+    def encode_sample(self, sample: Cooked | ez.TextSample) -> Any:
         return sample
 
 
 @dataclass
-class Worded(Sample):
+class Worded(ez.Sample):
     words: list[str]
     count: int
 
@@ -321,15 +298,14 @@ def test_what_is_wrong_with_an_encoder_is_told_when_a_dataset_is_made(folder):
     named, has_to = "did you mean the hook 'encode_sample'", "is a generator function"
     lacks = ("no select_samples_to_pack and no pack_selected",)
     check_refusals(
-        {
-            "slip": (making(encoder_with(**slip)), ConfigError, named),
-            "selects": (making(select, 3), ConfigError, "select_samples_to_pack " + has_to),
-            "groups": (making(group, 3), ConfigError, "batch_group_criterion " + has_to),
-            "post": (making(post, 4), ConfigError, "generator function: under packing"),
-            "no packing": (making(TaskEncoder(), 4), ConfigError, *lacks),
-            "both": (making(encoder_with(**same)), ConfigError, "both preencode_sample"),
-            "types": (making(ForCooked()), ConfigError, "takes a Cooked", "type TextSample"),
-        }
+        ConfigError,
+        slip=(making(encoder_with(**slip)), named),
+        selects=(making(select, 3), "select_samples_to_pack " + has_to),
+        groups=(making(group, 3), "batch_group_criterion " + has_to),
+        post=(making(post, 4), "generator function: under packing"),
+        no_packing=(making(ez.TaskEncoder(), 4), *lacks),
+        both=(making(encoder_with(**same)), "both preencode_sample"),
+        types=(making(ForCooked()), "takes a Cooked", "type TextSample"),
     )
 
 
@@ -352,19 +328,17 @@ def test_what_hooks_return_is_looked_at(folder):
     other = encoder_with(Words, select_samples_to_pack=lambda self, samples: [["other"]])
     told = ("declared as list[str], and its value is str",)
     check_refusals(
+        EncoderError,
         {
             **{
                 name: (drawn(folder, each, 2), EncoderError, "returned None", "a `return`")
                 for name, each in nothing.items()
-            },
-            "hidden": (drawn(folder, hidden, 2), EncoderError, "returned a generator, which is no"),
-            "type": (drawn(folder, encoder_with(encode_sample=words)), EncoderError, *told),
-            "batch": (drawn(folder, batches, 2), EncoderError, "'count' is declared as Tensor"),
-            "not given": (
-                drawn(folder, other, packing_buffer_size=4),
-                *(EncoderError, "samples that it was not given"),
-            ),
-        }
+            }
+        },
+        hidden=(drawn(folder, hidden, 2), "returned a generator, which is no"),
+        type=(drawn(folder, encoder_with(encode_sample=words)), *told),
+        batch=(drawn(folder, batches, 2), "'count' is declared as Tensor"),
+        not_given=(drawn(folder, other, packing_buffer_size=4), "samples that it was not given"),
     )
 
 
@@ -374,7 +348,7 @@ def test_what_packing_leaves_out(folder, caplog):
     class Skips(Words):
         def postencode_sample(self, sample):
             if len(sample.text.split()) < 9:
-                raise SkipSample
+                raise ez.SkipSample
             return sample.text.decode().split()
 
     with caplog.at_level(logging.WARNING, logger="energize"):
@@ -390,7 +364,7 @@ def test_what_packing_leaves_out(folder, caplog):
 # Numbers, wrapped encoders, types, older arguments.
 
 
-class Numbered(TaskEncoder):
+class Numbered(ez.TaskEncoder):
     def encode_sample(self, sample):
         return self.current_sample_index, self.current_batch_index
 
@@ -404,8 +378,8 @@ class Numbered(TaskEncoder):
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_hooks_know_the_number_of_their_sample_and_batch(folder, workers):
-    config = WorkerConfig(0, 1, workers)
-    with get_loader(train(folder, Numbered(), 4), worker_config=config) as loader:
+    config = ez.WorkerConfig(0, 1, workers)
+    with ez.get_loader(train(folder, Numbered(), 4), worker_config=config) as loader:
         for epoch in range(2):
             for number, (batch, samples) in enumerate(loader, epoch * COUNT // 4):
                 assert batch == number
@@ -418,28 +392,28 @@ def test_hooks_know_the_number_of_their_sample_and_batch(folder, workers):
 
 
 class Inner(Words):
-    cookers = (Cooker(cook),)
-    decoder = TaskEncoder.decoder
+    cookers = (ez.Cooker(cook),)
+    decoder = ez.TaskEncoder.decoder
 
     def postencode_sample(self, sample):
         return [sample.text]
 
 
-class Outer(AugmentTaskEncoder):
+class Outer(ez.AugmentTaskEncoder):
     def pack_selected_samples(self, samples):
         return ["outer", *super().pack_selected_samples(samples)]
 
 
 def test_an_encoder_that_adds_to_another_keeps_its_hooks(crude, folder):
-    outer = Outer(AugmentTaskEncoder(Inner()))
+    outer = Outer(ez.AugmentTaskEncoder(Inner()))
     batches = list(train(crude, outer, 2, packing_buffer_size=4))
     packs = [pack for batch in batches for pack in batch["packs"]]
     assert all(pack[0] == "outer" for pack in packs)
     assert sorted(w for pack in packs for w in pack[1:]) == sorted(f"w{n}" for n in range(COUNT))
     again = pickle.loads(pickle.dumps(outer))
     assert list(train(crude, again, 2, packing_buffer_size=4)) == batches
-    assert active_hooks(AugmentTaskEncoder(ByLength())) == active_hooks(ByLength())
-    typed = AugmentTaskEncoder(DefaultTaskEncoder(encoded_sample_type=dict))
+    assert active_hooks(ez.AugmentTaskEncoder(ByLength())) == active_hooks(ByLength())
+    typed = ez.AugmentTaskEncoder(ez.DefaultTaskEncoder(encoded_sample_type=dict))
     assert type(next(iter(train(folder, typed)))) is dict
     with pytest.raises(ConfigError, match="adds to a TaskEncoder"):
         Outer(3)
@@ -462,7 +436,7 @@ class Captions:
     caption: list[str]
 
 
-class Tokenizing(DefaultTaskEncoder):
+class Tokenizing(ez.DefaultTaskEncoder):
     def __init__(self, size):
         super().__init__(batch_type=Captions)
         self.size = size
@@ -478,48 +452,49 @@ def captioned(key, width=2):
 
 def test_types_are_filled_by_name():
     def encode(kind):
-        return DefaultTaskEncoder(encoded_sample_type=kind).encode_sample
+        return ez.DefaultTaskEncoder(encoded_sample_type=kind).encode_sample
 
     sample, text = captioned("a"), Text("x")
-    assert encode(Text)(TextSample(__key__="a", text="hello")) == Text("hello")
+    assert encode(Text)(ez.TextSample(__key__="a", text="hello")) == Text("hello")
     assert encode(Text)({"text": "x", "language": "de", "other": 1}) == Text("x", "de")
     assert encode(Text)(text) is text
     assert encode(Image)(sample) == Image(sample.image)
     metadata = ["__key__", "__restore_key__", "__subflavors__", "__sources__"]
     assert list(encode(dict)(sample)) == [*metadata, "image", "caption"]
-    plain = DefaultTaskEncoder()
+    plain = ez.DefaultTaskEncoder()
     assert plain.encode_sample(sample) is plain.encode_batch(sample) is sample
     assert type(plain.batch([sample])) is CaptioningSample
-    both = DefaultTaskEncoder(raw_batch_type=dict, batch_type=Captions)
+    both = ez.DefaultTaskEncoder(raw_batch_type=dict, batch_type=Captions)
     assert type(both.batch([sample])) is dict
     assert type(both.encode_batch(both.batch([sample]))) is Captions
     encoder = pickle.loads(pickle.dumps(Tokenizing(5)))
-    samples = ListSource([captioned(str(i), 2 + i) for i in range(3)])
-    batches = MapDataset(BatchDataset(samples, 2, encoder.batch), encoder.encode_batch)
+    samples = ez.ListSource([captioned(str(i), 2 + i) for i in range(3)])
+    batches = ez.MapDataset(ez.BatchDataset(samples, 2, encoder.batch), encoder.encode_batch)
     assert list(batches) == [
         {"keys": ["0", "1"], "lengths": [9, 9]},
         {"keys": ["2"], "lengths": [9]},
     ]
-    batch = DefaultTaskEncoder(batch_type=Captions).batch
+    batch = ez.DefaultTaskEncoder(batch_type=Captions).batch
     given = "Text needs the fields 'text', which a Captioning"
     check_refusals(
+        ConfigError,
         {
-            "lacks": (lambda: encode(Text)(sample), ConfigError, given),
-            "batch": (lambda: batch([{"__key__": "", "caption": ""}]), ConfigError, "'image'"),
-            "number": (lambda: encode(Text)(3), ConfigError, "got a int"),
             **{
                 f"{name} {kind}": (
-                    lambda name=name, kind=kind: DefaultTaskEncoder(**{name: kind}),
+                    lambda name=name, kind=kind: ez.DefaultTaskEncoder(**{name: kind}),
                     *(ConfigError, name),
                 )
                 for name in ("encoded_sample_type", "raw_batch_type", "batch_type")
                 for kind in (int, tuple, "Text", list[int])
-            },
-        }
+            }
+        },
+        lacks=(lambda: encode(Text)(sample), given),
+        batch=(lambda: batch([{"__key__": "", "caption": ""}]), "'image'"),
+        number=(lambda: encode(Text)(3), "got a int"),
     )
 
 
-class Forgetful(DefaultTaskEncoder):
+class Forgetful(ez.DefaultTaskEncoder):
     """Does not call the constructor of its base."""
 
     def __init__(self):
@@ -527,16 +502,16 @@ class Forgetful(DefaultTaskEncoder):
 
 
 def test_only_hooks_that_do_something_are_active():
-    set_on = TaskEncoder()
+    set_on = ez.TaskEncoder()
     set_on.encode_sample = str
     for encoder, active in (
-        (TaskEncoder(), set()),
+        (ez.TaskEncoder(), set()),
         (Forgetful(), set()),
         (ForText(), {"encode_sample"}),
         (set_on, {"encode_sample"}),
-        (DefaultTaskEncoder(encoded_sample_type=dict), {"encode_sample"}),
-        (DefaultTaskEncoder(raw_batch_type=dict), set()),
-        (DefaultTaskEncoder(batch_type=dict), {"encode_batch"}),
+        (ez.DefaultTaskEncoder(encoded_sample_type=dict), {"encode_sample"}),
+        (ez.DefaultTaskEncoder(raw_batch_type=dict), set()),
+        (ez.DefaultTaskEncoder(batch_type=dict), {"encode_batch"}),
         (Tokenizing(3), {"encode_batch"}),
     ):
         assert active_hooks(encoder) == {"batch", *active}, encoder
@@ -546,46 +521,42 @@ def test_stateless_changes_nothing():
     def hook(self, sample):
         return sample
 
-    assert stateless(hook) is hook
-    assert stateless(restore_seeds=True, failure_tolerance=3)(hook) is hook
+    assert ez.stateless(hook) is hook
+    assert ez.stateless(restore_seeds=True, failure_tolerance=3)(hook) is hook
     assert list(inspect.signature(hook).parameters) == ["self", "sample"]
 
 
 def test_decoders_belong_to_their_class_and_older_arguments_to_one_dataset(folder):
-    encoder = DefaultTaskEncoder()
+    encoder = ez.DefaultTaskEncoder()
     assert encoder_with(decoder=None).decoder is None
     assert encoder.decoder == SampleDecoder()
     options = {"split_part": "train", "batch_size": None, "task_encoder": encoder}
-    assert isinstance(get_val_dataset(folder, **options, auto_decode=False)[0].text, bytes)
-    assert isinstance(get_val_dataset(folder, **options)[0].text, str)
+    assert isinstance(ez.get_val_dataset(folder, **options, auto_decode=False)[0].text, bytes)
+    assert isinstance(ez.get_val_dataset(folder, **options)[0].text, str)
     own = (ConfigError, "so does the decoder of Words")
     check_refusals(
-        {
-            "frozen": (
-                lambda: setattr(encoder.decoder, "image_decode", "pil"),
-                FrozenInstanceError,
-            ),
-            "both": (lambda: train(folder, Words(), image_decode="pil"), *own),
-            "typo": (lambda: train(folder, encoder, imge_decode="pil"), TypeError, "imge_decode"),
-        }
+        FrozenInstanceError,
+        frozen=(lambda: setattr(encoder.decoder, "image_decode", "pil"),),
+        both=(lambda: train(folder, Words(), image_decode="pil"), *own),
+        typo=(lambda: train(folder, encoder, imge_decode="pil"), TypeError, "imge_decode"),
     )
 
 
 # Building it oneself.
 
 
-class WholeBatches(TaskEncoder):
+class WholeBatches(ez.TaskEncoder):
     """Blends whole batches, as one would have it done in Megatron-Energon."""
 
     def build_train_datasets(self, *, datasets, worker_config, batch_size, **options):
         config = {"worker_config": worker_config}
         parts = []
         for each in datasets:
-            samples = RepeatDataset(self._load_dataset(each, 0, worker_config), **config)
+            samples = ez.RepeatDataset(self._load_dataset(each, 0, worker_config), **config)
             encoded = self.build_encode_sample(samples, **config)
             batches = self.build_batch(encoded, batch_size=batch_size, **config)
             parts.append((batches, each.weight))
-        return BlendDataset(*parts, **config)
+        return ez.BlendDataset(*parts, **config)
 
     def encode_sample(self, sample):
         return sample.__subflavors__["part"]
@@ -594,7 +565,7 @@ class WholeBatches(TaskEncoder):
         return samples
 
 
-class Noting(TaskEncoder):
+class Noting(ez.TaskEncoder):
     modes: ClassVar[list[Any]] = []
 
     def build_train_datasets(self, *, blend_mode, **given):
@@ -614,18 +585,18 @@ def test_an_encoder_may_build_the_dataset_itself(folder, tmp_path):
         for number, weight in enumerate((3, 1))
     ]
     file = mixed(tmp_path, entries)
-    dataset = get_train_dataset(file, batch_size=4, task_encoder=WholeBatches())
+    dataset = ez.get_train_dataset(file, batch_size=4, task_encoder=WholeBatches())
     batches = list(islice(dataset, 400))
     assert all(len(set(batch)) == 1 and len(batch) == 4 for batch in batches)
     assert sum(batch[0] == 0 for batch in batches) == 300
-    with get_loader(dataset, worker_config=WorkerConfig(0, 1, 2)) as loader:
+    with ez.get_loader(dataset, worker_config=ez.WorkerConfig(0, 1, 2)) as loader:
         assert list(islice(loader, 50)) == batches[:50]
-    parts = islice(get_train_dataset(file, batch_size=None, task_encoder=Noting()), 400)
+    parts = islice(ez.get_train_dataset(file, batch_size=None, task_encoder=Noting()), 400)
     assert sum(part == 0 for part in parts) == 300
     assert [mode.name for mode in Noting.modes] == ["DATASET_WEIGHT"]
-    limited = get_val_dataset(
+    limited = ez.get_val_dataset(
         file, split_part="train", batch_size=8, task_encoder=Noting(), limit=7
     )
     assert [len(batch) for batch in limited] == [8] * 7
     with pytest.raises(ConfigError, match="Noting overrides build_train_datasets"):
-        AugmentTaskEncoder(Noting())
+        ez.AugmentTaskEncoder(Noting())

@@ -14,7 +14,7 @@ import PIL.Image
 import pytest
 import torch
 
-from energize import MapDataset, WebdatasetSource, get_loader, get_train_dataset, get_val_dataset
+import energize as ez
 from energize.core.description import described
 from energize.core.lanes import WorkerConfig
 from energize.core.reading import Reading
@@ -132,15 +132,14 @@ def test_parts_are_chosen_by_what_a_sample_has():
 
     png = raw(png=encoded(picture(), "PNG"))["png"]
     check_refusals(
-        {
-            "broken": (call(loader, jpg=b"x", png=png), DecodeError, "'d/7'", "part 'jpg'"),
-            "no part": (call(loader, gif=JPG, txt=b""), DataError, "jpg or png", "parts gif, txt"),
-            "no key": (call(keys, json=b'{"b": 1}'), DataError, "an object with the keys 'b'"),
-            "deeper": (call(keys, json=b'{"a": {"c": 1}}'), DataError, "json[a] is an object"),
-            "a list": (call(keys, json=b'{"a": [1]}'), DataError, "json[a] is a list of 1"),
-            "a text": (call(keys, json=b'{"a": "text"}'), DataError, "json[a] is a str"),
-            "no JSON": (call(keys, json=b"{"), DecodeError, "part 'json'"),
-        }
+        DataError,
+        broken=(call(loader, jpg=b"x", png=png), DecodeError, "'d/7'", "part 'jpg'"),
+        no_part=(call(loader, gif=JPG, txt=b""), "jpg or png", "parts gif, txt"),
+        no_key=(call(keys, json=b'{"b": 1}'), "an object with the keys 'b'"),
+        deeper=(call(keys, json=b'{"a": {"c": 1}}'), "json[a] is an object"),
+        a_list=(call(keys, json=b'{"a": [1]}'), "json[a] is a list of 1"),
+        a_text=(call(keys, json=b'{"a": "text"}'), "json[a] is a str"),
+        no_JSON=(call(keys, json=b"{"), DecodeError, "part 'json'"),
     )
 
 
@@ -184,10 +183,9 @@ def test_several_images_and_texts_of_one_sample():
     none = {name: each for name, each in given.items() if not name.endswith("jpg")}
     broken = given | {"1.json": b"{}"}
     check_refusals(
-        {
-            "none": (lambda: loader(none), DataError, "'images' is read from *.jpg or *.png, but"),
-            "one": (lambda: loader(broken), DataError, "*.json[caption] leads nowhere"),
-        }
+        DataError,
+        none=(lambda: loader(none), "'images' is read from *.jpg or *.png, but"),
+        one=(lambda: loader(broken), "*.json[caption] leads nowhere"),
     )
 
 
@@ -220,18 +218,17 @@ def test_what_cannot_work_is_refused_when_it_is_made():
     nearest = "did you mean 'caption'"
     named, text = {"image": "jpg", "captoin": "txt"}, {"text": "txt"}
     check_refusals(
-        {
-            "unknown": (made(CaptioningSample, named), ConfigError, nearest),
-            "lacks": (made(CaptioningSample, {"image": "jpg"}), ConfigError, "no caption"),
-            "malformed": (made(TextSample, {"text": "json["}), ConfigError, "which part"),
-            "metadata": (made(TextSample, text | {"__key__": "id"}), ConfigError, "__key__"),
-            "crude": (made(CrudeSample, text), ConfigError, "takes no field_map"),
-            "no type": (made(dict), ConfigError, "extends Sample"),
-            "both": (made(TextSample, text, sample_loader=len), ConfigError, "no field_map"),
-            "for crude": (made(CrudeSample, sample_loader=len), ConfigError, "has none"),
-            "a filter": (made(TextSample, part_filter="txt"), ConfigError, "or names"),
-            "numbers": (made(TextSample, part_filter=[1]), ConfigError, "or names"),
-        }
+        ConfigError,
+        unknown=(made(CaptioningSample, named), nearest),
+        lacks=(made(CaptioningSample, {"image": "jpg"}), "no caption"),
+        malformed=(made(TextSample, {"text": "json["}), "which part"),
+        metadata=(made(TextSample, text | {"__key__": "id"}), "__key__"),
+        crude=(made(CrudeSample, text), "takes no field_map"),
+        no_type=(made(dict), "extends Sample"),
+        both=(made(TextSample, text, sample_loader=len), "no field_map"),
+        for_crude=(made(CrudeSample, sample_loader=len), "has none"),
+        a_filter=(made(TextSample, part_filter="txt"), "or names"),
+        numbers=(made(TextSample, part_filter=[1]), "or names"),
     )
 
 
@@ -267,7 +264,7 @@ def test_samples_of_a_prepared_folder(tmp_path):
     prepare(tmp_path, split_ratios={"train": 1}, workers=1)
     loader = load(CaptioningSample, {"image": "jpg", "caption": "meta.json[caption]"})
     failures = []
-    samples = MapDataset(WebdatasetSource(tmp_path), loader).at(
+    samples = ez.MapDataset(ez.WebdatasetSource(tmp_path), loader).at(
         [0, 1, 2], Reading(report=failures.append)
     )
     assert [sample.caption for sample in samples][::2] == ["picture 0", "picture 2"]
@@ -325,18 +322,17 @@ def test_contradictions_of_the_first_samples_name_field_and_both_types():
     assert load(Loose, loose)(raw(json=b'{"t": "x"}')).anything == {"t": "x"}
     assert declared_types(Loose)["anything"] is Any
     check_refusals(
-        {
-            "a text": (vqa(a="yes"), ConfigError, place, "'answers'", listed, "str 'yes'", "[a]"),
-            "a number": (vqa(q=1), ConfigError, "'context'", "int 1, from json[q]"),
-            "inside": (vqa(a=[1]), ConfigError, "'answers' of VQASample", "list [1]"),
-            "a list": (vqa(w=[0.5]), ConfigError, "torch.Tensor | None", "list [0.5]"),
-            "a name": (lambda: load(ImageClassificationSample)(named), ConfigError, "'label'"),
-            "bytes": (
-                lambda: load(ImageSample, {"image": "heic"})(raw(heic=b"data")),
-                *(ConfigError, "its value is bytes b'data', from heic"),
-            ),
-            "beside": (lambda: load(Loose, loose)(raw(json=b'{"t": 3}')), ConfigError, "'text'"),
-        }
+        ConfigError,
+        a_text=(vqa(a="yes"), place, "'answers'", listed, "str 'yes'", "[a]"),
+        a_number=(vqa(q=1), "'context'", "int 1, from json[q]"),
+        inside=(vqa(a=[1]), "'answers' of VQASample", "list [1]"),
+        a_list=(vqa(w=[0.5]), "torch.Tensor | None", "list [0.5]"),
+        a_name=(lambda: load(ImageClassificationSample)(named), "'label'"),
+        bytes=(
+            lambda: load(ImageSample, {"image": "heic"})(raw(heic=b"data")),
+            "its value is bytes b'data', from heic",
+        ),
+        beside=(lambda: load(Loose, loose)(raw(json=b'{"t": 3}')), "'text'"),
     )
     text = load(TextSample, {"text": "json[t]"})
     for _ in range(10):  # where errors are passed over, it stays one
@@ -392,7 +388,7 @@ def folder(path, **named):
 
 
 def texts(path, **options):
-    dataset = get_val_dataset(path, split_part="train", batch_size=None, **options)
+    dataset = ez.get_val_dataset(path, split_part="train", batch_size=None, **options)
     return [sample.text for sample in dataset]
 
 
@@ -402,19 +398,18 @@ def test_nothing_of_a_folder_is_run_unless_it_is_trusted(tmp_path):
     ways = ("sample_loader=...", f"trust_code=[{str(path)!r}]", "field_map", "CrudeWebdataset")
     other = [tmp_path / "other"]
     check_refusals(
-        {
-            "untold": (lambda: texts(path), UntrustedCodeError, *ways),
-            "none": (lambda: texts(path, trust_code=[]), UntrustedCodeError),
-            "another": (lambda: texts(path, trust_code=other), UntrustedCodeError),
-            "a filter": (lambda: texts(filtered), UntrustedCodeError, "part_filter"),
-        }
+        UntrustedCodeError,
+        untold=(lambda: texts(path), *ways),
+        none=(lambda: texts(path, trust_code=[]),),
+        another=(lambda: texts(path, trust_code=other),),
+        a_filter=(lambda: texts(filtered), "part_filter"),
     )
     assert not (path / ".nv-meta" / "ran").exists()
     for trusted in (str(path), f"{path}/..", f"{path}/.nv-meta/.."):
         assert texts(path, trust_code=[trusted]) == BY_FOLDER
     assert (path / ".nv-meta" / "ran").exists()
     named = folder(tmp_path / "b", sample_loader="sample_loader.py:other", part_filter=["txt"])
-    dataset = get_val_dataset(named, split_part="train", batch_size=None, trust_code=[named])
+    dataset = ez.get_val_dataset(named, split_part="train", batch_size=None, trust_code=[named])
     assert [sample.__key__ for sample in dataset][:2] == ["000!", "001!"]
     assert dataset[1].__sources__[0].file_names == ("001.txt",)
 
@@ -437,17 +432,16 @@ def test_the_program_gives_functions(tmp_path):
         return lambda: texts(plain, sample_loader=lambda parts: value, part_filter=["txt"])
 
     check_refusals(
-        {
-            "half": (lambda: texts(path, sample_loader=loader), UntrustedCodeError, "part_filter"),
-            "unknown": (returning({"text": "a", "n": 1}), EncoderError, "the field 'n'", "'000'"),
-            "lacks": (returning({}), EncoderError, "returned no text, which TextSample needs"),
-            "a text": (returning("text"), EncoderError, "returned a str"),
-            "another": (returning({"text": ["a"]}), EncoderError, "from what sample_loader"),
-            "trust": (lambda: texts(path, trust_code="/data"), ConfigError, "['/data'] for one"),
-            "file": (lambda: texts(path, sample_loader="file.py"), ConfigError, "is a function"),
-            "dict": (lambda: texts(path, sample_loader={"a": 1}), ConfigError, "is a function"),
-            "filter": (lambda: texts(path, part_filter="jpg"), ConfigError, "a list of parts"),
-        }
+        EncoderError,
+        half=(lambda: texts(path, sample_loader=loader), UntrustedCodeError, "part_filter"),
+        unknown=(returning({"text": "a", "n": 1}), "the field 'n'", "'000'"),
+        lacks=(returning({}), "returned no text, which TextSample needs"),
+        a_text=(returning("text"), "returned a str"),
+        another=(returning({"text": ["a"]}), "from what sample_loader"),
+        trust=(lambda: texts(path, trust_code="/data"), ConfigError, "['/data'] for one"),
+        file=(lambda: texts(path, sample_loader="file.py"), ConfigError, "is a function"),
+        dict=(lambda: texts(path, sample_loader={"a": 1}), ConfigError, "is a function"),
+        filter=(lambda: texts(path, part_filter="jpg"), ConfigError, "a list of parts"),
     )
 
 
@@ -460,12 +454,12 @@ def test_a_mix_where_one_folder_is_trusted_and_workers_run_it_too(tmp_path):
         "splits: {train: {blend: [{path: a}, {path: b}]}}\n"
     )
     with pytest.raises(UntrustedCodeError):
-        get_train_dataset(mix, batch_size=None)
+        ez.get_train_dataset(mix, batch_size=None)
     plain = [f"text {i}" for i in range(4)]
     assert sorted(texts(mix, trust_code=[path])) == sorted(plain + BY_FOLDER)
     config = WorkerConfig(rank=0, world_size=1, num_workers=2)
     options = {"batch_size": 2, "repeat": False, "trust_code": [path], "worker_config": config}
-    with get_loader(get_train_dataset(path, **options)) as loader:
+    with ez.get_loader(ez.get_train_dataset(path, **options)) as loader:
         assert sorted(text for batch in loader for text in batch.text) == BY_FOLDER
 
 
@@ -506,23 +500,22 @@ def test_dataset_files_that_name_what_is_none(tmp_path):
     outside = (UntrustedCodeError, "leads out of the folder")
     listed = (DatasetError, "(part_filter")
     check_refusals(
-        {
-            "above": (naming(sample_loader="../../outside.py"), *outside),
-            "root": (naming(sample_loader="/etc/hostname:x"), *outside),
-            "linked": (naming(sample_loader="linked.py"), *outside),
-            "missing": (naming(sample_loader="none.py"), DatasetError, "there is no file"),
-            "no such": (naming(sample_loader="sample_loader.py:none"), DatasetError, "'none'"),
-            "broken": (naming(sample_loader="broken.py"), DatasetError, "ZeroDivisionError"),
-            "text": (naming(sample_loader="text.txt"), DatasetError, "is no Python file"),
-            "number": (naming(sample_loader=3), DatasetError, "(sample_loader)"),
-            "mapping": (naming(part_filter={"a": 1}), *listed),
-            "numbers": (naming(part_filter=[1]), *listed),
-            "both": (naming(**NAMED, field_map={"text": "txt"}), DatasetError, "field_map"),
-            "crude": (naming(**crude, **NAMED), DatasetError, "crude samples have no"),
-            "value": (
-                lambda: FolderFunction(meta / "sample_loader.py", "CODE")({}),
-                *(DatasetError, "has no function 'CODE'"),
-            ),
-        }
+        DatasetError,
+        above=(naming(sample_loader="../../outside.py"), *outside),
+        root=(naming(sample_loader="/etc/hostname:x"), *outside),
+        linked=(naming(sample_loader="linked.py"), *outside),
+        missing=(naming(sample_loader="none.py"), "there is no file"),
+        no_such=(naming(sample_loader="sample_loader.py:none"), "'none'"),
+        broken=(naming(sample_loader="broken.py"), "ZeroDivisionError"),
+        text=(naming(sample_loader="text.txt"), "is no Python file"),
+        number=(naming(sample_loader=3), "(sample_loader)"),
+        mapping=(naming(part_filter={"a": 1}), *listed),
+        numbers=(naming(part_filter=[1]), *listed),
+        both=(naming(**NAMED, field_map={"text": "txt"}), "field_map"),
+        crude=(naming(**crude, **NAMED), "crude samples have no"),
+        value=(
+            lambda: FolderFunction(meta / "sample_loader.py", "CODE")({}),
+            "has no function 'CODE'",
+        ),
     )
     assert not [each for each in set(sys.modules) - modules if each.endswith("broken")]

@@ -14,53 +14,25 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from energize import (
-    Batch,
-    BatchDataset,
-    BlendDataset,
-    ComposedDataset,
-    ConfigError,
-    Dataset,
-    EncoderError,
-    FilterDataset,
-    GroupBatchDataset,
-    IterMapDataset,
-    ListSource,
-    MapDataset,
-    MixBatchDataset,
-    PackingDataset,
-    ReturnError,
-    Sample,
-    SampleWeightDataset,
-    ShuffleBufferDataset,
-    TextSample,
-    WeightError,
-    batch_weights,
-    concat_pack,
-    effective_sample_size,
-    generic_batch,
-    homogeneous_concat_mix,
-    total_weight,
-    weighted_mean,
-)
+import energize as ez
 from energize.core.loss_weights import field_of, weighed, weight_of
 from energize.core.padding import marked
 from tests.support.refusals import check_refusals
 
 
 @dataclass(kw_only=True, slots=True)
-class Tokens(Sample):
+class Tokens(ez.Sample):
     ids: torch.Tensor
 
 
 @dataclass(kw_only=True, slots=True)
-class Encoded(Sample):
+class Encoded(ez.Sample):
     ids: torch.Tensor
     sample_weight: float | None = None
 
 
 @dataclass(kw_only=True, slots=True)
-class TokenBatch(Batch):
+class TokenBatch(ez.Batch):
     ids: torch.Tensor
 
 
@@ -86,17 +58,17 @@ class OwnBatch:
     sample_weights: torch.Tensor | None = None
 
 
-def tokens(count: int = 8) -> ListSource[Tokens]:
-    return ListSource([Tokens(__key__=f"{i}", ids=torch.arange(i + 1)) for i in range(count)])
+def tokens(count: int = 8) -> ez.ListSource[Tokens]:
+    return ez.ListSource([Tokens(__key__=f"{i}", ids=torch.arange(i + 1)) for i in range(count)])
 
 
 def by_length(sample: Any) -> float:
     return float(len(sample.ids))
 
 
-def weighted(count: int = 8) -> Dataset[Any]:
+def weighted(count: int = 8) -> ez.Dataset[Any]:
     """Sample i counts i + 1."""
-    return SampleWeightDataset(tokens(count), by_length)
+    return ez.SampleWeightDataset(tokens(count), by_length)
 
 
 def encode(sample: Tokens) -> Encoded:
@@ -113,12 +85,12 @@ def weights(batch: Any) -> Any:
     return None if found is None else found.tolist()
 
 
-def first(dataset: Dataset[Any]) -> Any:
+def first(dataset: ez.Dataset[Any]) -> Any:
     return lambda: next(iter(dataset))
 
 
 BATCHERS = {
-    "generic": generic_batch,
+    "generic": ez.generic_batch,
     "a batch type": TokenBatch.from_samples,
     "a dict": lambda samples: {"ids": lengths(samples)},
     "a frozen dataclass": lambda samples: OwnBatch(lengths(samples)),
@@ -128,21 +100,21 @@ BATCHERS = {
 
 def test_batches_of_any_type_get_the_product_of_all_weights_or_nothing():
     for name, batcher in BATCHERS.items():
-        batch = BatchDataset(MapDataset(weighted(), encode), 3, batcher)[1]
+        batch = ez.BatchDataset(ez.MapDataset(weighted(), encode), 3, batcher)[1]
         assert field_of(batch, "sample_weights").dtype == torch.float32
         assert weights(batch) == [2.0, 2.5, 3.0], name
-        plain = BatchDataset(tokens(), 3, batcher)[1]
+        plain = ez.BatchDataset(tokens(), 3, batcher)[1]
         assert weights(plain) is None, name
         assert not isinstance(plain, dict) or set(plain) == {"ids"}
-    mix = BlendDataset((SampleWeightDataset(tokens(), 0.5), 1), (tokens(), 1))
-    batch = BatchDataset(mix, 6, generic_batch)[0]
+    mix = ez.BlendDataset((ez.SampleWeightDataset(tokens(), 0.5), 1), (tokens(), 1))
+    batch = ez.BatchDataset(mix, 6, ez.generic_batch)[0]
     assert sorted(weights(batch)) == [0.5, 0.5, 0.5, 1.0, 1.0, 1.0]
     some = [{"ids": [1, 2], "sample_weight": 0.5}, {"ids": [3]}]
-    batch = generic_batch(some)
+    batch = ez.generic_batch(some)
     assert (weights(batch), batch["sample_weight"]) == ([0.5, 1.0], [0.5, None])
-    assert weights(concat_pack(some, ["ids"])) == [0.5, 1.0]
-    assert batch_weights(list(weighted(3))).tolist() == [1.0, 2.0, 3.0]
-    assert batch_weights(list(tokens(3))) is batch_weights([]) is None
+    assert weights(ez.concat_pack(some, ["ids"])) == [0.5, 1.0]
+    assert ez.batch_weights(list(weighted(3))).tolist() == [1.0, 2.0, 3.0]
+    assert ez.batch_weights(list(tokens(3))) is ez.batch_weights([]) is None
 
 
 factor = st.one_of(st.none(), st.floats(0, 1e6))
@@ -154,7 +126,7 @@ def test_weights_are_products_whatever_is_given(pairs):
         made = {} if own is None else {"sample_weight": own}
         return made if source is None else weighed(made, source)
 
-    found = batch_weights([sample(*pair) for pair in pairs])
+    found = ez.batch_weights([sample(*pair) for pair in pairs])
     if all(each == (None, None) for each in pairs):
         assert found is None
         return
@@ -180,21 +152,20 @@ def test_weights_find_their_samples_by_the_keys_of_a_batch():
         (leaves_out, [2.0]),
         (lambda samples: {"ids": lengths(samples), "sample_weights": own}, [9.0, 9.0, 9.0]),
     ):
-        assert weights(BatchDataset(weighted(), 3, batcher)[0]) == expected
+        assert weights(ez.BatchDataset(weighted(), 3, batcher)[0]) == expected
     own = torch.tensor([9.0])
     kept = TokenBatch.from_samples([weighted()[1]], sample_weights=own)
     assert weights(kept) == [9.0]
     # A key that two samples have is told apart by their order alone.
-    doubled = ListSource([{"__key__": "a", "sample_weight": each} for each in (1.0, 2.0)])
-    same = BatchDataset(doubled, 2, lambda samples: {"__key__": ["a", "a"]})
+    doubled = ez.ListSource([{"__key__": "a", "sample_weight": each} for each in (1.0, 2.0)])
+    same = ez.BatchDataset(doubled, 2, lambda samples: {"__key__": ["a", "a"]})
     assert weights(same[0]) == [1.0, 2.0]
-    other = BatchDataset(doubled, 2, lambda samples: {"__key__": ["a"]})
-    unknown = BatchDataset(weighted(), 3, lambda s: {"__key__": ["?"] * 3, "ids": s[0].ids})
+    other = ez.BatchDataset(doubled, 2, lambda samples: {"__key__": ["a"]})
+    unknown = ez.BatchDataset(weighted(), 3, lambda s: {"__key__": ["?"] * 3, "ids": s[0].ids})
     check_refusals(
-        {
-            "unknown": (first(unknown), EncoderError, "'?', which none of its samples has"),
-            "twice": (first(other), EncoderError, "two samples called 'a' have different weights"),
-        }
+        ez.EncoderError,
+        unknown=(first(unknown), "'?', which none of its samples has"),
+        twice=(first(other), "two samples called 'a' have different weights"),
     )
 
 
@@ -208,21 +179,23 @@ def test_what_a_function_makes_of_a_sample_keeps_its_weight():
         lambda sample: Tokens(__key__="new", ids=sample.ids),
         lambda sample: Tokens.derive_from(sample, ids=sample.ids),
     ):
-        assert weight_of(MapDataset(weighted(), made)[2]) == 3.0
+        assert weight_of(ez.MapDataset(weighted(), made)[2]) == 3.0
     # What an earlier hook said is not lost with its field.
-    later = MapDataset(MapDataset(weighted(), encode), lambda s: Tokens.derive_from(s, ids=s.ids))
+    later = ez.MapDataset(
+        ez.MapDataset(weighted(), encode), lambda s: Tokens.derive_from(s, ids=s.ids)
+    )
     assert weight_of(later[3]) == 2.0
-    again = MapDataset(later, lambda s: {"ids": s.ids, "sample_weight": 3})
+    again = ez.MapDataset(later, lambda s: {"ids": s.ids, "sample_weight": 3})
     assert weight_of(again[3]) == 6.0
-    whole = MapDataset(weighted(), lambda s: {"ids": s.ids, "__sample_weight__": 7.0})
+    whole = ez.MapDataset(weighted(), lambda s: {"ids": s.ids, "__sample_weight__": 7.0})
     assert weight_of(whole[3]) == 7.0
     # Users' objects are not changed.
     source, shared = [{"x": 1}], {"x": 2}
-    made = MapDataset(SampleWeightDataset(ListSource(source), 0.5), lambda _: shared)
+    made = ez.MapDataset(ez.SampleWeightDataset(ez.ListSource(source), 0.5), lambda _: shared)
     assert (weight_of(made[0]), source, shared) == (0.5, [{"x": 1}], {"x": 2})
-    lists = BatchDataset(weighted(), 3, list)
+    lists = ez.BatchDataset(weighted(), 3, list)
     assert [weight_of(each) for each in lists[0]] == [1.0, 2.0, 3.0]
-    batches = MapDataset(lists, lambda samples: {"ids": lengths(samples)})
+    batches = ez.MapDataset(lists, lambda samples: {"ids": lengths(samples)})
     assert weights(batches[0]) == [1.0, 2.0, 3.0]
 
 
@@ -239,33 +212,33 @@ def test_what_has_no_place_for_weights_is_an_error_that_names_the_field():
         def encode_sample(sample, made=made):
             return made(sample.ids)
 
-        with pytest.raises(EncoderError) as caught:
-            MapDataset(weighted(), encode_sample)[2]
-        assert isinstance(caught.value.__cause__, ReturnError)
+        with pytest.raises(ez.EncoderError) as caught:
+            ez.MapDataset(weighted(), encode_sample)[2]
+        assert isinstance(caught.value.__cause__, ez.ReturnError)
         for word in (told, "encode_sample", "sample 2"):
             assert word in str(caught.value)
-        assert MapDataset(tokens(), encode_sample)[2] is not None
+        assert ez.MapDataset(tokens(), encode_sample)[2] is not None
     batches = (Placeless, Open, Tuple, lambda ids: ids)
     for made in batches:
-        lost = BatchDataset(weighted(), 3, lambda samples, made=made: made(lengths(samples)))
-        with pytest.raises(EncoderError, match=r"sample_weights: torch\.Tensor \| None = None"):
+        lost = ez.BatchDataset(weighted(), 3, lambda samples, made=made: made(lengths(samples)))
+        with pytest.raises(ez.EncoderError, match=r"sample_weights: torch\.Tensor \| None = None"):
             lost[0]
 
 
 def test_weights_of_encoders_are_checked_naming_the_sample():
     def said(value):
-        return MapDataset(tokens(), lambda s: {"__key__": s.__key__, "sample_weight": value})
+        return ez.MapDataset(tokens(), lambda s: {"__key__": s.__key__, "sample_weight": value})
 
     for value in (2, np.float32(2), torch.tensor(2.0), np.array(2.0)):
-        made = MapDataset(weighted(), lambda _, value=value: {"sample_weight": value})
-        assert weights(BatchDataset(made, 2, generic_batch)[0]) == [2.0, 4.0]
+        made = ez.MapDataset(weighted(), lambda _, value=value: {"sample_weight": value})
+        assert weights(ez.BatchDataset(made, 2, ez.generic_batch)[0]) == [2.0, 4.0]
     assert weight_of(said(None)[4]) is None
-    several = BatchDataset(said([1.0, 2.0]), 2, lambda samples: {"n": len(samples)})
+    several = ez.BatchDataset(said([1.0, 2.0]), 2, lambda samples: {"n": len(samples)})
     wrong = {
-        str(value): (lambda value=value: said(value)[4], EncoderError, "of sample '4'")
+        str(value): (lambda value=value: said(value)[4], ez.EncoderError, "of sample '4'")
         for value in (-1, float("nan"), float("inf"), "1", True)
     }
-    check_refusals(wrong | {"several": (first(several), EncoderError, "is one number")})
+    check_refusals(wrong | {"several": (first(several), ez.EncoderError, "is one number")})
 
 
 def test_what_encoders_said_of_each_sample_may_be_a_column():
@@ -278,23 +251,23 @@ def test_what_encoders_said_of_each_sample_may_be_a_column():
     def batch(samples):
         return Column(torch.tensor([each.sample_weight for each in samples]))
 
-    assert BatchDataset(MapDataset(tokens(), encode), 3, batch)[0].sample_weight.sum() == 1.5
-    with pytest.raises(EncoderError, match="no place for the weights"):
-        BatchDataset(MapDataset(weighted(), encode), 3, batch)[0]
+    assert ez.BatchDataset(ez.MapDataset(tokens(), encode), 3, batch)[0].sample_weight.sum() == 1.5
+    with pytest.raises(ez.EncoderError, match="no place for the weights"):
+        ez.BatchDataset(ez.MapDataset(weighted(), encode), 3, batch)[0]
 
 
 def test_encode_batch_takes_the_weights_of_the_raw_batch_over():
-    raw = BatchDataset(weighted(), 3, TokenBatch.from_samples)
+    raw = ez.BatchDataset(weighted(), 3, TokenBatch.from_samples)
     for made in (
         lambda batch: {"ids": batch.ids},
         lambda batch: OwnBatch(batch.ids),
         lambda batch: TokenBatch.derive_from(batch, ids=batch.ids),
     ):
-        assert weights(MapDataset(raw, made)[0]) == [1.0, 2.0, 3.0]
-    backwards = MapDataset(raw, lambda b: {"__key__": b.__key__[::-1], "ids": b.ids})
+        assert weights(ez.MapDataset(raw, made)[0]) == [1.0, 2.0, 3.0]
+    backwards = ez.MapDataset(raw, lambda b: {"__key__": b.__key__[::-1], "ids": b.ids})
     assert weights(backwards[0]) == [3.0, 2.0, 1.0]
-    with pytest.raises(EncoderError, match="to Placeless"):
-        MapDataset(raw, lambda batch: Placeless(batch.ids))[0]
+    with pytest.raises(ez.EncoderError, match="to Placeless"):
+        ez.MapDataset(raw, lambda batch: Placeless(batch.ids))[0]
 
 
 # Functions that give several things, and streams.
@@ -305,26 +278,26 @@ def test_generators_and_streams():
         yield {"ids": sample.ids[::2]}
         yield {"ids": sample.ids[1::2]}
 
-    assert [weight_of(each) for each in MapDataset(weighted(2), halves)] == [1.0, 1.0, 2.0, 2.0]
-    odd = FilterDataset(weighted(), lambda sample: len(sample.ids) % 2)
-    assert list(map(weights, BatchDataset(odd, 3, TokenBatch.from_samples))) == [[1, 3, 5], [7]]
-    shuffled = ShuffleBufferDataset(weighted(), 4)
+    assert [weight_of(each) for each in ez.MapDataset(weighted(2), halves)] == [1.0, 1.0, 2.0, 2.0]
+    odd = ez.FilterDataset(weighted(), lambda sample: len(sample.ids) % 2)
+    assert list(map(weights, ez.BatchDataset(odd, 3, TokenBatch.from_samples))) == [[1, 3, 5], [7]]
+    shuffled = ez.ShuffleBufferDataset(weighted(), 4)
     assert all(weight_of(each) == len(each.ids) for each in shuffled)
     by_parity = lambda sample: (len(sample.ids) % 2, None)  # noqa: E731
-    for batch in GroupBatchDataset(weighted(), 2, by_parity, generic_batch):
+    for batch in ez.GroupBatchDataset(weighted(), 2, by_parity, ez.generic_batch):
         assert weights(batch) == [int(key) + 1 for key in batch.__key__]
 
     def through(items):
         yield from items
 
-    handed_on = IterMapDataset(weighted(), through)
-    with pytest.raises(EncoderError, match="gives several things"):
-        list(IterMapDataset(weighted(1), lambda items: iter([{"n": len(list(items))}])))
+    handed_on = ez.IterMapDataset(weighted(), through)
+    with pytest.raises(ez.EncoderError, match="gives several things"):
+        list(ez.IterMapDataset(weighted(1), lambda items: iter([{"n": len(list(items))}])))
     assert [weight_of(each) for each in handed_on] == [float(i + 1) for i in range(8)]
 
 
 def test_what_gives_several_things_of_weighted_samples_says_which_has_which():
-    batches = BatchDataset(weighted(), 2, lambda samples: {"ids": [s.ids for s in samples]})
+    batches = ez.BatchDataset(weighted(), 2, lambda samples: {"ids": [s.ids for s in samples]})
 
     def apart(batch):
         for ids, weight in zip(batch["ids"], batch["sample_weights"], strict=True):
@@ -344,26 +317,24 @@ def test_what_gives_several_things_of_weighted_samples_says_which_has_which():
         for each in items:
             yield {"ids": [each, next(items, None)]}
 
-    assert [weight_of(each) for each in MapDataset(batches, apart)] == [*map(float, range(1, 9))]
-    found = list(BatchDataset(weighted(4), 3, named))
+    assert [weight_of(each) for each in ez.MapDataset(batches, apart)] == [*map(float, range(1, 9))]
+    found = list(ez.BatchDataset(weighted(4), 3, named))
     assert list(map(weights, found[:2])) == [[1.0], [2.0, 3.0]]
-    assert len(list(IterMapDataset(tokens(), pairs))) == 4
-    told = (EncoderError, "gives several things", "energize.batch_weights")
+    assert len(list(ez.IterMapDataset(tokens(), pairs))) == 4
+    told = (ez.EncoderError, "gives several things", "energize.batch_weights")
     check_refusals(
-        {
-            "a batch": (first(MapDataset(batches, bare)), *told),
-            "a batcher": (first(BatchDataset(weighted(4), 3, unnamed)), *told),
-            "a stream": (first(IterMapDataset(weighted(), pairs)), *told),
-        }
+        a_batch=(first(ez.MapDataset(batches, bare)), *told),
+        a_batcher=(first(ez.BatchDataset(weighted(4), 3, unnamed)), *told),
+        a_stream=(first(ez.IterMapDataset(weighted(), pairs)), *told),
     )
 
 
-def packs(pack) -> PackingDataset[Any]:
-    return PackingDataset(weighted(), 4, lambda samples: [samples[:3], samples[3:]], pack)
+def packs(pack) -> ez.PackingDataset[Any]:
+    return ez.PackingDataset(weighted(), 4, lambda samples: [samples[:3], samples[3:]], pack)
 
 
 def test_packs_have_a_weight_for_each_piece():
-    pack = first(packs(lambda samples: concat_pack(samples, ["ids"])))()
+    pack = first(packs(lambda samples: ez.concat_pack(samples, ["ids"])))()
     assert pack["sample_weights"].dtype == torch.float32
     spread = torch.repeat_interleave(pack["sample_weights"], pack["cu_seqlens"].diff())
     assert spread.tolist() == [1, 2, 2, 3, 3, 3]
@@ -374,47 +345,48 @@ def test_packs_have_a_weight_for_each_piece():
     )
     made = first(derived)()
     assert (made.__sample_weight__, weights(made)) == (None, [1.0, 2.0, 3.0])
-    for batcher in (generic_batch, lambda packs: {"n": len(packs)}):
-        batch = first(BatchDataset(by_hand, 2, batcher))()
+    for batcher in (ez.generic_batch, lambda packs: {"n": len(packs)}):
+        batch = first(ez.BatchDataset(by_hand, 2, batcher))()
         assert weights(batch) == [[1, 2, 3], [4, 0, 0]]
-    heavier = SampleWeightDataset(packs(lambda s: concat_pack(s, ["ids"])), 2)
+    heavier = ez.SampleWeightDataset(packs(lambda s: ez.concat_pack(s, ["ids"])), 2)
     assert weights(first(heavier)()) == [2.0, 4.0, 6.0]
     beside = [
-        concat_pack([{"ids": [1, 2]}, {"ids": [3]}], ["ids"]),
-        concat_pack([{"ids": [4], "sample_weight": 0.5}], ["ids"]),
+        ez.concat_pack([{"ids": [1, 2]}, {"ids": [3]}], ["ids"]),
+        ez.concat_pack([{"ids": [4], "sample_weight": 0.5}], ["ids"]),
     ]
-    assert batch_weights(beside).tolist() == [[1.0, 1.0], [0.5, 0.0]]
+    assert ez.batch_weights(beside).tolist() == [[1.0, 1.0], [0.5, 0.0]]
 
     def each_alone(samples):
         for each in samples:
-            yield concat_pack([each], ["ids"])
+            yield ez.concat_pack([each], ["ids"])
 
     def unweighed(samples):
         yield {"ids": samples[0].ids}
 
     assert list(map(weights, packs(each_alone))) == [[float(i + 1)] for i in range(8)]
     tensors = packs(lambda samples: torch.cat([s.ids for s in samples]))
-    pieces = lambda: batch_weights([{"ids": [1, 2]}, beside[1]])  # noqa: E731
+    pieces = lambda: ez.batch_weights([{"ids": [1, 2]}, beside[1]])  # noqa: E731
     check_refusals(
-        {
-            "no place": (first(tensors), EncoderError, "no place for the weights"),
-            "yields": (first(packs(unweighed)), EncoderError, "gives several things"),
-            "no pieces": (pieces, WeightError, "'sample_weights' of its pieces"),
-        }
+        ez.EncoderError,
+        no_place=(first(tensors), "no place for the weights"),
+        yields=(first(packs(unweighed)), "gives several things"),
+        no_pieces=(pieces, ez.WeightError, "'sample_weights' of its pieces"),
     )
 
 
-def inner(weight: float | None, size=1, batcher=generic_batch) -> Dataset[Any]:
-    source = tokens() if weight is None else SampleWeightDataset(tokens(), weight)
-    return BatchDataset(source, size, batcher)
+def inner(weight: float | None, size=1, batcher=ez.generic_batch) -> ez.Dataset[Any]:
+    source = tokens() if weight is None else ez.SampleWeightDataset(tokens(), weight)
+    return ez.BatchDataset(source, size, batcher)
 
 
 def test_mixes_have_the_weights_of_all_their_batches():
-    for join in (homogeneous_concat_mix, lambda batches: {"n": len(batches)}):
-        mix = MixBatchDataset((inner(0.25), 1), (inner(None), 1), batch_size=6, batch_mix_fn=join)
+    for join in (ez.homogeneous_concat_mix, lambda batches: {"n": len(batches)}):
+        mix = ez.MixBatchDataset(
+            (inner(0.25), 1), (inner(None), 1), batch_size=6, batch_mix_fn=join
+        )
         assert sorted(weights(mix[0])) == [0.25] * 3 + [1.0] * 3
     numbers = [inner(each, 2, lambda s: {"n": lengths(s)}) for each in (0.25, 0.5)]
-    mix = MixBatchDataset(
+    mix = ez.MixBatchDataset(
         *((each, 1) for each in numbers),
         batch_size=4,
         batch_mix_fn=lambda batches: {"n": torch.cat([each["n"] for each in batches])},
@@ -423,11 +395,11 @@ def test_mixes_have_the_weights_of_all_their_batches():
 
     def encoder(weight, size):
         made = lambda s: {"__key__": [e.__key__ for e in s], "weight": weight}  # noqa: E731
-        return BatchDataset(tokens(), size, made)
+        return ez.BatchDataset(tokens(), size, made)
 
-    mix = MixBatchDataset(
+    mix = ez.MixBatchDataset(
         (encoder(0.2, 2), 1), (encoder(0.8, 1), 1), batch_size=4,
-        batch_mix_fn=homogeneous_concat_mix,
+        batch_mix_fn=ez.homogeneous_concat_mix,
     )  # fmt: skip
     weight = mix[0]["weight"]
     assert (weight.dtype, weight.shape) == (torch.float32, (6,))
@@ -436,26 +408,26 @@ def test_mixes_have_the_weights_of_all_their_batches():
 
 
 def test_whole_batches_of_a_tree_are_weighed_sample_by_sample():
-    assert weights(SampleWeightDataset(inner(0.5), 0.5)[0]) == [0.25]
-    plain = BatchDataset(tokens(), 3, lambda samples: {"ids": lengths(samples)})
-    assert weights(SampleWeightDataset(plain, 2)[0]) == [2.0, 2.0, 2.0]
-    lists = SampleWeightDataset(BatchDataset(tokens(), 3, list), 2)
+    assert weights(ez.SampleWeightDataset(inner(0.5), 0.5)[0]) == [0.25]
+    plain = ez.BatchDataset(tokens(), 3, lambda samples: {"ids": lengths(samples)})
+    assert weights(ez.SampleWeightDataset(plain, 2)[0]) == [2.0, 2.0, 2.0]
+    lists = ez.SampleWeightDataset(ez.BatchDataset(tokens(), 3, list), 2)
     assert [weight_of(each) for each in lists[0]] == [2.0, 2.0, 2.0]
-    uneven = BatchDataset(tokens(), 3, lambda s: {"a": torch.zeros(2), "b": torch.zeros(5)})
-    with pytest.raises(EncoderError, match="does not tell how many samples it has"):
-        SampleWeightDataset(uneven, 2)[0]
+    uneven = ez.BatchDataset(tokens(), 3, lambda s: {"a": torch.zeros(2), "b": torch.zeros(5)})
+    with pytest.raises(ez.EncoderError, match="does not tell how many samples it has"):
+        ez.SampleWeightDataset(uneven, 2)[0]
 
 
 def test_padding_counts_nothing():
-    batch = BatchDataset(weighted(), 3, TokenBatch.from_samples)[0]
+    batch = ez.BatchDataset(weighted(), 3, TokenBatch.from_samples)[0]
     assert weights(marked(batch)) == [0.0, 0.0, 0.0]
     assert weights(batch) == [1.0, 2.0, 3.0]
-    assert weights(marked(BatchDataset(tokens(), 3, TokenBatch.from_samples)[0])) == [0.0] * 3
+    assert weights(marked(ez.BatchDataset(tokens(), 3, TokenBatch.from_samples)[0])) == [0.0] * 3
     assert weight_of(marked(weighted()[0])) == 0.0
     assert (marked(5), marked({"x": 1})) == (5, {"x": 1, "__padding__": True})
-    batches = ComposedDataset(
+    batches = ez.ComposedDataset(
         weighted(5), batch_size=1, global_batch_size=4, batching_method="in_turn",
-        batcher=generic_batch, pad=lambda sample: sample,
+        batcher=ez.generic_batch, pad=lambda sample: sample,
     )  # fmt: skip
     found = [batch.sample_weights.item() for batch in batches]
     assert (found[:4], sorted(found[4:])) == ([1, 2, 3, 4], [0, 0, 0, 5])
@@ -468,44 +440,43 @@ WEIGHTS = torch.tensor([3.0, 1.0, 0.0])
 
 
 def test_the_mean_of_one_batch():
-    assert weighted_mean(LOSS, WEIGHTS).item() == 1.25
-    assert weighted_mean(LOSS).item() == pytest.approx(7 / 3)
-    assert weighted_mean(LOSS, WEIGHTS.double()).dtype == torch.float64
-    assert weighted_mean(LOSS.half(), WEIGHTS).dtype == torch.float32
-    assert weighted_mean(LOSS, WEIGHTS, total=8).item() == 0.625
+    assert ez.weighted_mean(LOSS, WEIGHTS).item() == 1.25
+    assert ez.weighted_mean(LOSS).item() == pytest.approx(7 / 3)
+    assert ez.weighted_mean(LOSS, WEIGHTS.double()).dtype == torch.float64
+    assert ez.weighted_mean(LOSS.half(), WEIGHTS).dtype == torch.float32
+    assert ez.weighted_mean(LOSS, WEIGHTS, total=8).item() == 0.625
     spread = torch.repeat_interleave(WEIGHTS, torch.tensor([1, 2, 3]))
-    assert weighted_mean(torch.arange(6.0), spread).item() == pytest.approx((1 + 2) / 5)
+    assert ez.weighted_mean(torch.arange(6.0), spread).item() == pytest.approx((1 + 2) / 5)
     loss = torch.tensor([1.0, float("nan"), float("inf")], requires_grad=True)
-    mean = weighted_mean(loss, torch.zeros(3))
+    mean = ez.weighted_mean(loss, torch.zeros(3))
     mean.backward()
     assert (mean.item(), loss.grad.tolist()) == (0.0, [0.0, 0.0, 0.0])
-    assert weighted_mean(loss, torch.tensor([2.0, 0.0, 0.0])).item() == 1.0
-    assert weighted_mean(LOSS, WEIGHTS, total=0.0).item() == 0.0
+    assert ez.weighted_mean(loss, torch.tensor([2.0, 0.0, 0.0])).item() == 1.0
+    assert ez.weighted_mean(LOSS, WEIGHTS, total=0.0).item() == 0.0
     shapes = ("(3, 2) and the weights have (3,)", "'none'")
     check_refusals(
-        {
-            "shapes": (lambda: weighted_mean(torch.zeros(3, 2), WEIGHTS), ConfigError, *shapes),
-            "a number": (lambda: weighted_mean(1.0, WEIGHTS), ConfigError, "got a float"),
-            "a list": (lambda: weighted_mean(LOSS, [1.0, 2.0, 3.0]), ConfigError, "and a list"),
-        }
+        ez.ConfigError,
+        shapes=(lambda: ez.weighted_mean(torch.zeros(3, 2), WEIGHTS), *shapes),
+        a_number=(lambda: ez.weighted_mean(1.0, WEIGHTS), "got a float"),
+        a_list=(lambda: ez.weighted_mean(LOSS, [1.0, 2.0, 3.0]), "and a list"),
     )
 
 
 def test_any_division_into_micro_batches_has_the_gradient_of_the_whole():
     losses, given = torch.rand(12, requires_grad=True), torch.rand(12)
-    weighted_mean(losses, given).backward()
+    ez.weighted_mean(losses, given).backward()
     whole, losses.grad = losses.grad.clone(), None
     parts = [slice(0, 1), slice(1, 8), slice(8, 8), slice(8, 12)]
-    total = total_weight([given[part] for part in parts])
+    total = ez.total_weight([given[part] for part in parts])
     for part in parts:
-        weighted_mean(losses[part], given[part], total=total).backward()
+        ez.weighted_mean(losses[part], given[part], total=total).backward()
     assert torch.allclose(losses.grad, whole)
     assert torch.allclose(whole, given / given.sum())
 
 
 def test_totals_of_weights_and_of_batches():
-    plain = Batch(__key__=["a", "b"])
-    heavy = Batch(__key__=["c"], sample_weights=torch.tensor([0.25]))
+    plain = ez.Batch(__key__=["a", "b"])
+    heavy = ez.Batch(__key__=["c"], sample_weights=torch.tensor([0.25]))
     for given_, expected in (
         (WEIGHTS, 4.0),
         ([WEIGHTS, WEIGHTS], 8.0),
@@ -515,24 +486,25 @@ def test_totals_of_weights_and_of_batches():
         (marked({"x": torch.zeros(3)}), 0.0),
         ({"x": torch.zeros(3)}, 3.0),
     ):
-        assert total_weight(given_).item() == expected
-    assert total_weight([WEIGHTS]).dtype == torch.float64
-    text = TextSample(__key__="a", text="b")
+        assert ez.total_weight(given_).item() == expected
+    assert ez.total_weight([WEIGHTS]).dtype == torch.float64
+    text = ez.TextSample(__key__="a", text="b")
     check_refusals(
-        {
-            "nothing": (lambda: total_weight([]), ConfigError, "there are no weights"),
-            "None": (lambda: total_weight([None, WEIGHTS]), WeightError, "a NoneType"),
-            "a sample": (lambda: total_weight(text), WeightError, "how many samples"),
-        }
+        ez.WeightError,
+        nothing=(lambda: ez.total_weight([]), ez.ConfigError, "there are no weights"),
+        row_None=(lambda: ez.total_weight([None, WEIGHTS]), "a NoneType"),
+        a_sample=(lambda: ez.total_weight(text), "how many samples"),
     )
 
 
 @given(st.lists(st.floats(0, 1e3), min_size=1, max_size=20))
 def test_the_effective_sample_size_is_between_one_and_all(given_):
-    size = effective_sample_size(given_)
+    size = ez.effective_sample_size(given_)
     if not any(each**2 for each in given_):
         assert size == 0
     else:
         assert 1 - 1e-9 <= size <= len(given_) * (1 + 1e-9)
-        assert effective_sample_size(np.ones(len(given_))) == len(given_)
-    assert size == pytest.approx(effective_sample_size(torch.tensor(given_, dtype=torch.float64)))
+        assert ez.effective_sample_size(np.ones(len(given_))) == len(given_)
+    assert size == pytest.approx(
+        ez.effective_sample_size(torch.tensor(given_, dtype=torch.float64))
+    )
