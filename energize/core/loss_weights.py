@@ -282,15 +282,13 @@ def _weights(items: Sequence[Any], *, packs: bool) -> torch.Tensor | None:
     if not (batches or several):
         return torch.tensor([1.0 if row is None else row for row in rows], dtype=torch.float32)
     batches = batches or not packs
-    filled = [
-        row
-        if isinstance(row, torch.Tensor)
-        else torch.full((counted(each) if batches else _pieces(each),), 1.0 if row is None else row)
-        for each, row in zip(items, rows, strict=True)
-    ]
+    size = counted if batches else _pieces
+    for number, row in enumerate(rows):
+        if not isinstance(row, torch.Tensor):
+            rows[number] = torch.full((size(items[number]),), 1.0 if row is None else row)
     if batches:
-        return torch.cat(filled)
-    return torch.nn.utils.rnn.pad_sequence(filled, batch_first=True)
+        return torch.cat(cast("list[torch.Tensor]", rows))
+    return torch.nn.utils.rnn.pad_sequence(cast("list[torch.Tensor]", rows), batch_first=True)
 
 
 def _row(item: Any) -> torch.Tensor | float | None:

@@ -128,11 +128,6 @@ def check_pixels(count: int) -> None:
 # Parts that are not images, from bytes.
 
 
-def decode_json(data: bytes) -> Any:
-    """Return the value that JSON in UTF-8, UTF-16 or UTF-32 stands for."""
-    return load_json(data)
-
-
 def unpacked_gzip(data: bytes) -> bytes:
     """Return what gzip packed; raise ValueError where that is more than a part may have."""
     most = limits.PART_BYTES
@@ -187,7 +182,7 @@ def _file(packed: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytes:
 
 _DECODERS: Mapping[str, Callable[[bytes], Any]] = {
     "txt text transcript": lambda data: data.decode("utf-8"),
-    "json jsn": decode_json,
+    "json jsn": load_json,
     "cls cls2 class index inx id count": int,
     "npy": _array,
     "npz": _arrays,

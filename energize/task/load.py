@@ -17,6 +17,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from energize.core.call import function_name
 from energize.core.description import described
+from energize.core.limits import load_json
 from energize.core.samples import (
     CrudeSample,
     Sample,
@@ -25,7 +26,7 @@ from energize.core.samples import (
 )
 from energize.data.nv_meta import META_FOLDER
 from energize.errors import ConfigError, DataError, DatasetError, UntrustedCodeError
-from energize.task.decode import SampleDecoder, decode_json, decoded_by
+from energize.task.decode import SampleDecoder, decoded_by
 from energize.task.fields import (
     PartAccess,
     check_field_map,
@@ -374,7 +375,7 @@ class SampleLoader(Generic[T_sample]):
             contents[part] = raw[part] if decoder is None else decoder.decode(part, raw[part])
         found = contents[part]
         as_json = keyed and isinstance(found, bytes | str)
-        return decoded_by(decode_json, part, raw[part]) if as_json else found
+        return decoded_by(load_json, part, raw[part]) if as_json else found
 
     # Of all parts, and what both ways make in the end.
 
