@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
+from PIL.PngImagePlugin import PngInfo
 
 from energize import WebdatasetSource, prepare, prepare_columns, write_shards
 from energize.data.columns import COLUMNS_FOLDER, read_columns
@@ -22,16 +23,18 @@ from tests.support.shards import packed
 ALL = {"train": 1}
 
 
-def png(width, height):
-    buffer = io.BytesIO()
-    Image.new("RGB", (width, height)).save(buffer, "PNG")
+def png(width, height, letters=0):
+    """An image with so many letters in its header."""
+    buffer, text = io.BytesIO(), PngInfo()
+    text.add_text("note", "x" * letters)
+    Image.new("RGB", (width, height)).save(buffer, "PNG", pnginfo=text)
     return buffer.getvalue()
 
 
 def sample(i):
     return {
         "__key__": f"{i:03d}",
-        "png": png(8 + i, 4),
+        "png": png(8 + i, 4, 100_000 * (i == 3)),
         "seg.png": png(5, 20),
         "txt": "ä" * (i % 5 + 1),
         "json": {"meta": {"quality": ["high", "low"][i % 3 == 0]}, "score": i / 4, "caption": "ab"},
@@ -80,7 +83,8 @@ def test_measures(made):
     }
     given = {name: how for name, (how, _) in columns.items()}
     for workers in (1, 2):
-        report = prepare_columns(made, given, workers=workers)
+        defaults = {"number": 0.5, "word": "nobody's"}  # nobody is without
+        report = prepare_columns(made, given, defaults=defaults, workers=workers)
         assert (report.samples, report.notes) == (20, ())
         source = WebdatasetSource(made)
         for name, (_, expected) in columns.items():
@@ -90,6 +94,7 @@ def test_measures(made):
                 assert found == expected, name
             kind = {str: np.int32, int: np.int64, float: np.float64}[type(expected[0])]
             assert column.values.dtype == kind, name
+            assert "nobody's" not in (column.categories or ()), name
 
 
 VALUES = st.one_of(
