@@ -25,6 +25,7 @@ from energize.errors import PrepareError
 _MOST_WORKERS = 16
 _FILES_EACH = 8
 _PARENT_DEATH_SIGNAL = 1
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _PATIENCE_SECONDS = 10.0
 """A process that waits for a disk that does not answer ends when it does."""
 
@@ -71,8 +72,13 @@ def map_in_order(
             receivers.append(receiver)
             arguments = (os.getpid(), function, names[w::workers], sender, receivers)
             process = context.Process(target=_work, args=arguments, daemon=True)
-            process.start()
-            processes.append(process)
+            # Python forgets exceptions of signals that come in the middle of a fork.
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+            try:
+                process.start()
+                processes.append(process)
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)
             # Only the worker holds this end now: when it dies, reading ends instead of waiting.
             sender.close()
         for i in range(len(names)):
@@ -106,8 +112,9 @@ def _work(
     if os.getppid() != parent:
         os._exit(1)
     # The parent alone decides what an interrupt of the user means.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    for number in _SIGNALS:
+        signal.signal(number, signal.SIG_IGN if number == signal.SIGINT else signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
     for receiver in inherited:
         receiver.close()
     with suppress(BrokenPipeError):

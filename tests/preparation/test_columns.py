@@ -161,6 +161,7 @@ def test_missing_words_are_noted_and_missing_numbers_refused(tmp_path):
     report = prepare_columns(folder, {"l": "text:lang"}, defaults={"l": "??"})
     assert words(report.columns["l"]) == ["en" if each else "??" for each in there]
     assert "were given '??'" in report.notes[0]
+    assert check_folder(folder).faults == ()
     with pytest.raises(ConfigError, match="has numbers, and its default is 'none'"):
         prepare_columns(folder, {"n": "number:n"}, defaults={"n": "none"})
 

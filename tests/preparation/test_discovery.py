@@ -1,6 +1,8 @@
 """What preparing finds below a folder, and what it says of what it cannot look into."""
 
 import os
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -32,8 +34,9 @@ def refused(folder, kind=PrepareError, **options):
 
 
 def test_shards_are_found_in_the_order_of_energon(tmp_path):
-    for name in ("d10.tar", "d2.tar", "a-1/x.tar", "a/x.tar", ".hidden/y.tar", "note.txt"):
-        write_tar(tmp_path / name, samples(len(name) * 7 + ord(name[1]), 1))
+    names = ("d10.tar", "d2.tar", "a-1/x.tar", "a/x.tar", ".hidden/y.tar", "a/.z.tar", "note.txt")
+    for number, name in enumerate(names):
+        write_tar(tmp_path / name, samples(number, 1))
     found = prepared(tmp_path).shard_counts
     assert list(found) == ["a/x.tar", "a-1/x.tar", "d10.tar", "d2.tar"]
 
@@ -123,7 +126,12 @@ def test_other_links_and_what_is_no_file(folder, tmp_path):
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="becomes another user")
-def test_what_this_user_may_not_look_into(folder):
+def test_what_this_user_may_not_look_into():
+    with TemporaryDirectory() as made:  # pytest's own folders are shut for others, again and again
+        may_not_look_into(unprepared(Path(made, "ds")))
+
+
+def may_not_look_into(folder):
     def as_nobody(**options):
         os.setgid(65534)
         os.setuid(65534)
@@ -131,9 +139,7 @@ def test_what_this_user_may_not_look_into(folder):
 
     write_tar(folder / "shut" / "x.tar", samples(8, 2))
     write_tar(folder / "listed" / "y.tar", samples(9, 2))
-    for path in (folder, *folder.parents):
-        if not path.stat().st_mode & 0o001:  # pytest's own folders are shut for others
-            path.chmod(0o755)
+    folder.parent.chmod(0o755)
     (folder / "parts" / "d1.tar").chmod(0)
     (folder / "shut").chmod(0)
     (folder / "listed").chmod(0o444)

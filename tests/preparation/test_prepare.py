@@ -13,6 +13,7 @@ from energize.data.nv_meta import read_dataset_yaml, read_info, read_splits
 from energize.data.webdataset import WebdatasetSource
 from energize.errors import ConfigError, DatasetNotFoundError, PrepareError
 from energize.preparation import prepare
+from energize.preparation.jsonl import prepare_jsonl
 from energize.preparation.media import prepare_media
 from energize.preparation.split import split
 from tests.support.shards import offsets
@@ -329,3 +330,20 @@ def test_long_and_nested_names(tmp_path, kind):
     assert (tmp_path / "a.tar.idx").read_bytes() == struct.pack("<5Q", *entries)
     source = WebdatasetSource(tmp_path)
     assert [source[k]["seg.txt"] for k in range(4)] == [f"{i}seg.txt".encode() for i in range(4)]
+
+
+def test_lines_that_come_while_they_are_indexed_are_an_error(tmp_path):
+    path = tmp_path / "lines.jsonl"
+    path.write_text('{"a": "' + "x" * 5_000_000 + '"}\n{"a": 1}\n')
+    size = path.stat().st_size
+
+    def more(done, total):
+        with path.open("a") as file:
+            file.write('{"a": 2}\n')
+
+    with pytest.raises(PrepareError, match="grew or shrank"):
+        prepare_jsonl(path, on_progress=more)
+    assert list(tmp_path.iterdir()) == [path]
+    seen = []
+    assert prepare_jsonl(path, on_progress=lambda *each: seen.append(each)) == 3
+    assert seen == [(size - 9, size + 9), (size + 9, size + 9)]

@@ -171,5 +171,5 @@ def test_two_processes_do_not_prepare_one_folder(tmp_path):
 def test_no_moment_leaves_a_folder_that_only_looks_prepared(tmp_path, number):
     command = [sys.executable, "-m", "tests.support.prepare_kills", str(tmp_path), str(int(number))]
     ran = subprocess.run([*command, "10", "7"], capture_output=True, text=True, check=False)
-    assert (ran.returncode, ran.stderr) == (0, "")
+    assert ran.returncode == 0, ran.stderr  # where Python tells of signals that met a finalizer
     assert ast.literal_eval(ran.stdout)["died"] > 0
