@@ -95,7 +95,7 @@ def stopped(folder: Path, number: int, after: float) -> bool:
                 assert time.monotonic() < deadline, "orphans"
                 time.sleep(0.01)
         except ChildProcessError:
-            return os.WIFSIGNALED(status)
+            return os.waitstatus_to_exitcode(status) in (-number, 128 + number)
 
 
 if __name__ == "__main__":
