@@ -41,8 +41,8 @@ from .core.stream import INFINITE, Cursor
 from .data.join import JoinedSource
 from .data.jsonl import JsonlSource
 from .data.mds import MdsSource
-from .data.memory import IterableSource, ListSource, SequenceSource
-from .data.rows import HuggingFaceSource, JsonSource, ParquetSource
+from .data.memory import HuggingFaceSource, IterableSource, ListSource, SequenceSource
+from .data.rows import JsonSource, ParquetSource
 from .data.source import Source
 from .data.stores import JsonlFileStore, SystemFileStore, WebdatasetFileStore
 from .data.webdataset import WebdatasetSource

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 from types import MappingProxyType
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, Self, TypeAlias
 
 import numpy as np
 from pydantic import AfterValidator, FailFast, Field, TypeAdapter, ValidationError, model_validator
@@ -19,8 +19,8 @@ from energize.core.lazy import optional_module
 from energize.core.limits import load_json
 from energize.core.reading import Failed
 from energize.core.validation import Listed, faults
-from energize.data.files import Files, Ranges, Recent, exists, files_at, own_errors, read_entries
-from energize.data.mds_layouts import Columns, DecodeSample, Layout, Loose, Pairs
+from energize.data.files import Files, Recent, exists, files_at, own_errors
+from energize.data.mds_layouts import DecodeSample, Layout, Loose, Pairs
 from energize.data.nv_meta import read_document
 from energize.data.sharded import ShardedSource
 from energize.errors import (
@@ -71,11 +71,8 @@ class MdsFile(Loose):
     hashes: Pairs | None = None
 
 
-class MdsPart(NamedTuple):
-    """A file of a shard, and the compressed one that may lie there besides or instead."""
-
-    raw: MdsFile
-    packed: MdsFile | None
+# A file of a shard, and the compressed one that may lie there besides or instead.
+MdsPart: TypeAlias = tuple[MdsFile, MdsFile | None]
 
 
 class MdsShard(Loose):
@@ -97,10 +94,10 @@ class MdsShard(Loose):
         return {**entry, "layout": entry} if isinstance(entry, dict) else entry
 
     @model_validator(mode="after")
-    def _has_room(self) -> MdsShard:
+    def _has_room(self) -> Self:
         if (self.raw_meta is None) != (self.layout.format == "mds"):
             raise ValueError("a shard of rows has its offsets in raw_meta, and no other shard has")
-        file = self.offsets.raw
+        file, _ = self.parts[0]
         if 4 * (self.samples + 2) > file.size:
             raise ValueError(
                 f"{file.name} of {file.size} bytes has no room for the offsets of {self.samples} "
@@ -109,24 +106,10 @@ class MdsShard(Loose):
         return self
 
     @property
-    def data(self) -> MdsPart:
-        """The file that has the samples."""
-        return MdsPart(self.raw_data, self.zip_data)
-
-    @property
-    def offsets(self) -> MdsPart:
-        """The file that has the offsets."""
-        return self.data if self.raw_meta is None else MdsPart(self.raw_meta, self.zip_meta)
-
-    @property
-    def parts(self) -> Iterator[MdsPart]:
+    def parts(self) -> list[MdsPart]:
         """The part that has the offsets, and, if that is another one, the data."""
-        yield from dict.fromkeys((self.offsets, self.data))
-
-    @property
-    def begin(self) -> int:
-        """Where in the data samples may begin."""
-        return 4 * (self.samples + 2) if self.raw_meta is None else 0
+        data = self.raw_data, self.zip_data
+        return [data] if self.raw_meta is None else [(self.raw_meta, self.zip_meta), data]
 
 
 class _Index(Loose):
@@ -135,7 +118,7 @@ class _Index(Loose):
 
 
 _INDEX = TypeAdapter(_Index)
-_LAYOUT: TypeAdapter[Columns] = TypeAdapter(Layout)
+_LAYOUT = TypeAdapter(Layout)
 
 
 def read_mds_index(folder: Path) -> tuple[MdsShard, ...]:
@@ -158,11 +141,11 @@ def read_mds_index(folder: Path) -> tuple[MdsShard, ...]:
     shards = read_document(path, _INDEX).shards
     known: dict[str, int] = {}
     for number, shard in enumerate(shards):
-        for part in shard.parts:
-            first = known.setdefault(part.raw.name, number)
+        for raw, _ in shard.parts:
+            first = known.setdefault(raw.name, number)
             if first != number:
                 raise DatasetError(
-                    f"{path}: {part.raw.name} is listed twice, as shards {first} and {number}, so "
+                    f"{path}: {raw.name} is listed twice, as shards {first} and {number}, so "
                     "its samples would come twice; merge the indices of the subfolders anew"
                 )
     if not any(shard.samples for shard in shards):
@@ -188,20 +171,13 @@ def unpacked(packed: bytes, compression: str | None, size: int, path: str) -> by
     try:
         data = bytearray(size)
         written = getattr(getattr(cramjam, module), function)(packed, data)
-    except MemoryError as error:
+        if written != size:
+            raise ValueError(f"it holds {written}")
+    except (MemoryError, ValueError, cramjam.DecompressionError) as error:
         raise ShardError(
-            f"{path} would unpack to {size} bytes, as the index says, and there is no memory for "
-            "them; if the index is right, unpack it in the same folder"
+            f"{path} cannot be unpacked into the {size} bytes that the index says "
+            f"({type(error).__name__}: {error}): it is damaged or another one; {_AGAIN}"
         ) from error
-    except cramjam.DecompressionError as error:
-        raise ShardError(
-            f"{path} cannot be unpacked into the {size} bytes that the index says: {error}; it is "
-            "damaged, or holds more. Copy the folder again"
-        ) from error
-    if written != size:
-        raise ShardError(
-            f"{path} holds {written} bytes, but the index says {size}: it is another one; {_AGAIN}"
-        )
     return bytes(data)
 
 
@@ -218,18 +194,6 @@ def new_hash(algorithm: str) -> Any:
     raise ConfigError(
         f"validate_hash={algorithm!r} is not one of the algorithms of hashlib and xxhash"
     )
-
-
-class _Unpacked:
-    """A file in memory."""
-
-    def __init__(self, data: bytes) -> None:
-        self.data = data
-
-    def read_ranges(
-        self, path: str, starts: Sequence[int], stops: Sequence[int]
-    ) -> Iterator[bytes]:
-        return (self.data[start:stop] for start, stop in zip(starts, stops, strict=True))
 
 
 class MdsSource(ShardedSource[dict[str, Any]]):
@@ -329,22 +293,21 @@ class MdsSource(ShardedSource[dict[str, Any]]):
 
     def _read_shard(self, shard: int, numbers: list[int]) -> list[dict[str, Any] | Failed]:
         entry = self.entries[shard]
-        offsets, data = self._file(entry, entry.offsets), self._file(entry, entry.data)
         if shard not in self._looked_at:
-            self._compare(entry, offsets)
+            self._compare(entry)
             self._looked_at.add(shard)
         # The two offsets of a sample are those of its start and its end.
-        found = read_entries(
-            offsets, self._path(entry.offsets.raw), [number + 1 for number in numbers], 4, 8
-        )
-        starts, stops = np.frombuffer(b"".join(found), "<u4").reshape(-1, 2).T.tolist()
+        at = [4 * (number + 1) for number in numbers]
+        found = b"".join(self._ranges(entry, entry.parts[0], at, [each + 8 for each in at]))
+        starts, stops = np.frombuffer(found, "<u4").reshape(-1, 2).T.tolist()
+        begin = 4 * (entry.samples + 2) if entry.raw_meta is None else 0
         for number, start, stop in zip(numbers, starts, stops, strict=True):
-            if not entry.begin <= start <= stop <= entry.raw_data.size:
+            if not begin <= start <= stop <= entry.raw_data.size:
                 raise ShardError(
                     f"{self._where(shard, number)} would lie at bytes {start} to {stop} of "
                     f"{entry.raw_data.size}: the shard is damaged; {_AGAIN}"
                 )
-        texts = data.read_ranges(self._path(entry.raw_data), starts, stops)
+        texts = self._ranges(entry, entry.parts[-1], starts, stops)
         return [
             self._decoded(shard, number, text) for number, text in zip(numbers, texts, strict=True)
         ]
@@ -356,56 +319,51 @@ class MdsSource(ShardedSource[dict[str, Any]]):
         except DecodeError as reason:
             return Failed(reason, where)
 
-    def _compare(self, shard: MdsShard, offsets: Ranges) -> None:
+    def _compare(self, shard: MdsShard) -> None:
         """Compare what a shard says of itself with the index: its samples, and its columns in the
         copy of its entry that it begins with.
         """
-        file = shard.offsets.raw
-        path = self._path(file)
-        samples, first = np.frombuffer(next(offsets.read_ranges(path, [0], [8])), "<u4").tolist()
+        part = shard.parts[0]
+        path = self._path(part[0])
+        head = next(self._ranges(shard, part, [0], [8]))
+        samples, first = np.frombuffer(head, "<u4").tolist()
         if samples != shard.samples:
             raise ShardError(
                 f"{path} has {samples} samples, but the index says {shard.samples}: it is another "
                 f"one; {_AGAIN}"
             )
         start = 4 * (samples + 2)
-        stop = max(start, file.size if shard.raw_meta else min(first, file.size))
-        fault = f"it would have {stop - start} bytes" if stop - start > _LONGEST_HEADER else ""
-        found: Columns | None = None
+        stop = part[0].size if shard.raw_meta else min(first, part[0].size)
         try:
-            header = b"" if fault else next(offsets.read_ranges(path, [start], [stop]))
-            found = _LAYOUT.validate_python(load_json(header))
-        except ValidationError as error:
-            fault = str(faults(error, _LAYOUT)[0])
+            if not start <= stop <= start + _LONGEST_HEADER:
+                raise ValueError(f"it would have {stop - start} bytes")
+            header = load_json(next(self._ranges(shard, part, [start], [stop])))
+            found = _LAYOUT.validate_python(header)
         except (ValueError, RecursionError) as error:
-            fault = fault or str(error)
-        if found is None:
-            raise ShardError(f"{path}: its header is damaged ({fault}); {_AGAIN}")
+            what = faults(error, _LAYOUT)[0] if isinstance(error, ValidationError) else error
+            raise ShardError(f"{path}: its header is damaged ({what}); {_AGAIN}") from error
         if found != shard.layout:
             raise ShardError(
                 f"{path}: by its header it has the columns {str(found)[:300]}, and by {INDEX} "
-                f"{str(shard.layout)[:300]}: one of the files is damaged, or of another folder; "
-                f"{_AGAIN}"
+                f"{str(shard.layout)[:300]}: one of the files is another one; {_AGAIN}"
             )
 
-    def _file(self, shard: MdsShard, part: MdsPart) -> Ranges:
-        """What reads a file of a shard: where it lies, or unpacked in memory."""
-        path = self._path(part.raw)
-        packed = part.packed
+    def _ranges(
+        self, shard: MdsShard, part: MdsPart, starts: list[int], stops: list[int]
+    ) -> Iterator[bytes]:
+        """The bytes of a file of a shard: of where it lies, or of what is unpacked in memory."""
+        raw, packed = part
+        path = self._path(raw)
         if packed is None or self._files.exists(path):
-            self._check(part.raw)
-            return self._files
-        return self._unpacked.get(path, lambda: self._unpack(shard, part, packed))
+            self._check(raw)
+            return self._files.read_ranges(path, starts, stops)
+        data = self._unpacked.get(path, lambda: self._unpack(shard, raw, packed))
+        return (data[start:stop] for start, stop in zip(starts, stops, strict=True))
 
-    def _unpack(self, shard: MdsShard, part: MdsPart, packed: MdsFile) -> _Unpacked:
-        path = self._path(packed)
-        if not self._files.exists(path):
-            raise ShardError(
-                f"neither {part.raw.name} nor {path}, the compressed one, is there; {_AGAIN}"
-            )
+    def _unpack(self, shard: MdsShard, raw: MdsFile, packed: MdsFile) -> bytes:
         self._check(packed)
-        data = self._files.read(path)
-        return _Unpacked(unpacked(data, shard.compression, part.raw.size, path))
+        path = self._path(packed)
+        return unpacked(self._files.read(path), shard.compression, raw.size, path)
 
     def _check(self, file: MdsFile) -> None:
         """Raise `ShardError` unless a file has the size and the hash that the index says."""
@@ -465,8 +423,8 @@ class MdsSource(ShardedSource[dict[str, Any]]):
         return files_at(self._folder)
 
     @cached_property
-    def _unpacked(self) -> Recent[str, _Unpacked]:
-        return Recent(self.unpacked_bytes, lambda file: len(file.data))
+    def _unpacked(self) -> Recent[str, bytes]:
+        return Recent(self.unpacked_bytes, len)
 
     @cached_property
     def _looked_at(self) -> set[str | int]:

@@ -8,18 +8,17 @@ from __future__ import annotations
 
 import io
 import math
-from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from decimal import Decimal
 from functools import partial
 from itertools import pairwise
 from types import MappingProxyType
-from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias
+from typing import Annotated, Any, Literal, Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import PIL.Image
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from energize.core.limits import load_json
 from energize.core.validation import Listed
@@ -63,26 +62,26 @@ def column_decoder(encoding: str, column: str, where: str, *, decode_images: boo
     name, _, options = encoding.partition(":")
     if name == "pkl":
         raise DatasetError(
-            f"{where}: column {column!r} holds pickles (pkl), which can run any program when they "
-            "are read, and energize never reads them; write the folder again with another "
-            "encoding, json or ndarray or bytes"
+            f"{where}: column {column!r} holds pickles (pkl), which can run any program and are "
+            "never read; write the folder again with another encoding: json, ndarray or bytes"
         )
     if name == "ndarray":
         dtype, _, shape = options.partition(":")
         sizes = shape.split(",") if shape else []
         known = not dtype or dtype in _DTYPES.values()
-        if not known or not all(each.isdecimal() and len(each) <= _MOST_DIGITS for each in sizes):
-            raise DatasetError(
-                f"{where}: column {column!r} has the encoding {encoding!r}; a dtype, and sizes "
-                "with commas between them, are expected after the colon"
-            )
-        return partial(_array, np.dtype(dtype) if dtype else None, tuple(map(int, sizes)) or None)
+        if known and all(each.isdecimal() and len(each) <= _MOST_DIGITS for each in sizes):
+            fixed = np.dtype(dtype) if dtype else None
+            return partial(_array, fixed, tuple(map(int, sizes)) or None)
     if name not in _DECODERS or options:
-        raise DatasetError(
-            f"{where}: column {column!r} has the encoding {encoding!r}, which is not one of "
-            f"{', '.join(_DECODERS)}, ndarray{nearest(encoding, list(_DECODERS))}"
-        )
+        raise _unknown(where, column, encoding, [*_DECODERS, "ndarray:DTYPE:SIZE,SIZE"])
     return _DECODERS[name] if decode_images else _UNDECODED.get(name, _DECODERS[name])
+
+
+def _unknown(where: str, column: str, encoding: str, known: Iterable[str]) -> DatasetError:
+    return DatasetError(
+        f"{where}: column {column!r} has the encoding {encoding!r}, which is not one of "
+        f"{', '.join(known)}{nearest(encoding, list(known))}"
+    )
 
 
 def _array(
@@ -168,6 +167,7 @@ _DECODERS: Mapping[str, Decode] = MappingProxyType(
 _UNDECODED: Mapping[str, Decode] = MappingProxyType(_of_files(bytes))
 
 _TEXTS: Mapping[str, Callable[[str], Any]] = {"str": str, "int": int, "float": float}
+_SEPARATORS = {"csv": ",", "tsv": "\t"}
 
 
 def _items(value: Any) -> Any:
@@ -176,7 +176,6 @@ def _items(value: Any) -> Any:
 
 # A mapping in a file, as pairs, which have a hash.
 Pairs: TypeAlias = Annotated[Listed[Listed[str]], BeforeValidator(_items)]
-Text: TypeAlias = Annotated[str, Field(min_length=1)]
 
 
 class Loose(BaseModel):
@@ -185,161 +184,112 @@ class Loose(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True, strict=True)
 
 
-class Columns(Loose):
-    """What all layouts have: columns with names and encodings."""
+class Layout(Loose):
+    """The columns of a shard: of MDS, with sizes in bytes where these are fixed; of rows, with what
+    stands after each of them, and between columns.
+    """
 
     version: Literal[2]
+    format: Literal["mds", "json", "csv", "tsv", "xsv"]
     column_names: Listed[str] = ()
     column_encodings: Listed[str] = ()
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The names of the columns."""
-        return self.column_names
+    column_sizes: Listed[Annotated[int, Field(ge=0)] | None] = ()
+    columns: Pairs = ()
+    newline: str = ""
+    separator: str = ""
 
     @model_validator(mode="after")
-    def _as_many(self) -> Self:
-        if len(self.column_names) != len(self.column_encodings):
-            raise ValueError("names and encodings of columns differ in number")
+    def _whole(self) -> Self:
+        counts = {len(self.column_names), len(self.column_encodings)}
+        if self.format == "mds":
+            counts.add(len(self.column_sizes))
+        elif not self.newline:
+            raise ValueError("nothing stands after a row: newline is text")
+        if len(counts) > 1:
+            raise ValueError("names, encodings and sizes of columns differ in number")
+        if not (self.columns if self.format == "json" else self.column_names):
+            raise ValueError("there are no columns")
+        if self.format == "xsv" and not self.separator:
+            raise ValueError("nothing stands between columns: separator is text")
         return self
 
-    @abstractmethod
     def decoder(self, where: str, *, decode_images: bool) -> DecodeSample:
         """Return what decodes the samples of shards of this layout.
 
         Images stay bytes unless `decode_images`. Raise `DatasetError` for an unknown encoding.
         """
-
-
-class MdsColumns(Columns):
-    """The columns of an MDS shard; with sizes in bytes where these are fixed."""
-
-    format: Literal["mds"]
-    column_sizes: Listed[Annotated[int, Field(ge=0)] | None]
-
-    @model_validator(mode="after")
-    def _sized(self) -> Self:
-        if len(self.column_sizes) != len(self.column_names):
-            raise ValueError("names and sizes of columns differ in number")
-        return self
-
-    def decoder(self, where: str, *, decode_images: bool) -> DecodeSample:
-        columns = zip(self.column_names, self.column_encodings, strict=True)
-        return partial(
-            self._decoded,
-            [
+        named = zip(self.column_names, self.column_encodings, strict=True)
+        columns = [(name, encoding) for name, encoding in self.columns or named]
+        names = [name for name, _ in columns]
+        if self.format == "mds":
+            decoders = [
                 column_decoder(encoding, name, where, decode_images=decode_images)
                 for name, encoding in columns
-            ],
-            [size or None for size in self.column_sizes],
-        )
-
-    def _decoded(
-        self, decoders: list[Decode], fixed: list[int | None], data: bytes, where: str
-    ) -> dict[str, Any]:
-        unknown = fixed.count(None)
-        if len(data) < 4 * unknown:
-            raise DecodeError(f"{where}: {len(data)} bytes are too few for a sample")
-        given = iter(np.frombuffer(data, "<u4", unknown).tolist())
-        sizes = [next(given) if size is None else size for size in fixed]
-        if 4 * unknown + sum(sizes) != len(data):
-            raise DecodeError(f"{where}: {len(data)} bytes, but its columns have {sum(sizes)}")
-        sample: dict[str, Any] = {}
-        at = 4 * unknown
-        for name, decode, size in zip(self.column_names, decoders, sizes, strict=True):
-            try:
-                sample[name] = decode(data[at : at + size])
-            except BAD_COLUMN as error:
-                raise DecodeError(
-                    f"{where}: column {name!r} of {size} bytes cannot be decoded: "
-                    f"{type(error).__name__}: {error}"
-                ) from error
-            at += size
-        return sample
-
-
-class Rows(Columns):
-    """What layouts of text have: columns of text, numbers and what stands after each row."""
-
-    newline: Text
-
-    def _checked(self, encodings: Mapping[str, str], where: str) -> None:
-        for name, encoding in encodings.items():
+            ]
+            return partial(_columns, names, decoders, [size or None for size in self.column_sizes])
+        for name, encoding in columns:
             if encoding not in _TEXTS:
-                raise DatasetError(
-                    f"{where}: column {name!r} has the encoding {encoding!r}, which is not one of "
-                    f"{', '.join(_TEXTS)}{nearest(encoding, list(_TEXTS))}"
-                )
+                raise _unknown(where, name, encoding, _TEXTS)
+        if self.format == "json":
+            return partial(_json_row, names, self.newline.encode())
+        separator = _SEPARATORS.get(self.format, self.separator)
+        return partial(_separated_row, columns, separator, self.newline)
 
 
-class JsonRows(Rows):
-    """The columns of a JSON shard."""
-
-    format: Literal["json"]
-    columns: Pairs
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return tuple(name for name, _ in self.columns)
-
-    def decoder(self, where: str, *, decode_images: bool) -> DecodeSample:
-        self._checked(dict(self.columns), where)  # type: ignore[arg-type]
-        return self._decoded
-
-    def _decoded(self, data: bytes, where: str) -> dict[str, Any]:
+def _columns(
+    names: list[str], decoders: list[Decode], fixed: list[int | None], data: bytes, where: str
+) -> dict[str, Any]:
+    """The sizes of columns that are not fixed stand before them."""
+    unknown = fixed.count(None)
+    given = iter(np.frombuffer(data[: 4 * unknown].ljust(4 * unknown), "<u4").tolist())
+    sizes = [next(given) if size is None else size for size in fixed]
+    if 4 * unknown + sum(sizes) != len(data):
+        raise DecodeError(f"{where}: {len(data)} bytes, but its columns have {sum(sizes)}")
+    sample: dict[str, Any] = {}
+    at = 4 * unknown
+    for name, decode, size in zip(names, decoders, sizes, strict=True):
         try:
-            sample = load_json(data.removesuffix(self.newline.encode()))
-        except (ValueError, RecursionError) as error:
+            sample[name] = decode(data[at : at + size])
+        except BAD_COLUMN as error:
             raise DecodeError(
-                f"{where} is not JSON: {error}; it begins with {data[:40]!r}"
+                f"{where}: column {name!r} of {size} bytes cannot be decoded: "
+                f"{type(error).__name__}: {error}"
             ) from error
-        if not isinstance(sample, dict) or not sample.keys() >= set(self.names):
-            raise DecodeError(
-                f"{where}: an object with {', '.join(map(repr, self.names))} is expected; it "
-                f"begins with {data[:40]!r}"
-            )
-        return sample
+        at += size
+    return sample
 
 
-class SeparatedRows(Rows):
-    """The columns of a CSV, TSV or XSV shard, and what stands between them."""
+def _json_row(names: list[str], newline: bytes, data: bytes, where: str) -> dict[str, Any]:
+    try:
+        sample = load_json(data.removesuffix(newline))
+        if not isinstance(sample, dict) or not sample.keys() >= set(names):
+            raise ValueError(f"an object with {', '.join(map(repr, names))} is expected")
+    except (ValueError, RecursionError) as error:
+        raise DecodeError(
+            f"{where} is not JSON of a sample: {error}; it begins with {data[:40]!r}"
+        ) from error
+    return sample
 
-    format: Literal["csv", "tsv", "xsv"]
-    separator: Text = ""
 
-    _SEPARATORS: ClassVar = {"csv": ",", "tsv": "\t"}
-
-    @model_validator(mode="after")
-    def _separated(self) -> Self:
-        if self.format == "xsv" and not self.separator:
-            raise ValueError("there is no separator")
-        return self
-
-    def decoder(self, where: str, *, decode_images: bool) -> DecodeSample:
-        self._checked(dict(zip(self.column_names, self.column_encodings, strict=True)), where)
-        return partial(self._decoded, self._SEPARATORS.get(self.format, self.separator))
-
-    def _decoded(self, separator: str, data: bytes, where: str) -> dict[str, Any]:
+def _separated_row(
+    columns: list[tuple[str, str]], separator: str, newline: str, data: bytes, where: str
+) -> dict[str, Any]:
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise DecodeError(f"{where} is no UTF-8: {error}") from error
+    texts = text.removesuffix(newline).split(separator)
+    if not text.endswith(newline) or len(texts) != len(columns):
+        raise DecodeError(
+            f"{where}: a line of {len(columns)} columns with {separator!r} between them is "
+            f"expected; it has {len(texts)} and begins with {text[:40]!r}"
+        )
+    sample: dict[str, Any] = {}
+    for (name, encoding), column in zip(columns, texts, strict=True):
         try:
-            text = data.decode("utf-8")
-        except UnicodeDecodeError as error:
-            raise DecodeError(f"{where} is no UTF-8: {error}") from error
-        texts = text.removesuffix(self.newline).split(separator)
-        if not text.endswith(self.newline) or len(texts) != len(self.names):
+            sample[name] = _TEXTS[encoding](column)
+        except ValueError as error:
             raise DecodeError(
-                f"{where}: a line of {len(self.names)} columns with {separator!r} between them is "
-                f"expected; it has {len(texts)} and begins with {text[:40]!r}"
-            )
-        sample: dict[str, Any] = {}
-        columns = zip(self.column_names, self.column_encodings, texts, strict=True)
-        for name, encoding, column in columns:
-            try:
-                sample[name] = _TEXTS[encoding](column)
-            except ValueError as error:
-                raise DecodeError(
-                    f"{where}: column {name!r} cannot be decoded as {encoding}: {column[:40]!r}"
-                ) from error
-        return sample
-
-
-Layout: TypeAlias = Annotated[MdsColumns | JsonRows | SeparatedRows, Discriminator("format")]
+                f"{where}: column {name!r} cannot be decoded as {encoding}: {column[:40]!r}"
+            ) from error
+    return sample

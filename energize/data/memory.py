@@ -26,8 +26,7 @@ from energize.core.stream import (
     counter_field,
     state_field,
 )
-from energize.data.rows import HuggingFaceSource
-from energize.data.source import Source
+from energize.data.rows import FieldSource, Row
 from energize.errors import (
     ColumnError,
     ConfigError,
@@ -48,7 +47,7 @@ class SupportsGetItem(Protocol[T_co]):
     def __getitem__(self, index: int, /) -> T_co: ...
 
 
-class SequenceSource(Source[T_co]):
+class SequenceSource(FieldSource[T_co]):
     """The samples of any object with `__len__` and `__getitem__`, a torch map-style dataset say.
 
     `columns` are what is known of each sample without reading it, by name: one value each, numbers
@@ -108,28 +107,19 @@ class SequenceSource(Source[T_co]):
 
     @property
     def column_names(self) -> tuple[str, ...]:
-        first = self.samples[0] if self._listed and self.count else None
+        listed = isinstance(self.samples, list | tuple)  # so that looking at all costs little
+        first = self.samples[0] if listed and self.count else None
         fields = fields_of(first) if is_record(first) else {}
         return tuple(dict.fromkeys([*self.columns, *fields]))
 
+    def _values(self, name: str) -> Iterable[Any]:
+        return (fields_of(sample).get(name) for sample in cast("Iterable[Any]", self.samples))
+
     def column(self, name: str) -> Column:
-        if name in self.columns:
-            return self.columns[name]
-        if name not in self._of_fields:
-            if name not in self.column_names:
-                return super().column(name)
-            values = [fields_of(sample).get(name) for sample in cast("Iterable[Any]", self.samples)]
-            self._of_fields[name] = Column.of(values, name)
-        return self._of_fields[name]
+        return self.columns[name] if name in self.columns else super().column(name)
 
-    @cached_property
-    def _of_fields(self) -> dict[str, Column]:
-        return {}
-
-    @property
-    def _listed(self) -> bool:
-        """Whether the samples are in memory, so that looking at all of them costs little."""
-        return isinstance(self.samples, list | tuple)
+    def _how_to_index(self, name: str) -> str:
+        return f"Give it where the source is made: columns={{{name!r}: [...]}}"
 
     def read(self, indices: Int64Array) -> list[T_co | Failed]:
         return [self._read(index) for index in indices.tolist()]
@@ -164,6 +154,56 @@ class ListSource(SequenceSource[T_co]):
         super().__init__(
             tuple(samples), name=name, columns=columns, seed=seed, occurrence=occurrence
         )
+
+
+class HuggingFaceSource(SequenceSource[Row]):
+    """The rows of a `datasets.Dataset` as dicts, in its format, read when they are asked for.
+
+    Orders depend on `name` and on the number of rows, not on the fingerprint of the dataset, which
+    is not the same on every machine. A streaming dataset is read by `IterableSource`.
+
+    Raise `ConfigError` for anything else than a `datasets.Dataset`.
+
+    >>> import datasets
+    >>> rows = datasets.Dataset.from_dict({"text": ["one", "two"]})
+    >>> HuggingFaceSource(rows, name="numbers")[1]
+    {'text': 'two'}
+    """
+
+    def __init__(
+        self, rows: Any, *, name: str = "hugging face", seed: int = 0, occurrence: int = 0
+    ) -> None:
+        if not is_instance_of(rows, "datasets", "Dataset"):
+            remedy = ""
+            if is_instance_of(rows, "datasets", "IterableDataset"):
+                remedy = "; a streaming dataset is read by IterableSource"
+            elif is_instance_of(rows, "datasets", "DatasetDict"):
+                remedy = f"; choose one of its splits: {', '.join(map(str, rows))}"
+            raise ConfigError(
+                f"HuggingFaceSource {name!r} reads a datasets.Dataset, got "
+                f"{type(rows).__name__}{remedy}"
+            )
+        super().__init__(rows, name=name, seed=seed, occurrence=occurrence)
+
+    @property
+    def column_names(self) -> tuple[str, ...]:
+        """Those of the dataset."""
+        rows: Any = self.samples
+        return tuple(rows.column_names)
+
+    def _values(self, name: str) -> Iterable[Any]:
+        """The column alone is read, whatever the format of the dataset."""
+        rows: Any = self.samples
+        values: Iterable[Any] = rows.with_format(None).select_columns([name])[:][name]
+        return values
+
+    def read(self, indices: Int64Array) -> list[Row | Failed]:
+        rows: Any = self.samples
+        found: list[Row | Failed] = rows.__getitems__(indices.tolist())
+        return found
+
+    def settings(self) -> dict[str, Any]:
+        return super().settings() | {"columns": list(self.column_names)}
 
 
 def _checked_columns(

@@ -309,7 +309,7 @@ def read_splits(path: str | Path, name: str = "split.yaml") -> Splits:
 
 def _split_file(path: Path, name: str) -> Path:
     names = (name, "split.json") if name == "split.yaml" else (name,)
-    return _file(path, names, "the split file", ".yaml or .json")
+    return _file(path, names, "split file", ".yaml or .json")
 
 
 def _file(path: Path, names: Sequence[str], what: str, suffixes: str) -> Path:
@@ -318,11 +318,11 @@ def _file(path: Path, names: Sequence[str], what: str, suffixes: str) -> Path:
     for name in names:
         if not is_inside(name):
             raise DatasetError(
-                f"{folder}: {what} is a file in this folder, and {short(name)} is none; copy it "
+                f"{folder}: the {what} is a file in this folder, and {short(name)} is none; copy it "
                 "there"
             )
         if not name.endswith((".yaml", ".json")):
-            raise DatasetError(f"{folder / name}: {what} has a name that ends in {suffixes}")
+            raise DatasetError(f"{folder / name}: the {what} has a name that ends in {suffixes}")
         if exists(folder / name, follow=False):  # what is no file is told when it is read
             return folder / name
     read_info(path)
@@ -412,7 +412,7 @@ def read_dataset_yaml(
     Raise as `read_info` does, and `UntrustedCodeError` if the file asks for code of the data folder
     to be run, unless `code`: who gives it sees to what `code` of the answer names.
     """
-    file = _file(Path(path), (name,), "the dataset file", ".yaml")
+    file = _file(Path(path), (name,), "dataset file", ".yaml")
     found = read_document(file, _DATASET)
     for key in _CODE_KEYS:
         value = getattr(found, key)

@@ -1,14 +1,13 @@
-"""Rows of JSON and Parquet files and of Hugging Face datasets, read at random."""
+"""Sources whose samples have fields, and the rows of JSON and Parquet files, read at random."""
 
 from __future__ import annotations
 
 import copy
 import glob
 import os
-from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,11 +16,12 @@ import numpy as np
 from energize.core.arrays import Int64Array
 from energize.core.columns import Column
 from energize.core.description import digest
-from energize.core.lazy import is_instance_of, optional_module
+from energize.core.lazy import optional_module
 from energize.core.limits import load_json
 from energize.core.reading import Failed
 from energize.data.files import Files, FileStream, Recent, files_at, own_errors
-from energize.data.source import Source, read_by_file
+from energize.data.sharded import ShardedSource
+from energize.data.source import Source
 from energize.errors import (
     ColumnError,
     ConfigError,
@@ -139,33 +139,19 @@ def _checked_row(value: Any, where: str) -> Row | Failed:
     return Failed(DataError(f"a row is a JSON object, found {value!r:.80}"), where)
 
 
-class RowFiles(FieldSource[Row]):
-    """Rows of files, one file after another, stored in runs that are read together.
+class RowFiles(FieldSource[Row], ShardedSource[Row]):
+    """Rows of files, one file after another.
 
-    Subclasses give `runs` and `_read_run`. The identity, and with it every order, depends on the
-    name, the files' names and the number of rows, not on the folder they lie in.
+    Subclasses give `counts` and `_read_shard`. The identity, and with it every order, depends on
+    the name, the files' names and the number of rows, not on the folder they lie in.
     """
 
     files: tuple[Path, ...]
     given_name: str
 
     @property
-    @abstractmethod
-    def runs(self) -> list[tuple[int, int, int]]:
-        """Of each run its file, its number in the file and its rows, in the order of the files."""
-
-    @abstractmethod
-    def _read_run(self, file: int, number: int, rows: list[int]) -> Sequence[Row | Failed]:
-        """Return rows of run `number` of a file, `rows` ascending."""
-
-    @cached_property
-    def count(self) -> int:
-        return int(self._starts[-1])
-
-    @cached_property
-    def _starts(self) -> Int64Array:
-        """The first row of each run, and the number of all rows."""
-        return np.cumsum([0, *(rows for _, _, rows in self.runs)], dtype=np.int64)
+    def shards(self) -> tuple[str, ...]:  # type: ignore[override]
+        return tuple(map(str, self.files))
 
     @property
     def name(self) -> str:
@@ -180,24 +166,15 @@ class RowFiles(FieldSource[Row]):
     def identity(self) -> str:
         return digest([self.name, [file.name for file in self.files], self.count])
 
-    def read(self, indices: Int64Array) -> list[Row | Failed]:
-        return read_by_file(
-            indices, self._located, lambda run, rows: self._read_run(*self.runs[run][:2], rows)
-        )
-
-    def _located(self, indices: Int64Array) -> tuple[Int64Array, Int64Array]:
-        run = np.searchsorted(self._starts, indices, side="right") - 1
-        return run, indices - self._starts[run]
-
-    def where(self, position: int, attempt: int = 0) -> str:
-        index = int(self._samples(np.array([position], dtype=np.int64), attempt)[0])
-        run = int(np.searchsorted(self._starts, index, side="right")) - 1
-        file = self.runs[run][0]
-        first = next(i for i, each in enumerate(self.runs) if each[0] == file)
-        return f"{self.files[file]}, row {index - int(self._starts[first])}"
+    @property
+    def run_length(self) -> int | None:  # type: ignore[override]
+        return None
 
     def settings(self) -> dict[str, Any]:
-        return super().settings() | {"files": len(self.files), "identity": self.identity}
+        return super().settings() | {"files": len(self.files)}
+
+    def _where(self, shard: int, number: int) -> str:
+        return f"{self.files[shard]}, row {number}"
 
     @cached_property
     def _reader(self) -> Files:
@@ -235,9 +212,8 @@ class JsonSource(RowFiles):
         self._freeze(files=found, given_name=name, seed=seed, occurrence=occurrence)
 
     @cached_property
-    def runs(self) -> list[tuple[int, int, int]]:
-        rows = [len(each) for each in self._lines]
-        return [(file, 0, count) for file, count in enumerate(rows) if count]
+    def counts(self) -> tuple[int, ...]:  # type: ignore[override]
+        return tuple(map(len, self._lines))
 
     @cached_property
     @own_errors
@@ -266,9 +242,9 @@ class JsonSource(RowFiles):
         ]  # one byte is a carriage return at most
         return lines
 
-    def _read_run(self, file: int, number: int, rows: list[int]) -> list[Row | Failed]:
-        lines, path = self._lines[file], str(self.files[file])
-        places = [f"{path}, row {row}" for row in rows]
+    def _read_shard(self, shard: int, rows: list[int]) -> list[Row | Failed]:
+        lines = self._lines[shard]
+        places = [self._where(shard, row) for row in rows]
         if isinstance(lines, list):
             # Copies, so that who changes a row does not change what others are given.
             found = [
@@ -276,7 +252,7 @@ class JsonSource(RowFiles):
             ]
             return copy.deepcopy(found)
         starts, stops = lines[rows].T.tolist()
-        texts = self._reader.read_ranges(path, starts, stops)
+        texts = self._reader.read_ranges(self.shards[shard], starts, stops)
         return [parsed_row(text, place) for text, place in zip(texts, places, strict=True)]
 
 
@@ -321,30 +297,32 @@ class ParquetSource(RowFiles):
             seed=seed,
             occurrence=occurrence,
         )
-        _ = self.runs  # footers and columns are checked here, not at the first row
+        _ = self._groups  # footers and columns are checked here, not at the first row
 
     @property
     def run_length(self) -> int:
-        return max(1, self.count // max(1, len(self.runs)))
+        return max(1, self.count // max(1, sum(map(len, self._groups))))
 
     @cached_property
-    def runs(self) -> list[tuple[int, int, int]]:
-        runs: list[tuple[int, int, int]] = []
-        for number, path in enumerate(self.files):
-            with self._opened(path) as file:
-                self._check_columns(path, file.schema_arrow.names)
-                groups = range(file.metadata.num_row_groups)
-                rows = [int(file.metadata.row_group(group).num_rows) for group in groups]
-            runs.extend((number, group, count) for group, count in enumerate(rows) if count)
-        return runs
+    def counts(self) -> tuple[int, ...]:  # type: ignore[override]
+        return tuple(map(sum, self._groups))
 
-    def _check_columns(self, path: Path, found: list[str]) -> None:
-        for column in self.columns or ():
-            if column not in found:
-                raise ConfigError(
-                    f"ParquetSource: {path} has no column {column!r}{nearest(column, found)} "
-                    f"It has {', '.join(found)}"
-                )
+    @cached_property
+    def _groups(self) -> list[list[int]]:
+        """Of each file the rows in each of its row groups that has any."""
+        return [self._rows_of(path) for path in self.files]
+
+    def _rows_of(self, path: Path) -> list[int]:
+        with self._opened(path) as file:
+            found = file.schema_arrow.names
+            for column in self.columns or ():
+                if column not in found:
+                    raise ConfigError(
+                        f"ParquetSource: {path} has no column {column!r}{nearest(column, found)} "
+                        f"It has {', '.join(found)}"
+                    )
+            metadata = file.metadata
+            return [int(metadata.row_group(i).num_rows) for i in range(metadata.num_row_groups)]
 
     @cached_property
     def column_names(self) -> tuple[str, ...]:
@@ -363,11 +341,16 @@ class ParquetSource(RowFiles):
                 values += file.read(columns=[name]).column(name).to_pylist()
         return values
 
-    def _read_run(self, file: int, number: int, rows: list[int]) -> list[Row | Failed]:
-        path = self.files[file]
-        with _reading(path, f"row group {number}: "):
-            table = self._tables.get((file, number), lambda: self._row_group(path, number))
-            taken: list[Row | Failed] = table.take(rows).to_pylist()
+    def _read_shard(self, shard: int, rows: list[int]) -> list[Row | Failed]:
+        path, taken = self.files[shard], list[Row | Failed]()
+        ends = np.cumsum(self._groups[shard])
+        groups = np.searchsorted(ends, rows, side="right")
+        for group in np.unique(groups).tolist():
+            wanted = np.array(rows)[groups == group] - (ends[group - 1] if group else 0)
+            with _reading(path, f"row group {group}: "):
+                key = shard, group
+                table = self._tables.get(key, partial(self._row_group, path, group))
+                taken += table.take(wanted).to_pylist()
         return taken
 
     def _row_group(self, path: Path, group: int) -> Any:
@@ -396,68 +379,3 @@ def _reading(path: Path, what: str = "") -> Iterator[None]:
         raise ShardError(
             f"{path} cannot be read as Parquet: {what}{error}. Write the file again"
         ) from error
-
-
-class HuggingFaceSource(FieldSource[Row]):
-    """The rows of a `datasets.Dataset` as dicts, in its format, read when they are asked for.
-
-    Orders depend on `name` and on the number of rows, not on the fingerprint of the dataset, which
-    is not the same on every machine. A streaming dataset is read by `IterableSource`.
-
-    Raise `ConfigError` for anything else than a `datasets.Dataset`.
-
-    >>> import datasets
-    >>> rows = datasets.Dataset.from_dict({"text": ["one", "two"]})
-    >>> HuggingFaceSource(rows, name="numbers")[1]
-    {'text': 'two'}
-    """
-
-    rows: Any
-    given_name: str
-
-    def __init__(
-        self, rows: Any, *, name: str = "hugging face", seed: int = 0, occurrence: int = 0
-    ) -> None:
-        if not is_instance_of(rows, "datasets", "Dataset"):
-            remedy = ""
-            if is_instance_of(rows, "datasets", "IterableDataset"):
-                remedy = "; a streaming dataset is read by IterableSource"
-            elif is_instance_of(rows, "datasets", "DatasetDict"):
-                remedy = f"; choose one of its splits: {', '.join(map(str, rows))}"
-            raise ConfigError(
-                f"HuggingFaceSource {name!r} reads a datasets.Dataset, got "
-                f"{type(rows).__name__}{remedy}"
-            )
-        self._freeze(rows=rows, given_name=name, seed=seed, occurrence=occurrence)
-
-    @property
-    def name(self) -> str:
-        return self.given_name
-
-    @property
-    def count(self) -> int:
-        return len(self.rows)
-
-    @property
-    def identity(self) -> str:
-        return f"{self.given_name}:{self.count}"
-
-    @property
-    def column_names(self) -> tuple[str, ...]:
-        """Those of the dataset."""
-        return tuple(self.rows.column_names)
-
-    def _values(self, name: str) -> Iterable[Any]:
-        """The column alone is read, whatever the format of the dataset."""
-        values: Iterable[Any] = self.rows.with_format(None).select_columns([name])[:][name]
-        return values
-
-    def read(self, indices: Int64Array) -> list[Row | Failed]:
-        rows: list[Row | Failed] = self.rows.__getitems__(indices.tolist())
-        return rows
-
-    def _compared(self) -> tuple[Any, ...]:
-        return id(self.rows), self.given_name, self.seed, self.occurrence
-
-    def settings(self) -> dict[str, Any]:
-        return super().settings() | {"columns": list(self.rows.column_names)}

@@ -5,12 +5,10 @@ from __future__ import annotations
 import os
 import struct
 import zlib
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import islice
 from pathlib import Path
 from typing import Any, Self
 
@@ -21,42 +19,19 @@ from energize.core.arrays import Int64Array
 from energize.core.columns import Column
 from energize.core.description import digest
 from energize.core.reading import Failed
+from energize.data import integrity, tar
 from energize.data.columns import PreparedColumns, column_command
-from energize.data.files import Files, files_at, own_errors
-from energize.data.integrity import (
-    CHECKSUM,
-    ENTRY,
-    ShardRecord,
-    check_checksums,
-    check_shard,
-    checksums_path,
-    disagreement,
-    read_records,
-)
-from energize.data.nv_meta import read_info, read_splits, where_listed
+from energize.data.files import Files, files_at, own_errors, read_entries
+from energize.data.integrity import CHECKSUM, ENTRY, ShardRecord, disagreement
 from energize.data.sharded import ShardedSource
-from energize.data.tar import (
-    BLOCK,
-    NAME_BYTES,
-    first_key,
-    has_key,
-    index_path,
-    is_header,
-    members,
-    plain_header,
-    scan,
-    split_name,
-)
+from energize.data.source import narrowed
+from energize.data.split import read_split
 from energize.errors import (
-    ConfigError,
     DataError,
     DatasetError,
     EmptyDatasetError,
     NotPreparedError,
     ShardError,
-    SplitError,
-    nearest,
-    some,
 )
 
 _RANGE = struct.Struct("<2Q")
@@ -68,145 +43,11 @@ _KEPT = 64 * 1024
 # Bytes of a sample in which its key is looked for.
 _HEAD = 8192
 
-_OWN_NAMES = 4
 _MANY = 50  # parts, below any sensible limit: looking one up costs more than reading a part
 _PROBES = 16
-_COMPARED = 1000  # shards, whose names are looked at for one like a wrong one
 
 
-@dataclass(frozen=True, slots=True)
-class SplitShards:
-    """The shards of a split part in their order, with the number of samples in each.
-
-    `excluded` are samples to leave out: their numbers among those of all the shards, ascending.
-    `records` is what preparing saw of the shards, None where that is not known.
-    """
-
-    names: tuple[str, ...]
-    counts: tuple[int, ...]
-    excluded: tuple[int, ...]
-    records: tuple[ShardRecord, ...] | None = None
-
-
-def read_split(path: Path, split_part: str, split_config: str | None) -> SplitShards:
-    """Look a split part of the prepared folder `path` up.
-
-    Only shards from which single samples are excluded are looked into. Raises `SplitError` for an
-    unknown part and for shards or samples that are named but not there, `EmptyDatasetError` when
-    nothing is left, and what reading `.nv-meta` raises.
-    """
-    info = read_info(path)
-    name = "split.yaml" if split_config is None else split_config
-    splits = read_splits(path, name)
-    if split_part not in splits.parts:
-        known = list(splits.parts)
-        raise SplitError(
-            f"{path} has no split part {split_part!r}{nearest(split_part, known)}; "
-            f"its {name} has {some(known) or 'none'}"
-        )
-    listed = splits.parts[split_part]
-    _check_listed(
-        listed,
-        info.shard_counts,
-        lambda shard: f"{where_listed(path, name, split_part, shard)}, split part {split_part!r}",
-    )
-    whole, single = _excludes(splits.exclude, info.shard_counts, f"{path}, exclude in {name}")
-    shards = tuple(shard for shard in listed if shard not in whole)
-    counts = tuple(info.shard_counts[shard] for shard in shards)
-    excluded: list[int] = []
-    before = 0
-    for shard, count in zip(shards, counts, strict=True):
-        if shard in single:
-            numbers = _numbers_of(path / shard, count, single[shard])
-            excluded.extend(before + number for number in numbers)
-        before += count
-    if before == len(excluded):
-        raise EmptyDatasetError(
-            f"{path}: split part {split_part!r} has no samples: {len(listed)} shards are listed in "
-            f"{name}, {len(whole.intersection(listed))} of them and {len(excluded)} single samples "
-            "are excluded"
-        )
-    seen = read_records(path, info.shard_counts)
-    records = None if seen is None else tuple(seen[shard] for shard in shards)
-    _check_empty([path / shard for shard, count in zip(shards, counts, strict=True) if not count])
-    return SplitShards(shards, counts, tuple(excluded), records)
-
-
-def _check_empty(shards: Iterable[Path]) -> None:
-    """A shard without samples is never opened; its index would tell of some."""
-    for shard in shards:
-        index = Path(index_path(str(shard)))
-        with suppress(FileNotFoundError):
-            if index.stat().st_size != ENTRY:
-                raise ShardError(
-                    f"{shard} has no samples, as .info.json counts them, but its index {index} has "
-                    f"{index.stat().st_size} bytes, and not {ENTRY}: run `energize prepare` "
-                    "again"
-                )
-
-
-def _check_listed(
-    listed: Iterable[str], known: Mapping[str, int], where: Callable[[str], str]
-) -> None:
-    seen: set[str] = set()
-    for shard in listed:
-        if shard not in known:
-            raise SplitError(
-                f"{where(shard)}: shard {shard!r} is not in .info.json{_similar(shard, known)}; "
-                "correct the name, or run `energize prepare` again to index new shards"
-            )
-        if shard in seen:
-            raise SplitError(
-                f"{where(shard)}: shard {shard!r} is listed twice; list it once, and give the "
-                "dataset a larger weight to see it more often"
-            )
-        seen.add(shard)
-
-
-def _excludes(
-    entries: Iterable[str], known: Mapping[str, int], where: str
-) -> tuple[set[str], dict[str, set[str]]]:
-    """Excluded shards, and excluded keys by shard, of entries `shard` and `shard/key`."""
-    whole: set[str] = set()
-    single: defaultdict[str, set[str]] = defaultdict(set)
-    deepest = max((shard.count("/") for shard in known), default=0) if entries else 0
-    for entry in entries:
-        if entry in known:
-            whole.add(entry)
-            continue
-        cuts = (at for at, char in enumerate(entry) if char == "/")
-        cut = next((at for at in islice(cuts, deepest + 1) if entry[:at] in known), None)
-        if cut is None:
-            raise SplitError(
-                f"{where}: {entry!r} is neither a shard of .info.json nor such a shard, '/' and "
-                f"the key of a sample{_similar(entry, known)}; correct or remove it"
-            )
-        single[entry[:cut]].add(entry[cut + 1 :])
-    return whole, single
-
-
-def _similar(shard: str, known: Iterable[str]) -> str:
-    return nearest(shard, list(islice(known, _COMPARED)))
-
-
-def _numbers_of(shard: Path, count: int, keys: set[str]) -> list[int]:
-    """The numbers of the samples with these keys; all of them have to be there."""
-    samples = scan(shard).samples
-    if len(samples) != count:
-        raise ShardError(
-            f"{shard} has {len(samples)} samples, but .info.json says {count}: run "
-            "`energize prepare` again"
-        )
-    some = samples[0].key if samples else None
-    missing = keys - {sample.key for sample in samples}
-    if missing:
-        raise SplitError(
-            f"{shard} has no sample {min(missing)!r}, which is excluded; its keys look like "
-            f"{some!r}; correct or remove the entry of the split file"
-        )
-    return [number for number, sample in enumerate(samples) if sample.key in keys]
-
-
+@dataclass(slots=True)
 class ShardReader:
     """Reads raw samples of the shard `name` of the dataset `root`, which has `count` of them.
 
@@ -217,102 +58,93 @@ class ShardReader:
     Raise `ShardError` if shard and index cannot be read or do not belong together.
     """
 
-    __slots__ = (
-        "_checksums",
-        "_count",
-        "_files",
-        "_index",
-        "_looks_on",
-        "_name",
-        "_root",
-        "_size",
-        "path",
-    )
+    files: Files
+    root: str
+    name: str
+    count: int
+    record: ShardRecord | None
+    checksums: bool
+    path: str = field(init=False)
+    index: str = field(init=False)
+    size: int = field(init=False)
+    new: dict[str, Any] = field(init=False)
 
-    def __init__(
-        self,
-        files: Files,
-        root: str,
-        name: str,
-        count: int,
-        record: ShardRecord | None,
-        *,
-        checksums: bool,
-    ) -> None:
-        self.path = f"{root}/{name}"
-        check_shard(files, self.path, count, record)
-        if checksums:
-            check_checksums(files, self.path, count, record)
-        self._checksums = checksums_path(self.path) if checksums else None
-        self._files, self._root, self._name, self._count = files, root, name, count
-        self._index, self._size = index_path(self.path), files.size(self.path)
-        self._looks_on = record is None
+    def __post_init__(self) -> None:
+        self.path = f"{self.root}/{self.name}"
+        integrity.check_shard(self.files, self.path, self.count, self.record)
+        if self.checksums:
+            integrity.check_checksums(self.files, self.path, self.count, self.record)
+        self.index, self.size = tar.index_path(self.path), self.files.size(self.path)
+        self.new = {"__key__": None, "__dataset__": self.root, "__shard__": self.name}
 
     def key(self, number: int) -> str | None:
         """Return the key of a sample; None if its head is damaged."""
         [start], [stop] = self._ranges([number])
-        return first_key(self._files.read(self.path, start, min(stop, start + _HEAD)))
+        return tar.first_key(self.files.read(self.path, start, min(stop, start + _HEAD)))
 
     def read(self, numbers: Sequence[int]) -> list[dict[str, Any] | Failed]:
         """Return these samples, numbers ascending; each a new dict, or why there is none."""
         starts, stops = self._ranges(numbers)
         ends = stops
-        if self._looks_on:
-            ends = [min(stop + NAME_BYTES, self._size) for stop in stops]
-        expected = self._expected(numbers) if self._checksums else None
+        if self.record is None:
+            ends = [min(stop + tar.NAME_BYTES, self.size) for stop in stops]
+        expected = self._expected(numbers) if self.checksums else None
         samples: list[dict[str, Any] | Failed] = []
-        for row, data in enumerate(self._files.read_ranges(self.path, starts, ends)):
+        for row, data in enumerate(self.files.read_ranges(self.path, starts, ends)):
             number, end = numbers[row], stops[row] - starts[row]
             if expected is not None and zlib.crc32(memoryview(data)[:end]) != expected[row]:
                 samples.append(self._changed(number, data[:end], expected[row]))
                 continue
-            plain: dict[str, Any] = {
-                "__key__": None,
-                "__dataset__": self._root,
-                "__shard__": self._name,
-                "__index__": number,
-            }
-            fits = _is_plain(data, end, plain)
-            sample = plain if fits else self._any_sample(number, data[:end])
-            if type(sample) is dict:
-                if len(data) > end and has_key(data, end, sample["__key__"]):
-                    raise disagreement(
-                        self.path,
-                        f"by the index sample {number} ends at byte {stops[row]}, but a file of "
-                        f"its key, {sample['__key__'][:80]!r}, follows",
-                    )
-                if len(sample) > _MANY and len(sample) > limits.PARTS + _OWN_NAMES:
-                    sample = self._failed(number, data, limits.over("PARTS", len(sample)))
+            plain = {**self.new, "__index__": number}
+            sample: dict[str, Any] | Failed = plain
+            if not _is_plain(data, end, plain):
+                sample = self._any_sample(number, data[:end])
+            if len(data) > end or len(plain) > _MANY:
+                sample = self._checked(sample, number, data, end)
             samples.append(sample)
         return samples
 
+    def _checked(
+        self, sample: dict[str, Any] | Failed, number: int, data: bytes, end: int
+    ) -> dict[str, Any] | Failed:
+        """Look at what follows a sample, and how many parts it has."""
+        if isinstance(sample, Failed):
+            return sample
+        key, parts = sample["__key__"], len(sample) - len(self.new) - 1
+        if len(data) > end and tar.has_key(data, end, key):
+            raise disagreement(
+                self.path,
+                f"by the index sample {number} has {end} bytes, but another file of its key, "
+                f"{key[:80]!r}, follows",
+            )
+        if parts > limits.PARTS:
+            return self._failed(number, data, limits.over("PARTS", parts))
+        return sample
+
     def _ranges(self, numbers: Sequence[int]) -> tuple[list[int], list[int]]:
         """The first byte of each of these samples, in ascending order, and the byte after it."""
-        if self._count * ENTRY < _KEPT:
-            data = self._files.kept(self._index)
+        if self.count * ENTRY < _KEPT:
+            data = self.files.kept(self.index)
             entries = [_RANGE.unpack_from(data, number * ENTRY) for number in numbers]
         else:
-            firsts = [number * ENTRY for number in numbers]
-            ends = [first + _RANGE.size for first in firsts]
-            found = self._files.read_ranges(self._index, firsts, ends)
+            found = read_entries(self.files, self.index, numbers, ENTRY, _RANGE.size)
             entries = [_RANGE.unpack(data) for data in found]
         # The first sample begins where the shard does: Energon says where its first header is.
         starts = [entry[0] if number else 0 for number, entry in zip(numbers, entries, strict=True)]
         stops = [entry[1] for entry in entries]
         for row, start in enumerate(starts):
-            if not start < stops[row] <= self._size:
+            if not start < stops[row] <= self.size:
                 raise disagreement(
                     self.path,
                     f"by the index sample {numbers[row]} lies from byte {start} to {stops[row]}, "
-                    f"and the shard has {self._size} bytes",
+                    f"and the shard has {self.size} bytes",
                 )
         return starts, stops
 
     def _expected(self, numbers: Sequence[int]) -> list[int]:
         """The checksums of these samples."""
-        firsts = [number * CHECKSUM for number in numbers]
-        ends = [first + CHECKSUM for first in firsts]
-        found = self._files.read_ranges(checksums_path(self.path), firsts, ends)
+        file = integrity.checksums_path(self.path)
+        found = read_entries(self.files, file, numbers, CHECKSUM, CHECKSUM)
         return [int.from_bytes(data, "little") for data in found]
 
     def _any_sample(self, number: int, data: bytes) -> dict[str, Any] | Failed:
@@ -320,24 +152,21 @@ class ShardReader:
         is of another shard.
         """
         try:
-            found = members(data, self._where(number, data))
+            found = tar.members(data, self._where(number, data))
         except ShardError as damage:
-            self._files.check(self.path)
+            self.files.check(self.path)
             if not self._agrees():
                 raise disagreement(
                     self.path, f"at most places no sample starts ({damage})"
                 ) from damage
             return Failed(DataError(str(damage)), self._where(number, data))
-        named = [(split, each) for each in found if (split := split_name(each.name)) is not None]
+        named = [
+            (split, each) for each in found if (split := tar.split_name(each.name)) is not None
+        ]
         keys = sorted({key for (key, _), _ in named})
         if len(keys) != 1:
             raise disagreement(self.path, f"by the index sample {number} has the keys {keys}")
-        sample = {
-            "__key__": keys[0],
-            "__dataset__": self._root,
-            "__shard__": self._name,
-            "__index__": number,
-        }
+        sample = {**self.new, "__key__": keys[0], "__index__": number}
         for (_, part), each in named:
             if part in sample:
                 parts = [part for (_, part), _ in named]
@@ -348,9 +177,10 @@ class ShardReader:
 
     def _agrees(self) -> bool:
         """Whether most samples start where the index says: not so when it is of another shard."""
-        starts, _ = self._ranges(range(0, self._count, max(1, self._count // _PROBES)))
-        ends = [min(start + BLOCK, self._size) for start in starts]
-        return sum(map(is_header, self._files.read_ranges(self.path, starts, ends))) * 2 > len(ends)
+        starts, _ = self._ranges(range(0, self.count, max(1, self.count // _PROBES)))
+        ends = [min(start + tar.BLOCK, self.size) for start in starts]
+        blocks = self.files.read_ranges(self.path, starts, ends)
+        return sum(map(tar.is_header, blocks)) * 2 > len(ends)
 
     def _changed(self, number: int, data: bytes, expected: int) -> Failed:
         return self._failed(
@@ -366,7 +196,7 @@ class ShardReader:
         return Failed(DataError(f"{where}: {what}"), where)
 
     def _where(self, number: int, data: bytes) -> str:
-        return place_in(self.path, number, first_key(data))
+        return place_in(self.path, number, tar.first_key(data))
 
 
 def _is_plain(data: bytes, end: int, sample: dict[str, Any]) -> bool:
@@ -375,8 +205,8 @@ def _is_plain(data: bytes, end: int, sample: dict[str, Any]) -> bool:
     """
     at, begin = 0, ""
     while at < end:
-        start = at + BLOCK
-        header = plain_header(data, at) if start <= end else None
+        start = at + tar.BLOCK
+        header = tar.plain_header(data, at) if start <= end else None
         if header is None:
             return False
         name, size = header
@@ -384,7 +214,7 @@ def _is_plain(data: bytes, end: int, sample: dict[str, Any]) -> bool:
         if begin and name.startswith(begin) and name.find("/", len(begin)) < 0:
             part = name[len(begin) :]  # what `split_name` says of it, sooner
         else:
-            split = split_name(name)
+            split = tar.split_name(name)
             if split is None:
                 continue
             key, part = split
@@ -477,34 +307,33 @@ class WebdatasetSource(ShardedSource[dict[str, Any]]):
         )
 
     def part(self, start: int, stop: int) -> Self:
-        """The same source with the samples from `start` to before `stop` only.
+        """Return the same source with the samples from `start` to before `stop` only.
 
         These are numbers among `stored_count` samples, excluded ones too: to exclude a sample moves
-        no other one into a part or out of it. Raises `ConfigError` for numbers beyond that, and
-        `EmptyDatasetError` when no sample is left.
+        no other one into a part or out of it. Raise `ConfigError` for numbers beyond that, and
+        `EmptyDatasetError` if no sample is left.
         """
-        if not 0 <= start <= stop <= self.stored_count:
-            raise ConfigError(
-                f"{self.path} [{self.split_part}] has {self.stored_count} samples; there is no "
-                f"part from {start} to {stop}"
-            )
-        start, stop = (self._bounds[0] + each for each in (start, stop))
+        start, stop = narrowed(self._told_name, self._bounds, start, stop)
         ends = np.cumsum(self.counts, dtype=np.int64)
         first, last = np.searchsorted(ends, (start, stop - 1), side="right").tolist()
         before = int(ends[first - 1]) if first else 0
         excluded = tuple(each - before for each in self.excluded if start <= each < stop)
         if stop - start == len(excluded):
             raise EmptyDatasetError(
-                f"{self.path} [{self.split_part}]: no sample is left of the part from {start} to "
-                f"{stop}, in which {len(excluded)} are excluded"
+                f"{self._told_name}: all {len(excluded)} samples of the part are excluded"
             )
+        kept = slice(first, last + 1)
         return self._replace(
-            shards=self.shards[first : last + 1],
-            counts=self.counts[first : last + 1],
+            shards=self.shards[kept],
+            counts=self.counts[kept],
             excluded=excluded,
             window=(start - before, stop - before),
-            records=None if self.records is None else self.records[first : last + 1],
+            records=None if self.records is None else self.records[kept],
         )
+
+    @property
+    def _told_name(self) -> str:
+        return f"{self.path} [{self.split_part}]"
 
     @cached_property
     def count(self) -> int:
@@ -594,9 +423,7 @@ class WebdatasetSource(ShardedSource[dict[str, Any]]):
         if reader is None:
             name, count = self.shards[shard], self.counts[shard]
             record = None if self.records is None else self.records[shard]
-            reader = ShardReader(
-                self._files, self._root, name, count, record, checksums=self.checksums
-            )
+            reader = ShardReader(self._files, self._root, name, count, record, self.checksums)
             self._readers[shard] = reader
         return reader
 

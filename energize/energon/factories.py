@@ -51,8 +51,9 @@ from energize.data.nv_meta import (
     read_splits,
 )
 from energize.data.source import Source, Subset
+from energize.data.split import read_split
 from energize.data.stores import JsonlFileStore, WebdatasetFileStore
-from energize.data.webdataset import WebdatasetSource, read_split
+from energize.data.webdataset import WebdatasetSource
 from energize.datasets.order import ShuffleDataset
 from energize.datasets.transform import MapDataset, SampleWeightDataset
 from energize.energon.names import edataclass

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 
 import pyarrow
 import pyarrow.parquet
@@ -20,6 +21,7 @@ from energize import (
 from energize.core.lanes import WorkerConfig
 from energize.data.rows import JsonSource, ParquetSource
 from energize.testing import check_exactly_once, check_laws
+from tests.support.refusals import check_refusals
 from tests.support.rows import texts, write_lines, write_parquet
 
 
@@ -100,38 +102,32 @@ def test_workers_read_the_same_rows(parquet):
         assert list(loader) == list(source)
 
 
-def test_columns(parquet):
-    assert ParquetSource(parquet / "c.parquet", columns=["id"])[0] == {"id": 0}
-    with pytest.raises(ConfigError, match="no column 'txet'; did you mean 'text'"):
-        ParquetSource(f"{parquet}/*.parquet", columns=["txet"])
-
-
-@pytest.mark.parametrize("kind", [ParquetSource, JsonSource])
-def test_missing_files_are_named(tmp_path, kind):
-    with pytest.raises(DatasetNotFoundError, match=r"nothing\*"):
-        kind(f"{tmp_path}/nothing*")
-    with pytest.raises(ConfigError, match="is a folder"):
-        kind(tmp_path)
-    with pytest.raises(ConfigError, match="no files"):
-        kind([])
-
-
-def test_a_file_of_another_kind_is_named(tmp_path):
-    path = write_lines(tmp_path / "x.parquet", [{"a": 1}])
-    with pytest.raises(ShardError, match=r"x\.parquet cannot be read as Parquet"):
-        ParquetSource(path)
+def test_what_cannot_be_read_is_named(parquet, tmp_path):
+    lines = write_lines(tmp_path / "x.parquet", [{"a": 1}])
     (tmp_path / "x.json.gz").write_bytes(b"\x1f\x8b")
-    with pytest.raises(ShardError, match="unpack it"):
-        JsonSource(tmp_path / "x.json.gz")
     (tmp_path / "half.json").write_text('[{"a": 1}, {"a":')
-    with pytest.raises(ShardError, match=r"half\.json begins as a JSON array"):
-        len(JsonSource(tmp_path / "half.json"))
-
-
-def test_files_without_rows_are_named(tmp_path):
-    write_lines(tmp_path / "x.jsonl", [])
-    with pytest.raises(EmptyDatasetError, match=rf"{tmp_path}/x\.jsonl\) has no samples"):
-        JsonSource(tmp_path / "x.jsonl").at([0])
+    empty, bad = write_lines(tmp_path / "x.jsonl", []), tmp_path / "no.jsonl"
+    bad.write_text("no\n" * 5)
+    rows = {
+        "columns": (lambda: ParquetSource(f"{parquet}/?.parquet", columns=["txet"]), ConfigError,
+                    "no column 'txet'; did you mean 'text'"),
+        "parquet": (lambda: ParquetSource(lines), ShardError, "x.parquet cannot be read as Parq"),
+        "gz": (lambda: JsonSource(tmp_path / "x.json.gz"), ShardError, "unpack it"),
+        "half": (lambda: len(JsonSource(tmp_path / "half.json")), ShardError,
+                 "half.json begins as a JSON array"),
+        "empty": (lambda: JsonSource(empty).at([0]), EmptyDatasetError, f"({empty}) has no sam"),
+        "bad": (lambda: list(JsonSource(bad)), SubstitutionError, "not JSON"),
+    }  # fmt: skip
+    for kind in (ParquetSource, JsonSource):
+        name = kind.__name__
+        rows[f"{name} nothing"] = (
+            partial(kind, f"{tmp_path}/nothing*"), DatasetNotFoundError, "nothing*",
+        )  # fmt: skip
+        rows[f"{name} folder"] = (partial(kind, tmp_path), ConfigError, "is a folder")
+        rows[f"{name} none"] = (partial(kind, []), ConfigError, "no files")
+        rows[f"{name} number"] = (partial(kind, [3]), ConfigError, "got [3]")
+    check_refusals(rows)
+    assert ParquetSource(parquet / "c.parquet", columns=["id"])[0] == {"id": 0}
 
 
 def test_pages_with_checksums_are_compared_with_them(tmp_path):
@@ -166,13 +162,6 @@ def test_lines_without_rows_are_left_out_and_bad_ones_are_substituted(tmp_path, 
     assert "row 2: DataError: not JSON" in caplog.text
     assert "row 3: DataError: a row is a JSON object" in caplog.text
     assert found == [row["a"] for row in JsonSource(path)]
-
-
-def test_a_file_of_bad_lines_is_an_error_and_no_hang(tmp_path):
-    path = tmp_path / "x.jsonl"
-    path.write_text("no\n" * 5)
-    with pytest.raises(SubstitutionError, match="not JSON"):
-        list(JsonSource(path))
 
 
 def test_rows_of_an_array_are_copies(tmp_path):

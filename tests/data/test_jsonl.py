@@ -1,9 +1,12 @@
 """Indexed files of JSON lines: the index, what is read by it, and what is wrong with either."""
 
+from __future__ import annotations
+
 import json
 import os
 import pickle
 import struct
+from functools import partial
 
 import numpy as np
 import pytest
@@ -24,6 +27,7 @@ from energize.errors import (
 from energize.preparation.jsonl import prepare_jsonl
 from energize.task.load import SampleLoader
 from tests.support.energon import run_energon
+from tests.support.refusals import check_refusals
 
 
 def written(path, text):
@@ -73,18 +77,21 @@ def test_samples(tmp_path):
     texts = indexed(tmp_path / "b.jsonl", '{"a": {"b": "x"}}\n{"a": {"b": "y"}}\n')
     typed = SampleLoader(sample_type=TextSample, field_map={"text": "json[a][b]"})
     assert [typed(raw).text for raw in JsonlSource(texts)] == ["x", "y"]
-    assert source.where(4) == f"{path}, sample 1"
+    part = source.part(1, 3)
+    assert [each["__key__"] for each in part] == ["1", "2"]
+    assert part.where(1) == f"{path}, sample 2"
+    place = part.place(1)
+    assert (place.shard, place.index, place.key) == ("a.jsonl", 2, "2")
+    assert [part.find("a.jsonl", index) for index in range(4)] == [None, 0, 1, None]
+    assert part.find("b.jsonl", 2) is None
+    assert part.identity != source.identity
 
 
 def test_the_order_does_not_depend_on_the_folder(tmp_path):
     (tmp_path / "other").mkdir()
     rows = "".join(f'{{"n": {i}}}\n' for i in range(50))
-    first = indexed(tmp_path / "a.jsonl", rows)
-    second = indexed(tmp_path / "other" / "a.jsonl", rows)
-    third = indexed(tmp_path / "b.jsonl", rows)
-    orders = [
-        [s["__key__"] for s in ShuffleDataset(JsonlSource(p))] for p in (first, second, third)
-    ]
+    paths = [indexed(tmp_path / name, rows) for name in ("a.jsonl", "other/a.jsonl", "b.jsonl")]
+    orders = [[s["__key__"] for s in ShuffleDataset(JsonlSource(p))] for p in paths]
     assert orders[0] == orders[1] != orders[2]
     assert sorted(orders[0], key=int) == [str(i) for i in range(50)]
 
@@ -105,53 +112,44 @@ def test_the_order_does_not_depend_on_the_folder(tmp_path):
 def test_every_line_is_read_alone_and_in_any_order(tmp_path_factory, rows, start, ended, data):
     path = tmp_path_factory.mktemp("jsonl") / "a.jsonl"
     text = start + "".join(json.dumps(value, ensure_ascii=False) + end for value, end in rows)
-    indexed(path, text if ended else text.rstrip())
+    prepare_jsonl(written(path, text if ended else text.rstrip()), checksums=True)
     source = JsonlSource(path)
     assert source.count == len(rows)
     asked = data.draw(st.lists(st.integers(0, len(rows) - 1), max_size=30))
     found = source.read(np.array(asked, dtype=np.int64))
     assert [json.loads(each["json"]) for each in found] == [rows[i][0] for i in asked]
+    assert JsonlSource(path, checksums=True).read(np.array(asked, dtype=np.int64)) == found
 
 
 MALFORMED = {
-    '{"a": 1}\n[1]\n{"b": 2}\n': r"1 of 3 lines.*\n  line 2: it is no object: '\[1\]'",
-    '{"a": 1}\n\n{"a": \n3\n': r"2 of 3 lines.*\n  line 3: Expecting value.*\n  line 4: it is",
-    '{"a": 1} {"b": 2}\n': "line 1: Extra data",
-    "\ufeff" + ROWS: "line 1: it is compressed, or has a byte order mark",
-    b"\x1f\x8b\x08\0garbage": "line 1: it is compressed",
-    ROWS.encode("utf-16"): "line 1: it is compressed, or has a byte order mark",
-    b'{"a": "\xff"}\n': "line 1: 'utf-8' codec",
-    '{"a": ' + "[" * 100_000 + "\n": "line 1: ",
+    '{"a": 1}\n[1]\n{"b": 2}\n': ("1 of 3 lines", "\n  line 2: it is no object: '[1]'"),
+    '{"a": 1}\n\n{"a": \n3\n': ("2 of 3 lines", "  line 3: Expecting value", "\n  line 4: it is"),
+    '{"a": 1} {"b": 2}\n': ("line 1: Extra data",),
+    "\ufeff" + ROWS: ("line 1: it is compressed, or has a byte order mark",),
+    b"\x1f\x8b\x08\0garbage": ("line 1: it is compressed",),
+    ROWS.encode("utf-16"): ("line 1: it is compressed, or has",),
+    b'{"a": "\xff"}\n': ("line 1: 'utf-8' codec",),
+    '{"a": ' + "[" * 100_000 + "\n": ("line 1: ",),
+    "1\n" * 50 + ROWS: ("50 of 53 lines", "and 40 more"),
+    "\n \n": ("every line is blank",),
 }
 
 
-@pytest.mark.parametrize("text", MALFORMED, ids=range(len(MALFORMED)))
-def test_malformed_lines_are_named(tmp_path, text):
+def test_what_cannot_be_indexed(tmp_path):
     path = indexed(tmp_path / "a.jsonl", ROWS)
     before = offsets(path)
-    written(path, text)
-    with pytest.raises(PrepareError, match=MALFORMED[text]) as caught:
-        prepare_jsonl(path)
-    assert str(path) in str(caught.value)
+    check_refusals({
+        f"{text[:40]!r}": (lambda text=text: prepare_jsonl(written(path, text)), PrepareError,
+                           str(path), *told)
+        for text, told in MALFORMED.items()
+    } | {
+        "none": (lambda: prepare_jsonl(tmp_path / "none.jsonl"), DatasetNotFoundError, "none"),
+        "suffix": (lambda: prepare_jsonl(written(tmp_path / "a.json", ROWS)), PrepareError,
+                   "is no .jsonl file"),
+        "folder": (lambda: prepare_jsonl(tmp_path), PrepareError, "is no .jsonl file"),
+    })  # fmt: skip
     assert offsets(path) == before
-    assert len(list(tmp_path.iterdir())) == 2
-
-
-def test_many_malformed_lines_are_counted(tmp_path):
-    path = written(tmp_path / "a.jsonl", "1\n" * 50 + ROWS)
-    with pytest.raises(PrepareError, match=r"50 of 53 lines.*\n(.*\n){10}  and 40 more"):
-        prepare_jsonl(path)
-
-
-def test_what_is_no_file_of_lines(tmp_path):
-    with pytest.raises(DatasetNotFoundError):
-        prepare_jsonl(tmp_path / "none.jsonl")
-    with pytest.raises(PrepareError, match=r"is no \.jsonl file"):
-        prepare_jsonl(written(tmp_path / "a.json", ROWS))
-    with pytest.raises(PrepareError, match="every line is blank"):
-        prepare_jsonl(written(tmp_path / "a.jsonl", "\n \n"))
-    with pytest.raises(PrepareError, match=r"is no \.jsonl file"):
-        prepare_jsonl(tmp_path)
+    assert len(list(tmp_path.iterdir())) == 3
 
 
 def test_progress_is_told(tmp_path):
@@ -163,55 +161,48 @@ def test_progress_is_told(tmp_path):
     assert len(seen) == 2
 
 
-@pytest.mark.parametrize(
-    ("change", "match"),
-    [
-        (
-            lambda p: p.write_text(ROWS + ROWS),
-            "the index is of a file of 27 bytes, this one has 54",
-        ),
-        (lambda p: p.write_text(ROWS[:-5]), "the index is of a file of 27 bytes, this one has 22"),
-        (lambda p: p.with_name("a.jsonl.idx").write_bytes(b"1234567"), "7 bytes are no whole"),
-        (lambda p: p.with_name("a.jsonl.idx").write_bytes(b""), "0 bytes are no whole"),
-        (lambda p: p.with_name("a.jsonl.idx").write_bytes(struct.pack("<2Q", 9, 27)), "at byte 9"),
-    ],
-)
-def test_an_index_that_does_not_fit_is_found_at_once(tmp_path, change, match):
+def test_files_that_are_not_prepared_or_changed(tmp_path):
     path = indexed(tmp_path / "a.jsonl", ROWS)
-    change(path)
-    with pytest.raises(ShardError, match=match) as caught:
-        JsonlSource(path)
-    assert f"energize prepare {path}" in str(caught.value)
+    sound = (tmp_path / "a.jsonl.idx").read_bytes()
+
+    def read(text=ROWS, index=sound, number=0, **options):
+        written(path, text)
+        (tmp_path / "a.jsonl.idx").unlink(missing_ok=True)
+        if index is not None:
+            written(tmp_path / "a.jsonl.idx", index)
+        return JsonlSource(path, **options)[number]
+
+    other, remedy = '{"m": 10}\n{"n":1}\n{"n": 2}\n', f"energize prepare {path}"
+    check_refusals({
+        "none": (lambda: JsonlSource(tmp_path / "b.jsonl"), DatasetNotFoundError, "b.jsonl"),
+        "no index": (partial(read, index=None), NotPreparedError, remedy),
+        "empty": (partial(read, "", struct.pack("<Q", 0)), EmptyDatasetError, "no samples"),
+        "no checksums": (partial(read, checksums=True), NotPreparedError,
+                         f"energize prepare --checksums {path}"),
+    } | {
+        name: (call, ShardError, remedy, told) for name, call, told in [
+            ("longer", partial(read, ROWS + ROWS), "is of a file of 27 bytes, this one has 54"),
+            ("shorter", partial(read, ROWS[:-5]), "is of a file of 27 bytes, this one has 22"),
+            ("7 bytes", partial(read, index=b"1234567"), "7 bytes are no whole"),
+            ("0 bytes", partial(read, index=b""), "0 bytes are no whole"),
+            ("start", partial(read, index=struct.pack("<2Q", 9, 27)), "at byte 9"),
+            ("line", partial(read, other, number=1), "no line starts where sample 1 does"),
+            ("order", partial(read, index=struct.pack("<4Q", 0, 18, 9, 27), number=1),
+             "is said to be bytes 18 to 9"),
+            ("two", partial(read, index=struct.pack("<3Q", 0, 18, 27)), "several lines are where"),
+        ]
+    })  # fmt: skip
 
 
-def test_another_file_of_the_same_size_is_found_when_read(tmp_path):
-    path = indexed(tmp_path / "a.jsonl", ROWS)
-    path.write_text('{"m": 10}\n{"n":1}\n{"n": 2}\n')
-    with pytest.raises(ShardError, match="no line starts where sample 1 does"):
-        JsonlSource(path)[1]
-    index = path.with_name("a.jsonl.idx")
-    index.write_bytes(struct.pack("<4Q", 0, 18, 9, 27))
-    with pytest.raises(ShardError, match="is said to be bytes 18 to 9"):
-        JsonlSource(path)[1]
-
-
-def test_files_that_are_not_prepared(tmp_path):
+def test_a_line_that_is_no_json_or_changed_names_its_sample(tmp_path):
     path = written(tmp_path / "a.jsonl", ROWS)
-    with pytest.raises(NotPreparedError, match=f"energize prepare {path}"):
-        JsonlSource(path)
-    with pytest.raises(DatasetNotFoundError):
-        JsonlSource(tmp_path / "b.jsonl")
-    (tmp_path / "a.jsonl.idx").write_bytes(struct.pack("<Q", 0))
-    written(path, "")
-    with pytest.raises(EmptyDatasetError):
-        JsonlSource(path)
-
-
-def test_a_line_that_is_no_json_names_its_sample(tmp_path):
-    path = indexed(tmp_path / "a.jsonl", ROWS)
+    prepare_jsonl(path, checksums=True)
     path.write_text(ROWS.replace('{"n": 1}', '{"n": !}'))
     with pytest.raises(DecodeError, match="sample '1': part 'json' of 8 bytes cannot be decoded"):
         SampleLoader(sample_type=CrudeSample)(JsonlSource(path)[1])
+    first, changed, last = JsonlSource(path, checksums=True).read(np.arange(3))
+    assert (first["json"], last["json"]) == (b'{"n": 0}', b'{"n": 2}')
+    assert f"{path}, sample 1: its checksum is" in str(changed.reason)
 
 
 def test_sources_travel(tmp_path):

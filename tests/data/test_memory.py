@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import copy
+from functools import partial
 
 import datasets
 import pytest
 
-from energize import BlendDataset, ConfigError, EmptyDatasetError, ListSource, get_loader
+from energize import (
+    BlendDataset,
+    ConfigError,
+    EmptyDatasetError,
+    ListSource,
+    get_loader,
+)
 from energize.core.lanes import Lane
-from energize.data.memory import IterableSource, SequenceSource, as_dataset
-from energize.data.rows import HuggingFaceSource
+from energize.data.memory import HuggingFaceSource, IterableSource, SequenceSource, as_dataset
+from energize.errors import ColumnError
 from energize.testing import check_laws, check_resume
+from tests.support.refusals import check_refusals
 from tests.support.rows import Stream
 
 ROWS = datasets.Dataset.from_dict({"x": list(range(9))})
@@ -124,14 +132,6 @@ def test_the_loader_delivers_pass_after_pass():
     assert [[x["x"] for x in loader] for _ in range(2)] == [[0, 1, 2], [0, 1, 2]]
 
 
-@pytest.mark.parametrize(
-    "given", [iter([1, 2]), generate(3), map(str, [1])], ids=["iterator", "generator", "map"]
-)
-def test_what_can_be_read_only_once_is_refused_with_the_remedy(given):
-    with pytest.raises(ConfigError, match=r"only once.*function that makes it"):
-        IterableSource(given)
-
-
 def test_a_function_that_gives_an_exhausted_iterator_is_found_out():
     once = iter([1, 2])
     blend = BlendDataset((IterableSource(lambda: once, name="once"), 1))
@@ -150,20 +150,25 @@ def test_as_dataset_keeps_random_access():
     assert as_dataset(blend, "kept") is blend
 
 
-@pytest.mark.parametrize("given", [{"train": ROWS}, "path", 7, None])
-def test_what_is_no_collection_is_refused_by_name(given):
-    with pytest.raises(ConfigError, match="'mine'"):
-        as_dataset(given, "mine")
-
-
 def test_map_style_rows_keep_the_laws_and_are_read_in_bulk():
     source = HuggingFaceSource(ROWS, name="rows")
     check_laws(source)
     assert [row["x"] for row in source.at([8, 0, 8, 3])] == [8, 0, 8, 3]
 
 
-def test_a_dictionary_of_splits_is_refused_with_their_names():
-    with pytest.raises(ConfigError, match="train, test"):
-        HuggingFaceSource(datasets.DatasetDict({"train": ROWS, "test": ROWS}), name="splits")
-    with pytest.raises(ConfigError, match="IterableSource"):
-        HuggingFaceSource(SHARDED, name="stream")
+def test_what_is_no_collection_or_can_be_read_only_once_is_refused():
+    splits = datasets.DatasetDict({"train": ROWS, "test": ROWS})
+    once = ("only once", "function that makes it")
+    check_refusals({
+        "iterator": (partial(IterableSource, iter([1, 2])), ConfigError, *once),
+        "generator": (partial(IterableSource, generate(3)), ConfigError, *once),
+        "map": (partial(IterableSource, map(str, [1])), ConfigError, *once),
+        "number": (partial(IterableSource, 7), ConfigError, "can be iterated over"),
+        "splits": (partial(HuggingFaceSource, splits), ConfigError, "train, test"),
+        "stream": (partial(HuggingFaceSource, SHARDED), ConfigError, "IterableSource"),
+        "no length": (partial(SequenceSource, iter("a")), ConfigError, "has no __len__"),
+        "columns": (partial(SequenceSource, "abc", columns={"n": [1]}), ColumnError, "for 3 sam"),
+    } | {
+        f"as {given!r:.20}": (partial(as_dataset, given, "mine"), ConfigError, "'mine'")
+        for given in ({"train": ROWS}, "path", 7, None)
+    })  # fmt: skip

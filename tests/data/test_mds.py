@@ -1,0 +1,413 @@
+"""Folders of MDS and JSON, CSV, TSV and XSV shards: compressed, merged, hashed, damaged."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import pickle
+import shutil
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+import xxhash
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from energize import ShuffleDataset
+from energize.core.reading import Reading
+from energize.data.mds import MdsSource, unpacked
+from energize.errors import (
+    ConfigError,
+    DatasetError,
+    DatasetNotFoundError,
+    EmptyDatasetError,
+    ShardError,
+)
+from energize.testing import check_exactly_once, check_laws
+from tests.support.mds import COMPRESS, merge_indices, numbered_mds, write_mds, write_rows
+from tests.support.mds_samples import COLUMNS, expected, sample, shown
+from tests.support.refusals import check_refusals
+
+ROW = {"caption": "str", "id": "int", "score": "float"}
+NUMBERS = {"number": "int", "text": "str"}
+KINDS = ["json", "csv", "tsv", "xsv"]
+
+
+def rows(count):
+    texts = ['a "quoted" cat', "Zürich 東京", "", " spaces "]
+    return [{"caption": texts[i % 4], "id": i - 2, "score": i / 7} for i in range(count)]
+
+
+def numbers(source) -> list[int]:
+    return [each["number"] for each in source]
+
+
+def change(folder: Path, shard: int = 0, **changes) -> Path:
+    index = json.loads((folder / "index.json").read_text())
+    index["shards"][shard] |= changes
+    (folder / "index.json").write_text(json.dumps(index))
+    return folder
+
+
+@pytest.mark.parametrize("compression", [None, *COMPRESS])
+def test_columns_of_every_encoding_and_rows_of_every_kind(tmp_path, compression):
+    samples = [sample(i) for i in range(23)]
+    source = MdsSource(write_mds(tmp_path / "data", samples, COLUMNS, compression=compression))
+    assert (len(source), source.name) == (23, "data")
+    assert [shown(found) for found in source] == [shown(expected(i)) for i in range(23)]
+    order = np.random.default_rng(1).permutation(23)
+    for found, number in zip(source.at(order), order.tolist(), strict=True):
+        assert shown(found) == shown(expected(number))
+    arrays = [value for value in source[0].values() if isinstance(value, np.ndarray)]
+    assert len(arrays) == 3
+    assert all(array.flags.writeable for array in arrays)
+    for kind in KINDS:
+        for newline in ("\n", "\r\n", "<end>"):
+            options = {"separator": "<|>", "compression": compression, "newline": newline}
+            folder = write_rows(tmp_path / f"{kind} {len(newline)}", rows(23), ROW, kind, **options)
+            source = MdsSource(folder)
+            assert list(source) == rows(23)
+            assert source.at([22, 3, 17]) == [rows(23)[i] for i in (22, 3, 17)]
+            assert [type(value) for value in source[0].values()] == [str, int, float]
+    comma = [{"caption": "one, two", "id": 1, "score": 2.0}]
+    for kind in ("json", "tsv", "xsv"):
+        folder = write_rows(tmp_path / f"comma {kind}", comma, ROW, kind, separator="|")
+        assert list(MdsSource(folder)) == comma
+
+
+@pytest.mark.parametrize("compression", [None, "zstd"])
+def test_laws(tmp_path, compression):
+    source = MdsSource(numbered_mds(tmp_path / "a", 23, compression=compression, per_shard=4))
+    lines = MdsSource(write_rows(tmp_path / "b", rows(23), ROW, "tsv", per_shard=4))
+    for each in (source, lines):
+        check_laws(ShuffleDataset(each))
+        check_exactly_once(ShuffleDataset(each), lambda *_: (1, 1), epoch=3)
+    again = pickle.loads(pickle.dumps(source))
+    assert again == source
+    assert hash(again) == hash(source)
+    assert again[7] == {"number": 7, "text": "sample 7"}
+
+
+def test_unpacked_shards_are_kept_up_to_a_limit(tmp_path):
+    folder = numbered_mds(tmp_path / "data", 40, compression="zstd", per_shard=4)
+    for options, kept in (({"unpacked_bytes": 1}, 1), ({}, 10)):
+        source = MdsSource(folder, **options)
+        assert numbers(source) == list(range(40))
+        assert len(source._unpacked._kept) == kept
+
+
+def test_images_as_bytes(tmp_path):
+    folder = write_mds(tmp_path / "data", [sample(1)], COLUMNS)
+    found = MdsSource(folder, decode_images=False)[0]
+    starts = {encoding: found[name] for name, encoding in COLUMNS.items()}
+    begin = {"jpeg": b"\xff\xd8\xff", "png": b"\x89PNG"}
+    for name, value in starts.items():
+        for kind, letters in begin.items():
+            if kind in name:
+                values = value if isinstance(value, list) else [value]
+                assert values
+                assert all(each.startswith(letters) for each in values), name
+    assert isinstance(starts["pil"], Image.Image)
+    assert isinstance(starts["list[pil]"][0], Image.Image)
+
+
+def test_names_and_orders_depend_on_the_folder_and_its_split(tmp_path):
+    source = MdsSource(numbered_mds(tmp_path / "data" / "val", 20).parent, split="val")
+    assert source.name == "data/val"
+    assert source.where(2) == f"{tmp_path}/data/val/shard.00000.mds, sample 2"
+    other = MdsSource(numbered_mds(tmp_path / "there" / "data" / "val", 20).parent, split="val")
+    assert list(ShuffleDataset(source)) == list(ShuffleDataset(other))
+
+
+def test_a_merged_index_is_of_subfolders(tmp_path):
+    root = tmp_path / "data"
+    numbered_mds(root / "a", 12, per_shard=5)
+    numbered_mds(root / "b", 7, start=12, compression="gz")
+    samples = [{"number": 19 + i, "text": f"sample {19 + i}"} for i in range(4)]
+    write_rows(root / "c" / "d", samples, NUMBERS, "csv", compression="br")
+    source = MdsSource(merge_indices(root, ["a", "b", "c/d"]))
+    assert numbers(source) == list(range(23))
+    assert source.where(12) == f"{root}/b/shard.00000.mds, sample 0"
+    assert source.where(22) == f"{root}/c/d/shard.00000.csv, sample 3"
+    for index in range(23):
+        place = source.place(index)
+        assert source.find(place.shard, place.index) == index
+    assert source.find("a/shard.00002.mds", 2) is None
+    assert source.find("d/shard.00002.mds", 0) is None
+
+
+def test_indices_that_cannot_be_read(tmp_path):
+    made = {kind: write_rows(tmp_path / kind, rows(3), ROW, kind) for kind in KINDS}
+    made["mds"] = numbered_mds(tmp_path / "mds", 3)
+
+    def read(kind, text=None, **changes):
+        folder = shutil.copytree(made[kind], tmp_path / "changed")
+        try:
+            if text is not None:
+                (folder / "index.json").write_text(text)
+            return MdsSource(change(folder, **changes) if changes else folder)
+        finally:
+            shutil.rmtree(folder)
+
+    def named(name, size=3):
+        return {"basename": name, "bytes": size}
+
+    no_name = "is not the name of a file"
+    bad = [
+        ("mds", {"column_encodings": ["int", "strr"]}, "did you mean 'str'"),
+        ("mds", {"column_encodings": ["int", "ndarray:float33"]}, "ndarray:float33"),
+        ("mds", {"column_encodings": ["int", "pkl"]}, "column 'text' holds pickles"),
+        ("mds", {"format": "parquet"}, "(shards[0].layout.format): ", "got 'parquet'"),
+        ("mds", {"format": "json"}, "newline"),
+        ("mds", {"version": 1}, "expected 2; got 1"),
+        ("mds", {"samples": None}, "(shards[0].samples): expected an integer; got nothing"),
+        ("mds", {"column_sizes": [8]}, "differ in number"),
+        ("mds", {"column_sizes": [-8, None]}, "got -8"),
+        ("mds", {"samples": -1}, "got -1"),
+        ("mds", {"samples": 10**15}, "no room for the offsets of 1000000000000000 samples"),
+        ("mds", {"raw_data": named("0.mds", 2**40)}, "got 1099511627776"),
+        ("mds", {"raw_data": named("../0.mds")}, no_name),
+        ("mds", {"raw_data": named("a/../../0.mds")}, no_name),
+        ("mds", {"raw_data": named("/etc/passwd")}, no_name),
+        ("mds", {"zip_data": named("..")}, no_name),
+        ("csv", {"column_encodings": ["str", "int", "floot"]}, "did you mean 'float'"),
+        ("json", {"columns": {"caption": "pkl"}}, "the encoding 'pkl', which is not one of str"),
+        ("json", {"columns": ["caption"]}, "expected a list; got 'caption'"),
+        ("csv", {"column_names": ["caption"]}, "differ in number"),
+        ("csv", {"newline": ""}, "newline"),
+        ("xsv", {"separator": None}, "(shards[0].layout.separator): expected text"),
+        ("tsv", {"raw_meta": None}, "has its offsets in raw_meta"),
+        ("tsv", {"raw_meta": named("../m", 9)}, no_name),
+        ("tsv", {"samples": 1000}, "tsv.meta of", "no room for the offsets of 1000 samples"),
+    ]
+    check_refusals({
+        f"{kind} {changes}": (partial(read, kind, **changes), DatasetError, *told)
+        for kind, changes, *told in bad
+    } | {
+        "no sample": (partial(read, "mds", samples=0), EmptyDatasetError, "hold no sample"),
+        "half": (partial(read, "mds", "{"), DatasetError, "index.json is not valid JSON"),
+        "list": (partial(read, "mds", "[]"), DatasetError, "index.json:1: expected a mapping"),
+        "deep": (partial(read, "mds", "[" * 100_000), DatasetError, "index.json is not valid"),
+        "bytes": (lambda: MdsSource(made["mds"], unpacked_bytes=-1), ConfigError, "0 or more"),
+        "none": (lambda: MdsSource(tmp_path), DatasetNotFoundError, "no index.json, but 5 of its "
+                 "subfolders do (csv, json, mds, ...)", "merge_index"),
+        "hash": (lambda: MdsSource(made["mds"], validate_hash="md5"), DatasetError, "no hashes of"),
+        "no hash": (lambda: MdsSource(made["mds"], validate_hash="shake_128"), ConfigError,
+                    "validate_hash='shake_128' is not one of"),
+    })  # fmt: skip
+    root = tmp_path / "data"
+    for name in "ab":
+        numbered_mds(root / name, 12)
+    merge_indices(root, ["a", "b", "a"])
+    with pytest.raises(DatasetError, match=r"a/shard.00000.mds is listed twice, as shards 0 and 4"):
+        MdsSource(root)
+
+
+def test_damaged_shards(tmp_path):
+    whole = {kind: write_rows(tmp_path / kind, rows(23), ROW, kind) for kind in ("csv", "json")}
+    whole["mds"] = numbered_mds(tmp_path / "mds", 23)
+    for kind in COMPRESS:
+        whole[kind] = numbered_mds(tmp_path / kind, 23, compression=kind)
+
+    def read(kind, name, change):
+        folder = shutil.copytree(whole[kind], tmp_path / "changed")
+        try:
+            if change is None:
+                (folder / name).unlink()
+            else:
+                (folder / name).write_bytes(change((folder / name).read_bytes()))
+            assert MdsSource(folder)[0] == MdsSource(whole[kind])[0]
+            return MdsSource(folder).at([10])
+        finally:
+            shutil.rmtree(folder)
+
+    first, second, meta = "shard.00000.mds", "shard.00001.mds", "shard.00001.csv.meta"
+    assert read("mds", first, lambda d: d)[0]["number"] == 10
+    packed = [(kind, f"{second}.{kind}", *row) for kind in COMPRESS for row in (
+        (lambda d: d[:-3], "bytes, but the index says"),
+        (lambda d: bytes(len(d)), "cannot be unpacked into the"),
+        (None, "is missing"),
+    )]  # fmt: skip
+    bad = [
+        *packed,
+        ("mds", second, lambda d: d[:-1], "bytes, but the index says"),
+        ("mds", second, lambda d: b"\x05" + d[1:], "has 5 samples, but the index says 10"),
+        ("mds", second, lambda d: d[:8] + b"\xff" * 4 + d[12:], "sample 0 would lie at bytes"),
+        ("mds", second, lambda d: d.replace(b'"column_names"', b'"column_nam~s"'), "header is dam"),
+        ("mds", second, lambda d: d.replace(b'"number"', b'"numbes"'), "by its header it has"),
+        ("mds", second, None, "is missing"),
+        ("csv", meta, lambda d: d[:-1], "bytes, but the index says"),
+        ("csv", meta, lambda d: d[:8] + b"\xff" * 4 + d[12:], "sample 0 would lie at bytes"),
+        ("csv", meta, lambda d: b"\x07" + d[1:], "has 7 samples, but the index says 10"),
+        ("csv", meta, lambda d: d.replace(b'"score"', b'"scorn"'), "by its header it has"),
+        ("csv", meta, None, "is missing"),
+        ("csv", "shard.00001.csv", None, "is missing"),
+        ("json", "shard.00001.json.meta", lambda d: d.replace(b'"id"', b'"ie"'), "by its header"),
+    ]
+    check_refusals({
+        f"{number} {name}": (partial(read, kind, name, change), ShardError, name[:11], *told)
+        for number, (kind, name, change, *told) in enumerate(bad)
+    })  # fmt: skip
+    source = MdsSource(whole["mds"])
+    source.at([10])
+    (whole["mds"] / second).write_bytes(b"another file")
+    with pytest.raises(ShardError, match="has changed since it was first read"):
+        source.at([10])
+
+
+def test_a_damaged_sample_is_substituted_and_named(tmp_path):
+    good = {"caption": "fine", "id": 7, "score": 1.5}
+    lines = [{"caption": "zero", "id": 1, "score": 0.5}, good, good]
+    damage = [
+        ("csv", b"zero,1,0.5\n", b"zero,x,0.5\n", "column 'id' cannot be decoded as int: 'x'"),
+        ("csv", b"zero,1,0.5\n", b"zero,1.0.5\n", "a line of 3 columns with ','"),
+        ("csv", b"zero,1,0.5\n", b"ze,o,1,0.5\n", "it has 4 and begins with"),
+        ("tsv", b"zero\t1\t0.5\n", b"zero\t1\t0.5 ", "a line of 3 columns with '\\t'"),
+        ("xsv", b"zero,1,0.5\n", b"\xffero,1,0.5\n", "is no UTF-8"),
+        ("json", b'{"caption": "zero"', b'{"caption": "zero"}', "is not JSON"),
+        ("json", b'"caption"', b'"Caption"', "an object with 'caption', 'id', 'score'"),
+        ("mds", b'{"n": 0}', b'{"n": 0)', "column 'x' of 8 bytes cannot be decoded: JSONDecode"),
+    ]
+    for number, (kind, old, new, told) in enumerate(damage):
+        if kind == "mds":
+            objects = [{"x": {"n": i}} for i in range(3)]
+            folder = write_mds(tmp_path / f"{number}", objects, {"x": "json"})
+        else:
+            folder = write_rows(tmp_path / f"{number}", lines, ROW, kind)
+        shard = folder / f"shard.00000.{kind}"
+        data = shard.read_bytes()
+        at = data.index(old)
+        shard.write_bytes(data[:at] + new + data[at + len(new) :])
+        failed = []
+        (found,) = MdsSource(folder).at([0], Reading(report=failed.append))
+        assert found == good or found["x"]["n"] > 0
+        assert f"{shard}, sample 0" in str(failed[0])
+        assert told in str(failed[0])
+
+
+def test_a_raw_image_says_how_large_it_is_before_there_is_memory_for_it(tmp_path):
+    image = np.array([2**20, 2**20, 3], "<u4").tobytes() + b"RGB" + bytes(300)
+    folder = write_mds(tmp_path / "data", [{"a": image}], {"a": "bytes"})
+    for file in (folder / "index.json", folder / "shard.00000.mds"):
+        file.write_bytes(file.read_bytes().replace(b'"bytes"]', b'"pil"]  '))
+    (failed,) = MdsSource(folder).read(np.array([0]))
+    assert "too few for 1048576 x 1048576 pixels" in str(failed.reason)
+
+
+def test_a_compression_that_is_not_known(tmp_path):
+    folder = change(numbered_mds(tmp_path / "data", 3, compression="gz"), compression="lz4:2")
+    with pytest.raises(ShardError, match="compressed with 'lz4', which is not one of br, bz2, gz"):
+        MdsSource(folder).at([0])
+
+
+UNPACK = """
+import resource, sys
+from pathlib import Path
+from energize.errors import ShardError
+from energize.data.mds import unpacked
+for compression in sys.argv[2:]:
+    bomb = Path(sys.argv[1], compression).read_bytes()
+    unpacked(b"\\0", "snappy", 0, "")
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    try:
+        unpacked(bomb, compression, 1000, "bomb")
+    except ShardError as error:
+        print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before, error)
+"""
+
+
+def test_a_file_that_would_unpack_to_more_is_refused_before_it_does(tmp_path):
+    for compression, compress in COMPRESS.items():
+        (tmp_path / compression).write_bytes(compress(bytes(2**27)))
+    command = [sys.executable, "-c", UNPACK, tmp_path, *COMPRESS]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    lines = done.stdout.splitlines()
+    assert len(lines) == len(COMPRESS), done.stderr
+    for line in lines:
+        kibibytes, _, error = line.partition(" ")
+        assert int(kibibytes) < 2**15, line  # of 2**17 that the file would take
+        assert "cannot be unpacked into the 1000 bytes that the index says" in error
+
+
+@given(st.sampled_from(sorted(COMPRESS)), st.binary(max_size=200), st.integers(0, 300))
+def test_any_bytes_are_unpacked_or_an_error(compression, packed, size):
+    found = bytes(size)
+    with contextlib.suppress(ShardError):
+        found = unpacked(packed, compression, size, "noise")
+    assert len(found) == size
+    whole = COMPRESS[compression](packed)
+    assert unpacked(whole, compression, len(packed), "file") == packed
+    with pytest.raises(ShardError, match="cannot be unpacked"):
+        unpacked(whole, compression, len(packed) + 1, "file")
+
+
+def test_without_cramjam_the_remedy_is_named(tmp_path):
+    folder = numbered_mds(tmp_path / "data", 3, compression="zstd")
+    program = (
+        "import sys; sys.modules['cramjam'] = None\n"
+        "from energize.data.mds import MdsSource\n"
+        f"MdsSource({str(folder)!r})[0]"
+    )
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert "pip install 'energize[mds]'" in done.stderr
+
+
+def test_what_is_there_uncompressed_is_read_so(tmp_path):
+    folder = numbered_mds(tmp_path / "data", 30, compression="zstd")
+    plain = numbered_mds(tmp_path / "plain", 30)
+    shutil.copy(plain / "shard.00001.mds", folder)
+    (folder / "shard.00001.mds.zstd").write_bytes(b"not looked at")
+    source = MdsSource(folder)
+    size = (plain / "shard.00001.mds").stat().st_size
+    # The copy of the index that begins a shard names its compression, so sizes differ.
+    change(folder, 1, raw_data={"basename": "shard.00001.mds", "bytes": size, "hashes": {}})
+    assert numbers(MdsSource(folder)) == list(range(30))
+    with pytest.raises(ShardError, match=rf"shard\.00001\.mds holds {size} bytes"):
+        source.at([10])
+
+
+@pytest.mark.parametrize("compression", [None, "zstd"])
+def test_hashes_are_compared_where_asked(tmp_path, compression):
+    names = ["blake2s", "md5", "sha256"]
+    folder = numbered_mds(tmp_path / "data", 30, compression=compression, hashes=names)
+    for algorithm in names:
+        assert numbers(MdsSource(folder, validate_hash=algorithm)) == list(range(30))
+    with pytest.raises(DatasetError, match=r"the index has blake2s, md5, sha256 of shard\.00000"):
+        MdsSource(folder, validate_hash="sha1")
+    changed = next(folder.glob("shard.00001.*"))
+    data = bytearray(changed.read_bytes())
+    data[-1] ^= 1
+    changed.write_bytes(data)
+    for algorithm in names:
+        fresh = MdsSource(folder, validate_hash=algorithm)
+        found = hashlib.new(algorithm, data).hexdigest()
+        with pytest.raises(ShardError, match=f"has the {algorithm} {found}, but the index says"):
+            fresh.at([10])
+        assert fresh.at([0])[0]["number"] == 0
+    shard = next(folder.glob("shard.00000.*"))
+    right = xxhash.xxh64(shard.read_bytes()).hexdigest()
+    key = "raw_data" if compression is None else "zip_data"
+    for digest in (right, "0" * 16):
+        entry = {"basename": shard.name, "bytes": shard.stat().st_size, "hashes": {"xxh64": digest}}
+        index = json.loads((folder / "index.json").read_text())
+        raw = index["shards"][0]["raw_data"] | {"hashes": {"xxh64": digest}}
+        one = {**index["shards"][0], "raw_data": raw, key: entry}
+        (tmp_path / "data" / "index.json").write_text(json.dumps({**index, "shards": [one]}))
+        source = MdsSource(folder, validate_hash="xxh64")
+        if digest == right:
+            assert source.at([0])[0]["number"] == 0
+        else:
+            with pytest.raises(ShardError, match="has the xxh64"):
+                source.at([0])
+
+
+def test_there_are_no_columns_of_fields(tmp_path):
+    with pytest.raises(ConfigError, match="each sample would be read"):
+        MdsSource(numbered_mds(tmp_path / "mds", 4)).column("n")

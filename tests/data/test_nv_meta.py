@@ -1,0 +1,207 @@
+"""The files of `.nv-meta`: round trips, older forms, and what is said of wrong ones."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from functools import partial
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from energize.data.nv_meta import (
+    DatasetConfig,
+    Info,
+    Splits,
+    collapse,
+    dump_dataset_yaml,
+    dump_info,
+    dump_splits,
+    escaped,
+    expand,
+    read_dataset_yaml,
+    read_info,
+    read_splits,
+)
+from energize.errors import (
+    DatasetError,
+    DatasetNotFoundError,
+    NotPreparedError,
+    UntrustedCodeError,
+)
+from tests.support.refusals import check_refusals
+
+NAMES = st.lists(
+    st.from_regex(r"[a-c{},\\0-9/é.]{1,6}(9|10|011)?\.tar", fullmatch=True), max_size=12
+)
+TYPE = "sample_type: {__module__: m, __class__: C}\n"
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "ds" / ".nv-meta").mkdir(parents=True)
+    return tmp_path / "ds"
+
+
+def write(folder, name, text):
+    (folder / ".nv-meta" / name).write_text(text, encoding="utf-8")
+    return folder
+
+
+@given(NAMES)
+def test_collapse_is_undone_by_expand(names):
+    assert list(expand(collapse(names))) == names
+
+
+@given(st.integers(0, 2000), st.integers(1, 300), st.integers(1, 5))
+def test_a_run_of_one_width_becomes_one_pattern(start, count, width):
+    names = [f"a/{i:0{width}}-of-7.tar" for i in range(start, start + count)]
+    patterns = collapse(names)
+    assert list(expand(patterns)) == names
+    assert len(patterns) == len({len(name) for name in names})
+
+
+@given(st.text(min_size=1))
+def test_an_escaped_name_stands_for_itself(name):
+    assert "\n" in name or expand([escaped(name)]) == (name,)
+
+
+def test_info_round_trip_keeps_the_order(folder):
+    info = Info({"b.tar": 3, "a.tar": 0}, "7.4.1")
+    write(folder, ".info.json", dump_info(info))
+    assert read_info(folder) == info
+    assert list(read_info(folder).shard_counts) == ["b.tar", "a.tar"]
+    assert list(json.loads(dump_info(info))) == ["energon_version", "shard_counts"]
+
+
+def test_older_and_other_files(folder):
+    write(folder, ".info.yaml", "shard_counts:\n  a.tar: 5\n")
+    assert read_info(folder) == Info({"a.tar": 5}, None)
+    write(folder, ".info.json", '{"shard_counts": {"a.tar": 6}}')  # is preferred
+    assert read_info(folder) == Info({"a.tar": 6}, None)
+    write(folder, "split.json", '{"split_parts": {"train": ["a{0..2}.tar"]}}')
+    assert read_splits(folder) == Splits({"train": ("a0.tar", "a1.tar", "a2.tar")})
+    with pytest.raises(NotPreparedError, match=r"did you mean 'split\.json'"):
+        read_splits(folder, "splitt.json")
+    write(folder, "dataset.yaml", "__module__: megatron.energon\n__class__: VQAWebdataset\n")
+    assert read_dataset_yaml(folder).sample_class == "VQASample"
+
+
+@pytest.mark.parametrize("name", ["split.yaml", "split.json", "mine.yaml", "mine.json"])
+def test_splits_round_trip(folder, name):
+    splits = Splits(
+        {"train": ("a/0.tar", "a/1.tar", "b{x}.tar"), "val": ()}, ("c.tar", "d.tar/k,1")
+    )
+    write(folder, name, dump_splits(splits, name))
+    assert read_splits(folder, name) == splits
+
+
+def test_dataset_yaml_round_trip(folder):
+    field_map = {"image": "jpg,png", "caption": "json[caption][en]"}
+    options = {"max_samples_per_sequence": 100, "part_filter": ["jpg"]}
+    config = DatasetConfig("m", "CaptioningSample", field_map, {"lang": "en"}, options)
+    write(folder, "dataset.yaml", dump_dataset_yaml(config))
+    found = read_dataset_yaml(folder)
+    assert (found.sample_class, found.field_map, found.subflavors) == (
+        "CaptioningSample", field_map, {"lang": "en"},
+    )  # fmt: skip
+    assert found.options == options
+    assert found.code == {"part_filter": ["jpg"]}
+    crude = DatasetConfig("megatron.energon", "CrudeWebdataset")
+    assert dump_dataset_yaml(crude) == "__module__: megatron.energon\n__class__: CrudeWebdataset\n"
+    assert read_dataset_yaml(write(folder, "dataset.yaml", dump_dataset_yaml(crude))) == crude
+    write(folder, "dataset.yaml", f"{TYPE}sample_loader: code.py:f\npart_filter: code.py:g")
+    assert read_dataset_yaml(folder, code=True).code == {
+        "sample_loader": "code.py:f", "part_filter": "code.py:g",
+    }  # fmt: skip
+
+
+def test_no_module_is_imported(folder, tmp_path):
+    (tmp_path / "evil_module.py").write_text("raise SystemExit('imported')")
+    write(folder, "dataset.yaml", "sample_type: {__module__: evil_module, __class__: Evil}\n")
+    script = (
+        "import sys; from energize.data.nv_meta import read_dataset_yaml\n"
+        f"config = read_dataset_yaml({str(folder)!r})\n"
+        "assert config.sample_module == 'evil_module' and 'evil_module' not in sys.modules\n"
+    )
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+WRONG = {
+    ("dataset.yaml", read_dataset_yaml): {
+        "sample_typ: {}": ":1 (sample_typ): unknown key 'sample_typ'; did you mean 'sample_type'?",
+        "field_map: {text: txt}": "sample_type: expected __module__ and __class__",
+        "sample_type: TextSample": ":1 (sample_type): expected a mapping; got 'TextSample'",
+        "sample_type: {__class__: TextSample}": "(sample_type.__module__): the key '__module__' is",
+        "__class__: Oddity": "__class__: expected CrudeWebdataset, or a sample_type",
+        f"{TYPE}field_map: {{text: [txt]}}": ":2 (field_map.text): expected text; got ['txt']",
+        f"{TYPE}sample_loader: 3": ":2 (sample_loader): expected text; got 3",
+        f"{TYPE}split_config: 3": ":2 (split_config): expected text; got 3",
+        "- a": ":1: expected a mapping; got ['a']",
+        "{": "is not valid YAML",
+        "!!python/object/apply:os.getcwd []": "is not valid YAML",
+        "a: !!python/name:os.system": "is not valid YAML",
+        "a: !!timestamp x": "is not valid YAML: a value does not fit its tag",
+    },
+    ("split.yaml", read_splits): {
+        "splits: {}": ":1 (splits): unknown key 'splits'; did you mean 'split_parts'?",
+        "exclude: []": ":1 (split_parts): the key 'split_parts' is missing",
+        "split_parts:\n  train: a.tar": ":2 (split_parts.train): expected a list; got 'a.tar'",
+        "split_parts: {train: [001]}": ":1 (split_parts.train[0]): expected text; got 1",
+        "split_parts: {train: ['a{0.tar']}": ":1 (split_parts.train): Unbalanced",
+        "split_parts: {1: []}": ":1 (split_parts[1]): expected text; got 1",
+        "split_parts: {a: ['{0..10000000000000000000}']}": "braces stand for too many names",
+        "split_parts: {a: ['{a,b}{0..99999}{x..z}']}": "braces stand for too many names",
+    },
+    (".info.json", read_info): {
+        '{"shard_counts": {}, "x": 1}': ":1 (x): unknown key 'x'",
+        "{}": ":1 (shard_counts): the key 'shard_counts' is missing",
+        '{"shard_counts": {"../a.tar": 1}}': "names of files in this folder, got '../a.tar'",
+        **{
+            f'{{"shard_counts": {{"a.tar": {count}}}}}': "['a.tar']: expected a number of samples"
+            for count in ("-1", "1.5", "true", '"3"', "null", 2**40)
+        },
+    },
+}
+
+
+@pytest.mark.parametrize(("name", "read"), WRONG)
+def test_wrong_files_are_told_with_line_and_key(folder, name, read):
+    check_refusals({
+        text: (lambda text=text: read(write(folder, name, text)), DatasetError, f"/{name}", told)
+        for text, told in WRONG[name, read].items()
+    })  # fmt: skip
+
+
+def test_code_of_the_data_folder_is_refused_with_the_remedy(folder):
+    for key in ("sample_loader", "part_filter"):
+        write(folder, "dataset.yaml", f"{TYPE}{key}: code.py:f\n")
+        with pytest.raises(UntrustedCodeError, match=f"{key}.*field_map.*CrudeWebdataset"):
+            read_dataset_yaml(folder)
+    write(folder, "dataset.yaml", f"{TYPE}sample_loader: code.py:f\nfield_map: {{}}")
+    with pytest.raises(DatasetError, match="expected it, or a field_map"):
+        read_dataset_yaml(folder, code=True)
+
+
+def test_folders_that_are_not_there_or_not_prepared(tmp_path, folder):
+    (tmp_path / "plain").mkdir()
+    (tmp_path / "file").touch()
+    write(folder, ".info.json", dump_info(Info({}))).joinpath("parts").mkdir()
+    inside = f"{folder} above it"
+    check_refusals({
+        "missing": (partial(read_info, tmp_path / "dss"), DatasetNotFoundError,
+                    str(tmp_path / "dss"), "did you mean 'ds'"),
+        "plain": (partial(read_info, tmp_path / "plain"), NotPreparedError,
+                  f"energize prepare {tmp_path / 'plain'}"),
+        "file": (partial(read_info, tmp_path / "file"), NotPreparedError, "is a file"),
+        "shards": (partial(read_info, folder / "parts"), NotPreparedError, inside),
+        "meta": (partial(read_info, folder / ".nv-meta"), NotPreparedError, inside),
+        "no dataset.yaml": (partial(read_dataset_yaml, folder), NotPreparedError,
+                            "has no dataset file .nv-meta/dataset.yaml", "no such file at all"),
+        "outside": (partial(read_splits, folder, "../a.yaml"), DatasetError, "in this folder"),
+        "kind": (partial(read_splits, folder, "a.txt"), DatasetError, "ends in .yaml or .json"),
+    })  # fmt: skip

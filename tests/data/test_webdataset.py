@@ -1,0 +1,535 @@
+"""Raw samples of prepared folders, read at random; shards and indices that are not what was
+prepared are errors before a sample is given.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import pickle
+import shutil
+import struct
+import tarfile
+import threading
+import time
+import tracemalloc
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from energize import WebdatasetSource, prepare, prepare_checksums, write_shards
+from energize.core.reading import Failed, Reading
+from energize.data.files import LocalFiles
+from energize.data.integrity import read_records
+from energize.data.tar import index_path
+from energize.data.webdataset import ShardReader
+from energize.errors import (
+    ConfigError,
+    DataError,
+    DatasetError,
+    DatasetNotFoundError,
+    EmptyDatasetError,
+    NotPreparedError,
+    ShardError,
+    SplitError,
+)
+from tests.support.refusals import check_refusals
+from tests.support.shards import offsets, packed, payload, prepared, write_meta, write_shard
+
+LONG = "a-name-that-is-longer-than-a-header-has-room-for/" * 4
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    return prepared(tmp_path_factory.mktemp("sets") / "cats", counts=(3, 5, 0, 2, 40))
+
+
+def numbers(samples) -> list[int]:
+    return [int(sample["__key__"]) for sample in samples]
+
+
+def all_of(source: WebdatasetSource) -> list[int]:
+    return numbers(source.read(np.arange(source.count)))
+
+
+def test_a_sample_is_its_parts_and_where_it_is_from(folder):
+    source = WebdatasetSource(folder)
+    assert len(source) == source.count == 50
+    assert list(source[9].items()) == [
+        ("__key__", "000009"),
+        ("__dataset__", str(folder)),
+        ("__shard__", "parts/d3.tar"),
+        ("__index__", 1),
+        ("jpg", payload(9, "jpg")),
+        ("txt", payload(9, "txt")),
+    ]
+
+
+@given(st.lists(st.integers(0, 49), max_size=80))
+def test_samples_come_in_the_asked_order(folder, wanted):
+    samples = WebdatasetSource(folder).read(np.array(wanted, dtype=np.int64))
+    assert numbers(samples) == wanted
+    for number, sample in zip(wanted, samples, strict=True):
+        assert (sample["jpg"], sample["txt"]) == (payload(number, "jpg"), payload(number, "txt"))
+    assert len({id(sample) for sample in samples}) == len(samples)
+
+
+@pytest.mark.parametrize("format", [tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
+def test_long_names_folders_and_many_parts(tmp_path, format):  # noqa: A002
+    keys = [f"{'深い' * 40}/{'k' * 90}/{i:04d}" for i in range(6)]
+    files = [("readme", b"no sample"), ("__meta__/x.json", b"neither")]
+    files += [(f"{key}.{part}", f"{key}{part}".encode()) for key in keys for part in ("b.npy", "c")]
+    count = write_shard(tmp_path / "a.tar", packed(files, format))
+    write_meta(tmp_path, {"a.tar": count}, {"train": ["a.tar"]})
+    source = WebdatasetSource(tmp_path)
+    samples = source.read(np.arange(6)[::-1])
+    assert [sample["__key__"] for sample in samples] == keys[::-1]
+    assert [sample["b.npy"] for sample in samples] == [f"{key}b.npy".encode() for key in keys[::-1]]
+    assert source.where(0) == f"{tmp_path}/a.tar, sample {keys[0]!r} (index 0)"
+
+
+def test_split_parts_and_files(folder, tmp_path):
+    assert all_of(WebdatasetSource(folder, split_part="val")) == list(range(10, 50))
+    copy = shutil.copytree(folder, tmp_path / "cats")
+    content = {"split_parts": {"tiny": ["parts/d{0,3}.tar"]}}
+    (copy / ".nv-meta/mine.json").write_text(json.dumps(content))
+    tiny = WebdatasetSource(copy, split_part="tiny", split_config="mine.json")
+    assert all_of(tiny) == [0, 1, 2, 8, 9]
+
+
+@given(left_out=st.sets(st.integers(0, 9), max_size=9), cut=st.tuples(*[st.integers(0, 10)] * 2))
+def test_any_samples_can_be_excluded_and_any_part_taken(tmp_path_factory, left_out, cut):
+    shards = [0, 0, 0, 1, 1, 1, 1, 1, 2, 2]
+    exclude = [f"parts/d{shards[number]}.tar/{number:06d}" for number in left_out]
+    folder = prepared(tmp_path_factory.mktemp("sets"), (3, 5, 2), exclude=exclude)
+    source, kept = WebdatasetSource(folder), sorted(set(range(10)) - left_out)
+    assert all_of(source) == kept
+    for index in range(source.count):
+        place = source.place(index)
+        assert (source.find(place.shard, place.index), place.key) == (index, f"{kept[index]:06d}")
+    start, stop = sorted(cut)
+    wanted = [number for number in kept if start <= number < stop]
+    if wanted and stop <= source.stored_count:
+        part = source.part(start, stop)
+        assert all_of(part) == wanted
+        assert (part.stored_count, part.identity != source.identity) == (stop - start, True)
+        found = [part.find("parts/d1.tar", index) for index in range(-1, 6)]
+        assert [wanted[i] for i in found if i is not None] == [n for n in wanted if 3 <= n < 8]
+
+
+def test_excluded_shards_and_keys_by_patterns(tmp_path):
+    exclude = ["parts/d1.tar", "parts/d0.tar/000001", "parts/d2.tar/00000{8,9}", "parts/d3.tar"]
+    source = WebdatasetSource(prepared(tmp_path / "x", (3, 5, 4, 1), exclude=exclude))
+    assert all_of(source) == [0, 2, 10, 11]
+    assert [sample["__index__"] for sample in source.read(np.arange(4))] == [0, 2, 2, 3]
+    assert "sample '000010' (index 2)" in source.where(2)
+
+
+def test_what_cannot_be_made_is_refused(tmp_path):
+    count = write_shard(tmp_path / "a.tar", packed([(f"{i}.txt", b"") for i in range(3)]))
+
+    def made(exclude, splits, **options):
+        write_meta(tmp_path, {"a.tar": count}, splits, exclude)
+        return WebdatasetSource(tmp_path, split_part="val", **options)
+
+    good, here = {"val": ["a.tar"]}, str(tmp_path)
+    rows = {
+        "empty part": ([], {"train": ["a.tar"], "val": []}, EmptyDatasetError, "'val' has no samp"),
+        "shard excluded": (["a.tar"], good, EmptyDatasetError, "1 shards are listed", "1 of them"),
+        "all excluded": (["a.tar/{0,1,2}"], good, EmptyDatasetError, "3 single samples"),
+        "no such part": ([], {"train": ["a.tar"]}, SplitError, "no split part 'val'", "has 'tr"),
+        "nearest part": ([], {"vals": ["a.tar"]}, SplitError, "did you mean 'vals'"),
+        "no such shard": ([], {"val": ["b.tar"]}, SplitError, "split.yaml:1, split part 'val'",
+                          "'b.tar' is not in .info.json; did you mean 'a.tar'"),
+        "twice": ([], {"val": ["a.tar", "a.tar"]}, SplitError, "(and line 1)", "is listed twice"),
+        "exclude a shard": (["b.tar"], good, SplitError, "exclude in split.yaml: 'b.tar' is nei"),
+        "exclude of a shard": (["b.tar/1"], good, SplitError, "'b.tar/1' is neither"),
+        "exclude a key": (["a.tar/9"], good, SplitError, "no sample '9'", "keys look like '0'"),
+    }  # fmt: skip
+    check_refusals({
+        name: (partial(made, exclude, splits), kind, here, *words)
+        for name, (exclude, splits, kind, *words) in rows.items()
+    } | {
+        "checksums": (partial(made, [], good, checksums=True), NotPreparedError,
+                      f"energize prepare --checksums {here}"),
+        "nowhere": (lambda: WebdatasetSource(tmp_path / "no"), DatasetNotFoundError, "no"),
+        "unprepared": (lambda: WebdatasetSource(tmp_path.parent), NotPreparedError, "energize pre"),
+        "part": (lambda: made([], good).part(0, 4), ConfigError, "no part from 0 to 4"),
+        "no part": (lambda: made([], good).part(1, 1), EmptyDatasetError, "has no samples"),
+        "excluded part": (lambda: made(["a.tar/1"], good).part(1, 2), EmptyDatasetError, "exclude"),
+    })  # fmt: skip
+
+
+def test_the_identity_does_not_depend_on_the_place(folder, tmp_path, monkeypatch):
+    source = WebdatasetSource(folder)
+    moved = WebdatasetSource(shutil.copytree(folder, tmp_path / "cats"))
+    renamed = WebdatasetSource(shutil.copytree(folder, tmp_path / "dogs"))
+    assert source.identity == moved.identity != renamed.identity
+    assert (source.key, source.describe()) == (moved.key, moved.describe())
+    assert source.identity != WebdatasetSource(folder, split_part="val").identity
+    assert source.key != source.reseeded(1).key != source.distinguished(1).key
+    monkeypatch.chdir(folder)
+    assert WebdatasetSource(".").identity == source.identity
+    assert (source.name, source.run_length) == ("cats", 10)
+    json.dumps(source.describe())
+
+
+def read_there(source: WebdatasetSource, results) -> None:
+    results.put(all_of(source))
+
+
+def test_sources_compare_and_travel_without_what_is_open(folder):
+    source = WebdatasetSource(folder)
+    fresh = pickle.dumps(source)
+    source.read(np.arange(50))
+    assert len(pickle.dumps(source)) == len(fresh)
+    copy = pickle.loads(fresh)
+    assert copy == source == WebdatasetSource(folder)
+    assert hash(copy) == hash(source)
+    assert copy != source.reseeded(3)
+    assert copy != WebdatasetSource(folder, split_part="val")
+    for method in ("fork", "spawn"):
+        context = multiprocessing.get_context(method)
+        results = context.SimpleQueue()
+        process = context.Process(target=read_there, args=(source, results))
+        process.start()
+        assert results.get() == list(range(50))
+        process.join()
+        assert process.exitcode == 0
+
+
+def test_threads_share_a_source(folder):
+    source, wrong = WebdatasetSource(folder), []
+
+    def read(seed: int) -> None:
+        generator = np.random.default_rng(seed)
+        for _ in range(50):
+            wanted = generator.integers(0, 50, 20)
+            if numbers(source.read(wanted)) != wanted.tolist():
+                wrong.append(wanted)
+
+    threads = [threading.Thread(target=read, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def sparse(path: Path, size: int, places: dict[int, bytes]) -> None:
+    with path.open("wb") as file:
+        file.truncate(size)
+        for offset, data in places.items():
+            file.seek(offset)
+            file.write(data)
+
+
+def test_a_billion_samples_cost_what_ten_do(tmp_path):
+    count, last = 10**9, packed([("999.jpg", b"picture"), ("999.txt", b"words")])[:2048]
+    end = 512 * count
+    sparse(tmp_path / "a.tar", end + 1024, {end - 2048: last})
+    entries = struct.pack("<2Q", end - 2048, end)
+    sparse(tmp_path / "a.tar.idx", 8 * (count + 1), {8 * (count - 1): entries})
+    write_meta(tmp_path, {"a.tar": count}, {"train": ["a.tar"]})
+    tracemalloc.start()
+    started = time.perf_counter()
+    sample = WebdatasetSource(tmp_path)[999_999_999]
+    taken = time.perf_counter() - started
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert (sample["__key__"], sample["jpg"], sample["txt"]) == ("999", b"picture", b"words")
+    assert taken < 1
+    assert peak < 2_000_000
+
+
+def test_a_hundred_thousand_shards_open_fast(tmp_path):
+    shards = {f"s/{i:06d}.tar": 7 for i in range(100_000)}
+    write_shard(tmp_path / "s/012345.tar", packed([(f"{i}.txt", b"%d" % i) for i in range(7)]))
+    write_meta(tmp_path, shards, {"train": ["s/{000000..099999}.tar"]})
+    started = time.perf_counter()
+    sample = WebdatasetSource(tmp_path)[12345 * 7 + 3]
+    assert time.perf_counter() - started < 10
+    assert (sample["txt"], sample["__shard__"]) == (b"3", "s/012345.tar")
+
+
+def rewrite(file: Path, change) -> None:
+    file.write_bytes(change(file.read_bytes()))
+
+
+def test_a_damaged_sample_fails_alone(tmp_path):
+    folder = prepared(tmp_path / "cats", (8,))
+    entries = struct.unpack("<9Q", (folder / "parts/d0.tar.idx").read_bytes())
+
+    def damaged(data: bytes) -> bytes:
+        data = bytearray(data)
+        data[entries[3] : entries[3] + 512] = bytes(512)
+        data[entries[5] + 257 : entries[5] + 265] = b"?" * 8
+        return bytes(data)
+
+    rewrite(folder / "parts/d0.tar", damaged)
+    source = WebdatasetSource(folder)
+    samples = source.read(np.arange(8))
+    assert [i for i, sample in enumerate(samples) if isinstance(sample, Failed)] == [3, 5]
+    for failed, number in ((samples[3], 3), (samples[5], 5)):
+        assert isinstance(failed.reason, DataError)
+        assert "d0.tar, sample " in failed.where
+        assert failed.where.endswith(f"(index {number})")
+        assert failed.where == source.where(number)
+    told: list[Failed] = []
+    assert all(sample["jpg"] for sample in source.at(np.arange(16), Reading(report=told.append)))
+    assert len(told) >= 4
+
+
+def test_parts_that_come_twice_or_have_our_names_and_too_many(tmp_path, monkeypatch):
+    files = [("0.txt", b""), ("1.txt", b"one"), ("1.txt", b"two"), ("2.__key__", b"")]
+    files += [(f"3.{n}", b"") for n in range(60)]
+    count = write_shard(tmp_path / "a.tar", packed(files))
+    write_meta(tmp_path, {"a.tar": count}, {"train": ["a.tar"]})
+    monkeypatch.setattr("energize.core.limits.PARTS", 59)
+    whole, twice, reserved, many = WebdatasetSource(tmp_path).read(np.arange(4))
+    assert whole["txt"] == b""
+    assert "one part twice" in str(twice)
+    assert "'1' (index 1)" in str(twice)
+    assert "['__key__']" in str(reserved)
+    assert "too many parts, 60, more than 59" in str(many)
+    monkeypatch.setattr("energize.core.limits.PARTS", 60)
+    assert len(WebdatasetSource(tmp_path)[3]) == 64
+
+
+def other_shard(data: bytes) -> bytes:
+    """As long as the old one, with members in other places."""
+    end = offsets(data)[-1]
+    return packed([(f"{i}.jpg", b"?" * 1024) for i in range(end)])[:end] + bytes(1024)
+
+
+def test_shards_and_indices_that_disagree_are_fatal(tmp_path):
+    """Without a record of how they were prepared."""
+    whole = prepared(tmp_path / "cats", (8, 4))
+
+    def broken(name, change):
+        folder = shutil.copytree(whole, tmp_path / "broken" / f"{change}")
+        file = folder / "parts" / name
+        if change is None:
+            file.unlink()
+        else:
+            rewrite(file, change)
+        source = WebdatasetSource(folder)
+        assert numbers(source.read(np.arange(8, 12))) == [8, 9, 10, 11]
+        assert "d0.tar, sample " in source.where(3)
+        try:
+            source.read(np.arange(7, -1, -1))
+        finally:
+            shutil.rmtree(folder)
+
+    def entries(change):
+        return lambda data: change(np.frombuffer(data, "<u8").copy()).astype("<u8").tobytes()
+
+    def merge_two(index):  # samples 0 and 1 as one, and sample 2 as two
+        return np.concatenate([index[[0, 2]], index[2:3] + 1024, index[3:]])
+
+    tars = {
+        "missing": (None, "d0.tar: cannot be read (No such file"),
+        "cut": (lambda d: d[:2000], "was cut off, or is another one"),
+        "doubled": (lambda d: d[:-10240] + d, "do not belong together"),
+        "compressed": (lambda d: b"\x1f\x8b" + d[2:], "compressed with gzip"),
+        "other": (other_shard, "at most places no sample starts"),
+    }
+    indices = {
+        "index missing": (None, "d0.tar.idx: cannot be read"),
+        "short index": (entries(lambda e: e[:-1]), "do not belong together: the index of 8"),
+        "empty index": (lambda d: b"", "this one has 0"),
+        "order": (entries(lambda e: e[[0, 2, 1, *range(3, 9)]]), "sample 1 lies from byte"),
+        "merged": (entries(merge_two), "has the keys"),
+        "beyond": (entries(lambda e: e * 2), "was cut off, or is another one"),
+        "too early": (entries(lambda e: e - e // e.max() * 512), "but more follow"),
+    }
+    rows = {name: ("d0.tar", *row) for name, row in tars.items()}
+    rows |= {name: ("d0.tar.idx", *row) for name, row in indices.items()}
+    check_refusals({
+        name: (partial(broken, file, change), ShardError, "d0.tar", "energize prepare", *words)
+        for name, (file, change, *words) in rows.items()
+    })  # fmt: skip
+
+
+def test_a_shard_cut_off_while_it_is_open_is_fatal(tmp_path):
+    folder = prepared(tmp_path / "cats", (8,))
+    source = WebdatasetSource(folder)
+    source.read(np.arange(2))
+    os.truncate(folder / "parts/d0.tar", 4096)
+    with pytest.raises(ShardError, match=r"d0\.tar has changed since it was first read"):
+        source.read(np.arange(8))
+
+
+def test_a_stored_first_entry_is_taken_for_zero(tmp_path):
+    """Energon stores where the first sample starts, after members that belong to none."""
+    tar = packed([("about", b"x" * 900), ("0.txt", b"a"), ("1.txt", b"b")])
+    count = write_shard(tmp_path / "a.tar", tar)
+    assert np.fromfile(index_path(str(tmp_path / "a.tar")), dtype="<u8")[0] == 1536
+    write_meta(tmp_path, {"a.tar": count}, {"train": ["a.tar"]})
+    assert [sample["txt"] for sample in WebdatasetSource(tmp_path)] == [b"a", b"b"]
+
+
+# With a record of how the shards were prepared, and with checksums.
+
+SAMPLES, PARTS = 60, ("jpg", "json", "txt")
+
+
+def recorded(path, count=SAMPLES, prefix="", **options):
+    files = [(f"{prefix}{i:04d}.{part}", f"{part} {i}".encode()) for i in range(count)
+             for part in PARTS]  # fmt: skip
+    path.mkdir(parents=True)
+    (path / "0.tar").write_bytes(packed(files, **options))
+    prepare(path, split_ratios={"train": 1}, sample_type="CrudeWebdataset", workers=1)
+    return path
+
+
+@pytest.mark.parametrize("prefix", ["", LONG])
+def test_an_index_entry_one_member_off_is_seen(tmp_path, prefix):
+    """With a record at the first touch; without one when both samples beside it are read, and of
+    one that points too early whichever of them is.
+    """
+    folder = recorded(tmp_path / "web", prefix=prefix, format=tarfile.GNU_FORMAT)
+    index, record = folder / "0.tar.idx", read_records(folder)["0.tar"]
+    sound = np.fromfile(index, "<u8")
+    with tarfile.open(folder / "0.tar") as tar:
+        starts = [*(member.offset for member in tar), tar.offset]
+
+    def read(number, record=None):
+        reader = ShardReader(LocalFiles(), str(folder), "0.tar", SAMPLES, record, False)
+        return reader.read([number])
+
+    assert read(7, record) == read(7)
+    for members in (-1, 1):
+        for entry in range(1, SAMPLES):
+            wrong = sound.copy()
+            wrong[entry] = starts[starts.index(wrong[entry]) + members]
+            wrong.tofile(index)
+            with pytest.raises(ShardError, match=r"0\.tar and its index .*0\.tar\.idx are not"):
+                read(0, record)
+            for number in (entry - 1, entry) if members < 0 else (entry - 1,):
+                with pytest.raises(ShardError, match="do not belong together"):
+                    read(number)
+
+
+def test_a_shard_replaced_while_a_run_reads_is_seen_by_a_process_that_starts_later(tmp_path):
+    """Though it was prepared again: what the run was started with counts."""
+    folder = recorded(tmp_path / "web", count=20)
+    source = WebdatasetSource(folder)
+    assert source[3]["txt"] == b"txt 3"
+    sent = pickle.dumps(source)
+    shutil.rmtree(folder)
+    recorded(folder, count=20, prefix="other/" * 20)
+    with pytest.raises(ShardError, match="are not what was prepared"):
+        pickle.loads(sent)[3]
+    assert WebdatasetSource(folder)[3]["txt"] == b"txt 3"
+    rewrite(folder / "0.tar", lambda data: data + bytes(512))
+    for read in (lambda source: source[0], lambda source: source.keys(np.arange(3))):
+        with pytest.raises(ShardError, match=r"0\.tar and its index .* has \d+ bytes, and had"):
+            read(WebdatasetSource(folder))
+
+
+def test_a_wrong_record_is_an_error_with_its_place(tmp_path):
+    folder = recorded(tmp_path / "web", count=3)
+
+    def read(text):
+        (folder / ".nv-meta" / "shards.json").write_text(text)
+        return WebdatasetSource(folder)
+
+    short = {"bytes": 1, "index_crc32": 1, "headers_crc32": 2**32}
+    rows = {
+        '{"version": 2}': "shards.json:1 (version): expected 1; got 2",
+        '{"version": 1}': "the key 'shards' is missing",
+        '{"version": 1, "shards": {}}': "only .info.json knows '0.tar'",
+        json.dumps({"version": 1, "shards": {"0.tar": short}}): "(shards['0.tar'].headers_crc32): ",
+        '{"version": 1, "shards": {': "is not valid JSON",
+        "[" * 100_000: "shards.json",
+    }
+    check_refusals({
+        text[:40]: (partial(read, text), DatasetError, "shards.json", told)
+        for text, told in rows.items()
+    })  # fmt: skip
+
+
+def test_a_shard_without_samples_whose_index_has_some(tmp_path):
+    folder = prepared(tmp_path / "web", (3, 2))
+    info = folder / ".nv-meta" / ".info.json"
+    info.write_text(info.read_text().replace('"parts/d1.tar": 2', '"parts/d1.tar": 0'))
+    with pytest.raises(ShardError, match=r"d1\.tar has no samples, .* has 24 bytes, and not 8"):
+        WebdatasetSource(folder)
+
+
+def flipped(folder, text, at=0):
+    """The shard with one bit changed."""
+
+    def change(data):
+        data = bytearray(data)
+        data[data.index(text) + at] ^= 1
+        return data
+
+    rewrite(folder / "0.tar", change)
+
+
+def test_checksums_find_a_changed_bit(tmp_path):
+    folder = recorded(tmp_path / "web", count=20)
+    plain = WebdatasetSource(folder)
+    prepare_checksums(folder, workers=1)
+    checked = WebdatasetSource(folder, checksums=True)
+    assert (checked.key, checked.settings(), checked.record) == (
+        plain.key, plain.settings(), plain.record,
+    )  # fmt: skip
+    assert checked[7] == plain[7]
+    flipped(folder, b"txt 7")
+    flipped(folder, b"0003.jpg", at=-1)  # the padding before, which belongs to the sample before
+    assert WebdatasetSource(folder)[7]["txt"] == b"uxt 7"
+    found = WebdatasetSource(folder, checksums=True).read(np.arange(20))
+    assert [n for n, each in enumerate(found) if isinstance(each, Failed)] == [2, 7]
+    assert isinstance(found[7].reason, DataError)
+    assert "0.tar, sample '0007' (index 7): its checksum is" in str(found[7].reason)
+
+
+def test_what_changed_in_a_shard_is_told_in_the_log_and_costs_one_sample(tmp_path, caplog):
+    folder = recorded(tmp_path / "web", count=20)
+    assert WebdatasetSource(folder)[0]
+    assert not caplog.text
+    flipped(folder, b"txt 0")
+    assert WebdatasetSource(folder)[0]["txt"] == b"uxt 0"
+    assert "0.tar has changed since it was prepared: the files in it have the same" in caplog.text
+    flipped(folder, b"0003.txt")
+    found = WebdatasetSource(folder).read(np.arange(20))
+    assert [n for n, each in enumerate(found) if isinstance(each, Failed)] == [3]
+
+
+def test_checksums_have_to_be_those_that_were_written(tmp_path):
+    folder = recorded(tmp_path / "web", count=20)
+    prepare_checksums(folder, workers=1)
+    source, file = WebdatasetSource(folder, checksums=True), folder / "0.tar.crc"
+
+    def read(data):
+        file.unlink(missing_ok=True)
+        if data is not None:
+            file.write_bytes(data)
+        return pickle.loads(pickle.dumps(source))[0]
+
+    sound = file.read_bytes()
+    check_refusals({
+        "short": (partial(read, sound[:-4]), ShardError, "76 bytes", "of 20 samples have 80"),
+        "other": (partial(read, bytes(80)), ShardError, "is not what was written: its CRC-32"),
+        "gone": (partial(read, None), ShardError, "0.tar.crc: cannot be read", "--checksums"),
+    })  # fmt: skip
+    assert read(sound)["txt"] == b"txt 0"
+
+
+def test_a_record_of_a_part_is_that_of_its_shards(tmp_path):
+    samples = [{"__key__": f"{i}", "txt": f"text {i}"} for i in range(30)]
+    write_shards(samples, tmp_path / "web", samples_per_shard=10)
+    prepare(tmp_path / "web", split_ratios={"train": 1}, sample_type="TextSample", workers=1)
+    source = WebdatasetSource(tmp_path / "web")
+    part = source.part(12, 18)
+    assert part.records == source.records[1:2]
+    assert part[0]["txt"] == b"text 12"
+    assert len({source.record, part.record, source.part(0, 5).record}) == 3
