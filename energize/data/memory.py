@@ -186,20 +186,22 @@ class HuggingFaceSource(SequenceSource[Row]):
         super().__init__(rows, name=name, seed=seed, occurrence=occurrence)
 
     @property
+    def rows(self) -> Any:
+        """The dataset."""
+        return self.samples
+
+    @property
     def column_names(self) -> tuple[str, ...]:
         """Those of the dataset."""
-        rows: Any = self.samples
-        return tuple(rows.column_names)
+        return tuple(self.rows.column_names)
 
     def _values(self, name: str) -> Iterable[Any]:
         """The column alone is read, whatever the format of the dataset."""
-        rows: Any = self.samples
-        values: Iterable[Any] = rows.with_format(None).select_columns([name])[:][name]
+        values: Iterable[Any] = self.rows.with_format(None).select_columns([name])[:][name]
         return values
 
     def read(self, indices: Int64Array) -> list[Row | Failed]:
-        rows: Any = self.samples
-        found: list[Row | Failed] = rows.__getitems__(indices.tolist())
+        found: list[Row | Failed] = self.rows.__getitems__(indices.tolist())
         return found
 
     def settings(self) -> dict[str, Any]:

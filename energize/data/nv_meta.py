@@ -318,8 +318,8 @@ def _file(path: Path, names: Sequence[str], what: str, suffixes: str) -> Path:
     for name in names:
         if not is_inside(name):
             raise DatasetError(
-                f"{folder}: the {what} is a file in this folder, and {short(name)} is none; copy it "
-                "there"
+                f"{folder}: the {what} is a file in this folder, and {short(name)} is none; copy "
+                "it there"
             )
         if not name.endswith((".yaml", ".json")):
             raise DatasetError(f"{folder / name}: the {what} has a name that ends in {suffixes}")

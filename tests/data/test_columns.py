@@ -103,7 +103,7 @@ def test_a_folder_that_is_prepared_while_it_is_read_is_told(folder):
 def test_what_there_is_not_is_told_with_the_command_that_measures_it(made, tmp_path):
     folder = shutil.copytree(made, tmp_path / "plain", ignore=shutil.ignore_patterns("columns"))
     assert read_columns(folder) is None
-    check_refusals({
+    check_refusals(None, {
         "none": (lambda: WebdatasetSource(folder).column("quality"), ColumnError,
                  "columns: none", f"energize prepare {folder} --column 'quality=json[quality]'"),
         "nearest": (lambda: WebdatasetSource(made).column("tokn"), ColumnError,
@@ -148,7 +148,7 @@ def test_a_damaged_or_foreign_index_is_told(folder):
         (lambda c: c.update(index="other"), "the folder was prepared again"),
         (lambda c: c.update(shard_counts=dict([*c["shard_counts"].items()][::-1])), "order of the"),
     ]
-    check_refusals({
+    check_refusals(None, {
         f"{number}: {told}": (partial(read, change), DatasetError, str(index_of(folder)), told)
         for number, (change, told) in enumerate(changes)
     })  # fmt: skip
@@ -197,7 +197,7 @@ def test_damaged_values_are_told_with_the_command_that_measures_them(folder):
         ("lang", saved(np.full(13, -2, np.int32)), "from -2 to -2"),
         ("lang", reverse, "is named after other content"),
     ]
-    check_refusals({
+    check_refusals(None, {
         f"{number}: {told}": (partial(read, name, damage), DatasetError, told,
                               f"energize prepare {folder} --column {name}={MEASURED[name]}")
         for number, (name, damage, told) in enumerate(damages)
@@ -234,7 +234,7 @@ def test_fields_that_are_no_columns_are_told(tmp_path):
     source = JsonSource(write_lines(tmp_path / "rows.json", rows))
     broken = write_lines(tmp_path / "broken.json", rows)
     broken.write_text(broken.read_text() + "{,}\n")
-    check_refusals({
+    check_refusals(None, {
         "mixed": (partial(source.column, "a"), ColumnError, "rows: column 'a' has numbers, or w"),
         "lists": (partial(source.column, "b"), ColumnError, "rows: column 'b'"),
         "no JSON": (lambda: JsonSource(broken).column("b"), ColumnError, "broken.json, row 3: not"),

@@ -138,7 +138,7 @@ MALFORMED = {
 def test_what_cannot_be_indexed(tmp_path):
     path = indexed(tmp_path / "a.jsonl", ROWS)
     before = offsets(path)
-    check_refusals({
+    check_refusals(None, {
         f"{text[:40]!r}": (lambda text=text: prepare_jsonl(written(path, text)), PrepareError,
                            str(path), *told)
         for text, told in MALFORMED.items()
@@ -173,7 +173,7 @@ def test_files_that_are_not_prepared_or_changed(tmp_path):
         return JsonlSource(path, **options)[number]
 
     other, remedy = '{"m": 10}\n{"n":1}\n{"n": 2}\n', f"energize prepare {path}"
-    check_refusals({
+    check_refusals(None, {
         "none": (lambda: JsonlSource(tmp_path / "b.jsonl"), DatasetNotFoundError, "b.jsonl"),
         "no index": (partial(read, index=None), NotPreparedError, remedy),
         "empty": (partial(read, "", struct.pack("<Q", 0)), EmptyDatasetError, "no samples"),

@@ -186,7 +186,7 @@ def test_indices_that_cannot_be_read(tmp_path):
         ("tsv", {"raw_meta": named("../m", 9)}, no_name),
         ("tsv", {"samples": 1000}, "tsv.meta of", "no room for the offsets of 1000 samples"),
     ]
-    check_refusals({
+    check_refusals(None, {
         f"{kind} {changes}": (partial(read, kind, **changes), DatasetError, *told)
         for kind, changes, *told in bad
     } | {
@@ -250,7 +250,7 @@ def test_damaged_shards(tmp_path):
         ("csv", "shard.00001.csv", None, "is missing"),
         ("json", "shard.00001.json.meta", lambda d: d.replace(b'"id"', b'"ie"'), "by its header"),
     ]
-    check_refusals({
+    check_refusals(None, {
         f"{number} {name}": (partial(read, kind, name, change), ShardError, name[:11], *told)
         for number, (kind, name, change, *told) in enumerate(bad)
     })  # fmt: skip

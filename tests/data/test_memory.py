@@ -159,7 +159,7 @@ def test_map_style_rows_keep_the_laws_and_are_read_in_bulk():
 def test_what_is_no_collection_or_can_be_read_only_once_is_refused():
     splits = datasets.DatasetDict({"train": ROWS, "test": ROWS})
     once = ("only once", "function that makes it")
-    check_refusals({
+    check_refusals(None, {
         "iterator": (partial(IterableSource, iter([1, 2])), ConfigError, *once),
         "generator": (partial(IterableSource, generate(3)), ConfigError, *once),
         "map": (partial(IterableSource, map(str, [1])), ConfigError, *once),

@@ -171,7 +171,7 @@ WRONG = {
 
 @pytest.mark.parametrize(("name", "read"), WRONG)
 def test_wrong_files_are_told_with_line_and_key(folder, name, read):
-    check_refusals({
+    check_refusals(None, {
         text: (lambda text=text: read(write(folder, name, text)), DatasetError, f"/{name}", told)
         for text, told in WRONG[name, read].items()
     })  # fmt: skip
@@ -192,7 +192,7 @@ def test_folders_that_are_not_there_or_not_prepared(tmp_path, folder):
     (tmp_path / "file").touch()
     write(folder, ".info.json", dump_info(Info({}))).joinpath("parts").mkdir()
     inside = f"{folder} above it"
-    check_refusals({
+    check_refusals(None, {
         "missing": (partial(read_info, tmp_path / "dss"), DatasetNotFoundError,
                     str(tmp_path / "dss"), "did you mean 'ds'"),
         "plain": (partial(read_info, tmp_path / "plain"), NotPreparedError,

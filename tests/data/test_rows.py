@@ -126,7 +126,7 @@ def test_what_cannot_be_read_is_named(parquet, tmp_path):
         rows[f"{name} folder"] = (partial(kind, tmp_path), ConfigError, "is a folder")
         rows[f"{name} none"] = (partial(kind, []), ConfigError, "no files")
         rows[f"{name} number"] = (partial(kind, [3]), ConfigError, "got [3]")
-    check_refusals(rows)
+    check_refusals(None, rows)
     assert ParquetSource(parquet / "c.parquet", columns=["id"])[0] == {"id": 0}
 
 

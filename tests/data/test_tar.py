@@ -148,7 +148,7 @@ def test_damage_is_named_with_its_place(monkeypatch):
         "alone": (extended[:1024], "an extension header without a member"),
         "long": (content(pax(comment="x" * 2000)), "extension header", "HEADER_BYTES"),
     }
-    check_refusals({
+    check_refusals(None, {
         name: (partial(members, changed, "folder/shard.tar"), ShardError, "folder/shard.tar", *told)
         for name, (changed, *told) in rows.items()
     })  # fmt: skip
@@ -252,7 +252,7 @@ def test_files_that_are_no_shards_are_refused(tmp_path):
         "twice": (packed([("a.jpg", b"1"), ("a.jpg", b"2")]), "two files 'a.jpg'"),
         **{f"cut at {size}": (cut[:size], "") for size in range(1, len(cut), 97)},
     }
-    check_refusals({
+    check_refusals(None, {
         name: (partial(scanned, data), ShardError, "shard.tar", told)
         for name, (data, told) in rows.items()
     } | {

@@ -151,7 +151,7 @@ def test_what_cannot_be_made_is_refused(tmp_path):
         "exclude of a shard": (["b.tar/1"], good, SplitError, "'b.tar/1' is neither"),
         "exclude a key": (["a.tar/9"], good, SplitError, "no sample '9'", "keys look like '0'"),
     }  # fmt: skip
-    check_refusals({
+    check_refusals(None, {
         name: (partial(made, exclude, splits), kind, here, *words)
         for name, (exclude, splits, kind, *words) in rows.items()
     } | {
@@ -350,7 +350,7 @@ def test_shards_and_indices_that_disagree_are_fatal(tmp_path):
     }
     rows = {name: ("d0.tar", *row) for name, row in tars.items()}
     rows |= {name: ("d0.tar.idx", *row) for name, row in indices.items()}
-    check_refusals({
+    check_refusals(None, {
         name: (partial(broken, file, change), ShardError, "d0.tar", "energize prepare", *words)
         for name, (file, change, *words) in rows.items()
     })  # fmt: skip
@@ -449,7 +449,7 @@ def test_a_wrong_record_is_an_error_with_its_place(tmp_path):
         '{"version": 1, "shards": {': "is not valid JSON",
         "[" * 100_000: "shards.json",
     }
-    check_refusals({
+    check_refusals(None, {
         text[:40]: (partial(read, text), DatasetError, "shards.json", told)
         for text, told in rows.items()
     })  # fmt: skip
@@ -516,7 +516,7 @@ def test_checksums_have_to_be_those_that_were_written(tmp_path):
         return pickle.loads(pickle.dumps(source))[0]
 
     sound = file.read_bytes()
-    check_refusals({
+    check_refusals(None, {
         "short": (partial(read, sound[:-4]), ShardError, "76 bytes", "of 20 samples have 80"),
         "other": (partial(read, bytes(80)), ShardError, "is not what was written: its CRC-32"),
         "gone": (partial(read, None), ShardError, "0.tar.crc: cannot be read", "--checksums"),

@@ -104,7 +104,7 @@ def test_what_is_wrong_is_told(tmp_path):
         "a\0b": ("NUL",),
         "full": ("No space left", "make room"),
     }
-    check_refusals({
+    check_refusals(None, {
         name: (partial(write_new, tmp_path / name, b"x", ConfigError), ConfigError,
                str(tmp_path), *told)
         for name, told in rows.items()
