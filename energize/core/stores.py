@@ -234,9 +234,9 @@ class Lazy(ABC, Generic[T]):
 class CachePool(ABC):
     """Brings files near before they are used."""
 
-    @abstractmethod
     def get(self, ds: FileStore[T], fname: str, sample: Any = None) -> T:
         """Return the content of the file `fname` of the store `ds`, now."""
+        return ds.get(fname, sample)
 
     @abstractmethod
     def get_lazy(self, ds: FileStore[T], fname: str) -> Lazy[T]:
@@ -315,9 +315,6 @@ class NoCachePool(CachePool):
     >>> lazy.get(), lazy.get()
     ([1, 2], [1, 2])
     """
-
-    def get(self, ds: FileStore[T], fname: str, sample: Any = None) -> T:
-        return ds.get(fname, sample)
 
     def get_lazy(self, ds: FileStore[T], fname: str) -> DirectLazy[T]:
         store, name = ds.resolved(fname)

@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Literal, TypeAlias, TypeVar, ge
 
 import numpy as np
 
+from energize.core.checks import checked_choice
 from energize.core.lazy import optional_module, torch
 from energize.data.media import AV_EXTENSIONS, AVDecoderType, AVMetadata
-from energize.errors import ConfigError, DecodeError, nearest
+from energize.errors import ConfigError, DecodeError
 
 if TYPE_CHECKING:
     from av.audio.stream import AudioStream
@@ -132,7 +133,6 @@ _FRAME_PER_PACKET = frozenset(
 )
 _LISTING = frozenset({"mov,mp4,m4a,3gp,3g2,mj2", "avi"})
 """Containers whose header lists all packets."""
-_ASSUMED_RATE = 25  # what FFmpeg takes where a file says nothing
 
 
 class _UntrustedIndexError(Exception):
@@ -204,7 +204,7 @@ def _frame_index(source: BinaryIO, what: str, *, decoding: bool) -> _FrameIndex:
                     "are there"
                 )
             shown = [(p.pts, p.duration or 0, p.is_keyframe) for p in packets if not p.is_discard]
-        rate = stream.average_rate or stream.guessed_rate or _ASSUMED_RATE
+        rate = stream.average_rate or stream.guessed_rate or 25  # as FFmpeg assumes
         tick = Fraction(stream.time_base or 1)
     if not shown:
         raise DecodeError(f"{what} has a video stream without frames")
@@ -358,8 +358,8 @@ def _sound_from(container: InputContainer, first: int, what: str) -> Iterator[tu
 
     Samples are counted, from the time of the first one.
     """
-    stream = _sound_of(container, what)
-    rate = stream.sample_rate
+    stream = _required(_audio_stream(container), what, "audio stream")
+    rate = _required(stream.sample_rate or None, what, "rate of its audio stream")
     tick = Fraction(stream.time_base or Fraction(1, rate))
     exact = container.format.name.split(",")[0] in _EXACT and tick <= Fraction(1, rate)
     if exact and first > _WORTH_SEEKING * rate:
@@ -379,12 +379,6 @@ def _sound_from(container: InputContainer, first: int, what: str) -> Iterator[tu
             samples = samples.reshape(frame.samples, -1).transpose()
         yield position, samples
         position += frame.samples
-
-
-def _sound_of(container: InputContainer, what: str) -> AudioStream:
-    stream = _required(_audio_stream(container), what, "audio stream")
-    _required(stream.sample_rate or None, what, "rate of its audio stream")
-    return stream
 
 
 def _joined(parts: list[Samples], what: str) -> Samples:
@@ -454,18 +448,16 @@ class AVDecoder:
 
         An end of `float("inf")` is that of the file. `video_out_frame_size` is (width, height).
         """
-        nothing: Clips = ([], [])
-        seen = heard = nothing
+        data = AVData(video_clips=[], video_timestamps=[], audio_clips=[], audio_timestamps=[])
         if video_clip_ranges is not None:
-            seen = self.get_video_clips(video_clip_ranges, video_unit, video_out_frame_size)
+            data.video_clips, data.video_timestamps = self.get_video_clips(
+                video_clip_ranges, video_unit, video_out_frame_size
+            )
         if audio_clip_ranges is not None:
-            heard = self.get_audio_clips(audio_clip_ranges, audio_unit)
-        return AVData(
-            video_clips=seen[0],
-            video_timestamps=seen[1],
-            audio_clips=heard[0],
-            audio_timestamps=heard[1],
-        )
+            data.audio_clips, data.audio_timestamps = self.get_audio_clips(
+                audio_clip_ranges, audio_unit
+            )
+        return data
 
     def get_video_clips(
         self,
@@ -666,8 +658,7 @@ def _audio_duration(container: InputContainer, stream: AudioStream) -> float | N
 def _checked_ranges(
     name: str, ranges: Sequence[Range], unit: str, units: tuple[str, ...]
 ) -> list[Range]:
-    if unit not in units:
-        raise ConfigError(f"{name}_unit={unit!r} is none of {', '.join(map(repr, units))}")
+    checked_choice(unit, f"{name}_unit", units)
     for number, each in enumerate(ranges):
         if len(each) != 2 or not each[0] <= each[1] or math.isinf(each[0]):
             raise ConfigError(
@@ -778,12 +769,7 @@ class AVWebdatasetDecoder:
     av_decode: AVDecoderType = "AVDecoder"
 
     def __post_init__(self) -> None:
-        known = get_args(AVDecoderType)
-        if self.av_decode not in known:
-            raise ConfigError(
-                f"av_decode={self.av_decode!r} is not one of {', '.join(known)}"
-                f"{nearest(str(self.av_decode), known)}"
-            )
+        checked_choice(self.av_decode, "av_decode", get_args(AVDecoderType))
 
     def __call__(self, key: str, data: bytes) -> Any:
         """Return what the part `key` holds; None if it is neither a video nor a sound.

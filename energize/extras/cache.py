@@ -20,7 +20,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from energize.core.checks import checked_whole
+from energize.core.checks import checked_choice, checked_whole
 from energize.core.samples import SourceInfo
 from energize.core.stores import (
     CachePool,
@@ -41,8 +41,6 @@ Found = tuple[Any, SourceInfo | None]
 
 _log = logging.getLogger("energize")
 
-_GIGABYTE = 1024**3
-_METHODS = ("raw", "pickle")
 _CLOSE_SECONDS = 5.0
 """How long `close` waits for reads that are under way."""
 _NEW = f"energize-new-cache-{os.getuid()}-"
@@ -85,8 +83,7 @@ class FileStoreCachePool(CachePool):
         max_cache_count: int = 10_000_000,
         method: Literal["raw", "pickle"] = "raw",
     ) -> None:
-        if method not in _METHODS:
-            raise ConfigError(f"FileStoreCachePool: method={method!r} is none of {_METHODS}")
+        checked_choice(method, "method", ("raw", "pickle"), "FileStoreCachePool")
         size = max_cache_size_gbytes
         if isinstance(size, bool) or not isinstance(size, int | float) or not 0 <= size < 2**40:
             raise ConfigError(
@@ -95,7 +92,7 @@ class FileStoreCachePool(CachePool):
         self._settings = _Settings(
             local_path(tempfile.gettempdir() if parent_cache_dir is None else parent_cache_dir),
             checked_whole(num_workers, "FileStoreCachePool: num_workers", 1),
-            int(size * _GIGABYTE),
+            int(size * 1024**3),
             checked_whole(max_cache_count, "FileStoreCachePool: max_cache_count", 0),
             method == "pickle",
         )
@@ -116,11 +113,6 @@ class FileStoreCachePool(CachePool):
         self._settings.size = checked_whole(size, "FileStoreCachePool: max_cache_size", 0)
 
     @property
-    def max_cache_count(self) -> int:
-        """How many files may lie on disk at once."""
-        return self._settings.count
-
-    @property
     def cache_dir(self) -> Path:
         """The folder of this process."""
         return self._opened().folder
@@ -134,9 +126,6 @@ class FileStoreCachePool(CachePool):
     def current_cache_count(self) -> int:
         """How many files lie on disk."""
         return 0 if self._cache is None else self._cache.count
-
-    def get(self, ds: FileStore[T], fname: str, sample: Any = None) -> T:
-        return ds.get(fname, sample)
 
     def get_lazy(self, ds: FileStore[T], fname: str) -> FileCacheLazy[T]:
         """Return a reference to the file, which is fetched from now on."""
@@ -172,9 +161,6 @@ class FileStoreCachePool(CachePool):
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._begin()
-
-    def __repr__(self) -> str:
-        return f"FileStoreCachePool({self._settings.parent})"
 
 
 _POOLS: weakref.WeakSet[FileStoreCachePool] = weakref.WeakSet()

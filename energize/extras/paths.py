@@ -63,6 +63,8 @@ class EPath(ProxyUPath, os.PathLike[str]):
         if url is None:
             super().__init__(os.path.abspath(text))
             return
+        if ".." in text.split("/"):
+            raise ConfigError(f"{text}: write it without '..', which only local paths have")
         try:
             fsspec.get_filesystem_class(url[1])
         except ImportError as error:

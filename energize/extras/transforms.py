@@ -26,16 +26,8 @@ Step = tuple[Matrix, tuple[int, int], Any]
 """The matrix of one step, the (height, width) after it, and what was drawn for it."""
 T = TypeVar("T")
 
-_INTERPOLATIONS = {
-    **dict.fromkeys(("nearest", "nearest-exact", 0), "nearest"),
-    **dict.fromkeys(("bilinear", 2), "bilinear"),
-    **dict.fromkeys(("bicubic", 3), "bicubic"),
-}
-_PIL = {
-    "nearest": PIL.Image.Resampling.NEAREST,
-    "bilinear": PIL.Image.Resampling.BILINEAR,
-    "bicubic": PIL.Image.Resampling.BICUBIC,
-}
+_INTERPOLATIONS = ("nearest", "bilinear", "bicubic")
+_ALIASES = {"nearest-exact": "nearest", 0: "nearest", 2: "bilinear", 3: "bicubic"}
 _TINY = 1e-9  # pixels
 
 
@@ -139,9 +131,10 @@ def _warp_image(
     image: PIL.Image.Image, matrix: Matrix, size: tuple[int, int], interpolation: str, fill: Fill
 ) -> PIL.Image.Image:
     """Return a PIL image of `size` (height, width) with the pixels of `image` moved by `matrix`."""
+    sampling = PIL.Image.Resampling[interpolation.upper()]
     smaller, matrix = _shrunk(matrix, image.width, image.height, interpolation)
     if smaller != image.size:
-        image = image.resize(smaller, _PIL[interpolation])
+        image = image.resize(smaller, sampling)
     back = _inverse(matrix)
     affine = np.allclose(back[2, :2], 0, atol=1e-12)
     kind = PIL.Image.Transform.AFFINE if affine else PIL.Image.Transform.PERSPECTIVE
@@ -151,7 +144,7 @@ def _warp_image(
         bands = len(image.getbands())
         values = [value if image.mode == "F" else int(value) for value in _color(fill, bands)]
         color = values[0] if bands == 1 else tuple(values)
-    return image.transform(size[::-1], kind, data, _PIL[interpolation], fillcolor=color)
+    return image.transform(size[::-1], kind, data, sampling, fillcolor=color)
 
 
 def _warp_tensor(
@@ -434,14 +427,11 @@ class _Described(TransformMapper[Any]):
 
     def interpolation(self) -> str | None:
         mode = getattr(self.transform, "interpolation", None)
-        if mode is None:
-            return None
-        name = _INTERPOLATIONS.get(getattr(mode, "value", mode))
-        if name is None:
-            raise ConfigError(
-                f"interpolation={mode!r} cannot be merged; known are 'nearest', 'bilinear', "
-                "'bicubic'"
-            )
+        value = getattr(mode, "value", mode)
+        name = _ALIASES.get(value, value)
+        if name not in (None, *_INTERPOLATIONS):
+            known = ", ".join(_INTERPOLATIONS)
+            raise ConfigError(f"interpolation={mode!r} cannot be merged; known are {known}")
         return name
 
     def _size(self) -> tuple[int, int]:

@@ -23,6 +23,7 @@ import PIL.Image
 import simplejpeg
 
 from energize.core import limits
+from energize.core.checks import checked_choice
 from energize.core.lazy import av, torch
 from energize.core.limits import load_json
 from energize.data.media import (
@@ -32,7 +33,7 @@ from energize.data.media import (
     MediaMetadataType,
     kind_by_start,
 )
-from energize.errors import ConfigError, DecodeError, nearest
+from energize.errors import ConfigError, DecodeError
 
 UInt8Array = npt.NDArray[np.uint8]
 
@@ -229,15 +230,8 @@ class SampleDecoder:
     guess_content: bool = False
 
     def __post_init__(self) -> None:
-        choices = (
-            ("image_decode", self.image_decode, tuple(IMAGE_SPECS)),
-            ("av_decode", self.av_decode, get_args(AVDecoderType)),
-        )
-        for name, value, known in choices:
-            if value not in known:
-                raise ConfigError(
-                    f"{name}={value!r} is not one of {', '.join(known)}{nearest(str(value), known)}"
-                )
+        checked_choice(self.image_decode, "image_decode", IMAGE_SPECS)
+        checked_choice(self.av_decode, "av_decode", get_args(AVDecoderType))
 
     def decode(self, name: str, data: bytes) -> Any:
         """Return the content of the part, or file, called `name`.

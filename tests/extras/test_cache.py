@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import json
 import logging
 import multiprocessing
 import os
@@ -20,16 +19,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from energize import (
-    Cooker,
-    DefaultTaskEncoder,
-    Sample,
-    WorkerConfig,
-    basic_sample_keys,
-    cooker,
-    get_loader,
-    get_train_dataset,
-)
+from energize import ListSource, MapDataset, ShuffleBufferDataset, WorkerConfig, get_loader
 from energize.core.samples import SourceInfo, TextSample
 from energize.core.stores import (
     DecodeFileStore,
@@ -42,9 +32,6 @@ from energize.core.stores import (
 from energize.data.stores import SystemFileStore
 from energize.errors import ConfigError, DataError, LoaderError
 from energize.extras.cache import FileStoreCachePool, MockLazy
-from energize.preparation import prepare
-from energize.preparation.jsonl import prepare_jsonl
-from tests.support.tars import write_tar
 
 
 class Upper:
@@ -510,103 +497,41 @@ def test_the_active_pool():
 
 # In hooks of real loaders.
 
-COUNT = 24
-
 
 @dataclass
-class Cooked(Sample):
-    text: list
+class Refers:
+    """References to two files and a value for each number, from the active pool."""
 
+    store: FileStore
 
-@cooker(need_cache=True, need_primary=True)
-def cook(sample, primary, shards, plain, lines, cache):
-    number = int(sample["__key__"])
-    now = [
-        shards.get(f"{number:03d}.txt", sample),
-        plain.get(f"{number}.txt", sample),
-        lines.get(f"{number}.json", sample)["n"],
-    ]
-    later = [
-        cache.get_lazy(primary, f"{(number + 1) % COUNT:03d}.txt"),
-        cache.get_lazy(primary, ".txt"),
-        cache.get_lazy(shards, f"{(number + 2) % COUNT:03d}.txt"),
-        cache.to_cache({"kind": type(cache).__name__}, "kind"),
-    ]
-    return Cooked(**basic_sample_keys(sample), text=[now, later])
-
-
-class Encoder(DefaultTaskEncoder):
-    cookers = (Cooker(cook),)
-
-    def select_samples_to_pack(self, samples):
-        return [[sample] for sample in samples]
-
-    def pack_selected_samples(self, samples):
-        (sample,) = samples
-        now, later = sample.text
-        sample.text = [*now, *(each.get(sample) for each in later), os.getpid()]
-        return sample
-
-    def batch(self, samples):
-        return [[each.__key__, each.text, each.__sources__] for each in samples]
-
-
-@pytest.fixture(scope="module")
-def mix(tmp_path_factory):
-    root = tmp_path_factory.mktemp("mix")
-    for name in ("main", "aux"):
-        members = [(f"{i:03d}.txt", f"{name} {i}".encode()) for i in range(COUNT)]
-        for shard in range(3):
-            write_tar(root / name / f"{shard}.tar", members[shard::3])
-        crude = {"sample_type": "CrudeWebdataset", "sqlite": True, "workers": 1}
-        prepare(root / name, split_ratios={"train": 1}, **crude)
-    (root / "plain").mkdir()
-    for i in range(COUNT):
-        (root / "plain" / f"{i}.txt").write_text(f"plain {i}")
-    (root / "lines.jsonl").write_text("".join(f'{{"n": {i}}}\n' for i in range(COUNT)))
-    prepare_jsonl(root / "lines.jsonl")
-    aux = {"shards": "aux", "plain": "filesystem://plain", "lines": "lines.jsonl"}
-    (root / "mix.yaml").write_text(
-        "__module__: energize\n__class__: MetadatasetV2\n"
-        f"splits: {{train: {{path: main, aux: {json.dumps(aux)}}}}}\n"
-    )
-    return root / "mix.yaml"
-
-
-def checked(batch, kind):
-    """The process that made a batch, whose contents and sources are as they should be."""
-    for key, text, sources in batch:
-        i = int(key)
-        after, second = (i + 1) % COUNT, (i + 2) % COUNT
-        now = [f"aux {i}", f"plain {i}", i]
-        assert text[:6] == [*now, f"main {after}", f"main {i}", f"aux {second}"]
-        assert text[6] == {"kind": kind}
-        names = [name for source in sources for name in source.file_names]
-        direct = [f"{key}.txt", f"{key}.txt", f"{i}.txt", f"{i}.json"]
-        assert names == [*direct, f"{after:03d}.txt", f"{key}.txt", f"{second:03d}.txt"]
-    return batch[0][1][7]
+    def __call__(self, number):
+        pool = active_pool()
+        names = f"{number}.txt", f"{(number + 1) % 24}.txt"
+        lazies = [pool.get_lazy(self.store, name) for name in names]
+        return [*lazies, pool.to_cache({"kind": type(pool).__name__}, "kind")]
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_cookers_are_given_stores_and_the_cache(mix, tmp_path, workers):
-    """With a cache, one that is always full, and none: the same samples."""
-    keys = []
+def test_references_wait_in_a_buffer_of_a_loader(tmp_path, workers):
+    """With a cache, one that is always full, and none: the same items."""
+    (tmp_path / "files").mkdir()
+    for number in range(24):
+        (tmp_path / "files" / f"{number}.txt").write_text(f"file {number}")
+    refers = MapDataset(ListSource(range(24)), Refers(SystemFileStore(tmp_path / "files")))
+    dataset = MapDataset(
+        ShuffleBufferDataset(refers, 6), lambda lazies: [each.get() for each in lazies]
+    )
+    runs = []
     for most in (100, 2, None):
         pool = None
         if most is not None:
             parent = tmp_path / "cache"
             pool = FileStoreCachePool(parent_cache_dir=parent, num_workers=2, max_cache_count=most)
-        dataset = get_train_dataset(
-            mix,
-            batch_size=2,
-            packing_buffer_size=6,
-            task_encoder=Encoder(),
-            worker_config=WorkerConfig(rank=0, world_size=1, num_workers=workers),
-        )
-        with get_loader(dataset, cache_pool=pool) as loader:
-            found = [batch for _, batch in zip(range(20), loader, strict=False)]
-        processes = {checked(batch, type(pool or NoCachePool()).__name__) for batch in found}
-        assert (os.getpid() in processes) == (workers == 0)
-        keys.append([[key for key, *_ in batch] for batch in found])
+        config = WorkerConfig(rank=0, world_size=1, num_workers=workers)
+        with get_loader(dataset, worker_config=config, cache_pool=pool, lanes=2) as loader:
+            found = list(loader)
+        assert {each[2]["kind"] for each in found} == {type(pool or NoCachePool()).__name__}
+        runs.append([each[:2] for each in found])
         until(lambda: folders(tmp_path) == [])
-    assert keys[0] == keys[1] == keys[2]
+    assert runs[0] == runs[1] == runs[2]
+    assert sorted(first for first, _ in runs[0]) == sorted(b"file %d" % n for n in range(24))

@@ -17,8 +17,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch.utils.tensorboard import SummaryWriter
 
-from energize import ConfigError, Ledger, get_loader
+from energize import BlendDataset, ConfigError, Ledger, get_loader
 from energize.extras.monitor import TensorBoardLedger, WandbLedger, lightning_ledger, serve_metrics
+from tests.support.deliveries import told
 from tests.support.deliveries import weighed_mix as mix
 from tests.support.loading import take
 
@@ -78,6 +79,17 @@ def test_prometheus_reads_what_was_delivered_until_the_loader_is_closed():
     with pytest.raises(urllib.error.URLError):
         metrics_at(server.url)
     server.close()
+
+
+def test_parts_are_named_by_their_whole_path():
+    texts = BlendDataset({"web": told(9, "w"), "news": told(9, "n")}, weights={"web": 2, "news": 1})
+    parts = {"texts": texts, "code": told(9, "c")}
+    with get_loader(BlendDataset(parts, weights={"texts": 3, "code": 1})) as loader:
+        take(loader, 12)
+        found = metrics_at(serve_metrics(loader).url)
+    for part, count in (("", 12), ("texts", 9), ("texts/web", 6), ("texts/news", 3), ("code", 3)):
+        labels = json.dumps({"part": part, "rank": "0"})
+        assert found[f"energize_samples_total{labels}"] == count
 
 
 def test_metrics_can_be_read_while_the_loader_delivers():

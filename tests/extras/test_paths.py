@@ -115,6 +115,11 @@ def test_components_and_joining():
         (Path("x"), "/a/x"),
     ):
         assert str(base / other) == joined
+    for outside in ("msc://store/../x", "s3://bucket/a/../../other/x"):
+        with pytest.raises(ConfigError, match=r"without '\.\.'"):
+            EPath(outside)
+    with pytest.raises(ConfigError, match=r"without '\.\.'"):
+        path / "../../x"
     assert EPath("/a/b/c").relative_to(EPath("/a")) == "b/c"
     for other in ("/b", "/a/b/c/d", "/a/b/cd", "s3://a"):
         with pytest.raises(ConfigError, match="/a/b/c does not lie below"):

@@ -168,6 +168,9 @@ def test_sources_that_are_too_many_or_too_thin_are_others():
     late = simulate(batches((WEB, 1), (BOOKS, Schedule([(0, 0), (5000, 9)]))), 500, intervals=50)
     assert [each.name for each in bands_of(late)] == ["web", "_books $x$"]
     assert [each.name for each in bands_of(many(9))][-1] == "folder 8"
+    rising = [(source(50, f"folder {i}"), i + 1) for i in range(20)]
+    largest = [f"folder {i}" for i in range(19, 11, -1)]
+    assert [each.name for each in bands_of(simulate(batches(rising), 500))][:8] == largest
 
 
 def test_pictures_are_cut_into_as_many_intervals_as_have_something_to_show():

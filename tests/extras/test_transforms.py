@@ -81,6 +81,7 @@ def test_resizing():
         ((100, 50), T.Resize((25,)), (50, 25)),
         ((50, 100), T.Resize(100, max_size=150), (75, 150)),
         ((50, 60), T.Resize(100, max_size=150), (100, 120)),
+        ((33, 50), T.Resize(25), (25, 37)),  # cut off, as torchvision does
     ):
         assert MergeTransform([asked]).merged(*size)[1] == new, asked
 
