@@ -355,10 +355,23 @@ def test_flipped_bytes_give_frames_or_an_error_that_says_so(name):
     assert refused
 
 
-def test_playlists_open_no_other_file(tmp_path):
+def test_damaged_frames_are_named():
+    for name, seed, frame in (("mp4 h264", 7, 23), ("mkv h264", 5, 44), ("ts h264", 2, 18)):
+        chance = random.Random(seed)
+        data = bytearray(video(name))
+        for _ in range(3 ** (seed % 4)):
+            data[chance.randrange(len(data) // 4, len(data))] ^= chance.randrange(1, 256)
+        decoder = AVDecoder(bytes(data))
+        with pytest.raises(DecodeError, match=rf"frame {frame} \(at .* is damaged"):
+            decoder.get_frames()
+        assert numbers(decoder.get_video_clips([(0, 5)], "frames")[0]) == [list(range(6))]
+
+
+def test_playlists_open_no_other_file(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "other.ts").write_bytes(video("ts h264"))
     playlist = f"#EXTM3U\n#EXTINF:2,\n{tmp_path}/other.ts\n#EXT-X-ENDLIST\n"
-    for text in (playlist, f"ffconcat version 1.0\nfile {tmp_path}/other.ts\n"):
+    for text in (playlist, "ffconcat version 1.0\nfile other.ts\n"):
         with pytest.raises(DecodeError):
             AVDecoder(text.encode()).get_frames()
 

@@ -156,10 +156,11 @@ def test_a_store_without_a_folder_reads_any_path(plain, monkeypatch):
 def test_what_was_changed_after_it_was_indexed(shards, lines):
     path = shards / "parts/d0.tar"
     store = WebdatasetFileStore(shards)
-    data = path.read_bytes()
     # Another file of the same size is not taken for it, nor one of another size.
-    path.write_bytes(data.replace(b"00000001.jpg", b"00000009.jpg", 1))
-    refused(store, "do not belong together", "00000001.jpg", error=ShardError)
+    with tarfile.open(path) as tar:
+        files = [(each.name, tar.extractfile(each).read()) for each in tar.getmembers()]
+    path.write_bytes(packed([(f"1{name[1:]}", content) for name, content in files]))
+    refused(store, "do not belong together: '10000001.jpg'", "00000001.jpg", error=ShardError)
     other = [(f"0000000{i}.{part}", b"other " * i) for i in range(3) for part in ("jpg", "txt")]
     path.write_bytes(packed(other))
     refused(WebdatasetFileStore(shards), "do not belong", "00000001.txt", error=ShardError)
