@@ -12,10 +12,21 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
 from energize.data.files import os_errors_as
-from energize.data.nv_meta import expand
+from energize.data.nv_meta import expand, is_inside
 from energize.errors import ConfigError, DatasetNotFoundError, PrepareError
 
-_COMPRESSED = (".tgz", ".tbz2", ".txz", ".tar.gz", ".tar.bz2", ".tar.xz", ".tar.zst", ".tar.lz4")
+_SHARDS = (
+    ".tar",
+    ".tgz",
+    ".tbz2",
+    ".txz",
+    ".tar.gz",
+    ".tar.bz2",
+    ".tar.xz",
+    ".tar.zst",
+    ".tar.lz4",
+)
+"""How shards are called; that some are compressed is told when they are read."""
 _SHOWN = 10
 _UNWRITABLE = {"Cc", "Cs", "Zl", "Zp"}
 """Control characters, bytes that are no UTF-8, and what ends lines."""
@@ -40,8 +51,8 @@ def find_shards(
     looked into (a link to nothing, a folder that may not be entered, a shard that may not be read)
     is an error, or with `skip_unreadable` a note.
 
-    Raises `DatasetNotFoundError`, `PrepareError` for a folder without shards, and for shards that
-    are compressed or whose names no file of text could hold; `ConfigError` for a wrong `exclude`.
+    Raises `DatasetNotFoundError`, `PrepareError` for a folder without shards, and for names that no
+    file of text could hold; `ConfigError` for a wrong `exclude`.
     """
     try:
         left_out = re.compile("(?!)" if exclude is None else exclude)
@@ -54,7 +65,7 @@ def find_shards(
     found = FoundShards()
     unreadable: dict[str, str] = {}
     for name in _files(path, found.notes, unreadable):
-        shard = name.endswith((".tar", *_COMPRESSED))
+        shard = name.endswith(_SHARDS)
         why = _why_unreadable(path / name) if shard or os.path.islink(path / name) else None
         if shard and not why:
             found.names.append(name)
@@ -64,7 +75,18 @@ def find_shards(
             found.notes.append(f"{name} is passed over: {why}")
     found.names = [each for each in found.names if not left_out.search(each)]
     unreadable = {name: why for name, why in unreadable.items() if not left_out.search(name)}
-    _check_readable(path, found, unreadable, skip_unreadable)
+    _check_names(path, found.names)
+    told = listed(f"{name.rstrip('/')}: {why}" for name, why in sorted(unreadable.items()))
+    if told and not skip_unreadable:
+        raise PrepareError(
+            f"below {path}, these may be, or hold, shards and cannot be read:{told}\nMount the "
+            "disk, repair the link or allow reading; or leave them out with --exclude, or all of "
+            "the kind with skip_unreadable=True (--skip-unreadable)"
+        )
+    if told:
+        found.notes.append(
+            f"below {path}, {len(unreadable)} that cannot be read are left out:{told}"
+        )
     if not found.names:
         excluded = f" but those that {exclude!r} excludes" if exclude else ""
         raise PrepareError(f"{path} has no *.tar files in it{excluded}; write_shards writes some")
@@ -75,28 +97,23 @@ def find_shards(
 def named_shards(path: Path, patterns: Sequence[str]) -> FoundShards:
     """Return the shards that `patterns` name below `path`, with braces: `parts/data-{0..9}.tar`.
 
-    Raises `DatasetNotFoundError` when one does not exist, `PrepareError` when one is named twice or
-    not below `path`, and as `find_shards` does; `ConfigError` for a malformed pattern.
+    Raises `DatasetNotFoundError`, `PrepareError` for shards that are named twice or not below
+    `path`; `ConfigError` for a malformed pattern.
     """
+    if not path.is_dir():
+        raise DatasetNotFoundError(f"{path} does not exist, or is no folder")
     try:
-        found = FoundShards(list(expand(map(str, patterns))))
+        names = list(expand(map(str, patterns)))
     except ValueError as reason:
         raise ConfigError(f"{list(patterns)} has a malformed brace pattern: {reason}") from reason
-    wrong = "" if found.names else "no shard is named"
-    for name, count in Counter(found.names).items():
-        if count > 1 or name.startswith("/") or ".." in name.split("/"):
+    wrong = "" if names else "no shard is named"
+    for name, count in Counter(names).items():
+        if count > 1 or not is_inside(name):
             wrong = f"{name} is {'named twice' if count > 1 else 'not below the folder'}"
-        try:
-            (path / name).lstat()
-        except (FileNotFoundError, NotADirectoryError, ValueError) as reason:
-            raise DatasetNotFoundError(f"{path / name} does not exist") from reason
-        except OSError:
-            pass  # that it cannot be looked at is told of below
     if wrong:
         raise PrepareError(f"{path}: of the shards {list(patterns)}, {wrong}")
-    unreadable = {name: why for name in found.names if (why := _why_unreadable(path / name))}
-    _check_readable(path, found, unreadable, False)
-    return found
+    _check_names(path, names)
+    return FoundShards(names)
 
 
 def _files(root: Path, notes: list[str], unreadable: dict[str, str]) -> Iterator[str]:
@@ -138,38 +155,17 @@ def _why_unreadable(path: Path) -> str:
     return "" if os.access(path, os.R_OK) else "this user may not read it"
 
 
-def _check_readable(
-    path: Path, found: FoundShards, unreadable: dict[str, str], skip_unreadable: bool
-) -> None:
-    """Raise `PrepareError` for shards that cannot be read, or not by single samples, and for names
-    that `.nv-meta` could not hold.
-    """
-    compressed = [name for name in found.names if name.endswith(_COMPRESSED)]
-    if compressed:
-        raise PrepareError(
-            f"{path}: shards are compressed, so that single samples cannot be read:"
-            f"{listed(compressed)}\nUnpack them, or leave them out with --exclude"
-        )
+def _check_names(path: Path, names: Sequence[str]) -> None:
+    """Raise `PrepareError` for names that no file of `.nv-meta` could hold."""
     bad = [
         repr(name)
-        for name in found.names
+        for name in names
         if not name.isprintable() and _UNWRITABLE & set(map(unicodedata.category, name))
     ]
     if bad:
         raise PrepareError(
             f"{len(bad)} shards of {path} have names that are no UTF-8, or hold control "
             f"characters:{listed(bad)}\nRename them, or leave them out with --exclude"
-        )
-    told = listed(f"{name.rstrip('/')}: {why}" for name, why in sorted(unreadable.items()))
-    if told and not skip_unreadable:
-        raise PrepareError(
-            f"below {path}, these may be, or hold, shards and cannot be read:{told}\nMount the "
-            "disk, repair the link or allow reading; or leave them out with --exclude, or all of "
-            "the kind with skip_unreadable=True (--skip-unreadable)"
-        )
-    if told:
-        found.notes.append(
-            f"below {path}, {len(unreadable)} that cannot be read are left out:{told}"
         )
 
 

@@ -57,7 +57,6 @@ from energize.preparation.split import split, split_notes
 from energize.preparation.workers import Progress
 from energize.preparation.write import commit, make_unique, shard_folders, staging
 
-_PADDING = 1024 * 1024
 _TABLES = """
 CREATE TABLE samples (
     tar_file_id INTEGER NOT NULL,
@@ -423,17 +422,13 @@ def _stored_checksums(shard: Path, count: int) -> int | None:
 
 def _end_notes(shards: Sequence[ScannedShard]) -> Iterator[str]:
     """Yield what is odd about the ends of shards: they may be parts of others."""
-    cut = [(each.name, each.record.size) for each in shards if each.trailing < END_MARK]
-    padded = [(each.name, each.trailing) for each in shards if each.trailing > _PADDING]
-    for found, what, of in (
-        (cut, "end without an end mark", "after"),
-        (padded, "have nothing but zeros after their end mark", "of"),
-    ):
-        for name, size in found[:1]:
-            yield (
-                f"{len(found)} of {len(shards)} shards {what}, {name} for example {of} {size:,} "
-                "bytes: if copying or writing them was cut off, samples are missing"
-            )
+    cut = [each for each in shards if each.trailing < END_MARK]
+    if cut:
+        yield (
+            f"{len(cut)} of {len(shards)} shards end without an end mark, {cut[0].name} for "
+            f"example after {cut[0].record.size:,} bytes: if copying or writing them was cut off, "
+            "samples are missing"
+        )
 
 
 def _lost_media(database: Path) -> Iterator[str]:

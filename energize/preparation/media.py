@@ -242,10 +242,6 @@ def _stored(
 def _nothing(root: Path, media: MediaFilterConfig, damaged: list[str]) -> str:
     if damaged:
         return f"{root}: all of the {len(damaged)} media are damaged:{listed(damaged)}"
-    if not is_prepared(root) and next(root.rglob("*.tar"), None) is not None:
-        return f"{root} is a folder of tar shards that are not indexed: energize prepare {root}"
-    return (
-        f"{root} has no files that are images, videos or sounds by "
-        f"{', '.join([media.strategy, *media.patterns])}; try another of "
-        "--media-metadata-by-extension, -header and -glob"
-    )
+    ways = ", ".join([media.strategy, *media.patterns])
+    hint = "" if is_prepared(root) else f"; of tar shards, run first: energize prepare {root}"
+    return f"{root} has no files that are images, videos or sounds by {ways}{hint}"

@@ -19,7 +19,6 @@ from multiprocessing.context import ForkProcess
 from typing import TypeVar
 
 from energize.core.checks import checked_whole
-from energize.data.files import of_machine
 from energize.errors import PrepareError
 
 _MOST_WORKERS = 16
@@ -126,11 +125,4 @@ def _attempted(function: Callable[[N], R], name: N) -> R | Exception:
     try:
         return function(name)
     except Exception as reason:
-        cause = reason if isinstance(reason, OSError) else reason.__cause__
-        if isinstance(cause, OSError) and of_machine(cause):
-            # The disk or the system failed, whatever who read the file made of it.
-            return PrepareError(
-                f"{cause.filename or name} cannot be read: {cause.strerror}. Nothing is wrong with "
-                "it: use fewer processes (--num-workers), see `ulimit -n` and the log of the system"
-            )
-        return reason
+        return reason  # which the caller raises

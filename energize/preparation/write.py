@@ -136,11 +136,6 @@ def write_shards(
     (3, 5, '004', b'{"i": 4}')
     """
     per_shard = checked_whole(samples_per_shard, "write_shards: samples_per_shard", 1)
-    if not isinstance(folder, str | os.PathLike):
-        got = type(folder).__name__
-        raise ConfigError(
-            f"write_shards: the folder is a path, and comes after the samples; got a {got}"
-        )
     try:
         names = [pattern % number for number in (0, 1)]
     except (TypeError, ValueError):

@@ -51,27 +51,28 @@ def test_shards_may_be_left_out_or_named(folder):
 
 def test_wrong_names_of_shards(folder):
     (folder / "shut.tar").symlink_to("/nowhere")
-    for shards, kind, told in (
-        ([], PrepareError, "no shard is named"),
-        (["parts/d0.tar", "parts/d{0..1}.tar"], PrepareError, "d0.tar is named twice"),
-        (["../ds/parts/d0.tar"], PrepareError, "not below the folder"),
-        ([f"{folder}/parts/d0.tar"], PrepareError, "not below the folder"),
-        (["shut.tar"], PrepareError, "a link to '/nowhere'"),
-        (["parts"], PrepareError, "no regular file"),
-        (["x" * 300 + ".tar"], PrepareError, "name too long"),
-        (["parts/d7.tar"], DatasetNotFoundError, "d7.tar does not exist"),
-        (["a\0.tar"], DatasetNotFoundError, r"a\x00.tar does not exist"),
+    for shards, told in (
+        ([], "no shard is named"),
+        (["parts/d0.tar", "parts/d{0..1}.tar"], "d0.tar is named twice"),
+        (["../ds/parts/d0.tar"], "not below the folder"),
+        ([f"{folder}/parts/d0.tar"], "not below the folder"),
+        (["a\0.tar"], "not below the folder"),
+        (["shut.tar"], "shut.tar: cannot be read (No such file"),
+        (["parts"], "not a regular file"),
+        (["x" * 300 + ".tar"], "name too long"),
+        (["parts/d7.tar", "nowhere/x.tar"], "2 of 2 shards"),
     ):
-        assert told in refused(folder, kind, shards=shards), shards
+        assert told in refused(folder, shards=shards), shards
+    assert "no folder" in refused(folder / "none", DatasetNotFoundError, shards=["a.tar"])
 
 
 def test_compressed_shards_and_names_that_are_no_text(folder):
-    for name in ("a.tar.gz", "a.tgz", "sub/a.tar.zst"):
-        path = write_tar(folder / name, [])
+    for name, start in (("a.tar.gz", b"\x1f\x8b"), ("sub/a.tar.zst", b"\x28\xb5\x2f\xfd")):
+        write_tar(folder / name, []).write_bytes(start + bytes(600))
         told = refused(folder)
         assert name in told
         assert "compressed" in told
-        path.unlink()
+        (folder / name).unlink()
     for name in (b"sh\xff.tar", b"a\nb.tar", b"a\x1b[2J.tar"):
         path = os.path.join(os.fsencode(folder), name)
         os.rename(folder / "parts" / "d0.tar", path)
@@ -147,7 +148,6 @@ def may_not_look_into(folder):
     assert "shut: Permission denied" in told
     assert "listed/y.tar: Permission denied" in told
     assert "parts/d1.tar: this user may not read it" in told
-    assert "shut/x.tar: Permission denied" in apart(lambda: as_nobody(shards=["shut/x.tar"]))
     told = apart(lambda: as_nobody(skip_unreadable=True))
     assert ".nv-meta: cannot be written (Permission denied); let the user who runs this" in told
     assert not list(contents(folder / "parts").keys() - {f"d{i}.tar" for i in range(3)})

@@ -302,8 +302,7 @@ def test_ends_of_shards_are_noted(folder):
     [note] = prepare(folder, tar_index_only=True).notes
     assert "end mark" in note
     shard.write_bytes(whole + bytes(3 << 20))
-    [note] = prepare(folder, split_ratios=ALL, overwrite=True).notes
-    assert "nothing but zeros after their end mark, parts/d2.tar for example of 3,1" in note
+    assert prepare(folder, split_ratios=ALL, overwrite=True).notes == ()
 
 
 def test_media_metadata_that_go_with_the_index_are_told_of(folder):

@@ -9,9 +9,6 @@ import pytest
 from energize import (
     JsonlSource,
     WebdatasetSource,
-    get_loader,
-    get_train_dataset,
-    get_val_dataset,
     prepare,
     prepare_checksums,
     write_shards,
@@ -126,32 +123,6 @@ def test_none_are_written_of_shards_that_are_not_those_that_were_prepared(folder
         assert contents(folder) == before, message
 
 
-def test_training_goes_on_with_a_substitute_and_counts_the_damage(tmp_path):
-    samples = [{"__key__": f"{i:02d}", "txt": f"text {i}"} for i in range(40)]
-    write_shards(samples, tmp_path / "web", samples_per_shard=20)
-    options = {"split_ratios": {"train": 1, "val": 1}, "sample_type": "TextSample"}
-    prepare(tmp_path / "web", workers=1, **options)
-    with pytest.raises(NotPreparedError, match=f"energize prepare --checksums {tmp_path / 'web'}"):
-        get_train_dataset(tmp_path / "web", batch_size=2, checksums=True)
-    prepare_checksums(tmp_path / "web")
-    for shard in (tmp_path / "web").glob("*.tar"):
-        data = shard.read_bytes()
-        shard.write_bytes(data.replace(b"text 7", b"word 7").replace(b"text 27", b"word 27"))
-    texts = {}
-    for checksums in (False, True):
-        dataset = get_train_dataset(tmp_path / "web", batch_size=5, checksums=checksums)
-        with get_loader(dataset) as loader:
-            read = iter(loader)
-            texts[checksums] = [text for _ in range(4) for text in next(read).text]
-            assert bool(loader.failures.count) == checksums
-    assert "word 7" in texts[False]
-    assert len(texts[True]) == 20
-    assert not {"word 7", "word 27"} & set(texts[True])
-    assert len(set(texts[True]) & set(texts[False])) == 19
-    validated = get_val_dataset(tmp_path / "web", batch_size=20, checksums=True)
-    assert "word 27" not in validated[0].text
-
-
 def test_of_json_lines(tmp_path):
     path = tmp_path / "lines.jsonl"
     path.write_text("\n" + "".join(f'{{"text": "{i}"}}\n\n' for i in range(12)))
@@ -160,20 +131,9 @@ def test_of_json_lines(tmp_path):
     assert [each["json"] for each in JsonlSource(path, checksums=True)] == plain
     assert check_lines(path) == ()
     path.write_bytes(path.read_bytes().replace(b'"7"', b'"8"'))
-    with get_loader(get_train_dataset(path, batch_size=4, checksums=True)) as loader:
-        read = iter(loader)
-        texts = [text for _ in range(3) for text in next(read)["json"]["text"]]
-        assert loader.failures.count
-    assert len(texts) == 12
-    assert "7" not in texts
     assert "the checksums of 1 of 12 samples are others: that of sample 7" in check_lines(path)[0]
     index = tmp_path / "lines.jsonl.idx"
-    data = index.read_bytes()
-    index.write_bytes(data[:40] + data[48:])
-    with pytest.raises(Exception, match="several lines are where sample 4 is said to be"):
-        JsonlSource(path)[4]
-    with pytest.raises(NotPreparedError, match="no checksums of its 11 samples"):
-        JsonlSource(path, checksums=True)
+    index.write_bytes(index.read_bytes()[:-8])
     assert "has 11 samples" in check_lines(path)[0]
 
 

@@ -80,7 +80,7 @@ def test_workers_end_when_nobody_wants_their_results():
     [
         (25, 16, "cannot be started: [Errno 24] Too many open files. Use fewer processes"),
         (1, 1, "cannot be written (Too many open files); let it open more"),
-        (2, 1, "d0.tar cannot be read: Too many open files. Nothing is wrong with it"),
+        (2, 1, "d0.tar: cannot be read (Too many open files)"),
     ],
     ids=["many processes", "few for one", "fewer"],
 )
