@@ -176,14 +176,15 @@ class Columns:
 
     def measured(self, shard: Shard) -> dict[str, Piece]:
         """Return the columns of a shard."""
-        return {name: self._piece(name, shard) for name in self._measures}
+        samples = list(shard.samples())
+        return {name: self._piece(name, samples) for name in self._measures}
 
-    def _piece(self, name: str, shard: Shard) -> Piece:
+    def _piece(self, name: str, samples: Sequence[RawSample]) -> Piece:
         measure = self._measures[name]
         values: list[Value] = []
         absent: list[bool] = []
         why = first = ""
-        for sample in shard.samples():
+        for sample in samples:
             try:
                 value = _checked(measure(sample))
             except DataError as reason:
@@ -193,10 +194,11 @@ class Columns:
             except Exception as reason:  # whatever Pillow and functions of users raise
                 told = f"column {name!r}, {self.how[name]}: {sample.where}: {reason}"
                 raise PrepareError(told) from reason
-            told = f"{sample.where} has {str(value)[:80]!r}"
-            if values and isinstance(value, str) != isinstance(values[0], str):
-                raise _mixed(name, first, told)
-            first = first or told
+            if not values or isinstance(value, str) != isinstance(values[0], str):
+                told = f"{sample.where} has {str(value)[:80]!r}"
+                if values:
+                    raise _mixed(name, first, told)
+                first = told
             values.append(value)
             absent.append(False)
         found, words = np.array(values), None
@@ -385,11 +387,12 @@ def _checked(value: Any) -> Value:
         raise DataError("it is None")
     if isinstance(value, bool | np.bool_):
         return int(value)
-    whole, number = whole_number(value), real_number(value)
     if isinstance(value, str) and len(value) <= _LONGEST_WORD and not value.endswith("\0"):
         return value
+    whole = whole_number(value)
     if whole is not None and -(2**63) <= whole < 2**63:
         return whole
+    number = real_number(value)
     if whole is None and number is not None and math.isfinite(number):
         return float(number)
     raise PrepareError(
@@ -413,15 +416,15 @@ def _called(function: Callable[[dict[str, Any]], Any], sample: RawSample) -> Any
 
 def _of_parts(measure: _OfParts, options: Sequence[PartAccess], sample: RawSample) -> Any:
     """Measure the first that a sample has of some parts, each with keys where it is JSON."""
-    wanted = ", ".join(dict.fromkeys(access.part for access in options))
-    why = DataError(f"it has no part {wanted}, but {', '.join(sample.sizes)}")
+    why: DataError | None = None
     for access in options:
         if names := access.among(sample.sizes):
             try:
                 return measure(sample, access, names)
             except DataError as reason:
                 why = reason
-    raise why
+    wanted = ", ".join(dict.fromkeys(access.part for access in options))
+    raise why or DataError(f"it has no part {wanted}, but {', '.join(sample.sizes)}")
 
 
 def _size(sample: RawSample, access: PartAccess, names: list[str]) -> int:

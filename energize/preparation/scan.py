@@ -66,7 +66,7 @@ class Shard:
         return np.array(offsets, dtype="<u8").tobytes()
 
 
-@dataclass(slots=True)
+@dataclass
 class RawSample:
     """A stored sample whose parts are read when they are asked for."""
 
@@ -79,7 +79,7 @@ class RawSample:
         """Shard and key, for messages."""
         return f"{self.shard.path}, sample {self.found.key!r}"
 
-    @property
+    @cached_property
     def sizes(self) -> dict[str, int]:
         """The bytes of each part, by name."""
         return {part.name: part.size for part in self.found.parts}

@@ -101,7 +101,8 @@ def test_plain_folders(plain, by, workers):
     store = SystemFileStore(plain)
     with pytest.raises(NotPreparedError, match="energize prepare-media"):
         store.get_media_metadata("003.wav")
-    assert prepare_media(plain, by, workers=workers).count == 5
+    report = prepare_media(plain, by, workers=workers)
+    assert (report.count, report.damaged) == (5, ())
     images = {"sub/000.png", "sub/002.meta.png"}
     assert set(known(plain)) == {*images, "001.jpg", "003.wav", "004.mp4"}
     assert store.get_media_metadata("sub/000.png") == PNG
