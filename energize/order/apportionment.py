@@ -211,7 +211,7 @@ class Apportionment:
 def divided(
     count: Int64Array, part: Int64Array, phase: Int64Array, whole: Int64Array
 ) -> tuple[Int64Array, Int64Array]:
-    """Quotient and remainder of `count * part + phase` by `whole`, all of which are smaller, or
+    """Return quotient and remainder of `count * part + phase` by `whole`; all are smaller, or
     equal for `part`.
     """
     if whole.max(initial=0) < _NARROW:
@@ -227,7 +227,7 @@ def divided(
 def _short_divided(
     value: Int64Array, about: npt.NDArray[np.floating], whole: Int64Array
 ) -> tuple[Int64Array, Int64Array]:
-    """Quotient, up to 2**32, and remainder of numbers that need not fit: `value` in arithmetic that
+    """Return quotient, up to 2**32, and remainder of numbers too large: `value` in arithmetic that
     may have wrapped around, `about` in floats. The float quotient is at most one off, so the
     remainder fits, and tells.
     """
@@ -244,7 +244,7 @@ _LARGEST_TABLE = 2**20
 
 
 def glide_edges(length: int, sources: int) -> Int64Array:
-    """Where the pieces of `length` slots begin, and the end of the last.
+    """Return where the pieces of `length` slots begin, and the end of the last.
 
     There are so many that shares are nearly straight within a piece: with up to 512 sources and 8
     million slots no source strays by more than 0.4 slots for it. It is more in proportion to the
@@ -296,7 +296,7 @@ class Glide:
         return pairs_by_value(self._piece(slots), in_piece)
 
     def due(self, slot: int) -> FloatArray:
-        """What each source is due before a slot: what it has, and inside a piece its part of that;
+        """Return what each source is due before a slot: what it has, in a piece its part of that;
         at the end also what rounding still owes it.
         """
         piece = int(self._piece(np.array([slot]))[0])
@@ -306,7 +306,7 @@ class Glide:
         return due + self._owed if slot == self._length else due
 
     def _piece(self, slots: Int64Array) -> Int64Array:
-        """The piece of each slot; of the end the last one."""
+        """Return the piece of each slot; of the end the last one."""
         found = np.searchsorted(self._edges, slots, side="right") - 1
         return np.minimum(found, len(self._edges) - 2)
 
@@ -318,7 +318,7 @@ class Glide:
 
 
 def _rounded(due: FloatArray, size: int, drawn: BoolArray) -> Int64Array:
-    """Whole numbers that sum to `size`, which is about the sum of `due`: floors, but 0 at least,
+    """Return integers that sum to `size`, which is about the sum of `due`: floors, but 0 at least,
     then one each to the largest remainders. Those not `drawn` get nothing.
     """
     totals = np.where(drawn, np.floor(np.maximum(due, 0.0)), 0.0).astype(np.int64)

@@ -22,7 +22,7 @@ _COMPARED = 2**20
 
 
 def levelled(costs: FloatArray, group: int) -> Int64Array:
-    """Items by their numbers, so that each `group` of them in a row costs about the same.
+    """Return the order of items in which each `group` of them in a row costs about the same.
 
     The dearest items come first, each into the cheapest group that has room; then the dearest
     groups swap an item each with the cheapest ones, as long as that brings two closer. Groups come
@@ -48,7 +48,7 @@ def levelled(costs: FloatArray, group: int) -> Int64Array:
 
 
 def _dealt(prices: Int64Array, groups: int) -> Int64Array:
-    """A row of items for each group: the dearest first, each where it is cheapest; of equal groups
+    """Return a row of items for each group: the dearest go first to the cheapest; of equal groups
     in the first one.
     """
     order = np.argsort(-prices, kind="stable")

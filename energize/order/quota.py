@@ -195,7 +195,7 @@ class EpochDraws:
         self._scattered = WindowedPermutation(size, _BLOCK, *keys)
 
     def locate(self, epoch: Int64Array, nth: Int64Array) -> Int64Array:
-        """For draw `nth`, 0 <= nth < count, of an epoch: the pass it belongs to, counted from the
+        """Return for draw `nth`, 0 <= nth < count, of an epoch its pass, counted from the
         first epoch on, times `size`, plus the sample.
         """
         number, within = np.divmod(nth, self._samples)
@@ -210,7 +210,7 @@ class EpochDraws:
         return located
 
     def _chosen(self, epoch: Int64Array, nth: Int64Array) -> Int64Array:
-        """The sample of each draw of partial passes."""
+        """Return the sample of each draw of partial passes."""
         turn = np.zeros_like(epoch) if self._fixed else epoch % self._samples
         if not self._shuffle:
             return self._in_order(turn, nth)

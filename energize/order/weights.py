@@ -190,7 +190,7 @@ def limited(
 def _checked_limits(
     given: Limits, weigh: Sequence[Fraction], name: str, default: Fraction
 ) -> list[Fraction]:
-    """One limit per source; that of a weight of 0 is 0."""
+    """Return one limit per source; that of a weight of 0 is 0."""
     each = isinstance(given, Sequence) and not isinstance(given, str)
     limits = list(given) if each else [given] * len(weigh)  # type: ignore[arg-type]
     if len(limits) != len(weigh):

@@ -153,6 +153,13 @@ def test_what_is_owed_is_carried_over_points():
     for name in ("even", "exact"):
         scheme = make_scheme(name, [Schedule(points), 1], key=2)
         assert scheme.counts(30_000)[0] == pytest.approx(due, abs=2), name
+    for name, sources in [(name, n) for name in ("even", "exact") for n in (8, 20)]:
+        drawn = np.random.default_rng(sources).random((1000, sources))
+        due = np.cumsum(7 * drawn / drawn.sum(axis=1, keepdims=True), axis=0)
+        columns = [[(7 * k, weight) for k, weight in enumerate(each)] for each in drawn.T.tolist()]
+        scheme = make_scheme(name, [Schedule(points) for points in columns], key=1)
+        counts = np.array([scheme.counts(7 * k) for k in range(1, 1000)])
+        assert np.abs(counts - due[:-1]).max() <= STRAY[name], (name, sources)
     rare = Schedule([(0, 0.0005), (100_000, 0.0005)], "linear")
     assert make_scheme("block", [1.0, rare]).counts(100_000)[1] in (49, 50)
     once = Schedule([(0, 0), (1000, 0), (3000, 1), (5000, 0), (9000, 0)], "linear")
