@@ -206,7 +206,7 @@ class Composition:
             return 1, self.asked
         if self.method == "stratified":  # the first samples of the whole epoch, so shares hold
             return 1, make_scheme("exact", self.asked.tolist()).counts(kept)
-        return 1, largest_remainder(self.asked, kept)
+        return 1, largest_remainder(self.asked.tolist(), kept)
 
     def _of_one_stream(self) -> tuple[int, Int64Array]:
         """Return batches as units, each of one stream: global batches, or as many device batches

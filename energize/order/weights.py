@@ -24,9 +24,6 @@ from energize.errors import ConfigError, WeightError
 from energize.order.apportionment import glide_edges
 from energize.order.schedule import Schedule, WeightScheduler, checked_weight
 
-_SMALL = 2**31
-"""Whole numbers below it are int64: their products with 32-bit numbers fit."""
-
 _BITS = 60
 """Bits to which the sum of weights is rounded."""
 
@@ -65,11 +62,10 @@ def as_fraction(weight: object) -> Fraction:
     return Fraction(Decimal(str(number)))
 
 
-def integer_weights(weights: Sequence[float | Fraction]) -> Int64Array:
+def integer_weights(weights: Sequence[float | Fraction]) -> list[int]:
     """Return integers in exactly the ratio of checked `weights`, with no common divisor.
 
-    They are int64 if their products with 32-bit numbers fit, else Python integers. Raises
-    `WeightError` if there are none, or none above zero.
+    Raises `WeightError` if there are none, or none above zero.
     """
     if not any(weights):
         raise WeightError(f"all {len(weights)} weights are 0; at least one source has to be drawn")
@@ -77,8 +73,7 @@ def integer_weights(weights: Sequence[float | Fraction]) -> Int64Array:
     denominator = math.lcm(*(ratio.denominator for ratio in ratios))
     numerators = [ratio.numerator * (denominator // ratio.denominator) for ratio in ratios]
     divisor = math.gcd(*numerators)
-    numerators = [number // divisor for number in numerators]
-    return np.array(numerators, dtype=np.int64 if sum(numerators) < _SMALL else object)
+    return [number // divisor for number in numerators]
 
 
 def bounded_weights(weights: Sequence[float | Fraction]) -> Int64Array:
@@ -87,25 +82,23 @@ def bounded_weights(weights: Sequence[float | Fraction]) -> Int64Array:
     They are exact if their sum fits. Otherwise each share is rounded down to a multiple of 2**-60,
     and to one such unit at least.
     """
-    values: list[int] = integer_weights(weights).tolist()
-    total, limit = sum(values), 1 << _BITS
-    if total > limit:
+    values, limit = integer_weights(weights), 1 << _BITS
+    if (total := sum(values)) > limit:
         values = [max(1, value * limit // total) if value else 0 for value in values]
     return np.array(values, dtype=np.int64)
 
 
-def largest_remainder(weights: Int64Array, seats: int) -> Int64Array:
+def largest_remainder(weights: Sequence[int], seats: int) -> Int64Array:
     """Share out `seats` in the ratio of integer `weights`: floors, then one each to the largest
     remainders, ties to the first. Each source is within 1 of its exact share.
 
     Source: the method of Hamilton; Balinski, Young, "Fair representation", 2001.
     """
-    total = int(weights.sum())
-    whole, rest = divmod(seats, total)
-    floors, remainders = weights * rest // total, weights * rest % total
-    shares: Int64Array = (weights * whole + floors).astype(np.int64)
-    missing = seats - int(shares.sum())
-    shares[np.argsort(-remainders, kind="stable")[:missing]] += 1
+    total = sum(weights)
+    pairs = [divmod(weight * seats, total) for weight in weights]
+    shares = np.array([share for share, _ in pairs], dtype=np.int64)
+    first = sorted(range(len(pairs)), key=lambda source: -pairs[source][1])
+    shares[first[: seats - int(shares.sum())]] += 1
     return shares
 
 
