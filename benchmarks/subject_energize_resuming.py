@@ -22,7 +22,7 @@ from energize import (
     get_train_dataset,
 )
 from energize.core.config import packed, unpacked
-from energize.loader.sealing import sealed
+from energize.loader.state import sealed
 
 __all__ = ["Energize"]
 

@@ -8,7 +8,6 @@ from .core.lanes import Lane, WorkerConfig
 from .core.loss_weights import batch_weights, effective_sample_size, total_weight, weighted_mean
 from .core.padding import is_padding
 from .core.reading import Failed, Reading
-from .core.refs import Refs
 from .core.restoring import restore_sample
 from .core.samples import (
     CaptioningSample,
@@ -38,6 +37,7 @@ from .core.stores import (
     PrimaryFileStore,
 )
 from .core.stream import INFINITE, Cursor
+from .core.trace import Refs
 from .data.join import JoinedSource
 from .data.jsonl import JsonlSource
 from .data.mds import MdsSource
@@ -46,10 +46,11 @@ from .data.rows import JsonSource, ParquetSource
 from .data.source import Source
 from .data.stores import JsonlFileStore, SystemFileStore, WebdatasetFileStore
 from .data.webdataset import WebdatasetSource
-from .datasets.batch import BatchDataset, LevelBufferDataset, LevelDataset
-from .datasets.blend import BlendDataset, MixBatchDataset
+from .datasets.batch import BatchDataset, MixBatchDataset
+from .datasets.blend import BlendDataset
 from .datasets.group import GroupBatchDataset
 from .datasets.item_cost import ItemCost
+from .datasets.level import LevelBufferDataset, LevelDataset
 from .datasets.order import (
     ConcatDataset,
     EpochizeDataset,

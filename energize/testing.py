@@ -27,6 +27,7 @@ from energize.core.dataset import Dataset, IndexedDataset
 from energize.core.lanes import SINGLE_LANE, Lane
 from energize.core.lazy import torch
 from energize.core.stream import INFINITE, State
+from energize.core.trace import refs_of
 
 __all__ = [
     "check_determinism",
@@ -140,7 +141,7 @@ def check_exactly_once(
         for _ in range(epoch + 1):
             read = _read_in_turn(dataset, states, sys.maxsize)
             states = [*read.states]
-        found = [dataset.refs_of(each) for each in read.origins]
+        found = [refs_of(dataset, each) for each in read.origins]
         _check_visits(dataset, found, promised, f"{epoch} of {count} lanes")
 
 
@@ -305,7 +306,7 @@ def _check_lanes(dataset: Dataset[Any], count: int, epochs: int, items: int) -> 
             if ended and dataset.sized and len(found) != share:
                 raise AssertionError(f"{where}: {len(found)} items came, of {dataset.size} in all")
         over = all(read.ended)
-        if not dataset.divisible:
+        if not dataset._divisible:
             alone = _read_in_turn(dataset, single, len(read.items) + over)
             _compare(read.items, alone.items, f"{count} lanes in turn, epoch {epoch}")
             single = [*alone.states]

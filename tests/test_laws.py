@@ -24,6 +24,7 @@ from energize import (
     ShuffleDataset,
 )
 from energize.core.stream import INFINITE
+from energize.core.trace import refs_of
 from energize.testing import (
     check_determinism,
     check_exactly_once,
@@ -199,7 +200,7 @@ def test_references_of_an_item_of_a_stream_lead_back_to_it(name):
         for _ in range(2):
             cursor = dataset.open(lane, state)
             for item in islice(cursor, 30):
-                refs = dataset.refs_of(cursor.origin)
+                refs = refs_of(dataset, cursor.origin)
                 pairs = zip(refs.source.tolist(), refs.index.tolist(), strict=True)
                 again = [stored[source][index] for source, index in pairs]
                 if name in PART_OF_WHAT_IS_NAMED:
@@ -216,7 +217,7 @@ def test_references_name_a_substitute_and_not_what_was_left_out():
     origins, cursor = [], dataset.open()
     for item in islice(cursor, 60):
         origins += cursor.origin
-        refs = dataset.refs_of(cursor.origin)
+        refs = refs_of(dataset, cursor.origin)
         assert dataset.sources[refs.source[0]][refs.index[0]] == item
     assert any(origin.attempt for origin in origins)
 
@@ -267,7 +268,7 @@ class TestLawsThatAreBroken:
         class Turned(IterableSource):
             def open_lane(self, lane, state, reading, *, endless):
                 turned = Lane((lane.index + 1) % lane.count, lane.count)
-                return super().open_lane(turned, state, reading, endless=endless)
+                return super()._open_lane(turned, state, reading, endless=endless)
 
         with pytest.raises(AssertionError, match="2 lanes in turn, epoch 0: item 0 differs"):
             check_topology(Turned(range(9)), lanes=(2,))

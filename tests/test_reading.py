@@ -27,7 +27,8 @@ from energize import (
     SubstitutionError,
     get_loader,
 )
-from energize.core.reading import Failed, Reading, log_failure, raise_error, read_items
+from energize.core.reading import Failed, Reading, log_failure, raise_error
+from energize.core.trace import read_items
 from tests.support.datasets import INDEXED, STREAMING, noisy, numbers, shuffled
 from tests.support.loading import epoch_in_turns, loader_of, prints, take
 
@@ -374,18 +375,16 @@ def test_each_failed_attempt_is_reported_once_and_each_skip_never():
 
 
 def test_attempts_are_counted_from_that_of_the_reading():
-    class Asked:
-        def __init__(self):
-            self.attempts = []
+    attempts = []
 
-        def fetch(self, positions, reading):
-            self.attempts.append(reading.attempt)
+    class Asked(ListSource):
+        def _fetch(self, positions, reading):
+            attempts.append(reading.attempt)
             failed = Failed(SkipSample(), "here")
-            return [failed if len(self.attempts) < 4 else int(each) for each in positions]
+            return [failed if len(attempts) < 4 else int(each) for each in positions]
 
-    asked = Asked()
-    assert read_items(asked, np.array([7]), Reading(attempt=100)) == [7]
-    assert asked.attempts == [100, 101, 102, 103]
+    assert read_items(Asked(range(9)), np.array([7]), Reading(attempt=100)) == [7]
+    assert attempts == [100, 101, 102, 103]
 
 
 # Indices

@@ -23,7 +23,7 @@ from energize.cli.state_views import show_states
 from energize.core.ranks import Ranks
 from energize.data.writing import writing
 from energize.errors import ConfigError
-from energize.loader.outlined import cursor_of
+from energize.loader.state import cursor_of
 from energize.loader.streams import StreamState, checked_lanes
 
 app = typer.Typer(

@@ -21,6 +21,7 @@ from energize.cli.progress import progress_bar
 from energize.cli.showing import show_lines, show_note
 from energize.core.arrays import UInt64Array
 from energize.core.dataset import IndexedDataset
+from energize.core.trace import where
 from energize.data.nv_meta import read_info, read_splits
 from energize.errors import DatasetNotFoundError, EmptyDatasetError, EnergizeError, SplitError
 from energize.metadataset import Leaf
@@ -168,7 +169,7 @@ def _tell_repeated(
     if not len(same):
         return
     places = [
-        f"{dataset.where(int(order[i]))} and {dataset.where(int(order[i + 1]))}"
+        f"{where(dataset, int(order[i]))} and {where(dataset, int(order[i + 1]))}"
         for i in same[:_KEYS_SHOWN]
     ]
     more = [f"and {len(same) - _KEYS_SHOWN} more"] if len(same) > _KEYS_SHOWN else []

@@ -18,6 +18,7 @@ from energize.core.dataset import IndexedDataset
 from energize.core.lazy import torch
 from energize.core.reading import Failed, Reading
 from energize.core.samples import METADATA, Sample, fields_of
+from energize.core.trace import Trace, where
 from energize.errors import EnergizeError, PrepareError
 from energize.preparation.scan import key_hashes
 from energize.preparation.workers import map_in_order
@@ -116,22 +117,22 @@ class _Checker:
 def _items(part: IndexedDataset[Any], positions: Int64Array) -> list[Any]:
     """The samples; where reading them together is not possible, one by one, with faults."""
     try:
-        return part.fetch(positions, Reading())
+        return Trace(part, positions).read(Reading())
     except EnergizeError as reason:
         if len(positions) == 1:
-            return [_raised(part.where(int(positions[0])), reason)]
+            return [_raised(where(part, int(positions[0])), reason)]
     return [_items(part, positions[i : i + 1])[0] for i in range(len(positions))]
 
 
-def _raised(where: str, reason: EnergizeError) -> Fault:
+def _raised(at: str, reason: EnergizeError) -> Fault:
     """The fault that an error tells of.
 
     What makes samples compares the types of the first few itself; they are told of as the others.
     """
     told = _WRONG_TYPE.search(str(reason))
     if told is not None:
-        return Fault(where, "wrong type", told[1])
-    return Fault(where, type(reason).__name__, str(reason))
+        return Fault(at, "wrong type", told[1])
+    return Fault(at, type(reason).__name__, str(reason))
 
 
 def _checked(part: IndexedDataset[Any], position: int, item: Any) -> Any:
@@ -145,7 +146,7 @@ def _checked(part: IndexedDataset[Any], position: int, item: Any) -> Any:
     if found is None:
         return item
     text = f"the field {found[0]!r} of {type(item).__name__} {found[1]}"
-    return Fault(part.where(position), "wrong type", text)
+    return Fault(where(part, position), "wrong type", text)
 
 
 def _key(item: Any) -> str:

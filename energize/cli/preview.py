@@ -20,6 +20,7 @@ from energize.core.loss_weights import WEIGHTS
 from energize.core.reading import Failed, Reading
 from energize.core.samples import fields_of, is_record
 from energize.core.show import format_sample_compact, format_sample_detailed
+from energize.core.trace import Trace
 from energize.errors import DatasetNotFoundError
 from energize.task.decode import SampleDecoder
 
@@ -72,7 +73,7 @@ def preview(
 def _samples(part: IndexedDataset[Any]) -> Iterator[Any]:
     """The samples of a pass; a `Failed` for one that cannot be used."""
     for position in range(part.size):
-        yield part.fetch(np.array([position], dtype=np.int64), Reading())[0]
+        yield Trace(part, np.array([position], dtype=np.int64)).read(Reading())[0]
 
 
 def show_item(console: Console, item: Any) -> None:

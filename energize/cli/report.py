@@ -13,6 +13,7 @@ from energize.cli.console import print_json
 from energize.cli.mix_options import table_console
 from energize.cli.saved_states import SavedState, one_of, read_states
 from energize.cli.simulate import Plot, waiting
+from energize.core.config import batch_size_of
 from energize.core.dataset import Dataset, IndexedDataset
 from energize.core.stream import State
 from energize.errors import (
@@ -26,8 +27,7 @@ from energize.extras.plots import check_plot, draw, intervals_for
 from energize.ledger import Book, Ledger, Report, Stand
 from energize.ledger.saved import report_of_state
 from energize.loader.edits import Edits
-from energize.loader.outlined import batch_size_of, cursor_of, tree_of
-from energize.loader.sealing import sealed
+from energize.loader.state import cursor_of, sealed, tree_of
 from energize.preview.of_outline import mix_of_outline
 from energize.preview.simulating import simulate
 

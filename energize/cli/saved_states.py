@@ -21,8 +21,7 @@ from energize.core.stream import State
 from energize.data.files import files_at, read_file
 from energize.data.writing import write_new
 from energize.errors import ConfigError, DatasetNotFoundError, StateError
-from energize.loader.outlined import cursor_of, tree_of
-from energize.loader.sealing import checked_state
+from energize.loader.state import checked_state, cursor_of, tree_of
 
 _FIELDS = ("version", "digest", "dataset", "cursor")  # those of any version
 _DEEPEST = 8

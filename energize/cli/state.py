@@ -19,13 +19,13 @@ from energize.cli.mix_options import counted_text
 from energize.cli.replay import Encoder, PackingBufferSize, Unbatched, made_encoder
 from energize.cli.saved_states import SavedState, one_of, read_states, write_state
 from energize.cli.state_views import change_lines, taken_of
-from energize.core.config import tree_differences
+from energize.core.config import batch_size_of, leaf_names
+from energize.core.config import differences as config_differences
 from energize.core.dataset import Dataset
 from energize.data.writing import writing
 from energize.errors import ConfigError
 from energize.loader import get_loader
-from energize.loader.outlined import batch_size_of, cursor_of, leaf_names, tree_of
-from energize.loader.state import differences
+from energize.loader.state import cursor_of, differences, tree_of
 from energize.preview.asked import read_mix
 
 _STATE_SUFFIXES = (".pt", ".pth", ".json", ".state")
@@ -170,7 +170,7 @@ def _apart(one: SavedState, other: SavedState) -> Iterator[str]:
     """How two states differ: in their mixes, in where they stand, and in what was changed."""
     trees = [tree_of(each.state) for each in (one, other)]
     if one.state["digest"] != other.state["digest"]:
-        found = list(tree_differences(trees[0], trees[1]))
+        found = list(config_differences(trees[0], trees[1]))
         yield from found or ["something of the settings of their mixes (not kept in the states)"]
     cursors = [cursor_of(each.state) for each in (one, other)]
     items = [int(cursor.get("position", 0)) for cursor in cursors]
@@ -190,7 +190,7 @@ def _apart(one: SavedState, other: SavedState) -> Iterator[str]:
 def _taken_apart(trees: list[Any], cursors: list[Any]) -> Iterator[str]:
     counts = []
     for tree, cursor in zip(trees, cursors, strict=True):
-        names = leaf_names(tree)
+        names = list(leaf_names(tree))
         counts.append(dict(zip(names, taken_of(cursor, names), strict=False)))
     for name in {**counts[0], **counts[1]}:
         before, after = (each.get(name) for each in counts)

@@ -12,10 +12,10 @@ from rich.text import Text
 from energize.cli.console import Console
 from energize.cli.mix_options import print_table
 from energize.cli.saved_states import SavedState
-from energize.core.config import unpacked
+from energize.core.config import leaf_names, leaves, unpacked
 from energize.core.stream import State
 from energize.loader.edits import Edits
-from energize.loader.outlined import cursor_of, leaf_names, leaves, tree_of
+from energize.loader.state import cursor_of, tree_of
 from energize.loader.streams import StreamState
 
 _LANES_SHOWN, _WIDEST, _LONGEST = 64, 60, 80
@@ -62,7 +62,7 @@ def _show_sources(console: Console, tree: State, cursor: State) -> None:
     table.add_column("split", no_wrap=True)
     table.add_column("samples", justify="right", no_wrap=True)
     table.add_column("seed", justify="right", no_wrap=True)
-    taken = taken_of(cursor, leaf_names(tree))
+    taken = taken_of(cursor, list(leaf_names(tree)))
     if taken:
         table.add_column("taken", justify="right", no_wrap=True)
     for number, leaf in enumerate(leaves(tree)):

@@ -25,9 +25,8 @@ from energize.loader import Loader
 from energize.loader.deciding import OnError
 from energize.loader.epochs import plan_epoch
 from energize.loader.opening import configured
-from energize.loader.sealing import checked_state
 from energize.loader.settings import LoaderSettings
-from energize.loader.state import packed_state, unpacked_state
+from energize.loader.state import checked_state, packed_state, unpacked_state
 
 Place = tuple[int, ...]
 """A place: some whole numbers, always as many."""
@@ -303,7 +302,7 @@ class TorchDataset(IterableDataset[T], Generic[T]):
         """Where the loop after the one at `start` starts: position and step in an indexed dataset,
         the number of the loop over a stream.
         """
-        dataset, loop = self.dataset, self.dataset.steps_per_epoch
+        dataset, loop = self.dataset, self.dataset._steps_per_epoch
         if start == _NEVER:
             raise LoaderError(
                 "the dataset never ends, so nobody but you knows where a second loop over it "
@@ -343,7 +342,7 @@ class TorchDataset(IterableDataset[T], Generic[T]):
 
     def _after(self, place: Place, steps: int) -> Place:
         """The place so many steps on, at most where the next loop starts."""
-        ranks, counted = self.worker_config.ranks(), self.dataset.steps_per_epoch is not None
+        ranks, counted = self.worker_config.ranks(), self.dataset._steps_per_epoch is not None
         following = self._following(place, ranks)
         position = place[0] + steps * ranks.world_size
         if following != _NEVER and position >= following[0]:
@@ -352,8 +351,8 @@ class TorchDataset(IterableDataset[T], Generic[T]):
 
     def _state_at(self, place: Place) -> State:
         dataset = cast("IndexedDataset[T]", self.dataset)
-        state = dataset.state_at(place[0])
-        counted = dataset.steps_per_epoch is not None
+        state = dataset._state_at(place[0])
+        counted = dataset._steps_per_epoch is not None
         return packed_state(dataset, state | {"step": place[1]} if counted else state)
 
     def load_state_dict(self, state_dict: State, strict: bool = True) -> None:
@@ -409,7 +408,7 @@ class _Share(Iterator[T]):
     ) -> None:
         self._dataset, self._ranks, self._settings = dataset, ranks, settings
         self._worker, self._workers = worker, workers
-        loop = dataset.steps_per_epoch
+        loop = dataset._steps_per_epoch
         uneven, rank = settings.uneven, ranks.rank + ranks.world_size * worker
         if loop is not None:
             dataset = EpochizeDataset(without_loops(dataset), _NO_END)
@@ -445,7 +444,7 @@ class _Share(Iterator[T]):
 
     def _steps(self) -> int | None:
         """Steps of the rank in this loop, or `INFINITE`; None where only reading tells."""
-        dataset, loop, (position, step) = self._dataset, self._dataset.steps_per_epoch, self._place
+        dataset, loop, (position, step) = self._dataset, self._dataset._steps_per_epoch, self._place
         if loop is not None:
             return loop - step
         if not dataset.sized or dataset.size == INFINITE:
@@ -484,7 +483,7 @@ class _Share(Iterator[T]):
         """Whether the rank's loop has ended; what the reader still has then is padding."""
         if not self._over and self._made >= self._own:
             self._over = True
-            if not self._dataset.indexed and self._dataset.steps_per_epoch is None:
+            if not self._dataset.indexed and self._dataset._steps_per_epoch is None:
                 deque(cast("Iterator[T]", self._items), maxlen=0)
 
     def state(self) -> State:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from energize.core.checks import real_number
-from energize.core.dataset import Dataset, IndexedDataset
+from energize.core.dataset import Dataset
 from energize.errors import ConfigError, WeightError, nearest
 
 Way = tuple[int, ...]
@@ -201,21 +201,12 @@ def replaced(dataset: Any, way: Way, blend: Any) -> Any:
     return dataset.with_inputs(inputs)
 
 
-def reached_in(node: Any, items: int) -> Sequence[int] | None:
-    """How far in each input the first `items` items of a node lead; None where only reading tells.
-
-    Where a stream is mixed and batched by position, as if it were indexed, it is known too.
-    """
-    known = isinstance(node, IndexedDataset) and (node.indexed or node.sized)
-    return node.reached(items) if known else None
-
-
 def slot_after(dataset: Any, way: Way, items: int) -> int | None:
-    """How many slots of the blend at the end of the way the first `items` items of `dataset` lead
-    to: the first slot that is not among them. None where only reading tells.
+    """Return how many slots of the blend at the end of the way the first `items` items of `dataset`
+    lead to: the first slot that is not among them. None where only reading tells.
     """
     for number in way:
-        reached = reached_in(dataset, items)
+        reached = dataset._reached(items)
         if reached is None:
             return None
         items, dataset = reached[number], dataset.inputs[number]

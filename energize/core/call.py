@@ -1,37 +1,37 @@
-"""Calling users' functions: keyed randomness, skipping, and errors that say where.
+"""Users' functions as datasets call them: keyed randomness, skipping, and errors that say where.
 
 A function that has a parameter `rng` is given a random generator of its own for each call, keyed by
 the dataset and the position. For others the global generators of random, numpy and torch are seeded
-before each call, and put back afterwards. Either way an augmentation is the same on any number of
-workers and after a resume.
+before each call, and put back afterwards; unless their code calls nothing that could draw. Either
+way an augmentation is the same on any number of workers and after a resume.
 """
 
 from __future__ import annotations
 
+import dis
 import functools
 import inspect
 import random
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
 from enum import Enum
-from types import GeneratorType
-from typing import Any, TypeVar, cast
+from types import CodeType, GeneratorType
+from typing import Any, TypeVar
 
 import numpy as np
 
+from energize.core.arrays import Int64Array
 from energize.core.lazy import torch
 from energize.core.loss_weights import Keep, LostWeightError
 from energize.core.quarantine import place_of
 from energize.core.reading import Failed, Reading
-from energize.core.rng import generator
+from energize.core.rng import generator, hash_positions
 from energize.errors import DataError, EncoderError, ReturnError, SampleError, SkipSample
 
 T = TypeVar("T")
 
-Call = Callable[[Any, int, Callable[[], str]], Any]
-"""Calls a function of the user with an argument and a 64-bit word that keys its randomness. The
-third argument says where the sample is; it is only called when something went wrong."""
+Where = Callable[[int], str]
+"""Says where the n-th argument comes from; asked only if something went wrong with it."""
 
 index_of_call: ContextVar[int] = ContextVar("index_of_call")
 """The number of what a function is called for: of an item, in the order in which they come, on all
@@ -40,6 +40,9 @@ ranks together."""
 _WORD = 2**32 - 1
 
 _END = object()
+
+_MAY_DRAW = ("CALL", "IMPORT", "GET_ITER", "SEND", "YIELD", "BEFORE_WITH")
+"""Beginnings of the names of instructions that may run other code, which may draw numbers."""
 
 
 class Seeding(Enum):
@@ -51,18 +54,28 @@ class Seeding(Enum):
 
 
 def seeding_of(fn: Callable[..., Any], *, seeded: bool = True) -> Seeding:
-    """A generator of its own where it has a parameter `rng`, else the global ones, if `seeded`."""
+    """Return `OWN` if `fn` has a parameter `rng`, else `GLOBAL` if it is `seeded` and may draw."""
     try:
         parameter = inspect.signature(fn).parameters.get("rng")
     except (TypeError, ValueError):  # builtins that do not say
         parameter = None
     if parameter is not None and parameter.kind is not parameter.POSITIONAL_ONLY:
         return Seeding.OWN
-    return Seeding.GLOBAL if seeded else Seeding.NONE
+    return Seeding.GLOBAL if seeded and _may_draw(fn) else Seeding.NONE
+
+
+def _may_draw(fn: Any) -> bool:
+    """Whether a function may draw random numbers: not if its code calls nothing."""
+    while isinstance(fn, functools.partial):
+        fn = fn.func
+    code = getattr(inspect.unwrap(fn), "__code__", None)
+    if not isinstance(code, CodeType):
+        return True
+    return any(each.opname.startswith(_MAY_DRAW) for each in dis.get_instructions(code))
 
 
 def generates(fn: object) -> bool:
-    """Whether a function is written with `yield`, and so makes any number of items of one."""
+    """Return whether a function is written with `yield`: it makes any number of items of one."""
     if not callable(fn):
         return False
     while isinstance(fn, functools.partial):
@@ -72,80 +85,163 @@ def generates(fn: object) -> bool:
     return inspect.isgeneratorfunction(inspect.unwrap(fn))
 
 
-@contextmanager
-def keyed_calls(
-    fn: Callable[..., T], reading: Reading, seeding: Seeding, keep: Keep | None = None
-) -> Iterator[Call]:
-    """Yields a `Call` of `fn`, which returns what `fn` returns, or `Failed` when it skips the
-    sample or finds its bytes bad. `keep` gives what is returned the weights of its samples.
-
-    Another exception becomes an `EncoderError` with the place of the sample, from the original, and
+class Call:
+    """Calls a function of the user, which may skip a sample, or find its bytes bad: it is `Failed`
+    then. Another exception becomes an `EncoderError` with the place of the sample, and
     `reading.on_error` decides about it.
+
+    Its random draws are keyed by `key` and the number of the call. `keep` gives what is returned
+    the loss weights of what it was made of.
     """
-    if seeding is Seeding.OWN:
-        yield lambda argument, word, where: _called(
-            lambda: fn(argument, rng=generator(word)), fn, argument, where, reading, keep=keep
-        )
-        return
-    if seeding is Seeding.NONE:
-        yield lambda argument, _, where: _called(
-            lambda: fn(argument), fn, argument, where, reading, keep=keep
-        )
-        return
-    outside = _Drawing()
 
-    def call(argument: Any, word: int, where: Callable[[], str]) -> Any:
-        _seed(word)
-        return _called(lambda: fn(argument), fn, argument, where, reading, keep=keep)
+    def __init__(
+        self,
+        fn: Callable[..., Any],
+        key: int,
+        keep: Keep | None = None,
+        *,
+        seeded: bool = True,
+    ) -> None:
+        self.fn, self._key, self._keep = fn, key, keep
+        self.seeding = seeding_of(fn, seeded=seeded)
 
-    try:
-        yield call
-    finally:
-        outside.go_on()
+    def each(
+        self,
+        arguments: Sequence[Any],
+        numbers: Int64Array,
+        reading: Reading,
+        where: Where,
+        words: Sequence[int] | None = None,
+    ) -> list[Any]:
+        """Return what the function makes of each argument; those that have failed stay.
 
-
-def keyed_items(
-    fn: Callable[..., Iterator[T]],
-    argument: Any,
-    word: int,
-    where: Callable[[], str],
-    reading: Reading,
-    *,
-    index: int,
-    seeded: bool = True,
-    keep: Keep | None = None,
-) -> Iterator[T]:
-    """What a generator function yields of an argument, one after another.
-
-    Its draws go on from item to item, whatever is drawn in between. Where it skips, or fails and
-    that is no error, it ends there; what it has given stays. `keep` is as in `keyed_calls`.
-    """
-    seeding = seeding_of(fn, seeded=seeded)
-    drawing = _Drawing.seeded(word) if seeding is Seeding.GLOBAL else None
-    own = {"rng": generator(word)} if seeding is Seeding.OWN else {}
-
-    def run() -> Iterator[T]:  # also the part of a function before it gives an iterator
-        yield from fn(argument, **own)
-
-    items = run()
-    while True:
-        outside = None if drawing is None else _Drawing()
+        `numbers`: int64, the number of each call, by which its draws are keyed unless `words` are
+        given.
+        """
+        seeding = self.seeding
+        if words is None and seeding is not Seeding.NONE:
+            words = hash_positions(self._key, numbers, reading.attempt).tolist()
+        outside = _Drawing() if seeding is Seeding.GLOBAL else None
+        made: list[Any] = []
         try:
-            if drawing is not None:
-                drawing.go_on()
-            index_of_call.set(index)
-            item = _called(lambda: next(items, _END), fn, argument, where, reading, keep=keep)
-            if drawing is not None:
-                drawing = _Drawing()
+            for row, (argument, number) in enumerate(zip(arguments, numbers.tolist(), strict=True)):
+                if type(argument) is Failed:
+                    made.append(argument)
+                    continue
+                index_of_call.set(number)
+                word = 0 if words is None else words[row]
+                made.append(self._called(argument, word, reading, row, where))
         finally:
             if outside is not None:
                 outside.go_on()
-        if item is _END:
-            return
-        if isinstance(item, Failed):
-            reading.leave_out(item, None, None)
-            return
-        yield item  # type: ignore[misc]  # neither the end nor a failure
+        return made
+
+    def one(self, argument: Any, word: int, index: int, reading: Reading, where: Where) -> Any:
+        """Return what the function makes of an argument, for item `index`, keyed by `word`."""
+        outside = _Drawing() if self.seeding is Seeding.GLOBAL else None
+        index_of_call.set(index)
+        try:
+            return self._called(argument, word, reading, 0, where)
+        finally:
+            if outside is not None:
+                outside.go_on()
+
+    def _called(self, argument: Any, word: int, reading: Reading, row: int, where: Where) -> Any:
+        fn, seeding = self.fn, self.seeding
+        if reading.listed is not None and reading.listed.holds(function_name(fn), argument):
+            return reading.listed.failed(where(row))
+        try:
+            if seeding is Seeding.NONE:
+                made = fn(argument)
+            elif seeding is Seeding.OWN:
+                made = fn(argument, rng=generator(word))
+            else:
+                _seed(word)
+                made = fn(argument)
+            return self._checked(argument, made)
+        except Exception as error:
+            return self._failed(error, argument, reading, where(row))
+
+    def _checked(self, argument: Any, made: Any) -> Any:
+        if type(made) is GeneratorType:
+            raise ReturnError(
+                f"{function_name(self.fn)} returned a generator, which is no item. To make several "
+                "items of one, write it as a generator function itself, with `yield` or `yield "
+                "from`, where one may stand; else return a list"
+            )
+        return made if self._keep is None else self._keep(argument, made)
+
+    def items(
+        self, argument: Any, word: int, index: int, reading: Reading, where: Where
+    ) -> Iterator[Any]:
+        """Return what a generator function yields of an argument, one item after another.
+
+        Its draws go on from item to item, whatever is drawn in between. Where it skips, or fails
+        and that is no error, it ends there; what it has given stays.
+        """
+        fn, seeding = self.fn, self.seeding
+        own = {"rng": generator(word)} if seeding is Seeding.OWN else {}
+        drawing = _Drawing.seeded(word) if seeding is Seeding.GLOBAL else None
+
+        def run() -> Iterator[Any]:  # also the part of a function before it gives an iterator
+            yield from fn(argument, **own)
+
+        running = run()
+        while True:
+            outside = None if drawing is None else _Drawing()
+            try:
+                if drawing is not None:
+                    drawing.go_on()
+                index_of_call.set(index)
+                item = self._next(running, argument, reading, where)
+                if drawing is not None:
+                    drawing = _Drawing()
+            finally:
+                if outside is not None:
+                    outside.go_on()
+            if item is _END:
+                return
+            if type(item) is Failed:
+                reading.leave_out(item, None, None)
+                return
+            yield item
+
+    def _next(self, running: Iterator[Any], argument: Any, reading: Reading, where: Where) -> Any:
+        listed = reading.listed
+        if listed is not None and listed.holds(function_name(self.fn), argument):
+            return listed.failed(where(0))
+        try:
+            made = next(running, _END)
+            return made if made is _END else self._checked(argument, made)
+        except Exception as error:
+            return self._failed(error, argument, reading, where(0))
+
+    def _failed(self, error: Exception, argument: Any, reading: Reading, place: str) -> Failed:
+        """What becomes of an argument for which the function raised an exception."""
+        name = function_name(self.fn)
+        reason: SampleError | SkipSample
+        if isinstance(error, SkipSample | DataError):
+            reason = error
+        else:
+            if isinstance(error, ReturnError):
+                lost = f"{name} " if isinstance(error, LostWeightError) else ""
+                text = f"{lost}{error}\n  at {place}"
+            else:
+                text = (
+                    f"{name} raised {type(error).__name__}: {error}\n"
+                    f"  at {place}\n"
+                    "  (raise SkipSample to leave a sample out, DataError to count it as damaged; "
+                    "or have all exceptions counted with get_loader(on_error='skip'))"
+                )
+            wrapped = EncoderError(text)
+            wrapped.__cause__, wrapped.sample = error, argument
+            reason = wrapped
+            try:
+                reading.on_error(wrapped)
+            except (SkipSample, DataError) as decided:
+                reason = decided
+        _forget_frames(reason)
+        return Failed(reason, place, place_of(argument, name) if reading.locate else None)
 
 
 class _Drawing:
@@ -179,84 +275,18 @@ def _seed(word: int) -> None:
     torch.default_generator.manual_seed(word >> 1)
 
 
-def _called(
-    call: Callable[[], T],
-    fn: Callable[..., Any],
-    argument: Any,
-    where: Callable[[], str],
-    reading: Reading,
-    *,
-    keep: Keep | None,
-) -> T | Failed:
-    listed = reading.listed
-    if listed is not None and listed.holds(function_name(fn), argument):
-        return listed.failed(where())
-    try:
-        made = call()
-        if type(made) is GeneratorType:
-            raise ReturnError(
-                f"{function_name(fn)} returned a generator, which is no item. To make several "
-                "items of one, write it as a generator function itself, with `yield` or `yield "
-                "from`, where one may stand; else return a list"
-            )
-        return made if keep is None or made is _END else cast("T", keep(argument, made))
-    except (SkipSample, DataError) as reason:
-        return _failed(reason, fn, argument, where(), reading)
-    except Exception as error:
-        place = where()
-        if isinstance(error, ReturnError):
-            lost = f"{function_name(fn)} " if isinstance(error, LostWeightError) else ""
-            text = f"{lost}{error}\n  at {place}"
-        else:
-            text = (
-                f"{function_name(fn)} raised {type(error).__name__}: {error}\n"
-                f"  at {place}\n"
-                "  (raise SkipSample to leave a sample out, DataError to count it as damaged; or "
-                "have all exceptions counted with get_loader(on_error='skip'))"
-            )
-        wrapped = EncoderError(text)
-        wrapped.__cause__, wrapped.sample = error, argument
-        try:
-            reading.on_error(wrapped)
-        except (SkipSample, DataError) as decided:
-            return _failed(decided, fn, argument, place, reading)
-        return _failed(wrapped, fn, argument, place, reading)
-
-
-def _failed(
-    reason: SampleError | SkipSample,
-    fn: Callable[..., Any],
-    argument: Any,
-    where: str,
-    reading: Reading,
-) -> Failed:
-    place = place_of(argument, function_name(fn)) if reading.locate else None
-    if not isinstance(reason, EncoderError):
-        _forget_frames(reason)
-    return Failed(reason, where, place)
-
-
 def _forget_frames(reason: BaseException | None) -> None:
     """Frames hold the sample, and the list that this failure comes into: a circle, which keeps
     every bad sample in memory until the collector comes by.
     """
+    if isinstance(reason, EncoderError):
+        return
     while reason is not None:
         reason.__traceback__ = None
         reason = reason.__cause__ or reason.__context__
 
 
 def function_name(fn: Callable[..., Any]) -> str:
-    """What to call a user's function in messages."""
+    """Return what to call a user's function in messages."""
     called: Any = inspect.unwrap(fn)
     return str(getattr(called, "__qualname__", None) or type(called).__qualname__)
-
-
-def sample_keys_of(taken: Any) -> str:
-    """The sample keys of an item or a few, for messages about streams, which have no refs."""
-    items = taken[:3] if isinstance(taken, list) else [taken]
-    keys = [
-        item.get("__key__") if isinstance(item, dict) else getattr(item, "__key__", None)
-        for item in items
-    ]
-    known = [str(key) for key in keys if key is not None]
-    return ", ".join(known) if known else "a sample without a __key__"

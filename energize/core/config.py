@@ -1,193 +1,161 @@
 """What of a dataset decides which samples come: kept in a state, and compared when it is loaded.
 
-An outline is the description without what changes no sample: functions and the maps that call them,
-logging, where a loop ends. Of a mix of many datasets a state keeps names and short digests of them,
-so that it stays small; a digest of everything tells that two differ, even where no name can be
-given for it.
+A config is the description of a tree without what changes no sample: functions and the nodes that
+call them, logging, where a loop ends. A state keeps its fingerprint and, compressed, the tree
+itself; of a mix so wide that this would be long, the fingerprint alone.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
-import hashlib
 import json
 import zlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from itertools import islice
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice, zip_longest
+from typing import Any, NamedTuple, cast
 
 from energize.core import limits
-from energize.core.description import ATOMS, Description, described, digest
+from energize.core.description import Description, described, digest
 from energize.core.limits import load_json
 from energize.errors import StateError
 
-Outline = dict[str, Any]
-"""A node, or what a state keeps of it: its kind, its settings, its inputs."""
+Tree = dict[str, Any]
+"""A node of a config: its kind, its settings, its inputs."""
 
-_CALLS = 64
-"""Calls of functions whose names are looked up: folders of a mix mostly have the same ones."""
+_FUNCTIONS = 40
+"""Functions whose names are kept: folders of a mix mostly have the same ones."""
 
 _PLAIN = 1024
 """Characters up to which JSON stays readable; longer texts are compressed."""
 
-_BUDGET = {"full": 7 * 1024, "brief": 60 * 1024, "digests": 60 * 1024}
-"""Characters up to which a form of an outline is kept; the next shorter one follows."""
+_LONGEST = 9 * 1024
+"""Characters of a config that a state keeps; of a longer one it keeps a few for each input."""
 
-_SHORTEST = "narrow"
-"""The form of mixes of mixes of mixes: nothing of what the outermost one reads but digests."""
+_DIGITS = 4
 
-_WIDE = 16
-"""Inputs beyond which a brief outline keeps their names and digests only."""
+_OVER_TIME = {"changes", "plan"}
+"""Settings of nodes that may be others from some item on."""
+
+_IDENTITY = 8
+"""Characters of a source's identity that tell it from others."""
 
 _NAMED = 3
 
-_IDENTITY = 8
-"""Characters of a source's identity that tell it from others: the digest of all has the rest."""
 
-
-@dataclass(frozen=True, slots=True)
-class Survey:
-    """What is known of a dataset at little cost: the `digest` of all that decides which samples
-    come; and what changes no order, the `functions` that are called on items, named, each once, in
-    a wide mix those met first, and a digest of the `places` where folders are mounted.
+class Config(NamedTuple):
+    """The `fingerprint` of all that decides which samples come, and the `text` of it, if that is
+    not too long. Beside it what decides nothing: the `functions` that are called on items, and a
+    digest of the `places` where folders are mounted.
     """
 
-    digest: str
+    fingerprint: str
+    text: str
     functions: tuple[str, ...]
     places: str
 
 
-def survey(dataset: Description) -> Survey:
-    """Look at every node once, but for what is below an input of many, which knows its own survey.
-    Loading a state that fits costs no more than that, which is why it makes no tree, nor anything
-    else for each node.
+def config_of(dataset: Description) -> Config:
+    """Return the config of a dataset, which is worked out once."""
+    known = dataset.__dict__.get("_config")
+    if known is None:
+        tree, (functions, places) = config_tree(dataset), _beside(dataset)
+        text = packed(tree)
+        text = text if len(text) <= _LONGEST else packed(_cut(tree))
+        known = Config(digest(_tree(_deciding(dataset))), text, functions, places)
+        object.__setattr__(dataset, "_config", known)
+    return cast("Config", known)
+
+
+def config_tree(dataset: Description) -> Tree:
+    """Return what decides which samples come, as a JSON-able tree, in which the identities of
+    sources are short.
     """
-    words: list[Any] = []
-    functions: dict[str, None] = {}
-    places: list[str] = []
-    waiting: list[Any] = [dataset]
-    outermost, calls = True, 0
-    while waiting:
-        node = waiting.pop()
-        kind, values, inputs = type(node), node.__dict__, node.inputs
-        if len(inputs) > _WIDE and node is not dataset:
-            known: Survey = node.survey  # mostly from when it was made
-            functions.update(dict.fromkeys(known.functions))
-            if not words:  # nothing above it decides anything
-                return Survey(known.digest, tuple(functions), known.places)
-            words.append(known.digest)
-            places.append(known.places)
-            outermost = False
-            continue
-        decides = not (kind.passes_on or (outermost and kind.ends_loops))
-        outermost = outermost and not decides
-        changes_none = kind.changes_no_sample
-        told = decides and kind.settings is Description.settings
-        if decides:
-            words.append(kind.__name__)
-            words.append(len(inputs))
-            if not told:
-                words += _deciding(node).values()
-        for name in node.parameters:
-            value = values[name]
-            if type(value) in ATOMS:
-                if told and name not in changes_none:
-                    words.append(value)
-            elif callable(value):
-                if calls < _CALLS:
-                    functions[str(described(value))] = None
-                calls += 1
-            elif told and name not in changes_none:
-                words.append(described(value))
-        waiting.extend(inputs[::-1])
-        if not inputs and "path" in values:
-            places.append(str(values["path"]))
-    return Survey(digest(words), tuple(functions), digest(places))
+    return _tree(_deciding(dataset), _IDENTITY)
 
 
-def outline(dataset: Description) -> Outline:
-    """What decides which samples come, as a JSON-able tree; the same for equal orders."""
-    while dataset.passes_on or dataset.ends_loops:
-        dataset = dataset.inputs[0]
-    return _outlined(dataset)
-
-
-def _outlined(node: Description) -> Outline:
-    while node.passes_on:
+def _deciding(node: Description) -> Description:
+    while node._passes_on or node._ends_loops:
         node = node.inputs[0]
-    tree: Outline = {"kind": type(node).__name__, **_deciding(node)}
+    return node
+
+
+def _tree(node: Description, identity: int | None = None) -> Tree:
+    while node._passes_on:
+        node = node.inputs[0]
+    values, left_out = node.__dict__, node._changes_no_sample
+    tree: Tree = {"kind": type(node).__name__}
+    for name, value in node._settings().items():
+        if name not in left_out and not callable(values.get(name)):
+            tree[name] = value
     if node.inputs:
-        tree["inputs"] = [_outlined(each) for each in node.inputs]
+        tree["inputs"] = [_tree(each, identity) for each in node.inputs]
+    elif isinstance(tree.get("identity"), str):
+        tree["identity"] = tree["identity"][:identity]
     return tree
 
 
-def _deciding(node: Description) -> Outline:
-    """The settings of a node but those that change no sample."""
-    values = node.__dict__
-    return {
-        name: value
-        for name, value in node.settings().items()
-        if name not in node.changes_no_sample and not callable(values.get(name))
-    }
+def _cut(tree: Tree) -> Tree:
+    """A config in which each input of its outermost mix is a few digits, weights and all."""
+    inputs = tree.get("inputs", [])
+    if len(inputs) < 2:
+        return {**tree, "inputs": [_cut(each) for each in inputs]} if inputs else tree
+    of_each = _of_each_input(tree)
+    kept = {name: value for name, value in tree.items() if name not in of_each}
+    columns = [tree[name] for name in of_each]
+    return {**kept, "inputs": [digest(row)[:_DIGITS] for row in zip(*columns, strict=True)]}
 
 
-def packed_outline(dataset: Description) -> str:
-    """The outline as a short text: whole, or as much of it as a state may hold."""
-    tree = outline(dataset)
-    leaves = sum(1 for _ in _leaves(tree))
-    for form, budget in _BUDGET.items():
-        if leaves > budget:
-            continue  # a character for each would be too much
-        text = packed({"form": form, "tree": _formed(tree, form)})
-        if len(text) <= budget:
-            return text
-    return packed({"form": _SHORTEST, "tree": _formed(tree, _SHORTEST)})
+def _of_each_input(tree: Tree) -> list[str]:
+    """The fields that have a value for each input, and the inputs."""
+    count = len(tree["inputs"])
+    return [name for name, each in tree.items() if isinstance(each, list) and len(each) == count]
 
 
-def outlines(text: str, dataset: Description) -> tuple[Outline, Outline]:
-    """The outline packed in `text`, and that of `dataset` in the same form.
-
-    Raises `StateError` for a text that is no outline.
-    """
-    form, tree = saved_outline(text)
-    return tree, json.loads(json.dumps(_formed(outline(dataset), form)))
-
-
-def saved_outline(text: str) -> tuple[str, Outline]:
-    """The form of an outline packed in `text`, and the outline; `StateError` for what is none."""
-    saved = unpacked(text, "dataset")
-    form, tree = saved.get("form"), saved.get("tree")
-    if form not in (*_BUDGET, _SHORTEST) or not isinstance(tree, dict) or not _is_outline(tree):
-        raise StateError("the saved state does not describe its dataset: it is damaged")
-    return str(form), tree
-
-
-def _is_outline(tree: Any) -> bool:
-    """Whether a tree of whatever depth has a kind and inputs in each node, as outlines have."""
-    waiting = [tree]
+def _beside(dataset: Description) -> tuple[tuple[str, ...], str]:
+    functions: dict[str, None] = {}
+    places: list[str] = []
+    waiting: list[Any] = [dataset]
     while waiting:
         node = waiting.pop()
-        if not isinstance(node, dict) or not isinstance(node.get("kind"), str):
-            return False
-        inputs = node.get("inputs", [])
-        if isinstance(inputs, dict):
-            count, names = inputs.get("count"), inputs.get("names", [])
-            told = isinstance(names, list) and all(isinstance(each, str) for each in names)
-            if not isinstance(count, int) or not isinstance(inputs.get("digests"), str) or not told:
-                return False
-        elif isinstance(inputs, list):
-            waiting += inputs
-        else:
-            return False
-    return True
+        if len(functions) < _FUNCTIONS:
+            values = (getattr(node, name) for name in node._parameters)
+            functions.update(dict.fromkeys(str(described(v)) for v in values if callable(v)))
+        if not node.inputs and "path" in node.__dict__:
+            places.append(str(node.path))
+        waiting.extend(node.inputs[::-1])
+    return tuple(functions), digest(places)
 
 
-def tree_differences(saved: Any, current: Any, label: str = "") -> Iterator[str]:
-    """A line for each difference of two outlines: the name of the source, the argument, and what it
-    was and is. `label` names the outermost node.
+def changed_until(dataset: Any, saved: Any, current: Any, items: int | None) -> Iterator[str]:
+    """Yield a line for each difference of two configs, the second of which is that of `dataset`.
+
+    With `items`, those that concern only what comes after the first `items` items are none: weights
+    of later slots, later stages.
+    """
+    while dataset._passes_on or dataset._ends_loops:
+        dataset = dataset.inputs[0]
+    if items is not None and isinstance(saved, dict) and isinstance(current, dict):
+        if saved.get("kind") == current.get("kind") and saved != current:
+            saved, current = dataset._until(saved, current, items)
+        inputs = current.get("inputs"), saved.get("inputs")
+        reached = dataset._reached(items) if dataset.inputs else None
+        same = {**saved, "inputs": 0} == {**current, "inputs": 0}
+        listed = all(isinstance(each, list) for each in inputs)
+        if reached is not None and same and listed and _labels(inputs[0]) == _labels(inputs[1]):
+            rows = zip(dataset.inputs, inputs[1], inputs[0], reached, strict=False)
+            for each, before, now, count in rows:
+                yield from changed_until(each, before, now, count)
+            return
+        if saved.get("kind") == current.get("kind") and not same and _OVER_TIME & saved.keys():
+            yield f"{_label(current)}: {items:,} of its items are read; it may change from there on"
+    yield from differences(saved, current)
+
+
+def differences(saved: Any, current: Any, label: str = "") -> Iterator[str]:
+    """Yield a line for each difference of two configs: the name of the source, the argument, and
+    what it was and is.
     """
     if not isinstance(saved, dict) or not isinstance(current, dict):
         yield "the saved state does not describe its dataset: it is damaged"
@@ -196,13 +164,19 @@ def tree_differences(saved: Any, current: Any, label: str = "") -> Iterator[str]
     if saved.get("kind") != current.get("kind"):
         yield f"{_label(saved)}: was a {saved.get('kind')}, is a {current.get('kind')}"
         return
-    yield from settings_differences(saved, current, label)
-    yield from _inputs_differ(label, saved.get("inputs", []), current.get("inputs", []))
-
-
-def settings_differences(saved: Outline, current: Outline, label: str = "") -> Iterator[str]:
-    """As `tree_differences`, without the inputs."""
-    label, names = label or _label(current), _names_of_inputs(current)
+    old, new = saved.get("inputs") or [], current.get("inputs") or []
+    names = _labels(new)
+    if old and all(isinstance(each, str) for each in old):  # as `_cut` leaves them
+        columns = _of_each_input(current)
+        cut, current = _cut(current), {k: v for k, v in current.items() if k not in columns}
+        if len(old) != len(new):
+            yield f"{label}: had {len(old):,} inputs, has {len(new):,}"
+        else:
+            pairs = zip(names, old, cut["inputs"], strict=True)
+            yield from (
+                f"{who}: its weight or its settings changed" for who, a, b in pairs if a != b
+            )
+        old = new = names = []
     for name in {**saved, **current}:
         if name in ("kind", "inputs"):
             continue
@@ -211,16 +185,13 @@ def settings_differences(saved: Outline, current: Outline, label: str = "") -> I
             yield f"{label}: {name} {where} {_short(value[name])}"
         else:
             yield from _changed(label, name, saved[name], current[name], names)
-
-
-def same_inputs(saved: Any, current: Any) -> bool:
-    """Whether two outlines are of one kind, over inputs of the same names."""
-    trees = [each for each in (saved, current) if isinstance(each, dict)]
-    inputs = [each.get("inputs", []) for each in trees]
-    if len(trees) < 2 or not all(isinstance(each, list) for each in inputs):
-        return False
-    names = [[_label(each) for each in found] for found in inputs]
-    return names[0] == names[1] and saved.get("kind") == current.get("kind")
+    renamed = []
+    if len(old) != 1 or len(new) != 1:
+        renamed = list(_renamed(label, _labels(old), names))
+        yield from renamed
+    if not renamed:
+        for one, other in zip(old, new, strict=True):
+            yield from differences(one, other)
 
 
 def _changed(
@@ -231,38 +202,24 @@ def _changed(
         return
     if isinstance(saved, dict) and isinstance(current, dict):
         for inner in {**saved, **current}:
-            yield from _changed(
-                label, f"{name}.{inner}", saved.get(inner), current.get(inner), inputs
-            )
+            old, new = saved.get(inner), current.get(inner)
+            yield from _changed(label, f"{name}.{inner}", old, new, inputs)
         return
     each = isinstance(saved, list) and isinstance(current, list)
+    if each and all(isinstance(one, dict) and "name" in one for one in [*saved, *current]):
+        for old, new in zip_longest(saved, current):  # stages of a plan
+            called = f"{name}[{(old or new)['name']!r}]"
+            if old is None or new is None:
+                yield f"{label}: {called} is {'new' if old is None else 'gone'}"
+            else:
+                yield from _changed(label, called, old, new, ())
+        return
     if each and len(saved) == len(current) == len(inputs):
         for one, other, which in zip(saved, current, inputs, strict=True):
             if one != other:
                 yield f"{label}: {name} of {which} was {_short(one)}, is {_short(other)}"
         return
     yield f"{label}: {name} was {_short(saved)}, is {_short(current)}"
-
-
-def _inputs_differ(label: str, saved: Any, current: Any) -> Iterator[str]:
-    if isinstance(saved, dict) and isinstance(current, dict):
-        yield from _digests_differ(label, saved, current)
-        return
-    if not (isinstance(saved, list) and isinstance(current, list)):
-        before, now = (
-            "a few" if isinstance(each, list) else f"{each.get('count')}"
-            for each in (saved, current)
-        )
-        yield f"{label}: had {before} inputs, has {now}"
-        return
-    old, new = [_label(each) for each in saved], [_label(each) for each in current]
-    if len(saved) != 1 or len(current) != 1:
-        renamed = list(_renamed(label, old, new))
-        yield from renamed
-        if renamed:
-            return
-    for one, other in zip(saved, current, strict=True):
-        yield from tree_differences(one, other)
 
 
 def _renamed(label: str, before: Sequence[str], now: Sequence[str]) -> Iterator[str]:
@@ -274,58 +231,8 @@ def _renamed(label: str, before: Sequence[str], now: Sequence[str]) -> Iterator[
         yield f"{label}: the order of its inputs was {', '.join(before)}, is {', '.join(now)}"
 
 
-def _digests_differ(label: str, saved: Outline, current: Outline) -> Iterator[str]:
-    before, now = saved.get("names") or [], current.get("names") or []
-    if saved.get("count") != current.get("count"):
-        yield f"{label}: had {saved.get('count')} inputs, has {current.get('count')}"
-    if before != now or saved.get("count") != current.get("count"):
-        yield from _renamed(label, before, now)
-        return
-    one, other = str(saved.get("digests")), str(current.get("digests"))
-    width = max(1, len(other) // max(1, int(current.get("count", 1))))
-    names = now or [f"input {number}" for number in range(int(current.get("count", 0)))]
-    for number, name in enumerate(names):
-        if (
-            one[number * width : (number + 1) * width]
-            != other[number * width : (number + 1) * width]
-        ):
-            yield (
-                f"{label}: {name}: its weight or its settings changed (of a mix of so many, a "
-                "state keeps no more than that)"
-            )
-
-
-def _formed(tree: Outline, form: str) -> Outline:
-    """An outline in one of the forms that a state keeps."""
-    inputs = tree.get("inputs", [])
-    shorter = {name: value for name, value in tree.items() if name != "inputs"}
-    if isinstance(shorter.get("identity"), str):
-        shorter["identity"] = shorter["identity"][:_IDENTITY]
-    if form == "full" or len(inputs) <= (1 if form == _SHORTEST else _WIDE):
-        return shorter | ({"inputs": [_formed(each, form) for each in inputs]} if inputs else {})
-    own = {
-        name: value
-        for name, value in shorter.items()
-        if isinstance(value, list) and len(value) == len(inputs)
-    }
-    width = 8 if len(inputs) < 1000 else 2
-    digests = [
-        _digest([each, *(own[name][number] for name in own)], width)
-        for number, each in enumerate(inputs)
-    ]
-    kept: Outline = {"count": len(inputs), "digests": "".join(digests)}
-    if form == "brief" or len(inputs) <= _WIDE:
-        kept["names"] = [_label(each) for each in inputs]
-    return {name: value for name, value in shorter.items() if name not in own} | {"inputs": kept}
-
-
-def _digest(value: Any, width: int) -> str:
-    return hashlib.blake2b(json.dumps(value).encode(), digest_size=4).hexdigest()[:width]
-
-
-def _names_of_inputs(tree: Outline) -> list[str]:
-    inputs = tree.get("inputs", [])
-    return [_label(each) for each in inputs] if isinstance(inputs, list) else []
+def _labels(trees: Any) -> list[str]:
+    return [_label(each) for each in trees] if isinstance(trees, list) else []
 
 
 def _label(tree: Any) -> str:
@@ -334,21 +241,56 @@ def _label(tree: Any) -> str:
         return "a dataset"
     if not tree.get("inputs"):
         return repr(tree["name"]) if "name" in tree else str(tree.get("kind"))
-    names = list(islice(_leaves(tree), _NAMED + 1))
+    names = [repr(name) for name in islice(leaf_names(tree), _NAMED + 1)]
     more = ", ..." if len(names) > _NAMED else ""
     return f"{tree.get('kind')} of {', '.join(names[:_NAMED])}{more}"
 
 
-def _leaves(tree: Outline) -> Iterator[str]:
-    inputs = tree.get("inputs")
-    if isinstance(inputs, list):
-        for each in inputs:
-            if isinstance(each, dict):
-                yield from _leaves(each)
-    elif isinstance(inputs, dict):
-        yield from inputs.get("names") or [f"{inputs.get('count')} datasets"]
-    else:
-        yield repr(tree.get("name", tree.get("kind")))
+def leaves(tree: Any) -> Iterator[Tree]:
+    """Yield the sources of a config."""
+    waiting = [tree]
+    while waiting:
+        node = waiting.pop()
+        inputs = node.get("inputs") if isinstance(node, dict) else None
+        if isinstance(inputs, list) and inputs:
+            waiting.extend(inputs[::-1])
+        elif isinstance(node, dict) and node:
+            yield node
+
+
+def leaf_names(tree: Any) -> Iterator[str]:
+    """Yield the names of the sources of a config."""
+    return (str(leaf.get("name", leaf.get("kind"))) for leaf in leaves(tree))
+
+
+def weights_of(tree: Any) -> dict[str, float]:
+    """Return the weights of the outermost mix of a config that are numbers, by their sources."""
+    while isinstance(tree, dict) and "weights" not in tree:
+        inputs = tree.get("inputs")
+        tree = inputs[0] if isinstance(inputs, list) and len(inputs) == 1 else None
+    inputs = tree.get("inputs") if isinstance(tree, dict) else None
+    if not isinstance(inputs, list) or not isinstance(tree["weights"], list):
+        return {}
+    names = [", ".join(leaf_names(each)) for each in inputs]
+    pairs = zip(names, tree["weights"], strict=False)
+    return {name: weight for name, weight in pairs if isinstance(weight, int | float)}
+
+
+def shares_of(weights: Mapping[str, float]) -> dict[str, float]:
+    """Return the part that each weight is of all."""
+    total = sum(weights.values())
+    return {name: weight / total for name, weight in weights.items()}
+
+
+def batch_size_of(tree: Any) -> int | None:
+    """Return the samples per batch, if a config says it."""
+    while isinstance(tree, dict):
+        size = tree.get("batch_size")
+        if isinstance(size, int) and not isinstance(size, bool):
+            return size
+        inputs = tree.get("inputs")
+        tree = inputs[0] if isinstance(inputs, list) and inputs else None
+    return None
 
 
 def _short(value: Any) -> str:
@@ -356,17 +298,17 @@ def _short(value: Any) -> str:
     return text if len(text) <= 100 else f"{text[:97]}..."
 
 
-def packed(tree: Outline) -> str:
-    """A JSON-able tree as a text: readable where it is short, else compressed."""
+def packed(tree: Tree) -> str:
+    """Return a JSON-able tree as a text: readable if it is short, else compressed."""
     text = json.dumps(tree, separators=(",", ":"))
     if len(text) <= _PLAIN:
         return text
     return base64.b64encode(zlib.compress(text.encode(), 9)).decode()
 
 
-def unpacked(text: str, what: str) -> Outline:
-    """What `packed` packed; `StateError` naming `what` for anything else, and for what is larger or
-    deeper than states are (see `energize.core.limits`), before it is made.
+def unpacked(text: str, what: str) -> Tree:
+    """Return what `packed` packed; raise `StateError` naming `what` for anything else, and for what
+    is larger or deeper than states are (see `energize.core.limits`), before it is made.
     """
     try:
         plain = text if text.startswith("{") else _unzipped(text)
@@ -393,30 +335,3 @@ def _unzipped(text: str) -> str:
     if not unzip.eof or unzip.unused_data:
         raise ValueError("it ends too early, or goes on behind its end")
     return data.decode()
-
-
-# Whether a saved state goes on in a dataset that was changed: what came before is the same.
-
-
-def differences_until(
-    dataset: Any, items: int, saved: Outline, current: Outline, later: list[str]
-) -> Iterator[str]:
-    """The differences of two outlines of an indexed `dataset`, the current one and that of a state
-    saved after `items` items, a line each; those that only matter after it are told in `later`.
-
-    Nodes are visited as long as they tell how far in each input they have `reached`. Each says
-    which of its settings may be others from there on (`settings_until`).
-    """
-    node = dataset
-    while node.passes_on:
-        node = node.inputs[0]
-    taken = node.reached(items)
-    if taken is None or not same_inputs(saved, current):
-        yield from tree_differences(saved, current)
-        return
-    before, lines = node.settings_until(items, saved, later)
-    yield from settings_differences(before, current)
-    yield from lines
-    inputs = zip(node.inputs, saved["inputs"], current["inputs"], taken, strict=True)
-    for each, one, other, given in inputs:
-        yield from differences_until(each, given, one, other, later)

@@ -82,13 +82,13 @@ class Description:
     _parameters: tuple[str, ...]
     __signature__: ClassVar[inspect.Signature]
 
-    passes_on: ClassVar[bool] = False
+    _passes_on: ClassVar[bool] = False
     """Whether items of the input pass through, each at its place, whatever is done with them."""
 
-    ends_loops: ClassVar[bool] = False
+    _ends_loops: ClassVar[bool] = False
     """Whether, as the outermost of a loader, it says where a loop ends instead of what is read."""
 
-    changes_no_sample: ClassVar[tuple[str, ...]] = ()
+    _changes_no_sample: ClassVar[tuple[str, ...]] = ()
     """Parameters, beside functions, that may change without changing which samples come."""
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -144,25 +144,20 @@ class Description:
         """The same description with an order of its own, to stand beside itself in a mix."""
         return self.with_inputs([each.distinguished(occurrence) for each in self.inputs])
 
-    def with_worker_config(self, worker_config: WorkerConfig | None) -> Self:
+    def _with_worker_config(self, worker_config: WorkerConfig | None) -> Self:
         """The same description carrying a worker config for the loader to take."""
         return self._replace(worker_config=worker_config)
 
-    def settings(self) -> dict[str, Any]:
+    def _settings(self) -> dict[str, Any]:
         """The parameters as JSON."""
         return {name: described(getattr(self, name)) for name in self._parameters}
 
     def describe(self) -> dict[str, Any]:
         """The description as a JSON-able tree."""
-        tree: dict[str, Any] = {"kind": type(self).__name__, **self.settings()}
+        tree: dict[str, Any] = {"kind": type(self).__name__, **self._settings()}
         if self.inputs:
             tree["inputs"] = [each.describe() for each in self.inputs]
         return tree
-
-    @property
-    def parameters(self) -> tuple[str, ...]:
-        """The names of the parameters."""
-        return self._parameters
 
     def _replace(self, **changed: Any) -> Self:
         other = copy.copy(self)
@@ -197,7 +192,7 @@ class Description:
             object.__setattr__(self, name, value)
 
     def __repr__(self) -> str:
-        shown = [f"{name}={value!r}" for name, value in self.settings().items()]
+        shown = [f"{name}={value!r}" for name, value in self._settings().items()]
         return f"{type(self).__name__}({', '.join([*map(repr, self.inputs), *shown])})"
 
 

@@ -5,19 +5,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from energize.core.arrays import Int64Array
-from energize.errors import EncoderError, SampleError, SkipSample, SubstitutionError
+from energize.errors import EncoderError, SampleError, SkipSample
 
 if TYPE_CHECKING:
     from energize.core.quarantine import Listed
     from energize.ledger.left_out import LeftOut
 
-
-T = TypeVar("T")
 
 MAX_ATTEMPTS = 256
 """How many samples in a row may fail at one position before it is an error: enough for encoders
@@ -108,56 +103,3 @@ class Reading:
     def again(self, attempt: int) -> Reading:
         """The same, for another attempt."""
         return self if attempt == self.attempt else replace(self, attempt=attempt)
-
-
-class Fetches(Protocol[T]):
-    """What has items to fetch: an `IndexedDataset`."""
-
-    def fetch(self, positions: Int64Array, reading: Reading) -> list[T | Failed]: ...
-
-
-def read_items(dataset: Fetches[T], positions: Int64Array, reading: Reading) -> list[T]:
-    """The items at `positions`, each failed one replaced by the first substitute that does not
-    fail.
-
-    Substitutes are a function of position and attempt, so the result is a function of the position.
-    Raises `SubstitutionError` when `MAX_ATTEMPTS` in a row fail.
-    """
-    items = dataset.fetch(positions, reading)
-    failed = [i for i, item in enumerate(items) if type(item) is Failed]
-    tries = 1
-    while failed:
-        for i in failed:
-            _report(items[i], dataset, reading, tries, int(positions[i]))
-        again = dataset.fetch(positions[np.array(failed)], reading.again(reading.attempt + tries))
-        for i, item in zip(failed, again, strict=True):
-            items[i] = item
-        failed = [i for i in failed if type(items[i]) is Failed]
-        tries += 1
-    return items  # type: ignore[return-value]  # no Failed is left
-
-
-def _report(
-    item: object, dataset: Fetches[Any], reading: Reading, tries: int, position: int
-) -> None:
-    if not isinstance(item, Failed):
-        return
-    attempt = reading.attempt + tries - 1
-    located = reading.locate and not item.skipped
-    failed = _located(item, dataset, position, attempt) if located else item
-    reading.leave_out(failed, dataset, position, attempt)
-    if tries >= MAX_ATTEMPTS:
-        raise SubstitutionError(
-            f"item {position}: the sample and its {tries - 1} substitutes were all skipped or "
-            f"failed, the last one at {item}. Where nearly everything is left out, use "
-            "FilterDataset, which goes on to the next sample instead, or leave such samples out "
-            "when the data are prepared"
-        )
-
-
-def _located(failed: Failed, dataset: Any, position: int, attempt: int) -> Failed:
-    """With the place of the sample; as it is where the item is made of several, a batch say."""
-    refs = dataset.refs(np.array([position], dtype=np.int64), attempt)
-    if len(refs) != 1:
-        return replace(failed, place=None)
-    return replace(failed, place=dataset.sources[refs.source[0]].place(int(refs.index[0])))

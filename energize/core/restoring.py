@@ -27,6 +27,7 @@ from energize.core.limits import load_json
 from energize.core.padding import STORED_KEY, Markable, marked
 from energize.core.reading import Failed, Reading
 from energize.core.stream import INFINITE, LAST_START, MOST_COUNTED, State
+from energize.core.trace import padding
 from energize.errors import EnergizeError, RestoreKeyError
 
 T = TypeVar("T")
@@ -116,7 +117,7 @@ def _at_position(dataset: Dataset[T], key: tuple[Any, ...], reading: Reading) ->
         )
     indexed = cast("IndexedDataset[T]", dataset)
     item = indexed.at([position], reading)[0]
-    return marked(item) if indexed.padding(np.array([position]))[0] else item
+    return marked(item) if padding(indexed, np.array([position]))[0] else item
 
 
 def _in_lane(dataset: Dataset[T], key: tuple[Any, ...], reading: Reading) -> T:
@@ -139,7 +140,7 @@ def _in_lane(dataset: Dataset[T], key: tuple[Any, ...], reading: Reading) -> T:
         raise RestoreKeyError(f"{shown}: its state is {type(state).__name__}, not an object")
     stream, endless = without_loops(dataset), is_endless(dataset)
     try:
-        cursor = stream.open_lane(Lane(index, count), state, reading, endless=endless)
+        cursor = stream._open_lane(Lane(index, count), state, reading, endless=endless)
     except EnergizeError as error:
         raise RestoreKeyError(f"{shown} is of another dataset: {error}") from error
     with closing(cursor):
@@ -150,16 +151,16 @@ def _in_lane(dataset: Dataset[T], key: tuple[Any, ...], reading: Reading) -> T:
 
 def without_loops(dataset: Dataset[T]) -> Dataset[T]:
     """The dataset without an outermost one that says where loops end."""
-    if dataset.ends_loops and dataset.steps_per_epoch is not None:
+    if dataset._ends_loops and dataset._steps_per_epoch is not None:
         return dataset.inputs[0]
-    if dataset.passes_on:
+    if dataset._passes_on:
         return dataset.with_inputs([without_loops(dataset.inputs[0])])
     return dataset
 
 
 def is_endless(dataset: Dataset[Any]) -> bool:
     """Whether a loader reads it without an end of epochs."""
-    return dataset.steps_per_epoch is not None or (dataset.sized and dataset.size == INFINITE)
+    return dataset._steps_per_epoch is not None or (dataset.sized and dataset.size == INFINITE)
 
 
 def _stored(dataset: Dataset[Any], key: tuple[Any, ...], reading: Reading) -> Any:

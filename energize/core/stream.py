@@ -1,4 +1,19 @@
-"""Cursors: the moving side of a dataset."""
+"""Streams: datasets whose items can only be found one after another, read in lanes.
+
+What a stream is made of is asked for by position, as everything is, and positions only go up. Lane
+i of L is asked for the positions i, i + L, ... of each epoch; a mix leads them to positions of its
+inputs, a batch to those of its members, by the same arithmetic as if all were indexed. Where items
+have to be found by reading, by a filter say, the position is no help: the filter gives the next
+item that it finds among its lane's share of its input. So limits, epochs, shares and stop rules are
+those of the one stream, and lanes need not know of each other.
+
+A lane's share of an input (`LaneShare`) is one position of every L in a row, another one each time,
+and in every pass other ones: the shares of all lanes together are every position of a pass once,
+and a lane that reads more than others, or alone, comes round to all of them.
+
+A stream that cannot be divided, an iterable or a mix that must see its inputs' ends, is read from
+the front in each lane, and what is not the lane's is left out.
+"""
 
 from __future__ import annotations
 
@@ -6,20 +21,22 @@ import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 import numpy as np
 
 from energize.core.arrays import Int64Array, rows_by_value
 from energize.core.lanes import Lane
-from energize.core.reading import MAX_ATTEMPTS, Fetches, Reading, read_items
+from energize.core.reading import MAX_ATTEMPTS, Failed, Reading
 from energize.core.rng import derive, hash_positions
-from energize.errors import EmptyDatasetError, StateError
+from energize.core.trace import Origin, Routes, Trace, read_items, read_trace
+from energize.errors import EmptyDatasetError, StateError, SubstitutionError
 
 if TYPE_CHECKING:
-    from energize.core.dataset import Dataset
+    from energize.core.dataset import Dataset, IndexedDataset
 
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 
 State = dict[str, Any]
 """A plain JSON-able dict: the whole of what a cursor remembers."""
@@ -31,29 +48,27 @@ LAST_START = 2**62
 """Below it positions of one epoch and what is computed from them fit in int64."""
 
 MOST_COUNTED = 2**45
-"""No run counts so far (35 trillion items or passes), and such a number times the
-samples of a batch, or lanes, fits in int64."""
+"""No run counts so far (35 trillion items or passes), and such a number times the samples of a
+batch, or lanes, fits in int64."""
 
 _AT_ONCE_SECONDS = 0.01
 """Items are fetched together while that takes no longer, so that the first one comes soon and large
 ones do not pile up."""
 
-T = TypeVar("T")
-T_co = TypeVar("T_co", covariant=True)
+_WINDOW = 256
+"""Positions that are announced together."""
 
+_LOCATED = 4096
+"""Samples of items that are located together."""
 
-class Origin(NamedTuple):
-    """Where an item, or a part of one, comes from: an item of one of `dataset.parts`.
+_PASSES_PER_LANE = 100
+"""How many empty passes for each lane are an error: fewer may be chance, where lanes are many and
+items few."""
 
-    `part` is the number of that part, `position` the position there, counted over all its epochs,
-    or in a part without random access in the pass `epoch`. `attempt` is that of the reading, where
-    it is a substitute for an item that was left out.
-    """
+_SCATTER = derive("scatter")
 
-    part: int
-    position: int
-    epoch: int = 0
-    attempt: int = 0
+_FEWEST, _MOST = 10_000, 1_000_000
+"""How many items may be read in a row without giving one before it is an error."""
 
 
 class Cursor(ABC, Iterator[T_co]):
@@ -68,11 +83,11 @@ class Cursor(ABC, Iterator[T_co]):
 
     @abstractmethod
     def state(self) -> State:
-        """A small JSON-able dict, from which `Dataset.open` continues with the next item."""
+        """Return the state to resume from: a small JSON-able dict."""
 
     @property
     def origin(self) -> tuple[Origin, ...]:
-        """What the last item is made of; `Dataset.refs_of` names the samples."""
+        """What the last item is made of; `refs_of` names the samples."""
         return ()
 
     @property
@@ -87,22 +102,8 @@ class Cursor(ABC, Iterator[T_co]):
         return self
 
 
-class Counted(Fetches[T], Protocol[T]):
-    """What a counting cursor reads: the part of `IndexedDataset` it needs."""
-
-    @property
-    def size(self) -> int: ...
-
-    @property
-    def read_ahead(self) -> int: ...
-
-    def state_at(self, position: int) -> State: ...
-
-    def watcher(self, lane: Lane) -> Callable[[int], None] | None: ...
-
-
 def state_field(state: State, name: str, kind: type[T]) -> T:
-    """Field `name` of a saved state; `StateError` when it is missing or of another type."""
+    """Return field `name` of a state; raise `StateError` if it is missing or of another type."""
     value = state.get(name) if isinstance(state, dict) else None
     if not isinstance(value, kind) or isinstance(value, bool):
         raise StateError(
@@ -112,10 +113,28 @@ def state_field(state: State, name: str, kind: type[T]) -> T:
     return value
 
 
-def counter_field(state: State | None, name: str) -> int:
-    """Field `name` of a saved state, a number of items, passes or the like; 0 without a state.
+def inner_state(state: State | None) -> State | None:
+    """Return the state of the input in a saved one."""
+    return None if state is None else state_field(state, "input", dict)
 
-    Raises `StateError` for what is no such number.
+
+def inner_states(state: State | None, inputs: int) -> list[Any]:
+    """Return the states of so many inputs in a saved one; raise `StateError` if they are others."""
+    if state is None:
+        return [None] * inputs
+    states = state_field(state, "inputs", list)
+    if len(states) != inputs or not all(isinstance(each, dict | None) for each in states):
+        raise StateError(
+            f"the saved state is of a mix of {len(states)} inputs, this one has {inputs}: "
+            f"{_shortened(states)}"
+        )
+    return states
+
+
+def counter_field(state: State | None, name: str) -> int:
+    """Return field `name` of a saved state, a number of items, passes or the like; 0 without one.
+
+    Raise `StateError` if it is no such number.
     """
     if state is None:
         return 0
@@ -127,17 +146,58 @@ def counter_field(state: State | None, name: str) -> int:
     return value
 
 
-def check_agrees(agrees: bool, what: str) -> None:
-    """Raise `StateError` for a saved state that says `what`, unless that `agrees`."""
-    if not agrees:
-        raise StateError(f"the saved state contradicts itself: {what}")
-
-
 def _shortened(value: object) -> str:
     if isinstance(value, int) and value.bit_length() > 256:
         return "a number of more than 256 bits"
     text = repr(value)
     return text if len(text) <= 100 else f"{text[:97]}..."
+
+
+def epoch_end(position: int, size: int) -> int:
+    """Return the end of the epoch of `size` items in which `position` lies."""
+    return min((position // size + 1) * size, INFINITE)
+
+
+class Window(Generic[T]):
+    """Reads positions that come in a row, or at equal distances, and locates many of them at once.
+
+    Only what is read counts: other positions may be asked for at any time.
+    """
+
+    def __init__(self, dataset: IndexedDataset[T]) -> None:
+        self._dataset = dataset
+        self._most = max(1, _LOCATED // max(1, _samples_of(dataset)))
+        self._found: Trace | None = None
+        self._positions = range(0)
+        self._size = 1
+
+    def read(self, positions: range, reading: Reading) -> list[T]:
+        """Return the items at `positions`."""
+        start, count = positions.start, len(positions)
+        known, step = self._positions, positions.step
+        if not (
+            self._found is not None
+            and known.step == step
+            and known.start <= start
+            and positions[-1] < known.stop
+            and not (start - known.start) % step
+        ):
+            self._size = min(max(2 * self._size, count), max(self._most, count))
+            known = self._positions = range(start, start + self._size * step, step)
+            at = np.arange(known.start, known.stop, step, dtype=np.int64)
+            self._found = Trace(self._dataset, at)
+        first = (start - known.start) // step
+        found = self._found
+        return read_trace(found, reading, first, first + count)
+
+
+def _samples_of(dataset: IndexedDataset[Any]) -> int:
+    """About how many samples an item is made of."""
+    samples, node = 1, dataset
+    while node.inputs:
+        samples *= getattr(node, "batch_size", 1) if node._many else 1
+        node = node._children[0]
+    return samples
 
 
 class CountingCursor(Cursor[T]):
@@ -147,21 +207,20 @@ class CountingCursor(Cursor[T]):
     state resumes any number of lanes.
     """
 
-    def __init__(self, dataset: Counted[T], lane: Lane, start: int, reading: Reading) -> None:
+    def __init__(
+        self, dataset: IndexedDataset[T], lane: Lane, start: int, reading: Reading
+    ) -> None:
         if dataset.size == 0:
             raise EmptyDatasetError(f"{type(dataset).__name__} has no items to read")
-        self._dataset = dataset
-        self._most_at_once = dataset.read_ahead  # of a wide mix it is not cheap to ask for
+        self._dataset, self._reading, self._lane = dataset, reading, lane
+        self._window = Window(dataset)
         self._at_once = 1
-        self._lane = lane
-        self._reading = reading
         self._start = start
         self._end = epoch_end(start, dataset.size)
         self._positions = range(start + lane.index, self._end, lane.count)
-        self._taken = 0
-        self._fetched = 0
+        self._taken = self._fetched = 0
         self._waiting: deque[T] = deque()
-        self._watch = dataset.watcher(lane)
+        self._watch = dataset._watcher(lane)
 
     def __next__(self) -> T:
         if not self._waiting:
@@ -178,12 +237,11 @@ class CountingCursor(Cursor[T]):
             # In an uneven last round some lanes have no item; the epoch has ended for them all.
             self._taken = -(-(self._end - self._start) // self._lane.count)
             raise StopIteration
-        positions = np.arange(chunk.start, chunk.stop, chunk.step, dtype=np.int64)
         began = time.perf_counter()
-        self._waiting.extend(read_items(self._dataset, positions, self._reading))
+        self._waiting.extend(self._window.read(chunk, self._reading))
         self._fetched += len(chunk)
         if time.perf_counter() - began < _AT_ONCE_SECONDS:
-            self._at_once = min(2 * self._at_once, self._most_at_once)
+            self._at_once = min(2 * self._at_once, self._dataset._read_ahead)
 
     @property
     def origin(self) -> tuple[Origin, ...]:
@@ -195,22 +253,7 @@ class CountingCursor(Cursor[T]):
 
     def state(self) -> State:
         position = min(self._start + self._taken * self._lane.count, self._end)
-        return self._dataset.state_at(position)
-
-
-def epoch_end(position: int, size: int) -> int:
-    """The end of the epoch of `size` items in which `position` lies."""
-    return min((position // size + 1) * size, INFINITE)
-
-
-# Streams: datasets whose items can only be found one after another, read in lanes.
-
-_WINDOW = 256
-"""Positions that are announced together."""
-
-_PASSES_PER_LANE = 100
-"""How many empty passes for each lane are an error: fewer may be chance, where lanes are many and
-items few."""
+        return self._dataset._state_at(position)
 
 
 class Stream(ABC, Generic[T_co]):
@@ -225,48 +268,100 @@ class Stream(ABC, Generic[T_co]):
 
     @abstractmethod
     def at(self, position: int, attempt: int = 0) -> T_co:
-        """The lane's next item, which has this position.
+        """Return the lane's next item, which has this position.
 
         With `attempt` above 0, another item in place of the last one, which was left out.
         """
 
     @abstractmethod
     def state(self) -> State:
-        """What it goes on from; JSON-able, of constant shape."""
+        """Return the state to resume from: JSON-able, of constant shape."""
 
     def ahead(self, positions: Int64Array) -> None:
-        """These positions will be asked for next; a hint, so that they can be read together."""
-
-    def check_after(self, last: int | None, *, exact: bool) -> None:
-        """Raise `StateError` when it was opened with a state that cannot be the one after the item
-        at position `last` (None: none of the pass); unless `exact`, after others in its place.
-        """
+        """Expect to be asked for these positions next, so that they can be read together."""
 
     def close(self) -> None:
         """Let go of what it holds."""
 
 
-def check_count(found: int, last: int | None, *, exact: bool, what: str) -> None:
-    """Raise `StateError` unless so many items are those up to position `last`."""
-    asked = 0 if last is None else last + 1
-    agrees = found == asked or (found > asked and not exact)
-    check_agrees(agrees, f"{found} {what}, and {asked} were asked for")
+class LaneCursor(Cursor[T]):
+    """One epoch of a stream in a lane: asks for the lane's positions, one after another.
 
+    `size` is the number of items in an epoch, `INFINITE`, or None if only reading tells.
+    """
 
-class Indexed(Fetches[T], Protocol[T]):
-    """What `IndexedStream` reads: an indexed dataset."""
+    def __init__(
+        self, stream: Stream[T], size: int | None, lane: Lane, state: State | None
+    ) -> None:
+        self.stream = stream
+        self._size = None if size == INFINITE else size
+        self._lane = lane
+        self._epoch = counter_field(state, "epoch")
+        self._taken = counter_field(state, "taken")
+        if self._position(self._taken) >= LAST_START:
+            raise StateError(
+                f"the saved state is in epoch {self._epoch}, after {self._taken} items: no stream "
+                "is read so far"
+            )
+        self._announced = self._taken
+        self._over = False
+
+    def __next__(self) -> T:
+        if self._over or self.ended:
+            self._end()
+            raise StopIteration
+        if self._announced == self._taken:
+            self._announce()
+        try:
+            item = self.stream.at(self._position(self._taken))
+        except StopIteration:
+            self._end()
+            raise
+        self._taken += 1
+        return item
+
+    def _position(self, taken: int) -> int:
+        first = 0 if self._size is None else self._epoch * self._size
+        return first + self._lane.index + taken * self._lane.count
+
+    def _announce(self) -> None:
+        taken = np.arange(self._taken, self._taken + _WINDOW, dtype=np.int64)
+        if self._size is not None:
+            taken = taken[taken < len(range(self._lane.index, self._size, self._lane.count))]
+        self.stream.ahead(self._position(0) + taken * self._lane.count)
+        self._announced = self._taken + len(taken)
+
+    def _end(self) -> None:
+        if not self._over:
+            self._epoch, self._taken, self._over = self._epoch + 1, 0, True
 
     @property
-    def read_ahead(self) -> int: ...
+    def origin(self) -> tuple[Origin, ...]:
+        return self.stream.origin
+
+    @property
+    def ended(self) -> bool:
+        if self._over or self._size is None:
+            return self._over
+        return self._lane.index + self._taken * self._lane.count >= self._size
+
+    def state(self) -> State:
+        over = self.ended and not self._over
+        return {
+            "epoch": self._epoch + over,
+            "taken": 0 if over else self._taken,
+            "input": self.stream.state(),
+        }
+
+    def close(self) -> None:
+        self.stream.close()
 
 
 class IndexedStream(Stream[T]):
     """An indexed dataset among streams: it has no state of its own."""
 
-    def __init__(self, dataset: Indexed[T], reading: Reading) -> None:
-        self._dataset = dataset
-        self._reading = reading
-        self._at_once = dataset.read_ahead
+    def __init__(self, dataset: IndexedDataset[T], reading: Reading) -> None:
+        self._dataset, self._reading = dataset, reading
         self._coming: deque[int] = deque()
         self._read: deque[tuple[int, T]] = deque()
 
@@ -274,20 +369,21 @@ class IndexedStream(Stream[T]):
         self._coming.extend(positions.tolist())
 
     def at(self, position: int, attempt: int = 0) -> T:
-        self.origin = (Origin(0, position, attempt=attempt * MAX_ATTEMPTS),)
-        if attempt:
-            reading = self._reading.again(attempt * MAX_ATTEMPTS)
-            return read_items(self._dataset, np.array([position], dtype=np.int64), reading)[0]
-        while self._read or self._coming:
-            if not self._read:
-                self._fetch()
-            found, item = self._read.popleft()
-            if found == position:
-                return item
-        return read_items(self._dataset, np.array([position], dtype=np.int64), self._reading)[0]
+        attempt *= MAX_ATTEMPTS
+        self.origin = (Origin(0, position, attempt=attempt),)
+        if not attempt:
+            while self._read or self._coming:
+                if not self._read:
+                    self._fetch()
+                found, item = self._read.popleft()
+                if found == position:
+                    return item
+        at = np.array([position], dtype=np.int64)
+        return read_items(self._dataset, at, self._reading.again(attempt))[0]
 
     def _fetch(self) -> None:
-        some = [self._coming.popleft() for _ in range(min(len(self._coming), self._at_once))]
+        count = min(len(self._coming), self._dataset._read_ahead)
+        some = [self._coming.popleft() for _ in range(count)]
         items = read_items(self._dataset, np.array(some, dtype=np.int64), self._reading)
         self._read.extend(zip(some, items, strict=True))
 
@@ -295,10 +391,166 @@ class IndexedStream(Stream[T]):
         return {}
 
 
-class EndlessStream(Stream[T]):
+class MixStream(Stream[T]):
+    """Positions that lead to positions of several inputs, which go on from epoch to epoch."""
+
+    def __init__(
+        self,
+        route: Callable[[Int64Array], Routes],
+        inputs: Sequence[Dataset[Any]],
+        lane: Lane,
+        state: State | None,
+        reading: Reading,
+        *,
+        addressed: bool = False,
+    ) -> None:
+        self._route = route
+        self._inputs = [
+            (each._addressed if addressed else each._stream)(lane, at, reading, endless=True)
+            for each, at in zip(inputs, inner_states(state, len(inputs)), strict=True)
+        ]
+        self._parts_before = parts_before(inputs)
+        self._coming: deque[tuple[int, int, int]] = deque()
+        self._last = (0, 0)
+
+    def ahead(self, positions: Int64Array) -> None:
+        inner, child = self._located(positions)
+        self._coming.extend(zip(positions.tolist(), child.tolist(), inner.tolist(), strict=True))
+        for number, rows in rows_by_value(child):
+            self._inputs[number].ahead(inner[rows])
+
+    def at(self, position: int, attempt: int = 0) -> T:
+        if not attempt:
+            self._last = self._led_to(position)
+        number, inner = self._last
+        item: T = self._inputs[number].at(inner, attempt)
+        self.origin = shifted(self._inputs[number].origin, self._parts_before[number])
+        return item
+
+    def _led_to(self, position: int) -> tuple[int, int]:
+        while self._coming:
+            planned, number, inner = self._coming.popleft()
+            if planned == position:
+                return number, inner
+        where, child = self._located(np.array([position], dtype=np.int64))
+        return int(child[0]), int(where[0])
+
+    def _located(self, positions: Int64Array) -> tuple[Int64Array, Int64Array]:
+        routes = self._route(positions)
+        child = np.zeros_like(positions) if routes.child is None else routes.child
+        return routes.position, child
+
+    def state(self) -> State:
+        return {"inputs": [each.state() for each in self._inputs]}
+
+    def close(self) -> None:
+        for each in self._inputs:
+            each.close()
+
+
+def parts_before(inputs: Sequence[Dataset[Any]]) -> list[int]:
+    """Return how many indexed datasets stand before those of each input, as origins count them."""
+    counts: list[int] = np.cumsum([0, *(len(each._parts) for each in inputs)]).tolist()
+    return counts
+
+
+def shifted(origin: tuple[Origin, ...], before: int) -> tuple[Origin, ...]:
+    """Return the origins of an item of an input as those of the mix."""
+    return tuple(each._replace(part=each.part + before) for each in origin)
+
+
+_CALLS = "calls"
+"""How often each function on top of one another was called, the innermost first."""
+
+
+class ContentStream(Stream[T]):
+    """What a node makes of each item of a stream; one that is left out is asked for once more.
+
+    The functions of a node that draws are keyed by how often they were called.
+    """
+
+    def __init__(
+        self,
+        node: Any,
+        open_input: Callable[[State | None], Stream[Any]],
+        lane: Lane,
+        state: State | None,
+        reading: Reading,
+        *,
+        draws: bool = True,
+    ) -> None:
+        self._node, self._lane, self._reading, self._draws = node, lane, reading, draws
+        self._most = most_in_vain(node.inputs[0], lane)
+        # Beside the state of the input, not around it: a run may go on with maps added, or without.
+        calls = [] if state is None else state_field({_CALLS: [], **state}, _CALLS, list)
+        own, below = (calls[-1:], calls[:-1]) if draws else ([], calls)
+        self._called = counter_field({_CALLS: own[0]}, _CALLS) if own else 0
+        self._input = open_input(None if state is None else {**state, _CALLS: below})
+
+    def ahead(self, positions: Int64Array) -> None:
+        self._input.ahead(positions)
+
+    def at(self, position: int, attempt: int = 0) -> T:
+        in_vain = 0
+        while in_vain < self._most:
+            item = self._taken(position, attempt)
+            attempt, in_vain = attempt + 1, in_vain + self._weight()
+            number = position
+            if self._draws:
+                number = self._lane.index + self._lane.count * self._called
+                self._called += 1
+            at = np.array([number], dtype=np.int64)
+            made: T | Failed
+            [made] = self._node.make([item], at, self._reading, by_keys(item))
+            if type(made) is not Failed:
+                return made  # type: ignore[return-value]  # mypy does not follow `type(made) is not`
+            self._reading.leave_out(made, self._node, self.origin)
+        raise SubstitutionError(
+            f"{type(self._node).__name__}: what was made of {in_vain} "
+            f"{self._counted} in a row was left out; check the condition of its function"
+        )
+
+    _counted = "samples"
+
+    def _weight(self) -> int:
+        """How much the last item counts of those that may come in vain."""
+        return max(1, len(self.origin))
+
+    def _taken(self, position: int, attempt: int) -> Any:
+        """What the next item is made of."""
+        item = self._input.at(position, attempt)
+        self.origin = self._input.origin
+        return item
+
+    def state(self) -> State:
+        state = self._input.state()
+        own = [self._called] if self._draws else []
+        return {**state, _CALLS: [*state.get(_CALLS, []), *own]}
+
+    def close(self) -> None:
+        self._input.close()
+
+
+def sample_keys_of(taken: Any) -> str:
+    """Return the sample keys of an item or a few, for messages about streams."""
+    items = taken[:3] if isinstance(taken, list) else [taken]
+    keys = [
+        item.get("__key__") if isinstance(item, dict) else getattr(item, "__key__", None)
+        for item in items
+    ]
+    known = [str(key) for key in keys if key is not None]
+    return ", ".join(known) if known else "a sample without a __key__"
+
+
+def by_keys(taken: Any) -> Callable[[int], str]:
+    """Return what names an item, whatever its row, by the sample keys of what it is made of."""
+    return lambda _: sample_keys_of(taken)
+
+
+class PassesStream(Stream[T]):
     """Pass after pass of a stream whose passes end.
 
-    Raises `EmptyDatasetError` naming `owner` when passes bring nothing.
+    Raises `EmptyDatasetError` naming `owner` if passes bring nothing.
     """
 
     def __init__(
@@ -308,10 +560,8 @@ class EndlessStream(Stream[T]):
         lane: Lane,
         owner: str,
     ) -> None:
-        self._open = open_pass
+        self._open, self._lane, self._owner = open_pass, lane, owner
         self._stream = open_pass(state)
-        self._lane = lane
-        self._owner = owner
 
     def ahead(self, positions: Int64Array) -> None:
         self._stream.ahead(positions)
@@ -337,12 +587,12 @@ class EndlessStream(Stream[T]):
 
 
 def empty_passes(lane: Lane) -> int:
-    """How many passes without an item for a lane are an error."""
+    """Return how many passes without an item for a lane are an error."""
     return 2 if lane.count == 1 else _PASSES_PER_LANE * lane.count
 
 
 def nothing_comes(owner: str, lane: Lane) -> str:
-    """What to say when passes of `owner` brought nothing for a lane."""
+    """Return what to say if passes of `owner` brought nothing for a lane."""
     if lane.count == 1:
         return f"{owner} gave no item in a whole epoch"
     return (
@@ -352,161 +602,58 @@ def nothing_comes(owner: str, lane: Lane) -> str:
     )
 
 
-class TakenStream(Stream[T]):
-    """The items of a stream that is read as a whole, at the positions asked for; others are left
-    out. `whole` is read in a single lane, and counts its items from 0 in every pass.
+def most_in_vain(dataset: Dataset[Any], lane: Lane) -> int:
+    """Return how many items of `dataset`, one after another, may bring a lane nothing.
+
+    Of one source, as many as some passes over it have, and not so few that it may be chance; of a
+    mix nobody knows how long it takes until each source has come.
+    """
+    source = dataset
+    while len(source.inputs) == 1:
+        source = source.inputs[0]
+    if source.inputs or not source.sized or source.size == INFINITE:
+        return _MOST
+    share = -(-source.size // lane.count)
+    return min(_MOST, max(_FEWEST, share * empty_passes(lane)))
+
+
+class WholeStream(Stream[T]):
+    """The items at the positions asked for of a stream that is read as a whole; others are left
+    out. It is opened in a single lane, and counts its items from 0 in every pass.
     """
 
-    def __init__(self, whole: Stream[T], next_position: int) -> None:
-        self.whole = whole
-        self._next = next_position
+    def __init__(self, open_whole: Callable[..., Stream[T]], state: State | None) -> None:
+        self._whole = open_whole(inner_state(state))
+        self._next = counter_field(state, "next")
 
     def at(self, position: int, attempt: int = 0) -> T:
         try:
             while self._next < position:
-                self.whole.at(self._next)
+                self._whole.at(self._next)
                 self._next += 1
-            item = self.whole.at(position)
+            item = self._whole.at(position)
         except StopIteration:
             self._next = 0
             raise
         self._next += 1
-        self.origin = self.whole.origin
+        self.origin = self._whole.origin
         return item
 
     def state(self) -> State:
-        return {"next": self._next, "input": self.whole.state()}
-
-    def check_after(self, last: int | None, *, exact: bool) -> None:
-        check_count(self._next, last, exact=exact, what="items of a stream were read")
-        self.whole.check_after(self._next - 1 if self._next else None, exact=True)
+        return {"next": self._next, "input": self._whole.state()}
 
     def close(self) -> None:
-        self.whole.close()
+        self._whole.close()
 
 
-class LaneCursor(Cursor[T]):
-    """One epoch of a stream in a lane: asks for the lane's positions, one after another.
+class LaneShare:
+    """A lane's own share of the positions of an input, pass after pass: one of every L in a row.
 
-    `size` is the number of items in an epoch, `INFINITE`, or None where only reading tells.
-    """
-
-    stream: Stream[T]
-
-    def __init__(
-        self,
-        open_stream: Callable[[State | None], Stream[T]],
-        size: int | None,
-        lane: Lane,
-        state: State | None,
-    ) -> None:
-        self._size = size
-        self._lane = lane
-        self._epoch = counter_field(state, "epoch")
-        self._taken = counter_field(state, "taken")
-        self.stream = open_stream(None if state is None else state_field(state, "input", dict))
-        if self._position(self._taken) >= LAST_START:
-            raise StateError(
-                f"the saved state is in epoch {self._epoch}, after {self._taken} items: no stream "
-                "is read so far"
-            )
-        self._announced = self._taken
-        self._over = False
-        if state is not None:
-            self.stream.check_after(self._last(), exact=True)
-
-    def _last(self) -> int | None:
-        """The position of the lane's last item; None before the first, or where passes count anew
-        before the first of the pass.
-        """
-        if self._taken:
-            return self._position(self._taken - 1)
-        if self._size in (None, INFINITE) or not self._epoch:
-            return None
-        size = int(self._size or 0)
-        turns = range(self._lane.index, size, self._lane.count)
-        return (self._epoch - 1) * size + turns[-1] if turns else None
-
-    def __next__(self) -> T:
-        if self._over or self.ended:
-            self._end()
-            raise StopIteration
-        if self._announced == self._taken:
-            self._announce()
-        try:
-            item = self.stream.at(self._position(self._taken))
-        except StopIteration:
-            self._end()
-            raise
-        self._taken += 1
-        return item
-
-    def _position(self, taken: int) -> int:
-        first = 0 if self._size in (None, INFINITE) else self._epoch * int(self._size or 0)
-        return first + self._lane.index + taken * self._lane.count
-
-    def _announce(self) -> None:
-        taken = np.arange(self._taken, self._taken + _WINDOW, dtype=np.int64)
-        if self._size not in (None, INFINITE):
-            taken = taken[
-                taken < len(range(self._lane.index, int(self._size or 0), self._lane.count))
-            ]
-        self.stream.ahead(self._position(0) + taken * self._lane.count)
-        self._announced = self._taken + len(taken)
-
-    def _end(self) -> None:
-        if not self._over:
-            self._epoch, self._taken, self._over = self._epoch + 1, 0, True
-
-    @property
-    def origin(self) -> tuple[Origin, ...]:
-        return self.stream.origin
-
-    @property
-    def ended(self) -> bool:
-        if self._over or self._size in (None, INFINITE):
-            return self._over
-        return self._lane.index + self._taken * self._lane.count >= int(self._size or 0)
-
-    def state(self) -> State:
-        over = self.ended and not self._over
-        return {
-            "epoch": self._epoch + over,
-            "taken": 0 if over else self._taken,
-            "input": self.stream.state(),
-        }
-
-    def close(self) -> None:
-        self.stream.close()
-
-
-# A lane's own part of what a stream reads on in until it finds something.
-
-_SCATTER = derive("scatter")
-
-
-class Opens(Protocol[T_co]):
-    """What is opened as an input: a dataset."""
-
-    @property
-    def sized(self) -> bool: ...
-
-    @property
-    def size(self) -> int: ...
-
-    def addressed(
-        self, lane: Lane, state: State | None, reading: Reading, *, endless: bool
-    ) -> Stream[T_co]: ...
-
-
-class Part:
-    """A lane's own part of the positions of an input, pass after pass: one of every L in a row.
-
-    It is the lane's own place in them, with `rotating` the next one in every pass, so that lanes
+    It is the lane's own place in them; with `rotating` the next one in every pass, so that lanes
     share inputs of fewer items than lanes; and with `scattered` a random place each time, so that
     no condition on items goes by lanes. `size` is the number of positions in a pass, `INFINITE`, or
-    None where only the input knows: positions then go on until `end_pass` is called, and are
-    counted anew in the next.
+    None if only the input knows: positions then go on until `end_pass` is called, and are counted
+    anew in the next.
     """
 
     def __init__(
@@ -519,42 +666,17 @@ class Part:
         scattered: bool = False,
     ) -> None:
         self.lane = lane
-        self._size = size
+        self._size = None if size == INFINITE else size
         self._rotating = rotating
         self._scattered = scattered and lane.count > 1
         self._pass = counter_field(state, "pass")
         self._round = counter_field(state, "round")
+        if (self._pass * (self._size or 0) + self._round * lane.count) >= LAST_START:
+            raise StateError(f"the saved state is in pass {self._pass}: no stream is read so far")
         self._coming: deque[tuple[int, int]] = deque()
-        self._check()
-
-    def _check(self) -> None:
-        """Raise `StateError` for a place that no lane comes to."""
-        size, count = self._size, self.lane.count
-        endless = size is None or size == INFINITE
-        rounds = INFINITE if endless else -(-int(size or 0) // count)
-        far = self._pass * (0 if endless else int(size or 0)) + self._round * count
-        check_agrees(
-            self._round <= rounds and far < LAST_START and not (self._pass and size == INFINITE),
-            f"lane {self.lane.index} of {count} is in round {self._round} of pass {self._pass} of "
-            f"{'what has no end' if endless else f'{size} items'}",
-        )
-
-    @property
-    def place(self) -> tuple[int, int]:
-        """The pass, and the round that comes next in it."""
-        return self._pass, self._round
-
-    @property
-    def last(self) -> int | None:
-        """The position that came last in the pass; None at its beginning."""
-        if not self._round:
-            return None
-        position = int(self._places(np.array([self._round - 1]))[0])
-        endless = self._size is None or self._size == INFINITE
-        return position if endless else position + self._pass * int(self._size or 0)
 
     def next(self, announce: Callable[[Int64Array], None]) -> int:
-        """The next position; `StopIteration` at the end of a pass whose size is known.
+        """Return the next position; raise `StopIteration` at the end of a pass of known size.
 
         `announce` is told of several that come next.
         """
@@ -568,21 +690,17 @@ class Part:
 
     def _look_ahead(self) -> Int64Array:
         """Rounds of a pass, each of as many positions as there are lanes, one for each lane."""
+        count = self.lane.count
         rounds = np.arange(self._round, self._round + _WINDOW)
-        places = self._places(rounds)
-        if self._size is not None and self._size != INFINITE:
+        turns = np.full(1, self._pass if self._rotating else 0)
+        if self._scattered:
+            turns = turns + (hash_positions(_SCATTER, rounds) % np.uint64(count)).astype(np.int64)
+        places = (self.lane.index + turns) % count + rounds * count
+        if self._size is not None:
             kept = places < self._size
             places, rounds = places[kept] + self._pass * self._size, rounds[kept]
         self._coming.extend(zip((rounds + 1).tolist(), places.tolist(), strict=True))
         return places
-
-    def _places(self, rounds: Int64Array) -> Int64Array:
-        """The lane's place in rounds of this pass."""
-        count = self.lane.count
-        turns = np.full(1, self._pass if self._rotating else 0)
-        if self._scattered:
-            turns = turns + (hash_positions(_SCATTER, rounds) % np.uint64(count)).astype(np.int64)
-        return (self.lane.index + turns) % count + rounds * count
 
     def end_pass(self) -> None:
         """Go on with the next pass."""
@@ -590,20 +708,20 @@ class Part:
         self._coming.clear()
 
     def state(self) -> State:
-        """What it goes on from."""
+        """Return the state to resume from."""
         return {"pass": self._pass, "round": self._round}
 
 
-class PartReader(Generic[T]):
-    """A lane's own part of an input, for a stream that reads on until it finds something.
+class LaneReader(Generic[T]):
+    """Reads a lane's share of an input, for a stream that reads on until it finds something.
 
     `endless` readers go on from pass to pass, others raise `StopIteration` at the end of one. With
-    `rotating`, or where they are endless or scattered, the lane has another place in every pass.
+    `rotating`, or if they are endless or scattered, the lane has another place in every pass.
     """
 
     def __init__(
         self,
-        dataset: Opens[T],
+        dataset: Dataset[T],
         lane: Lane,
         state: State | None,
         reading: Reading,
@@ -612,23 +730,22 @@ class PartReader(Generic[T]):
         rotating: bool = False,
         scattered: bool = False,
     ) -> None:
-        self._sized = dataset.sized
-        size = dataset.size if self._sized else None
+        self._dataset, self._reading, self._endless = dataset, reading, endless
+        size = dataset.size if dataset.sized else None
         rotating = rotating or endless or scattered
-        self.part = Part(size, lane, state, rotating=rotating, scattered=scattered)
-        self._open = partial(dataset.addressed, lane, reading=reading, endless=self._sized)
-        self._input = self._open(None if state is None else state_field(state, "input", dict))
-        if state is not None and (self.part.last is not None or not self._sized):
-            self._input.check_after(self.part.last, exact=True)
-        self._endless = endless
-        self._owner = type(dataset).__name__
+        self._share = LaneShare(size, lane, state, rotating=rotating, scattered=scattered)
+        self._input = self._open(inner_state(state))
         self._empty_passes = 0
 
+    def _open(self, state: State | None) -> Stream[T]:
+        endless = self._dataset.sized
+        return self._dataset._addressed(self._share.lane, state, self._reading, endless=endless)
+
     def read(self) -> T:
-        """The next item of the part; `StopIteration` at the end of the pass."""
+        """Return the next item of the share; raise `StopIteration` at the end of the pass."""
         while True:
             try:
-                item = self._input.at(self.part.next(self._input.ahead))
+                item = self._input.at(self._share.next(self._input.ahead))
             except StopIteration:
                 self._end_pass()
                 if not self._endless:
@@ -643,28 +760,29 @@ class PartReader(Generic[T]):
         return self._input.origin
 
     def _end_pass(self) -> None:
-        self.part.end_pass()
-        if not self._sized:
+        self._share.end_pass()
+        if not self._dataset.sized:
             state = self._input.state()
             self._input.close()
             self._input = self._open(state)
         self._empty_passes += 1
-        if self._endless and self._empty_passes > empty_passes(self.part.lane):
-            raise EmptyDatasetError(nothing_comes(self._owner, self.part.lane))
+        lane = self._share.lane
+        if self._endless and self._empty_passes > empty_passes(lane):
+            raise EmptyDatasetError(nothing_comes(type(self._dataset).__name__, lane))
 
     def state(self) -> State:
-        """What it goes on from."""
-        return {**self.part.state(), "input": self._input.state()}
+        """Return the state to resume from."""
+        return {**self._share.state(), "input": self._input.state()}
 
     def close(self) -> None:
         """Let go of the input."""
         self._input.close()
 
 
-class PartStream(Stream[T]):
-    """What a part reader reads, whatever positions are asked for."""
+class ShareStream(Stream[T]):
+    """A lane's share of an input, whatever positions are asked for."""
 
-    def __init__(self, reader: PartReader[T]) -> None:
+    def __init__(self, reader: LaneReader[T]) -> None:
         self._reader = reader
 
     def at(self, position: int, attempt: int = 0) -> T:
@@ -679,72 +797,99 @@ class PartStream(Stream[T]):
         self._reader.close()
 
 
-# Mixes of streams, as they are read in one lane.
+class ChainStream(Stream[T]):
+    """A lane's share of one input after another, each in `passes` passes; one pass of the chain.
 
-
-class RoutedStream(Stream[T]):
-    """Positions of a mix lead to positions of its inputs, which go on from epoch to epoch."""
+    Those read already stand at their next pass.
+    """
 
     def __init__(
         self,
-        route: Callable[[Int64Array], tuple[Int64Array, Int64Array]],
         inputs: Sequence[Dataset[Any]],
         lane: Lane,
         state: State | None,
         reading: Reading,
+        passes: int = 1,
     ) -> None:
-        self._route = route
-        self._inputs = [
-            each.stream(lane, at, reading, endless=True)
-            for each, at in zip(inputs, states_of(state, len(inputs)), strict=True)
+        self._current, self._passed = (
+            counter_field(state, "current"),
+            counter_field(state, "passed"),
+        )
+        self._passes = passes
+        self._inputs: list[LaneReader[T]] = [
+            LaneReader(each, lane, at, reading, endless=False)
+            for each, at in zip(inputs, inner_states(state, len(inputs)), strict=True)
         ]
-        self._parts_before = np.cumsum([0, *(len(each.parts) for each in inputs)]).tolist()
-        self._coming: deque[tuple[int, int, int]] = deque()
-        self._last = (0, 0)
-
-    def ahead(self, positions: Int64Array) -> None:
-        which, inner = self._route(positions)
-        planned = zip(positions.tolist(), which.tolist(), inner.tolist(), strict=True)
-        self._coming.extend(planned)
-        for number, rows in rows_by_value(which):
-            self._inputs[number].ahead(inner[rows])
+        self._parts_before = parts_before(inputs)
 
     def at(self, position: int, attempt: int = 0) -> T:
-        if not attempt:
-            self._last = self._led_to(position)
-        number, inner = self._last
-        item: T = self._inputs[number].at(inner, attempt)
-        before = self._parts_before[number]
-        self.origin = tuple(
-            each._replace(part=each.part + before) for each in self._inputs[number].origin
-        )
-        return item
-
-    def _led_to(self, position: int) -> tuple[int, int]:
-        while self._coming:
-            planned, number, inner = self._coming.popleft()
-            if planned == position:
-                return number, inner
-        which, where = self._route(np.array([position], dtype=np.int64))
-        return int(which[0]), int(where[0])
+        while self._current < len(self._inputs):
+            reader = self._inputs[self._current]
+            try:
+                item = reader.read()
+            except StopIteration:
+                self._passed += 1
+                if self._passed >= self._passes:
+                    self._current, self._passed = self._current + 1, 0
+            else:
+                self.origin = shifted(reader.origin, self._parts_before[self._current])
+                return item
+        self._current = 0
+        raise StopIteration
 
     def state(self) -> State:
-        return {"inputs": [each.state() for each in self._inputs]}
+        inputs = [each.state() for each in self._inputs]
+        return {"current": self._current, "passed": self._passed, "inputs": inputs}
 
     def close(self) -> None:
         for each in self._inputs:
             each.close()
 
 
-def states_of(state: State | None, inputs: int) -> list[Any]:
-    """The states of so many inputs in that of a mix; `StateError` when they are others."""
-    if state is None:
-        return [None] * inputs
-    states = state_field(state, "inputs", list)
-    if len(states) != inputs:
-        raise StateError(
-            f"the saved state is of a mix of {len(states)} inputs, this one has {inputs}"
-        )
-    if not all(isinstance(each, dict | None) for each in states):
-        raise StateError(f"the saved state's 'inputs' are no states: {str(states)[:80]}")
-    return states
+class LimitStream(Stream[T]):
+    """The first `length` items of a stream, which is read anew in every epoch.
+
+    If it is not `sized`, it ends with its only pass, and it is read as a whole.
+    """
+
+    def __init__(
+        self,
+        open_input: Callable[[State | None], Stream[T]],
+        length: int,
+        state: State | None,
+        *,
+        sized: bool,
+    ) -> None:
+        self._open_input, self._length, self._sized = open_input, length, sized
+        self._epoch, self._taken = counter_field(state, "epoch"), counter_field(state, "taken")
+        self._input = open_input(inner_state(state))
+
+    def _begin(self, epoch: int) -> None:
+        self._input.close()
+        self._epoch, self._taken, self._input = epoch, 0, self._open_input(None)
+
+    def at(self, position: int, attempt: int = 0) -> T:
+        epoch, place = divmod(position, self._length) if self._sized else (0, self._taken)
+        if epoch != self._epoch:
+            self._begin(epoch)
+        try:
+            if place == self._length:
+                raise StopIteration
+            item = self._input.at(place, attempt)
+        except StopIteration:
+            self._begin(0)
+            raise
+        self._taken += not self._sized
+        self.origin = self._input.origin
+        return item
+
+    def ahead(self, positions: Int64Array) -> None:
+        if self._sized:
+            places = positions - self._epoch * self._length
+            self._input.ahead(places[places < self._length])
+
+    def state(self) -> State:
+        return {"epoch": self._epoch, "taken": self._taken, "input": self._input.state()}
+
+    def close(self) -> None:
+        self._input.close()

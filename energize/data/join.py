@@ -312,9 +312,8 @@ class JoinedSource(Source[Raw]):
         subset = {} if self.window is None else {"subset": list(self.window)}
         return super().settings() | own | subset
 
-    def where(self, position: int, attempt: int = 0) -> str:
+    def where(self, index: int) -> str:
         """Where the sample of the first source lies."""
-        index = int(self._samples(np.array([position], dtype=np.int64), attempt)[0])
         return self.parts[0].where(int(self.matches[index, 0]))
 
     @property

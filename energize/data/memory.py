@@ -18,14 +18,13 @@ from energize.core.reading import Failed, Reading
 from energize.core.rng import derive
 from energize.core.samples import fields_of, is_record
 from energize.core.stream import (
-    EndlessStream,
-    Origin,
+    PassesStream,
     State,
     Stream,
-    check_count,
     counter_field,
     state_field,
 )
+from energize.core.trace import Origin
 from energize.data.rows import FieldSource, Row
 from energize.errors import (
     ColumnError,
@@ -281,33 +280,31 @@ class IterableSource(Dataset[T_co]):
     def distinguished(self, occurrence: int) -> Self:
         return self._replace(occurrence=derive(self.occurrence, occurrence) % 2**62)
 
-    def settings(self) -> dict[str, Any]:
+    def _settings(self) -> dict[str, Any]:
         return {
             "name": self.name,
             "seed": self.seed,
             "occurrence": self.occurrence,
         }
 
-    @property
-    def divisible(self) -> bool:
-        return False
+    _divisible = False
 
     @cached_property
     def sources(self) -> tuple[Any, ...]:
         """Itself, though it has no random access."""
         return (self,)
 
-    def where(self, index: int, attempt: int = 0) -> str:
+    def where(self, index: int) -> str:
         """Where a sample is, for messages."""
         return f"{self.name}, sample {index}"
 
-    def _stream(
-        self, lane: Lane, state: State | None, reading: Reading, endless: bool
+    def _open_stream(
+        self, lane: Lane, state: State | None, reading: Reading, *, endless: bool
     ) -> Stream[T_co]:
         def open_pass(at: State | None) -> Stream[T_co]:
             return _IterableStream(self, at)
 
-        return EndlessStream(open_pass, state, lane, self.name) if endless else open_pass(state)
+        return PassesStream(open_pass, state, lane, self.name) if endless else open_pass(state)
 
     def _compared(self) -> tuple[Any, ...]:
         """Samples are compared as objects: reading them to compare may cost a whole pass."""
@@ -356,9 +353,6 @@ class _IterableStream(Stream[T]):
         if self._inner:
             self._stateful.load_state_dict(json.loads(self._inner))
         return _undivided(samples, self._source.name)
-
-    def check_after(self, last: int | None, *, exact: bool) -> None:
-        check_count(self._read, last, exact=exact, what=f"samples of {self._source.name} were read")
 
     def state(self) -> State:
         if self._stateful is not None:

@@ -308,9 +308,8 @@ class PropertySource(Source[T_co]):
         length = self.source.run_length
         return None if length is None else max(1, length * self.count // self.source.count)
 
-    def where(self, position: int, attempt: int = 0) -> str:
-        index = self._samples(np.array([position], dtype=np.int64), attempt)
-        return self.source.where(int(self.rows[index[0]]))
+    def where(self, index: int) -> str:
+        return self.source.where(int(self.rows[index]))
 
     @property
     def location(self) -> str:

@@ -57,9 +57,8 @@ class ShardedSource(Source[T_co]):
     def run_length(self) -> int:
         return max(1, self.count // max(1, len(self.counts)))
 
-    def where(self, position: int, attempt: int = 0) -> str:
-        wanted = self._samples(np.array([position], dtype=np.int64), attempt)
-        return self._where(*(int(each[0]) for each in self.locate(wanted)))
+    def where(self, index: int) -> str:
+        return self._where(*(int(each[0]) for each in self.locate(np.array([index]))))
 
     def _where(self, shard: int, number: int) -> str:
         """What messages call a sample."""

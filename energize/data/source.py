@@ -17,7 +17,6 @@ from energize.core.arrays import Int64Array
 from energize.core.columns import Column
 from energize.core.dataset import IndexedDataset
 from energize.core.reading import Failed, Reading, SamplePlace
-from energize.core.refs import Refs
 from energize.core.rng import derive, hash_positions
 from energize.data.files import again, told
 from energize.errors import ColumnError, ConfigError, EmptyDatasetError, ShardError, nearest
@@ -133,7 +132,11 @@ class Source(IndexedDataset[T_co]):
         """What adds a column, for messages."""
         return f"Give it where the source is made: columns={{{name!r}: [...]}}"
 
+    def _settings(self) -> dict[str, Any]:
+        return self.settings()
+
     def settings(self) -> dict[str, Any]:
+        """Return the parameters as JSON."""
         return {
             "name": self.name,
             "count": self.count,
@@ -146,9 +149,8 @@ class Source(IndexedDataset[T_co]):
         """How many neighbouring samples are cheap to read together; None when it makes no odds."""
         return None
 
-    def where(self, position: int, attempt: int = 0) -> str:
-        """Where sample `position` is, for messages."""
-        index = int(self._samples(np.array([position], dtype=np.int64), attempt)[0])
+    def where(self, index: int) -> str:
+        """Return where sample `index` is, for messages."""
         return f"{self.name}, sample {index}"
 
     @property
@@ -171,7 +173,7 @@ class Source(IndexedDataset[T_co]):
         return self.count
 
     @property
-    def read_ahead(self) -> int:
+    def _read_ahead(self) -> int:
         return 64
 
     @cached_property
@@ -188,7 +190,8 @@ class Source(IndexedDataset[T_co]):
     def distinguished(self, occurrence: int) -> Self:
         return self._replace(occurrence=derive(self.occurrence, occurrence) % 2**62)
 
-    def fetch(self, positions: Int64Array, reading: Reading) -> list[T_co | Failed]:
+    def _fetch(self, positions: Int64Array, reading: Reading) -> list[T_co | Failed]:
+        """Return the samples at positions, or their substitutes."""
         indices = self._samples(positions, reading.attempt)
         if reading.listed is None:
             return self._patiently(indices)
@@ -209,17 +212,8 @@ class Source(IndexedDataset[T_co]):
             refused = OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
             raise ShardError(told(refused, self.location)) from error
 
-    def refs(self, positions: Int64Array, attempt: int = 0) -> Refs:
-        return Refs.of_source(self._samples(positions, attempt), positions // self.count)
-
-    def consumed(self, n: int) -> Int64Array:
-        return np.array([n], dtype=np.int64)
-
-    @property
-    def one_each(self) -> bool:
-        return True
-
     def _samples(self, positions: Int64Array, attempt: int) -> Int64Array:
+        """The samples at positions, or of that attempt."""
         if self.count == 0:
             raise EmptyDatasetError(f"{self._told_name} has no samples to read")
         if attempt == 0:

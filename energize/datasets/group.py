@@ -4,18 +4,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
-from energize.core.call import (
-    Seeding,
-    function_name,
-    generates,
-    index_of_call,
-    keyed_calls,
-    sample_keys_of,
-    seeding_of,
-)
+from energize.core.call import Call, function_name, generates
 from energize.core.checks import checked_batch_size, checked_flag
 from energize.core.dataset import Dataset
 from energize.core.ignored import accepted
@@ -23,16 +15,18 @@ from energize.core.lanes import Lane, WorkerConfig
 from energize.core.loss_weights import carried
 from energize.core.reading import Failed, Reading
 from energize.core.stream import (
-    EndlessStream,
-    Origin,
-    PartReader,
+    LaneReader,
     State,
     Stream,
-    check_agrees,
+    by_keys,
     counter_field,
+    inner_state,
+    most_in_vain,
+    sample_keys_of,
     state_field,
 )
-from energize.datasets.rounds import FoundDataset, keyed_by, most_in_vain, nothing_made
+from energize.core.trace import Origin
+from energize.datasets.rounds import FoundDataset, keyed_by, nothing_made
 from energize.errors import ConfigError, EncoderError
 
 T_in = TypeVar("T_in")
@@ -61,7 +55,7 @@ class GroupBatchDataset(FoundDataset[T_batch_co]):
     ['a+c', 'bb+dd', 'e']
     """
 
-    gives_batches: ClassVar[bool] = True
+    _gives_batches: ClassVar[bool] = True
 
     fixed_batch_size: int | None
     sample_group_key: Callable[[Any], tuple[Hashable, int | None]]
@@ -102,16 +96,20 @@ class GroupBatchDataset(FoundDataset[T_batch_co]):
         )
 
     @cached_property
-    def seeding(self) -> Seeding:
-        """Where `batcher` draws its random numbers from."""
-        return seeding_of(self.batcher)
+    def _key_call(self) -> Call:
+        return Call(self.sample_group_key, 0, seeded=False)
+
+    @cached_property
+    def _batch_call(self) -> Call:
+        return Call(self.batcher, 0, carried)
 
     def group_of(self, sample: Any, number: int, reading: Reading) -> tuple[Hashable, int] | Failed:
-        """The group of a sample, which has this number in the run, and how many make a batch."""
-        where = partial(sample_keys_of, sample)
-        index_of_call.set(number)
-        with keyed_calls(self.sample_group_key, reading, Seeding.NONE) as call:
-            found = call(sample, 0, where)
+        """Return the group of a sample, which has this number in the run, and its batch size."""
+
+        def where(_: int = 0) -> str:
+            return sample_keys_of(sample)
+
+        found = self._key_call.one(sample, 0, number, reading, where)
         if isinstance(found, Failed):
             return found
         pair = isinstance(found, tuple) and len(found) == 2 and isinstance(found[0], Hashable)
@@ -127,15 +125,10 @@ class GroupBatchDataset(FoundDataset[T_batch_co]):
             )
         return found[0], size
 
-    def _stream(
-        self, lane: Lane, state: State | None, reading: Reading, endless: bool
+    def _open_pass(
+        self, lane: Lane, state: State | None, reading: Reading, *, endless: bool
     ) -> Stream[T_batch_co]:
-        def open_pass(at: State | None) -> Stream[T_batch_co]:
-            return _GroupStream(self, lane, at, reading, rotating=endless)
-
-        if not endless or self.sized:
-            return open_pass(state)
-        return EndlessStream(open_pass, state, lane, type(self).__name__)
+        return _GroupStream(self, lane, state, reading, rotating=endless)
 
 
 class _Waiting(NamedTuple):
@@ -170,25 +163,14 @@ class _GroupStream(Stream[T]):
         self._groups: dict[Hashable, list[_Waiting]] = {}
         self._sizes: dict[Hashable, int] = {}
         # Samples that wait are read again with the first batch, not by who only opens a state.
-        self._saved: deque[tuple[PartReader[Any], int]] = deque()
+        self._saved: deque[tuple[LaneReader[Any], int]] = deque()
         for each in [] if state is None else state_field(state, "waiting", list):
             reader = self._opened(state_field(each, "before", dict))
             self._saved.append((reader, counter_field(each, "read")))
-        self._input = self._opened(None if state is None else state_field(state, "input", dict))
-        self._check()
+        self._input = self._opened(inner_state(state))
 
-    def _check(self) -> None:
-        """Samples that wait were read before, each once."""
-        here, places = self._input.part.place, [each.part.place for each, _ in self._saved]
-        numbers = {read for _, read in self._saved}
-        agrees = len(numbers) == len(places) and all(number < self._read for number in numbers)
-        check_agrees(
-            agrees and all(place < here for place in places) and not (self._over and here[1]),
-            f"{len(places)} samples wait, of {self._read} that were read",
-        )
-
-    def _opened(self, state: State | None) -> PartReader[Any]:
-        return PartReader(
+    def _opened(self, state: State | None) -> LaneReader[Any]:
+        return LaneReader(
             self._dataset.inputs[0],
             self._lane,
             state,
@@ -273,10 +255,11 @@ class _GroupStream(Stream[T]):
         dataset = self._dataset
         word = keyed_by(dataset, "batch", *(number for each in samples for number in each.origin))
         members = [each.sample for each in samples]
-        index_of_call.set(self._lane.index + self._lane.count * self._made)
+        number = self._lane.index + self._lane.count * self._made
         self._made += 1
-        with keyed_calls(dataset.batcher, self._reading, dataset.seeding, carried) as call:
-            made: T | Failed = call(members, word, partial(sample_keys_of, members))
+        made: T | Failed = dataset._batch_call.one(
+            members, word, number, self._reading, by_keys(members)
+        )
         return made
 
     def state(self) -> State:

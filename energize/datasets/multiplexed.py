@@ -14,16 +14,16 @@ from energize.core.description import described
 from energize.core.lanes import SINGLE_LANE, Lane
 from energize.core.reading import MAX_ATTEMPTS, Reading
 from energize.core.stream import (
-    EndlessStream,
-    PartReader,
+    LaneReader,
     State,
     Stream,
-    check_agrees,
-    check_count,
     counter_field,
+    inner_states,
+    parts_before,
+    shifted,
     state_field,
-    states_of,
 )
+from energize.core.trace import refs_of
 from energize.errors import EmptyDatasetError, SkipSample, StateError, SubstitutionError
 from energize.order.timeline import MixingScheme, Scheme
 
@@ -44,11 +44,6 @@ class SlotCursor(Protocol):
 
     def exhausted(self, *, left_out: bool) -> None:
         """The source of the slot at hand had no item; if it is left out it is not asked again."""
-
-    def check_given(self, given: Sequence[int], *, anew: bool) -> None:
-        """Raise `StateError` unless so many items of each source can have come in this epoch; the
-        slots began with it, or earlier if not `anew`.
-        """
 
     def state(self) -> State:
         """What `Slots.begin` goes on from; of constant shape."""
@@ -104,20 +99,14 @@ class MultiplexedDataset(Dataset[T_co]):
     def indexed(self) -> bool:
         return False
 
-    @property
-    def divisible(self) -> bool:
-        return False
+    _divisible = False
 
-    def _stream(
-        self, lane: Lane, state: State | None, reading: Reading, endless: bool
+    def _open_pass(
+        self, lane: Lane, state: State | None, reading: Reading, *, endless: bool
     ) -> Stream[T_co]:
-        def open_epoch(at: State | None) -> Stream[T_co]:
-            inputs, slots, end = self.inputs, self.slots, self.end
-            return MultiplexedStream(inputs, self.names, at, reading, slots=slots, end=end)
-
-        if not endless:
-            return open_epoch(state)
-        return EndlessStream(open_epoch, state, lane, type(self).__name__)
+        return MultiplexedStream(
+            self.inputs, self.names, state, reading, slots=self.slots, end=self.end
+        )
 
 
 class MultiplexedStream(Stream[T]):
@@ -146,34 +135,18 @@ class MultiplexedStream(Stream[T]):
         self._begin = slots.begin
         self._slots = slots.begin(at, self._left_out())
         self._readers = [
-            self._opened(number, each) for number, each in enumerate(states_of(state, len(inputs)))
+            self._opened(number, each)
+            for number, each in enumerate(inner_states(state, len(inputs)))
         ]
         self._fresh = [state is None] * len(inputs)
-        self._parts_before = np.cumsum([0, *(len(each.parts) for each in inputs)]).tolist()
+        self._parts_before = parts_before(inputs)
         self._over = len(self._left_out()) == len(inputs)
-        self._check()
         self._in_vain = 0
 
-    def _check(self) -> None:
-        """Sources have had their slots, and the passes that are counted."""
-        self._slots.check_given(self.given, anew=self._end.slots_anew)
-        passes = [each.part.place[0] for each in self._readers]
-        over = self._left_out()
-        check_agrees(
-            all(
-                counted <= read and (most is None or counted <= max(most, 1) or number not in over)
-                for number, (counted, read, most) in enumerate(
-                    zip(self.passes, passes, self._end.passes, strict=True)
-                )
-            ),
-            f"sources of a mix are in their passes {str(self.passes)[:80]}, and in "
-            f"{str(passes)[:80]} of all epochs",
-        )
-
-    def _opened(self, source: int, state: State | None) -> PartReader[Any]:
+    def _opened(self, source: int, state: State | None) -> LaneReader[Any]:
         inputs, reading = self._inputs, self._reading
         alone = self._lane.count == 1
-        return PartReader(inputs[source], self._lane, state, reading, endless=not alone)
+        return LaneReader(inputs[source], self._lane, state, reading, endless=not alone)
 
     def at(self, position: int, attempt: int = 0) -> T:
         while not self._over:
@@ -188,10 +161,7 @@ class MultiplexedStream(Stream[T]):
                 if not self._kept(item, source):
                     continue
                 self.given[source] += 1
-                before = self._parts_before[source]
-                self.origin = tuple(
-                    each._replace(part=each.part + before) for each in reader.origin
-                )
+                self.origin = shifted(reader.origin, self._parts_before[source])
                 return item
         raise StopIteration
 
@@ -212,7 +182,7 @@ class MultiplexedStream(Stream[T]):
 
     def _where(self, source: int) -> str:
         """Where the last item of a source comes from."""
-        refs = self._inputs[source].refs_of(self._readers[source].origin)
+        refs = refs_of(self._inputs[source], self._readers[source].origin)
         if not len(refs):
             return f"an item of {self._names[source]}"
         return self._inputs[source].sources[int(refs.source[0])].where(int(refs.index[0]))
@@ -240,10 +210,6 @@ class MultiplexedStream(Stream[T]):
             return frozenset()
         pairs = enumerate(zip(self.passes, self._end.passes, strict=True))
         return frozenset(i for i, (passes, most) in pairs if most is not None and passes >= most)
-
-    def check_after(self, last: int | None, *, exact: bool) -> None:
-        turn = None if last is None else last // self._lane.count
-        check_count(sum(self.given), turn, exact=exact, what="items of a mix came")
 
     def state(self) -> State:
         if not self._over:
@@ -305,10 +271,6 @@ class SchemeSlots:
                 f"the saved state's 'left_out_at' names a slot up to {position} for each of "
                 f"{sources} sources, or {_STAYS}; it has {gone[:20]}"
             )
-        named = {source for source, slot in enumerate(gone) if slot != _STAYS}
-        check_agrees(
-            named == left_out, f"sources {sorted(named)} have no slots, {sorted(left_out)} are over"
-        )
         return _SchemeSlotCursor(self.scheme, position, gone)
 
     def describe(self) -> dict[str, Any]:
@@ -348,20 +310,6 @@ class _SchemeSlotCursor:
     def exhausted(self, *, left_out: bool) -> None:
         if left_out:
             self._leave_out(self._position, self.current())
-
-    def check_given(self, given: Sequence[int], *, anew: bool) -> None:
-        came = sum(given)
-        check_agrees(
-            self._position == came or (self._position > came and not anew),
-            f"{self._position} slots of a mix are over, and {came} items came",
-        )
-        if anew:
-            counts = (self._timeline or self._scheme).counts(self._position).tolist()
-            check_agrees(
-                counts == list(given),
-                f"{str(list(given))[:80]} items of each source came, in slots of which they have "
-                f"{str(counts)[:80]}",
-            )
 
     def state(self) -> State:
         """When all sources are left out, the next epoch goes on with all."""
@@ -408,9 +356,6 @@ class _TurnCursor:
             del self._left[self._turn]
             if self._from_first or self._turn == len(self._left):
                 self._turn = 0
-
-    def check_given(self, given: Sequence[int], *, anew: bool) -> None:
-        """Turns say nothing of how many came."""
 
     def state(self) -> State:
         return {"turn": self._turn}

@@ -1,4 +1,4 @@
-"""One dataset after another: what validation reads."""
+"""Datasets that decide order: each leads positions to positions of its inputs."""
 
 from __future__ import annotations
 
@@ -6,39 +6,43 @@ import math
 import reprlib
 from collections.abc import Sequence
 from fractions import Fraction
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import pairwise
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
 from energize.core.arrays import Int64Array
 from energize.core.checks import checked_whole
-from energize.core.dataset import Dataset, RoutedDataset, consumed_in_epochs, indexed_inputs
+from energize.core.dataset import Dataset, IndexedDataset
 from energize.core.ignored import accepted
 from energize.core.lanes import Lane, WorkerConfig
 from energize.core.reading import Reading
-from energize.core.refs import Refs
-from energize.core.stream import (
-    INFINITE,
-    EndlessStream,
-    PartReader,
-    State,
-    Stream,
-    check_agrees,
-    check_count,
-    counter_field,
-    state_field,
-    states_of,
-)
+from energize.core.stream import INFINITE, ChainStream, LimitStream, State, Stream
+from energize.core.trace import Routes, Span, one_each
 from energize.errors import ConfigError, NotIndexedError
 from energize.order.shuffle import ShuffleOrder
 
-T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 
-class ConcatDataset(RoutedDataset[T_co]):
+def cut_epochs(
+    dataset: IndexedDataset[object], n: int, size: int, stride: int
+) -> tuple[Sequence[Span], int]:
+    """Return the spans of the first `n` items of epochs that are the first `size` of every `stride`
+    items of the only input; with a stride of 0, all of them its first.
+    """
+    if one_each(dataset):
+        return (), 0
+    epochs, rest = divmod(n, max(size, 1))
+    if not stride:
+        return [Span(0, 0, size, epochs), Span(0, 0, rest)], n
+    starts = range(0, epochs * stride, stride)
+    whole = [Span(0, start, start + size) for start in starts]
+    return [*whole, Span(0, epochs * stride, epochs * stride + rest)], n
+
+
+class ConcatDataset(IndexedDataset[T_co]):
     """All items of the first dataset, then all of the second, ...: the same in every run.
 
     It resumes at any item, and delivers in the same order on any number of ranks and workers. With
@@ -77,11 +81,11 @@ class ConcatDataset(RoutedDataset[T_co]):
     def size(self) -> int:
         return int(self._ends[-1])
 
-    def route(self, positions: Int64Array) -> tuple[Int64Array, Int64Array]:
+    def route(self, positions: Int64Array) -> Routes:
         epoch, at = np.divmod(positions, self.size)
-        which = np.searchsorted(self._ends, at, side="right")
-        starts = np.concatenate([[0], self._ends[:-1]])[which]
-        return which, epoch * (self._ends[which] - starts) + at - starts
+        child = np.searchsorted(self._ends, at, side="right")
+        starts = np.concatenate([[0], self._ends[:-1]])[child]
+        return Routes(epoch * (self._ends[child] - starts) + at - starts, child)
 
     def taken(self, n: int) -> Sequence[int]:
         epochs, rest = divmod(n, max(self.size, 1))
@@ -89,80 +93,15 @@ class ConcatDataset(RoutedDataset[T_co]):
         begun = np.clip(rest - (self._ends - lengths), 0, lengths)
         return [int(count) for count in epochs * lengths + begun]
 
-    def _stream(
-        self, lane: Lane, state: State | None, reading: Reading, endless: bool
+    def _open_pass(
+        self, lane: Lane, state: State | None, reading: Reading, *, endless: bool
     ) -> Stream[T_co]:
         if self.sized:
-            return super()._stream(lane, state, reading, endless)
-
-        def open_pass(at: State | None) -> Stream[T_co]:
-            return _ConcatStream(self.inputs, lane, at, reading)
-
-        if not endless:
-            return open_pass(state)
-        return EndlessStream(open_pass, state, lane, type(self).__name__)
+            return super()._open_pass(lane, state, reading, endless=endless)
+        return ChainStream(self.inputs, lane, state, reading)
 
 
-class _ConcatStream(Stream[T]):
-    """Reads a lane's part of each dataset; those read already are left at their next pass."""
-
-    def __init__(
-        self,
-        inputs: Sequence[Dataset[Any]],
-        lane: Lane,
-        state: State | None,
-        reading: Reading,
-    ) -> None:
-        self._current = counter_field(state, "current")
-        self._inputs = [
-            PartReader(each, lane, at, reading, endless=False)
-            for each, at in zip(inputs, states_of(state, len(inputs)), strict=True)
-        ]
-        self._check()
-        self._parts_before = np.cumsum([0, *(len(each.parts) for each in inputs)]).tolist()
-
-    def _check(self) -> None:
-        """Those before the one that is read are at the beginning of their next pass."""
-        places = [each.part.place for each in self._inputs]
-        check_agrees(
-            self._current < len(places)
-            and all(
-                number == self._current or place == (places[-1][0] + (number < self._current), 0)
-                for number, place in enumerate(places)
-            )
-            and places[self._current][0] == places[-1][0],
-            f"{self._current} of {len(places)} datasets in a row are over, and their passes and "
-            f"rounds are {str(places)[:80]}",
-        )
-
-    def at(self, position: int, attempt: int = 0) -> T:
-        while self._current < len(self._inputs):
-            reader: PartReader[T] = self._inputs[self._current]
-            try:
-                item = reader.read()
-            except StopIteration:
-                self._current += 1
-            else:
-                before = self._parts_before[self._current]
-                self.origin = tuple(
-                    each._replace(part=each.part + before) for each in reader.origin
-                )
-                return item
-        self._current = 0
-        raise StopIteration
-
-    def state(self) -> State:
-        return {"current": self._current, "inputs": [each.state() for each in self._inputs]}
-
-    def close(self) -> None:
-        for each in self._inputs:
-            each.close()
-
-
-# Only the first items of every epoch.
-
-
-class LimitDataset(RoutedDataset[T_co]):
+class LimitDataset(IndexedDataset[T_co]):
     """The first `length` items of each epoch of a dataset, or all of them when it has fewer.
 
     The limit says what is read: it counts the items of all ranks together. Unlike that of
@@ -185,7 +124,7 @@ class LimitDataset(RoutedDataset[T_co]):
         length: int,
         *,
         worker_config: WorkerConfig | None = None,
-        **ignored: Any,
+        **ignored: object,
     ) -> None:
         accepted("LimitDataset", **ignored)
         self._freeze(
@@ -203,118 +142,28 @@ class LimitDataset(RoutedDataset[T_co]):
         return min(self.length, self.inputs[0].size)
 
     @property
-    def divisible(self) -> bool:
-        """Only where the length of the input is known: else its end may come before the limit."""
+    def _divisible(self) -> bool:  # as far as the inputs are
+        """Only if the length of the input is known: else its end may come before the limit."""
         return self.sized
 
-    def route(self, positions: Int64Array) -> tuple[Int64Array, Int64Array]:
+    def route(self, positions: Int64Array) -> Routes:
         epoch, at = np.divmod(positions, self.size)
-        whole = indexed_inputs(self)[0].size
-        inner = at if whole == INFINITE else epoch * whole + at
-        return np.zeros_like(positions), inner
+        whole = self.inputs[0].size
+        return Routes(at if whole == INFINITE else epoch * whole + at)
 
-    def consumed(self, n: int) -> Int64Array:
-        inner = indexed_inputs(self)[0]
-        return consumed_in_epochs(inner, n, self.size, 0 if inner.size == INFINITE else inner.size)
+    def _spans(self, n: int) -> tuple[Sequence[Span], int]:
+        whole = self.inputs[0].size
+        return cut_epochs(self, n, self.size, 0 if whole == INFINITE else whole)
 
-    def _stream(
-        self, lane: Lane, state: State | None, reading: Reading, endless: bool
+    def _open_pass(
+        self, lane: Lane, state: State | None, reading: Reading, *, endless: bool
     ) -> Stream[T_co]:
-        if self.sized:
-            return _LimitStream(self, lane, state, reading)
-
-        def open_pass(at: State | None) -> Stream[T_co]:
-            return _FirstItems(self, lane, at, reading)
-
-        if not endless:
-            return open_pass(state)
-        return EndlessStream(open_pass, state, lane, type(self).__name__)
+        sized, length = self.sized, self.size if self.sized else self.length
+        open_input = partial(self.inputs[0]._stream, lane, reading=reading, endless=sized)
+        return LimitStream(open_input, length, state, sized=sized)
 
 
-class _LimitStream(Stream[T]):
-    """Reads a stream anew in every epoch; where each ends is known."""
-
-    def __init__(
-        self, dataset: LimitDataset[T], lane: Lane, state: State | None, reading: Reading
-    ) -> None:
-        self._size = dataset.size
-        self._input = dataset.inputs[0]
-        self._lane, self._reading = lane, reading
-        self._epoch = counter_field(state, "epoch")
-        self._open(None if state is None else state_field(state, "input", dict))
-
-    def _open(self, state: State | None) -> None:
-        self._stream: Stream[T] = self._input.stream(self._lane, state, self._reading, endless=True)
-
-    def at(self, position: int, attempt: int = 0) -> T:
-        epoch, place = divmod(position, self._size)
-        if epoch != self._epoch:
-            self._stream.close()
-            self._epoch = epoch
-            self._open(None)
-        item = self._stream.at(place, attempt)
-        self.origin = self._stream.origin
-        return item
-
-    def ahead(self, positions: Int64Array) -> None:
-        places = positions - self._epoch * self._size
-        self._stream.ahead(places[places < self._size])
-
-    def state(self) -> State:
-        return {"epoch": self._epoch, "input": self._stream.state()}
-
-    def check_after(self, last: int | None, *, exact: bool) -> None:
-        epoch, place = divmod(0 if last is None else last, self._size)
-        check_agrees(
-            epoch == self._epoch, f"it is in epoch {self._epoch} of a limit, and was in {epoch}"
-        )
-        self._stream.check_after(None if last is None else place, exact=exact)
-
-    def close(self) -> None:
-        self._stream.close()
-
-
-class _FirstItems(Stream[T]):
-    """The first items of one pass of a stream that is read as a whole."""
-
-    def __init__(
-        self, dataset: LimitDataset[T], lane: Lane, state: State | None, reading: Reading
-    ) -> None:
-        self._length = dataset.length
-        self._taken = counter_field(state, "taken")
-        check_agrees(
-            self._taken <= self._length, f"{self._taken} of the first {self._length} items came"
-        )
-        inner = None if state is None or not self._taken else state_field(state, "input", dict)
-        self._input = dataset.inputs[0].stream(lane, inner, reading, endless=False)
-
-    def at(self, position: int, attempt: int = 0) -> T:
-        try:
-            if self._taken == self._length:
-                raise StopIteration
-            item: T = self._input.at(self._taken, attempt)
-        except StopIteration:
-            self._taken = 0  # the next pass reads the same items again
-            raise
-        self._taken += 1
-        self.origin = self._input.origin
-        return item
-
-    def state(self) -> State:
-        return {"taken": self._taken, "input": self._input.state()}
-
-    def check_after(self, last: int | None, *, exact: bool) -> None:
-        check_count(self._taken, last, exact=exact, what="items of a limit came")
-        self._input.check_after(self._taken - 1 if self._taken else None, exact=exact)
-
-    def close(self) -> None:
-        self._input.close()
-
-
-# Several passes in one epoch, or passes without end.
-
-
-class RepeatDataset(RoutedDataset[T_co]):
+class RepeatDataset(IndexedDataset[T_co]):
     """`repeats` passes over a dataset in every epoch, 2.5 say; without end when it is None.
 
     Every epoch has round(repeats * size) items and visits each sample floor(repeats) or
@@ -338,7 +187,7 @@ class RepeatDataset(RoutedDataset[T_co]):
         repeats: float | None = None,
         *,
         worker_config: WorkerConfig | None = None,
-        **ignored: Any,
+        **ignored: object,
     ) -> None:
         accepted("RepeatDataset", **ignored)
         number = isinstance(repeats, int | float) and not isinstance(repeats, bool)
@@ -354,8 +203,7 @@ class RepeatDataset(RoutedDataset[T_co]):
             )
         if dataset.indexed and self.size == 0:
             raise ConfigError(
-                f"RepeatDataset: {repeats} passes over {indexed_inputs(self)[0].size} items leave "
-                "no item"
+                f"RepeatDataset: {repeats} passes over {dataset.size} items leave no item"
             )
 
     @cached_property
@@ -369,79 +217,36 @@ class RepeatDataset(RoutedDataset[T_co]):
         inner = self.inputs[0].size
         return math.floor(Fraction(repr(self.repeats)) * inner + Fraction(1, 2))
 
-    def route(self, positions: Int64Array) -> tuple[Int64Array, Int64Array]:
-        if self.size == INFINITE:
-            return np.zeros_like(positions), positions
-        epoch, at = np.divmod(positions, self.size)
+    @cached_property
+    def _stride(self) -> int:
+        """How many items of the input, whole passes, an epoch begins after another."""
         inner = self.inputs[0].size
-        return np.zeros_like(positions), epoch * math.ceil(self.size / inner) * inner + at
+        return math.ceil(self.size / inner) * inner
+
+    def route(self, positions: Int64Array) -> Routes:
+        if self.size == INFINITE:
+            return Routes(positions)
+        epoch, at = np.divmod(positions, self.size)
+        return Routes(epoch * self._stride + at)
 
     def taken(self, n: int) -> Sequence[int] | None:
-        whole = self.size == INFINITE or self.size % indexed_inputs(self)[0].size == 0
-        return [n] if whole else None
+        endless = self.size == INFINITE
+        return [n] if endless or self._stride == self.size else None
 
-    def consumed(self, n: int) -> Int64Array:
+    def _spans(self, n: int) -> tuple[Sequence[Span], int]:
         if self.taken(n) is not None:
-            return super().consumed(n)
-        inner = indexed_inputs(self)[0]
-        stride = math.ceil(self.size / inner.size) * inner.size
-        return consumed_in_epochs(inner, n, self.size, stride)
+            return super()._spans(n)
+        return cut_epochs(self, n, self.size, self._stride)
 
-    def _stream(
-        self, lane: Lane, state: State | None, reading: Reading, endless: bool
+    def _open_pass(
+        self, lane: Lane, state: State | None, reading: Reading, *, endless: bool
     ) -> Stream[T_co]:
         if self.sized:
-            return super()._stream(lane, state, reading, endless)
-
-        def open_epoch(at: State | None) -> Stream[T_co]:
-            return _RepeatStream(self, lane, at, reading)
-
-        if not endless:
-            return open_epoch(state)
-        return EndlessStream(open_epoch, state, lane, type(self).__name__)
+            return super()._open_pass(lane, state, reading, endless=endless)
+        return ChainStream(self.inputs, lane, state, reading, passes=int(self.repeats or 1))
 
 
-class _RepeatStream(Stream[T]):
-    """Some passes over a lane's part of a stream of unknown length."""
-
-    def __init__(
-        self, dataset: RepeatDataset[T], lane: Lane, state: State | None, reading: Reading
-    ) -> None:
-        self._repeats = int(dataset.repeats or 1)
-        self._passed = counter_field(state, "passed")
-        inner = None if state is None else state_field(state, "input", dict)
-        self._input: PartReader[T] = PartReader(
-            dataset.inputs[0], lane, inner, reading, endless=False
-        )
-        passes, _ = self._input.part.place
-        check_agrees(
-            self._passed == passes % self._repeats,
-            f"{self._passed} of {self._repeats} passes are over, and {passes} of all",
-        )
-
-    def at(self, position: int, attempt: int = 0) -> T:
-        while self._passed < self._repeats:
-            try:
-                item = self._input.read()
-            except StopIteration:
-                self._passed += 1
-            else:
-                self.origin = self._input.origin
-                return item
-        self._passed = 0
-        raise StopIteration
-
-    def state(self) -> State:
-        return {"passed": self._passed, "input": self._input.state()}
-
-    def close(self) -> None:
-        self._input.close()
-
-
-# Visiting a finite dataset in random order.
-
-
-class ShuffleDataset(RoutedDataset[T_co]):
+class ShuffleDataset(IndexedDataset[T_co]):
     """Every epoch of a finite indexed dataset in a random order of its own, without a buffer.
 
     Each epoch visits every item exactly once. The order is keyed by the seed and the sources, so
@@ -494,7 +299,7 @@ class ShuffleDataset(RoutedDataset[T_co]):
         )
         if not dataset.indexed:
             raise NotIndexedError(
-                f"ShuffleDataset needs random access to its input, and {self._streaming_input()} "
+                f"ShuffleDataset needs random access to its input, and {self._first_stream()} "
                 "can only be read as a stream; shuffle what it reads instead"
             )
         if self.size == INFINITE:
@@ -510,7 +315,7 @@ class ShuffleDataset(RoutedDataset[T_co]):
 
     @cached_property
     def size(self) -> int:
-        return indexed_inputs(self)[0].size
+        return self.inputs[0].size
 
     @cached_property
     def _order(self) -> ShuffleOrder:
@@ -520,27 +325,23 @@ class ShuffleDataset(RoutedDataset[T_co]):
             run = max(1, min(lengths))
         return ShuffleOrder(self.size, self.key, run, self.shuffle_buffer_size, self.over_epochs)
 
-    def route(self, positions: Int64Array) -> tuple[Int64Array, Int64Array]:
-        epoch = positions // self.size
-        return np.zeros_like(positions), epoch * self.size + self._order.locate(positions)
+    def route(self, positions: Int64Array) -> Routes:
+        at = self._order.locate(positions)
+        return Routes(positions - positions % self.size + at)
 
-    def passes(self, positions: Int64Array) -> Refs:
-        if not self.one_each or self.over_epochs != 1:
-            return super().passes(positions)
-        nobody = np.full(len(positions), -1, dtype=np.int64)
-        return Refs.of_source(nobody, positions // self.size)
+    def _same_pass(self, positions: Int64Array) -> Routes:
+        if self.over_epochs != 1 or not one_each(self):
+            return self.route(positions)
+        return Routes(positions)
 
-    def consumed(self, n: int) -> Int64Array:
-        if self.one_each or self.over_epochs != 1:
-            return super().consumed(n)
+    def _spans(self, n: int) -> tuple[Sequence[Span], int]:
+        if self.over_epochs != 1:
+            return (), 0
         whole = n - n % max(self.size, 1)
-        return indexed_inputs(self)[0].consumed(whole) + self._counted(whole, n)
+        return [Span(0, 0, whole)], whole
 
 
-# Cutting a dataset into epochs of a chosen length.
-
-
-class EpochizeDataset(RoutedDataset[T_co]):
+class EpochizeDataset(IndexedDataset[T_co]):
     """Epochs of `length` items each, without end: an epoch goes on where the last one stopped.
 
     A finite input starts its next pass when one has ended, so every epoch is full. As the outermost
@@ -560,7 +361,7 @@ class EpochizeDataset(RoutedDataset[T_co]):
     (['a', 'b'], ['c', 'a'])
     """
 
-    ends_loops = True
+    _ends_loops = True
 
     length: int
     num_epochs: int | None
@@ -601,11 +402,8 @@ class EpochizeDataset(RoutedDataset[T_co]):
         return self.length
 
     @property
-    def steps_per_epoch(self) -> int | None:
+    def _steps_per_epoch(self) -> int | None:
         return self.length if self.num_epochs is None else None
-
-    def route(self, positions: Int64Array) -> tuple[Int64Array, Int64Array]:
-        return np.zeros_like(positions), positions
 
     def taken(self, n: int) -> Sequence[int]:
         return [n]

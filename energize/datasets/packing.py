@@ -8,15 +8,9 @@ from functools import cached_property, partial
 from itertools import islice
 from typing import Any, ClassVar, TypeVar
 
-from energize.core.call import (
-    function_name,
-    generates,
-    index_of_call,
-    keyed_calls,
-    keyed_items,
-    sample_keys_of,
-    seeding_of,
-)
+import numpy as np
+
+from energize.core.call import Call, function_name, generates
 from energize.core.checks import checked_whole
 from energize.core.dataset import Dataset
 from energize.core.ignored import accepted
@@ -24,6 +18,7 @@ from energize.core.lanes import WorkerConfig
 from energize.core.loss_weights import carried, carried_one_by_one
 from energize.core.reading import Failed, Reading
 from energize.core.rng import shuffled
+from energize.core.stream import sample_keys_of
 from energize.datasets.rounds import (
     Origins,
     RoundsDataset,
@@ -37,6 +32,7 @@ from energize.errors import ConfigError, EncoderError
 
 T_in = TypeVar("T_in")
 T_pack_co = TypeVar("T_pack_co", covariant=True)
+T_co = TypeVar("T_co", covariant=True)
 
 _log = logging.getLogger("energize")
 
@@ -71,8 +67,8 @@ class PackingDataset(RoundsDataset[T_pack_co]):
     ['ac', 'bd', 'e']
     """
 
-    scattered = True
-    gives_batches: ClassVar[bool] = False
+    _scattered = True
+    _gives_batches: ClassVar[bool] = False
 
     buffer_size: int
     pre_packer: Callable[[list[Any]], Sequence[Sequence[Any]]]
@@ -112,15 +108,26 @@ class PackingDataset(RoundsDataset[T_pack_co]):
             sample_encoder=sample_encoder,
         )
 
+    @cached_property
+    def _select(self) -> Call:
+        return Call(self.pre_packer, 0)
+
+    @cached_property
+    def _encode(self) -> Call | None:
+        return None if self.sample_encoder is None else Call(self.sample_encoder, 0, carried)
+
+    @cached_property
+    def _pack(self) -> Call:
+        keep = carried_one_by_one if generates(self.final_packer) else carried
+        return Call(self.final_packer, 0, keep)
+
     def round(self, items: Iterator[Taken], reading: Reading) -> Iterator[Step[T_pack_co]]:
         buffer = list(islice(items, self.buffer_size))
         if not buffer:
             return
         samples = [each.item for each in buffer]
-        word, where = keyed_by(self, "select", *buffer[0].origin), partial(sample_keys_of, samples)
-        index_of_call.set(buffer[0].number)
-        with keyed_calls(self.pre_packer, reading, seeding_of(self.pre_packer)) as call:
-            selected = call(samples, word, where)
+        word = keyed_by(self, "select", *buffer[0].origin)
+        selected = self._select.one(samples, word, buffer[0].number, reading, _keys(samples))
         if isinstance(selected, Failed):
             reading.leave_out(selected, self, origins_of(buffer))
             return
@@ -163,48 +170,43 @@ class PackingDataset(RoundsDataset[T_pack_co]):
         encoded, origins = self._encoded(pack, reading)
         if not encoded:
             return
-        word, where = keyed_by(self, "pack", *origins), partial(sample_keys_of, encoded)
-        packer, index = self.final_packer, pack[0].number
-        if self._several:
-            keep = carried_one_by_one
-            for made in keyed_items(packer, encoded, word, where, reading, index=index, keep=keep):
+        word, index = keyed_by(self, "pack", *origins), pack[0].number
+        if generates(self.final_packer):
+            for made in self._pack.items(encoded, word, index, reading, _keys(encoded)):
                 yield made, origins
             return
-        index_of_call.set(index)
-        with keyed_calls(packer, reading, seeding_of(packer), carried) as call:
-            made = call(encoded, word, where)
+        made = self._pack.one(encoded, word, index, reading, _keys(encoded))
         if isinstance(made, Failed):
             reading.leave_out(made, self, origins)
         else:
             yield made, origins
 
-    @cached_property
-    def _several(self) -> bool:
-        return generates(self.final_packer)
-
     def _encoded(self, pack: list[Taken], reading: Reading) -> tuple[list[Any], Origins]:
         """The samples of a list through `sample_encoder`, without those that it leaves out."""
-        encoder = self.sample_encoder
-        if encoder is None:
+        call = self._encode
+        if call is None:
             return [each.item for each in pack], origins_of(pack)
         samples: list[Any] = []
         kept: list[Taken] = []
-        with keyed_calls(encoder, reading, seeding_of(encoder), carried) as call:
-            for each in pack:
-                word = keyed_by(self, "encode", *each.origin)
-                index_of_call.set(each.number)
-                made = call(each.item, word, partial(sample_keys_of, each.item))
-                if isinstance(made, Failed):
-                    reading.leave_out(made, self, each.origin)
-                else:
-                    samples.append(made)
-                    kept.append(each)
+        made = call.each(
+            [each.item for each in pack],
+            np.array([each.number for each in pack], dtype=np.int64),
+            reading,
+            lambda row: sample_keys_of(pack[row].item),
+            words=[keyed_by(self, "encode", *each.origin) for each in pack],
+        )
+        for each, item in zip(pack, made, strict=True):
+            if isinstance(item, Failed):
+                reading.leave_out(item, self, each.origin)
+            else:
+                samples.append(item)
+                kept.append(each)
         return samples, origins_of(kept)
 
 
-# Shuffling a stream, as it comes.
-
-T_co = TypeVar("T_co", covariant=True)
+def _keys(taken: Any) -> Callable[[int], str]:
+    """Says the keys of samples, for messages."""
+    return lambda _: sample_keys_of(taken)
 
 
 class ShuffleBufferDataset(RoundsDataset[T_co]):

@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from energize.core.arrays import FloatArray, Int64Array, rows_by_value
-from energize.core.call import Call, Seeding, keyed_calls, seeding_of
+from energize.core.call import Call
 from energize.core.checks import checked_batch_size, checked_flag, raised_as
-from energize.core.dataset import Dataset, IndexedDataset, RoutedDataset, indexed_inputs
+from energize.core.dataset import Dataset, IndexedDataset
 from energize.core.loss_weights import carried, zeroed
 from energize.core.reading import MAX_ATTEMPTS, Failed, Reading
-from energize.core.refs import Refs
 from energize.core.rng import derive
 from energize.core.stream import INFINITE
+from energize.core.trace import Routes, Span, one_each, padding, where
 from energize.data.naming import source_labels
-from energize.datasets.batch import BatchDataset
-from energize.datasets.blend import same
+from energize.datasets.batch import BatchDataset, members_between, same
 from energize.errors import ConfigError, NotIndexedError, nearest
 from energize.order.composition import Composition, EpochOrder
 from energize.order.quota import EpochDraws, Quota, epoch_counts, epoch_size_in_samples
@@ -39,7 +38,7 @@ _NAMED = 3
 _log = logging.getLogger("energize")
 
 
-class QuotaDataset(RoutedDataset[T_co]):
+class QuotaDataset(IndexedDataset[T_co]):
     """Epochs to which each dataset gives the number of samples that its quota says.
 
     Given as (dataset, `Quota`) pairs, or as one iterable of pairs; a dataset alone has no quota.
@@ -104,31 +103,33 @@ class QuotaDataset(RoutedDataset[T_co]):
                 **parameters,
             )
             _check_finite(self.inputs)
-            self._report(self._asked)
+            self._report(self._asked_counts)
 
     def counts(self) -> list[int]:
         """The samples that each of `inputs` gives to an epoch."""
         return [int(count) for count in self._counts]
 
-    def asked(self, items: int | None) -> FloatArray:
+    def _asked(self, items: int | None) -> FloatArray:
         """How many of the first `items` quotas ask for of each of `inputs`: float64, sums to
         `items`; for None their shares.
         """
         whole = 1 if items is None else items
-        return self._asked.astype(np.float64) * (whole / max(int(self._asked.sum()), 1))
+        return self._asked_counts.astype(np.float64) * (
+            whole / max(int(self._asked_counts.sum()), 1)
+        )
 
     @cached_property
     def size(self) -> int:
         return int(self._counts.sum())
 
     @cached_property
-    def _asked(self) -> Int64Array:
-        sizes = [each.size for each in indexed_inputs(self)]
+    def _asked_counts(self) -> Int64Array:
+        sizes = [each.size for each in self.inputs]
         return epoch_counts(sizes, self.quotas, self.epoch_size, label=self._stream_label)
 
     @cached_property
     def _counts(self) -> Int64Array:
-        return self._asked
+        return self._asked_counts
 
     @cached_property
     def _arrangement(self) -> EpochOrder | Composition:
@@ -145,24 +146,24 @@ class QuotaDataset(RoutedDataset[T_co]):
                 shuffle=self.shuffle,
                 fixed=self.sampling_method == "fixed",
             )
-            for stream, (each, count) in enumerate(
-                zip(indexed_inputs(self), self.counts(), strict=True)
-            )
+            for stream, (each, count) in enumerate(zip(self.inputs, self.counts(), strict=True))
         ]
 
-    def route(self, positions: Int64Array) -> tuple[Int64Array, Int64Array]:
+    def route(self, positions: Int64Array) -> Routes:
         epoch, at = np.divmod(positions, self.size)
-        stream, nth = self._arrangement.locate(epoch, at)
+        child, nth = self._arrangement.locate(epoch, at)
         inner = np.empty_like(positions)
-        for each, rows in rows_by_value(stream):
-            inner[rows] = self._draws[each].locate(epoch[rows], nth[rows])
-        return stream, inner
+        for number, rows in rows_by_value(child):
+            inner[rows] = self._draws[number].locate(epoch[rows], nth[rows])
+        return Routes(inner, child)
 
-    def consumed(self, n: int) -> Int64Array:
-        if not all(each.one_each for each in indexed_inputs(self)):
-            return super().consumed(n)
+    def _spans(self, n: int) -> tuple[Sequence[Span], int]:
+        """How many samples come is known, if not which: inputs of single samples count alike."""
+        if not all(one_each(each) for each in self._children):
+            return (), 0
         epoch, rest = divmod(n, self.size)
-        return epoch * self._counts + self._arrangement.counts(epoch, rest)
+        counts = epoch * self._counts + self._arrangement.counts(epoch, rest)
+        return [Span(child, 0, count) for child, count in enumerate(counts.tolist())], n
 
     def _stream_label(self, stream: int) -> str:
         """A stream in messages: its number, and the sources that it reads; of many the first."""
@@ -276,7 +277,7 @@ class ComposedSamples(QuotaDataset[T_co]):
     def composition(self) -> Composition:
         """How an epoch is cut into global batches and device batches."""
         return Composition(
-            self._asked,
+            self._asked_counts,
             self.batching_method,
             self.batch_size,
             self.global_batch_size,
@@ -293,9 +294,9 @@ class ComposedSamples(QuotaDataset[T_co]):
     def _arrangement(self) -> EpochOrder | Composition:
         return self.composition
 
-    def settings(self) -> dict[str, Any]:
+    def _settings(self) -> dict[str, Any]:
         """Only what decides which samples come: not how a batch is divided among devices."""
-        settings = super().settings() | {"samples": self.size}
+        settings = super()._settings() | {"samples": self.size}
         if self.batching_method != "device_per_stream":
             del settings["batch_size"]
         return settings
@@ -380,7 +381,8 @@ class ComposedDataset(BatchDataset[T_batch_co]):
     ['aaab', 'aaab']
     """
 
-    changes_no_sample = ("pad",)
+    _changes_no_sample = ("pad",)
+    _lends = True
 
     pad: Callable[[Any], Any] | None
 
@@ -428,66 +430,67 @@ class ComposedDataset(BatchDataset[T_batch_co]):
     @property
     def samples(self) -> ComposedSamples[Any]:
         """The samples, one by one, in the order of the batches; padding is none of them."""
-        return cast("ComposedSamples[Any]", indexed_inputs(self)[0])
+        return cast("ComposedSamples[Any]", self.inputs[0])
 
     @cached_property
     def size(self) -> int:
         return self.samples.composition.batches
 
-    def _members(self, positions: Int64Array) -> tuple[Int64Array, Int64Array]:
+    def route(self, positions: Int64Array) -> Routes:
         epoch, at = np.divmod(positions, self.size)
-        first, end = self.samples.composition.bounds(at)
+        mixed = self.samples.composition
+        first, end = mixed.bounds(at)
         empty = first == end
         if empty.any():
-            first = np.where(empty, self.samples.composition.lent(at), first)
+            first = np.where(empty, mixed.lent(at), first)
             end = np.where(empty, first + 1, end)
-        batch = np.repeat(np.arange(len(positions)), end - first)
-        before = np.cumsum(end - first) - (end - first)
-        offset = np.arange(len(batch)) - before[batch]
-        return epoch[batch] * self.samples.size + first[batch] + offset, batch
+        before = epoch * self.samples.size
+        routes = members_between(before + first, before + end)
+        return routes._replace(lent=empty[routes.owner]) if empty.any() else routes
 
     def padding(self, positions: npt.ArrayLike) -> npt.NDArray[np.bool_]:
-        """For each of any positions whether its batch is padding."""
-        at = np.asarray(positions, dtype=np.int64) % self.size
-        first, end = self.samples.composition.bounds(at)
-        return np.equal(first, end)
-
-    def refs(self, positions: Int64Array, attempt: int = 0) -> Refs:
-        members, batch = self._members(positions)
-        drawn = ~self.padding(positions)[batch]
-        refs = self.samples.refs(members[drawn], attempt * MAX_ATTEMPTS)
-        return refs.grouped(batch[drawn])
-
-    def _made(
-        self, call: Call, samples: list[Any], word: int, position: int, reading: Reading
-    ) -> T_batch_co | Failed:
-        if self.pad is not None and self.padding([position])[0]:
-            with keyed_calls(self.pad, reading, self.pad_seeding, carried) as pad:
-                made = pad(samples[0], word, partial(self._lender, position, reading.attempt))
-            if type(made) is Failed:
-                return made
-            batch = super()._made(call, [made], word, position, reading)
-            return batch if type(batch) is Failed else zeroed(batch)
-        return super()._made(call, samples, word, position, reading)
+        """Return for each of any positions whether its batch is padding."""
+        return padding(self, np.asarray(positions, dtype=np.int64))
 
     @cached_property
-    def pad_seeding(self) -> Seeding:
-        """Where `pad` draws its random numbers from."""
-        return Seeding.NONE if self.pad is None else seeding_of(self.pad)
+    def _pad_call(self) -> Call | None:
+        return None if self.pad is None else Call(self.pad, self.key, carried)
 
-    def _lender(self, position: int, attempt: int) -> str:
+    def make(
+        self,
+        items: list[Any],
+        positions: Int64Array,
+        reading: Reading,
+        where: Callable[[int], str],
+    ) -> list[T_batch_co | Failed]:
+        rows = np.flatnonzero(self.padding(positions))
+        if self._pad_call is None or not len(rows):
+            return super().make(items, positions, reading, where)
+        lent = [items[row][0] for row in rows]
+        copies = self._pad_call.each(
+            lent, positions[rows], reading, lambda n: self._lender(int(positions[rows[n]]), reading)
+        )
+        items = list(items)
+        for row, copy in zip(rows.tolist(), copies, strict=True):
+            items[row] = copy if type(copy) is Failed else [copy]
+        made = super().make(items, positions, reading, where)
+        for row in rows.tolist():
+            if type(made[row]) is not Failed:
+                made[row] = zeroed(made[row])
+        return made
+
+    def _lender(self, position: int, reading: Reading) -> str:
         """Where the sample lies that padding is a copy of, for messages."""
-        members, _ = self._members(np.array([position], dtype=np.int64))
-        where = self.samples.where(int(members[0]), attempt * MAX_ATTEMPTS)
-        return f"padding, a copy of {where}"
+        sample = int(self.route(np.array([position], dtype=np.int64)).position[0])
+        return f"padding, a copy of {where(self.samples, sample, reading.attempt * MAX_ATTEMPTS)}"
 
     def taken(self, n: int) -> None:
         """Not for others to take: batches and their samples are one order."""
 
-    def consumed(self, n: int) -> Int64Array:
+    def _spans(self, n: int) -> tuple[Sequence[Span], int]:
         epoch, batch = divmod(n, self.size)
         first, _ = self.samples.composition.bounds(np.array([batch], dtype=np.int64))
-        return self.samples.consumed(epoch * self.samples.size + int(first[0]))
+        return [Span(0, 0, epoch * self.samples.size + int(first[0]))], n
 
 
 def _unshared(owner: str, mixed: Composition) -> str:

@@ -1,17 +1,17 @@
 """Datasets that read some items of their input and make any number of items of these: streams.
 
-One mechanism serves generators, packing and whatever else reads on until it has something to give.
-A lane reads its own part of the input in *rounds*: each takes some items and makes *steps* of them,
-and each step gives any number of items. The state is where the round began in the input, after how
-many items, how many of its steps are done, and how many items the next one has given. So it is
-small, whatever is buffered; resuming reads the round's items again, skips the steps that are done
-without doing them, and goes on in the middle of the next.
+One mechanism serves filters, generators, packing and whatever else reads on until it has something
+to give. A lane reads its share of the input in *rounds*: each takes some items and makes *steps* of
+them, and each step gives any number of items. The state is where the round began in the input,
+after how many items, how many of its steps are done, and how many items the next one has given. So
+it is small, whatever is buffered; resuming reads the round's items again, skips the steps that are
+done without doing them, and goes on in the middle of the next.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
 from itertools import islice
 from typing import Any, ClassVar, NamedTuple, TypeVar
@@ -23,16 +23,14 @@ from energize.core.reading import Reading
 from energize.core.rng import derive
 from energize.core.stream import (
     INFINITE,
-    EndlessStream,
-    Origin,
-    PartReader,
+    LaneReader,
     State,
     Stream,
-    check_agrees,
     counter_field,
-    empty_passes,
-    state_field,
+    inner_state,
+    most_in_vain,
 )
+from energize.core.trace import Origin
 from energize.errors import EmptyDatasetError, EncoderError
 
 T = TypeVar("T")
@@ -41,10 +39,6 @@ T_co = TypeVar("T_co", covariant=True)
 Origins = tuple[Origin, ...]
 Step = Callable[[], Iterator[tuple[T, Origins]]]
 """Makes items, each with what it is made of."""
-
-_FEWEST = 10_000
-_MOST = 1_000_000
-"""How many items may be read in a row without giving one before it is an error."""
 
 
 class Taken(NamedTuple):
@@ -76,74 +70,60 @@ class FoundDataset(Dataset[T_co]):
         raise self._length_unknown()
 
     @cached_property
-    def pass_length(self) -> int:
+    def _pass_length(self) -> int:
         """Not known, though the length of the input may be."""
         raise self._length_unknown()
 
-    def taken(self, n: int) -> Sequence[int] | None:
+    def taken(self, n: int) -> None:
         """Not known before it is read, whatever a class beside this one says of indexed inputs."""
-        return None
-
-
-def most_in_vain(dataset: Dataset[Any], lane: Lane) -> int:
-    """How many items of `dataset`, one after another, may bring a lane nothing.
-
-    Where one source is read, as many as some passes over it have, and not so few that it may be
-    chance; of a mix nobody knows how long it takes until each source has come.
-    """
-    source = dataset
-    while len(source.inputs) == 1:
-        source = source.inputs[0]
-    if source.inputs or not source.sized or source.size == INFINITE:
-        return _MOST
-    share = -(-source.size // lane.count)
-    return min(_MOST, max(_FEWEST, share * empty_passes(lane)))
 
 
 class RoundsDataset(FoundDataset[T_co]):
     """A dataset that reads in rounds."""
 
-    scattered: ClassVar[bool] = False
+    _scattered: ClassVar[bool] = False
     """Whether a lane reads at random places, so that nothing that recurs in the input goes by
     lanes."""
 
+    _single: ClassVar[bool] = False
+    """Whether a round takes one item and gives one or none: given, it is over."""
+
     @abstractmethod
     def round(self, items: Iterator[Taken], reading: Reading) -> Iterator[Step[T_co]]:
-        """The steps of a round, which takes what it needs of `items`, the rest of the lane's pass.
+        """Return the steps of a round, which takes what it needs of the rest of the lane's pass.
 
         A pure function of what it takes: a resumed round has to make the same steps.
         """
 
-    def _stream(
-        self, lane: Lane, state: State | None, reading: Reading, endless: bool
-    ) -> Stream[T_co]:
-        def open_pass(at: State | None) -> Stream[T_co]:
-            return RoundStream(self, lane, at, reading, rotating=endless)
+    def _most_in_vain(self, lane: Lane) -> int:
+        """How many items of the input may bring a lane nothing before it is an error."""
+        return most_in_vain(self.inputs[0], lane)
 
-        if not endless or self.sized:
-            return open_pass(state)
-        return EndlessStream(open_pass, state, lane, type(self).__name__)
+    def _open_pass(
+        self, lane: Lane, state: State | None, reading: Reading, *, endless: bool
+    ) -> Stream[T_co]:
+        return RoundStream(self, lane, state, reading, rotating=endless)
 
 
 def origins_of(members: Iterable[Taken]) -> Origins:
-    """What several items are made of."""
+    """Return what several items are made of."""
     return tuple(origin for each in members for origin in each.origin)
 
 
 def alone(taken: Taken) -> Iterator[tuple[Any, Origins]]:
-    """One item as it is, the only one of its step."""
+    """Yield one item as it is, the only one of its step."""
     yield taken.item, taken.origin
 
 
 def keyed_by(dataset: Dataset[Any], kind: str, *origins: Origin) -> int:
-    """A 64-bit word for random draws about what is made of these: the same in any lane."""
+    """Return a 64-bit word for random draws about what is made of these: the same in any lane."""
     numbers = (number for origin in origins for number in origin)
     return derive(kind, dataset.key, *numbers) % 2**64
 
 
 def nothing_made(dataset: Dataset[Any], items: int) -> EmptyDatasetError:
-    """What to raise when so many items in a row brought nothing."""
-    values = (getattr(dataset, name) for name in dataset.parameters)
+    """Return what to raise if so many items in a row brought nothing."""
+    values = (getattr(dataset, name) for name in dataset._parameters)
     functions = ", ".join(function_name(each) for each in values if callable(each))
     return EmptyDatasetError(
         f"{type(dataset).__name__}: nothing was made of {items} items in a row; check what its "
@@ -152,7 +132,7 @@ def nothing_made(dataset: Dataset[Any], items: int) -> EmptyDatasetError:
 
 
 class RoundStream(Stream[T]):
-    """What a dataset makes in rounds of a lane's part of its input, in one pass over it."""
+    """What a dataset makes in rounds of a lane's share of its input, in one pass over it."""
 
     def __init__(
         self,
@@ -163,28 +143,23 @@ class RoundStream(Stream[T]):
         *,
         rotating: bool,
     ) -> None:
-        self._dataset = dataset
-        self._lane = lane
-        self._reading = reading
+        self._dataset, self._lane, self._reading = dataset, lane, reading
         self._before = counter_field(state, "before")
         self._done = counter_field(state, "done")
         self._given = counter_field(state, "given")
-        inner = None if state is None else state_field(state, "input", dict)
-        self._input: PartReader[Any] = PartReader(
+        self._input: LaneReader[Any] = LaneReader(
             dataset.inputs[0],
             lane,
-            inner,
+            inner_state(state),
             reading,
             endless=False,
             rotating=rotating,
-            scattered=dataset.scattered,
+            scattered=dataset._scattered,
         )
         self._start = self._input.state()
         self._steps: Iterator[Step[T]] | None = None
         self._items: Iterator[tuple[T, Origins]] | None = None
-        self._read = 0
-        self._fruitless = 0
-        self._most = most_in_vain(dataset.inputs[0], lane)
+        self._read = self._in_vain = 0
         self._over = False
 
     def at(self, position: int, attempt: int = 0) -> T:
@@ -194,7 +169,7 @@ class RoundStream(Stream[T]):
             for item, origin in self._items:
                 self.origin = origin
                 self._given += 1
-                self._fruitless = 0
+                self._in_vain = 0
                 return item
             self._items = None
             self._done, self._given = self._done + 1, 0
@@ -226,23 +201,24 @@ class RoundStream(Stream[T]):
             yield Taken(item, self._input.origin, self._lane.index + self._lane.count * taken)
 
     def _end_round(self) -> None:
-        done = self._done
         self._steps, self._done, self._given = None, 0, 0
         self._start = self._input.state()
         self._before += self._read
         if self._over:
             raise StopIteration
         if not self._read:
-            check_agrees(not done, f"{done} steps of a round are over, and it has fewer")
             raise EncoderError(
                 f"{type(self._dataset).__name__}: its function came to an end without taking an "
                 "item, so it would never end; take at least one item of the iterator in each call"
             )
-        self._fruitless += self._read
-        if self._fruitless >= self._most:
-            raise nothing_made(self._dataset, self._fruitless)
+        self._in_vain += self._read
+        if self._in_vain >= self._dataset._most_in_vain(self._lane):
+            raise nothing_made(self._dataset, self._in_vain)
 
     def state(self) -> State:
+        if self._given and self._dataset._single:
+            before = self._before + self._read
+            return {"input": self._input.state(), "before": before, "done": 0, "given": 0}
         return {
             "input": self._start,
             "before": self._before,

@@ -1,45 +1,46 @@
-"""What a stage plan says to people: the plan, and what changes from one stage to the next."""
+"""One dataset after another, by the step of training."""
 
 from __future__ import annotations
 
 import logging
 import math
-from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
-from itertools import zip_longest
 from typing import Any, TypeVar, cast
 
 import numpy as np
 
 from energize.core.arrays import Int64Array
-from energize.core.config import Outline, tree_differences
-from energize.core.dataset import Dataset, IndexedDataset, PassingStream, RoutedDataset
+from energize.core.continued import ContinuedDataset
+from energize.core.dataset import Dataset, IndexedDataset
 from energize.core.description import digest
 from energize.core.lanes import Lane, WorkerConfig
 from energize.core.reading import Reading
-from energize.core.refs import Refs
 from energize.core.stream import (
     INFINITE,
-    RoutedStream,
+    MixStream,
     State,
     Stream,
-    check_count,
     counter_field,
     state_field,
 )
+from energize.core.trace import Routes, Span, consumed
 from energize.data.naming import source_labels
 from energize.data.source import Source
-from energize.datasets.advanced import carried_over
-from energize.errors import (
-    ConfigError,
-    EmptyDatasetError,
-    NotIndexedError,
-    StateError,
-    StateMismatchError,
-)
+from energize.errors import ConfigError, EmptyDatasetError, NotIndexedError, StateMismatchError
 from energize.order.stages import Stage, StagePlan, stage_label
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+_log = logging.getLogger("energize")
+
+_SHARES_OVER = 10_000
+"""Items over which the shares of a stage without end are counted for reports."""
+
+_INDEX, _NAME = "stage_idx", "stage_name"
 
 _BATCH = "global_batch_size"
 _SOURCES_SHOWN = 20
@@ -189,109 +190,8 @@ def _changed_settings(old: Stage[Any], new: Stage[Any]) -> Iterator[str]:
 
 # What a state says of the stage it was saved in, and whether it may be resumed in a plan.
 
-_INDEX, _NAME = "stage_idx", "stage_name"
 
-
-def stage_fields(plan: StagePlan[Any], position: int) -> State:
-    """The index (from 0) and the name of the stage that the last of `position` items came from.
-
-    At the first item of a new stage it is still the old one: nothing of the new one was read, and a
-    plan with another stage there may go on from this state.
-    """
-    index = _reached(plan, position)
-    return {_INDEX: index, _NAME: plan.stages[index].name}
-
-
-def _reached(plan: StagePlan[Any], position: int) -> int:
-    return plan.index_of_item(max(position - 1, 0))
-
-
-def check_stage(plan: StagePlan[Any], state: State) -> None:
-    """Raises `StateMismatchError` unless the stage that the state names is where its position is.
-
-    A state that names none is taken by its position.
-    """
-    if _NAME not in state:
-        return
-    position = counter_field(state, "position")
-    index, name = state_field(state, _INDEX, int), state_field(state, _NAME, str)
-    here = _reached(plan, position)
-    if (here, plan.stages[here].name) != (index, name):
-        raise StateMismatchError(
-            f"the saved state was in stage {name!r}, number {index} of its plan counted from 0, "
-            f"when {position} items were read; in this plan the item before belongs to stage "
-            f"{plan.stages[here].name!r}, number {here}. Stages may be changed only after the "
-            "position of a state"
-        )
-
-
-def with_later_stages_anew(plan: StagePlan[Any], state: State) -> State:
-    """The state of a stream in this plan: stages after its position, of which nothing was read,
-    may be others than it was saved with.
-    """
-    inputs = state_field(state, "inputs", list)
-    read = inputs[: _reached(plan, counter_field(state, "position")) + 1]
-    return state | {"inputs": [*read, *[None] * (len(plan.stages) - len(read))]}
-
-
-def stage_differences(
-    saved: dict[str, Any], current: dict[str, Any], plan: StagePlan[Any], state: State
-) -> Iterator[str]:
-    """The differences between two outlines of staged datasets, but for what comes only after the
-    position of `state`: later stages, and the end of the one it was saved in.
-    """
-    state = state or {"position": 0, **stage_fields(plan, 0)}  # that of a stream nobody has read
-    stages, reached = _stages(saved), state.get(_INDEX)
-    if not isinstance(reached, int) or not 0 <= reached < len(stages):
-        yield from tree_differences(saved, current)
-        return
-    yield from tree_differences(_without_stages(saved), _without_stages(current))
-    pairs = zip_longest(stages[: reached + 1], _stages(current)[: reached + 1])
-    for number, (old, new) in enumerate(pairs):
-        name = f"stage {number} {old.get('name')!r}"
-        if new is None:
-            yield f"{name}: is gone"
-            continue
-        ends = {"end_step": None} if number == reached else {}
-        for line in tree_differences(old | ends, new | ends, name):
-            yield line if line.startswith(name) else f"{name}: {line}"
-    position = counter_field(state, "position")
-    here = _reached(plan, position)
-    if here != reached:
-        yield (
-            f"item {max(position - 1, 0)} was read in stage {stages[reached].get('name')!r}; here "
-            f"it is in stage {plan.stages[here].name!r}"
-        )
-
-
-def _stages(tree: dict[str, Any]) -> list[dict[str, Any]]:
-    """Each stage as a node: its settings, and its dataset as input, or that one's digest."""
-    try:
-        stages, inputs = tree["plan"]["stages"], tree["inputs"]
-        if isinstance(inputs, dict):
-            width = len(inputs["digests"]) // max(len(stages), 1)
-            starts = range(0, len(inputs["digests"]), width)
-            inputs = [{"kind": inputs["digests"][at : at + width]} for at in starts]
-        pairs = zip(stages, inputs, strict=True)
-        return [{**settings, "inputs": [dataset]} for settings, dataset in pairs]
-    except (KeyError, TypeError, ValueError) as error:
-        raise StateError(
-            f"the saved state does not describe its stages: {type(error).__name__}: {error}"
-        ) from error
-
-
-def _without_stages(tree: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in tree.items() if key not in ("plan", "inputs")}
-
-
-# Reading a staged dataset: which stage it is in is said in the log and in the state.
-
-T = TypeVar("T")
-
-_log = logging.getLogger("energize")
-
-
-class StageLog:
+class _StageLog:
     """What the first lane logs of a plan: with its first item the plan and where it starts in it,
     and then every transition, when the first item of the new stage is read.
     """
@@ -319,45 +219,7 @@ class StageLog:
         self._stage = stage
 
 
-class StagedStream(PassingStream[T]):
-    """Passes on the items of a stream."""
-
-    def __init__(
-        self,
-        stream: Stream[T],
-        plan: StagePlan[Any],
-        watch: Callable[[int], None] | None,
-        state: State | None,
-    ) -> None:
-        super().__init__(stream)
-        self._plan = plan
-        self._watch = watch
-        self._position = counter_field(state, "position")
-
-    def passed(self, item: T, position: int) -> T:
-        if self._watch is not None:
-            self._watch(position)
-        self._position = position + 1
-        return item
-
-    def check_after(self, last: int | None, *, exact: bool) -> None:
-        check_count(self._position, last, exact=exact, what="items of stages were read")
-        super().check_after(last, exact=exact)
-
-    def state(self) -> State:
-        fields = stage_fields(self._plan, self._position)
-        return {"position": self._position, **fields, **super().state()}
-
-
-# One dataset after another, by the step of training.
-
-T_co = TypeVar("T_co", covariant=True)
-
-_SHARES_OVER = 10_000
-"""Items over which the shares of a stage without end are counted for reports."""
-
-
-class StagedDataset(RoutedDataset[T_co]):
+class StagedDataset(IndexedDataset[T_co]):
     """The items of the stages of a plan: those of a step come from the stage it belongs to.
 
     A step takes `items_per_step` items, counted over all ranks. The epoch is the whole plan; where
@@ -431,54 +293,44 @@ class StagedDataset(RoutedDataset[T_co]):
     def size(self) -> int:
         return INFINITE if self.plan.total_items is None else self.plan.total_items
 
-    def route(self, positions: Int64Array) -> tuple[Int64Array, Int64Array]:
-        firsts = np.array(self.plan.first_items, dtype=np.int64)
-        stage = self.phase_of(positions)
-        return stage, positions - firsts[stage] + self._starts[stage]
-
     @property
     def names(self) -> tuple[str, ...]:
         """The names of the stages."""
         return tuple(stage.name for stage in self.plan.stages)
+
+    @cached_property
+    def _firsts(self) -> Int64Array:
+        """The item that each stage begins with."""
+        return np.array(self.plan.first_items, dtype=np.int64)
+
+    def stage_of(self, positions: Int64Array) -> Int64Array:
+        """Return the number of the stage of each position: int64."""
+        return np.searchsorted(self._firsts, positions, side="right") - 1
+
+    phase_of = stage_of
 
     @property
     def phase_starts(self) -> Sequence[int]:
         """The item that each stage begins with."""
         return self.plan.first_items
 
-    def phase_of(self, positions: Int64Array) -> Int64Array:
-        """The number of the stage of each position: int64."""
-        firsts = np.array(self.plan.first_items, dtype=np.int64)
-        return np.searchsorted(firsts, positions, side="right") - 1
+    def numbers_of(self, stage: int) -> Int64Array:
+        """The numbers in `sources` of those that a stage reads."""
+        return self._numbers[stage]
 
-    def reached(self, n: int) -> Sequence[int]:
+    def route(self, positions: Int64Array) -> Routes:
+        stage = self.stage_of(positions)
+        return Routes(positions - self._firsts[stage] + self._starts[stage], stage)
+
+    def _reached(self, n: int) -> Sequence[int]:
         """In a stage that is over, its end; in one to come, where it will begin."""
-        firsts = np.array([*self.plan.first_items, INFINITE], dtype=np.int64)
-        made = np.clip(n - firsts[:-1], 0, np.diff(firsts))
-        return [int(each) for each in self._starts + made]
+        return [span.stop for span in self._spans(n)[0]]
 
-    def consumed(self, n: int) -> Int64Array:
-        stage = bisect_right(self.plan.first_items, n) - 1
-        counts = self._consumed_before[stage].copy()
-        samples = self._consumed_by(stage, n - self.plan.first_items[stage])
-        np.add.at(counts, self.numbers_of(stage), samples)
-        return counts
-
-    @cached_property
-    def _consumed_before(self) -> list[Int64Array]:
-        """What the stages before each stage consume."""
-        before = [np.zeros(len(self.sources), dtype=np.int64)]
-        for stage, items in enumerate(np.diff(self.plan.first_items).tolist()):
-            before.append(before[-1].copy())
-            np.add.at(before[-1], self.numbers_of(stage), self._consumed_by(stage, items))
-        return before
-
-    def refs(self, positions: Int64Array, attempt: int = 0) -> Refs:
-        refs = super().refs(positions, attempt)
-        return replace(refs, source=self._numbers[refs.source])
-
-    def passes(self, positions: Int64Array) -> Refs:
-        return self.refs(positions)
+    def _spans(self, n: int) -> tuple[Sequence[Span], int]:
+        lengths = np.diff(self._firsts, append=INFINITE)
+        made = np.clip(n - self._firsts, 0, lengths)
+        starts, stops = self._starts.tolist(), (self._starts + made).tolist()
+        return [Span(*each) for each in zip(range(len(made)), starts, stops, strict=True)], n
 
     @cached_property
     def sources(self) -> tuple[Source[Any], ...]:
@@ -487,16 +339,16 @@ class StagedDataset(RoutedDataset[T_co]):
         return tuple(by_description.values())
 
     @cached_property
-    def _numbers(self) -> Int64Array:
-        """The position in `sources` of each source of each stage."""
+    def _numbers(self) -> list[Int64Array]:
+        """For each stage the numbers in `sources` of those that it reads."""
         known = {digest(source.describe()): i for i, source in enumerate(self.sources)}
-        all_sources = (source for each in self._seeded for source in each.sources)
-        return np.array([known[digest(s.describe())] for s in all_sources], dtype=np.int64)
+        return [
+            np.array([known[digest(s.describe())] for s in each.sources], dtype=np.int64)
+            for each in self._seeded
+        ]
 
-    def numbers_of(self, stage: int) -> Int64Array:
-        """The position in `sources` of each source that a stage reads."""
-        before = self._sources_before
-        return self._numbers[before[stage] : before[stage + 1]]
+    def _source_numbers(self, child: int) -> Int64Array:
+        return self._numbers[child]
 
     @cached_property
     def _seeded(self) -> tuple[Dataset[T_co], ...]:
@@ -512,20 +364,38 @@ class StagedDataset(RoutedDataset[T_co]):
         datasets = cast("tuple[IndexedDataset[Any], ...]", self._seeded)
         if not self.carry_over:
             return [(each, 0) for each in datasets]
-        firsts = self.plan.first_items
-        return carried_over(datasets, [*np.diff(firsts).tolist(), 0])
+        return _carried_over(datasets, [*np.diff(self._firsts).tolist(), 0])
 
     @property
-    def routed_to(self) -> tuple[IndexedDataset[Any], ...]:
+    def _children(self) -> tuple[IndexedDataset[Any], ...]:
         return tuple(dataset for dataset, _ in self._carried)
 
     @cached_property
     def _starts(self) -> Int64Array:
         return np.array([start for _, start in self._carried], dtype=np.int64)
 
-    def _consumed_by(self, stage: int, items: int) -> Int64Array:
-        dataset, start = self._carried[stage]
-        return dataset.consumed(start + items) - dataset.consumed(start)
+    def _state_at(self, position: int) -> State:
+        return {"position": position, **_stage_fields(self.plan, position)}
+
+    def _check_state(self, state: State) -> None:
+        _check_stage(self.plan, state)
+
+    def _watcher(self, lane: Lane) -> Callable[[int], None] | None:
+        return None if lane.index else _StageLog(self.plan, lambda: self.report).note
+
+    def _open_pass(
+        self, lane: Lane, state: State | None, reading: Reading, *, endless: bool
+    ) -> Stream[T_co]:
+        if state is not None:
+            _check_stage(self.plan, state)
+        return _StagedStream(self, lane, state, reading)
+
+    def _until(
+        self, saved: dict[str, Any], now: dict[str, Any], n: int
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Stages after the one of the last item may be others, and that one may end elsewhere."""
+        kept = _last_stage(self.plan, n) + 1
+        return _first_stages(saved, kept), _first_stages(now, kept)
 
     @cached_property
     def report(self) -> tuple[StageReport, ...]:
@@ -537,37 +407,137 @@ class StagedDataset(RoutedDataset[T_co]):
                 reports.append(StageReport(stage, ()))
                 continue
             items = _SHARES_OVER if stage.steps is None else stage.steps * stage.items_per_step
-            samples, rows = self._consumed_by(number, items), self.numbers_of(number).tolist()
-            before = self._consumed_before[number] * self.carry_over
+            samples, rows = self._consumed_by(number, items), self._numbers[number].tolist()
+            before = consumed(self, self.plan.first_items[number]) * self.carry_over
             read = [(names[row], self.sources[row], int(before[row])) for row in rows]
             reports.append(StageReport(stage, source_shares(stage, read, samples.tolist())))
         return tuple(reports)
 
-    def state_at(self, position: int) -> State:
-        return super().state_at(position) | stage_fields(self.plan, position)
+    def _consumed_by(self, stage: int, items: int) -> Int64Array:
+        """What the first items of a stage consume."""
+        dataset, start = self._carried[stage]
+        return consumed(dataset, start + items) - consumed(dataset, start)
 
-    def check_state(self, state: State) -> None:
-        check_stage(self.plan, state)
 
-    def watcher(self, lane: Lane) -> Callable[[int], None] | None:
-        return None if lane.index else StageLog(self.plan, lambda: self.report).note
+class _StagedStream(MixStream[T]):
+    """Reads a staged dataset: which stage it is in is said in the log and in the state."""
 
-    def _stream(
-        self, lane: Lane, state: State | None, reading: Reading, endless: bool
-    ) -> Stream[T_co]:
-        if state is not None:
-            check_stage(self.plan, state)
-            state = with_later_stages_anew(self.plan, state)
-        routed: Stream[T_co] = RoutedStream(self.route, self._seeded, lane, state, reading)
-        return StagedStream(routed, self.plan, self.watcher(lane), state)
+    def __init__(
+        self, dataset: StagedDataset[T], lane: Lane, state: State | None, reading: Reading
+    ) -> None:
+        self._plan, self._watch = dataset.plan, dataset._watcher(lane)
+        self._position = counter_field(state, "position")
+        if state is not None:  # stages of which nothing was read may be others
+            inputs = state_field(state, "inputs", list)[
+                : _last_stage(self._plan, self._position) + 1
+            ]
+            missing = [None] * (len(dataset.inputs) - len(inputs))
+            state = state | {"inputs": [*inputs, *missing]}
+        super().__init__(dataset.route, dataset._seeded, lane, state, reading)
 
-    def mismatches(
-        self, saved: Outline, current: Outline, state: State, later: list[str]
-    ) -> Iterator[str]:
-        if saved.get("kind") != current["kind"]:
-            return super().mismatches(saved, current, state, later)
-        later.append("those of stages that are others, or begin at another step")
-        return stage_differences(saved, current, self.plan, state)
+    def at(self, position: int, attempt: int = 0) -> T:
+        item = super().at(position, attempt)
+        if self._watch is not None:
+            self._watch(position)
+        self._position = position + 1
+        return item
+
+    def state(self) -> State:
+        fields = _stage_fields(self._plan, self._position)
+        return {"position": self._position, **fields, **super().state()}
+
+
+def _last_stage(plan: StagePlan[Any], position: int) -> int:
+    """The stage that the last of `position` items came from.
+
+    At the first item of a new stage it is still the old one: nothing of the new one was read, and a
+    plan with another stage there may go on.
+    """
+    return plan.index_of_item(max(position - 1, 0))
+
+
+def _stage_fields(plan: StagePlan[Any], position: int) -> State:
+    """The number, from 0, and the name of the stage that the last of `position` items came from."""
+    index = _last_stage(plan, position)
+    return {_INDEX: index, _NAME: plan.stages[index].name}
+
+
+def _check_stage(plan: StagePlan[Any], state: State) -> None:
+    """Raise `StateMismatchError` unless the stage that the state names is where its position is."""
+    if _NAME not in state:
+        return
+    position = counter_field(state, "position")
+    index, name = state_field(state, _INDEX, int), state_field(state, _NAME, str)
+    here = _last_stage(plan, position)
+    if (here, plan.stages[here].name) != (index, name):
+        raise StateMismatchError(
+            f"the saved state was in stage {name!r}, number {index} of its plan counted from 0, "
+            f"when {position} items were read; in this plan the item before belongs to stage "
+            f"{plan.stages[here].name!r}, number {here}. Stages may be changed only after the "
+            "position of a state"
+        )
+
+
+def _first_stages(tree: dict[str, Any], count: int) -> dict[str, Any]:
+    """A described dataset with its first stages only, the last of which ends anywhere."""
+    plan = tree.get("plan")
+    stages = plan.get("stages") if isinstance(plan, dict) else None
+    if not isinstance(stages, list) or not all(isinstance(each, dict) for each in stages):
+        return tree
+    kept = [dict(each) for each in stages[:count]]
+    for each in kept[-1:]:
+        each["end_step"] = None
+    inputs = tree.get("inputs")
+    shown = inputs[:count] if isinstance(inputs, list) else inputs
+    return {**tree, "plan": {"stages": kept}, "inputs": shown}
+
+
+def _carried_over(
+    datasets: Sequence[IndexedDataset[Any]], items: Sequence[int]
+) -> list[tuple[IndexedDataset[Any], int]]:
+    """For each of several datasets read one after another, `items` of each, what to read instead,
+    and from which item on, so that each of their parts goes on where those before it left it.
+
+    A part is a source with what orders it: a shuffle, a limit, a number of repeats. It is found
+    again by its description, below whatever batches, mixes or maps it. A dataset that follows one
+    of the same description goes on as a whole, so that cutting one in two changes nothing.
+    """
+    read: Counter[str] = Counter()
+    carried: list[tuple[IndexedDataset[Any], int]] = []
+    read_before, alike, first = Counter(read), "", 0
+    for dataset, count in zip(datasets, items, strict=True):
+        if _identity(dataset) != alike:
+            read_before, alike, first = Counter(read), _identity(dataset), 0
+        tree = _continued(dataset, read_before)
+        carried.append((tree, first))
+        read.subtract(_positions(tree, first))
+        first += count
+        read.update(_positions(tree, first))
+    return carried
+
+
+def _continued(dataset: IndexedDataset[Any], read: Mapping[str, int]) -> IndexedDataset[Any]:
+    """The same description with each part after what was `read` of it."""
+    if dataset.inputs and dataset._reached(0) is not None:
+        return dataset.with_inputs([_continued(each, read) for each in dataset._children])
+    offset = read.get(_identity(dataset), 0)
+    return ContinuedDataset(dataset, 0, offset, afresh=True) if offset else dataset
+
+
+def _positions(dataset: IndexedDataset[Any], n: int) -> Counter[str]:
+    """How many items of each part the first `n` items take."""
+    reached = dataset._reached(n) if dataset.inputs else None
+    if reached is None:
+        part = dataset.inputs[0] if type(dataset) is ContinuedDataset else dataset
+        return Counter({_identity(part): n})
+    total: Counter[str] = Counter()
+    for each, count in zip(dataset._children, reached, strict=True):
+        total.update(_positions(each, count))
+    return total
+
+
+def _identity(part: Any) -> str:
+    return digest(part.describe())
 
 
 def _nothing(_: object) -> None:

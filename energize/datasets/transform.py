@@ -1,78 +1,45 @@
-"""A function of each item."""
+"""What is done with each item: functions, filters, logs, weights; order stays as it is."""
 
 from __future__ import annotations
 
 import gc
 import json
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import islice
 from typing import Any, ClassVar, Self, TypeVar, cast
 
-import numpy as np
-
 from energize.core.arrays import Int64Array
-from energize.core.call import (
-    Seeding,
-    function_name,
-    generates,
-    index_of_call,
-    keyed_calls,
-    keyed_items,
-    sample_keys_of,
-    seeding_of,
-)
+from energize.core.call import Call, Seeding, generates
 from energize.core.checks import checked_whole
-from energize.core.dataset import (
-    Dataset,
-    IndexedDataset,
-    PassingDataset,
-    PassingStream,
-    RoutedDataset,
-    indexed_inputs,
-)
+from energize.core.dataset import Dataset, PassingDataset
 from energize.core.description import described
 from energize.core.ignored import accepted
 from energize.core.lanes import Lane, WorkerConfig
 from energize.core.loss_weights import Passed, carried, carried_one_by_one, checked_factor, weighed
 from energize.core.reading import Failed, Reading
-from energize.core.refs import Refs
-from energize.core.rng import derive, hash_positions
+from energize.core.rng import derive
 from energize.core.stream import (
     INFINITE,
-    Origin,
-    PartReader,
+    ContentStream,
     State,
     Stream,
-    check_agrees,
-    counter_field,
+    by_keys,
     empty_passes,
-    nothing_comes,
-    state_field,
 )
-from energize.datasets.rounds import (
-    FoundDataset,
-    Origins,
-    RoundsDataset,
-    Step,
-    Taken,
-    keyed_by,
-    most_in_vain,
-)
-from energize.errors import ConfigError, EmptyDatasetError, SubstitutionError
+from energize.core.trace import Origin
+from energize.datasets.rounds import Origins, RoundsDataset, Step, Taken, alone, keyed_by
+from energize.errors import ConfigError
 
 T = TypeVar("T")
 T_in = TypeVar("T_in")
 T_out_co = TypeVar("T_out_co", covariant=True)
+T_co = TypeVar("T_co", covariant=True)
 
 
-_CALLS = "calls"
-"""How often each map on top of one another has called its function, the innermost first."""
-
-
-class MapDataset(PassingDataset[T_out_co], IndexedDataset[T_out_co]):
+class MapDataset(PassingDataset[T_out_co]):
     """`map_fn(item)` for each item; order and number stay as they are.
 
     The function may raise `SkipSample` to leave an item out and `DataError` for bad bytes; a
@@ -92,15 +59,14 @@ class MapDataset(PassingDataset[T_out_co], IndexedDataset[T_out_co]):
     [1, 4, 9]
     """
 
-    passes_on = True
-    draws: ClassVar[bool] = True
+    _draws: ClassVar[bool] = True
     """Whether the function may draw random numbers, for which its calls are told apart."""
 
     map_fn: Callable[[Any], Any]
     seeded: bool
 
     def __new__(cls, *inputs: Any, **options: Any) -> Self:
-        """A `FlatMapDataset` where the function is a generator function."""
+        """Return a `FlatMapDataset` if the function is a generator function."""
         map_fn = inputs[1] if len(inputs) > 1 else options.get("map_fn")
         if cls is MapDataset and generates(map_fn):
             return cast("Self", super().__new__(FlatMapDataset))
@@ -121,106 +87,31 @@ class MapDataset(PassingDataset[T_out_co], IndexedDataset[T_out_co]):
         self._freeze(inputs=[dataset], worker_config=worker_config, map_fn=map_fn, seeded=seeded)
 
     @cached_property
-    def seed_key(self) -> int:
+    def _seed_key(self) -> int:
         """What the draws of the function are keyed by; maps on top of one another draw apart."""
         below = self.inputs[0]
-        key = below.seed_key if isinstance(below, MapDataset) else self.key
-        return derive(key, "map") if self.draws else key
+        key = below._seed_key if isinstance(below, MapDataset) else self.key
+        return derive(key, "map") if self._draws else key
 
     @cached_property
-    def seeding(self) -> Seeding:
-        """Where the function draws its random numbers from."""
-        return seeding_of(self.map_fn, seeded=self.seeded)
-
-    def fetch(self, positions: Int64Array, reading: Reading) -> list[T_out_co | Failed]:
-        items = indexed_inputs(self)[0].fetch(positions, reading)
-        words = hash_positions(self.seed_key, positions, reading.attempt).tolist()
-        made: list[T_out_co | Failed] = []
+    def _call(self) -> Call:
         keep = None if getattr(self.map_fn, "loads_stored", False) else carried
-        with keyed_calls(self.map_fn, reading, self.seeding, keep) as call:
-            for item, word, position in zip(items, words, positions.tolist(), strict=True):
-                if type(item) is Failed:
-                    made.append(item)
-                    continue
-                index_of_call.set(position)
-                made.append(call(item, word, partial(self.where, position, reading.attempt)))
-        return made
+        return Call(self.map_fn, self._seed_key, keep, seeded=self.seeded)
 
-    def taken(self, n: int) -> Sequence[int] | None:
-        return [n]
-
-    @property
-    def one_each(self) -> bool:
-        return indexed_inputs(self)[0].one_each
-
-    def refs(self, positions: Int64Array, attempt: int = 0) -> Refs:
-        return indexed_inputs(self)[0].refs(positions, attempt)
-
-    def passes(self, positions: Int64Array) -> Refs:
-        return indexed_inputs(self)[0].passes(positions)
-
-    def _stream(
-        self, lane: Lane, state: State | None, reading: Reading, endless: bool
-    ) -> Stream[T_out_co]:
-        return _MapStream(self, lane, state, reading, endless)
-
-
-class _MapStream(Stream[T]):
-    """The function's results; an item that fails or is skipped is asked for once more."""
-
-    def __init__(
+    def make(
         self,
-        dataset: MapDataset[T],
-        lane: Lane,
-        state: State | None,
+        items: list[Any],
+        positions: Int64Array,
         reading: Reading,
-        endless: bool,
-    ) -> None:
-        self._dataset = dataset
-        self._lane = lane
-        self._reading = reading
-        self._most = most_in_vain(dataset.inputs[0], lane)
-        # Beside the state of the input, not around it: a run may go on with maps added, or without.
-        calls = [] if state is None else state_field({_CALLS: [], **state}, _CALLS, list)
-        own, below = (calls[-1:], calls[:-1]) if dataset.draws else ([], calls)
-        self._called = counter_field({_CALLS: own[0]}, _CALLS) if own else 0
-        inner = None if state is None else {**state, _CALLS: below}
-        self._input = dataset.inputs[0].stream(lane, inner, reading, endless=endless)
+        where: Callable[[int], str],
+    ) -> list[T_out_co | Failed]:
+        return self._call.each(items, positions, reading, where)
 
-    def ahead(self, positions: Int64Array) -> None:
-        self._input.ahead(positions)
-
-    def at(self, position: int, attempt: int = 0) -> T:
-        tries, in_vain = attempt, 0
-        while in_vain < self._most:
-            item = self._input.at(position, tries)
-            tries, in_vain = tries + 1, in_vain + max(1, len(self._input.origin))
-            called = self._lane.index + self._lane.count * self._called
-            word = int(hash_positions(self._dataset.seed_key, np.array([called]))[0])
-            self._called += 1
-            index_of_call.set(called)
-            map_fn, seeding = self._dataset.map_fn, self._dataset.seeding
-            with keyed_calls(map_fn, self._reading, seeding, carried) as call:
-                made = call(item, word, partial(sample_keys_of, item))
-            if type(made) is not Failed:
-                self.origin = self._input.origin
-                return cast("T", made)
-            self._reading.leave_out(made, self._dataset, self._input.origin)
-        raise SubstitutionError(
-            f"MapDataset: {function_name(self._dataset.map_fn)} left out what was made of "
-            f"{in_vain} samples in a row; check its condition"
-        )
-
-    def check_after(self, last: int | None, *, exact: bool) -> None:
-        self._input.check_after(last, exact=False)
-
-    def state(self) -> State:
-        state = self._input.state()
-        own = [self._called] if self._dataset.draws else []
-        return {**state, _CALLS: [*state.get(_CALLS, []), *own]}
-
-    def close(self) -> None:
-        self._input.close()
+    def _open_stream(
+        self, lane: Lane, state: State | None, reading: Reading, *, endless: bool
+    ) -> Stream[T_out_co]:
+        open_input = partial(self.inputs[0]._stream, lane, reading=reading, endless=endless)
+        return ContentStream(self, open_input, lane, state, reading, draws=self._draws)
 
 
 class FlatMapDataset(RoundsDataset[T_out_co], MapDataset[T_out_co]):
@@ -236,34 +127,26 @@ class FlatMapDataset(RoundsDataset[T_out_co], MapDataset[T_out_co]):
     ['a', 'b', 'c']
     """
 
-    passes_on = False
-    gives_batches: ClassVar[bool] = False
+    _passes_on = False
+    _gives_batches: ClassVar[bool] = False
+
+    _open_stream = Dataset._open_stream
+
+    @cached_property
+    def _call(self) -> Call:
+        return Call(self.map_fn, 0, carried_one_by_one, seeded=self.seeded)
 
     def round(self, items: Iterator[Taken], reading: Reading) -> Iterator[Step[T_out_co]]:
         for taken in islice(items, 1):
             yield partial(self._yielded, taken, reading)
 
     def _yielded(self, taken: Taken, reading: Reading) -> Iterator[tuple[T_out_co, Origins]]:
-        word, where = keyed_by(self, "map", *taken.origin), partial(sample_keys_of, taken.item)
-        made = keyed_items(
-            self.map_fn,
-            taken.item,
-            word,
-            where,
-            reading,
-            index=taken.number,
-            seeded=self.seeded,
-            keep=carried_one_by_one,
-        )
-        for item in made:
+        word = keyed_by(self, "map", *taken.origin)
+        for item in self._call.items(taken.item, word, taken.number, reading, by_keys(taken.item)):
             yield item, taken.origin
 
 
-# Leaving items out by a condition.
-T_co = TypeVar("T_co", covariant=True)
-
-
-class FilterDataset(FoundDataset[T_co]):
+class FilterDataset(RoundsDataset[T_co]):
     """The items for which `filter_fn(item)` is true.
 
     How many come out depends on the data, so this is a stream: it has no length and no random
@@ -280,7 +163,8 @@ class FilterDataset(FoundDataset[T_co]):
     [0, 2, 4]
     """
 
-    changes_no_sample = ("max_rejected_in_a_row",)
+    _changes_no_sample = ("max_rejected_in_a_row",)
+    _scattered = _single = True
 
     filter_fn: Callable[[Any], bool]
     max_rejected_in_a_row: int
@@ -309,79 +193,25 @@ class FilterDataset(FoundDataset[T_co]):
         )
 
     @cached_property
-    def seeding(self) -> Seeding:
-        """Where `filter_fn` draws its random numbers from, if it asks for them."""
-        return seeding_of(self.filter_fn, seeded=False)
+    def _call(self) -> Call:
+        return Call(self.filter_fn, 0, seeded=False)
 
-    def _stream(
-        self, lane: Lane, state: State | None, reading: Reading, endless: bool
-    ) -> Stream[T_co]:
-        return _FilterStream(self, lane, state, reading, endless)
+    def _most_in_vain(self, lane: Lane) -> int:
+        """No more than some passes over an input of known length."""
+        inner, most = self.inputs[0], self.max_rejected_in_a_row
+        if not inner.sized or inner.size == INFINITE:
+            return most
+        return min(-(-inner.size // lane.count) * empty_passes(lane), most)
 
-
-class _FilterStream(Stream[T]):
-    def __init__(
-        self,
-        dataset: FilterDataset[T],
-        lane: Lane,
-        state: State | None,
-        reading: Reading,
-        endless: bool,
-    ) -> None:
-        self._dataset = dataset
-        self._reading = reading
-        self._lane = lane
-        self._rejected = counter_field(state, "rejected")
-        inner = None if state is None else state_field(state, "input", dict)
-        self._input: PartReader[T] = PartReader(
-            dataset.inputs[0], lane, inner, reading, endless=endless, scattered=True
-        )
-        passes, read = self._input.part.place
-        check_agrees(
-            passes > 0 or self._rejected <= read, f"{self._rejected} of {read} items were left out"
-        )
-
-    @cached_property
-    def _enough(self) -> int:
-        """So many rejected in a row are some passes over an input of known length."""
-        input_ = self._dataset.inputs[0]
-        if not input_.sized or input_.size == INFINITE:
-            return INFINITE
-        return -(-input_.size // self._lane.count) * empty_passes(self._lane)
-
-    def at(self, position: int, attempt: int = 0) -> T:
-        dataset = self._dataset
-        most = min(self._enough, dataset.max_rejected_in_a_row)
-        while self._rejected < most:
-            item = self._input.read()
-            own = dataset.seeding is Seeding.OWN
-            word = keyed_by(dataset, "filter", *self._input.origin) if own else 0
-            with keyed_calls(dataset.filter_fn, self._reading, dataset.seeding) as call:
-                kept = call(item, word, partial(sample_keys_of, item))
+    def round(self, items: Iterator[Taken], reading: Reading) -> Iterator[Step[T_co]]:
+        for taken in islice(items, 1):
+            own = self._call.seeding is Seeding.OWN
+            word = keyed_by(self, "filter", *taken.origin) if own else 0
+            kept = self._call.one(taken.item, word, taken.number, reading, by_keys(taken.item))
             if isinstance(kept, Failed):
-                self._reading.leave_out(kept, dataset, self._input.origin)
+                reading.leave_out(kept, self, taken.origin)
             elif kept:
-                self._rejected = 0
-                self.origin = self._input.origin
-                return item
-            self._rejected += 1
-        if most == self._enough:
-            raise EmptyDatasetError(
-                nothing_comes(f"FilterDataset ({function_name(dataset.filter_fn)})", self._lane)
-            )
-        raise EmptyDatasetError(
-            f"FilterDataset: {function_name(dataset.filter_fn)} left out {self._rejected} items in "
-            "a row; check the condition, or raise max_rejected_in_a_row"
-        )
-
-    def state(self) -> State:
-        return {"rejected": self._rejected, "input": self._input.state()}
-
-    def close(self) -> None:
-        self._input.close()
-
-
-# A function of the whole stream of items.
+                yield partial(alone, taken)
 
 
 class IterMapDataset(RoundsDataset[T_out_co]):
@@ -413,7 +243,7 @@ class IterMapDataset(RoundsDataset[T_out_co]):
     ['ab', 'cd', 'e']
     """
 
-    gives_batches: ClassVar[bool] = False
+    _gives_batches: ClassVar[bool] = False
 
     iter_map_fn: Callable[[Iterator[Any]], Iterator[T_out_co]]
     len_map_fn: Callable[[int], int] | None
@@ -447,11 +277,11 @@ class IterMapDataset(RoundsDataset[T_out_co]):
         )
 
     @cached_property
-    def pass_length(self) -> int:
+    def _pass_length(self) -> int:
         """As `len_map_fn` says of the length of the input."""
         if self.len_map_fn is None:
-            return super().pass_length
-        return self.len_map_fn(self.inputs[0].pass_length)
+            return super()._pass_length
+        return self.len_map_fn(self.inputs[0]._pass_length)
 
     def round(self, items: Iterator[Taken], reading: Reading) -> Iterator[Step[T_out_co]]:
         yield partial(self._made, islice(items, self.segment_length), reading)
@@ -463,7 +293,6 @@ class IterMapDataset(RoundsDataset[T_out_co]):
         for first in segment:  # one call, and another one for what is left after a failure
             read: list[Origin] = list(first.origin)
             passed = Passed()
-            word = keyed_by(self, "segment", *first.origin)
 
             def items(
                 first: Taken = first, read: list[Origin] = read, passed: Passed = passed
@@ -475,23 +304,20 @@ class IterMapDataset(RoundsDataset[T_out_co]):
                     passed.take(each.item)
                     yield each.item
 
-            def where(read: list[Origin] = read) -> str:
-                return f"a segment of {type(self).__name__}, after {len(read)} items"
-
-            function, index = self.iter_map_fn, first.number
-            for made in keyed_items(
-                function, items(), word, where, reading, index=index, keep=passed.give
-            ):
+            word = keyed_by(self, "segment", *first.origin)
+            call = Call(self.iter_map_fn, 0, passed.give)
+            for made in call.items(items(), word, first.number, reading, self._segment):
                 yield made, tuple(read)
                 read.clear()
 
+    def _segment(self, _: int) -> str:
+        return f"a segment of {type(self).__name__}"
 
-# Writing down which samples were read.
 
 _log = logging.getLogger("energize.samples")
 
 
-class LogSampleDataset(PassingDataset[T_co], RoutedDataset[T_co]):
+class LogSampleDataset(PassingDataset[T_co]):
     """Passes items through and logs each as a line of JSON, on the logger `energize.samples`
     (INFO).
 
@@ -504,8 +330,6 @@ class LogSampleDataset(PassingDataset[T_co], RoutedDataset[T_co]):
     >>> list(LogSampleDataset(ListSource("ab"), "train", get_keys_fn=lambda item: [item]))
     ['a', 'b']
     """
-
-    passes_on = True
 
     mode: str
     get_keys_fn: Callable[[Any], Any]
@@ -525,38 +349,25 @@ class LogSampleDataset(PassingDataset[T_co], RoutedDataset[T_co]):
             )
         self._freeze(inputs=[dataset], worker_config=worker_config, mode=mode, get_keys_fn=keys_fn)
 
-    def route(self, positions: Int64Array) -> tuple[Int64Array, Int64Array]:
-        return np.zeros_like(positions), positions
-
-    def taken(self, n: int) -> Sequence[int]:
-        return [n]
-
-    def fetch(self, positions: Int64Array, reading: Reading) -> list[T_co | Failed]:
-        items = super().fetch(positions, reading)
+    def make(
+        self,
+        items: list[Any],
+        positions: Int64Array,
+        reading: Reading,
+        where: Callable[[int], str],
+    ) -> list[T_co | Failed]:
         for position, item in zip(positions.tolist(), items, strict=True):
-            if not isinstance(item, Failed):
-                self.log(item, position)
+            if type(item) is not Failed:
+                keys = self.get_keys_fn(item)
+                line = {"mode": self.mode, "position": position, "keys": keys}
+                _log.info("%s", json.dumps(line, default=str))
         return items
 
-    def log(self, item: Any, position: int) -> None:
-        """Write the line of an item."""
-        line = {"mode": self.mode, "position": position, "keys": self.get_keys_fn(item)}
-        _log.info("%s", json.dumps(line, default=str))
-
-    def _stream(
-        self, lane: Lane, state: State | None, reading: Reading, endless: bool
+    def _open_stream(
+        self, lane: Lane, state: State | None, reading: Reading, *, endless: bool
     ) -> Stream[T_co]:
-        return _LoggedStream(self, self.inputs[0].stream(lane, state, reading, endless=endless))
-
-
-class _LoggedStream(PassingStream[T]):
-    def __init__(self, dataset: LogSampleDataset[T], stream: Stream[T]) -> None:
-        super().__init__(stream)
-        self._dataset = dataset
-
-    def passed(self, item: T, position: int) -> T:
-        self._dataset.log(item, position)
-        return item
+        open_input = partial(self.inputs[0]._stream, lane, reading=reading, endless=endless)
+        return ContentStream(self, open_input, lane, state, reading, draws=False)
 
 
 def default_keys(item: Any) -> Any:
@@ -566,12 +377,6 @@ def default_keys(item: Any) -> Any:
         if keys is not None:
             return keys
     return None
-
-
-# How much samples count in the loss, for Python trees.
-
-_BATCHES = "gives_batches"
-"""The attribute of classes that make batches (True), or other things (False), of what they read."""
 
 
 class SampleWeightDataset(MapDataset[T]):
@@ -593,7 +398,7 @@ class SampleWeightDataset(MapDataset[T]):
     >>> long = SampleWeightDataset(texts, lambda sample: float(len(sample["text"])))
     """
 
-    draws = False
+    _draws = False
 
     def __init__(
         self,
@@ -613,10 +418,6 @@ class SampleWeightDataset(MapDataset[T]):
         """The weight, or the function that says it."""
         weight: float | Callable[[Any], float] = self.map_fn.weight  # type: ignore[attr-defined]
         return weight
-
-    @cached_property
-    def seeding(self) -> Seeding:
-        return Seeding.NONE
 
 
 def without_weights(dataset: Dataset[T]) -> tuple[Dataset[T], Callable[[Dataset[T]], Dataset[T]]]:
@@ -656,13 +457,10 @@ class Weighing:
 
 def gives_batches(dataset: Dataset[Any]) -> bool:
     """Whether items are batches, as far as the tree says."""
-    own = getattr(type(dataset), _BATCHES, None)
+    own = getattr(type(dataset), "_gives_batches", None)
     if own is not None:
         return bool(own)
     return bool(dataset.inputs) and all(gives_batches(each) for each in dataset.inputs)
-
-
-# Collecting garbage between items.
 
 
 class GcDataset(MapDataset[T]):
@@ -710,9 +508,6 @@ class _Collecting:
 
     def __hash__(self) -> int:
         return hash(self.every)
-
-
-# Watching over a dataset: what the loader does here.
 
 
 class WatchdogDataset(MapDataset[T]):

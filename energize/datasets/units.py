@@ -12,20 +12,17 @@ from typing import Any, NamedTuple, TypeAlias, cast
 import numpy as np
 
 from energize.core.arrays import FloatArray
-from energize.core.call import Seeding, keyed_calls
+from energize.core.call import Call
+from energize.core.continued import ContinuedDataset
 from energize.core.costs import ColumnCost, Cost
 from energize.core.dataset import Dataset, IndexedDataset
 from energize.core.description import digest
 from energize.core.lanes import Lane
-from energize.core.moved import MovedDataset
 from energize.core.reading import Failed, Reading
 from energize.core.rng import derive, hash_positions
-from energize.core.stream import INFINITE, State, check_agrees, counter_field, state_field
+from energize.core.stream import INFINITE, State, counter_field, state_field
 from energize.data.source import Source
-from energize.datasets.advanced import AdvancedDataset
-from energize.datasets.batch import BatchDataset
 from energize.datasets.item_cost import ItemCost
-from energize.datasets.order import ConcatDataset, RepeatDataset, ShuffleDataset
 from energize.errors import ConfigError, NotIndexedError, SkipSample, StateError
 from energize.order.cost import CostLine, Cycle, Line, OffsetLine
 from energize.order.timeline import WeightedScheme, make_scheme
@@ -122,18 +119,15 @@ class MeasuredInputs:
 
     def _line(self, dataset: IndexedDataset[Any]) -> Line:
         later: Any = dataset
-        while later.passes_on:
+        while later._passes_on:
             later = later.inputs[0]
-        # A part that goes on after an earlier stage begins within a pass.
-        first = later.offset if isinstance(later, AdvancedDataset) else 0
-        moved = isinstance(later, MovedDataset)
-        whole = later.inputs[0] if first or moved else dataset
+        continued = isinstance(later, ContinuedDataset)
+        whole = later.inputs[0] if continued else dataset
         key = derive(dataset.key, "cost")
-        among = len(self._inputs)
-        line = CostLine(partial(self._unit.of, whole), self._cycle(whole), key, among=among)
-        if moved:
-            return OffsetLine(line, later.since, later.read)
-        return OffsetLine(line, 0, first) if first else line
+        line = CostLine(
+            partial(self._unit.of, whole), self._cycle(whole), key, among=len(self._inputs)
+        )
+        return OffsetLine(line, later.since, later.read) if continued else line
 
     def _cycle(self, dataset: IndexedDataset[Any]) -> Cycle | None:
         """After how many items, from the first one on, all samples have had their turn equally
@@ -141,41 +135,21 @@ class MeasuredInputs:
         """
         if isinstance(dataset, Source):
             return Cycle(dataset.count, self._found[dataset.key].cost) if dataset.count else None
-        below = [self._cycle(cast("IndexedDataset[Any]", each)) for each in dataset.inputs]
-        found = [each for each in below if each is not None]
-        if not found or len(found) < len(below):
-            return None
-        if isinstance(dataset, BatchDataset):
-            return _of_batches(dataset, found[0])
-        if isinstance(dataset, RepeatDataset | ShuffleDataset | ConcatDataset):
-            return _of_passes(dataset, found)
-        return found[0] if dataset.passes_on else None
-
-
-def _of_batches(dataset: BatchDataset[Any], cycle: Cycle) -> Cycle | None:
-    items, size = dataset.inputs[0].size, dataset.batch_size
-    if items == INFINITE:
-        together = math.lcm(cycle.items, size)
-        return Cycle(together // size, together // cycle.items * cycle.cost)
-    if items % cycle.items or (dataset.drop_last and items % size):
-        return None
-    return Cycle(dataset.size, items // cycle.items * cycle.cost)
-
-
-def _of_passes(
-    dataset: RepeatDataset[Any] | ShuffleDataset[Any] | ConcatDataset[Any], below: Sequence[Cycle]
-) -> Cycle | None:
-    """The cycle of a dataset whose epochs are whole epochs of its inputs."""
-    if isinstance(dataset, RepeatDataset) and dataset.size == INFINITE:
-        return below[0]
-    sizes = [each.size for each in dataset.inputs]
-    drawn = isinstance(dataset, ShuffleDataset) and dataset.over_epochs != 1
-    cut = isinstance(dataset, RepeatDataset) and dataset.size % sizes[0] != 0
-    pairs = list(zip(sizes, below, strict=True))
-    if drawn or cut or any(size == INFINITE or size % cycle.items for size, cycle in pairs):
-        return None
-    passes = dataset.size // sum(sizes)
-    return Cycle(dataset.size, passes * sum(s // cycle.items * cycle.cost for s, cycle in pairs))
+        below = [self._cycle(each) for each in dataset._children]
+        if dataset.size == INFINITE:
+            [first], taken = below if len(below) == 1 else [None], dataset.taken(1)
+            if first is None or taken is None:
+                return None
+            together = math.lcm(first.items, taken[0])
+            return Cycle(together // taken[0], together // first.items * first.cost)
+        spans, covered = dataset._spans(dataset.size)
+        cost = 0.0
+        for child, start, stop, times in spans:
+            cycle = below[child]
+            if cycle is None or start % cycle.items or stop % cycle.items:
+                return None
+            cost += (stop - start) // cycle.items * cycle.cost * times
+        return Cycle(dataset.size, cost) if covered == dataset.size else None
 
 
 def _measured(source: Source[Any], unit: ColumnCost) -> Measured:
@@ -197,9 +171,6 @@ def _called(unit: Unit) -> str:
 # Shares in what items cost, where that is known when they have been read.
 
 _STARTS = 2**20
-
-_ROUNDED = 1e-6
-"""Of what items have cost, what may be lost in rounding."""
 
 
 @dataclass(frozen=True)
@@ -247,6 +218,7 @@ class _OwedCursor:
 
     def __init__(self, slots: OwedSlots, state: State | None, left_out: frozenset[int]) -> None:
         self._slots, self._offsets = slots, slots.offsets()
+        self._call = Call(slots.unit.of, 0, seeded=False)
         self._items = counter_field(state, "items")
         sources = len(self._offsets)
         self._owed = _numbers(state, "owed", sources, -math.inf)
@@ -275,8 +247,7 @@ class _OwedCursor:
     def _cost(self, item: Any, where: Callable[[], str]) -> float:
         """What an item costs; `SkipSample` for one that is left out."""
         reading = self._slots.reading
-        with keyed_calls(self._slots.unit.of, reading, Seeding.NONE) as call:
-            cost = call(item, 0, lambda: named(item, where()))
+        cost = self._call.one(item, 0, self._items, reading, lambda _: named(item, where()))
         if isinstance(cost, Failed):
             if not cost.skipped:
                 reading.report(cost)
@@ -293,18 +264,6 @@ class _OwedCursor:
             self._shares = self._asked()
             self._owed += self._shares * self._owed[source]
             self._owed[source] = 0.0
-
-    def check_given(self, given: Sequence[int], *, anew: bool) -> None:
-        total = float(self._costs.sum())
-        check_agrees(
-            self._items == sum(given) or (self._items > sum(given) and not anew),
-            f"{self._items} items have cost something, and {sum(given)} came",
-        )
-        check_agrees(
-            abs(float(self._owed.sum())) <= _ROUNDED * total
-            and bool((np.abs(self._owed) <= total * (1 + _ROUNDED)).all()),
-            "what is owed to sources is not what others had",
-        )
 
     def state(self) -> State:
         return {

@@ -208,7 +208,7 @@ class SourceFactory(BaseCoreDatasetFactory[T_co]):
         samples: Dataset[T_co] = MapDataset(self.raw_samples, self._loading(), seeded=False)
         if self.sample_weight is not None:
             samples = SampleWeightDataset(samples, self.sample_weight)
-        return samples.with_worker_config(self.worker_config)
+        return samples._with_worker_config(self.worker_config)
 
     def config(self) -> dict[str, Any]:
         """What the dataset is made of, as a tree of plain values."""

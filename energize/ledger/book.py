@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from energize.core.arrays import FloatArray, Int64Array
+from energize.core.continued import ContinuedDataset
 from energize.core.costs import ColumnCost
 from energize.core.dataset import Dataset
-from energize.core.moved import MovedDataset
 from energize.ledger.counting import (
     ALL_FAILED,
     ALL_SKIPPED,
@@ -150,7 +150,7 @@ class Book:
         waiting: list[Any] = [self._dataset]
         while waiting:
             node = waiting.pop()
-            if isinstance(node, MovedDataset):
+            if isinstance(node, ContinuedDataset):
                 return True
             waiting += node.inputs
         return False

@@ -97,7 +97,7 @@ def _causes(each: Differing, report: Report) -> Iterator[str]:
 
 def _exhausted(mix: Any, each: Differing, report: Report) -> Iterator[str]:
     """The parts of a blend that ends that have given all they may."""
-    if getattr(mix, "endless", True):
+    if getattr(mix, "_endless", True):
         return
     for part, asked, units in zip(each.level.parts, each.asked, each.units, strict=True):
         if units < asked * each.units.sum():
@@ -107,7 +107,7 @@ def _exhausted(mix: Any, each: Differing, report: Report) -> Iterator[str]:
 def _leaves_out(level: Level) -> str | None:
     """The first dataset above a blend that gives other items than it takes."""
     for node in level.above[:-1]:
-        if not node.indexed and not (node.passes_on or node.ends_loops) and _finds(node):
+        if not node.indexed and not (node._passes_on or node._ends_loops) and _finds(node):
             return type(node).__name__
     return None
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from energize.core.dataset import Dataset, IndexedDataset
 from energize.core.reading import Failed
-from energize.core.stream import Origin
+from energize.core.trace import Origin, refs_of
 
 _TOGETHER = 256
 """How many wait until they are looked up together."""
@@ -67,8 +67,8 @@ class LeftOut:
             if self._count >= _TOGETHER:
                 self._look_up()
         else:
-            parts = [source for part in dataset.parts for source in part.sources]
-            self._found([parts[row] for row in dataset.refs_of(made).source.tolist()], skipped)
+            parts = [source for part in dataset._parts for source in part.sources]
+            self._found([parts[row] for row in refs_of(dataset, made).source.tolist()], skipped)
 
     def _look_up(self) -> None:
         for (_, attempt, skipped), (dataset, positions) in self._waiting.items():

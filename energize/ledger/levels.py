@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 import numpy as np
 
 from energize.core.arrays import FloatArray, Int64Array
-from energize.core.blends import reached_in
 from energize.core.dataset import Dataset
 
 if TYPE_CHECKING:
@@ -32,7 +31,7 @@ class Mix(Protocol):
 class Asking(Protocol):
     """A dataset that gives each input a share that somebody asked for."""
 
-    def asked(self, items: int | None) -> FloatArray | None:
+    def _asked(self, items: int | None) -> FloatArray | None:
         """How many of the first `items` are asked for of each of `inputs`; for None the shares,
         unless these change.
         """
@@ -102,7 +101,7 @@ def _level(
         if isinstance(node, Mix) and not name:
             name = node.names[0]
             path = (*path, name)
-        whole = (whole and (node.passes_on or node.ends_loops)) or not node.indexed
+        whole = (whole and (node._passes_on or node._ends_loops)) or not node.indexed
         node = node.inputs[0]
         above.append(node)
     if not node.inputs:
@@ -193,14 +192,14 @@ def spans(levels: Level, items: int | None) -> dict[tuple[str, ...], int]:
 
 def _add_spans(level: Level, items: int, found: dict[tuple[str, ...], int]) -> None:
     for node in level.above[:-1]:
-        reached = reached_in(node, items)
+        reached = node._reached(items)
         if reached is None:
             return
         items = reached[0]
     if level.mix is None:
         return
     found[level.path] = items
-    reached = reached_in(level.mix, items)
+    reached = level.mix._reached(items)
     if reached is None:
         return
     for part, numbers in zip(level.parts, level.members, strict=True):
@@ -223,10 +222,10 @@ def asked_of(level: Level, start: int | None, stop: int | None) -> FloatArray | 
         return None
     asked = None
     if start is not None and stop is not None and stop > start:
-        until, before = mix.asked(stop), mix.asked(start)
+        until, before = mix._asked(stop), mix._asked(start)
         asked = None if until is None or before is None else until - before
     if asked is None:
-        asked = mix.asked(None)
+        asked = mix._asked(None)
     if asked is None:
         return None
     parts = np.array([asked[each.start : each.stop].sum() for each in level.members])

@@ -12,7 +12,7 @@ import numpy as np
 
 from energize.core.arrays import Int64Array, rows_by_value
 from energize.core.dataset import Dataset, IndexedDataset
-from energize.core.stream import Origin
+from energize.core.trace import Origin, Trace
 from energize.ledger.levels import Level, Phased
 
 Made: TypeAlias = "int | array[int]"
@@ -82,7 +82,7 @@ class Places:
     def _parts(self) -> list[_Part]:
         parts: list[_Part] = []
         first = 0
-        for each in self._dataset.parts:
+        for each in self._dataset._parts:
             parts.append(_Part(each, first))
             first += parts[-1].rows
         return parts
@@ -94,7 +94,7 @@ class _Part:
     def __init__(self, dataset: Dataset[Any], first: int) -> None:
         self._dataset, self._first = dataset, first
         node = dataset
-        while len(node.inputs) == 1 and (node.passes_on or node.ends_loops):
+        while len(node.inputs) == 1 and (node._passes_on or node._ends_loops):
             node = node.inputs[0]
         self._phased = node if isinstance(node, Phased) and node.indexed else None
         self.rows = len(dataset.sources)
@@ -132,7 +132,7 @@ class _Part:
             return Found(item, row, positions, cast("Int64Array", epochs))
         dataset = cast("IndexedDataset[Any]", self._dataset)
         known = which or attempt or self._phased is not None
-        refs = dataset.refs(positions, attempt) if known else dataset.passes(positions)
+        refs = Trace(dataset, positions, exact=bool(known)).refs(attempt)
         row = refs.source + self._first
         if self._phased is not None:
             row = self._row_of[self._phased.phase_of(positions)[refs.item], refs.source]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
+from energize.core.config import leaf_names
 from energize.core.dataset import Dataset
 from energize.core.stream import State
 from energize.ledger.book import Book
@@ -12,10 +12,8 @@ from energize.ledger.report import LedgerRow, Report
 from energize.ledger.settings import Ledger
 from energize.ledger.telling import Stand
 from energize.loader.edits import Edits
-from energize.loader.outlined import cursor_of, tree_of
 from energize.loader.reporting import items_of
-from energize.loader.sealing import checked_state
-from energize.loader.state import resumed
+from energize.loader.state import checked_state, cursor_of, resumed, tree_of
 from energize.loader.streams import StreamState
 
 
@@ -41,7 +39,7 @@ def report_of_state(dataset: Dataset[Any] | None, state: State, *, strict: bool 
     """
     if dataset is None:
         held = checked_state(state)
-        rows = [LedgerRow((name,), is_source=True) for name in _sources(tree_of(held))]
+        rows = [LedgerRow((name,), is_source=True) for name in leaf_names(tree_of(held))]
         note = "a state alone says which sources there are; give the mix too, to see what they gave"
         total = LedgerRow((), is_source=False)
         return Report(_title(cursor_of(held)), (total, *rows), (), 1, notes=(note,))
@@ -59,15 +57,3 @@ def _title(cursor: State) -> str:
     if "lanes" in cursor:
         return f"After {text} of epoch {cursor.get('epoch')}, in {cursor['lanes']} lanes"
     return f"After {text} to all ranks"
-
-
-def _sources(tree: Any) -> Iterator[str]:
-    """Yield the names of the sources in an outline; of a wide mix as many as it keeps."""
-    inputs = tree.get("inputs")
-    if isinstance(inputs, dict):
-        yield from inputs.get("names") or [f"{inputs.get('count')} datasets"]
-    elif inputs:
-        for each in inputs:
-            yield from _sources(each)
-    else:
-        yield str(tree.get("name", tree.get("kind")))

@@ -10,8 +10,8 @@ from typing import Any, cast
 import numpy as np
 
 from energize.core.arrays import FloatArray, Int64Array
-from energize.core.blends import reached_in
 from energize.core.dataset import IndexedDataset
+from energize.core.trace import one_each
 from energize.ledger.causes import Differing, warnings_of
 from energize.ledger.chance import chance_of, kish
 from energize.ledger.counting import (
@@ -222,7 +222,7 @@ class _Telling:
         """
         if level.mix is None or start is None or stop is None:
             return None
-        first, last = reached_in(level.mix, start), reached_in(level.mix, stop)
+        first, last = level.mix._reached(start), level.mix._reached(stop)
         if first is None or last is None:
             return None
         items = np.array(last, dtype=np.float64) - np.array(first, dtype=np.float64)
@@ -321,7 +321,7 @@ def _count(source: Any) -> int:
 
 
 def _samples_per_item(dataset: IndexedDataset[Any]) -> float:
-    if dataset.one_each:
+    if one_each(dataset):
         return 1.0
     items = min(_ITEMS_LOOKED_AT, dataset.size)
     samples = float(dataset.consumed(items).sum()) / max(items, 1)

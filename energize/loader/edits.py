@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from energize.core.blends import blend_called, replaced
+from energize.core.continued import Move, moved
 from energize.core.dataset import Dataset
-from energize.core.moved import Move, moved
-from energize.core.stream import State, check_agrees, counter_field, state_field
+from energize.core.stream import State, counter_field, state_field
 from energize.errors import ConfigError, StateError
 
 _LARGEST = 1e300
@@ -88,10 +88,6 @@ class Edits:
         """From a saved cursor; `StateError` for what cannot have been saved."""
         changes = [_change(each) for each in _listed(cursor, "changes")]
         moves = [_move(each) for each in _listed(cursor, "moves")]
-        order = [(each.waits, each.at) for each in changes]
-        check_agrees(order == sorted(order), f"changes of weights are in the order {order[:9]}")
-        parts = {each.part for each in moves}
-        check_agrees(len(parts) == len(moves), f"{len(moves)} moves are of {len(parts)} parts")
         return cls(tuple(changes), tuple(moves))
 
 

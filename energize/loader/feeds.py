@@ -21,7 +21,6 @@ from energize.errors import ConfigError, EmptyDatasetError, StateError, WeightEr
 from energize.ledger.places import Made
 from energize.loader.agreement import Agreement
 from energize.loader.ahead import ReadAhead
-from energize.loader.checking import check_cursor, check_lane, check_turns
 from energize.loader.deciding import Decisions
 from energize.loader.edits import NOT_EDITED, Edits
 from energize.loader.epochs import EpochPlan, divisors, log_across, log_uneven, plan_epoch
@@ -98,7 +97,7 @@ class Opening(Generic[T]):
         self._settings = settings
         self._decisions = decisions
         self._workers = workers
-        self._loop = dataset.steps_per_epoch
+        self._loop = dataset._steps_per_epoch
         self._endless = is_endless(dataset)
         # Positions of an indexed dataset go on after an epoch. A stream is opened without the cut.
         self._stream = dataset if dataset.indexed else without_loops(dataset)
@@ -142,20 +141,13 @@ class Opening(Generic[T]):
     def start(self, ranks: Ranks) -> Place:
         """The place before the first item."""
         if self._dataset.indexed:
-            state = cast("IndexedDataset[T]", self._dataset).state_at(0)
+            state = cast("IndexedDataset[T]", self._dataset)._state_at(0)
             return state if self._loop is None else state | {"step": 0}
         lanes = self._settings.lanes or ranks.world_size * max(1, self._workers)
         return StreamState(checked_lanes(lanes, ranks))
 
-    def loaded(self, state: State, *, same_mix: bool = False) -> Place:
-        """A place from a saved state; `StateError` for one that this dataset cannot go on from, or
-        that none of its states can be. With `same_mix` it is of this very mix and its functions.
-        """
-        place = self._place_in(state, same_mix=same_mix)
-        check_cursor(state, self.saved(place, None), same_mix=same_mix)
-        return place
-
-    def _place_in(self, state: State, *, same_mix: bool) -> Place:
+    def loaded(self, state: State) -> Place:
+        """A place from a saved state; `StateError` for one that this dataset cannot go on from."""
         if not self._dataset.indexed:
             place = StreamState.loaded(state)
             asked = self._settings.lanes
@@ -164,30 +156,22 @@ class Opening(Generic[T]):
                     f"the saved state is of a run of {place.lanes} lanes, and lanes={asked} is "
                     "given; their number is fixed when a run starts. Leave lanes out"
                 )
-            ends = self._stream.sized and self._stream.size != INFINITE and not self._endless
-            size = self._stream.size if ends else None
-            check_turns(place, size, partly=self._settings.apart)
             for lane, cursor in place.cursors.items():
-                self._check_lane(lane, place.lanes, cursor, same_mix=same_mix)
+                hosted = HereLanes(
+                    self._stream, {lane: cursor}, place.lanes, Reading(), endless=self._endless
+                )
+                hosted.close()  # what is wrong with its state shows when it is opened
             return replace(place, step=self._within_loop(place.step))
         dataset = cast("IndexedDataset[T]", self._dataset)
         position = counter_field(state, "position")
-        dataset.check_state(state)
+        dataset._check_state(state)
         step = counter_field(state, "step") if "step" in state else 0
-        kept = dataset.state_at(position)
+        kept = dataset._state_at(position)
         return kept if self._loop is None else kept | {"step": self._within_loop(step)}
 
     def _within_loop(self, step: int) -> int:
         """A step of a loop that may have had another length: it is never the end of one."""
         return step if self._loop is None else step % self._loop
-
-    def _check_lane(self, lane: int, lanes: int, cursor: State | None, *, same_mix: bool) -> None:
-        reading = Reading()
-        hosted = HereLanes(self._stream, {lane: cursor}, lanes, reading, endless=self._endless)
-        now = hosted.state(lane)
-        hosted.close()
-        if cursor is not None and now is not None:
-            check_lane(lane, cursor, now, same_mix=same_mix)
 
     def saved(self, place: Place, agreement: Agreement | None) -> State:
         """A place as plain data, gathered from all ranks where each knows some lanes only."""
@@ -314,7 +298,7 @@ class Opening(Generic[T]):
         reading = self._decisions.reading(log_failure)
         for number in sorted(range(lanes), key=lambda n: n % ranks.world_size != ranks.rank):
             lane = Lane(number, lanes)
-            cursor = self._stream.open_lane(lane, None, reading, endless=self._endless)
+            cursor = self._stream._open_lane(lane, None, reading, endless=self._endless)
             with closing(cursor), suppress(EmptyDatasetError):
                 for item in cursor:
                     return item, Before(number, None)
@@ -327,7 +311,7 @@ class Opening(Generic[T]):
     def _state_at(self, lanes: int, before: Before) -> State:
         """The state of a lane some items after a known one, by reading these once more."""
         lane, reading = Lane(before.lane, lanes), self._decisions.reading(ignore)
-        cursor = self._stream.open_lane(lane, before.state, reading, endless=self._endless)
+        cursor = self._stream._open_lane(lane, before.state, reading, endless=self._endless)
         with closing(cursor):
             for _ in range(before.items):
                 next(cursor)
@@ -368,7 +352,7 @@ def ignore(failed: Failed) -> None:
 def _global_items(dataset: Dataset[Any], settings: LoaderSettings) -> int | None:
     """Items, which are micro batches, that make one global batch; None where nobody says."""
     node = dataset
-    while node.passes_on or (node.ends_loops and node.steps_per_epoch is not None):
+    while node._passes_on or (node._ends_loops and node._steps_per_epoch is not None):
         node = node.inputs[0]
     micro = settings.micro_batch_size or getattr(node, "batch_size", None)
     own = getattr(node, "global_batch_size", None)

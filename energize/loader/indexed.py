@@ -10,9 +10,10 @@ from typing import Any, Generic, Protocol, TypeVar
 from energize.core.arrays import Int64Array
 from energize.core.dataset import IndexedDataset
 from energize.core.padding import marked
-from energize.core.reading import Reading, read_items
+from energize.core.reading import Reading
 from energize.core.restoring import position_key
 from energize.core.stream import State
+from energize.core.trace import padding, read_items
 from energize.loader.ahead import ReadAhead
 from energize.loader.epochs import EpochPlan
 from energize.loader.failures import FailureLog
@@ -60,13 +61,13 @@ class IndexedFeed(Generic[T]):
         self._coming: deque[tuple[int, bool]] = deque()
         self._position = 0
         self._items = reader(self._positions)
-        self._watch = dataset.watcher(plan.lane)
+        self._watch = dataset._watcher(plan.lane)
         self.padding = False
 
     def _positions(self, first: int, count: int) -> Int64Array:
         at, missing = self._plan.positions(first, count)
-        padding = self._dataset.padding(at) | (missing & self._pads)
-        self._coming.extend(zip(at.tolist(), padding.tolist(), strict=True))
+        pads = padding(self._dataset, at) | (missing & self._pads)
+        self._coming.extend(zip(at.tolist(), pads.tolist(), strict=True))
         return at
 
     @property
@@ -106,7 +107,7 @@ class IndexedFeed(Generic[T]):
 
     def state(self) -> State:
         """The state after the last item."""
-        state = self._dataset.state_at(self._plan.position_after(self._done))
+        state = self._dataset._state_at(self._plan.position_after(self._done))
         return state if self._loop is None else state | {"step": self._step % self._loop}
 
     @property
@@ -131,7 +132,7 @@ def in_process(dataset: IndexedDataset[Any], reading: Reading) -> Reader[Any]:
             began = time.perf_counter()
             items = read_items(dataset, positions, reading)
             if time.perf_counter() - began < _AT_ONCE_SECONDS:
-                count = min(2 * count, dataset.read_ahead)
+                count = min(2 * count, dataset._read_ahead)
             first += len(positions)
             yield from items
 

@@ -68,7 +68,7 @@ class HereLanes(HostedLanes[T]):
         endless: bool,
     ) -> None:
         self._cursors: dict[int, Cursor[T]] = {
-            lane: dataset.open_lane(Lane(lane, count), state, reading, endless=endless)
+            lane: dataset._open_lane(Lane(lane, count), state, reading, endless=endless)
             for lane, state in states.items()
         }
         self._peeked: dict[int, _Peeked] = {}

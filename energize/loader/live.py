@@ -117,7 +117,7 @@ class LiveWeights(ABC):
         self._check_alike(ranks, weights, at_step, blend)
         numbers = numbers_by_name(weights)
         found = chosen_blend(self._opening.dataset, numbers, blend)
-        if not getattr(found.blend, "endless", True):
+        if not getattr(found.blend, "_endless", True):
             raise ConfigError(
                 f"{found.label} ends (stop={found.blend.stop!r}, or max_epochs), and where its "
                 "epochs end goes by its weights: they can change only in one that never ends. Use "

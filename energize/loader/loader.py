@@ -30,7 +30,7 @@ from energize.loader.live import LiveWeights
 from energize.loader.remapping import RemapReport
 from energize.loader.reporting import Deliveries, Reporting
 from energize.loader.settings import LoaderSettings
-from energize.loader.state import is_of, packed_state, resumed
+from energize.loader.state import packed_state, resumed
 from energize.loader.streams import Before
 from energize.loader.watching import HereWatch, Late
 from energize.loader.weights_file import WeightsFile
@@ -208,8 +208,7 @@ class Loader(GlobalStates, Reporting, LiveWeights, Generic[T]):
             self._opening.given, state_dict, strict=strict, on_mismatch=on_mismatch
         )
         opening = self._opening.as_saved(cursor)
-        same_mix = report is None and is_of(opening.given, state_dict)
-        place = opening.loaded(cursor, same_mix=same_mix)
+        place = opening.loaded(cursor)
         self._let_go()
         self._opening, self.dataset = opening, opening.dataset
         self._resume, self._loaded, self.remapped = place, True, report

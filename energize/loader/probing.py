@@ -5,8 +5,9 @@ from __future__ import annotations
 from contextlib import closing, suppress
 from typing import Any, TypeVar
 
+from energize.core.arrays import Int64Array
 from energize.core.blends import FoundBlend, replaced
-from energize.core.dataset import Dataset, PassingDataset, PassingStream
+from energize.core.dataset import Dataset, PassingDataset
 from energize.core.lanes import Lane
 from energize.core.reading import Reading
 from energize.core.restoring import is_endless, without_loops
@@ -33,7 +34,7 @@ def first_unread_slot(
     for lane, state in place.cursors.items():
         if state is None:
             continue
-        cursor = stream.open_lane(Lane(lane, place.lanes), state, reading, endless=endless)
+        cursor = stream._open_lane(Lane(lane, place.lanes), state, reading, endless=endless)
         with closing(cursor), suppress(StopIteration, EmptyDatasetError):
             next(cursor)
     return -(-blend.slots[0] // place.lanes) * place.lanes
@@ -48,21 +49,31 @@ class _Probed(PassingDataset[T_co]):
         self._freeze(inputs=[blend], slots=[0])
 
     @property
-    def divisible(self) -> bool:
-        return self.inputs[0].divisible
+    def _divisible(self) -> bool:
+        return self.inputs[0]._divisible
 
-    def addressed(
+    def _addressed(
         self, lane: Lane, state: State | None, reading: Reading, *, endless: bool
     ) -> Stream[T_co]:
-        inner = self.inputs[0].addressed(lane, state, reading, endless=endless)
+        inner = self.inputs[0]._addressed(lane, state, reading, endless=endless)
         return _ProbedStream(inner, self.slots)
 
 
-class _ProbedStream(PassingStream[T]):
+class _ProbedStream(Stream[T]):
     def __init__(self, stream: Stream[T], slots: list[int]) -> None:
-        super().__init__(stream)
-        self._slots = slots
+        self._stream, self._slots = stream, slots
 
     def at(self, position: int, attempt: int = 0) -> T:
         self._slots[0] = max(self._slots[0], position + 1)  # also where nothing comes
-        return super().at(position, attempt)
+        item = self._stream.at(position, attempt)
+        self.origin = self._stream.origin
+        return item
+
+    def ahead(self, positions: Int64Array) -> None:
+        self._stream.ahead(positions)
+
+    def state(self) -> State:
+        return self._stream.state()
+
+    def close(self) -> None:
+        self._stream.close()

@@ -9,10 +9,8 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any
 
-from energize.core.config import outlines, packed
-from energize.core.dataset import Dataset
-from energize.core.lanes import Lane
-from energize.core.moved import (
+from energize.core.config import Tree, config_tree, leaf_names, packed, shares_of, weights_of
+from energize.core.continued import (
     MOST_PARTS,
     Move,
     Place,
@@ -22,12 +20,13 @@ from energize.core.moved import (
     places,
     read_mix,
 )
+from energize.core.dataset import Dataset
+from energize.core.lanes import Lane
 from energize.core.reading import Reading
 from energize.core.restoring import is_endless, without_loops
 from energize.core.stream import State, counter_field, state_field
 from energize.errors import StateError
 from energize.loader.edits import Edits
-from energize.loader.outlined import leaf_names, shares_of, weights_of
 from energize.loader.streams import StreamState
 
 _log = logging.getLogger("energize")
@@ -108,9 +107,10 @@ def places_kept(dataset: Dataset[Any], items: int, lanes: StreamState | None) ->
 
 
 def remapped(
-    dataset: Dataset[Any], saved: State, cursor: State, replaced: Sequence[Any] = ()
+    dataset: Dataset[Any], saved: Tree, cursor: State, replaced: Sequence[Any] = ()
 ) -> tuple[State, RemapReport]:
-    """The cursor from which a run goes on in `dataset` that `saved` was saved of over another one.
+    """The cursor from which a run goes on in `dataset` that a state was saved of over another one,
+    `saved`.
 
     Sources that were `replaced` are others by the same name: they begin anew.
 
@@ -248,7 +248,7 @@ def _led_lanes(
         if before is None and begin is None:
             cursors.append(None)
             continue
-        with closing(stream.open_lane(Lane(lane, state.lanes), None, _QUIET, endless=True)) as new:
+        with closing(stream._open_lane(Lane(lane, state.lanes), None, _QUIET, endless=True)) as new:
             tree = _led(new.state(), before or {}, order)
         if begin is not None:
             _round_of(tree)["round"] = begin
@@ -285,12 +285,12 @@ def _round_of(tree: State) -> State:
 
 def _report(
     dataset: Dataset[Any],
-    saved: State,
+    saved: Tree,
     cursor: State,
     old: Mapping[str, int],
     new: Sequence[Place],
 ) -> RemapReport:
-    trees = outlines(state_field(saved, "dataset", str), dataset)
+    trees = saved, config_tree(dataset)
     names = list(_names(trees[0], old))
     kept = {each.name: old[each.digest] for each in new if each.digest in old}
     here = {each.digest for each in new}
@@ -319,6 +319,6 @@ def _report(
 
 def _names(tree: Any, old: Mapping[str, int]) -> Iterator[str]:
     """The names of the parts of a saved state, in its order, as far as it tells them."""
-    names = leaf_names(tree)
+    names = list(leaf_names(tree))
     known = len(names) == len(old)
     yield from names if known else (f"source {digest}" for digest in old)

@@ -1,65 +1,175 @@
-"""The saved state of a loader: what it holds, and whether it fits."""
+"""The saved state of a loader: what it holds, and whether it fits a dataset.
+
+A state holds the fingerprint and the config of what decides which samples come, details that decide
+nothing, where the run stands (the cursor), and a check value over all of these, which tells damage.
+All but the version are texts: torch.distributed.checkpoint cuts dicts and lists into an entry for
+each leaf, and then insists on the same leaves when it loads.
+"""
 
 from __future__ import annotations
 
-import itertools
 import logging
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import compress, islice
 from typing import Any
 
-from energize.core.config import outlines, packed, tree_differences, unpacked
+from energize.core import limits
+from energize.core.checks import whole_number
+from energize.core.config import (
+    Tree,
+    changed_until,
+    config_of,
+    config_tree,
+    packed,
+    unpacked,
+)
 from energize.core.dataset import Dataset
-from energize.core.stream import INFINITE, State, state_field
+from energize.core.description import digest
+from energize.core.stream import INFINITE, State, counter_field, state_field
 from energize.errors import ConfigError, StateError, StateMismatchError, WeightError, nearest
 from energize.loader.edits import NOT_EDITED, Edits
 from energize.loader.remapping import RemapReport, remapped
-from energize.loader.replaced import kept_records, replaced_sources, told
-from energize.loader.sealing import checked_state, sealed
+from energize.loader.streams import StreamState
 
-_DIFFERENCES_SHOWN, _DIFFERENCES_FOUND = 20, 1000
+VERSION = 5
 
-_FUNCTIONS_KEPT, _FUNCTION_LENGTH, _DETAILS_LENGTH = 40, 300, 2048
+FIELDS = ("fingerprint", "config", "details", "cursor")
+"""The texts of a state."""
+
+ON_MISMATCH = ("error", "remap")
+
+_SHOWN, _FOUND = 20, 1000
+"""Differences that are shown, and looked for."""
+
+_OF_CURSOR = (
+    *("position", "step", "lanes", "epoch", "cursors", "places", "slot", "changes", "moves"),
+    *("stage_idx", "stage_name"),
+)
+_DETAILS_LENGTH = 2048
+_MOST_RECORDS = 256
 
 _log = logging.getLogger("energize")
 
 
 def packed_state(dataset: Dataset[Any], cursor: State) -> State:
-    """The state to save: `version`, the `digest` of what decides which samples come, as much of it
-    as a state may hold (`dataset`), `details` that change no sample, the `cursor`'s state, and a
-    `check` value of all these.
+    """Return the state to save, of a cursor's state."""
+    config = config_of(dataset)
+    texts = (config.fingerprint, config.text, packed(_details(dataset)), packed(cursor))
+    return sealed(dict(zip(FIELDS, texts, strict=True)))
 
-    All but the first are texts. torch.distributed.checkpoint cuts dicts and lists into one entry
-    for each leaf, and then insists on the same leaves when it loads; a text stays one entry.
+
+def sealed(state: Mapping[str, str]) -> State:
+    """Return a state of the same texts with their check value."""
+    texts = [state[name] for name in FIELDS]
+    return {"version": VERSION, **dict(zip(FIELDS, texts, strict=True)), "check": _check(texts)}
+
+
+def _check(texts: Sequence[str]) -> str:
+    return digest(list(texts))[:16]
+
+
+def _details(dataset: Dataset[Any]) -> State:
+    """What decides nothing: where loops end, where folders are mounted, functions that are called,
+    and by what files of sources are known again.
     """
-    return sealed(
-        {
-            "digest": dataset.survey.digest,
-            "dataset": dataset.packed_outline,
-            "details": _packed_details(dataset),
-            "cursor": packed(cursor),
-        }
-    )
+    config = config_of(dataset)
+    functions = [each[:300] for each in config.functions]
+    while len("".join(functions)) > _DETAILS_LENGTH:
+        functions = functions[: len(functions) // 2]
+    records = _records(dataset)
+    return {
+        "loop": dataset._steps_per_epoch,
+        "places": config.places,
+        "functions": functions,
+        **({"records": records} if records else {}),
+    }
 
 
-def _packed_details(dataset: Dataset[Any]) -> str:
-    """Where loops end, where folders are mounted, the functions that are called on items, as many
-    as there is room for, and by what files of sources are known again.
+def _records(dataset: Dataset[Any]) -> dict[str, str] | str:
+    """What preparing saw of the files of each source, by a digest of its identity, where that is
+    known; of a mix of very many, two digits for each in turn.
     """
-    survey = dataset.survey
-    details: dict[str, Any] = {"loop": dataset.steps_per_epoch, "places": survey.places}
-    most = min(len(survey.functions), _FUNCTIONS_KEPT)
-    while True:
-        names = [each[:_FUNCTION_LENGTH] for each in survey.functions[:most]]
-        if len(packed(details | {"functions": names})) <= _DETAILS_LENGTH or not most:
-            return packed(details | {"functions": names} | kept_records(dataset))
-        most //= 2
+    known = [getattr(source, "record", None) for source in dataset.sources]
+    if len(known) > _MOST_RECORDS:
+        return "".join((each or "..")[:2] for each in known) if any(known) else ""
+    found: dict[str, set[str | None]] = {}
+    for source, record in zip(dataset.sources, known, strict=True):
+        found.setdefault(_key_of(source), set()).add(record)
+    return {
+        key: digest(sorted(map(str, records)))[:6]
+        for key, records in found.items()
+        if None not in records
+    }
 
 
-ON_MISMATCH = ("error", "remap")
+def _key_of(source: Any) -> str:
+    return digest(getattr(source, "identity", source.name))[:6]
+
+
+def checked_state(saved: object) -> State:
+    """Return a state as it was saved; raise `StateError` if it was changed since, or is none.
+
+    The check value tells damage, not malice: it is no signature.
+    """
+    if not isinstance(saved, Mapping):
+        raise StateError(
+            f"a loader's state is the dict that state_dict() returned; got {type(saved).__name__}"
+        )
+    version = whole_number(saved.get("version"))
+    if version != VERSION:
+        raise StateError(
+            f"the saved state has 'version' {str(saved.get('version'))[:20]}, this energize reads "
+            f"version {VERSION}; resume with the energize that saved it"
+        )
+    for name in saved:
+        if name not in ("version", *FIELDS, "check"):
+            raise StateError(
+                f"the saved state has {str(name)[:80]!r}, and a state has no such field"
+                f"{nearest(str(name)[:80], FIELDS)}; load what state_dict() returned, as it is"
+            )
+    texts = {name: state_field(dict(saved), name, str) for name in (*FIELDS, "check")}
+    for name, text in texts.items():
+        if len(text) > limits.JSON_BYTES:
+            raise StateError(f"the saved state's {name!r}: {limits.over('JSON_BYTES', len(text))}")
+    if texts["check"] != _check([texts[name] for name in FIELDS]):
+        raise StateError(
+            "the saved state was changed or damaged since it was saved: its check value is another "
+            "one. Load another copy of it, or the state saved before it. No state can be edited by "
+            'hand: to go on in an edited mix, load it with on_mismatch="remap" or write it anew '
+            "with `energize state remap`; for other weights use set_weights"
+        )
+    return {"version": VERSION, **texts}
+
+
+def tree_of(state: State) -> Tree:
+    """Return the config in a saved state."""
+    tree = unpacked(state_field(state, "config", str), "config")
+    if "kind" not in tree:
+        raise StateError("the saved state's 'config' is damaged: it describes no dataset")
+    return tree
+
+
+def cursor_of(state: State) -> State:
+    """Return where a saved state stands; raise `StateError` for what are no numbers of items."""
+    cursor = unpacked(state_field(state, "cursor", str), "cursor")
+    for name in cursor:
+        if name not in _OF_CURSOR:
+            known = nearest(name, _OF_CURSOR)
+            raise StateError(f"the saved state's 'cursor' has {name[:80]!r}, which is none{known}")
+    for name in ("lanes", "epoch", "position", "step", "slot"):
+        if name in cursor:
+            counter_field(cursor, name)
+    if "lanes" in cursor:
+        StreamState.loaded(cursor)
+    places = state_field(cursor, "places", dict) if "places" in cursor else {}
+    for name in places:
+        counter_field(places, name)
+    return cursor
 
 
 def unpacked_state(dataset: Dataset[Any], saved: object) -> State:
-    """The cursor's state in a saved one, for what has no weights that change; see `resumed`."""
+    """Return the cursor's state in a saved one, for what has no weights that change."""
     cursor, _ = resumed(dataset, saved)
     if Edits.loaded(cursor) != NOT_EDITED:
         raise StateError(
@@ -72,11 +182,11 @@ def unpacked_state(dataset: Dataset[Any], saved: object) -> State:
 def resumed(
     dataset: Dataset[Any], saved: object, *, strict: bool = True, on_mismatch: str = "error"
 ) -> tuple[State, RemapReport | None]:
-    """The cursor's state in a saved one, and what it became in an edited mix.
+    """Return the cursor's state in a saved one, and what it became in an edited mix.
 
-    Raises `StateMismatchError` when it was saved over another dataset, `StateError` when it is not
-    a state of this version at all. Without `strict` differences are warnings, as is what changes no
-    sample in any case: other functions, folders mounted elsewhere, loops of another length. With
+    Raise `StateMismatchError` if it was saved over another dataset, `StateError` if it is no state
+    of this version. Without `strict` differences are warnings, as is what changes no sample in any
+    case: other functions, folders mounted elsewhere, loops of another length. With
     `on_mismatch="remap"` sources that are still there keep their places, see `remapped`.
     """
     if on_mismatch not in ON_MISMATCH:
@@ -89,33 +199,25 @@ def resumed(
             "strict=False ignores differences, on_mismatch='remap' does not: give one"
         )
     state = checked_state(saved)
-    cursor = unpacked(state_field(state, "cursor", str), "cursor")
+    cursor = cursor_of(state)
     found = _mismatches(dataset, state, cursor)
     if found and on_mismatch == "remap":
-        cursor, report = remapped(dataset, state, cursor, _replaced(dataset, state))
-        return cursor, report
+        return remapped(dataset, tree_of(state), cursor, _replaced(dataset, state))
     if found:
         _refuse(found, strict=strict)
     _warn_of_details(dataset, state)
     return cursor, None
 
 
-def is_of(dataset: Dataset[Any], state: State) -> bool:
-    """Whether a state was saved over this very dataset, with these functions."""
-    before, now = _details(state), unpacked(_packed_details(dataset), "details")
-    same_functions = before.get("functions") == now["functions"]
-    return same_functions and bool(state["digest"] == dataset.survey.digest)
-
-
 def differences(dataset: Dataset[Any], saved: object) -> list[str]:
-    """What forbids to go on from a saved state over a dataset, a line each; none where it fits."""
+    """Return what forbids to go on from a saved state over a dataset, a line each."""
     state = checked_state(saved)
-    return _mismatches(dataset, state, unpacked(state_field(state, "cursor", str), "cursor"))
+    return _mismatches(dataset, state, cursor_of(state))
 
 
 def _refuse(found: list[str], *, strict: bool) -> None:
-    shown = "\n".join(f"  {each}" for each in found[:_DIFFERENCES_SHOWN])
-    more = len(found) - _DIFFERENCES_SHOWN
+    shown = "\n".join(f"  {each}" for each in found[:_SHOWN])
+    more = len(found) - _SHOWN
     text = (
         "the saved state belongs to another dataset, and positions in that one mean nothing in "
         f"this one:\n{shown}{f'{chr(10)}  and {more} more' if more > 0 else ''}"
@@ -130,44 +232,39 @@ def _refuse(found: list[str], *, strict: bool) -> None:
 
 
 def _mismatches(dataset: Dataset[Any], saved: State, cursor: State) -> list[str]:
-    found = _loops_that_differ(dataset, saved) + told(_replaced(dataset, saved))
-    outline = state_field(saved, "dataset", str)
-    if state_field(saved, "digest", str) == dataset.survey.digest:
+    found = list(_loops_that_differ(dataset, saved))
+    names = [source.name for source in _replaced(dataset, saved)]
+    found += dict.fromkeys(
+        f"{name!r}: its shards are others than when the state was saved" for name in names
+    )
+    if saved["fingerprint"] == config_of(dataset).fingerprint:
         return found
-    trees = outlines(outline, dataset)
+    before, now = tree_of(saved), config_tree(dataset)
     changes = replace(Edits.loaded(cursor), moves=())
     if changes.changes:  # both with what was changed while the run went on
         try:
-            dataset = changes.applied(dataset)
+            edited = changes.applied(dataset)
         except (ConfigError, WeightError) as reason:  # mostly a source that is gone
-            apart = itertools.islice(tree_differences(*trees), _DIFFERENCES_FOUND)
+            apart = list(islice(changed_until(dataset, before, now, None), _FOUND))
             return found + (list(dict.fromkeys(apart)) or [str(reason)])
-        now = outlines(outline, dataset)[1]
-        trees = _with_changes(*trees, now), now
-    later: list[str] = []
+        after = config_tree(edited)
+        before, now, dataset = _with_changes(before, now, after), after, edited
+    position = cursor.get("position")
+    items = position if isinstance(position, int) and dataset.sized else None
     try:
-        lines = (
-            line
-            for place in _places(dataset, cursor)
-            for line in dataset.mismatches(*trees, place, later)
-        )
-        found += dict.fromkeys(itertools.islice(lines, _DIFFERENCES_FOUND))
-    except RecursionError as error:
-        raise StateError("the saved state's 'dataset' is nested too deep: damaged") from error
-    if later and not found:
-        _log.warning("after the place of the saved state other samples come:\n  %s", later[0])
-    unnamed = "something of its settings is different (a state of so wide a mix does not keep what)"
-    return found or ([] if later else [unnamed])
-
-
-def _replaced(dataset: Dataset[Any], saved: State) -> list[Any]:
-    """The sources whose files are others than when the state was saved."""
-    same_mix = state_field(saved, "digest", str) == dataset.survey.digest
-    return replaced_sources(dataset, _details(saved), same_mix=same_mix)
+        now = unpacked(packed(now), "config")  # as JSON has it
+        apart = list(dict.fromkeys(islice(changed_until(dataset, before, now, items), _FOUND)))
+        later = islice(changed_until(dataset, before, now, None), _FOUND)
+        if not apart and not found:
+            lines = "\n  ".join(dict.fromkeys(later))
+            _log.warning("after the place of the saved state other samples come:\n  %s", lines)
+    except (RecursionError, TypeError, ValueError, KeyError, AttributeError) as error:
+        raise StateError(f"the saved state's 'config' is damaged: {str(error)[:200]}") from error
+    return found + apart
 
 
 def _with_changes(saved: Any, given: Any, changed: Any) -> Any:
-    """A saved outline with the changes by which `changed` differs from `given`."""
+    """A saved config with the changes by which `changed` differs from `given`."""
     trees = (saved, given, changed)
     if given == changed or not all(isinstance(each, dict) for each in trees):
         return saved
@@ -181,52 +278,56 @@ def _with_changes(saved: Any, given: Any, changed: Any) -> Any:
     return found
 
 
-def _places(dataset: Dataset[Any], cursor: State) -> list[State]:
-    """The state of what is read, or of a stream that in each of its lanes; empty before its first
-    item.
+def _replaced(dataset: Dataset[Any], saved: State) -> list[Any]:
+    """The sources whose files are known to be others than when the state was saved.
+
+    No order depends on what is in files, so they are no part of the fingerprint.
     """
-    if dataset.indexed or "cursors" not in cursor:
-        return [cursor]
-    lanes = unpacked(state_field(cursor, "cursors", str), "cursors").get("cursors")
-    read = [each for each in _listed(lanes) if isinstance(each, dict)]
-    return [state_field(each, "input", dict) for each in read] or [{}]
+    before, now = _saved_details(saved).get("records"), _records(dataset)
+    if isinstance(before, str) and isinstance(now, str):
+        same = saved["fingerprint"] == config_of(dataset).fingerprint
+        pairs = [(before[2 * i : 2 * i + 2], now[2 * i : 2 * i + 2]) for i in range(len(now) // 2)]
+        differ = [same and ".." not in each and each[0] != each[1] for each in pairs]
+        return list(compress(dataset.sources, differ))
+    if not (isinstance(before, dict) and isinstance(now, dict)):
+        return []
+    gone = {key for key, record in now.items() if before.get(key, record) != record}
+    return [source for source in dataset.sources if _key_of(source) in gone]
 
 
-def _loops_that_differ(dataset: Dataset[Any], saved: State) -> list[str]:
+def _loops_that_differ(dataset: Dataset[Any], saved: State) -> Iterator[str]:
     """Loops that count steps, where they did not, or the other way round: an obstacle where passes
     end, which without loops all lanes do together.
     """
     node = dataset
-    while node.passes_on or node.ends_loops:
+    while node._passes_on or node._ends_loops:
         node = node.inputs[0]
     if dataset.indexed or (node.sized and node.size == INFINITE):
-        return []
-    before, now = _details(saved).get("loop", dataset.steps_per_epoch), dataset.steps_per_epoch
-    if (before is None) == (now is None):
-        return []
-    return [
-        f"a loop was {_loop(before)}, is {_loop(now)} (EpochizeDataset, virtual_epoch_length): the "
-        "lanes of a stream whose passes end are read in another order then"
-    ]
+        return
+    now = dataset._steps_per_epoch
+    before = _saved_details(saved).get("loop", now)
+    if (before is None) != (now is None):
+        yield (
+            f"a loop was {_loop(before)}, is {_loop(now)} (EpochizeDataset, virtual_epoch_length): "
+            "the lanes of a stream whose passes end are read in another order then"
+        )
 
 
 def _warn_of_details(dataset: Dataset[Any], saved: State) -> None:
     """Tell what is different and changes no sample."""
-    details = _packed_details(dataset)
-    if saved.get("details") == details:
-        return
-    before, now = _details(saved), unpacked(details, "details")
-    if not before:
+    before, now = _saved_details(saved), _details(dataset)
+    if not before or before == now:
         return
     lines = []
     if before.get("loop") != now["loop"]:
         lines.append(f"a loop was {_loop(before.get('loop'))}, is {_loop(now['loop'])}")
     if before.get("places") != now["places"]:
         lines.append("folders are mounted elsewhere")
-    old, new = ([str(each) for each in _listed(tree.get("functions"))] for tree in (before, now))
+    listed = before.get("functions")
+    old = [str(each) for each in listed] if isinstance(listed, list) else []
     for word, names in (
-        ("gone", [each for each in old if each not in new]),
-        ("new", [each for each in new if each not in old]),
+        ("gone", [each for each in old if each not in now["functions"]]),
+        ("new", [each for each in now["functions"] if each not in old]),
     ):
         lines += [f"functions that are {word}: {', '.join(names)}"] if names else []
     if lines:
@@ -234,7 +335,7 @@ def _warn_of_details(dataset: Dataset[Any], saved: State) -> None:
         _log.warning(text, "\n".join(f"  {line}" for line in lines))
 
 
-def _details(saved: State) -> State:
+def _saved_details(saved: State) -> State:
     """Nothing where they are damaged, for no sample depends on them."""
     try:
         return unpacked(state_field(saved, "details", str), "details")
@@ -244,7 +345,3 @@ def _details(saved: State) -> State:
 
 def _loop(steps: object) -> str:
     return "an epoch" if steps is None else f"{steps} steps"
-
-
-def _listed(value: object) -> list[Any]:
-    return value if isinstance(value, list) else []

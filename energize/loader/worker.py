@@ -22,9 +22,10 @@ import numpy as np
 from energize.core.dataset import Dataset, IndexedDataset
 from energize.core.lanes import Lane
 from energize.core.lazy import torch
-from energize.core.reading import Failed, Reading, read_items
+from energize.core.reading import Failed, Reading
 from energize.core.stores import activate
 from energize.core.stream import Cursor
+from energize.core.trace import read_items
 from energize.errors import LoaderError
 from energize.ledger.left_out import LeftOut
 from energize.ledger.places import flat
@@ -267,6 +268,6 @@ class _Worker:
                 held.cursor.close()
             lane = Lane(request.lane, self.task.lanes)
             dataset, endless = self.dataset, self.task.endless
-            cursor = dataset.open_lane(lane, request.state, self._reading(), endless=endless)
+            cursor = dataset._open_lane(lane, request.state, self._reading(), endless=endless)
             held = self.lanes[request.lane] = _OpenLane(cursor, request.at)
         return held.cursor

@@ -163,7 +163,7 @@ def _trained(
         )
     if virtual_epoch_length:
         stream = EpochizeDataset(stream, virtual_epoch_length)
-    return stream.with_worker_config(mixer.worker_config)
+    return stream._with_worker_config(mixer.worker_config)
 
 
 @own_errors
@@ -205,7 +205,7 @@ def get_val_dataset(
     for leaf in leaves_of(node):
         groups.setdefault(id(encoder_of(leaf)), []).append(leaf)
     streams = [_stored(leaves, mixer.as_told(node)) for leaves in groups.values()]
-    return _limited(_joined(streams), limit).with_worker_config(worker_config)
+    return _limited(_joined(streams), limit)._with_worker_config(worker_config)
 
 
 @own_errors
@@ -238,7 +238,7 @@ def get_val_datasets(
     node = _validated(path, split_part)
     for leaf in leaves_of(node):
         batches = _stored([leaf], mixer.as_told(node))
-        datasets.append((_limited(batches, limit).with_worker_config(worker_config), leaf))
+        datasets.append((_limited(batches, limit)._with_worker_config(worker_config), leaf))
     return datasets
 
 

@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 
 from energize.core.arrays import FloatArray, Int64Array
+from energize.core.continued import ContinuedDataset
 from energize.core.costs import ColumnCost
-from energize.core.dataset import IndexedDataset, indexed_inputs
-from energize.datasets.advanced import AdvancedDataset
+from energize.core.dataset import IndexedDataset
+from energize.core.trace import one_each
 from energize.datasets.blend import BlendDataset
 from energize.datasets.quota import QuotaDataset
 from energize.datasets.stages import StagedDataset
@@ -55,7 +56,7 @@ def _asked(
         return _asked_by_stages(dataset, start, stop, measure)
     if isinstance(dataset, BlendDataset | QuotaDataset):
         return _asked_of_inputs(dataset, start, stop, measure)
-    inputs = indexed_inputs(dataset)
+    inputs = dataset._children
     if len(inputs) > 1:
         return np.full(len(dataset.sources), np.nan)
     below = _asked(inputs[0], *_below(dataset, start, stop), measure)
@@ -68,8 +69,8 @@ def _below(dataset: IndexedDataset[Any], start: int, stop: int) -> tuple[int, in
     before, after = dataset.taken(start), dataset.taken(stop)
     if before is not None and after is not None:
         return before[0], max(after[0], before[0] + 1)
-    if isinstance(dataset, AdvancedDataset):
-        return dataset.offset + start, dataset.offset + stop
+    if isinstance(dataset, ContinuedDataset):
+        return dataset.read + start, dataset.read + stop
     epoch, first = divmod(start, dataset.size)
     one = stop <= (epoch + 1) * dataset.size
     return (first, first + stop - start) if one else (0, dataset.size)
@@ -83,8 +84,8 @@ def _asked_by_stages(
     for stage, (first, end) in enumerate(pairwise([*firsts, max(stop, firsts[-1])])):
         begin, length = max(first, start), min(end, stop) - max(first, start)
         if length > 0:
-            at = int(dataset.route(np.array([begin], dtype=np.int64))[1][0])
-            asked = _asked(dataset.routed_to[stage], at, at + length, measure)
+            at = int(dataset.route(np.array([begin], dtype=np.int64)).position[0])
+            asked = _asked(dataset._children[stage], at, at + length, measure)
             np.add.at(total, dataset.numbers_of(stage), asked)
     return total
 
@@ -95,13 +96,13 @@ def _asked_of_inputs(
     stop: int,
     measure: ColumnCost | None,
 ) -> FloatArray:
-    inputs = indexed_inputs(dataset)
-    before, after = dataset.asked(start), dataset.asked(stop)
+    inputs = dataset._children
+    before, after = dataset._asked(start), dataset._asked(stop)
     if before is None or after is None or getattr(dataset, "unit", None) != measure:
         return np.full(len(dataset.sources), np.nan)
     asked = after - before
     asked *= (stop - start) / max(asked.sum(), 1e-300)  # costs, where weights of them have changed
-    if measure is None and not all(each.one_each for each in inputs):
+    if measure is None and not all(one_each(each) for each in inputs):
         asked = asked * [_samples_per_item(each) for each in inputs]
         asked *= (stop - start) / asked.sum()
     begun = dataset.taken(start) or [0] * len(inputs)
@@ -114,7 +115,7 @@ def _asked_of_inputs(
 
 
 def _samples_per_item(dataset: IndexedDataset[Any]) -> float:
-    if dataset.one_each:
+    if one_each(dataset):
         return 1.0
     items = min(_ITEMS, dataset.size)
     return float(dataset.consumed(items).sum()) / max(items, 1)

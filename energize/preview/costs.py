@@ -9,7 +9,7 @@ import numpy as np
 
 from energize.core.arrays import FloatArray
 from energize.core.costs import ColumnCost
-from energize.core.dataset import IndexedDataset, indexed_inputs
+from energize.core.dataset import IndexedDataset
 from energize.data.source import Source
 from energize.datasets.blend import BlendDataset
 from energize.datasets.stages import StagedDataset
@@ -40,8 +40,7 @@ class Spending:
         if taken is None or isinstance(dataset, Source):
             return self._by_means(dataset, items)
         parts = [
-            self._spent(each, count)
-            for each, count in zip(indexed_inputs(dataset), taken, strict=True)
+            self._spent(each, count) for each, count in zip(dataset._children, taken, strict=True)
         ]
         if isinstance(dataset, BlendDataset) and dataset.unit == self._measure:
             costs = zip(parts, dataset.spent(items), strict=True)
@@ -52,8 +51,8 @@ class Spending:
         total = np.zeros(len(dataset.sources))
         firsts = [first for first in dataset.plan.first_items if first < items]
         for stage, (start, stop) in enumerate(pairwise([*firsts, items])):
-            read = dataset.routed_to[stage]
-            first = int(dataset.route(np.array([start], dtype=np.int64))[1][0])
+            read = dataset._children[stage]
+            first = int(dataset.route(np.array([start], dtype=np.int64)).position[0])
             spent = self._spent(read, first + stop - start) - self._spent(read, first)
             np.add.at(total, dataset.numbers_of(stage), spent)
         return total

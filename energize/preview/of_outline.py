@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from energize.core.arrays import Int64Array
-from energize.core.config import Outline
+from energize.core.config import Tree
 from energize.core.dataset import IndexedDataset
 from energize.core.reading import Failed
 from energize.data.source import Source
@@ -43,7 +43,7 @@ class OutlinedSource(Source[None]):
         raise StateError(f"{self.name}: a state has no samples; give the mix")
 
 
-def mix_of_outline(tree: Outline) -> IndexedDataset[Any]:
+def mix_of_outline(tree: Tree) -> IndexedDataset[Any]:
     """A dataset with the sources, weights, batches and stages of the outline in a saved state.
 
     Shares and epochs are those of the run within a few samples of each source: orders are drawn
@@ -60,7 +60,7 @@ def mix_of_outline(tree: Outline) -> IndexedDataset[Any]:
         ) from reason
 
 
-def _made(tree: Outline) -> IndexedDataset[Any]:
+def _made(tree: Tree) -> IndexedDataset[Any]:
     kind, inputs = tree["kind"], tree.get("inputs")
     if not inputs and "count" in tree:
         numbers = (int(tree[name]) for name in ("seed", "occurrence"))
@@ -72,7 +72,7 @@ def _made(tree: Outline) -> IndexedDataset[Any]:
     return _MAKERS[kind](tree, [_made(each) for each in inputs])
 
 
-def _blend(tree: Outline, inputs: list[IndexedDataset[Any]]) -> IndexedDataset[Any]:
+def _blend(tree: Tree, inputs: list[IndexedDataset[Any]]) -> IndexedDataset[Any]:
     if "unit" in tree:
         raise ValueError("its shares are those of what samples cost")
     weights = [weight_as_described(each) for each in tree["weights"]]
@@ -88,7 +88,7 @@ def _blend(tree: Outline, inputs: list[IndexedDataset[Any]]) -> IndexedDataset[A
     return blend
 
 
-def _staged(tree: Outline, inputs: list[IndexedDataset[Any]]) -> IndexedDataset[Any]:
+def _staged(tree: Tree, inputs: list[IndexedDataset[Any]]) -> IndexedDataset[Any]:
     stages: list[Stage[Any]] = [
         Stage(**settings, dataset=each)
         for settings, each in zip(tree["plan"]["stages"], inputs, strict=True)
@@ -97,16 +97,16 @@ def _staged(tree: Outline, inputs: list[IndexedDataset[Any]]) -> IndexedDataset[
     return StagedDataset(plan, carry_over=tree["carry_over"])
 
 
-def _batches(tree: Outline, inputs: list[IndexedDataset[Any]]) -> IndexedDataset[Any]:
+def _batches(tree: Tree, inputs: list[IndexedDataset[Any]]) -> IndexedDataset[Any]:
     return BatchDataset(inputs[0], tree["batch_size"], list, drop_last=tree["drop_last"])
 
 
-def _shuffled(tree: Outline, inputs: list[IndexedDataset[Any]]) -> IndexedDataset[Any]:
+def _shuffled(tree: Tree, inputs: list[IndexedDataset[Any]]) -> IndexedDataset[Any]:
     names = ("shuffle_buffer_size", "max_samples_per_sequence", "over_epochs")
     return ShuffleDataset(inputs[0], **{name: tree[name] for name in names})
 
 
-_MAKERS: Mapping[str, Callable[[Outline, list[IndexedDataset[Any]]], IndexedDataset[Any]]] = {
+_MAKERS: Mapping[str, Callable[[Tree, list[IndexedDataset[Any]]], IndexedDataset[Any]]] = {
     "BatchDataset": _batches,
     "BlendDataset": _blend,
     "ConcatDataset": lambda _, inputs: ConcatDataset(*inputs),

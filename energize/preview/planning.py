@@ -11,7 +11,7 @@ import numpy as np
 from energize.core.arrays import Int64Array, rows_by_value
 from energize.core.checks import checked_whole
 from energize.core.dataset import Dataset, IndexedDataset
-from energize.core.refs import Refs
+from energize.core.trace import Refs
 from energize.data.join import JoinedSource
 from energize.data.naming import source_labels
 from energize.data.selection import PropertySource

@@ -6,12 +6,14 @@ from bisect import bisect_right
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from energize.core.dataset import IndexedDataset, indexed_inputs
+from energize.core.continued import ContinuedDataset
+from energize.core.dataset import IndexedDataset
 from energize.core.description import digest
 from energize.core.stream import INFINITE
+from energize.core.trace import one_each
 from energize.data.source import Source
-from energize.datasets.advanced import AdvancedDataset
-from energize.datasets.batch import BatchDataset, LevelDataset
+from energize.datasets.batch import BatchDataset
+from energize.datasets.level import LevelDataset
 from energize.datasets.order import LimitDataset, RepeatDataset, ShuffleDataset
 from energize.datasets.quota import ComposedDataset, ComposedSamples, QuotaDataset
 from energize.datasets.stages import StagedDataset
@@ -70,10 +72,10 @@ def _draws(dataset: IndexedDataset[Any]) -> list[_Draws]:
     if dataset.taken(0) is not None:
         return [
             each._replace(drawn=_through(dataset, number, each.drawn))
-            for number, inner in enumerate(indexed_inputs(dataset))
+            for number, inner in enumerate(dataset._children)
             for each in _draws(inner)
         ]
-    order = indexed_inputs(dataset)[0] if isinstance(dataset, AdvancedDataset) else dataset
+    order = dataset._children[0] if isinstance(dataset, ContinuedDataset) else dataset
     return [
         _Draws(_column(dataset, number), bounds, order)
         for number, bounds in enumerate(_bounds(order))
@@ -84,8 +86,8 @@ def _levelled(dataset: LevelDataset[Any]) -> list[_Draws]:
     """Of a global batch it is known what it holds, but not before which of its items; those that
     end with every pass over the only source aside.
     """
-    inner = _draws(indexed_inputs(dataset)[0])
-    if dataset.one_each and dataset.size == dataset.sources[0].count:
+    inner = _draws(dataset._children[0])
+    if one_each(dataset) and dataset.size == dataset.sources[0].count:
         return inner
     length = dataset.global_batch_size
 
@@ -130,7 +132,7 @@ def _bounds(dataset: IndexedDataset[Any]) -> list[Bounds]:
     shuffled = isinstance(dataset, ShuffleDataset) and dataset.over_epochs == 1
     if not shuffled and not isinstance(dataset, LimitDataset | RepeatDataset | BatchDataset):
         return [(0, source.count) for source in dataset.sources]
-    inner = indexed_inputs(dataset)[0]
+    inner = dataset._children[0]
     alike = inner.size == INFINITE or _as_stored(inner)
     first_epoch = dataset.consumed(dataset.size).tolist()
     return [
@@ -148,7 +150,7 @@ def _new_of(draws: _Draws, read: int, *, shuffled: bool) -> int:
 def _of_quotas(dataset: QuotaDataset[Any]) -> list[Bounds]:
     found = []
     early = dataset.composition.early if isinstance(dataset, ComposedSamples) else 0
-    for inner, count in zip(indexed_inputs(dataset), dataset.counts(), strict=True):
+    for inner, count in zip(dataset._children, dataset.counts(), strict=True):
         first_pass = inner.consumed(inner.size).tolist()
         for each, read in zip(_draws(inner), first_pass, strict=True):
             new, most = each.bounds
@@ -168,15 +170,15 @@ def _as_stored(dataset: IndexedDataset[Any]) -> bool:
     """Whether all epochs are alike: the samples of one source as they lie, each once."""
     if isinstance(dataset, Source):
         return True
-    as_below = dataset.one_each and dataset.taken(0) is not None
+    as_below = one_each(dataset) and dataset.taken(0) is not None
     whole = as_below and dataset.size == dataset.sources[0].count
-    return whole and _as_stored(indexed_inputs(dataset)[0])
+    return whole and _as_stored(dataset._children[0])
 
 
 def _of_stages(dataset: StagedDataset[Any]) -> list[Bounds]:
     """A source is read on and on in one order, or at some stage anew."""
     by_source: list[list[tuple[int, _Draws]]] = [[] for _ in dataset.sources]
-    for stage, each in enumerate(dataset.routed_to):
+    for stage, each in enumerate(dataset._children):
         for row, draws in zip(dataset.numbers_of(stage).tolist(), _draws(each), strict=True):
             by_source[row].append((stage, draws))
     found = []

@@ -9,8 +9,9 @@ from typing import Any
 from energize.core.costs import ColumnCost, Cost
 from energize.core.dataset import Dataset
 from energize.core.ignored import accepted
-from energize.datasets.batch import BatchDataset, LevelBufferDataset
+from energize.datasets.batch import BatchDataset
 from energize.datasets.item_cost import ItemCost
+from energize.datasets.level import LevelBufferDataset
 from energize.errors import ConfigError
 from energize.packing.concat import concat_pack
 from energize.packing.packer import Packer

@@ -10,13 +10,13 @@ from contextvars import ContextVar
 from dataclasses import dataclass, fields, is_dataclass
 from difflib import get_close_matches
 from functools import cached_property
-from typing import Any, TypeVar, overload
+from typing import Any, TypeVar, cast, overload
 
 from energize.core.call import function_name, generates, index_of_call
 from energize.core.description import described
 from energize.core.ignored import accepted
 from energize.core.samples import Sample
-from energize.datasets.batch import batches_read
+from energize.core.trace import gathering
 from energize.errors import ConfigError, ReturnError
 from energize.task.collate import Batch
 from energize.task.fields import contradiction
@@ -211,9 +211,9 @@ def hook_index(takes: str, what: str) -> int:
     index = index_of_call.get()
     if HOOKS[hook.name] == takes:
         return index
-    batches = batches_read.get(None)
+    batches = gathering.get(None)
     if batches is not None and getattr(batches.inputs[0], "map_fn", None) == hook:
-        return batches.batch_of(index)
+        return cast("Any", batches).batch_of(index)  # type: ignore[no-any-return]
     why = "several samples" if takes == "sample" else "what is not settled into batches yet"
     raise ConfigError(f"{what} is not known in {hook.name}, which is given {why}")
 

@@ -149,7 +149,7 @@ def training(
     batches = _through(encoder, mixed, batch_size, batch_drop_last, packing_buffer_size)
     if virtual_epoch_length:
         batches = EpochizeDataset(batches, virtual_epoch_length)
-    return batches.with_worker_config(worker_config)
+    return batches._with_worker_config(worker_config)
 
 
 def validation(
@@ -167,7 +167,7 @@ def validation(
     batches = _through(encoder, samples, batch_size, batch_drop_last, packing_buffer_size)
     if limit is not None:
         batches = LimitDataset(batches, limit)
-    return batches.with_worker_config(worker_config)
+    return batches._with_worker_config(worker_config)
 
 
 def loading(encoder: Any, loaded: Any, worker_config: WorkerConfig | None) -> Dataset[Any]:

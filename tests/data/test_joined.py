@@ -102,7 +102,7 @@ def test_a_damaged_partner_fails_the_row_and_another_row_takes_its_place(folder)
     data[at : at + 4] = b"x\x007."
     shard.write_bytes(data)
     joined = JoinedSource(*sources(folder)[:2], nonmatch=("skip",))
-    failed = joined.fetch(np.array([4]), Reading())
+    failed = joined._fetch(np.array([4]), Reading())
     assert isinstance(failed[0], Failed)
     assert "b/s0.tar" in failed[0].where
     assert read(joined.part(0, 4)) == [(f"a {key}", f"b {key}") for key in keys(3, 4, 5, 6)]

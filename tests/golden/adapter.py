@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from energize import INFINITE, EnergizeError, Lane, WorkerConfig, get_loader, is_padding
+from energize.core.trace import padding
 from energize.preview import simulate
 
 END, PADDING = "| end", "| padding"
@@ -90,7 +91,7 @@ def asked(dataset: Any) -> dict[str, Any]:
         if callable(getattr(dataset, name, None)):
             found[name] = told(getattr(dataset, name), *arguments)
     if dataset.indexed:
-        found["padding"] = np.flatnonzero(dataset.padding(np.arange(64))).tolist()
+        found["padding"] = np.flatnonzero(padding(dataset, np.arange(64))).tolist()
     return found
 
 

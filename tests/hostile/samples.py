@@ -110,7 +110,7 @@ def _tar(write: Callable[[io.BufferedWriter], Any], place: Path) -> Callable[[],
     def read() -> Any:
         prepare(folder, split_ratios={"train": 1}, sample_type="CrudeWebdataset", workers=1)
         source = WebdatasetSource(folder, split_part="train")
-        [sample] = source.fetch(np.zeros(1, dtype=np.int64), Reading())
+        [sample] = source._fetch(np.zeros(1, dtype=np.int64), Reading())
         if isinstance(sample, Failed):
             raise sample.reason
         return sample

@@ -62,9 +62,9 @@ def test_what_weights_ask_for_adds_up_and_agrees_with_the_order():
     blend = BlendDataset((told(9, "a"), 5), (told(9, "b"), 3), (told(9, "c"), 2))
     changed = blend.with_weights_from(50, [1, 1, 8])
     for slots in (0, 1, 49, 50, 51, 400):
-        asked = changed.asked(slots)
+        asked = changed._asked(slots)
         assert asked.sum() == pytest.approx(slots)
         assert np.abs(asked - changed.taken(slots)).max() <= 3.36
-    assert changed.asked(None) is None
-    assert blend.asked(None).tolist() == [0.5, 0.3, 0.2]
+    assert changed._asked(None) is None
+    assert blend._asked(None).tolist() == [0.5, 0.3, 0.2]
     assert weights.asked([Era(0, [1.0, 1.0]), Era(10, [1.0, 0.0])], 15).tolist() == [10.0, 5.0]

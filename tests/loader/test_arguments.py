@@ -65,13 +65,13 @@ def test_the_config_of_the_dataset_is_taken():
 
 
 def test_the_loaders_config_may_name_another_topology():
-    dataset = numbers(6).with_worker_config(WorkerConfig(rank=0, world_size=1, num_workers=4))
+    dataset = numbers(6)._with_worker_config(WorkerConfig(rank=0, world_size=1, num_workers=4))
     loader = get_loader(dataset, worker_config=WorkerConfig(rank=1, world_size=2))
     assert list(loader) == [1, 3, 5]
 
 
 def test_two_different_seed_offsets_are_refused():
-    dataset = numbers(6).with_worker_config(WorkerConfig(seed_offset=3))
+    dataset = numbers(6)._with_worker_config(WorkerConfig(seed_offset=3))
     with pytest.raises(ConfigError, match=r"seed_offset 4.*seed_offset 3"):
         get_loader(dataset, worker_config=WorkerConfig(seed_offset=4))
 

@@ -359,7 +359,7 @@ def test_a_blend_below_edited_weights_counts_what_was_delivered():
         loader.set_weights({"x": 9, "c": 1}, blend="")
         take(loader, 80)  # 10 and 72 of the inner one, instead of 50
         state = saved(loader)
-    with pytest.raises(StateMismatchError, match=r"slots from 60 on .* 82 slots"):
+    with pytest.raises(StateMismatchError, match="82 of its items are read"):
         loader_of(outer(inner(60))).load_state_dict(state)
     with loader_of(outer(inner(82))) as other:
         other.load_state_dict(state)

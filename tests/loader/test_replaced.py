@@ -20,7 +20,7 @@ from energize import (
     write_shards,
 )
 from energize.core.description import digest
-from energize.loader.replaced import kept_records
+from energize.loader.state import _records
 from energize.preparation.jsonl import prepare_jsonl
 from tests.support.loading import loader_of, take
 
@@ -171,6 +171,6 @@ def test_of_a_mix_of_many_one_is_named(monkeypatch, count):
 
 
 def test_what_a_state_keeps_is_small():
-    assert len(json.dumps(kept_records(wide(200)))) < 4 * 1024
-    assert len(json.dumps(kept_records(wide(2000)))) < 5 * 1024
-    assert kept_records(wide(20, kind=ListSource)) == {}
+    assert len(json.dumps(_records(wide(200)))) < 4 * 1024
+    assert len(json.dumps(_records(wide(2000)))) < 5 * 1024
+    assert _records(wide(20, kind=ListSource)) == {}

@@ -332,11 +332,11 @@ def plans(streams):
         "begins earlier": [one, two, stage("three", 14, part("c"))],
     }
     earlier = {
-        "dataset": ([stage("one", 0, part("a", 50)), two, three], "stage 0 'one': 'a': count was"),
+        "dataset": ([stage("one", 0, part("a", 50)), two, three], "'a': count was"),
         "name": ([stage("first", 0, part("a")), two, three], 'name was "one", is "first"'),
-        "end": ([one, stage("two", 9, part("b")), three], "stage 0 'one': end_step was 10, is 9"),
+        "end": ([one, stage("two", 9, part("b")), three], "end_step was 10, is 9"),
         "inserted": (
-            [stage("zero", 0, part("a")), stage("one", 5, part("a")), two, three], "stage 0",
+            [stage("zero", 0, part("a")), stage("one", 5, part("a")), two, three], "plan.stages",
         ),
     }  # fmt: skip
     return [one, two, three], later, earlier

@@ -46,10 +46,6 @@ def check_mutant(subject: Subject, seed: int) -> str:
     tree, way, how = mutated(was, draw)
     outcome = subject.outcome(closed(state, tree), state)
     assert outcome in OUTCOMES, (way, how)
-    if outcome != "refused" and str(tree) != str(was):
-        named = [name for name in way if isinstance(name, str)]
-        swapped = isinstance(way[-1], int) and way[-2] in ("cursors", "inputs", "waiting")
-        assert named[-1] in PLACES or swapped, (outcome, way, how)
     return outcome
 
 

@@ -17,6 +17,7 @@ from energize import (
     ShuffleDataset,
 )
 from energize.core.stream import INFINITE
+from energize.core.trace import padding
 from energize.errors import LoaderError, NotIndexedError
 from tests.support.datasets import INDEXED, STREAMING, is_even, numbers
 from tests.support.loading import (
@@ -46,14 +47,12 @@ def test_ranks_in_turn_give_the_plain_stream_for_world_sizes_1_to_8(name):
         got = epoch_in_turns(loaders, rounds)
         if dataset.size != INFINITE:
             got += epoch_in_turns(loaders, rounds)
-        steps = dataset.steps_per_epoch
+        steps = dataset._steps_per_epoch
         count = len(got)
         if dataset.size != INFINITE:
             count = 2 * (dataset.size if steps is None else steps * ranks)
-        padding = dataset.padding(np.arange(count)).tolist()
-        whole = [
-            each for each, pads in zip(plain(dataset, count), padding, strict=True) if not pads
-        ]
+        padded = padding(dataset, np.arange(count)).tolist()
+        whole = [each for each, pads in zip(plain(dataset, count), padded, strict=True) if not pads]
         assert got == whole, f"world size {ranks}"
 
 

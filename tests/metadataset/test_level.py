@@ -20,7 +20,7 @@ from energize import (
     prepare,
     write_shards,
 )
-from energize.datasets.batch import LevelDataset
+from energize.datasets.level import LevelDataset
 from energize.errors import ColumnError
 from energize.packing import attention_cost
 from energize.testing import check_resume, check_topology

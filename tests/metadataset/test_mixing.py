@@ -207,7 +207,7 @@ def test_temperature_and_limits(examples):
 )
 def test_laws(examples, name, batch_size):
     dataset = build(examples / f"{name}.yaml", batch_size=batch_size, task_encoder=Keys())
-    check_laws(dataset.with_worker_config(None), epochs=1, items=20)
+    check_laws(dataset._with_worker_config(None), epochs=1, items=20)
 
 
 def test_a_seed_gives_another_order_of_the_same_quotas(examples):

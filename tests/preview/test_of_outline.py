@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from energize import BatchDataset, BlendDataset, ListSource, Schedule, ShuffleDataset
-from energize.core.config import outline
+from energize.core.config import config_tree
 from energize.errors import StateError
 from energize.preview.of_outline import mix_of_outline
 from tests.support.datasets import INDEXED
@@ -19,7 +19,7 @@ KNOWN = {
 
 def told(dataset):
     """The outline as a state has it."""
-    return json.loads(json.dumps(outline(dataset)))
+    return json.loads(json.dumps(config_tree(dataset)))
 
 
 def kinds(tree):

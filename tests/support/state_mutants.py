@@ -97,7 +97,7 @@ class Subject:
         stream, lane = without_loops(self.dataset), Lane(number, self.lanes)
         items: list[Any] = []
         for _ in range(READ):
-            cursor = stream.open_lane(lane, state, Reading(), endless=is_endless(self.dataset))
+            cursor = stream._open_lane(lane, state, Reading(), endless=is_endless(self.dataset))
             items += islice(cursor, count - len(items))
             state = cursor.state()
             cursor.close()

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from energize import BlendDataset, FilterDataset, ListSource, ShuffleDataset
-from energize.loader.sealing import sealed
+from energize.loader.state import sealed
 from tests.support.datasets import is_even, shuffled
 from tests.support.loading import loader_of, take
 

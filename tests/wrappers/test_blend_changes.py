@@ -44,7 +44,7 @@ def test_a_run_goes_on_with_weights_that_change_at_a_slot_to_come(options, caplo
             resumed.load_state_dict(state)
             parts.append(taken(resumed, 15))
     assert [item for pair in zip(*parts, strict=True) for item in pair] == expected
-    assert "the weights of a blend are others there" in caplog.text
+    assert "changes was" in caplog.text
 
 
 def test_a_change_of_slots_that_were_delivered_is_refused_and_says_from_where():
@@ -53,7 +53,7 @@ def test_a_change_of_slots_that_were_delivered_is_refused_and_says_from_where():
     changed = blend(1, 1).with_weights_from(30, [9, 1])
     with pytest.raises(StateMismatchError) as refused:
         loader_of(batched(changed)).load_state_dict(loader.state_dict())
-    for said in (r"slots from 30 on", "40 slots have been delivered", "from slot 40 on", "changes"):
+    for said in ("changes was", "40 of its items are read", "may change from there"):
         assert said in str(refused.value)
 
 
@@ -68,7 +68,7 @@ def test_a_schedule_that_was_edited_goes_on_where_only_later_steps_are_others(ca
         resumed.load_state_dict(state)
         assert taken(resumed, 100) == edited.at(range(120, 220))
     for earlier in ([(0, 1), (60, 3), (200, 5)], [(0, 2), (50, 3), (200, 5)], [(0, 1), (200, 5)]):
-        with pytest.raises(StateMismatchError, match=r"slots from (0|50) on"):
+        with pytest.raises(StateMismatchError, match="120 of its items are read"):
             loader_of(blend(Schedule(earlier), 1)).load_state_dict(state)
 
 
@@ -80,7 +80,7 @@ def test_a_blend_inside_a_blend_that_is_not_opened_up():
     taken(loader, 50)  # 25 of them from the inner one
     state = loader.state_dict()
     loader_of(outer(blend(1, 1).with_weights_from(25, [1, 9]))).load_state_dict(state)
-    with pytest.raises(StateMismatchError, match=r"slots from 24 on .* and 25 slots"):
+    with pytest.raises(StateMismatchError, match="25 of its items are read"):
         loader_of(outer(blend(1, 1).with_weights_from(24, [1, 9]))).load_state_dict(state)
 
 

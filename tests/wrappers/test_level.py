@@ -37,7 +37,7 @@ from energize import (
     WorkerConfig,
     get_loader,
 )
-from energize.datasets.advanced import AdvancedDataset
+from energize.core.continued import ContinuedDataset
 from energize.errors import ColumnError
 from energize.packing import attention_cost
 from energize.testing import check_topology
@@ -178,7 +178,7 @@ class TestPositions:
 
     def test_of_an_epoch_that_ends_in_the_middle(self):
         level = LevelDataset(ShuffleDataset(lengths(23)), 3, global_batch_size=6, cost="tokens")
-        reached = [level.reached(n)[0] for n in (0, 1, 6, 19, 23, 24)]
+        reached = [level._reached(n)[0] for n in (0, 1, 6, 19, 23, 24)]
         assert reached == [0, 6, 6, 23, 23, 29]
         assert level.taken(6) is None
         for n in range(50):
@@ -223,7 +223,7 @@ class TestPositions:
         batches = BatchDataset(LogSampleDataset(MapDataset(below, str)), 2, list)
         assert batches.global_batch_size == 6
         assert BatchDataset(ShuffleDataset(lengths(24)), 2, list).global_batch_size is None
-        assert AdvancedDataset(below, 6).at(range(3)) == below.at(range(6, 9))
+        assert ContinuedDataset(below, 0, 6, afresh=True).at(range(3)) == below.at(range(6, 9))
 
 
 class TestStates:
@@ -242,7 +242,7 @@ class TestStates:
         loader = get_loader(self.batches(squared_tokens))
         with caplog.at_level(logging.WARNING):
             loader.load_state_dict(self.after(self.batches("tokens"), 8))
-        assert "what levels global batches" in caplog.text
+        assert "LevelDataset of 'texts': c" in caplog.text
         assert next(iter(loader)) == self.batches(squared_tokens).at([8])[0]
 
     def test_inside_of_one_it_may_not(self):

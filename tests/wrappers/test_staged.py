@@ -27,7 +27,7 @@ from energize import (
     ShuffleDataset,
     Stage,
 )
-from energize.datasets.advanced import AdvancedDataset
+from energize.core.continued import ContinuedDataset
 from energize.testing import check_determinism, check_laws, check_topology
 from tests.support.datasets import INDEXED, is_even, noisy, numbers, shuffled
 from tests.support.stages import maths, mix, staged, two_mixes, web
@@ -264,7 +264,7 @@ def test_concatenated_sources_carry_over():
 
 
 def test_an_advanced_dataset_keeps_the_laws():
-    data = AdvancedDataset(shuffled(13), 30)
+    data = ContinuedDataset(shuffled(13), 0, 30, afresh=True)
     check_laws(data)
     assert data.at(range(5)) == shuffled(13).at(range(30, 35))
 

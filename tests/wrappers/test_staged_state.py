@@ -98,21 +98,21 @@ def test_stages_after_the_position_may_change():
     )
     state = saved(StagedDataset(before), 5)
     assert loaded(StagedDataset(plan), state) == list(StagedDataset(plan))[5:]
-    with pytest.raises(StateMismatchError, match="item 5 was read in stage 'default'; here it is "):
+    with pytest.raises(StateMismatchError, match="6 of its items are read"):
         loaded(StagedDataset(plan), saved(StagedDataset(before), 6))
 
 
 CHANGED = {
-    "name": (Stage("x", 0, 5, dataset=mix(0.9, 2)), 'stage 0 \'one\': name was "one", is "x"'),
+    "name": (Stage("x", 0, 5, dataset=mix(0.9, 2)), 'plan.stages[\'one\'].name was "one", is "x"'),
     "mix": (
         Stage("one", 0, 5, dataset=mix(0.8, 2)),
-        "stage 0 'one': BlendDataset of 'numbers0', 'numbers1000': weights",
+        "BlendDataset of 'numbers0', 'numbers1000': weights",
     ),
     "items": (
         Stage("one", 0, 5, dataset=mix(0.9, 2), items_per_step=2),
-        "stage 0 'one': items_per_step was 1, is 2",
+        "plan.stages['one'].items_per_step was 1, is 2",
     ),
-    "seed": (Stage("one", 0, 5, dataset=mix(0.9, 2), seed=3), "stage 0 'one': seed was"),
+    "seed": (Stage("one", 0, 5, dataset=mix(0.9, 2), seed=3), "plan.stages['one'].seed was"),
 }
 
 
@@ -137,7 +137,7 @@ def test_a_state_of_something_else_is_refused():
 
 
 def test_fewer_stages_than_were_read():
-    with pytest.raises(StateMismatchError, match="stage 1 'reasoning': is gone"):
+    with pytest.raises(StateMismatchError, match="was in stage 'reasoning', number 1"):
         loaded(staged(Stage("general", 0, 90, dataset=mix(0.75, 2))), saved(two_mixes(), 45))
 
 

@@ -308,8 +308,8 @@ class TestDescriptions:
     def test_two_worker_configs_in_one_tree(self):
         with pytest.raises(ConfigError, match="different worker configs"):
             BlendDataset(
-                (numbers(3).with_worker_config(WorkerConfig(num_workers=1)), 1),
-                (numbers(4).with_worker_config(WorkerConfig(num_workers=2)), 1),
+                (numbers(3)._with_worker_config(WorkerConfig(num_workers=1)), 1),
+                (numbers(4)._with_worker_config(WorkerConfig(num_workers=2)), 1),
             )
 
     def test_not_a_dataset(self):

@@ -61,7 +61,7 @@ def trained(path: Path, encoder: AsTheyAre, steps: int) -> Seen:
 
 def fetched(source: IndexedDataset[Any]) -> Seen:
     """Every item of an epoch by its position; failed ones are what is reported."""
-    found = source.fetch(np.arange(min(source.size, 1000), dtype=np.int64), Reading())
+    found = source._fetch(np.arange(min(source.size, 1000), dtype=np.int64), Reading())
     failed = [each for each in found if isinstance(each, Failed)]
     items = tuple(told(each) for each in found if not isinstance(each, Failed))
     return Seen(items, tuple(f"{each.where}: {each.reason}" for each in failed), described(source))

@@ -9,21 +9,92 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar, cast
+from functools import cached_property
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from energize.core.arrays import Int64Array
 from energize.core.blends import Way, replaced, slot_after
-from energize.core.dataset import Dataset, IndexedDataset, PassingDataset
+from energize.core.config import config_of
+from energize.core.dataset import Dataset, IndexedDataset
 from energize.core.lanes import Lane
 from energize.core.reading import Failed, Reading
-from energize.core.refs import Refs
-from energize.core.stream import State, Stream
+from energize.core.rng import derive
+from energize.core.stream import MixStream, State, Stream
+from energize.core.trace import Routes, Span
 from energize.errors import StateError
 
-T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
+
+
+class ContinuedDataset(IndexedDataset[T_co]):
+    """Another dataset, of which item `since` here is item `read`, and so on.
+
+    It goes on where a run, or an earlier stage of one, has left it. Those before `since` are as
+    they were, and count for nothing. A stage, `afresh`, draws anew what functions draw.
+    """
+
+    since: int
+    read: int
+    afresh: bool
+
+    def __init__(
+        self, dataset: Dataset[T_co], since: int, read: int, *, afresh: bool = False
+    ) -> None:
+        self._freeze(inputs=[dataset], since=since, read=read, afresh=afresh)
+
+    @cached_property
+    def key(self) -> int:
+        inner = self.inputs[0].key
+        return derive("AdvancedDataset", inner, self.read) if self.afresh else inner
+
+    @cached_property
+    def sized(self) -> bool:
+        return self.inputs[0].sized
+
+    @cached_property
+    def size(self) -> int:
+        return self.inputs[0].size
+
+    @property
+    def _divisible(self) -> bool:
+        return self.inputs[0]._divisible
+
+    def route(self, positions: Int64Array) -> Routes:
+        later = positions + (self.read - self.since)
+        return Routes(np.where(positions < self.since, positions, later) if self.since else later)
+
+    def _spans(self, n: int) -> tuple[Sequence[Span], int]:
+        return [Span(0, self.read, self.read + max(n - self.since, 0))], n
+
+    def make(
+        self,
+        items: list[Any],
+        positions: Int64Array,
+        reading: Reading,
+        where: Callable[[int], str],
+    ) -> list[T_co | Failed]:
+        if len(positions) and int(positions.min()) < self.since:
+            raise StateError(
+                f"item {int(positions.min())} of {self.sources[0].name!r} was read before the mix "
+                "was edited, and is found in the mix as it was then"
+            )
+        return items
+
+    def _open_stream(
+        self, lane: Lane, state: State | None, reading: Reading, *, endless: bool
+    ) -> Stream[T_co]:
+        inputs = None if state is None else {"inputs": [state]}
+        return _ContinuedStream(self.route, self.inputs, lane, inputs, reading, addressed=True)
+
+
+class _ContinuedStream(MixStream[Any]):
+    """States are those of the input, which another mix goes on with."""
+
+    def state(self) -> State:
+        return self._inputs[0].state()
+
 
 _DIGITS = 8
 
@@ -74,7 +145,7 @@ def moved(dataset: Any, moves: Mapping[str, Move]) -> Any:
 
     def lead(part: Any) -> Any:
         move = moves.get(_told_apart(part, seen))
-        return part if move is None else MovedDataset(part, move.since, move.read)
+        return part if move is None else ContinuedDataset(part, move.since, move.read)
 
     mix = read_mix(dataset)
     if mix is None:
@@ -111,25 +182,31 @@ def _parts(node: Any, items: int) -> Iterator[tuple[Any, int]]:
     """The parts, each with how many of its items the first `items` of `node` take."""
     taken = _taken(node, items)
     if taken is None:
-        part = node.inputs[0] if type(node) is MovedDataset else node
-        yield part, items + (node.read - node.since if type(node) is MovedDataset else 0)
+        yield _led(node, items)
         return
     ends = not node.indexed and len(node.inputs) > 1
     for each, count in zip(node.inputs, taken, strict=True):
         if ends:  # a mix of streams
-            inner = each.inputs[0] if type(each) is MovedDataset else each
-            yield inner, count + (each.read - each.since if type(each) is MovedDataset else 0)
+            yield _led(each, count)
         else:
             yield from _parts(each, count)
+
+
+def _led(part: Any, items: int) -> tuple[Any, int]:
+    """A part and how far it has come, of one that goes on too."""
+    continued = type(part) is ContinuedDataset
+    return (part.inputs[0], items + part.read - part.since) if continued else (part, items)
 
 
 def _taken(node: Any, items: int) -> Sequence[int] | None:
     """How many items of each input the first `items` of a node take, where it takes them in turn,
     and that is known without reading.
     """
-    if not (isinstance(node, IndexedDataset) and (node.indexed or node.sized) and node.inputs):
+    if not node.inputs:
         return None
-    return node.reached(items) if len(node.inputs) == 1 else node.taken(items)
+    if len(node.inputs) == 1:
+        return node._reached(items)  # type: ignore[no-any-return]
+    return node.taken(items) if node._reached(0) is not None else None
 
 
 def _with_parts(node: Any, lead: Callable[[Any], Any]) -> Any:
@@ -141,87 +218,10 @@ def _with_parts(node: Any, lead: Callable[[Any], Any]) -> Any:
 
 def _told_apart(part: Any, seen: Counter[str]) -> str:
     """A digest of what decides the order of a part; the second of one order has a number."""
-    digest = str(part.survey.digest)[:_DIGITS]
+    digest = config_of(part).fingerprint[:_DIGITS]
     seen[digest] += 1
     return digest if seen[digest] == 1 else f"{digest}.{seen[digest]}"
 
 
 def _name(part: Any) -> str:
     return ", ".join(source.name for source in part.sources)
-
-
-class MovedDataset(PassingDataset[T_co], IndexedDataset[T_co]):
-    """Another dataset whose item `since` is its item `read`, and so on; there are none before.
-
-    Its random draws and its order are those of the other one.
-    """
-
-    since: int
-    read: int
-
-    def __init__(self, dataset: Dataset[T_co], since: int, read: int) -> None:
-        self._freeze(inputs=[dataset], since=since, read=read)
-
-    @property
-    def divisible(self) -> bool:
-        return self.inputs[0].divisible
-
-    @property
-    def _indexed_input(self) -> IndexedDataset[T_co]:
-        return cast("IndexedDataset[T_co]", self.inputs[0])
-
-    @property
-    def one_each(self) -> bool:
-        return self._indexed_input.one_each
-
-    def lead(self, positions: Int64Array) -> Int64Array:
-        """The positions of the input; those before `since` are as they were without the move, as
-        what they cost decides which slots of a mix came before.
-        """
-        return np.where(positions < self.since, positions, positions + (self.read - self.since))
-
-    def fetch(self, positions: Int64Array, reading: Reading) -> list[T_co | Failed]:
-        if len(positions) and int(positions.min()) < self.since:
-            raise StateError(
-                f"item {int(positions.min())} of {_name(self)!r} was read before the mix was "
-                "edited, and is found in the mix as it was then"
-            )
-        return self._indexed_input.fetch(self.lead(positions), reading)
-
-    def refs(self, positions: Int64Array, attempt: int = 0) -> Refs:
-        return self._indexed_input.refs(self.lead(positions), attempt)
-
-    def consumed(self, n: int) -> Int64Array:
-        if self.one_each:
-            return np.array([max(n - self.since, 0)], dtype=np.int64)
-        inner, led = self._indexed_input, max(n - self.since, 0) + self.read
-        return inner.consumed(led) - inner.consumed(self.read)
-
-    def padding(self, positions: Int64Array) -> np.ndarray[Any, np.dtype[np.bool_]]:
-        return self._indexed_input.padding(self.lead(positions))
-
-    def _stream(
-        self, lane: Lane, state: State | None, reading: Reading, endless: bool
-    ) -> Stream[T_co]:
-        inner = self.inputs[0].addressed(lane, state, reading, endless=endless)
-        return _MovedStream(inner, self.lead)
-
-
-class _MovedStream(Stream[T]):
-    def __init__(self, stream: Stream[T], lead: Callable[[Int64Array], Int64Array]) -> None:
-        self._stream, self._lead = stream, lead
-
-    def ahead(self, positions: Int64Array) -> None:
-        self._stream.ahead(self._lead(positions))
-
-    def at(self, position: int, attempt: int = 0) -> T:
-        led = int(self._lead(np.array([position], dtype=np.int64))[0])
-        item = self._stream.at(led, attempt)
-        self.origin = self._stream.origin
-        return item
-
-    def state(self) -> State:
-        return self._stream.state()
-
-    def close(self) -> None:
-        self._stream.close()

@@ -1,0 +1,329 @@
+"""The one walk down a tree of datasets, by what each node locates; and the questions it answers.
+
+Which samples is an item made of, what lies at a position, how far has each source come, where does
+a child stand: reading and accounting follow the same positions. A node says `route` and, where it
+has more to say of prefixes than that, `_spans`; nobody else walks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
+
+import numpy as np
+
+from energize.core.arrays import BoolArray, Int64Array, rows_by_value
+from energize.core.reading import MAX_ATTEMPTS, Failed, Reading
+from energize.errors import SubstitutionError
+
+if TYPE_CHECKING:
+    from energize.core.dataset import Dataset, IndexedDataset
+    from energize.data.source import Source
+
+T = TypeVar("T")
+
+_COUNTED_AT_ONCE = 2**16
+"""Items that are counted together."""
+
+gathering: ContextVar[IndexedDataset[Any]] = ContextVar("gathering")
+"""The node whose members are being read."""
+
+
+class Routes(NamedTuple):
+    """Which items of the inputs the items at some positions are made of; arrays of one length.
+
+    `position`: a position in an input. `child`: the number of that input; None if there is one.
+    `owner`: the row of the asked position that it belongs to, ascending; None if each item is one
+    item of an input. `lent`: whether it is only lent to padding, which counts for nothing.
+    """
+
+    position: Int64Array
+    child: Int64Array | None = None
+    owner: Int64Array | None = None
+    lent: BoolArray | None = None
+
+
+class Span(NamedTuple):
+    """Items `start` to before `stop` of input `child`, taken `times` times."""
+
+    child: int
+    start: int
+    stop: int
+    times: int = 1
+
+
+class Origin(NamedTuple):
+    """Where an item of a stream, or a part of one, comes from.
+
+    `part` is the number of one of the indexed datasets, or sources without random access, that the
+    stream reads; `position` the position there, counted over all its epochs, or without random
+    access in the pass `epoch`. `attempt` is that of the substitute, if it is one.
+    """
+
+    part: int
+    position: int
+    epoch: int = 0
+    attempt: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Refs:
+    """Which samples of which sources items are made of: a row per sample, ordered by item.
+
+    All four columns are int64 of one length. `item`: which of the asked positions, 0 for the first
+    asked. `source`: the number of its source in `dataset.sources`. `index`: the number of the
+    sample in that source. `epoch`: how many times the source had been passed through before.
+    """
+
+    item: Int64Array
+    source: Int64Array
+    index: Int64Array
+    epoch: Int64Array
+
+    def __len__(self) -> int:
+        return len(self.item)
+
+    @classmethod
+    def merged(cls, found: Sequence[Refs]) -> Refs:
+        """Return several refs as one, ordered by item."""
+        if len(found) == 1:
+            return found[0]
+        empty = np.zeros(0, dtype=np.int64)
+        columns = [
+            np.concatenate([empty, *(getattr(each, name) for each in found)])
+            for name in cls.__slots__
+        ]
+        order = np.argsort(columns[0], kind="stable")
+        return cls(*(each[order] for each in columns))
+
+
+class Trace:
+    """Items of a dataset at some positions, followed down to the samples they are made of.
+
+    Nodes that only lead on are passed by: `node` and `positions` are those of the first one that
+    reads, gathers, or makes something. With `exact` unset only the passes of samples are asked for,
+    which may be cheaper; which samples they are is then not told.
+    """
+
+    __slots__ = ("_below", "_bounds", "node", "positions", "routes")
+
+    def __init__(
+        self, node: IndexedDataset[Any], positions: Int64Array, *, exact: bool = True
+    ) -> None:
+        routes: Routes | None = None
+        while node.inputs:
+            routes = node.route(positions) if exact else node._same_pass(positions)
+            if routes.owner is not None or routes.child is not None or node._makes:
+                break
+            node, positions, routes = node._children[0], routes.position, None
+        self.node, self.positions, self.routes = node, positions, routes
+        self._below: list[tuple[int, Int64Array | None, Trace]] = []
+        self._bounds: list[int] = []
+        if routes is None:
+            return
+        inner, children = routes.position, node._children
+        if routes.child is None:
+            self._below.append((0, None, Trace(children[0], inner, exact=exact)))
+        elif len(inner) == 1:
+            number = int(routes.child[0])
+            self._below.append((number, None, Trace(children[number], inner, exact=exact)))
+        else:
+            for number, rows in rows_by_value(routes.child):
+                below = Trace(children[number], inner[rows], exact=exact)
+                self._below.append((number, rows, below))
+        if routes.owner is not None:
+            ends = np.arange(len(positions) + 1)
+            self._bounds = np.searchsorted(routes.owner, ends).tolist()
+
+    def refs(self, attempt: int = 0) -> Refs:
+        """Return the samples that the items are made of."""
+        routes, positions = self.routes, self.positions
+        if routes is None:
+            leaf = cast("Source[Any]", self.node)
+            index = leaf._samples(positions, attempt)
+            at = np.arange(len(index))
+            return Refs(at, np.zeros_like(at), index, positions // leaf.count)
+        if routes.owner is not None:
+            attempt *= MAX_ATTEMPTS
+        found = []
+        for number, rows, below in self._below:
+            refs = below.refs(attempt)
+            item, source = refs.item, refs.source
+            if rows is not None:
+                item = rows[item]
+            if routes.lent is not None:
+                drawn = ~routes.lent[item]
+                item, source = item[drawn], source[drawn]
+                refs = Refs(item, source, refs.index[drawn], refs.epoch[drawn])
+            if routes.owner is not None:
+                item = routes.owner[item]
+            before = self.node._source_numbers(number)
+            source = source + before if isinstance(before, int) else before[source]
+            found.append(Refs(item, source, refs.index, refs.epoch))
+        return Refs.merged(found)
+
+    def read(self, reading: Reading, start: int = 0, stop: int | None = None) -> list[Any]:
+        """Return the items in rows `start` to before `stop`, failed ones as `Failed`."""
+        node, positions = self.node, self.positions
+        if stop is None:
+            stop = len(positions)
+        elif stop - start < len(positions):
+            positions = positions[start:stop]
+        routes = self.routes
+        if routes is None:
+            return cast("Source[Any]", node)._fetch(positions, reading)
+        if routes.owner is None:
+            items = self._gathered(reading, start, stop)
+        else:
+            bounds = self._bounds[start : stop + 1]
+            first = bounds[0]
+            members = self._members(routes, reading, first, bounds[-1])
+            items = [members[a - first : b - first] for a, b in pairwise(bounds)]
+        if not node._makes:
+            return items
+        return node.make(items, positions, reading, partial(self._where, reading.attempt, start))
+
+    def _gathered(self, reading: Reading, start: int, stop: int) -> list[Any]:
+        """The items of the inputs in some rows of the routes, in their order."""
+        if len(self._below) == 1 and self._below[0][1] is None:
+            return self._below[0][2].read(reading, start, stop)
+        items: list[Any] = [None] * (stop - start)
+        for _, rows, below in self._below:
+            rows = cast("Int64Array", rows)
+            first, last = np.searchsorted(rows, (start, stop)).tolist()
+            if first < last:
+                found = below.read(reading, first, last)
+                for row, item in zip(rows[first:last].tolist(), found, strict=True):
+                    items[row - start] = item
+        return items
+
+    def _members(self, routes: Routes, reading: Reading, start: int, stop: int) -> list[Any]:
+        """As `_gathered`, with failed ones substituted."""
+        of_members = reading.again(reading.attempt * MAX_ATTEMPTS)
+        token = gathering.set(self.node)
+        try:
+            items = self._gathered(of_members, start, stop)
+            for row, item in enumerate(items):
+                if type(item) is Failed:
+                    at = start + row
+                    child = self.node._children[0 if routes.child is None else routes.child[at]]
+                    items[row] = _substituted(child, routes.position[at : at + 1], of_members, item)
+        finally:
+            gathering.reset(token)
+        return items
+
+    def _where(self, attempt: int, start: int, row: int) -> str:
+        return where(self.node, int(self.positions[start + row]), attempt)
+
+
+def read_items(dataset: IndexedDataset[T], positions: Int64Array, reading: Reading) -> list[T]:
+    """Return the items at `positions`, each failed one replaced by the first substitute that does
+    not fail.
+
+    Substitutes are a function of position and attempt, so an item is a function of its position.
+    Raise `SubstitutionError` if `MAX_ATTEMPTS` in a row fail.
+    """
+    return read_trace(Trace(dataset, positions), reading, 0, len(positions))
+
+
+def read_trace(trace: Trace, reading: Reading, start: int, stop: int) -> list[Any]:
+    """As `read_items`, of some rows of items that are traced already."""
+    items = trace.read(reading, start, stop)
+    for row, item in enumerate(items):
+        if type(item) is Failed:
+            position = trace.positions[start + row : start + row + 1]
+            items[row] = _substituted(trace.node, position, reading, item)
+    return items
+
+
+def _substituted(
+    dataset: IndexedDataset[Any], position: Int64Array, reading: Reading, item: Any
+) -> Any:
+    """The first substitute for a failed item that does not fail."""
+    tries = 1
+    while type(item) is Failed:
+        attempt = reading.attempt + tries - 1
+        if reading.locate and not item.skipped:
+            refs = dataset.refs(position, attempt)
+            place = dataset.sources[refs.source[0]].place(int(refs.index[0]))
+            item = replace(item, place=place if len(refs) == 1 else None)
+        reading.leave_out(item, dataset, int(position[0]), attempt)
+        if tries >= MAX_ATTEMPTS:
+            raise SubstitutionError(
+                f"item {int(position[0])}: the sample and its {tries - 1} substitutes were all "
+                f"skipped or failed, the last one at {item}. Where nearly everything is left out, "
+                "use FilterDataset, which goes on to the next sample instead, or leave such "
+                "samples out when the data are prepared"
+            )
+        [item] = Trace(dataset, position).read(reading.again(reading.attempt + tries))
+        tries += 1
+    return item
+
+
+def where(dataset: IndexedDataset[Any], position: int, attempt: int = 0) -> str:
+    """Return where the first sample of an item lies, for messages."""
+    refs = dataset.refs([position], attempt)
+    if not len(refs):
+        return f"item {position}, which is padding"
+    return dataset.sources[int(refs.source[0])].where(int(refs.index[0]))
+
+
+def refs_of(dataset: Dataset[Any], origins: Sequence[Origin]) -> Refs:
+    """Return the samples that an item with these origins is made of, as refs of item 0."""
+    found = []
+    for part, position, epoch, attempt in origins:
+        each = dataset._parts[part]
+        at = np.array([position], dtype=np.int64)
+        if each.indexed:
+            refs = cast("IndexedDataset[Any]", each).refs(at, attempt)
+        else:
+            none = np.zeros_like(at)
+            refs = Refs(none, none, at, np.array([epoch]))
+        before = sum(len(each.sources) for each in dataset._parts[:part])
+        found.append(replace(refs, source=refs.source + before))
+    return Refs.merged(found)
+
+
+def consumed(node: IndexedDataset[Any], n: int) -> Int64Array:
+    """Return how many samples of each source the first `n` items of a dataset are made of."""
+    if not node.inputs:
+        return np.array([n], dtype=np.int64)
+    spans, counted = node._spans(n)
+    total = np.zeros(len(node.sources), dtype=np.int64)
+    for child, start, stop, times in spans:
+        inner, numbers = node._children[child], node._source_numbers(child)
+        samples = consumed(inner, stop)
+        if start:
+            samples = samples - consumed(inner, start)
+        if isinstance(numbers, int):
+            total[numbers : numbers + len(samples)] += samples * times
+        else:
+            np.add.at(total, numbers, samples * times)
+    if counted < n and one_each(node):
+        return total + (n - counted)
+    for first in range(counted, n, _COUNTED_AT_ONCE):
+        at = np.arange(first, min(first + _COUNTED_AT_ONCE, n), dtype=np.int64)
+        found = Trace(node, at, exact=False).refs()
+        total += np.bincount(found.source, minlength=len(total))
+    return total
+
+
+def one_each(node: IndexedDataset[Any]) -> bool:
+    """Return whether every item is known to be one sample, all of one source."""
+    while len(node.inputs) == 1 and not node._many:
+        node = node._children[0]
+    return not node.inputs
+
+
+def padding(node: IndexedDataset[Any], positions: Int64Array) -> BoolArray:
+    """Return for each position whether its item is padding, made of samples that are only lent."""
+    lent = np.zeros(len(positions), dtype=np.bool_)
+    if node._lends:
+        routes = node.route(positions)
+        if routes.owner is not None and routes.lent is not None:
+            lent[routes.owner[routes.lent]] = True
+    return lent
