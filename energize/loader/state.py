@@ -43,8 +43,8 @@ _SHOWN, _FOUND = 20, 1000
 """Differences that are shown, and looked for."""
 
 _OF_CURSOR = (
-    *("position", "step", "lanes", "epoch", "cursors", "places", "slot", "changes", "moves"),
-    *("stage_idx", "stage_name"),
+    *("position", "step", "lanes", "epoch", "taken", "input", "cursors", "places", "slot"),
+    *("changes", "moves", "stage_idx", "stage_name"),
 )
 _DETAILS_LENGTH = 2048
 _MOST_RECORDS = 256

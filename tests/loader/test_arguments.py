@@ -96,4 +96,4 @@ def test_both_names_give_a_loader_that_can_be_saved():
     for make in (get_loader, get_savable_loader):
         loader = make(numbers(5))
         assert isinstance(loader, Loader)
-        assert loader.state_dict()["version"] == 4
+        assert loader.state_dict()["version"] == 5
