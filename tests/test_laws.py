@@ -225,14 +225,14 @@ def test_references_name_a_substitute_and_not_what_was_left_out():
 class Forgetful(FilterDataset):
     """Goes back to the front whatever its state says."""
 
-    def _stream(self, lane, state, reading, endless):
-        return super()._stream(lane, None, reading, endless)
+    def _addressed(self, opening):
+        return super()._addressed(opening._replace(state=None))
 
 
 class Greedy(IterableSource):
     """Gives each lane all that there is."""
 
-    divisible = True
+    _divisible = True
 
 
 def by_chance():
@@ -266,7 +266,7 @@ class TestLawsThatAreBroken:
 
     def test_what_is_read_as_a_whole_is_given_in_turn(self):
         class Turned(IterableSource):
-            def open_lane(self, lane, state, reading, *, endless):
+            def _open_lane(self, lane, state, reading, *, endless):
                 turned = Lane((lane.index + 1) % lane.count, lane.count)
                 return super()._open_lane(turned, state, reading, endless=endless)
 

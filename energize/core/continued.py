@@ -18,10 +18,9 @@ from energize.core.arrays import Int64Array
 from energize.core.blends import Way, replaced, slot_after
 from energize.core.config import config_of
 from energize.core.dataset import Dataset, IndexedDataset
-from energize.core.lanes import Lane
 from energize.core.reading import Failed, Reading
 from energize.core.rng import derive
-from energize.core.stream import MixStream, State, Stream
+from energize.core.stream import MixStream, Opening, State, Stream
 from energize.core.trace import Routes, Span
 from energize.errors import StateError
 
@@ -82,18 +81,18 @@ class ContinuedDataset(IndexedDataset[T_co]):
             )
         return items
 
-    def _open_stream(
-        self, lane: Lane, state: State | None, reading: Reading, *, endless: bool
-    ) -> Stream[T_co]:
-        inputs = None if state is None else {"inputs": [state]}
-        return _ContinuedStream(self.route, self.inputs, lane, inputs, reading, addressed=True)
+    def _open_stream(self, opening: Opening) -> Stream[T_co]:
+        inputs = None if opening.state is None else {"inputs": [opening.state]}
+        inside = opening._replace(state=inputs)
+        return _ContinuedStream(self.route, self.inputs, inside, addressed=True)
 
 
 class _ContinuedStream(MixStream[Any]):
     """States are those of the input, which another mix goes on with."""
 
     def state(self) -> State:
-        return self._inputs[0].state()
+        state: State = self._inputs[0].state()
+        return state
 
 
 _DIGITS = 8

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, cast
 
@@ -27,14 +27,15 @@ from energize.core.reading import Failed, Reading
 from energize.core.stream import (
     INFINITE,
     LAST_START,
+    ContentStream,
     CountingCursor,
     Cursor,
     IndexedStream,
     LaneCursor,
     LaneReader,
     MixStream,
+    Opening,
     PassesStream,
-    ShareStream,
     State,
     Stream,
     WholeStream,
@@ -80,7 +81,7 @@ class Dataset(Description, ABC, Generic[T_co]):
         """Return a cursor over this dataset as a stream; if `endless`, its epoch never ends."""
         size = INFINITE if endless else self.size if self.sized else None
         inner = None if state is None else state.get("input")
-        stream = self._addressed(lane, inner, reading, endless=size is not None)
+        stream = self._addressed(Opening(lane, inner, reading, size is not None))
         return LaneCursor(stream, size, lane, state)
 
     @cached_property
@@ -147,47 +148,34 @@ class Dataset(Description, ABC, Generic[T_co]):
         """The steps that each rank of a loader makes in a loop, where not the epochs say it."""
         return None
 
-    def _stream(
-        self, lane: Lane, state: State | None, reading: Reading, *, endless: bool
-    ) -> Stream[T_co]:
-        """Return the dataset as an input of something that is read in `lane`.
+    def _stream(self, opening: Opening) -> Stream[T_co]:
+        """Return the dataset as an input of something that is read in a lane.
 
-        If `endless` it goes on from epoch to epoch; else a stream of unknown length ends with its
+        If endless it goes on from epoch to epoch; else a stream of unknown length ends with its
         epoch.
         """
-        if self.indexed or self._divisible or lane.count == 1:
-            return self._addressed(lane, state, reading, endless=endless)
-        return ShareStream(LaneReader(self, lane, state, reading, endless=endless))
+        if self.indexed or self._divisible or opening.lane.count == 1:
+            return self._addressed(opening)
+        return LaneReader(self, opening)
 
-    def _addressed(
-        self, lane: Lane, state: State | None, reading: Reading, *, endless: bool
-    ) -> Stream[T_co]:
+    def _addressed(self, opening: Opening) -> Stream[T_co]:
         """As `_stream`, for a caller that knows which positions are the lane's."""
         if self.indexed:
-            return IndexedStream(cast("IndexedDataset[T_co]", self), reading)
-        if self._divisible or lane.count == 1:
-            return self._open_stream(lane, state, reading, endless=endless)
-        whole = partial(self._open_stream, SINGLE_LANE, reading=reading, endless=endless)
-        return WholeStream(whole, state)
+            return IndexedStream(cast("IndexedDataset[T_co]", self), opening.reading)
+        if self._divisible or opening.lane.count == 1:
+            return self._open_stream(opening)
+        return WholeStream(self._open_stream, opening)
 
-    def _open_stream(
-        self, lane: Lane, state: State | None, reading: Reading, *, endless: bool
-    ) -> Stream[T_co]:
+    def _open_stream(self, opening: Opening) -> Stream[T_co]:
         """As `_addressed`, where it is not indexed; in a single lane if not `_divisible`."""
+        if self.sized or not opening.endless:
+            return self._open_pass(opening)
+        return PassesStream(self._open_pass, opening, getattr(self, "name", type(self).__name__))
 
-        def open_pass(at: State | None) -> Stream[T_co]:
-            return self._open_pass(lane, at, reading, endless=endless)
-
-        if self.sized or not endless:
-            return open_pass(state)
-        return PassesStream(open_pass, state, lane, type(self).__name__)
-
-    def _open_pass(
-        self, lane: Lane, state: State | None, reading: Reading, *, endless: bool
-    ) -> Stream[T_co]:
+    def _open_pass(self, opening: Opening) -> Stream[T_co]:
         """Return a stream of one pass; of the endless passes if their length is known.
 
-        `endless`: other passes follow.
+        Opened as endless, other passes follow.
         """
         raise NotIndexedError(
             f"{type(self).__name__} needs random access to its input, and {self._first_stream()} "
@@ -291,9 +279,10 @@ class IndexedDataset(Dataset[T_co]):
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        cls._makes = cls.make is not IndexedDataset.make
+        if "_makes" not in vars(cls):
+            cls._makes = cls.make is not IndexedDataset.make
 
-    @property
+    @cached_property
     def _children(self) -> tuple[IndexedDataset[Any], ...]:
         """What `route` leads to, one for each input."""
         return cast("tuple[IndexedDataset[Any], ...]", self.inputs)
@@ -328,12 +317,10 @@ class IndexedDataset(Dataset[T_co]):
         """How many items are worth asking for at once."""
         return min((each._read_ahead for each in self._children), default=1)
 
-    def _open_pass(
-        self, lane: Lane, state: State | None, reading: Reading, *, endless: bool
-    ) -> Stream[T_co]:
+    def _open_pass(self, opening: Opening) -> Stream[T_co]:
         if not self.sized:
-            return super()._open_pass(lane, state, reading, endless=endless)
-        return MixStream(self.route, self.inputs, lane, state, reading)
+            return super()._open_pass(opening)
+        return MixStream(self.route, self.inputs, opening)
 
     def refs(self, positions: npt.ArrayLike, attempt: int = 0) -> Refs:
         """Return which samples of which sources the items at `positions` are made of.
@@ -409,6 +396,11 @@ class PassingDataset(IndexedDataset[T_co]):
     """As many items as its only input has, each at its place; they draw nothing of their own."""
 
     _passes_on = True
+    _draws: ClassVar[bool] = False
+    """Whether what it makes may draw random numbers."""
+
+    def _open_stream(self, opening: Opening) -> Stream[T_co]:
+        return ContentStream(self, self.inputs[0]._stream, opening, draws=self._draws)
 
     @cached_property
     def key(self) -> int:

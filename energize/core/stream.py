@@ -21,12 +21,12 @@ import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self, TypeVar
 
 import numpy as np
 
 from energize.core.arrays import Int64Array, rows_by_value
-from energize.core.lanes import Lane
+from energize.core.lanes import SINGLE_LANE, Lane
 from energize.core.reading import MAX_ATTEMPTS, Failed, Reading
 from energize.core.rng import derive, hash_positions
 from energize.core.trace import Origin, Routes, Trace, read_items, read_trace
@@ -256,6 +256,31 @@ class CountingCursor(Cursor[T]):
         return self._dataset._state_at(position)
 
 
+class Opening(NamedTuple):
+    """How a stream is opened: in which lane, where it goes on, and how samples are read.
+
+    `endless` streams go on from pass to pass.
+    """
+
+    lane: Lane
+    state: State | None
+    reading: Reading
+    endless: bool = False
+
+    @property
+    def inner(self) -> Opening:
+        """As the only input of the stream is opened."""
+        return self._replace(state=inner_state(self.state))
+
+    def each(self, inputs: int) -> list[Opening]:
+        """As each of so many inputs is opened; raise `StateError` if the state is of others."""
+        return [self._replace(state=each) for each in inner_states(self.state, inputs)]
+
+    def counter(self, name: str) -> int:
+        """Return a number of the saved state, 0 without one."""
+        return counter_field(self.state, name)
+
+
 class Stream(ABC, Generic[T_co]):
     """A dataset as it is read in one lane, at positions that go up.
 
@@ -265,6 +290,10 @@ class Stream(ABC, Generic[T_co]):
 
     origin: tuple[Origin, ...] = ()
     """What the last item is made of."""
+
+    _input: Any = None
+    _inputs: Sequence[Any] = ()
+    """What it reads, one stream or several, closed with it."""
 
     @abstractmethod
     def at(self, position: int, attempt: int = 0) -> T_co:
@@ -282,6 +311,9 @@ class Stream(ABC, Generic[T_co]):
 
     def close(self) -> None:
         """Let go of what it holds."""
+        for each in (self._input, *self._inputs):
+            if each is not None:
+                each.close()
 
 
 class LaneCursor(Cursor[T]):
@@ -398,16 +430,15 @@ class MixStream(Stream[T]):
         self,
         route: Callable[[Int64Array], Routes],
         inputs: Sequence[Dataset[Any]],
-        lane: Lane,
-        state: State | None,
-        reading: Reading,
+        opening: Opening,
         *,
         addressed: bool = False,
     ) -> None:
         self._route = route
+        openings = opening._replace(endless=True).each(len(inputs))
         self._inputs = [
-            (each._addressed if addressed else each._stream)(lane, at, reading, endless=True)
-            for each, at in zip(inputs, inner_states(state, len(inputs)), strict=True)
+            (each._addressed if addressed else each._stream)(at)
+            for each, at in zip(inputs, openings, strict=True)
         ]
         self._parts_before = parts_before(inputs)
         self._coming: deque[tuple[int, int, int]] = deque()
@@ -443,10 +474,6 @@ class MixStream(Stream[T]):
     def state(self) -> State:
         return {"inputs": [each.state() for each in self._inputs]}
 
-    def close(self) -> None:
-        for each in self._inputs:
-            each.close()
-
 
 def parts_before(inputs: Sequence[Dataset[Any]]) -> list[int]:
     """Return how many indexed datasets stand before those of each input, as origins count them."""
@@ -472,20 +499,20 @@ class ContentStream(Stream[T]):
     def __init__(
         self,
         node: Any,
-        open_input: Callable[[State | None], Stream[Any]],
-        lane: Lane,
-        state: State | None,
-        reading: Reading,
+        open_input: Callable[[Opening], Stream[Any]],
+        opening: Opening,
         *,
         draws: bool = True,
     ) -> None:
-        self._node, self._lane, self._reading, self._draws = node, lane, reading, draws
-        self._most = most_in_vain(node.inputs[0], lane)
+        self._node, self._draws = node, draws
+        self._lane, state, self._reading, _ = opening
+        self._most = most_in_vain(node.inputs[0], self._lane)
         # Beside the state of the input, not around it: a run may go on with maps added, or without.
         calls = [] if state is None else state_field({_CALLS: [], **state}, _CALLS, list)
         own, below = (calls[-1:], calls[:-1]) if draws else ([], calls)
         self._called = counter_field({_CALLS: own[0]}, _CALLS) if own else 0
-        self._input = open_input(None if state is None else {**state, _CALLS: below})
+        below_it = None if state is None else {**state, _CALLS: below}
+        self._input = open_input(opening._replace(state=below_it))
 
     def ahead(self, positions: Int64Array) -> None:
         self._input.ahead(positions)
@@ -527,9 +554,6 @@ class ContentStream(Stream[T]):
         own = [self._called] if self._draws else []
         return {**state, _CALLS: [*state.get(_CALLS, []), *own]}
 
-    def close(self) -> None:
-        self._input.close()
-
 
 def sample_keys_of(taken: Any) -> str:
     """Return the sample keys of an item or a few, for messages about streams."""
@@ -555,35 +579,33 @@ class PassesStream(Stream[T]):
 
     def __init__(
         self,
-        open_pass: Callable[[State | None], Stream[T]],
-        state: State | None,
-        lane: Lane,
+        open_pass: Callable[[Opening], Stream[T]],
+        opening: Opening,
         owner: str,
     ) -> None:
-        self._open, self._lane, self._owner = open_pass, lane, owner
-        self._stream = open_pass(state)
+        self._open, self._opening, self._owner = open_pass, opening, owner
+        self._input = open_pass(opening)
 
     def ahead(self, positions: Int64Array) -> None:
-        self._stream.ahead(positions)
+        self._input.ahead(positions)
 
     def at(self, position: int, attempt: int = 0) -> T:
-        for _ in range(empty_passes(self._lane)):
+        lane = self._opening.lane
+        for _ in range(empty_passes(lane)):
             try:
-                item = self._stream.at(position, attempt)
+                item: T = self._input.at(position, attempt)
             except StopIteration:
-                state = self._stream.state()
-                self._stream.close()
-                self._stream = self._open(state)
+                state = self._input.state()
+                self._input.close()
+                self._input = self._open(self._opening._replace(state=state))
             else:
-                self.origin = self._stream.origin
+                self.origin = self._input.origin
                 return item
-        raise EmptyDatasetError(nothing_comes(self._owner, self._lane))
+        raise EmptyDatasetError(nothing_comes(self._owner, lane))
 
     def state(self) -> State:
-        return self._stream.state()
-
-    def close(self) -> None:
-        self._stream.close()
+        state: State = self._input.state()
+        return state
 
 
 def empty_passes(lane: Lane) -> int:
@@ -622,28 +644,25 @@ class WholeStream(Stream[T]):
     out. It is opened in a single lane, and counts its items from 0 in every pass.
     """
 
-    def __init__(self, open_whole: Callable[..., Stream[T]], state: State | None) -> None:
-        self._whole = open_whole(inner_state(state))
-        self._next = counter_field(state, "next")
+    def __init__(self, open_whole: Callable[[Opening], Stream[T]], opening: Opening) -> None:
+        self._input = open_whole(opening.inner._replace(lane=SINGLE_LANE))
+        self._next = opening.counter("next")
 
     def at(self, position: int, attempt: int = 0) -> T:
         try:
             while self._next < position:
-                self._whole.at(self._next)
+                self._input.at(self._next)
                 self._next += 1
-            item = self._whole.at(position)
+            item: T = self._input.at(position)
         except StopIteration:
             self._next = 0
             raise
         self._next += 1
-        self.origin = self._whole.origin
+        self.origin = self._input.origin
         return item
 
     def state(self) -> State:
-        return {"next": self._next, "input": self._whole.state()}
-
-    def close(self) -> None:
-        self._whole.close()
+        return {"next": self._next, "input": self._input.state()}
 
 
 class LaneShare:
@@ -659,18 +678,16 @@ class LaneShare:
     def __init__(
         self,
         size: int | None,
-        lane: Lane,
-        state: State | None,
+        opening: Opening,
         *,
         rotating: bool,
         scattered: bool = False,
     ) -> None:
-        self.lane = lane
+        lane = self.lane = opening.lane
         self._size = None if size == INFINITE else size
         self._rotating = rotating
         self._scattered = scattered and lane.count > 1
-        self._pass = counter_field(state, "pass")
-        self._round = counter_field(state, "round")
+        self._pass, self._round = opening.counter("pass"), opening.counter("round")
         if (self._pass * (self._size or 0) + self._round * lane.count) >= LAST_START:
             raise StateError(f"the saved state is in pass {self._pass}: no stream is read so far")
         self._coming: deque[tuple[int, int]] = deque()
@@ -712,8 +729,9 @@ class LaneShare:
         return {"pass": self._pass, "round": self._round}
 
 
-class LaneReader(Generic[T]):
-    """Reads a lane's share of an input, for a stream that reads on until it finds something.
+class LaneReader(Stream[T]):
+    """A lane's share of an input, whatever positions are asked for: for streams that read on until
+    they find something.
 
     `endless` readers go on from pass to pass, others raise `StopIteration` at the end of one. With
     `rotating`, or if they are endless or scattered, the lane has another place in every pass.
@@ -722,79 +740,49 @@ class LaneReader(Generic[T]):
     def __init__(
         self,
         dataset: Dataset[T],
-        lane: Lane,
-        state: State | None,
-        reading: Reading,
+        opening: Opening,
         *,
-        endless: bool,
         rotating: bool = False,
         scattered: bool = False,
     ) -> None:
-        self._dataset, self._reading, self._endless = dataset, reading, endless
+        self._dataset, self._endless = dataset, opening.endless
         size = dataset.size if dataset.sized else None
-        rotating = rotating or endless or scattered
-        self._share = LaneShare(size, lane, state, rotating=rotating, scattered=scattered)
-        self._input = self._open(inner_state(state))
+        rotating = rotating or opening.endless or scattered
+        self._share = LaneShare(size, opening, rotating=rotating, scattered=scattered)
+        self._opening = opening._replace(endless=dataset.sized)
+        self._input = dataset._addressed(self._opening.inner)
         self._empty_passes = 0
 
-    def _open(self, state: State | None) -> Stream[T]:
-        endless = self._dataset.sized
-        return self._dataset._addressed(self._share.lane, state, self._reading, endless=endless)
+    def at(self, position: int, attempt: int = 0) -> T:
+        return self.read()
 
     def read(self) -> T:
         """Return the next item of the share; raise `StopIteration` at the end of the pass."""
         while True:
             try:
-                item = self._input.at(self._share.next(self._input.ahead))
+                item: T = self._input.at(self._share.next(self._input.ahead))
             except StopIteration:
                 self._end_pass()
                 if not self._endless:
                     raise
             else:
                 self._empty_passes = 0
+                self.origin = self._input.origin
                 return item
-
-    @property
-    def origin(self) -> tuple[Origin, ...]:
-        """What the last item is made of."""
-        return self._input.origin
 
     def _end_pass(self) -> None:
         self._share.end_pass()
         if not self._dataset.sized:
             state = self._input.state()
             self._input.close()
-            self._input = self._open(state)
+            self._input = self._dataset._addressed(self._opening._replace(state=state))
         self._empty_passes += 1
         lane = self._share.lane
         if self._endless and self._empty_passes > empty_passes(lane):
             raise EmptyDatasetError(nothing_comes(type(self._dataset).__name__, lane))
 
     def state(self) -> State:
-        """Return the state to resume from."""
         return {**self._share.state(), "input": self._input.state()}
-
-    def close(self) -> None:
-        """Let go of the input."""
-        self._input.close()
-
-
-class ShareStream(Stream[T]):
-    """A lane's share of an input, whatever positions are asked for."""
-
-    def __init__(self, reader: LaneReader[T]) -> None:
-        self._reader = reader
-
-    def at(self, position: int, attempt: int = 0) -> T:
-        item = self._reader.read()
-        self.origin = self._reader.origin
-        return item
-
-    def state(self) -> State:
-        return self._reader.state()
-
-    def close(self) -> None:
-        self._reader.close()
 
 
 class ChainStream(Stream[T]):
@@ -806,19 +794,14 @@ class ChainStream(Stream[T]):
     def __init__(
         self,
         inputs: Sequence[Dataset[Any]],
-        lane: Lane,
-        state: State | None,
-        reading: Reading,
+        opening: Opening,
         passes: int = 1,
     ) -> None:
-        self._current, self._passed = (
-            counter_field(state, "current"),
-            counter_field(state, "passed"),
-        )
+        self._current, self._passed = opening.counter("current"), opening.counter("passed")
         self._passes = passes
+        openings = opening._replace(endless=False).each(len(inputs))
         self._inputs: list[LaneReader[T]] = [
-            LaneReader(each, lane, at, reading, endless=False)
-            for each, at in zip(inputs, inner_states(state, len(inputs)), strict=True)
+            LaneReader(each, at) for each, at in zip(inputs, openings, strict=True)
         ]
         self._parts_before = parts_before(inputs)
 
@@ -841,10 +824,6 @@ class ChainStream(Stream[T]):
         inputs = [each.state() for each in self._inputs]
         return {"current": self._current, "passed": self._passed, "inputs": inputs}
 
-    def close(self) -> None:
-        for each in self._inputs:
-            each.close()
-
 
 class LimitStream(Stream[T]):
     """The first `length` items of a stream, which is read anew in every epoch.
@@ -854,19 +833,19 @@ class LimitStream(Stream[T]):
 
     def __init__(
         self,
-        open_input: Callable[[State | None], Stream[T]],
+        dataset: Dataset[T],
         length: int,
-        state: State | None,
-        *,
-        sized: bool,
+        opening: Opening,
     ) -> None:
-        self._open_input, self._length, self._sized = open_input, length, sized
-        self._epoch, self._taken = counter_field(state, "epoch"), counter_field(state, "taken")
-        self._input = open_input(inner_state(state))
+        self._dataset, self._length, self._sized = dataset, length, dataset.sized
+        self._epoch, self._taken = opening.counter("epoch"), opening.counter("taken")
+        self._opening = opening._replace(endless=dataset.sized)
+        self._input = dataset._stream(self._opening.inner)
 
     def _begin(self, epoch: int) -> None:
         self._input.close()
-        self._epoch, self._taken, self._input = epoch, 0, self._open_input(None)
+        self._epoch, self._taken = epoch, 0
+        self._input = self._dataset._stream(self._opening._replace(state=None))
 
     def at(self, position: int, attempt: int = 0) -> T:
         epoch, place = divmod(position, self._length) if self._sized else (0, self._taken)
@@ -875,7 +854,7 @@ class LimitStream(Stream[T]):
         try:
             if place == self._length:
                 raise StopIteration
-            item = self._input.at(place, attempt)
+            item: T = self._input.at(place, attempt)
         except StopIteration:
             self._begin(0)
             raise
@@ -890,6 +869,3 @@ class LimitStream(Stream[T]):
 
     def state(self) -> State:
         return {"epoch": self._epoch, "taken": self._taken, "input": self._input.state()}
-
-    def close(self) -> None:
-        self._input.close()

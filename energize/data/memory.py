@@ -12,13 +12,13 @@ from typing import Any, Protocol, Self, TypeVar, cast
 from energize.core.arrays import Int64Array
 from energize.core.columns import Column
 from energize.core.dataset import Dataset
-from energize.core.lanes import Lane
+from energize.core.lanes import SINGLE_LANE
 from energize.core.lazy import is_instance_of, torch
-from energize.core.reading import Failed, Reading
+from energize.core.reading import Failed
 from energize.core.rng import derive
 from energize.core.samples import fields_of, is_record
 from energize.core.stream import (
-    PassesStream,
+    Opening,
     State,
     Stream,
     counter_field,
@@ -121,13 +121,14 @@ class SequenceSource(FieldSource[T_co]):
         return f"Give it where the source is made: columns={{{name!r}: [...]}}"
 
     def read(self, indices: Int64Array) -> list[T_co | Failed]:
-        return [self._read(index) for index in indices.tolist()]
-
-    def _read(self, index: int) -> T_co | Failed:
-        try:
-            return self.samples[index]
-        except (SkipSample, DataError) as reason:
-            return Failed(reason, f"{self.name}, sample {index}")
+        samples: Any = self.samples
+        read: list[T_co | Failed] = []
+        for index in indices.tolist():
+            try:
+                read.append(samples[index])
+            except (SkipSample, DataError) as reason:
+                read.append(Failed(reason, f"{self.name}, sample {index}"))
+        return read
 
     def _compared(self) -> tuple[Any, ...]:
         """Samples are compared as objects: comparing contents may cost all they cost to read."""
@@ -298,13 +299,11 @@ class IterableSource(Dataset[T_co]):
         """Where a sample is, for messages."""
         return f"{self.name}, sample {index}"
 
-    def _open_stream(
-        self, lane: Lane, state: State | None, reading: Reading, *, endless: bool
-    ) -> Stream[T_co]:
-        def open_pass(at: State | None) -> Stream[T_co]:
-            return _IterableStream(self, at)
+    def _open_stream(self, opening: Opening) -> Stream[T_co]:
+        return super()._open_stream(opening._replace(lane=SINGLE_LANE))
 
-        return PassesStream(open_pass, state, lane, self.name) if endless else open_pass(state)
+    def _open_pass(self, opening: Opening) -> Stream[T_co]:
+        return _IterableStream(self, opening.state)
 
     def _compared(self) -> tuple[Any, ...]:
         """Samples are compared as objects: reading them to compare may cost a whole pass."""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, cast
 
 import numpy as np
 
@@ -19,7 +19,14 @@ from energize.core.dataset import IndexedDataset
 from energize.core.reading import Failed, Reading, SamplePlace
 from energize.core.rng import derive, hash_positions
 from energize.data.files import again, told
-from energize.errors import ColumnError, ConfigError, EmptyDatasetError, ShardError, nearest
+from energize.errors import (
+    ColumnError,
+    ConfigError,
+    EmptyDatasetError,
+    EnergizeError,
+    ShardError,
+    nearest,
+)
 
 T = TypeVar("T")
 
@@ -192,25 +199,39 @@ class Source(IndexedDataset[T_co]):
 
     def _fetch(self, positions: Int64Array, reading: Reading) -> list[T_co | Failed]:
         """Return the samples at positions, or their substitutes."""
-        indices = self._samples(positions, reading.attempt)
-        if reading.listed is None:
-            return self._patiently(indices)
-        left_out = reading.listed.left_out(self, indices)
-        if not left_out:
-            return self._patiently(indices)
-        kept = np.array([i for i in range(len(indices)) if i not in left_out], dtype=np.int64)
-        read = iter(self._patiently(indices[kept]) if len(kept) else [])
-        return [left_out.get(i) or next(read) for i in range(len(indices))]
+        attempt, size = reading.attempt, self.size
+        indices = self._samples(positions, attempt) if attempt or not size else positions % size
+        left_out = {} if reading.listed is None else reading.listed.left_out(self, indices)
+        if left_out:
+            indices = np.array(
+                [index for row, index in enumerate(indices.tolist()) if row not in left_out],
+                dtype=np.int64,
+            )
+        try:
+            found = self.read(indices)
+        except EnergizeError:
+            raise
+        except (OSError, MemoryError) as refused:
+            found = self._read_again(indices, refused)
+        if left_out:
+            read = iter(found)
+            found = [left_out.get(row) or next(read) for row in range(len(positions))]
+        return found
 
-    def _patiently(self, indices: Int64Array) -> list[T_co | Failed]:
+    def _read_again(
+        self, indices: Int64Array, failed: OSError | MemoryError
+    ) -> list[T_co | Failed]:
         """What the system refuses is no fault of a sample: tried again, then an error."""
         try:
-            return again(lambda: self.read(indices), self.location)
-        except OSError as error:
-            raise ShardError(told(error, self.location)) from error
-        except MemoryError as error:
-            refused = OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
-            raise ShardError(told(refused, self.location)) from error
+            if isinstance(failed, OSError):
+                return again(lambda: self.read(indices), self.location, failed)
+            refused: OSError | MemoryError = failed
+        except (OSError, MemoryError) as error:
+            refused = error
+        said = refused
+        if isinstance(refused, MemoryError):
+            said = OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+        raise ShardError(told(cast("OSError", said), self.location)) from refused
 
     def _samples(self, positions: Int64Array, attempt: int) -> Int64Array:
         """The samples at positions, or of that attempt."""

@@ -15,18 +15,17 @@ from energize.core.checks import check_names, checked_batch_size, checked_flag, 
 from energize.core.costs import ColumnCost, Cost
 from energize.core.dataset import Dataset, IndexedDataset
 from energize.core.ignored import accepted
-from energize.core.lanes import Lane, WorkerConfig
+from energize.core.lanes import WorkerConfig
 from energize.core.loss_weights import Keep, carried, carried_one_by_one, joined
 from energize.core.reading import MAX_ATTEMPTS, Failed, Reading
 from energize.core.stream import (
     INFINITE,
     ContentStream,
     LaneShare,
+    Opening,
     State,
     Stream,
     by_keys,
-    counter_field,
-    inner_state,
     state_field,
 )
 from energize.core.trace import Origin, Routes
@@ -209,10 +208,8 @@ class BatchDataset(IndexedDataset[T_batch_co]):
         spans, _ = cut_epochs(self, n * length, self.size * length, inner)
         return spans, n
 
-    def _open_pass(
-        self, lane: Lane, state: State | None, reading: Reading, *, endless: bool
-    ) -> Stream[T_batch_co]:
-        return _BatchStream(self, lane, state, reading, rotating=endless)
+    def _open_pass(self, opening: Opening) -> Stream[T_batch_co]:
+        return _BatchStream(self, opening)
 
 
 def members_between(first: Int64Array, end: Int64Array) -> Routes:
@@ -232,26 +229,19 @@ class _BatchStream(ContentStream[Any]):
 
     _counted = "batches"
 
-    def __init__(
-        self,
-        node: BatchDataset[T_batch_co],
-        lane: Lane,
-        state: State | None,
-        reading: Reading,
-        *,
-        rotating: bool,
-    ) -> None:
-        self._node, self._lane, self._reading, self._draws = node, lane, reading, True
-        self._most = MAX_ATTEMPTS
-        self._called = counter_field(state, "called")
-        self._over, self._share, inner = False, None, inner_state(state)
+    def __init__(self, node: BatchDataset[T_batch_co], opening: Opening) -> None:
+        self._node, self._draws, self._most = node, True, MAX_ATTEMPTS
+        self._lane, state, self._reading, rotating = opening
+        self._called = opening.counter("called")
+        self._over, self._share = False, None
+        inside = opening.inner._replace(endless=node.sized)
         if node.sized:
-            self._input = node.inputs[0]._stream(lane, inner, reading, endless=True)
+            self._input = node.inputs[0]._stream(inside)
         else:
-            self._over = bool(counter_field(state, "over"))
+            self._over = bool(opening.counter("over"))
             share = None if state is None else state_field(state, "share", dict)
-            self._share = LaneShare(None, lane, share, rotating=rotating)
-            self._input = node.inputs[0]._addressed(lane, inner, reading, endless=False)
+            self._share = LaneShare(None, opening._replace(state=share), rotating=rotating)
+            self._input = node.inputs[0]._addressed(inside)
 
     def ahead(self, positions: Int64Array) -> None:
         if self._share is None and len(positions):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, Self, TypeVar, cast
 
 import numpy as np
@@ -14,10 +14,10 @@ from energize.core.arrays import FloatArray, Int64Array
 from energize.core.checks import check_names, raised_as
 from energize.core.costs import ColumnCost
 from energize.core.dataset import Dataset, IndexedDataset
-from energize.core.lanes import Lane, WorkerConfig
+from energize.core.lanes import WorkerConfig
 from energize.core.loss_weights import checked_factor, weighed
 from energize.core.reading import Failed, Reading
-from energize.core.stream import INFINITE, ContentStream, State, Stream
+from energize.core.stream import INFINITE, ContentStream, Opening, Stream
 from energize.core.trace import Routes
 from energize.datasets.entries import (
     Entry,
@@ -488,6 +488,10 @@ class BlendDataset(IndexedDataset[T_co]):
             )
         _log.info("%s", described_corrections(self))
 
+    @cached_property
+    def _makes(self) -> bool:  # type: ignore[override]  # of each blend, not of the class
+        return self.targets is not None
+
     def make(
         self,
         items: list[Any],
@@ -499,8 +503,6 @@ class BlendDataset(IndexedDataset[T_co]):
         at most `max_correction`: the weights of importance sampling (Kahn and Marshall, 1953), cut
         off as by Ionides (Truncated importance sampling, 2008).
         """
-        if self.targets is None:
-            return items
         slots = positions if self.size == INFINITE else positions % self.size
         child, _ = self._mix[0].locate(positions)
         made = []
@@ -521,31 +523,24 @@ class BlendDataset(IndexedDataset[T_co]):
         moving = numbers_only(self.weights) is None or numbers_only(self.targets or ()) is None
         return None if moving or self.changes else self.corrections()
 
-    def _open_stream(
-        self, lane: Lane, state: State | None, reading: Reading, *, endless: bool
-    ) -> Stream[T_co]:
+    def _open_stream(self, opening: Opening) -> Stream[T_co]:
         if self.targets is None:
-            return super()._open_stream(lane, state, reading, endless=endless)
-        opened = partial(super()._open_stream, lane, reading=reading, endless=endless)
-        return ContentStream(self, opened, lane, state, reading, draws=False)
+            return super()._open_stream(opening)
+        return ContentStream(self, super()._open_stream, opening, draws=False)
 
-    def _open_pass(
-        self, lane: Lane, state: State | None, reading: Reading, *, endless: bool
-    ) -> Stream[T_co]:
+    def _open_pass(self, opening: Opening) -> Stream[T_co]:
         if self.sized and not isinstance(self.unit, ItemCost):
-            return super()._open_pass(lane, state, reading, endless=endless)
+            return super()._open_pass(opening)
         slots: Slots = SchemeSlots(self._scheme)
         if isinstance(self.unit, ItemCost) and isinstance(self._scheme, WeightedScheme):
-            slots = OwedSlots(self._scheme, self.unit, lane, reading, self.key)
+            slots = OwedSlots(self._scheme, self.unit, opening.lane, opening.reading, self.key)
         default = None if self.stop == "restart" else 1
         passes = [default if most is None else most for most in self.max_epochs]
         drawn = [ever_positive(weight) for weight in self.weights]
         rule = "first" if self.stop == "first_exhausted" else "leave_out"
         # Those of weight 0 are not read at all.
         end = End(rule, tuple(p if d else 0 for p, d in zip(passes, drawn, strict=True)))
-        return MultiplexedStream(
-            self.inputs, self.names, state, reading, slots=slots, end=end, lane=lane
-        )
+        return MultiplexedStream(self.inputs, self.names, opening, slots, end)
 
 
 def _targets(entries: Sequence[Entry], max_correction: float | None) -> tuple[Weight, ...] | None:

@@ -11,16 +11,16 @@ from energize.core.call import Call, function_name, generates
 from energize.core.checks import checked_batch_size, checked_flag
 from energize.core.dataset import Dataset
 from energize.core.ignored import accepted
-from energize.core.lanes import Lane, WorkerConfig
+from energize.core.lanes import WorkerConfig
 from energize.core.loss_weights import carried
 from energize.core.reading import Failed, Reading
 from energize.core.stream import (
     LaneReader,
+    Opening,
     State,
     Stream,
     by_keys,
     counter_field,
-    inner_state,
     most_in_vain,
     sample_keys_of,
     state_field,
@@ -125,10 +125,8 @@ class GroupBatchDataset(FoundDataset[T_batch_co]):
             )
         return found[0], size
 
-    def _open_pass(
-        self, lane: Lane, state: State | None, reading: Reading, *, endless: bool
-    ) -> Stream[T_batch_co]:
-        return _GroupStream(self, lane, state, reading, rotating=endless)
+    def _open_pass(self, opening: Opening) -> Stream[T_batch_co]:
+        return _GroupStream(self, opening)
 
 
 class _Waiting(NamedTuple):
@@ -143,23 +141,12 @@ class _Waiting(NamedTuple):
 
 
 class _GroupStream(Stream[T]):
-    def __init__(
-        self,
-        dataset: GroupBatchDataset[T],
-        lane: Lane,
-        state: State | None,
-        reading: Reading,
-        *,
-        rotating: bool,
-    ) -> None:
-        self._dataset = dataset
-        self._reading = reading
-        self._lane = lane
-        self._rotating = rotating
-        self._over = bool(counter_field(state, "over"))
-        self._made = counter_field(state, "made")
-        self._read = counter_field(state, "read")
-        self._in_vain, self._most = 0, most_in_vain(dataset.inputs[0], lane)
+    def __init__(self, dataset: GroupBatchDataset[T], opening: Opening) -> None:
+        self._dataset, self._opening = dataset, opening
+        self._lane, state, self._reading, _ = opening
+        self._over = bool(opening.counter("over"))
+        self._made, self._read = opening.counter("made"), opening.counter("read")
+        self._in_vain, self._most = 0, most_in_vain(dataset.inputs[0], self._lane)
         self._groups: dict[Hashable, list[_Waiting]] = {}
         self._sizes: dict[Hashable, int] = {}
         # Samples that wait are read again with the first batch, not by who only opens a state.
@@ -167,17 +154,12 @@ class _GroupStream(Stream[T]):
         for each in [] if state is None else state_field(state, "waiting", list):
             reader = self._opened(state_field(each, "before", dict))
             self._saved.append((reader, counter_field(each, "read")))
-        self._input = self._opened(inner_state(state))
+        self._input = self._opened(opening.inner.state)
 
     def _opened(self, state: State | None) -> LaneReader[Any]:
+        opening = self._opening._replace(state=state, endless=False)
         return LaneReader(
-            self._dataset.inputs[0],
-            self._lane,
-            state,
-            self._reading,
-            endless=False,
-            rotating=self._rotating,
-            scattered=True,
+            self._dataset.inputs[0], opening, rotating=self._opening.endless, scattered=True
         )
 
     def _read_saved(self) -> None:
@@ -284,4 +266,4 @@ class _GroupStream(Stream[T]):
         for reader, _ in self._saved:
             reader.close()
         self._saved.clear()
-        self._input.close()
+        super().close()

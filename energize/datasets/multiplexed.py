@@ -11,14 +11,13 @@ import numpy as np
 
 from energize.core.dataset import Dataset
 from energize.core.description import described
-from energize.core.lanes import SINGLE_LANE, Lane
-from energize.core.reading import MAX_ATTEMPTS, Reading
+from energize.core.reading import MAX_ATTEMPTS
 from energize.core.stream import (
     LaneReader,
+    Opening,
     State,
     Stream,
     counter_field,
-    inner_states,
     parts_before,
     shifted,
     state_field,
@@ -101,12 +100,8 @@ class MultiplexedDataset(Dataset[T_co]):
 
     _divisible = False
 
-    def _open_pass(
-        self, lane: Lane, state: State | None, reading: Reading, *, endless: bool
-    ) -> Stream[T_co]:
-        return MultiplexedStream(
-            self.inputs, self.names, state, reading, slots=self.slots, end=self.end
-        )
+    def _open_pass(self, opening: Opening) -> Stream[T_co]:
+        return MultiplexedStream(self.inputs, self.names, opening, self.slots, self.end)
 
 
 class MultiplexedStream(Stream[T]):
@@ -120,38 +115,32 @@ class MultiplexedStream(Stream[T]):
         self,
         inputs: Sequence[Dataset[Any]],
         names: Sequence[str],
-        state: State | None,
-        reading: Reading,
-        *,
+        opening: Opening,
         slots: Slots,
         end: End,
-        lane: Lane = SINGLE_LANE,
     ) -> None:
-        self._lane = lane
-        self._inputs, self._names, self._end, self._reading = inputs, names, end, reading
+        # Alone a lane sees the ends of the sources; among others none do.
+        self._opening = opening._replace(endless=opening.lane.count > 1)
+        self._datasets, self._names, self._end = inputs, names, end
+        state = opening.state
         self.given = _counted(state, "given", len(inputs))
         self.passes = _counted(state, "passes", len(inputs))
         at = None if state is None else state_field(state, "slots", dict)
         self._begin = slots.begin
         self._slots = slots.begin(at, self._left_out())
-        self._readers = [
-            self._opened(number, each)
-            for number, each in enumerate(inner_states(state, len(inputs)))
+        self._inputs: list[LaneReader[Any]] = [
+            LaneReader(each, at)
+            for each, at in zip(inputs, self._opening.each(len(inputs)), strict=True)
         ]
         self._fresh = [state is None] * len(inputs)
         self._parts_before = parts_before(inputs)
         self._over = len(self._left_out()) == len(inputs)
         self._in_vain = 0
 
-    def _opened(self, source: int, state: State | None) -> LaneReader[Any]:
-        inputs, reading = self._inputs, self._reading
-        alone = self._lane.count == 1
-        return LaneReader(inputs[source], self._lane, state, reading, endless=not alone)
-
     def at(self, position: int, attempt: int = 0) -> T:
         while not self._over:
             source = self._slots.current()
-            reader = self._readers[source]
+            reader = self._inputs[source]
             try:
                 item: T = reader.read()
             except StopIteration:
@@ -182,10 +171,10 @@ class MultiplexedStream(Stream[T]):
 
     def _where(self, source: int) -> str:
         """Where the last item of a source comes from."""
-        refs = refs_of(self._inputs[source], self._readers[source].origin)
+        refs = refs_of(self._datasets[source], self._inputs[source].origin)
         if not len(refs):
             return f"an item of {self._names[source]}"
-        return self._inputs[source].sources[int(refs.source[0])].where(int(refs.index[0]))
+        return self._datasets[source].sources[int(refs.source[0])].where(int(refs.index[0]))
 
     def _exhausted(self, source: int) -> None:
         self.passes[source] += 1
@@ -202,7 +191,7 @@ class MultiplexedStream(Stream[T]):
         if rule == "all_seen":
             self._over = enough or all(self.passes)
         self._slots.exhausted(left_out=left_out)
-        self._over = self._over or len(self._left_out()) == len(self._inputs)
+        self._over = self._over or len(self._left_out()) == len(self._datasets)
         self._fresh[source] = True
 
     def _left_out(self) -> frozenset[int]:
@@ -213,22 +202,21 @@ class MultiplexedStream(Stream[T]):
 
     def state(self) -> State:
         if not self._over:
-            inputs = [each.state() for each in self._readers]
+            inputs = [each.state() for each in self._inputs]
             slots, given, passes = self._slots.state(), list(self.given), list(self.passes)
         else:
             given, passes = [0] * len(self.given), [0] * len(self.passes)
             anew = self._end.slots_anew
             left_out = frozenset(i for i, most in enumerate(self._end.passes) if most == 0)
             slots = (self._begin(None, left_out) if anew else self._slots).state()
+            begun = self._opening._replace(state=None)
             inputs = [
-                each.state() if anew or self._fresh[number] else self._opened(number, None).state()
-                for number, each in enumerate(self._readers)
+                (each if anew or fresh else LaneReader(dataset, begun)).state()
+                for each, fresh, dataset in zip(
+                    self._inputs, self._fresh, self._datasets, strict=True
+                )
             ]
         return {"slots": slots, "given": given, "passes": passes, "inputs": inputs}
-
-    def close(self) -> None:
-        for each in self._readers:
-            each.close()
 
 
 def _counted(state: State | None, name: str, sources: int) -> list[int]:

@@ -6,7 +6,7 @@ import math
 import reprlib
 from collections.abc import Sequence
 from fractions import Fraction
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import pairwise
 from typing import TypeVar
 
@@ -16,9 +16,8 @@ from energize.core.arrays import Int64Array
 from energize.core.checks import checked_whole
 from energize.core.dataset import Dataset, IndexedDataset
 from energize.core.ignored import accepted
-from energize.core.lanes import Lane, WorkerConfig
-from energize.core.reading import Reading
-from energize.core.stream import INFINITE, ChainStream, LimitStream, State, Stream
+from energize.core.lanes import WorkerConfig
+from energize.core.stream import INFINITE, ChainStream, LimitStream, Opening, Stream
 from energize.core.trace import Routes, Span, one_each
 from energize.errors import ConfigError, NotIndexedError
 from energize.order.shuffle import ShuffleOrder
@@ -93,12 +92,10 @@ class ConcatDataset(IndexedDataset[T_co]):
         begun = np.clip(rest - (self._ends - lengths), 0, lengths)
         return [int(count) for count in epochs * lengths + begun]
 
-    def _open_pass(
-        self, lane: Lane, state: State | None, reading: Reading, *, endless: bool
-    ) -> Stream[T_co]:
+    def _open_pass(self, opening: Opening) -> Stream[T_co]:
         if self.sized:
-            return super()._open_pass(lane, state, reading, endless=endless)
-        return ChainStream(self.inputs, lane, state, reading)
+            return super()._open_pass(opening)
+        return ChainStream(self.inputs, opening)
 
 
 class LimitDataset(IndexedDataset[T_co]):
@@ -155,12 +152,8 @@ class LimitDataset(IndexedDataset[T_co]):
         whole = self.inputs[0].size
         return cut_epochs(self, n, self.size, 0 if whole == INFINITE else whole)
 
-    def _open_pass(
-        self, lane: Lane, state: State | None, reading: Reading, *, endless: bool
-    ) -> Stream[T_co]:
-        sized, length = self.sized, self.size if self.sized else self.length
-        open_input = partial(self.inputs[0]._stream, lane, reading=reading, endless=sized)
-        return LimitStream(open_input, length, state, sized=sized)
+    def _open_pass(self, opening: Opening) -> Stream[T_co]:
+        return LimitStream(self.inputs[0], self.size if self.sized else self.length, opening)
 
 
 class RepeatDataset(IndexedDataset[T_co]):
@@ -238,12 +231,10 @@ class RepeatDataset(IndexedDataset[T_co]):
             return super()._spans(n)
         return cut_epochs(self, n, self.size, self._stride)
 
-    def _open_pass(
-        self, lane: Lane, state: State | None, reading: Reading, *, endless: bool
-    ) -> Stream[T_co]:
+    def _open_pass(self, opening: Opening) -> Stream[T_co]:
         if self.sized:
-            return super()._open_pass(lane, state, reading, endless=endless)
-        return ChainStream(self.inputs, lane, state, reading, passes=int(self.repeats or 1))
+            return super()._open_pass(opening)
+        return ChainStream(self.inputs, opening, passes=int(self.repeats or 1))
 
 
 class ShuffleDataset(IndexedDataset[T_co]):

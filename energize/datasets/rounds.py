@@ -24,10 +24,9 @@ from energize.core.rng import derive
 from energize.core.stream import (
     INFINITE,
     LaneReader,
+    Opening,
     State,
     Stream,
-    counter_field,
-    inner_state,
     most_in_vain,
 )
 from energize.core.trace import Origin
@@ -99,10 +98,8 @@ class RoundsDataset(FoundDataset[T_co]):
         """How many items of the input may bring a lane nothing before it is an error."""
         return most_in_vain(self.inputs[0], lane)
 
-    def _open_pass(
-        self, lane: Lane, state: State | None, reading: Reading, *, endless: bool
-    ) -> Stream[T_co]:
-        return RoundStream(self, lane, state, reading, rotating=endless)
+    def _open_pass(self, opening: Opening) -> Stream[T_co]:
+        return RoundStream(self, opening)
 
 
 def origins_of(members: Iterable[Taken]) -> Origins:
@@ -134,27 +131,14 @@ def nothing_made(dataset: Dataset[Any], items: int) -> EmptyDatasetError:
 class RoundStream(Stream[T]):
     """What a dataset makes in rounds of a lane's share of its input, in one pass over it."""
 
-    def __init__(
-        self,
-        dataset: RoundsDataset[T],
-        lane: Lane,
-        state: State | None,
-        reading: Reading,
-        *,
-        rotating: bool,
-    ) -> None:
-        self._dataset, self._lane, self._reading = dataset, lane, reading
-        self._before = counter_field(state, "before")
-        self._done = counter_field(state, "done")
-        self._given = counter_field(state, "given")
+    def __init__(self, dataset: RoundsDataset[T], opening: Opening) -> None:
+        self._dataset = dataset
+        self._lane, _, self._reading, rotating = opening
+        self._before, self._done = opening.counter("before"), opening.counter("done")
+        self._given = opening.counter("given")
+        inside = opening.inner._replace(endless=False)
         self._input: LaneReader[Any] = LaneReader(
-            dataset.inputs[0],
-            lane,
-            inner_state(state),
-            reading,
-            endless=False,
-            rotating=rotating,
-            scattered=dataset._scattered,
+            dataset.inputs[0], inside, rotating=rotating, scattered=dataset._scattered
         )
         self._start = self._input.state()
         self._steps: Iterator[Step[T]] | None = None
@@ -228,4 +212,4 @@ class RoundStream(Stream[T]):
 
     def close(self) -> None:
         self._steps = self._items = None
-        self._input.close()
+        super().close()

@@ -17,10 +17,10 @@ from energize.core.continued import ContinuedDataset
 from energize.core.dataset import Dataset, IndexedDataset
 from energize.core.description import digest
 from energize.core.lanes import Lane, WorkerConfig
-from energize.core.reading import Reading
 from energize.core.stream import (
     INFINITE,
     MixStream,
+    Opening,
     State,
     Stream,
     counter_field,
@@ -366,7 +366,7 @@ class StagedDataset(IndexedDataset[T_co]):
             return [(each, 0) for each in datasets]
         return _carried_over(datasets, [*np.diff(self._firsts).tolist(), 0])
 
-    @property
+    @cached_property
     def _children(self) -> tuple[IndexedDataset[Any], ...]:
         return tuple(dataset for dataset, _ in self._carried)
 
@@ -383,12 +383,10 @@ class StagedDataset(IndexedDataset[T_co]):
     def _watcher(self, lane: Lane) -> Callable[[int], None] | None:
         return None if lane.index else _StageLog(self.plan, lambda: self.report).note
 
-    def _open_pass(
-        self, lane: Lane, state: State | None, reading: Reading, *, endless: bool
-    ) -> Stream[T_co]:
-        if state is not None:
-            _check_stage(self.plan, state)
-        return _StagedStream(self, lane, state, reading)
+    def _open_pass(self, opening: Opening) -> Stream[T_co]:
+        if opening.state is not None:
+            _check_stage(self.plan, opening.state)
+        return _StagedStream(self, opening)
 
     def _until(
         self, saved: dict[str, Any], now: dict[str, Any], n: int
@@ -422,18 +420,16 @@ class StagedDataset(IndexedDataset[T_co]):
 class _StagedStream(MixStream[T]):
     """Reads a staged dataset: which stage it is in is said in the log and in the state."""
 
-    def __init__(
-        self, dataset: StagedDataset[T], lane: Lane, state: State | None, reading: Reading
-    ) -> None:
-        self._plan, self._watch = dataset.plan, dataset._watcher(lane)
-        self._position = counter_field(state, "position")
+    def __init__(self, dataset: StagedDataset[T], opening: Opening) -> None:
+        self._plan, self._watch = dataset.plan, dataset._watcher(opening.lane)
+        self._position, state = opening.counter("position"), opening.state
         if state is not None:  # stages of which nothing was read may be others
             inputs = state_field(state, "inputs", list)[
                 : _last_stage(self._plan, self._position) + 1
             ]
             missing = [None] * (len(dataset.inputs) - len(inputs))
             state = state | {"inputs": [*inputs, *missing]}
-        super().__init__(dataset.route, dataset._seeded, lane, state, reading)
+        super().__init__(dataset.route, dataset._seeded, opening._replace(state=state))
 
     def at(self, position: int, attempt: int = 0) -> T:
         item = super().at(position, attempt)

@@ -23,9 +23,6 @@ from energize.core.reading import Failed, Reading
 from energize.core.rng import derive
 from energize.core.stream import (
     INFINITE,
-    ContentStream,
-    State,
-    Stream,
     by_keys,
     empty_passes,
 )
@@ -106,12 +103,6 @@ class MapDataset(PassingDataset[T_out_co]):
         where: Callable[[int], str],
     ) -> list[T_out_co | Failed]:
         return self._call.each(items, positions, reading, where)
-
-    def _open_stream(
-        self, lane: Lane, state: State | None, reading: Reading, *, endless: bool
-    ) -> Stream[T_out_co]:
-        open_input = partial(self.inputs[0]._stream, lane, reading=reading, endless=endless)
-        return ContentStream(self, open_input, lane, state, reading, draws=self._draws)
 
 
 class FlatMapDataset(RoundsDataset[T_out_co], MapDataset[T_out_co]):
@@ -362,12 +353,6 @@ class LogSampleDataset(PassingDataset[T_co]):
                 line = {"mode": self.mode, "position": position, "keys": keys}
                 _log.info("%s", json.dumps(line, default=str))
         return items
-
-    def _open_stream(
-        self, lane: Lane, state: State | None, reading: Reading, *, endless: bool
-    ) -> Stream[T_co]:
-        open_input = partial(self.inputs[0]._stream, lane, reading=reading, endless=endless)
-        return ContentStream(self, open_input, lane, state, reading, draws=False)
 
 
 def default_keys(item: Any) -> Any:

@@ -11,7 +11,7 @@ from energize.core.dataset import Dataset, PassingDataset
 from energize.core.lanes import Lane
 from energize.core.reading import Reading
 from energize.core.restoring import is_endless, without_loops
-from energize.core.stream import State, Stream
+from energize.core.stream import Opening, State, Stream
 from energize.errors import EmptyDatasetError
 from energize.loader.streams import StreamState
 
@@ -52,28 +52,23 @@ class _Probed(PassingDataset[T_co]):
     def _divisible(self) -> bool:
         return self.inputs[0]._divisible
 
-    def _addressed(
-        self, lane: Lane, state: State | None, reading: Reading, *, endless: bool
-    ) -> Stream[T_co]:
-        inner = self.inputs[0]._addressed(lane, state, reading, endless=endless)
-        return _ProbedStream(inner, self.slots)
+    def _addressed(self, opening: Opening) -> Stream[T_co]:
+        return _ProbedStream(self.inputs[0]._addressed(opening), self.slots)
 
 
 class _ProbedStream(Stream[T]):
     def __init__(self, stream: Stream[T], slots: list[int]) -> None:
-        self._stream, self._slots = stream, slots
+        self._input, self._slots = stream, slots
 
     def at(self, position: int, attempt: int = 0) -> T:
         self._slots[0] = max(self._slots[0], position + 1)  # also where nothing comes
-        item = self._stream.at(position, attempt)
-        self.origin = self._stream.origin
+        item: T = self._input.at(position, attempt)
+        self.origin = self._input.origin
         return item
 
     def ahead(self, positions: Int64Array) -> None:
-        self._stream.ahead(positions)
+        self._input.ahead(positions)
 
     def state(self) -> State:
-        return self._stream.state()
-
-    def close(self) -> None:
-        self._stream.close()
+        state: State = self._input.state()
+        return state
