@@ -20,7 +20,7 @@ from energize.cli.saved_states import (
     write_state,
 )
 from energize.cli.state_views import show_states
-from energize.core.ranks import Ranks
+from energize.core.lanes import Ranks
 from energize.data.writing import writing
 from energize.errors import ConfigError
 from energize.loader.state import cursor_of

@@ -15,8 +15,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from energize.core.checks import checked_whole
 from energize.core.dataset import Dataset, IndexedDataset
-from energize.core.lanes import WorkerConfig
-from energize.core.ranks import Ranks
+from energize.core.lanes import Ranks, WorkerConfig
 from energize.core.restoring import without_loops
 from energize.core.stream import INFINITE, State, counter_field, state_field
 from energize.datasets.order import EpochizeDataset

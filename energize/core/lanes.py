@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import os
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 from energize.core.checks import checked_whole
 from energize.core.ignored import accepted
-from energize.core.ranks import Ranks, current_ranks
 from energize.errors import ConfigError
 
 
@@ -35,13 +36,118 @@ class Lane:
 
 SINGLE_LANE = Lane()
 
+_LAUNCHERS = {
+    "torchrun": ("RANK", "WORLD_SIZE"),
+    "Open MPI": ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    "MVAPICH": ("MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE"),
+    "MPI": ("PMI_RANK", "PMI_SIZE"),
+    "SLURM": ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
+}
+"""The variables that launchers set for each process. A launcher may start another one on each node,
+which then numbers the processes, so the first that is found counts. SLURM sets the second variable
+for `srun` only: in a batch script itself there is one process, whatever its job has asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ranks:
+    """Rank `rank` of `world_size`; `group` is the process group in which they can talk, if any."""
+
+    rank: int = 0
+    world_size: int = 1
+    group: Any = field(default=None, compare=False)
+
+    def __post_init__(self) -> None:
+        if self.world_size < 1 or not 0 <= self.rank < self.world_size:
+            raise ConfigError(
+                f"a rank is one of 0 <= rank < world_size; got rank {self.rank}, world_size "
+                f"{self.world_size}"
+            )
+
+
+ALONE = Ranks()
+
+
+def current_ranks(group: Any = None, environment: Mapping[str, str] | None = None) -> Ranks:
+    """The rank of this process at this moment.
+
+    `group`: a torch process group or a device mesh of the ranks that read different data. Without
+    one it is the default group of torch.distributed when that is initialised, else what the
+    variables of torchrun, MPI or SLURM say, else one process alone.
+
+    Raises `ConfigError` for variables that are no ranks, and when torch.distributed and torchrun
+    disagree.
+    """
+    if group is not None:
+        return _in_group(group)
+    launched = _launched(os.environ if environment is None else environment)
+    distributed = _initialised()
+    if distributed is None:
+        return launched or ALONE
+    ranks = Ranks(distributed.get_rank(), distributed.get_world_size(), distributed.group.WORLD)
+    by_torchrun = _launched_by("torchrun", os.environ if environment is None else environment)
+    if by_torchrun not in (None, ranks):
+        raise ConfigError(
+            f"torch.distributed says that this is rank {ranks.rank} of {ranks.world_size}, and the "
+            f"environment says RANK={by_torchrun.rank}, WORLD_SIZE={by_torchrun.world_size}. Say "
+            "which ranks read different data: WorkerConfig(rank=..., world_size=...), or "
+            "WorkerConfig(data_parallel_group=...)"
+        )
+    return ranks
+
+
+def _initialised() -> Any:
+    """torch.distributed when it is initialised; nobody has initialised it without importing it."""
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return None
+    return distributed
+
+
+def _in_group(group: Any) -> Ranks:
+    """The rank within a process group or a device mesh."""
+    if hasattr(group, "get_coordinate"):
+        group = group.get_group() if group.ndim == 1 else group._flatten().get_group()
+    distributed = _initialised()
+    rank = -1 if distributed is None else distributed.get_rank(group)
+    if rank < 0:
+        raise ConfigError(
+            "data_parallel_group is a process group or device mesh of torch.distributed that this "
+            f"process is a member of; got {group!r}"
+        )
+    return Ranks(rank, distributed.get_world_size(group), group)
+
+
+def _launched(environment: Mapping[str, str]) -> Ranks | None:
+    found = (_launched_by(launcher, environment) for launcher in _LAUNCHERS)
+    return next((ranks for ranks in found if ranks is not None), None)
+
+
+def _launched_by(launcher: str, environment: Mapping[str, str]) -> Ranks | None:
+    names = _LAUNCHERS[launcher]
+    values = [environment.get(name) for name in names]
+    if launcher != "torchrun" and None in values:
+        return None
+    if values == [None, None]:
+        return None
+    if None in values or not all(str(value).isdecimal() for value in values):
+        shown = ", ".join(f"{n}={v!r}" for n, v in zip(names, values, strict=True))
+        raise ConfigError(
+            f"the environment has {shown}: both are whole numbers, as {launcher} sets them. Set "
+            "both, or neither, or give WorkerConfig(rank=..., world_size=...)"
+        )
+    rank, world_size = (int(str(value)) for value in values)
+    try:
+        return Ranks(rank, world_size)
+    except ConfigError as error:
+        raise ConfigError(f"{' and '.join(names)} of the environment: {error}") from error
+
+
 ErrorHandler = Callable[[Exception, Any, Any], None]
 """Is given what a function raised, what it was called with, and the sources of that, if they are
 known. It raises, or returns to have the sample left out as a failed one."""
 
-_HANDLERS = ("global_error_handler", "restore_error_handler")
 
-
+@dataclass(frozen=True, init=False, repr=False)
 class WorkerConfig:
     """Which part of a run this process delivers, and with how many worker processes.
 
@@ -68,15 +174,6 @@ class WorkerConfig:
     >>> WorkerConfig(rank=0, world_size=2, num_workers=4)
     WorkerConfig(rank=0, world_size=2, num_workers=4, seed_offset=0)
     """
-
-    __slots__ = (
-        "_chosen",
-        "data_parallel_group",
-        "global_error_handler",
-        "num_workers",
-        "restore_error_handler",
-        "seed_offset",
-    )
 
     num_workers: int
     seed_offset: int
@@ -115,15 +212,23 @@ class WorkerConfig:
                 checked_whole(rank, "WorkerConfig: rank", 0),
                 checked_whole(world_size, "WorkerConfig: world_size", 1),
             )
-        values = (
-            chosen,
-            data_parallel_group,
-            _checked_handler(global_error_handler, "global_error_handler"),
-            checked_whole(num_workers, "WorkerConfig: num_workers", 0),
-            _checked_handler(restore_error_handler, "restore_error_handler"),
-            checked_whole(seed_offset, "WorkerConfig: seed_offset"),
-        )
-        for name, value in zip(self.__slots__, values, strict=True):
+        handlers = {
+            "global_error_handler": global_error_handler,
+            "restore_error_handler": restore_error_handler,
+        }
+        for name, handler in handlers.items():
+            if handler is not None and not callable(handler):
+                raise ConfigError(
+                    f"WorkerConfig: {name} is a function of an exception, a sample and its sources,"
+                    f" which raises or returns; got {handler!r}"
+                )
+        values = handlers | {
+            "num_workers": checked_whole(num_workers, "WorkerConfig: num_workers", 0),
+            "seed_offset": checked_whole(seed_offset, "WorkerConfig: seed_offset"),
+            "data_parallel_group": data_parallel_group,
+            "_chosen": chosen,
+        }
+        for name, value in values.items():
             object.__setattr__(self, name, value)
 
     @property
@@ -166,57 +271,27 @@ class WorkerConfig:
         """Ranks as torch.distributed, the launcher, or the group say; `num_workers` for each."""
         return cls(num_workers=num_workers, data_parallel_group=data_parallel_group)
 
-    def __setattr__(self, name: str, value: object) -> None:
-        raise ConfigError(f"WorkerConfig.{name} cannot be changed; make a new one")
-
-    def _key(self) -> tuple[Any, ...]:
-        group = self.data_parallel_group
-        return (
-            self._chosen,
-            self.num_workers,
-            self.seed_offset,
-            None if group is None else id(group),
-        )
-
-    @property
-    def _handlers(self) -> tuple[ErrorHandler | None, ErrorHandler | None]:
-        return self.global_error_handler, self.restore_error_handler
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, WorkerConfig):
-            return NotImplemented
-        return self._key() == other._key() and self._handlers == other._handlers
-
-    def __hash__(self) -> int:
-        return hash(self._key())
-
     def __repr__(self) -> str:
         chosen = self._chosen
         named = "" if chosen is None else f"rank={chosen.rank}, world_size={chosen.world_size}, "
         handlers = "".join(
             f", {name}={getattr(handler, '__qualname__', handler)}"
-            for name, handler in zip(_HANDLERS, self._handlers, strict=True)
-            if handler is not None
+            for name, handler in self._handlers.items()
         )
         return (
             f"WorkerConfig({named}num_workers={self.num_workers}, seed_offset={self.seed_offset}"
             f"{handlers})"
         )
 
+    @property
+    def _handlers(self) -> dict[str, ErrorHandler]:
+        names = ("global_error_handler", "restore_error_handler")
+        return {name: each for name in names if (each := getattr(self, name)) is not None}
+
     def __reduce__(self) -> tuple[Any, ...]:
         """In another process the ranks of a process group, which cannot follow, are numbers."""
-        handlers: dict[str, Any] = dict(zip(_HANDLERS, self._handlers, strict=True))
-        rest = (self.num_workers, None, self.seed_offset)
-        if self.data_parallel_group is None and self._chosen is None:
-            return partial(WorkerConfig, **handlers), (None, None, *rest)
-        ranks = self.ranks()
-        return partial(WorkerConfig, **handlers), (ranks.rank, ranks.world_size, *rest)
-
-
-def _checked_handler(handler: ErrorHandler | None, name: str) -> ErrorHandler | None:
-    if handler is not None and not callable(handler):
-        raise ConfigError(
-            f"WorkerConfig: {name} is a function of an exception, a sample and its sources, which "
-            f"raises or returns; got {handler!r}"
-        )
-    return handler
+        ranks = (None, None)
+        if self.data_parallel_group is not None or self._chosen is not None:
+            ranks = (self.rank, self.world_size)
+        handlers: dict[str, Any] = self._handlers
+        return partial(WorkerConfig, **handlers), (*ranks, self.num_workers, None, self.seed_offset)

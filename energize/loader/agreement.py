@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from energize.core.arrays import FloatArray
+from energize.core.lanes import Ranks
 from energize.core.lazy import torch
-from energize.core.ranks import Ranks
 from energize.errors import ConfigError, LoaderError
 
 _LOOK = 0.0005

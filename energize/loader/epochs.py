@@ -8,8 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from energize.core.arrays import BoolArray, Int64Array
-from energize.core.lanes import Lane
-from energize.core.ranks import Ranks
+from energize.core.lanes import Lane, Ranks
 from energize.core.stream import INFINITE, epoch_end
 from energize.errors import ConfigError, EmptyDatasetError, StateError, nearest
 

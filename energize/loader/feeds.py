@@ -12,8 +12,7 @@ from typing import Any, Generic, Protocol, TypeVar, cast
 
 from energize.core.dataset import Dataset, IndexedDataset
 from energize.core.description import digest
-from energize.core.lanes import Lane
-from energize.core.ranks import Ranks
+from energize.core.lanes import Lane, Ranks
 from energize.core.reading import Failed, Reading, log_failure
 from energize.core.restoring import is_endless, without_loops
 from energize.core.stream import INFINITE, State, counter_field

@@ -6,8 +6,8 @@ import os
 import weakref
 from dataclasses import replace
 
+from energize.core.lanes import Ranks
 from energize.core.quarantine import path_for_rank
-from energize.core.ranks import Ranks
 from energize.loader.ahead import ReadAhead
 from energize.loader.edits import NOT_EDITED
 from energize.loader.failures import FailureLog

@@ -20,8 +20,7 @@ from energize.core.blends import (
 from energize.core.checks import whole_number
 from energize.core.dataset import Dataset
 from energize.core.description import digest
-from energize.core.lanes import WorkerConfig
-from energize.core.ranks import Ranks
+from energize.core.lanes import Ranks, WorkerConfig
 from energize.errors import ConfigError, LoaderError
 from energize.loader.agreement import Agreement
 from energize.loader.deciding import Decisions

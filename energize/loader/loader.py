@@ -11,9 +11,8 @@ from types import TracebackType
 from typing import Any, Generic, Self, TypeVar, cast
 
 from energize.core.dataset import Dataset
-from energize.core.lanes import WorkerConfig
+from energize.core.lanes import Ranks, WorkerConfig
 from energize.core.lazy import torch
-from energize.core.ranks import Ranks
 from energize.core.reading import log_failure
 from energize.core.restoring import has_place, restore_sample, with_key
 from energize.core.stores import activate

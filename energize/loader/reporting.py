@@ -11,8 +11,7 @@ from typing import Any
 from rich.console import Console
 
 from energize.core.dataset import Dataset
-from energize.core.lanes import WorkerConfig
-from energize.core.ranks import Ranks
+from energize.core.lanes import Ranks, WorkerConfig
 from energize.core.stream import INFINITE
 from energize.errors import ConfigError
 from energize.ledger import Book, Ledger, Report, Stand

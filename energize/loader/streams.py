@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeVar
 
 from energize.core.config import packed, unpacked
+from energize.core.lanes import Ranks
 from energize.core.padding import marked
-from energize.core.ranks import Ranks
 from energize.core.restoring import lane_key
 from energize.core.stream import State, counter_field, state_field
 from energize.errors import ConfigError, LoaderError, StateError
