@@ -20,6 +20,7 @@ from energize import (
     FilterDataset,
     IterableSource,
     Lane,
+    ListSource,
     MapDataset,
     NotIndexedError,
     RepeatDataset,
@@ -29,6 +30,7 @@ from energize import (
 )
 from energize.core.reading import Failed, Reading, log_failure, raise_error
 from energize.core.trace import read_items
+from energize.data.memory import ListSource
 from tests.support.datasets import INDEXED, STREAMING, noisy, numbers, shuffled
 from tests.support.loading import epoch_in_turns, loader_of, prints, take
 

@@ -23,7 +23,8 @@ from energize.data.writing import write_new
 from energize.errors import ConfigError, DatasetNotFoundError, StateError
 from energize.loader.state import checked_state, cursor_of, tree_of
 
-_FIELDS = ("version", "digest", "dataset", "cursor")  # those of any version
+_FIELDS = ("version", "cursor")
+_ONE_OF = ("fingerprint", "digest")  # that of version 4
 _DEEPEST = 8
 _SUFFIXES = (".pt", ".pth", ".json")
 _NUMBER = re.compile(r"(\d+)")
@@ -50,7 +51,7 @@ class SavedState:
     @property
     def decides(self) -> tuple[Any, ...]:
         """What has to be the same for all ranks of a run."""
-        return self.state["digest"], self.state["cursor"]
+        return self.state["fingerprint"], self.state["cursor"]
 
 
 def read_states(paths: Sequence[Path]) -> list[SavedState]:
@@ -67,7 +68,7 @@ def read_states(paths: Sequence[Path]) -> list[SavedState]:
         if not states:
             raise StateError(
                 f"{file} holds no state of a loader, which is what its state_dict() returns: a "
-                f"dict with {', '.join(_FIELDS)}"
+                "dict with version, fingerprint, config, details, cursor and check"
             )
         found += states
     for each in found:
@@ -178,7 +179,7 @@ def _states(
     if len(keys) > _DEEPEST:
         return
     if isinstance(content, dict):
-        if all(name in content for name in _FIELDS):
+        if all(name in content for name in _FIELDS) and any(name in content for name in _ONE_OF):
             yield keys, content
             return
         for key, value in content.items():
@@ -194,7 +195,9 @@ def one_of(states: Sequence[SavedState]) -> SavedState:
     first = states[0]
     for other in states[1:]:
         if other.decides != first.decides:
-            what = "place" if other.state["digest"] == first.state["digest"] else "dataset"
+            what = (
+                "place" if other.state["fingerprint"] == first.state["fingerprint"] else "dataset"
+            )
             raise StateError(
                 f"{first.place} and {other.place} are of different {what}s. All ranks of a run "
                 "have one state after the same number of steps; give those of one step"

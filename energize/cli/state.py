@@ -169,7 +169,7 @@ def _lanes(saved: SavedState) -> int | None:
 def _apart(one: SavedState, other: SavedState) -> Iterator[str]:
     """How two states differ: in their mixes, in where they stand, and in what was changed."""
     trees = [tree_of(each.state) for each in (one, other)]
-    if one.state["digest"] != other.state["digest"]:
+    if one.state["fingerprint"] != other.state["fingerprint"]:
         found = list(config_differences(trees[0], trees[1]))
         yield from found or ["something of the settings of their mixes (not kept in the states)"]
     cursors = [cursor_of(each.state) for each in (one, other)]

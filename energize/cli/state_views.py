@@ -28,7 +28,8 @@ def show_states(console: Console, alike: Sequence[SavedState]) -> None:
     console.print(f"{first.place}{more}", markup=False, style="bold", soft_wrap=True)
     cursor, tree = cursor_of(first.state), tree_of(first.state)
     console.print(
-        f"  version: {first.state['version']}, digest: {first.state['digest']}", markup=False
+        f"  version: {first.state['version']}, fingerprint: {first.state['fingerprint']}",
+        markup=False,
     )
     console.print(f"  position: {_position(cursor)}", markup=False)
     console.print(f"  dataset: {tree.get('kind', 'unknown')}", markup=False)

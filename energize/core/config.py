@@ -17,7 +17,7 @@ from itertools import islice, zip_longest
 from typing import Any, NamedTuple, cast
 
 from energize.core import limits
-from energize.core.description import Description, described, digest
+from energize.core.description import Description, described, digest, name_of
 from energize.core.limits import load_json
 from energize.errors import StateError
 
@@ -121,7 +121,9 @@ def _beside(dataset: Description) -> tuple[tuple[str, ...], str]:
         node = waiting.pop()
         if len(functions) < _FUNCTIONS:
             values = (getattr(node, name) for name in node._parameters)
-            functions.update(dict.fromkeys(str(described(v)) for v in values if callable(v)))
+            told = ((each, described(each)) for each in values if callable(each))
+            names = (text if isinstance(text, str) else name_of(each) for each, text in told)
+            functions.update(dict.fromkeys(names))
         if not node.inputs and "path" in node.__dict__:
             places.append(str(node.path))
         waiting.extend(node.inputs[::-1])

@@ -44,11 +44,11 @@ def _object_described(value: Any) -> Any:
         return value.describe()
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {f.name: described(getattr(value, f.name)) for f in dataclasses.fields(value)}
-    return str(value) if isinstance(value, Path) else _name_of(value)
+    return str(value) if isinstance(value, Path) else name_of(value)
 
 
-def _name_of(value: Any) -> str:
-    """A function, method or class by its qualified name, another object by that of its class."""
+def name_of(value: Any) -> str:
+    """Return the full name of a function or a class, or of the class of anything else."""
     while isinstance(value, functools.partial):
         value = value.func
     owner = getattr(value, "__self__", None)

@@ -137,7 +137,7 @@ def test_info_says_where_a_run_stood(folder, tmp_path):
     for rank in range(3):
         torch.save(saved(folder, "indexed")[0], tmp_path / f"rank{rank}.pt")
     shown = run("checkpoint", "info", *sorted(tmp_path.iterdir()))
-    assert shown.count("version: 4, digest: ") == 1
+    assert shown.count("version: 5, fingerprint: ") == 1
     assert "rank0.pt and 2 more, all of them the same" in shown
     assert "position: 7 items delivered, those of all ranks" in shown
     assert "dataset: BatchDataset" in shown
@@ -183,7 +183,7 @@ def test_files_that_are_no_states(folder, tmp_path):
         ("cut.json", json.dumps(state)[:-20].encode(), "neither whole JSON"),
         ("empty.pt", b"", "neither whole JSON"),
         ("other.json", b'{"model": [1, 2]}', "holds no state of a loader"),
-        ("old.json", json.dumps(state | {"version": 2}).encode(), "has version 2, this energize"),
+        ("old.json", json.dumps(state | {"version": 2}).encode(), "this energize reads version 5"),
         ("changed.json", json.dumps(state | {"cursor": "x"}).encode(), "changed or damaged"),
         ("bad.json", json.dumps(resealed(state, cursor="x")).encode(), "'cursor' cannot be read"),
     ):

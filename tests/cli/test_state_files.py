@@ -38,14 +38,14 @@ FILES = {
     "deep beside it": lambda state: as_json(state)[:-1] + b',"more":' + DEEP.encode() + b"}",
     "digits": lambda state: b'{"version": ' + b"9" * 10**6 + b"}",
     "no UTF-8": lambda state: b'{"version": "\xff\xfe"}',
-    "surrogates": lambda state: as_json(state | {"digest": "\ud800\x00"}),
+    "surrogates": lambda state: as_json(state | {"fingerprint": "\ud800\x00"}),
     "NaN": lambda state: as_json(state | {"version": float("nan")}),
     "version in digits": lambda state: as_json(state | {"version": 10**3000}),
     "a list": lambda state: b"[[[[[[]]]]]]",
     "another field": lambda state: as_json(state | {"more": 1}),
     "no check value": lambda state: as_json({n: v for n, v in state.items() if n != "check"}),
     "a number changed": lambda state: as_json(state).replace(b'"position\\":9', b'"position\\":8'),
-    "an outline that is none": lambda state: as_json(resealed(state, dataset='{"form":"full"}')),
+    "a config that is none": lambda state: as_json(resealed(state, config='{"form":"full"}')),
     "a place that is none": lambda state: as_json(resealed(state, cursor='{"position":"x"}')),
     "places that are none": lambda state: as_json(
         resealed(state, cursor='{"position":1,"places":{"a":"[/b]"}}')
