@@ -153,7 +153,7 @@ class RoundStream(Stream[T]):
             for item, origin in self._items:
                 self.origin = origin
                 self._given += 1
-                self._in_vain = 0
+                self._in_vain = -self._read  # its own round adds them at its end
                 return item
             self._items = None
             self._done, self._given = self._done + 1, 0

@@ -460,7 +460,7 @@ def _stage_fields(plan: StagePlan[Any], position: int) -> State:
 
 def _check_stage(plan: StagePlan[Any], state: State) -> None:
     """Raise `StateMismatchError` unless the stage that the state names is where its position is."""
-    if _NAME not in state:
+    if isinstance(state, dict) and _NAME not in state:
         return
     position = counter_field(state, "position")
     index, name = state_field(state, _INDEX, int), state_field(state, _NAME, str)

@@ -17,9 +17,8 @@ from hypothesis import strategies as st
 from energize import ConfigError, EmptyDatasetError
 from energize.errors import SubstitutionError
 from tests.loader.test_trees import trees
-from tests.support.datasets import INDEXED
+from tests.support.datasets import INDEXED, STREAMS
 from tests.support.state_mutants import Subject, closed, mutated, opened_up
-from tests.support.streams import STREAMS
 
 ALL = {**INDEXED, **{f"{name}, {n} lanes": STREAMS[name] for name in STREAMS for n in (1, 3)}}
 

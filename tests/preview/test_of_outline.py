@@ -27,17 +27,21 @@ def kinds(tree):
     return {tree["kind"]}.union(*map(kinds, inputs)) if inputs else set()
 
 
+def counts(dataset):
+    return {each.name: each.count for each in dataset.sources}
+
+
 @pytest.mark.parametrize("name", INDEXED)
 def test_a_described_mix_takes_as_many_samples(name):
     dataset = INDEXED[name]
     tree = told(dataset)
-    if not kinds(tree) <= KNOWN or '"unit"' in json.dumps(tree):
+    text = json.dumps(tree)
+    if not kinds(tree) <= KNOWN or '"unit"' in text or '"scheme": {' in text:
         with pytest.raises(StateError, match="give the mix too"):
             mix_of_outline(tree)
         return
     made = mix_of_outline(tree)
-    assert [each.name for each in made.sources] == [each.name for each in dataset.sources]
-    assert [each.count for each in made.sources] == [each.count for each in dataset.sources]
+    assert counts(made) == counts(dataset)
     for items in (0, 1, 9, 40):
         read, expected = made.consumed(items).sum(), dataset.consumed(items).sum()
         assert abs(read - expected) <= 8  # whole batches of several sizes

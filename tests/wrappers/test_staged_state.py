@@ -11,16 +11,13 @@ import pytest
 from energize import (
     BlendDataset,
     ListSource,
-    ShuffleDataset,
     Stage,
     StagedDataset,
     StagePlan,
     StateMismatchError,
-    WebdatasetSource,
     WorkerConfig,
     get_loader,
 )
-from tests.support.shards import prepared
 from tests.support.stages import maths, mix, staged, two_mixes, web
 
 # Resuming
@@ -76,19 +73,6 @@ def saved(data, items):
     return loader.state_dict()
 
 
-def test_resuming_in_the_middle_gives_the_rest_of_the_run():
-    stages = [
-        Stage("one", 0, 5, dataset=mix(0.9, 2)),
-        Stage("two", 5, 10, dataset=mix(0.5, 2)),
-        Stage("three", 10, dataset=mix(0.1, 2)),
-    ]
-    data = staged(*stages, total=15)
-    whole = list(data)
-    state = saved(data, 7)
-    assert json.loads(state["cursor"])["stage_name"] == "two"
-    assert loaded(data, state) == whole[7:]
-
-
 def test_stages_after_the_position_may_change():
     before = StagePlan([], 10, default=Stage("default", dataset=mix(0.9, 2)))
     plan = StagePlan(
@@ -126,21 +110,6 @@ def test_what_lies_before_the_position_may_not_change(name):
     assert message in str(caught.value)
 
 
-def test_how_positions_carry_over_may_not_change():
-    with pytest.raises(StateMismatchError, match="carry_over was true, is false"):
-        loaded(two_mixes(carry_over=False), saved(two_mixes(), 3))
-
-
-def test_a_state_of_something_else_is_refused():
-    with pytest.raises(StateMismatchError, match="was a BatchDataset, is a StagedDataset"):
-        loaded(two_mixes(), saved(mix(0.5, 2), 3))
-
-
-def test_fewer_stages_than_were_read():
-    with pytest.raises(StateMismatchError, match="was in stage 'reasoning', number 1"):
-        loaded(staged(Stage("general", 0, 90, dataset=mix(0.75, 2))), saved(two_mixes(), 45))
-
-
 # The log
 
 
@@ -176,17 +145,6 @@ def test_the_plan_and_every_transition_are_logged(log):
     assert "seq_len 4096 -> 32768; global_batch_size None -> 4" in transition
 
 
-def test_tokens_of_a_stage(log):
-    batch = {"global_batch_size": 1000}
-    data = staged(
-        Stage("general", 0, 100_000, dataset=mix(0.8), seq_len=4096, batch=batch),
-        Stage("reasoning", 100_000, 130_000, dataset=mix(0.3), seq_len=4096, batch=batch),
-    )
-    next(iter(data))
-    assert data.report[0].tokens == 409_600_000_000
-    assert "general: steps 0 -> 100,000 (100,000 steps), 409.60B tokens" in messages(log)[0]
-
-
 def test_a_global_batch_size_that_the_trainer_works_out_counts_no_tokens():
     stage = Stage("general", 0, 10, dataset=mix(0.8), seq_len=4096, batch={"global_batch_size": -1})
     assert staged(stage).report[0].tokens is None
@@ -207,12 +165,6 @@ def test_transitions_are_logged_by_the_first_rank_with_workers_too(log):
     assert len([m for m in messages(log) if "'general' -> 'reasoning'" in m]) == 1
 
 
-def test_a_transition_with_nothing_new(log):
-    data = staged(Stage("a", 0, 5, dataset=web()), Stage("b", 5, 9, dataset=web()))
-    list(data)
-    assert messages(log)[-1].endswith("step 5: 'a' -> 'b': nothing changes but the name")
-
-
 def test_sources_that_come_and_go(log):
     nothing = BlendDataset((maths(), 1), (ListSource(range(7), name="unread"), 0))
     data = staged(Stage("a", 0, 5, dataset=web()), Stage("b", 5, dataset=nothing, seed=4))
@@ -221,36 +173,3 @@ def test_sources_that_come_and_go(log):
     assert messages(log)[-1].endswith(
         "numbers0 is gone, was 1.000; numbers1000 is new with 1.000; seed None -> 4"
     )
-
-
-def test_folders_of_one_name_are_told_apart(log, tmp_path):
-    web, maths = (
-        ShuffleDataset(WebdatasetSource(prepared(tmp_path / each / "shards")))
-        for each in ("web", "maths")
-    )
-
-    first = BlendDataset((web, 9), (maths, 1), scheme="exact")
-    second = BlendDataset((web, 1), (maths, 4), scheme="exact")
-    data = staged(Stage("a", 0, 10, dataset=first), Stage("b", 10, 20, dataset=second))
-    list(data)
-    assert [each.name for each in data.report[0].sources] == ["web/shards", "maths/shards"]
-    assert "       0.900 web/shards: 9 samples, " in messages(log)[0]
-    assert messages(log)[-1].endswith("web/shards 0.900 -> 0.200; maths/shards 0.100 -> 0.800")
-
-
-def test_a_source_in_another_order_keeps_its_name(log):
-    first = BlendDataset((web(), 3), (maths(), 1), scheme="exact")
-    second = BlendDataset((web(), 1), (maths(), 3), scheme="exact")
-    both = BlendDataset((web(), 1), (web().reseeded(3), 1), scheme="exact")
-    data = staged(
-        Stage("a", 0, 40, dataset=first),
-        Stage("b", 40, 80, dataset=second, seed=7),
-        Stage("c", 80, 120, dataset=both),
-    )
-    list(data)
-    assert {each.name for stage in data.report for each in stage.sources} == {
-        "numbers0", "numbers1000",
-    }  # fmt: skip
-    _, _, second, third = messages(log)
-    assert "numbers0 0.750 -> 0.250; numbers1000 0.250 -> 0.750; seed None -> 7" in second
-    assert "numbers0 0.250 -> 1.000; numbers1000 is gone, was 0.750; seed 7 -> None" in third

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 from functools import partial
 from itertools import islice
 
@@ -15,20 +14,10 @@ from hypothesis import strategies as st
 from energize import (
     BlendDataset,
     ColumnCost,
-    FilterDataset,
     ItemCost,
     Lane,
-    LimitDataset,
     ListSource,
-    MapDataset,
-    MixBatchDataset,
-    RepeatDataset,
-    Schedule,
-    ShuffleDataset,
     SkipSample,
-    Stage,
-    StagedDataset,
-    StagePlan,
 )
 from energize.core.config import config_of
 from energize.core.trace import where
@@ -41,8 +30,6 @@ from energize.errors import (
     StateMismatchError,
     SubstitutionError,
 )
-from energize.testing import check_determinism
-from tests.support.datasets import numbers
 from tests.support.loading import loader_of, take
 from tests.support.texts import (
     LONGEST,
@@ -51,8 +38,6 @@ from tests.support.texts import (
     by_column,
     by_item,
     by_pack,
-    encoded,
-    lengths,
     shares_of,
     shuffled_texts,
     spent,
@@ -85,15 +70,6 @@ def test_what_is_counted_is_what_is_delivered():
     names = [item["__key__"].split("/")[0] for item in items]
     assert blend.by_name(blend.taken(5000)) == {name: names.count(name) for name in SHARES}
     assert blend.consumed(5000).tolist() == list(blend.taken(5000))
-
-
-def test_each_sample_has_its_turn_once_in_every_pass():
-    blend = by_column()
-    refs = blend.refs(np.arange(2000))
-    for number, source in enumerate(blend.sources):
-        seen = refs.index[refs.source == number]
-        for start in range(0, len(seen) - source.count + 1, source.count):
-            assert len(set(seen[start : start + source.count].tolist())) == source.count
 
 
 def test_a_function_of_columns_and_batches_cost_what_their_samples_cost():
@@ -141,30 +117,6 @@ def test_nested_blends_in_one_unit_are_opened_up_and_others_are_not():
     assert taken[1] / (taken[1] + taken[2]) == near(0.75)
 
 
-def test_parts_of_passes_and_mixes_whose_passes_cost_differently():
-    books, captions, _ = shuffled_texts().values()
-    blend = BlendDataset(
-        (LimitDataset(books, 31), 1), (RepeatDataset(captions, 0.7), 1), unit="tokens"
-    )
-    cost = spent(blend.at(range(20_000)))
-    assert cost["books"] / sum(cost.values()) == near(0.5, 0.002)
-    assert blend.by_name(blend.spent(20_000)) == {
-        name: each for name, each in cost.items() if name != "chats"
-    }
-
-
-def test_skipped_samples_cost_what_they_would_have():
-    def not_long(sample):
-        if sample["tokens"] > 300:
-            raise SkipSample
-        return sample
-
-    parts = {name: MapDataset(each, not_long) for name, each in shuffled_texts().items()}
-    blend = BlendDataset(parts, weights=SHARES, unit="tokens")
-    assert blend.taken(500) == by_column().taken(500)
-    assert max(item["tokens"] for item in blend.at(range(500))) <= 300
-
-
 def test_weights_change_from_a_slot_on_and_states_go_on(caplog):
     loader = loader_of(batches(by_column()))
     read = take(loader, 10)
@@ -185,33 +137,6 @@ def test_weights_change_from_a_slot_on_and_states_go_on(caplog):
         loader_of(batches(late)).load_state_dict(state)
     after = changed.at(range(60, 5060))
     assert shares_of(after) == near({"books": 0.1, "captions": 0.1, "chats": 0.8}, 0.01)
-
-
-def test_a_state_does_not_fit_a_column_that_was_measured_anew():
-    def blend(factor):
-        columns = {"tokens": np.append(lengths("captions")[:-1], factor)}
-        rows = [{"__key__": f"captions/{i}", "tokens": 1} for i in range(len(columns["tokens"]))]
-        other = ListSource(rows, name="captions", columns=columns)
-        return BlendDataset(
-            {"books": ShuffleDataset(texts("books")), "captions": ShuffleDataset(other)},
-            weights={"books": 1, "captions": 1},
-            unit="tokens",
-        )
-
-    loader = loader_of(blend(5))
-    take(loader, 3)
-    loader_of(blend(5)).load_state_dict(loader.state_dict())
-    with pytest.raises(
-        StateMismatchError, match=r"costs of ShuffleDataset of 'captions' was \"\d+ together"
-    ) as refused:
-        loader_of(blend(6)).load_state_dict(loader.state_dict())
-    assert "costs of ShuffleDataset of 'books'" not in str(refused.value)
-
-
-def test_mixed_batches_take_the_unit_too():
-    parts = [(ShuffleDataset(texts(name)), share) for name, share in SHARES.items()]
-    mix = MixBatchDataset(*parts, batch_size=8, unit="tokens")
-    assert shares_of([each for batch in mix.at(range(500)) for each in batch]) == near(SHARES, 0.02)
 
 
 # Known when they have been read
@@ -259,48 +184,6 @@ def test_lanes_do_not_move_in_step():
         items = [next(cursor) for cursor in cursors]
         weighed = {name: items.count(name) for name in SHARES}
         assert max(weighed.values()) < 50, "nearly all lanes gave items of one source"
-
-
-def test_packs_count_as_they_come():
-    items = list(islice(by_pack().open(), 400))
-    assert shares_of(items) == near(SHARES, 0.02)
-
-
-def test_an_item_costs_what_its_field_or_a_function_says():
-    assert ItemCost("tokens").of({"tokens": np.zeros(7)}) == 7
-    assert ItemCost("tokens").of({"tokens": np.float32(2.5)}) == 2.5
-    assert ItemCost(lambda batch: sum(batch["lengths"])).of({"lengths": [3, 4]}) == 7
-
-
-def test_a_stream_in_the_blend_and_a_blend_that_ends():
-    even = {
-        name: FilterDataset(each, lambda sample: int(sample["__key__"].split("/")[1]) % 2 == 0)
-        for name, each in shuffled_texts().items()
-    }
-    endless = BlendDataset(even, weights=SHARES, unit=ItemCost("tokens"))
-    assert shares_of(list(islice(endless.open(Lane(1, 2)), 3000))) == near(SHARES, 0.01)
-    once = BlendDataset(even, weights=SHARES, unit=ItemCost("tokens"), stop="all_exhausted")
-    read = [item["__key__"] for item in once]
-    assert len(set(read)) == len(read) == 45 + 200 + 85
-    first = list(
-        BlendDataset(even, weights=SHARES, unit=ItemCost("tokens"), stop="first_exhausted")
-    )
-    assert strays(first, SHARES) < 3 * LONGEST
-
-
-def test_schedules_count_items():
-    rising = Schedule([(0, 0), (4000, 1)], "linear")
-    falling = Schedule([(0, 1), (4000, 0)], "linear")
-    parts = {name: MapDataset(texts(name), encoded) for name in ("books", "captions")}
-    blend = BlendDataset(
-        parts, weights={"books": rising, "captions": falling}, unit=ItemCost("tokens")
-    )
-    for lane in (Lane(0, 1), Lane(1, 4)):
-        items = list(islice(blend.open(lane), 4000 // lane.count))
-        early = shares_of(items[: len(items) // 10])["books"]
-        late = shares_of(items[-len(items) // 10 :])["books"]
-        assert early < 0.15
-        assert late > 0.85
 
 
 @pytest.mark.parametrize("make", [by_column, by_item, by_pack])
@@ -362,29 +245,12 @@ def test_units_that_cannot_be_used(options, error, says):
         BlendDataset(parts, **options)
 
 
-def test_a_source_without_the_column_is_named_with_what_gives_it_one():
-    with pytest.raises(ColumnError, match=r"numbers0 has no column 'tokens'.*columns="):
-        BlendDataset((texts("books"), 1), (numbers(5), 1), unit="tokens")
-
-
-def test_streams_have_no_columns():
-    stream = FilterDataset(texts("captions"), bool)
-    with pytest.raises(NotIndexedError, match=r"dataset 1 .FilterDataset.*ItemCost"):
-        BlendDataset((texts("books"), 1), (stream, 1), unit="tokens")
-
-
 @pytest.mark.parametrize("cost", [0, -1, float("nan"), float("inf"), "seven", None, [3]])
 def test_costs_that_are_none_name_the_sample(cost):
     blend = BlendDataset(
         (texts("books"), 1), (texts("chats"), 1), unit=ItemCost(lambda sample: cost)
     )
     with pytest.raises(EncoderError, match=r"(?s)sample 'books/0' costs .*SkipSample"):
-        next(blend.open())
-
-
-def test_items_without_a_key_are_told_by_their_source():
-    blend = BlendDataset((numbers(5), 1), unit=ItemCost(lambda number: 0))
-    with pytest.raises(EncoderError, match=r"(?s)an item costs 0.* at numbers0, sample 0"):
         next(blend.open())
 
 
@@ -408,23 +274,6 @@ def test_a_function_of_items_may_leave_them_out_and_its_errors_name_the_sample()
         next(BlendDataset(parts, unit=ItemCost(none)).open())
 
 
-def test_a_loader_may_leave_out_what_has_no_cost():
-    def dataset():
-        parts = list(zip(shuffled_texts().values(), SHARES.values(), strict=True))
-        return BlendDataset(parts, unit=ItemCost(lambda sample: sample["tokens"] - 20))
-
-    with loader_of(dataset()) as loader, pytest.raises(EncoderError, match="costs are finite"):
-        take(loader, 1000)
-    with loader_of(dataset(), on_error="skip") as loader:
-        items = take(loader, 1000)
-        assert min(item["tokens"] for item in items) > 20
-        state = json.loads(json.dumps(loader.state_dict()))
-        after = take(loader, 20)
-    with loader_of(dataset(), 1, on_error="skip") as loader:
-        loader.load_state_dict(state)
-        assert take(loader, 20) == after
-
-
 def test_a_field_that_is_not_there():
     blend = BlendDataset((texts("books"), 1), unit=ItemCost("tokns"))
     with pytest.raises(EncoderError, match=r"'books/0' has no field 'tokns'.*mean 'tokens'"):
@@ -440,44 +289,12 @@ def test_counts_of_a_stream_are_not_known_before():
             ask(10)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["by_column", "by_pack"])
-def test_the_same_in_another_process(name):
-    check_determinism(f"tests.support.texts:{name}")
-
-
-def test_equal_datasets_are_one(caplog):
-    with caplog.at_level(logging.INFO, "energize"):
-        books = texts("books")
-        blend = BlendDataset((books, 1), (books, 2), (texts("chats"), 1), unit="tokens")
-    assert blend.shares() == [0.75, 0.25]
-    assert "listed twice" in caplog.text
-
-
 def test_target_weights_need_shares_that_are_known_before():
     parts = list(zip(shuffled_texts().values(), SHARES.values(), strict=True))
     blend = BlendDataset(parts, unit="tokens", target_weights=[1, 1, 1])
     assert blend.corrections() == pytest.approx([2 / 3, 10 / 9, 5 / 3])
     with pytest.raises(ConfigError, match="target_weights"):
         BlendDataset(parts, unit=ItemCost("tokens"), target_weights=[1, 1, 1])
-
-
-def test_a_later_stage_goes_on_in_the_sources_and_looks_at_no_earlier_pass():
-    def stages(mix):
-        first = BlendDataset(list(zip(parts.values(), SHARES.values(), strict=True)))
-        return StagedDataset(
-            StagePlan([Stage("samples", 0, 1000, dataset=first), Stage("mix", 1000, dataset=mix)])
-        )
-
-    parts = {name: MapDataset(each, encoded) for name, each in shuffled_texts().items()}
-    run = stages(BlendDataset(parts, weights=SHARES, unit="tokens"))
-    early, late = run.at(range(1000)), run.at(range(1000, 9000))
-    assert shares_of(late) == near(SHARES, 0.005)
-    assert strays(late, SHARES) < 2 * LONGEST
-    keys = [item["__key__"] for item in [*early, *late] if item["__key__"].startswith("books/")]
-    for start in range(0, 900, 90):
-        assert len(set(keys[start : start + 90])) == 90, "a pass goes on over the border"
-    assert run.at([10**12])
 
 
 @pytest.mark.parametrize("make", [by_column, by_item])
