@@ -16,18 +16,12 @@ import pytest
 from energize import (
     ComposedDataset,
     Quota,
-    QuotaDataset,
-    Stage,
     StateMismatchError,
-    WeightSchedulePoint,
-    WeightScheduler,
-    make_scheme,
 )
 from energize.compat.easydel import MixedShardedSource
 from energize.compat.squirrel import Multiplexer, MultiplexingStrategy
 from tests.support.datasets import numbers
-from tests.support.rows import Stream
-from tests.support.stages import staged, two_mixes
+from tests.support.stages import two_mixes
 
 # EasyDeL
 
@@ -74,27 +68,6 @@ def test_every_block_of_the_easydel_order(weights, size, counts):
     assert [[block.count(name) for name in names] for block in blocks] == [counts] * 3
 
 
-@pytest.mark.parametrize("size", [10, 1000])
-def test_the_slot_too_many_of_three_equal_sources_goes_round(size):
-    """What is left is carried: the first source has it in the first block, another in the next."""
-    scheme = make_scheme("block", [1, 1, 1], block_size=size)
-    counts = np.diff([scheme.counts(size * block) for block in range(4)], axis=0)
-    assert counts[0].tolist() == [size // 3 + 1, size // 3, size // 3]
-    assert counts.max(axis=0).tolist() == [size // 3 + 1] * 3
-    assert counts.sum(axis=0).tolist() == [size] * 3
-
-
-def test_blocks_of_one_alternate():
-    source, _ = make_scheme("block", [0.5, 0.5], block_size=1).locate(np.arange(10))
-    assert source.tolist() == [0, 1] * 5
-
-
-def test_how_often_sources_are_opened():
-    sources = {"a": Stream(rows(3)), "b": Stream(rows(5))}
-    taken(MixedShardedSource(sources, None, 4, 42, order="easydel"), 20)
-    assert {name: source.passes for name, source in sources.items()} == {"a": 4, "b": 2}
-
-
 def test_a_short_source_is_seen_evenly():
     seen = taken(mixed([10, 1000], [1, 1], 100), 1000)
     visits = Counter((row["__source__"], row["i"]) for row in seen)
@@ -107,15 +80,6 @@ def test_stored_order_wraps(order):
     source = mixed([5000, 200], [0.9, 0.1], 1000, order=order, shuffle=False)
     math = [row["i"] for row in taken(source, 3000) if row["__source__"] == "b"]
     assert math == [*range(200), *range(100)]
-
-
-def test_half_way_between_two_points():
-    points = [
-        WeightSchedulePoint(step=0, weights={"code": 0.3, "text": 0.7}),
-        WeightSchedulePoint(step=10_000, weights={"code": 0.5, "text": 0.5}),
-    ]
-    scheduler = WeightScheduler(points, interpolation="linear")
-    assert scheduler.get_weights(5_000) == pytest.approx({"code": 0.4, "text": 0.6})
 
 
 # squirrel
@@ -131,13 +95,6 @@ def test_the_probabilities_of_those_that_are_left():
     assert shares == pytest.approx({"1": 0.5005005, "2": 0.4994995}, abs=1e-7)
     list(islice(iter(mux), 20))
     assert len(mux.num_samples) == 2
-
-
-def test_counts_are_those_of_one_epoch():
-    mux = Multiplexer([range(10), range(20)], MultiplexingStrategy.SAMPLING, [0.5, 0.5], seed=1)
-    for _ in range(2):
-        assert len(list(mux)) == sum(mux.num_samples)
-        assert max(mux.reinit_counts) < 10
 
 
 # Stages
@@ -156,119 +113,46 @@ def test_a_state_that_contradicts_itself(changed):
         data.open(state={**cursor.state(), **changed})
 
 
-def test_three_stages_of_five_steps():
-    names = ("stage_1", "stage_2", "stage_3")
-    stages = [Stage(name, 5 * i, dataset=numbers(50, 100 * i)) for i, name in enumerate(names)]
-    data = staged(*stages, total=15)
-    assert [number // 100 for number in data] == [0] * 5 + [1] * 5 + [2] * 5
-    cursor = data.open()
-    list(islice(cursor, 7))
-    assert cursor.state()["stage_name"] == "stage_2"
-    assert list(data.open(state=cursor.state())) == list(data)[7:]
-
-
 # MosaicML Streaming
 
 
-def test_sizes_of_epochs_as_text():
-    streams = [(numbers(size, 1000 * size), Quota(proportion=1)) for size in (100, 200)]
-    assert QuotaDataset(streams, epoch_size="1k").counts() == [500, 500]
-
-
+STRATIFIED = "stratified"
 # Method, sizes, proportions, epoch_size, device batch, ranks; batches on each rank, samples
 # of each stream in an epoch, and how many global batches hold what (None: it varies).
 COMPOSED = {
     "random, improve": ("random", (100, 100), None, None, 8, 1, 25, [100, 100], None),
     "random on two devices": ("random", (41, 28), None, None, 4, 2, 9, [41, 28], None),
-    "two to three, in fours, improve": (
-        *("stratified", (200, 300), None, None, 4, 1, 125, [200, 300]),
-        {(2, 2): 75, (1, 3): 50},
-    ),
-    "two to three, in tens": (
-        *("stratified", (200, 300), None, None, 10, 1, 50, [200, 300]),
-        {(4, 6): 50},
-    ),
-    "three alike, improve": (
-        *("stratified", (300,) * 3, (1, 1, 1), None, 10, 1, 90, [300] * 3),
-        {(4, 3, 3): 30, (3, 4, 3): 30, (3, 3, 4): 30},
-    ),
-    "nine to one, improve": (
-        *("stratified", (1000, 1000), (0.9, 0.1), 1000, 8, 1, 125, [900, 100]),
-        {(7, 1): 100, (8, 0): 25},
-    ),
-    "four to one, improve": (
-        *("stratified", (1000, 1000), (0.8, 0.2), 1000, 8, 1, 125, [800, 200]),
-        {(6, 2): 75, (7, 1): 50},
-    ),
-    "eleven to nine, improve": (
-        *("stratified", (1000, 1000), (0.55, 0.45), 1000, 2, 1, 500, [550, 450]),
-        {(1, 1): 450, (2, 0): 50},
-    ),
-    "six to three to one": (
-        *("stratified", (300,) * 3, (0.6, 0.3, 0.1), None, 10, 1, 90, [540, 270, 90]),
-        {(6, 3, 1): 90},
-    ),
-    "two alike, on four devices, improve": (
-        *("stratified", (160, 160), (1, 1), None, 4, 4, 20, [160, 160]),
-        {(8, 8): 20},
-    ),
-    "a stream at a time, in fours": (
-        *("per_stream", (200, 300), None, None, 4, 1, 125, [200, 300]),
-        {(4, 0): 50, (0, 4): 75},
-    ),
-    "a stream at a time, in sevens": (
-        *("per_stream", (200, 300), None, None, 7, 1, 70, [196, 294]),
-        {(7, 0): 28, (0, 7): 42},
-    ),
-    "a stream at a time, on two devices": (
-        *("per_stream", (1000, 8), None, None, 4, 2, 126, [1000, 8]),
-        {(8, 0): 125, (0, 8): 1},
-    ),
-    "a stream per device, improve": (
-        "device_per_stream",
-        (200, 300),
-        None,
-        None,
-        4,
-        4,
-        31,
-        [200, 296],
-        None,
-    ),
-    "a stream per device, of two, improve": (
-        "device_per_stream",
-        (40, 28),
-        None,
-        None,
-        4,
-        2,
-        8,
-        [36, 28],
-        None,
-    ),
-    "a stream per device, few samples": (
-        "device_per_stream",
-        (41, 28),
-        None,
-        None,
-        4,
-        4,
-        4,
-        [40, 24],
-        None,
-    ),
-    "a stream without samples": (
-        "random",
-        (10, 9),
-        (1, 0),
-        None,
-        2,
-        1,
-        10,
-        [19, 0],
-        {(2, 0): 9, (1, 0): 1},
-    ),
-}
+    "two to three, in fours, improve":
+        (STRATIFIED, (200, 300), None, None, 4, 1, 125, [200, 300], {(2, 2): 75, (1, 3): 50}),
+    "two to three, in tens":
+        (STRATIFIED, (200, 300), None, None, 10, 1, 50, [200, 300], {(4, 6): 50}),
+    "three alike, improve":
+        (STRATIFIED, (300,) * 3, (1, 1, 1), None, 10, 1, 90, [300] * 3,
+         {(4, 3, 3): 30, (3, 4, 3): 30, (3, 3, 4): 30}),
+    "nine to one, improve":
+        (STRATIFIED, (1000, 1000), (0.9, 0.1), 1000, 8, 1, 125, [900, 100],
+         {(7, 1): 100, (8, 0): 25}),
+    "eleven to nine, improve":
+        (STRATIFIED, (1000, 1000), (0.55, 0.45), 1000, 2, 1, 500, [550, 450],
+         {(1, 1): 450, (2, 0): 50}),
+    "six to three to one":
+        (STRATIFIED, (300,) * 3, (0.6, 0.3, 0.1), None, 10, 1, 90, [540, 270, 90],
+         {(6, 3, 1): 90}),
+    "two alike, on four devices, improve":
+        (STRATIFIED, (160, 160), (1, 1), None, 4, 4, 20, [160, 160], {(8, 8): 20}),
+    "a stream at a time, in sevens":
+        ("per_stream", (200, 300), None, None, 7, 1, 70, [196, 294], {(7, 0): 28, (0, 7): 42}),
+    "a stream at a time, on two devices":
+        ("per_stream", (1000, 8), None, None, 4, 2, 126, [1000, 8], {(8, 0): 125, (0, 8): 1}),
+    "a stream per device, improve":
+        ("device_per_stream", (200, 300), None, None, 4, 4, 31, [200, 296], None),
+    "a stream per device, of two, improve":
+        ("device_per_stream", (40, 28), None, None, 4, 2, 8, [36, 28], None),
+    "a stream per device, few samples":
+        ("device_per_stream", (41, 28), None, None, 4, 4, 4, [40, 24], None),
+    "a stream without samples":
+        ("random", (10, 9), (1, 0), None, 2, 1, 10, [19, 0], {(2, 0): 9, (1, 0): 1}),
+}  # fmt: skip
 
 
 def streams_in(batches, streams):
@@ -313,20 +197,6 @@ def test_ten_samples_in_global_batches_of_four():
         drawn = [each for each in samples if not isinstance(each, str)]
         assert sorted(drawn) == [*range(5), *range(10_000, 10_005)]
         assert len(samples) - len(drawn) == 2
-
-
-def test_every_rank_sees_every_stream():
-    batches = ComposedDataset(
-        [numbers(160), numbers(160, 10_000)],
-        batch_size=4,
-        global_batch_size=16,
-        batching_method="stratified",
-    )
-    items = list(batches)
-    for rank in range(4):
-        first, second = streams_in(items[rank::4], 2)
-        assert first + second == 80
-        assert abs(first - second) <= 16
 
 
 @pytest.mark.parametrize("least", [1, 2, 33, 65, 66])

@@ -3,22 +3,57 @@
 from __future__ import annotations
 
 import argparse
-import signal
+import logging
+import math
 import sys
 import tempfile
-import time
-from collections.abc import Sequence
+import warnings
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from tests.fuzz.fuzzing import FORMATS, Tally, chosen, fuzzed, shared_out, table
-from tests.fuzz.hunting import Hunt, Verdict
+import torch
 
-_SHOWN = 3
-"""Failing mutants of a format that are shown."""
+from tests.fuzz.corpora import commands, mixes, parts, rows, saved, shards
+from tests.fuzz.formats import Format
+from tests.fuzz.hunting import Hunt, Outcome, Verdict
+
+FORMATS: Sequence[Format] = [
+    *(*shards.FORMATS, *rows.FORMATS, *mixes.FORMATS, *saved.FORMATS),
+    *(*parts.FORMATS, *commands.FORMATS),
+]
+
+
+def chosen(words: Sequence[str]) -> list[Format]:
+    """The formats whose names have one of these words in them, all without words."""
+    return [form for form in FORMATS if not words or any(word in form.name for word in words)]
+
+
+def fuzzed(
+    mutants: int, forms: Sequence[Format], folder: Path, seed: int = 0, keep: Path | None = None
+) -> Iterator[Verdict]:
+    """What becomes of so many mutants, shared out to formats: fewer of those that take long.
+
+    The folders of those that end as none may are written into `keep`.
+    """
+    logging.disable(logging.CRITICAL)
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    whole = sum(1 / form.cost for form in forms)
+    for form in forms:
+        hunt = Hunt(form, folder, seed)
+        for number in range(math.ceil(mutants / (whole * form.cost))):
+            verdict = hunt.verdict(number)
+            if verdict.bad and keep is not None:
+                again = f"python -m tests.fuzz --seed {seed} --repeat '{form.name}:{number}'"
+                told = f"{verdict}\n{verdict.text}\n\n{again}\n"
+                place = hunt.kept(number, keep) / "FAULT.txt"
+                place.write_text(told, encoding="utf-8", errors="replace")
+            yield verdict
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The exit code: 1 where a mutant ended as none may."""
+    """Return the exit code: 1 where a mutant ended as none may."""
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
     parser.add_argument("--mutants", type=int, default=30_000, help="of all formats together")
     parser.add_argument("--seed", type=int, default=0)
@@ -26,78 +61,34 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--keep", type=Path, default=Path("fuzz-failures"), metavar="FOLDER")
     parser.add_argument("--repeat", metavar="FORMAT:NUMBER", help="read one mutant again")
     asked = parser.parse_args(arguments)
-    if asked.mutants < 1 or not chosen(asked.only):
-        parser.error("there are no mutants to read")
+    name, _, number = (asked.repeat or "").rpartition(":")
+    repeated = [form for form in FORMATS if form.name == name]
+    if asked.mutants < 1 or not chosen(asked.only) or (asked.repeat and not repeated):
+        parser.error(f"there are no mutants to read; formats: {', '.join(f.name for f in FORMATS)}")
+    found: dict[str, Counter[Outcome]] = {}
     # Names of equal length, so that the same seed gives the same mutants where files hold paths.
-    with tempfile.TemporaryDirectory(prefix="energize-fuzz-") as folder:
+    with tempfile.TemporaryDirectory(prefix="energize-fuzz-") as made:
         if asked.repeat:
-            return _repeat(asked.repeat, asked.seed, Path(folder))
-        return _fuzz(asked, Path(folder))
-
-
-def _fuzz(asked: argparse.Namespace, folder: Path) -> int:
-    begun = time.perf_counter()
-    forms = chosen(asked.only)
-    tallies: dict[str, Tally] = {}
-    done = failed = 0
-
-    for form, mutants in zip(forms, shared_out(asked.mutants, forms), strict=True):
-        progress = _Progress(f"{done:,} of {asked.mutants:,} mutants, {failed} failed; {form.name}")
-        try:
-            tally, bad = fuzzed(
-                form, mutants, folder, asked.seed, keep=asked.keep, on_progress=progress
-            )
-        except RuntimeError as error:  # of this format; others may be read all the same
-            print(f"\r{error}", flush=True)
-            failed += 1
-            continue
-        except KeyboardInterrupt:
-            print(f"\rstopped; {form.name} and those after it are not in the table")
-            break
-        tallies[form.name] = tally
-        done += tally.outcomes.total()
-        failed += len(bad)
-        for verdict in bad[:_SHOWN]:
-            print(f"\r{_line(verdict)}", flush=True)
-    seconds = time.perf_counter() - begun
-    print(f"\r{table(tallies)}\n\n{done:,} mutants, {failed} failed, {seconds:.0f} s")
+            verdict = Hunt(repeated[0], Path(made), asked.seed).verdict(int(number))
+            print(f"{verdict}\n{verdict.text}")
+            return int(verdict.bad)
+        options = (chosen(asked.only), Path(made), asked.seed, asked.keep)
+        for verdict in fuzzed(asked.mutants, *options):
+            if verdict.form not in found:
+                print(verdict.form, file=sys.stderr, flush=True)
+            found.setdefault(verdict.form, Counter())[verdict.outcome] += 1
+            if verdict.bad:
+                print(verdict, flush=True)
+    for form, outcomes in found.items():
+        counts = ", ".join(f"{count} {each}" for each, count in sorted(outcomes.items()))
+        print(f"{form:30} {counts}")
+    whole = sum(found.values(), Counter())
+    failed = sum(count for each, count in whole.items() if each.isupper())
+    print(f"{whole.total():,} mutants, {failed} failed")
     if failed:
         print(f"They lie in {asked.keep}, each with the command that reads it again.")
     return int(failed > 0)
 
 
-class _Progress:
-    """A line at a terminal that changes, and elsewhere one for each format."""
-
-    def __init__(self, text: str) -> None:
-        self._text = text
-        self._changes = sys.stderr.isatty()
-        if not self._changes:
-            print(text, file=sys.stderr, flush=True)
-
-    def __call__(self, done: int) -> None:
-        if self._changes and done % 20 == 0:
-            text = f"{self._text} {done:,}"
-            print(f"\r{text:<90}", end="", file=sys.stderr, flush=True)
-
-
-def _repeat(which: str, seed: int, folder: Path) -> int:
-    name, _, number = which.rpartition(":")
-    form = next((each for each in FORMATS if each.name == name), None)
-    if form is None or not number.isdigit():
-        print(f"{which!r} is no FORMAT:NUMBER; formats: {', '.join(f.name for f in FORMATS)}")
-        return 2
-    (verdict,) = Hunt(form, folder, seed).verdicts([int(number)])
-    print(f"{_line(verdict)}\n{verdict.text}")
-    return int(verdict.bad)
-
-
-def _line(verdict: Verdict) -> str:
-    what = f"{verdict.outcome}: {verdict.form}:{verdict.number}: {verdict.file}"
-    return f"{what}: {verdict.change[:200]}: {verdict.text[:200]}"
-
-
 if __name__ == "__main__":
-    for number in (signal.SIGINT, signal.SIGTERM):  # both show what there is so far
-        signal.signal(number, signal.default_int_handler)
     sys.exit(main())

@@ -1,71 +1,81 @@
-"""Reads mutants in processes that may hang, crash or eat memory, and judges them."""
+"""Reads mutants in processes that may hang, crash or eat memory, and judges whether those who read
+them were told.
+"""
 
 from __future__ import annotations
 
-import faulthandler
-import logging
-import multiprocessing
-import os
 import random
-import resource
 import shutil
-import signal
-import sys
-import time
-import traceback
-import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Iterator
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
+from enum import StrEnum
 from pathlib import Path
-from typing import Any
-
-import torch
 
 from energize.core.limits import load_json, load_yaml
-from energize.errors import EnergizeError
 from tests.fuzz.formats import Corpus, Format, Seen
-from tests.fuzz.judging import (
-    BAD,
-    MOST_MEMORY,
-    Mutant,
-    Outcome,
-    judged,
-    unchecked_damage,
-)
-from tests.fuzz.mutations import BINARY, TEXT, mutated
-from tests.fuzz.trees import mutated_tree
+from tests.fuzz.mutations import changed_bytes, mutated, mutated_tree
+from tests.support.trying import HANG, Ending, tried
 
 SECONDS = 10.0
-"""How long a mutant may take. One that takes longer is read once more, alone."""
+"""How long a mutant may take. One that takes longer is read once more, with more patience."""
 
-_ADDRESSES = 6 * 1024**3
-"""Bytes of addresses that a process may have beside those it began with."""
+MOST_MIB = 1024
+"""Memory that reading a small folder may take beside what the process has."""
 
 _BEGIN = 20
 """Letters that are left of a long path in messages, at least."""
 
-_PARSERS: dict[str, Any] = {"json": load_json, "yaml": load_yaml}
+_SHOWN = 400
+_PARSERS = {"json": load_json, "yaml": load_yaml}
+
+
+class Outcome(StrEnum):
+    """The kinds of endings; those of `BAD` must not be."""
+
+    EQUAL = "equal"
+    OWN_ERROR = "own error"
+    SUBSTITUTE = "substitute"
+    DESCRIPTION = "another description"
+    PAYLOAD = "payload unchecked"
+    SILENT = "SILENT WRONG"
+    FOREIGN = "FOREIGN ERROR"
+    UNNAMED = "NAMES NO FILE"
+    HANG = "HANG"
+    CRASH = "CRASH"
+    MEMORY = "MEMORY"
+
+
+BAD = {each for each in Outcome if each.isupper()}
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A damaged file: which, how, and the bytes before and after."""
+
+    number: int
+    file: str
+    change: str
+    old: bytes
+    new: bytes
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What became of a mutant, the seconds and the bytes of memory that it took."""
+    """What became of a mutant, and some words on it."""
 
     form: str
-    number: int
+    mutant: Mutant
     outcome: Outcome
-    file: str
-    change: str
     text: str
-    seconds: float
-    memory: int
 
     @property
     def bad(self) -> bool:
         """Whether it must not be."""
         return self.outcome in BAD
+
+    def __str__(self) -> str:
+        what = f"{self.outcome}: {self.form}:{self.mutant.number}: {self.mutant.file}"
+        return f"{what}: {self.mutant.change[:200]}: {self.text[:200]}"
 
 
 class Hunt:
@@ -87,34 +97,42 @@ class Hunt:
             if path.is_file()
         }
         self._targets = sorted(
-            str(path.relative_to(self.base)) for path in self.base.glob(form.files)
+            str(each.relative_to(self.base)) for each in self.base.glob(form.files)
         )
         if not self._targets:
             raise ValueError(f"{form.name}: no file of the corpus matches {form.files}")
+        self._copy()
+        self._well = form.corpus.read(self.work)  # here: what it imports, no mutant has to
+        self._copy()
+        ending = self._read()
+        if ending.value != self._well or self._well.reported or not self._well.items:
+            raise ValueError(f"{form.name}: the undamaged corpus cannot be read: {ending}")
 
     def mutant(self, number: int) -> Mutant:
         """The mutant of this number."""
         rng = random.Random(f"{self._seed}/{self.form.name}/{number}")
         file = rng.choice(self._targets)
-        old = self._files[file]
+        old, kind = self._files[file], self.form.kind
         others = [data for name, data in self._files.items() if name != file]
-        kind = self.form.kind
-        if kind in ("json", "yaml", "toml"):
-            parsed = self._parsed(file, kind)
-            new, change = mutated_tree(old, kind, parsed, rng, others)
+        if kind in _PARSERS:
+            new, change = mutated_tree(old, kind, _PARSERS[kind](old.decode()), rng, others)
         else:
-            new, change = mutated(old, rng, others, TEXT if kind == "text" else BINARY)
+            new, change = mutated(old, rng, others, text=kind == "text")
         return Mutant(number, file, change, old, new)
 
-    def verdicts(self, numbers: Sequence[int]) -> Iterator[Verdict]:
-        """What becomes of these mutants, in their order."""
-        todo = list(numbers)
-        while todo:
-            done = 0
-            for verdict in self._of_process(todo):
-                done += 1
-                yield verdict
-            todo = todo[done:]
+    def verdict(self, number: int) -> Verdict:
+        """What becomes of this mutant."""
+        mutant = self.mutant(number)
+        place = self.work / mutant.file
+        place.write_bytes(mutant.new)
+        try:
+            ending = self._read()
+            outcome, text = self._judged(mutant, ending)
+            if outcome == Outcome.SILENT and self._unchecked(mutant, ending.value):
+                outcome = Outcome.PAYLOAD
+        finally:
+            place.write_bytes(mutant.old)
+        return Verdict(self.form.name, mutant, outcome, text)
 
     def kept(self, number: int, folder: Path) -> Path:
         """The folder of a mutant, written below another one."""
@@ -125,128 +143,69 @@ class Hunt:
         (place / mutant.file).write_bytes(mutant.new)
         return place
 
-    def _parsed(self, file: str, kind: str) -> Any:
-        if kind == "toml":
-            import tomllib
-
-            return tomllib.loads(self._files[file].decode())
-        return _PARSERS[kind](self._files[file].decode())
-
-    def _of_process(self, numbers: Sequence[int]) -> Iterator[Verdict]:
-        """Those that one process judges; when it dies or hangs, that is the verdict of the one
-        that it was busy with, unless this was only slow.
-        """
-        process, receiver = self._started(numbers)
-        try:
-            for number in numbers:
-                verdict = self._received(receiver, process)
-                if isinstance(verdict, Verdict):
-                    yield verdict
-                    continue
-                if verdict == Outcome.HANG and len(numbers) > 1:
-                    process.kill()
-                    yield from self._of_process([number])
-                else:
-                    yield self._ended(number, verdict, process)
-                return
-        finally:
-            process.kill()
-            process.join()
-            receiver.close()
-
-    def _started(self, numbers: Sequence[int]) -> tuple[Any, Connection]:
-        context = multiprocessing.get_context("fork")
-        receiver, sender = context.Pipe(duplex=False)
-        arguments = (numbers, receiver, sender)
-        process = context.Process(target=self._judge_all, args=arguments, daemon=True)
-        process.start()
-        sender.close()
-        ready = self._received(receiver, process, starting=True)
-        if ready != "ready":
-            process.kill()
-            raise RuntimeError(f"{self.form.name}: the undamaged corpus cannot be read: {ready}")
-        return process, receiver
-
-    def _received(self, receiver: Connection, process: Any, *, starting: bool = False) -> Any:
-        """The next message, or how the process ended, HANG or CRASH."""
-        if not receiver.poll(60 if starting else self._seconds):
-            return Outcome.HANG
-        try:
-            return receiver.recv()
-        except EOFError:
-            process.join()
-            return Outcome.CRASH
-
-    def _ended(self, number: int, outcome: Outcome, process: Any) -> Verdict:
-        mutant = self.mutant(number)
-        text = f"more than {self._seconds} s"
-        if outcome == Outcome.CRASH:
-            code = process.exitcode
-            text = signal.Signals(-code).name if code and code < 0 else f"exit code {code}"
-        return Verdict(
-            self.form.name, number, outcome, mutant.file, mutant.change, text, self._seconds, 0
-        )
-
-    def _judge_all(self, numbers: Sequence[int], receiver: Connection, sender: Connection) -> None:
-        """Runs in a process of its own, which ends when nobody is there to be told."""
-        receiver.close()
-        try:
-            _quiet()
-            self._copy()
-            base = self.form.corpus.read(self.work)
-            if self.form.corpus.fresh:
-                self._copy()
-            if base.reported or not base.items or base != self.form.corpus.read(self.work):
-                raise ValueError(f"reading it twice differs, or fails: {base.reported}")
-            _limit_addresses()
-        except BaseException:
-            sender.send(traceback.format_exc())
-            return
-        with suppress(BrokenPipeError):
-            sender.send("ready")
-            for number in numbers:
-                sender.send(self._judge(number, base))
-
     def _copy(self) -> None:
         shutil.rmtree(self.work, ignore_errors=True)
         shutil.copytree(self.base, self.work, symlinks=True)
 
-    def _judge(self, number: int, base: Seen) -> Verdict:
-        mutant = self.mutant(number)
-        place = self.work / mutant.file
+    def _read(self, data: tuple[str, bytes] | None = None) -> Ending:
+        """What reading the folder gives; with other bytes in a file where they are given."""
+        if data is not None:
+            (self.work / data[0]).write_bytes(data[1])
+        ending = tried(lambda: self.form.corpus.read(self.work), self._seconds)
         if self.form.corpus.fresh:
             self._copy()
-        place.write_bytes(mutant.new)
-        before = _forget_peak()
-        start = time.perf_counter()
-        try:
-            found: Seen | BaseException = self.form.corpus.read(self.work)
-        except BaseException as error:
-            found = error
-        seconds = time.perf_counter() - start
-        memory = max(0, _peak() - before)
-        names = (str(self.work), place.name, f"{str(self.work)[:_BEGIN]}...(")
-        outcome, text = judged(self.form, mutant, base, found, names)
-        if outcome == Outcome.SILENT and isinstance(found, Seen):
-            outcome = self._unless_unchecked(mutant, base, found)
-        if memory > MOST_MEMORY:
-            outcome, text = Outcome.MEMORY, f"{memory / 1e6:.0f} MB; {text}"
-        if not self.form.corpus.fresh:
-            place.write_bytes(mutant.old)
-        if outcome == Outcome.FOREIGN and isinstance(found, BaseException):
-            text += "\n" + "".join(traceback.format_exception(found)[-14:])
-        return Verdict(
-            self.form.name, number, outcome, mutant.file, mutant.change, text, seconds, memory
-        )
+        return ending
 
-    def _unless_unchecked(self, mutant: Mutant, base: Seen, found: Seen) -> Outcome:
-        """PAYLOAD where all that is strange comes of damage that no checksum covers."""
-        known = set(base.items)
+    def _judged(self, mutant: Mutant, ending: Ending) -> tuple[Outcome, str]:
+        names = (str(self.work), Path(mutant.file).name, f"{str(self.work)[:_BEGIN]}...(")
+        known = (*names, *self.form.named)
+        text = f"{ending.error}: {ending.message[:_SHOWN]}"
+        if ending.error == "MemoryError" or ending.mib > MOST_MIB:
+            return Outcome.MEMORY, f"{ending.mib:.0f} MiB; {text}"
+        if ending.error and ending.ours:
+            named = any(name in ending.message for name in known)
+            return (Outcome.OWN_ERROR if named else Outcome.UNNAMED), text
+        if ending.error:
+            how = {HANG: Outcome.HANG}.get(ending.error, Outcome.CRASH)
+            return (Outcome.FOREIGN if ending.trace else how), f"{text}\n{ending.trace}"
+        found: Seen = ending.value
+        if found.items == self._well.items and not found.reported:
+            return Outcome.EQUAL, ""
+        for told in found.reported:
+            if not any(name in told for name in known):
+                return Outcome.UNNAMED, f"reported: {told[:_SHOWN]}"
+        strange = [each for each in found.items if each not in self._well.items]
+        if found.reported and not strange:
+            return Outcome.SUBSTITUTE, found.reported[0][:_SHOWN]
+        what = strange[0] if strange else "other items, or another order"
+        other = self.form.describes and found.described != self._well.described
+        return (Outcome.DESCRIPTION if other else Outcome.SILENT), what
+
+    def _unchecked(self, mutant: Mutant, found: Seen) -> bool:
+        """Whether all that is strange comes of damage that no checksum covers."""
+        known = set(self._well.items)
         for data in unchecked_damage(self.form, mutant):
-            (self.work / mutant.file).write_bytes(data)
-            with suppress(EnergizeError):
-                known.update(self.form.corpus.read(self.work).items)
-        return Outcome.PAYLOAD if known.issuperset(found.items) else Outcome.SILENT
+            ending = self._read((mutant.file, data))
+            known.update(ending.value.items if ending.value else ())
+        return known.issuperset(found.items)
+
+
+def unchecked_damage(form: Format, mutant: Mutant) -> Iterator[bytes]:
+    """The file with only that part of the damage that no checksum could find: all of it, then what
+    lies in each range alone. What reading these gives is no fault of who reads.
+    """
+    if form.unchecked is None:
+        return
+    changed = changed_bytes(mutant.old, mutant.new)
+    ranges = [range(*each) for each in form.unchecked(mutant.old, mutant.new)]
+    parts = [{place for place in changed if place in each} for each in ranges]
+    parts = [{*()}.union(*parts), *parts]
+    if len(mutant.old) != len(mutant.new):
+        if parts[0] == set(changed):
+            yield mutant.new
+        return
+    for at in filter(None, parts):
+        yield bytes(mutant.new[i] if i in at else byte for i, byte in enumerate(mutant.old))
 
 
 def _written(corpus: Corpus, folder: Path) -> None:
@@ -258,42 +217,3 @@ def _written(corpus: Corpus, folder: Path) -> None:
         except BaseException:
             shutil.rmtree(folder)
             raise
-
-
-def _quiet() -> None:
-    """Nothing is printed, and nothing is left behind."""
-    logging.disable(logging.CRITICAL)
-    faulthandler.disable()
-    warnings.simplefilter("ignore")
-    torch.set_num_threads(1)
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, 1)
-    os.dup2(nowhere, 2)
-    sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115
-    sys.stderr = open(2, "w", closefd=False)  # noqa: SIM115
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-
-
-def _limit_addresses() -> None:
-    pages = int(Path("/proc/self/statm").read_text().split()[0])
-    most = pages * resource.getpagesize() + _ADDRESSES
-    resource.setrlimit(resource.RLIMIT_AS, (most, resource.getrlimit(resource.RLIMIT_AS)[1]))
-
-
-def _forget_peak() -> int:
-    """Have the kernel count the peak anew; the memory in use now."""
-    with suppress(OSError):
-        Path("/proc/self/clear_refs").write_text("5")
-    return _status("VmRSS")
-
-
-def _peak() -> int:
-    return _status("VmHWM")
-
-
-def _status(name: str) -> int:
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith(name):
-            return int(line.split()[1]) * 1024
-    return 0

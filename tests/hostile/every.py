@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.hostile import folders, metadatasets, samples
-from tests.hostile.trying import Outcome, tried
 from tests.support.prepared import captions
+from tests.support.trying import Ending, tried
 
 CASES: dict[str, Callable[[Path], Callable[[], Any]]] = {
     **metadatasets.CASES,
@@ -23,7 +23,7 @@ CASES: dict[str, Callable[[Path], Callable[[], Any]]] = {
 }
 
 
-def outcome_of(name: str, whole: Path) -> Outcome:
+def outcome_of(name: str, whole: Path) -> Ending:
     """What becomes of one input, in a place with the folder D, a copy of `whole`, and beside it
     files that are none.
     """
@@ -38,7 +38,8 @@ def outcome_of(name: str, whole: Path) -> Outcome:
             (place / name_of).symlink_to(Path(name_of).name)
         (place / "D" / "zero.tar").symlink_to("/dev/zero")
         listening.bind(str(place / "socket.yaml"))
-        return tried(CASES[name](place))
+        action = CASES[name](place)
+        return tried(lambda: repr(action())[:200])
 
 
 def main() -> None:

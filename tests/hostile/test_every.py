@@ -26,7 +26,7 @@ def whole(tmp_path_factory):
 def test_hostile_input(name, whole):
     found = outcome_of(name, whole)
     assert found.ours, found
-    assert found.error, f"it is read: {found.message}"
+    assert found.error, f"it is read: {found.value}"
     assert found.seconds < SECONDS, found
     assert found.mib < 100, found
     assert len(found.message) < 2000 or found.message.startswith(LISTS), found

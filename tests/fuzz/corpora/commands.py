@@ -92,7 +92,7 @@ _ON: dict[str, tuple[Corpus, str, str]] = {
     "split.yaml": (shards.USTAR, ".nv-meta/split.yaml", "yaml"),
     "jsonl": (rows.JSONL, "*.jsonl", "text"),
     "state": (_STATES, "indexed.json", "json"),
-    "mix": (_STATES, "blend.yaml", "yaml"),
+    "mix": (_STATES, "blended, nested.yaml", "yaml"),
 }
 _LINT = ("lint", "FOLDER", "--parallel", "1", "--no-progress")
 
@@ -100,8 +100,8 @@ FORMATS = [
     *(_of(what, *_LINT) for what in ("tar", "tar.idx", ".info.json", "split.yaml")),
     _of("jsonl", "lint", "FOLDER/rows.jsonl", "--parallel", "1", "--no-progress"),
     *(_of(what, "info", "FOLDER") for what in ("tar.idx", ".info.json", "split.yaml")),
-    _of("mix", "preview", "FOLDER/blend.yaml"),
-    _of("mix", "lint", "FOLDER/blend.yaml", "--parallel", "1", "--no-progress"),
+    _of("mix", "preview", "FOLDER/blended, nested.yaml"),
+    _of("mix", "lint", "FOLDER/blended, nested.yaml", "--parallel", "1", "--no-progress"),
     _of("state", "state", "show", "FOLDER/indexed.json"),
     Format(
         "prepare on tar",

@@ -37,6 +37,7 @@ from tests.fuzz.formats import Corpus, Format, Seen, everything, told
 from tests.support.prepared import captions
 
 _STEPS = 5
+FOLDERS = ("books", "code")
 
 
 def _even(sample: dict[str, Any]) -> bool:
@@ -44,12 +45,12 @@ def _even(sample: dict[str, Any]) -> bool:
 
 
 def _indexed(folder: Path) -> Dataset[Any]:
-    parts = [ShuffleDataset(WebdatasetSource(folder / name)) for name in "ab"]
+    parts = [ShuffleDataset(WebdatasetSource(folder / name)) for name in FOLDERS]
     return BatchDataset(BlendDataset((parts[0], 2), (parts[1], 1)), 2, list)
 
 
 def _stream(folder: Path) -> Dataset[Any]:
-    parts = [FilterDataset(ShuffleDataset(WebdatasetSource(folder / n)), _even) for n in "ab"]
+    parts = [FilterDataset(ShuffleDataset(WebdatasetSource(folder / n)), _even) for n in FOLDERS]
     return BatchDataset(BlendDataset((parts[0], 2), (parts[1], 1)), 2, list)
 
 
@@ -66,8 +67,8 @@ def write(folder: Path) -> None:
             state = loader.state_dict()
         (folder / f"{name}.json").write_text(json.dumps(state))
         torch.save({"step": 3, "loader": [state]}, folder / f"{name}.pt")
-    (folder / "weights.yaml").write_text("weights: {a: 1, b: 4}\nat_step: 2\n")
-    places = [WebdatasetSource(folder / "a").place(number) for number in (1, 4)]
+    (folder / "weights.yaml").write_text("weights: {books: 1, code: 4}\nat_step: 2\n")
+    places = [WebdatasetSource(folder / FOLDERS[0]).place(number) for number in (1, 4)]
     lines = [
         {**{name: getattr(place, name) for name in place.__slots__}, "reason": "DataError: bad"}
         for place in places
@@ -124,14 +125,14 @@ def _restored(folder: Path) -> Seen:
 
 
 def _join(folder: Path) -> JoinedSource:
-    sources = [WebdatasetSource(folder / name) for name in "ab"]
+    sources = [WebdatasetSource(folder / name) for name in FOLDERS]
     return JoinedSource(*sources, nonmatch=["none"], cache=folder / "matches")
 
 
 def _stored(folder: Path) -> Seen:
     """Every file of a folder by its name."""
-    store = WebdatasetFileStore(folder / "a")
-    names = [f"{number:03d}.{part}" for number in range(9) for part in ("txt", "json")]
+    store = WebdatasetFileStore(folder / FOLDERS[0])
+    names = [f"{number:04d}.{part}" for number in range(9) for part in ("txt", "json")]
     return Seen(tuple(told((name, store.get(name))) for name in names))
 
 
@@ -181,7 +182,7 @@ FORMATS = [
            unchecked=everything),
     Format("restore keys", _of(_restored), "keys.json", "json", describes=True, named=_KEY),
     Format("matches of a join", _of(lambda folder: fetched(_join(folder))), "matches/*.npy"),
-    Format("index.sqlite of files", _of(_stored), "a/.nv-meta/index.sqlite"),
+    Format("index.sqlite of files", _of(_stored), "books/.nv-meta/index.sqlite"),
     Format("media metadata", Corpus("media", _write_media, _media),
            "media/.nv-meta/index.sqlite", unchecked=everything),
 ]  # fmt: skip

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import pickle
 import resource
 import select
 import signal
 import time
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,36 +18,47 @@ from typing import Any
 from energize import EnergizeError
 
 MIB = 1024 * 1024
-_MEMORY = 3 * 1024 * MIB
+_MEMORY = 6 * 1024 * MIB
 """What an action may take at most, so that a fault does not end the machine."""
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """How an action ended: `error` is the class of what it raised, "" for nothing, or how its
+class Ending:
+    """How an action ended: `error` is the class of what it raised, "" for nothing, HANG, or how its
     process ended. `ours`: whether it is an error of energize. `seconds` are those of the
     processor, `mib` the memory that it had at most beyond what there was before.
     """
 
     error: str
-    message: str
-    ours: bool
-    seconds: float
-    mib: float
+    message: str = ""
+    ours: bool = False
+    seconds: float = 0.0
+    mib: float = 0.0
+    value: Any = None
+    trace: str = ""
 
     def __str__(self) -> str:
         return f"{self.seconds:6.2f} s {self.mib:6.0f} MiB  {self.error}: {self.message[:150]!r}"
 
 
-def tried(action: Callable[[], Any], patience: float = 30.0) -> Outcome:
+HANG = "it hangs"
+
+
+def tried(action: Callable[[], Any], patience: float = 30.0) -> Ending:
     """Do `action` in a fork of this process; after `patience` seconds it is killed."""
     reading, writing = os.pipe()
     child = os.fork()
     if not child:
         try:
             os.close(reading)
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, 1)
+            os.dup2(nowhere, 2)
+            faulthandler.disable()
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            ending = _measured(action)
             with open(writing, "wb") as told:
-                told.write(pickle.dumps(_measured(action)))
+                told.write(pickle.dumps(ending))
         finally:
             os._exit(0)
     os.close(writing)
@@ -57,24 +70,24 @@ def tried(action: Callable[[], Any], patience: float = 30.0) -> Outcome:
     _, status, usage = os.wait4(child, 0)
     if answer:
         return pickle.loads(answer)
-    how = "it hangs" if not ready else f"ended with status {status}"
-    return Outcome(how, "", False, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024)
+    how = f"it ended with status {status}" if ready else HANG
+    return Ending(how, seconds=usage.ru_utime + usage.ru_stime, mib=usage.ru_maxrss / 1024)
 
 
-def _measured(action: Callable[[], Any]) -> Outcome:
+def _measured(action: Callable[[], Any]) -> Ending:
     resource.setrlimit(resource.RLIMIT_AS, (_in_use("VmSize") + _MEMORY, resource.RLIM_INFINITY))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew
     before, start = _in_use("VmRSS"), time.process_time()
-    error, message, ours = "", "", True
+    error, message, ours, value, trace = "", "", True, None, ""
     try:
-        made = action()
-        message = repr(made)[:200]
-    except EnergizeError as reason:
-        error, message = type(reason).__name__, str(reason)
+        value = action()
     except BaseException as reason:
-        error, message, ours = type(reason).__name__, str(reason), False
+        error, message, ours = type(reason).__name__, str(reason), isinstance(reason, EnergizeError)
+        trace = "".join(traceback.format_exception(reason)[-14:])
     seconds = time.process_time() - start
-    return Outcome(error, message, ours, seconds, (_in_use("VmHWM") - before) / MIB)
+    mib = (_in_use("VmHWM") - before) / MIB
+    return Ending(error, message, ours, seconds, mib, value, trace)
 
 
 def _in_use(name: str) -> int:
