@@ -130,7 +130,7 @@ from .extras.cache import FileCacheLazy, FileStoreCachePool, MockLazy
 from .extras.paths import EPath
 from .ledger import Ledger
 from .loader import Follower, Loader, RemapReport, WeightsFile, get_loader, get_savable_loader
-from .loader.opening import BasicDataLoader, SavableDataLoader, SavableDataLoaderState
+from .loader.loader import BasicDataLoader, SavableDataLoader, SavableDataLoaderState
 from .metadataset import (
     DatasetLoader,
     DatasetLoaderInterface,

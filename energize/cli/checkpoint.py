@@ -23,8 +23,8 @@ from energize.cli.state_views import show_states
 from energize.core.lanes import Ranks
 from energize.data.writing import writing
 from energize.errors import ConfigError
+from energize.loader.feeds import StreamState, checked_lanes
 from energize.loader.state import cursor_of
-from energize.loader.streams import StreamState, checked_lanes
 
 app = typer.Typer(
     no_args_is_help=True,

@@ -15,8 +15,8 @@ from energize.cli.saved_states import SavedState
 from energize.core.config import leaf_names, leaves, unpacked
 from energize.core.stream import State
 from energize.loader.edits import Edits
+from energize.loader.feeds import StreamState
 from energize.loader.state import cursor_of, tree_of
-from energize.loader.streams import StreamState
 
 _LANES_SHOWN, _WIDEST, _LONGEST = 64, 60, 80
 

@@ -21,11 +21,10 @@ from energize.core.stream import INFINITE, State, counter_field, state_field
 from energize.datasets.order import EpochizeDataset
 from energize.errors import ConfigError, EnergizeError, LoaderError, StateError
 from energize.loader import Loader
-from energize.loader.deciding import OnError
-from energize.loader.epochs import plan_epoch
-from energize.loader.opening import configured
-from energize.loader.settings import LoaderSettings
+from energize.loader.failures import OnError
+from energize.loader.settings import LoaderSettings, configured
 from energize.loader.state import checked_state, packed_state, unpacked_state
+from energize.loader.steps import plan_epoch
 
 Place = tuple[int, ...]
 """A place: some whole numbers, always as many."""

@@ -242,7 +242,7 @@ def serve_metrics(loader: Loader[Any], port: int = 0, *, host: str = "127.0.0.1"
             f"serve_metrics cannot listen on {host} port {number}: {error}. Port 0 takes a free one"
         ) from error
     served = MetricsServer(server, thread, host)
-    loader.call_at_close(served.close)
+    loader._at_close.append(served.close)
     weakref.finalize(loader, served.close)
     return served
 

@@ -12,9 +12,9 @@ from energize.ledger.report import LedgerRow, Report
 from energize.ledger.settings import Ledger
 from energize.ledger.telling import Stand
 from energize.loader.edits import Edits
-from energize.loader.reporting import items_of
+from energize.loader.feeds import StreamState
+from energize.loader.loader import items_of
 from energize.loader.state import checked_state, cursor_of, resumed, tree_of
-from energize.loader.streams import StreamState
 
 
 def report_of_state(dataset: Dataset[Any] | None, state: State, *, strict: bool = True) -> Report:

@@ -7,7 +7,10 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from energize.core.arrays import FloatArray
+from energize.core.description import digest
 from energize.core.lanes import Ranks
 from energize.core.lazy import torch
 from energize.errors import ConfigError, LoaderError
@@ -61,9 +64,7 @@ class Agreement:
                 raise LoaderError(
                     f"{what}: not all {self._ranks.world_size} ranks answered within "
                     f"timeout={self._timeout} s. Every rank has to make the same calls and the "
-                    "same number of steps; this is rank {rank}".replace(
-                        "{rank}", str(self._ranks.rank)
-                    )
+                    f"same number of steps; this is rank {self._ranks.rank}"
                 )
             time.sleep(_LOOK)
         work.wait()
@@ -73,17 +74,21 @@ class Agreement:
         """Whether this rank is the one that speaks for all."""
         return self._ranks.rank == 0
 
-    def told_by_first(self, value: Any, what: str) -> Any:
-        """A JSON-able tree that the first rank tells all others; None where it has none."""
-        members = torch.distributed.get_process_group_ranks(self._ranks.group)
-        return self.told_by(members[0], value, what)
+    def groups(self, said: str, what: str) -> list[list[int]]:
+        """Return the ranks that say the same, in groups; one group if all do."""
+        found: dict[int, list[int]] = {}
+        number = int(digest(said)[:12], 16)
+        for rank, (each,) in enumerate(self.numbers([number], what)):
+            found.setdefault(each, []).append(rank)
+        return list(found.values())
 
-    def told_by(self, source: int, value: Any, what: str) -> Any:
-        """A JSON-able tree that the rank of this number in the world tells all others; None where
-        it has none.
+    def told_by(self, source: int | None, value: Any, what: str) -> Any:
+        """Return a JSON-able tree that the rank of this number in the world tells all others, the
+        first of the group for None; None if it has none.
         """
         distributed, group = torch.distributed, self._ranks.group
         members = distributed.get_process_group_ranks(group)
+        source = members[0] if source is None else source
         if source not in members:
             raise ConfigError(
                 f"{what}: rank {source} is not among the ranks of the data-parallel group, which "
@@ -105,11 +110,5 @@ class Agreement:
         lengths = [length for (length,) in self.numbers([len(data)], what)]
         words = -(-max(lengths) // 8)
         padded = data.ljust(words * 8, b" ")
-        mine = [
-            int.from_bytes(padded[at : at + 8], "big", signed=True) for at in range(0, words * 8, 8)
-        ]
-        parts = self.numbers(mine, what)
-        return [
-            json.loads(b"".join(word.to_bytes(8, "big", signed=True) for word in part))
-            for part in parts
-        ]
+        parts = self.numbers(np.frombuffer(padded, dtype=np.int64).tolist(), what)
+        return [json.loads(np.array(part, dtype=np.int64).tobytes()) for part in parts]

@@ -1,18 +1,179 @@
-"""Samples that failed during delivery: reported, counted, and at some number too many."""
+"""Samples that fail while a loader reads: who decides, what is counted and told, lists of them."""
 
 from __future__ import annotations
 
+import errno
 import logging
+import os
 import re
+import weakref
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
-from energize.core.reading import Failed, SamplePlace
-from energize.errors import FailureBudgetError
+from energize.core.dataset import Dataset
+from energize.core.lanes import ErrorHandler
+from energize.core.quarantine import (
+    Entry,
+    Listed,
+    files_of,
+    half_line,
+    listed_for,
+    read_entries,
+)
+from energize.core.reading import Failed, Reading, SamplePlace, raise_error
+from energize.data.files import check_path, of_machine
+from energize.data.writing import writing
+from energize.errors import (
+    ConfigError,
+    DatasetError,
+    EncoderError,
+    FailureBudgetError,
+    FatalSampleError,
+    LoaderError,
+    ReturnError,
+)
 from energize.ledger.left_out import LeftOut
 
 _log = logging.getLogger("energize")
+
+OnError = Callable[[EncoderError], None]
+
+_PROGRAM_ERRORS = (
+    ImportError,
+    MemoryError,
+    NameError,
+    RecursionError,
+    ReferenceError,
+    StopAsyncIteration,
+    StopIteration,
+    SyntaxError,
+    SystemError,
+)
+"""What is wrong with the program or the machine, and would be with the next sample too."""
+
+
+def leave_out(error: EncoderError) -> None:
+    """Every sample that makes a user's function raise is left out, and counted as failed."""
+
+
+@dataclass(frozen=True)
+class ByHandler:
+    """An `on_error` that asks the handler of a worker config.
+
+    The handler is not asked about what is wrong with the program itself, which is a
+    `FatalSampleError`.
+    """
+
+    handler: ErrorHandler
+
+    def __call__(self, error: EncoderError) -> None:
+        cause = error.__cause__
+        if not isinstance(cause, Exception):
+            raise error
+        if isinstance(cause, _PROGRAM_ERRORS) or of_machine(cause):
+            raise FatalSampleError(
+                f"{error}\n  (a {type(cause).__name__} is no fault of a sample, so no handler was "
+                "asked)"
+            ) from cause
+        try:
+            self.handler(cause, error.sample, sources_of(error.sample))
+        except Exception as raised:
+            if raised is cause:
+                cause.add_note(str(error))
+            raise
+
+    def told(self, failed: Failed) -> None:
+        """Ask about a damaged sample, of which there is nothing to show but where it is."""
+        if not isinstance(failed.reason, EncoderError):
+            self.handler(failed.reason, failed.where, ())
+
+
+@dataclass(frozen=True)
+class Decisions:
+    """Who decides about exceptions (`on_error`), whether the places of failed samples are wanted
+    (`locate`), and which samples are left out unread (`listed`). It travels to workers.
+    """
+
+    on_error: OnError = raise_error
+    locate: bool = False
+    listed: Listed | None = None
+
+    def reading(self, report: Callable[[Failed], None], left_out: LeftOut | None = None) -> Reading:
+        """How to read by these decisions, with `report` told of what failed, and `left_out` of what
+        was skipped, too.
+        """
+        on_error = self.on_error
+        if isinstance(on_error, ByHandler):
+            report = _Told(on_error, report)
+        return Reading(
+            report=report,
+            on_error=_Fatal(on_error),
+            locate=self.locate,
+            listed=self.listed,
+            left_out=left_out,
+        )
+
+
+@dataclass(frozen=True)
+class _Told:
+    """Reports to a handler first."""
+
+    handler: ByHandler
+    report: Callable[[Failed], None]
+
+    def __call__(self, failed: Failed) -> None:
+        self.handler.told(failed)
+        self.report(failed)
+
+
+@dataclass(frozen=True)
+class _Fatal:
+    """Decides about all but fatal errors, and those that no sample is to blame for."""
+
+    on_error: OnError
+
+    def __call__(self, error: EncoderError) -> None:
+        if isinstance(error.__cause__, FatalSampleError):
+            raise error.__cause__
+        cause = error.__cause__
+        if isinstance(cause, ReturnError | DatasetError) or of_machine(cause):
+            raise error
+        self.on_error(error)
+
+
+def decided_by(on_error: str | OnError, handler: ErrorHandler | None) -> OnError:
+    """What decides about exceptions of users' functions; `ConfigError` when two are to."""
+    if handler is not None:
+        if on_error != "raise":
+            raise ConfigError(
+                f"on_error={on_error!r} is given, and the worker config has a "
+                "global_error_handler; give one of the two"
+            )
+        return ByHandler(handler)
+    if callable(on_error):
+        return on_error
+    return leave_out if on_error == "skip" else raise_error
+
+
+def sources_of(sample: Any) -> tuple[Any, ...] | None:
+    """Where a sample, or the samples of a list, were read from, as far as they say so."""
+    if isinstance(sample, list):
+        found = [each for one in sample for each in sources_of(one) or ()]
+        return tuple(found) or None
+    if isinstance(sample, dict):
+        named = sample.get("__sources__")
+    else:
+        named = getattr(sample, "__sources__", None)
+    if not isinstance(named, tuple | list):
+        return None
+    # A batch has a tuple for each of its samples, or None.
+    each_of = [one if isinstance(one, tuple | list) else [one] for one in named if one is not None]
+    return tuple(source for one in each_of for source in one) or None
+
 
 _KEPT = 10
 
@@ -140,3 +301,105 @@ class FailureLog:
 
 def _first_line(text: str) -> str:
     return text.split("\n", 1)[0]
+
+
+def listed_samples(
+    dataset: Dataset[Any], paths: Sequence[str], quarantine: str | os.PathLike[str] | None
+) -> Listed | None:
+    """Return the samples in lists of failed ones, which are left out unread; None without a list.
+
+    Raise `ConfigError` for lists that cannot be read; but the one that this loader itself is going
+    to write need not be there yet.
+    """
+    if not paths:
+        return None
+    own = None if quarantine is None else os.fspath(quarantine)
+    entries = [entry for path in paths for entry in _entries(path, own)]
+    name = " and ".join(paths)
+    sources = [each for each in dataset.sources if hasattr(each, "location")]
+    listed, strange = listed_for(sources, entries, name)
+    _log.info("%d samples that are listed in %s are left out", listed.count, name)
+    if strange:
+        text = "%s: %d entries are of samples that this run does not read, the first is %s"
+        _log.warning(text, name, len(strange), strange[0].line.strip())
+    return listed
+
+
+def _entries(path: str, own: str | None) -> Iterator[Entry]:
+    files = files_of(path)
+    if not files and own != path:
+        raise ConfigError(
+            f"skip_listed: there is no list of failed samples at {path}; a run with "
+            "quarantine= writes one, also when nothing fails"
+        )
+    for file in files:
+        yield from read_entries(file)
+
+
+class ListWriter:
+    """Appends samples to a list, each once, however often it fails and whatever is in the file.
+
+    A line is written whole, at once: it is there even if the process is killed right after. There
+    is one writer for each file. Raises `ConfigError` when the file cannot be opened or holds
+    something else.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+        with writing(path, ConfigError, of="quarantine"):
+            self._file = os.open(check_path(str(path)), flags, 0o644)
+        # A loader that is forgotten, and not closed, leaves no descriptor.
+        self._end = weakref.finalize(self, os.close, self._file)
+        self._end.atexit = False
+        try:
+            regular = path.is_file()
+            self._known = {entry.place for entry in read_entries(path)} if regular else set()
+            if regular and (half := half_line(path)):
+                os.ftruncate(self._file, os.fstat(self._file).st_size - half)
+        except BaseException:
+            self.close()
+            raise
+        self._unlisted: set[str] = set()
+        size = os.fstat(self._file).st_size
+        self._ended = not (regular and size) or os.pread(self._file, 1, size - 1) == b"\n"
+
+    def add(self, failure: Failure) -> None:
+        """Write a failed sample down, if it is one stored sample.
+
+        Raises `LoaderError` when it cannot be written, on a full disk say; the file is then as it
+        was.
+        """
+        if failure.place is None:
+            self._say_why_not(failure)
+        elif failure.place not in self._known:
+            self._append(Entry(failure.place, failure.reason).line.encode())
+            self._known.add(failure.place)
+
+    def _append(self, line: bytes) -> None:
+        before = os.fstat(self._file).st_size
+        line = line if self._ended else b"\n" + line
+        with writing(self._path, LoaderError, of="quarantine (a sample that failed is not listed)"):
+            try:
+                written = os.write(self._file, line)
+                if written < len(line):  # what a disk does that becomes full by it
+                    raise OSError(errno.ENOSPC, f"only {written} of {len(line)} bytes were written")
+            except OSError:
+                with suppress(OSError):
+                    os.ftruncate(self._file, before)
+                raise
+        self._ended = True
+
+    def _say_why_not(self, failure: Failure) -> None:
+        if failure.kind not in self._unlisted:
+            self._unlisted.add(failure.kind)
+            _log.warning(
+                "%s: not listed in %s, for it is not one stored sample: a batch or a pack, or of "
+                "a source without places",
+                failure.text,
+                self._path,
+            )
+
+    def close(self) -> None:
+        """Close the file."""
+        self._end()

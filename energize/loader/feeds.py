@@ -1,377 +1,452 @@
-"""How a loader begins to read: at which place, with which ranks and workers."""
+"""What a rank delivers, step by step: the lanes that it reads, taken in turn, to an epoch's end."""
 
 from __future__ import annotations
 
-import copy
+import logging
 from collections import deque
-from collections.abc import Callable
-from contextlib import closing, suppress
-from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any, Generic, Protocol, TypeVar, cast
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from energize.core.dataset import Dataset, IndexedDataset
-from energize.core.description import digest
+import numpy as np
+
+from energize.core.config import packed, unpacked
 from energize.core.lanes import Lane, Ranks
-from energize.core.reading import Failed, Reading, log_failure
-from energize.core.restoring import is_endless, without_loops
-from energize.core.stream import INFINITE, State, counter_field
-from energize.errors import ConfigError, EmptyDatasetError, StateError, WeightError
-from energize.ledger.places import Made
+from energize.core.padding import marked
+from energize.core.restoring import lane_key, position_key
+from energize.core.stream import INFINITE, State, counter_field, state_field
+from energize.core.trace import padding
+from energize.errors import ConfigError, LoaderError, StateError
+from energize.ledger.places import NOTHING, Made
 from energize.loader.agreement import Agreement
-from energize.loader.ahead import ReadAhead
-from energize.loader.deciding import Decisions
-from energize.loader.edits import NOT_EDITED, Edits
-from energize.loader.epochs import EpochPlan, divisors, log_across, log_uneven, plan_epoch
 from energize.loader.failures import FailureLog
-from energize.loader.indexed import IndexedFeed, in_process, in_workers
-from energize.loader.lanes import HereLanes, HostedLanes, WorkerLanes
-from energize.loader.pool import WorkerPool
-from energize.loader.remapping import places_kept
-from energize.loader.settings import LoaderSettings
-from energize.loader.streams import Before, StreamFeed, StreamState, checked_lanes, lanes_in_turn
-from energize.loader.worker import Task
+from energize.loader.lanes import HereLanes, Lanes, LaneSet, Span
+from energize.loader.steps import divisors
+from energize.loader.workers import ReadAhead, WorkerLanes, WorkerPool
+
+if TYPE_CHECKING:
+    from energize.loader.run import Run
 
 T = TypeVar("T")
-T_co = TypeVar("T_co", covariant=True)
 
-Place = State | StreamState
-"""Where a loader stands: in an indexed dataset, or in the lanes of a stream."""
+_log = logging.getLogger("energize")
 
-PoolFor = Callable[[Task], tuple[WorkerPool, ReadAhead]]
+_ITEM, _NONE, _OVER = range(3)
+"""What a rank has for a step: an item; none, for the lane whose turn it is has ended, but another
+lane may go on; none any more, for all its lanes have ended."""
+
+_MISSING = object()
+
+_MARK_EVERY = 32
+"""After how many items the state of a lane is noted, where nobody has asked for keys."""
+
+_MOST_LANES = 2**16
+"""Ranks times workers of no run come near it, but a damaged state may."""
 
 
-class Feed(Protocol[T_co]):
-    """Delivers this rank's items up to the end of a loop."""
+@dataclass(frozen=True, slots=True)
+class Before:
+    """Where a lane stood before an item: `items` after `state`."""
 
-    padding: bool
+    lane: int
+    state: State | None
+    items: int = 0
+
+
+def checked_lanes(lanes: int, ranks: Ranks) -> int:
+    """Return a number of lanes that the world size divides; raise `ConfigError` for another."""
+    if lanes > _MOST_LANES:
+        raise ConfigError(f"a run of {lanes} lanes is too large; {_MOST_LANES} are the most")
+    if lanes % ranks.world_size:
+        raise ConfigError(
+            f"a run of {lanes} lanes cannot be shared out to world_size {ranks.world_size}; world "
+            f"sizes that can have it: {divisors(lanes)}. The number of lanes is fixed when a run "
+            "starts: get_loader(lanes=...), a multiple of all world sizes that it shall have"
+        )
+    return lanes
+
+
+@dataclass(frozen=True, slots=True)
+class StreamState:
+    """Where all lanes of a stream stand.
+
+    `position`: how many items of the epoch have had their turn, those of all ranks. `cursors`: the
+    state of each lane, of those that this rank hosts at least; a lane without one is before its
+    first item. `step`: of the loop, where loops count steps.
+    """
+
+    lanes: int
+    epoch: int = 0
+    position: int = 0
+    step: int = 0
+    cursors: Mapping[int, State | None] = field(default_factory=dict)
 
     @property
-    def may_be_over(self) -> bool: ...
+    def place(self) -> list[int]:
+        """Where it is, without the states of lanes."""
+        return [self.lanes, self.epoch, self.position, self.step]
 
-    @property
-    def loop_ended(self) -> bool: ...
+    def saved(self) -> State:
+        """As plain data."""
+        cursors = [self.cursors.get(lane) for lane in range(self.lanes if self.cursors else 0)]
+        return {
+            "lanes": self.lanes,
+            "epoch": self.epoch,
+            "position": self.position,
+            "step": self.step,
+            "cursors": packed({"cursors": cursors}),
+        }
 
-    @property
-    def made(self) -> Made: ...
+    def gathered(self, agreement: Agreement) -> StreamState:
+        """The same with the states of all lanes, which the ranks tell each other."""
+        mine = {str(lane): state for lane, state in self.cursors.items()}
+        said = agreement.trees([self.place, mine], "the state of a stream")
+        if any(other != self.place for other, _ in said):
+            raise LoaderError(
+                "the state of a stream is asked for at different steps: lanes, epoch, position and "
+                f"step of the ranks are {[other for other, _ in said]}"
+            )
+        cursors = {int(lane): state for _, part in said for lane, state in part.items()}
+        return replace(self, cursors=cursors)
 
-    @property
-    def reached(self) -> Place: ...
-
-    @property
-    def restore_key(self) -> tuple[Any, ...]: ...
-
-    def begin_loop(self) -> bool: ...
-
-    def __next__(self) -> T_co: ...
-
-    def state(self) -> Place: ...
-
-    def close(self) -> None: ...
+    @classmethod
+    def loaded(cls, state: State) -> StreamState:
+        """From plain data; `StateError` for what cannot have been saved."""
+        lanes = counter_field(state, "lanes")
+        if not 1 <= lanes <= _MOST_LANES:
+            raise StateError(f"the saved state has {lanes} lanes; there are 1 to {_MOST_LANES}")
+        held = unpacked(state_field(state, "cursors", str), "cursors")
+        cursors = held.get("cursors")
+        whole = isinstance(cursors, list) and len(cursors) in (0, lanes) and len(held) == 1
+        if not whole or not all(each is None or isinstance(each, dict) for each in cursors or []):
+            raise StateError(f"the saved state does not have the states of its {lanes} lanes")
+        epoch, position = counter_field(state, "epoch"), counter_field(state, "position")
+        step = counter_field(state, "step")
+        return cls(lanes, epoch, position, step, dict(enumerate(cursors or [])))
 
 
 @dataclass(frozen=True)
 class ThisRank(Generic[T]):
-    """What a rank reads with: who it is, and whether it can talk with the others; its workers, what
-    becomes of failures, and the last item delivered of a stream.
+    """What a rank reads with: who it is, and whether it can talk with the others; its workers, if
+    there are any, what becomes of failures, and the last item delivered of a stream.
     """
 
     ranks: Ranks
     agreement: Agreement | None
-    pool_for: PoolFor
+    workers: Callable[[], tuple[WorkerPool, ReadAhead]] | None
     failures: FailureLog
     last: deque[tuple[T, Before]]
 
+    def read(
+        self,
+        run: Run[T],
+        lanes: LaneSet,
+        states: Mapping[int, State | None],
+        left: Sequence[int] = (),
+    ) -> Lanes[T]:
+        """Begin to read lanes, by workers or here; of an indexed dataset `left` items in each."""
+        if self.workers is None:
+            most = left[0] if left else INFINITE
+            return HereLanes(run.stream, lanes, states, run.reading(self.failures), most)
+        return WorkerLanes(*self.workers(), lanes, states, self.failures, left=left)
 
-class Opening(Generic[T]):
-    """What is the same for all loops of a loader, until its dataset is edited: `edits` is what
-    became of the one that was given.
-    """
 
-    def __init__(
-        self, dataset: Dataset[T], settings: LoaderSettings, decisions: Decisions, workers: int
-    ) -> None:
-        self.given, self.edits = dataset, NOT_EDITED
+class IndexedFeed(Generic[T]):
+    """The steps of an epoch, or of loops without end, over an indexed dataset."""
+
+    may_be_over = False
+
+    def __init__(self, run: Run[T], place: State, rank: ThisRank[T]) -> None:
+        dataset: Any = run.stream
         self._dataset = dataset
-        self._settings = settings
-        self._decisions = decisions
-        self._workers = workers
-        self._loop = dataset._steps_per_epoch
-        self._endless = is_endless(dataset)
-        # Positions of an indexed dataset go on after an epoch. A stream is opened without the cut.
-        self._stream = dataset if dataset.indexed else without_loops(dataset)
-        self._global_items = _global_items(dataset, settings)
-        self._filled = None if settings.global_batch_size is None else self._global_items
-        self._given_stream = self._stream
-        self._logged = False
+        self._loop = run.loop
+        self._step = counter_field(place, "step") if "step" in place else 0
+        ranks, position = rank.ranks, counter_field(place, "position")
+        self._plan = plan = run.plan(
+            ranks, position, INFINITE if self._loop is not None else dataset.size
+        )
+        self._world, self._first = ranks.world_size, plan.start + ranks.rank
+        self._pads, self._lends = run.settings.uneven == "pad", dataset._lends
+        many = run.workers or 1
+        self._order = [ranks.rank + self._world * turn for turn in range(many)]
+        left = [len(range(turn, plan.steps, many)) for turn in range(many)]
+        lanes = LaneSet(self._world * many, run.edits, span=Span(plan.start, plan.first, plan.end))
+        self._lanes = rank.read(run, lanes, dict.fromkeys(self._order), left)
+        self._watch = dataset._watcher(Lane(ranks.rank, self._world))
+        self._done = 0
+        self.made: Made = 0
+        self.padding = False
 
     @property
-    def dataset(self) -> Dataset[T]:
-        """What is read."""
-        return self._dataset
+    def loop_ended(self) -> bool:
+        """Whether the loop has no item any more."""
+        if self._loop is not None:
+            return self._step >= self._loop
+        return self._done >= self._plan.steps
 
-    def edited(self, edits: Edits) -> Opening[T]:
-        """The same, over a dataset that became another one; raises as `Edits.applied`."""
-        other = copy.copy(self)
-        other.edits = edits
-        other._dataset = edits.applied(self.given)
-        other._stream = edits.applied(self._given_stream)
-        return other
+    def begin_loop(self) -> bool:
+        """Get ready for another loop; return False if the epoch has ended."""
+        if self._loop is not None:
+            self._step %= self._loop
+        return not self.loop_ended
 
-    def as_saved(self, cursor: State) -> Opening[T]:
-        """The same over the dataset as it was edited when a state was saved; `StateError` for edits
-        that this dataset cannot have.
-        """
-        edits = Edits.loaded(cursor)
-        try:
-            return self if edits == self.edits else self.edited(edits)
-        except (ConfigError, WeightError) as reason:
-            raise StateError(f"the saved state does not fit: {reason}") from reason
+    def __next__(self) -> T:
+        done, plan = self._done, self._plan
+        if done >= plan.steps or (self._loop is not None and self._step >= self._loop):
+            raise StopIteration
+        item = self._lanes.take(self._order[done % len(self._order)])
+        position = self._first + done * self._world
+        copies = position >= plan.end
+        if copies:
+            position = plan.first + (position - plan.first) % (plan.end - plan.first)
+        lent = self._lends and bool(padding(self._dataset, np.array([position]))[0])
+        self.made, self.padding = position, lent or (copies and self._pads)
+        if self._watch is not None:
+            self._watch(position)
+        self._done, self._step = done + 1, self._step + 1
+        return marked(item) if self.padding else item
 
-    def items_at(self, place: Place) -> int:
-        """How many items of all ranks come before a place; of a stream whose length only reading
-        tells, those of the epoch.
-        """
-        if not isinstance(place, StreamState):
-            return counter_field(place, "position")
-        known = self._stream.sized and self._stream.size != INFINITE and not self._endless
-        return place.position + (place.epoch * self._stream.size if known else 0)
+    @property
+    def restore_key(self) -> tuple[Any, ...]:
+        """What the last item can be restored by."""
+        return position_key(self.made)  # type: ignore[arg-type]  # a position here
 
-    def start(self, ranks: Ranks) -> Place:
-        """The place before the first item."""
-        if self._dataset.indexed:
-            state = cast("IndexedDataset[T]", self._dataset)._state_at(0)
-            return state if self._loop is None else state | {"step": 0}
-        lanes = self._settings.lanes or ranks.world_size * max(1, self._workers)
-        return StreamState(checked_lanes(lanes, ranks))
+    def state(self) -> State:
+        """Return the state after the last item, that of all ranks."""
+        plan, position = self._plan, self._plan.end
+        if self._done < plan.steps:
+            position = min(plan.start + self._done * self._world, position)
+        state: State = self._dataset._state_at(position)
+        return state if self._loop is None else state | {"step": self._step % self._loop}
 
-    def loaded(self, state: State) -> Place:
-        """A place from a saved state; `StateError` for one that this dataset cannot go on from."""
-        if not self._dataset.indexed:
-            place = StreamState.loaded(state)
-            asked = self._settings.lanes
-            if asked not in (None, place.lanes):
-                raise StateError(
-                    f"the saved state is of a run of {place.lanes} lanes, and lanes={asked} is "
-                    "given; their number is fixed when a run starts. Leave lanes out"
-                )
-            for lane, cursor in place.cursors.items():
-                hosted = HereLanes(
-                    self._stream, {lane: cursor}, place.lanes, Reading(), endless=self._endless
-                )
-                hosted.close()  # what is wrong with its state shows when it is opened
-            return replace(place, step=self._within_loop(place.step))
-        dataset = cast("IndexedDataset[T]", self._dataset)
-        position = counter_field(state, "position")
-        dataset._check_state(state)
-        step = counter_field(state, "step") if "step" in state else 0
-        kept = dataset._state_at(position)
-        return kept if self._loop is None else kept | {"step": self._within_loop(step)}
+    @property
+    def reached(self) -> State:
+        """The state, which says no more than how far it has come."""
+        return self.state()
 
-    def _within_loop(self, step: int) -> int:
-        """A step of a loop that may have had another length: it is never the end of one."""
-        return step if self._loop is None else step % self._loop
+    def close(self) -> None:
+        """Let go of what has been read ahead."""
+        self._lanes.close()
 
-    def saved(self, place: Place, agreement: Agreement | None) -> State:
-        """A place as plain data, gathered from all ranks where each knows some lanes only."""
-        edits, items = self.edits.saved(), self.items_at(place)
-        if not isinstance(place, StreamState):
-            return place | edits | places_kept(self._dataset, items, None)
-        if agreement is not None and place.cursors and len(place.cursors) < place.lanes:
-            place = place.gathered(agreement)
-        return place.saved() | edits | places_kept(self._dataset, items, place)
 
-    def check_alike(self, place: Place, agreement: Agreement) -> None:
-        """Raises `StateError` on all ranks when they have loaded different states."""
-        state = place.saved() if isinstance(place, StreamState) else place
-        mine = int(digest(state)[:12], 16)
-        found = [number for (number,) in agreement.numbers([mine], "reading from a loaded state")]
-        if len(set(found)) > 1:
-            groups: dict[int, list[int]] = {}
-            for rank, number in enumerate(found):
-                groups.setdefault(number, []).append(rank)
-            shown = "; ".join(f"ranks {each}" for each in groups.values())
-            raise StateError(
-                f"the ranks have loaded different states: those with equal ones are {shown}. Load "
-                "the same state on all ranks"
-            )
+class StreamFeed(Generic[T]):
+    """One epoch of a stream.
 
-    def feed(self, place: Place, here: ThisRank[T]) -> Feed[T]:
-        """Begin to read at a place."""
-        if self._filled is not None:
-            self.accumulation_steps(here.ranks)
-        if isinstance(place, StreamState):
-            return self._stream_feed(place, here)
-        return self._indexed_feed(place, here)
+    `_stop` is where its steps end: beyond its `_size` items, where the last steps are filled; None
+    where only reading tells. Lanes are those of this rank; where the end has to be found and ranks
+    cannot talk, all lanes, and the items of other ranks are read and left out. What is missing is
+    a copy of the last item delivered, or else of the first one there is.
+    """
 
-    def _indexed_feed(self, place: State, here: ThisRank[T]) -> Feed[T]:
-        dataset = cast("IndexedDataset[T]", self._dataset)
-        uneven, filled = self._settings.uneven, self._filled
-        size = INFINITE if self._loop is not None else dataset.size
-        position = counter_field(place, "position")
-        plan = plan_epoch(here.ranks, position, size, uneven=uneven, global_items=filled)
-        self._log(plan, size)
-        if self._workers:
-            pool, ahead = here.pool_for(self._task(self.given))
-            reader = in_workers(pool, ahead, here.failures)
-        else:
-            reader = in_process(dataset, self._reading(here.failures))
-        step = counter_field(place, "step") if "step" in place else 0
-        pads = uneven == "pad"
-        return IndexedFeed(dataset, plan, reader, pads=pads, loop=self._loop, step=step)
-
-    def _stream_feed(self, place: StreamState, here: ThisRank[T]) -> Feed[T]:
-        lanes, ranks = checked_lanes(place.lanes, here.ranks), here.ranks
+    def __init__(self, run: Run[T], place: StreamState, rank: ThisRank[T]) -> None:
+        ranks, agreement, world = rank.ranks, rank.agreement, rank.ranks.world_size
+        lanes = checked_lanes(place.lanes, ranks)
         # Ranks that cannot talk each read all lanes, so that they know where epochs end.
-        known = self._endless or self._stream.sized
-        hosts_all = here.agreement is None and not (self._settings.apart and known)
-        order = lanes_in_turn(place, ranks, hosts_all=hosts_all)
-        if here.agreement is not None and place.cursors and not place.cursors.keys() >= set(order):
+        known = run.endless or run.stream.sized
+        hosts_all = agreement is None and not (run.settings.apart and known)
+        first, every = (0, 1) if hosts_all else (ranks.rank, world)
+        order = [(place.position + turn) % lanes for turn in range(first, lanes, every)]
+        missing = set(order) - place.cursors.keys() if place.cursors else set()
+        if missing and agreement is not None:
             # A run that goes on from another world size may have begun between two of its steps;
             # with the next epoch, which begins at 0, each rank's lanes are others.
-            place = place.gathered(here.agreement)
-        if place.cursors and not place.cursors.keys() >= set(order):
+            place = place.gathered(agreement)
+            missing = set(order) - place.cursors.keys()
+        if missing:
             raise StateError(
-                f"this loader does not know where lanes {sorted(set(order) - place.cursors.keys())}"
-                " of its stream stand: it is a copy of one that shared them with other ranks. Give "
-                "it their state_dict(), which knows all lanes"
+                f"this loader does not know where lanes {sorted(missing)} of its stream stand: it "
+                "is a copy of one that shared them with other ranks. Give it their state_dict(), "
+                "which knows all lanes"
             )
         states = {lane: place.cursors.get(lane) for lane in order}
-        hosted: HostedLanes[T]
-        if self._workers:
-            task = self._task(self._given_stream, lanes)
-            pool, ahead = here.pool_for(task)
-            hosted = WorkerLanes(states, order, pool, ahead, here.failures)
-        else:
-            reading = self._reading(here.failures)
-            hosted = HereLanes(self._stream, states, lanes, reading, endless=self._endless)
-        size = INFINITE if self._endless else self._stream.size if self._stream.sized else 0
-        return StreamFeed(
-            hosted,
-            ranks,
-            place,
-            size=size,
-            stop=self._stream_stop(place, ranks, size),
-            uneven=self._settings.uneven,
-            agreement=here.agreement,
-            hosts_all=hosts_all,
-            loop=self._loop,
-            accumulated=1 if self._filled is None else self.accumulation_steps(ranks),
-            last=here.last,
-            spare=partial(self._first_item, ranks, lanes),
-            state_at=partial(self._state_at, lanes),
-        )
+        self._run, self._ranks, self._agreement = run, ranks, agreement
+        self._count, self._uneven, self._loop = lanes, run.settings.uneven, run.loop
+        self._size = INFINITE if run.endless else run.stream.size if run.stream.sized else 0
+        self._stop = self._end_of(place)
+        self._accumulated = 1 if run.filled is None else run.accumulation_steps(ranks)
+        self._lanes = rank.read(run, LaneSet(lanes, run.edits, run.endless), states)
+        self._epoch, self._position, self._step = place.epoch, place.position, place.step
+        self._first = place.position % world
+        self._over = {
+            lane
+            for lane, cursor in place.cursors.items()
+            if counter_field(cursor, "epoch") > place.epoch
+        }
+        self._played = list(range(world)) if hosts_all else [ranks.rank]
+        self._last = rank.last
+        self._made = self._dropped = 0
+        self._came = self._ended = False
+        self._before = Before(0, None)
+        self._marks: dict[int, Before] = {}
+        self._mark_every = 1 if self._lanes.tells_states else _MARK_EVERY
+        self.made: Made = NOTHING
+        self.padding = False
 
-    def _stream_stop(self, place: StreamState, ranks: Ranks, size: int) -> int | None:
-        """Where in its epoch the steps of a stream end; None where only reading tells."""
-        uneven, filled = self._settings.uneven, self._filled
-        if self._endless:
+    def _end_of(self, place: StreamState) -> int | None:
+        run, uneven = self._run, self._uneven
+        if run.endless:
             return INFINITE
-        if not self._stream.sized:
-            if filled is not None and uneven == "drop":
+        if not run.stream.sized:
+            if run.filled is not None and uneven == "drop":
                 raise ConfigError(
                     "global_batch_size with uneven='drop' needs to know where an epoch ends before "
                     "its last global batch, and only reading tells where this stream ends; use "
                     "uneven='pad', or repeat the stream and count steps (EpochizeDataset)"
                 )
             return None
-        plan = plan_epoch(ranks, place.position, size, uneven=uneven, global_items=filled)
-        self._log(plan, size)
-        return size if uneven == "allow" else place.position + plan.steps * ranks.world_size
+        plan = run.plan(self._ranks, place.position, self._size)
+        if uneven == "allow":
+            return self._size
+        return place.position + plan.steps * self._ranks.world_size
 
-    def _log(self, plan: EpochPlan, size: int) -> None:
-        if not self._logged:
-            unit = self._filled or plan.ranks.world_size
-            log_uneven(plan, size, self._settings.uneven, unit)
-            log_across(plan.ranks, self._global_items)
-            self._logged = True
-
-    def _task(self, dataset: Dataset[T], lanes: int = 1) -> Task:
-        pool = self._settings.cache_pool
-        return Task(dataset, self._decisions, pool, lanes, self._endless, self.edits)
-
-    def _first_item(self, ranks: Ranks, lanes: int) -> tuple[T, Before]:
-        """The first item of a lane, of one of this rank if they have any; `EmptyDatasetError` if
-        none has.
-        """
-        reading = self._decisions.reading(log_failure)
-        for number in sorted(range(lanes), key=lambda n: n % ranks.world_size != ranks.rank):
-            lane = Lane(number, lanes)
-            cursor = self._stream._open_lane(lane, None, reading, endless=self._endless)
-            with closing(cursor), suppress(EmptyDatasetError):
-                for item in cursor:
-                    return item, Before(number, None)
-        raise EmptyDatasetError(
-            f"rank {ranks.rank} of {ranks.world_size} has no item for a step that others have one "
-            "for, and finds none that padding could be a copy of; use fewer ranks, or "
-            "uneven='drop' or 'allow'"
-        )
-
-    def _state_at(self, lanes: int, before: Before) -> State:
-        """The state of a lane some items after a known one, by reading these once more."""
-        lane, reading = Lane(before.lane, lanes), self._decisions.reading(ignore)
-        cursor = self._stream._open_lane(lane, before.state, reading, endless=self._endless)
-        with closing(cursor):
-            for _ in range(before.items):
-                next(cursor)
-            return cursor.state()
-
-    def _reading(self, failures: FailureLog) -> Reading:
-        return self._decisions.reading(failures.add, failures.left_out)
-
-    def steps(self, ranks: Ranks) -> int:
-        """Steps that this rank makes in a whole loop, or in one pass where that never ends."""
+    def begin_loop(self) -> bool:
+        """Get ready for another loop; False when the epoch has ended, and it begins elsewhere."""
+        self._came = False
         if self._loop is not None:
-            return self._loop
-        dataset = self._dataset
-        if not dataset.sized or dataset.size == INFINITE:
-            return -(-len(dataset) // ranks.world_size)
-        uneven = self._settings.uneven
-        plan = plan_epoch(ranks, 0, dataset.size, uneven=uneven, global_items=self._filled)
-        return plan.steps
+            self._step %= self._loop
+        return not self._stopped and not self._ended
 
-    def accumulation_steps(self, ranks: Ranks) -> int:
-        """Steps that make one global batch."""
-        if self._global_items is None:
-            return 1
-        steps, rest = divmod(self._global_items, ranks.world_size)
-        if rest or not steps:
-            raise ConfigError(
-                f"a global batch of {self._global_items} micro batches cannot be shared out evenly "
-                f"to {ranks.world_size} ranks; world sizes that can have it: "
-                f"{divisors(self._global_items)}. Change global_batch_size or the batch size"
-            )
-        return steps
+    @property
+    def loop_ended(self) -> bool:
+        """Whether the loop is known to have no item any more."""
+        counted = self._loop is not None and self._step >= self._loop
+        return self._ended or self._stopped or counted
 
+    @property
+    def _stopped(self) -> bool:
+        return self._stop is not None and self._position >= self._stop
 
-def ignore(failed: Failed) -> None:
-    """What was reported when it was read first."""
+    def __next__(self) -> T:
+        if self._ended:
+            raise StopIteration
+        while self._loop is None or self._step < self._loop:
+            has = self._turns()
+            if has is None:
+                if self._fills():
+                    return self._delivered(_MISSING)
+                self._end_epoch()
+                break
+            items = {rank: self._take(rank) for rank in self._played if has[rank]}
+            self._position += self._ranks.world_size
+            self._came = self._came or any(has)
+            if self._is_step(has):
+                return self._delivered(items.get(self._ranks.rank, _MISSING))
+        raise StopIteration
 
+    def _delivered(self, item: Any) -> T:
+        """Make a step with an item, or a copy where it is missing."""
+        self._made += 1
+        self._step += self._loop is not None
+        self.padding = item is _MISSING and self._uneven == "pad"
+        if item is not _MISSING:
+            self._last.append((item, self._before))
+        elif not self._last:
+            self._last.append(self._run.first_item(self._ranks, self._count))
+        given, self._before = self._last[-1]
+        return marked(given) if self.padding else given
 
-def _global_items(dataset: Dataset[Any], settings: LoaderSettings) -> int | None:
-    """Items, which are micro batches, that make one global batch; None where nobody says."""
-    node = dataset
-    while node._passes_on or (node._ends_loops and node._steps_per_epoch is not None):
-        node = node.inputs[0]
-    micro = settings.micro_batch_size or getattr(node, "batch_size", None)
-    own = getattr(node, "global_batch_size", None)
-    whole = settings.global_batch_size or own
-    if whole is None:
-        return None
-    if micro is None:
-        raise ConfigError(
-            f"global_batch_size={whole} is given, and {type(node).__name__} does not say how many "
-            "samples a micro batch has; give micro_batch_size too"
-        )
-    if own is not None and whole % own:
-        raise ConfigError(
-            f"global_batch_size={whole} is given, and {type(node).__name__} was made for global "
-            f"batches of {own} samples; give one number to both"
-        )
-    items, rest = divmod(whole, micro)
-    if rest or not items:
-        raise ConfigError(
-            f"a global batch of {whole} samples is not a whole number of micro batches of {micro}; "
-            "change one of the two"
-        )
-    return items
+    @property
+    def restore_key(self) -> tuple[Any, ...]:
+        """What the last item can be restored by."""
+        self._mark_every = 1  # somebody asks
+        before = self._before
+        state = self._run.state_at(self._count, before) if before.items else before.state
+        return lane_key(before.lane, self._count, state)
+
+    def _turns(self) -> list[bool] | None:
+        """Whether each rank has an item for this step; None at the end of the epoch."""
+        ranks = range(self._ranks.world_size)
+        if self._stop is not None:
+            return None if self._stopped else [self._position + r < self._size for r in ranks]
+        mine = [self._look(rank) for rank in self._played]
+        if self._agreement is not None:
+            mine = [t for (t,) in self._agreement.numbers(mine, "the next step of a stream")]
+        if all(turn == _OVER for turn in mine):
+            return None
+        return [turn == _ITEM for turn in mine]
+
+    def _look(self, rank: int) -> int:
+        """What a rank has for this step, as far as reading tells."""
+        lane = self._lane(rank)
+        if lane not in self._over:
+            if self._lanes.has(lane):
+                return _ITEM
+            self._over.add(lane)
+        return _OVER if self._over.issuperset(self._lanes_of(rank)) else _NONE
+
+    def _lane(self, rank: int) -> int:
+        return (self._position + rank) % self._count
+
+    def _take(self, rank: int) -> T:
+        lane = self._lane(rank)
+        if rank != self._ranks.rank:
+            return self._lanes.take(lane)
+        self._note(lane)
+        item = self._lanes.take(lane)
+        self.made = self._lanes.made
+        return item
+
+    def _note(self, lane: int) -> None:
+        """Note where the lane stands, or how many items it has given since that was noted."""
+        mark = self._marks.get(lane)
+        if mark is None or mark.items + 1 >= self._mark_every:
+            self._before = Before(lane, self._lanes.state(lane))
+        else:
+            self._before = Before(lane, mark.state, mark.items + 1)
+        self._marks[lane] = self._before
+
+    def _is_step(self, has: list[bool]) -> bool:
+        """Whether what ranks have makes a step of this one."""
+        if self._uneven == "allow":
+            return has[self._ranks.rank]
+        if self._stop is not None or all(has):
+            return True
+        if self._uneven == "drop":
+            self._dropped += sum(has)
+        return self._uneven != "drop" and any(has)
+
+    def _fills(self) -> bool:
+        """Whether the last global batch of an epoch whose end was found still lacks steps."""
+        filling = self._stop is None and self._uneven in ("pad", "repeat")
+        return filling and self._made % self._accumulated != 0
+
+    def _end_epoch(self) -> None:
+        for lane in self._hosted_lanes():
+            with suppress(StopIteration):
+                while lane not in self._over:
+                    self._lanes.take(lane)
+                    self._dropped += 1
+        if self._dropped and not self._ranks.rank:
+            text = "%d items of an epoch were left out, which not all ranks had (uneven='drop')"
+            _log.info(text, self._dropped)
+        self._epoch, self._position, self._ended = self._epoch + 1, 0, True
+
+    def _lanes_of(self, rank: int) -> range:
+        world = self._ranks.world_size
+        return range((self._first + rank) % world, self._count, world)
+
+    def _hosted_lanes(self) -> list[int]:
+        return [lane for rank in self._played for lane in self._lanes_of(rank)]
+
+    def state(self) -> StreamState:
+        """The state of the lanes that are hosted here."""
+        if self._stopped and not self._ended:
+            self._end_epoch()
+        step = 0 if self._loop is None else self._step % self._loop
+        cursors = {lane: self._lanes.state(lane) for lane in self._hosted_lanes()}
+        return StreamState(self._count, self._epoch, self._position, step, cursors)
+
+    @property
+    def reached(self) -> StreamState:
+        """How far it has come, without the states of lanes."""
+        return StreamState(self._count, self._epoch, self._position)
+
+    @property
+    def may_be_over(self) -> bool:
+        """Whether a loop that gave no rank an item may be the rest of an epoch read before."""
+        return self._stop is None and not self._came
+
+    def close(self) -> None:
+        """Let go of the lanes."""
+        self._lanes.close()

@@ -1,20 +1,38 @@
-"""A policy that follows the loss: what ranks saw of it together, and what it answers."""
+"""Who changes weights while a run goes on: a policy that follows the loss, an operator's file."""
 
 from __future__ import annotations
 
-import struct
+import logging
+import os
 from collections.abc import Iterable, Mapping
-from typing import Any, Protocol
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
 
-from energize.core.blends import FoundBlend, blends_in, chosen_blend
+import numpy as np
+import yaml
+
+from energize.core.blends import (
+    FoundBlend,
+    blends_in,
+    chosen_blend,
+    numbers_by_name,
+    same_shares,
+)
 from energize.core.checks import checked_whole, real_number
-from energize.core.dataset import Dataset
+from energize.core.limits import load_yaml
 from energize.core.stream import counter_field, state_field
-from energize.errors import ConfigError, StateError, WeightError, nearest
-from energize.loader.agreement import Agreement
+from energize.data.files import files_at
+from energize.errors import ConfigError, EnergizeError, StateError, WeightError, nearest
+
+if TYPE_CHECKING:
+    from energize.loader.loader import Loader
+
+_log = logging.getLogger("energize")
 
 _WHAT = "the losses that a policy follows"
 
+_FILE_LENGTH = 2**16
+"""Characters of a file of weights, at most."""
 
 _LARGEST = 1e300
 """No sum of losses comes near it."""
@@ -32,24 +50,6 @@ class Policy(Protocol):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None: ...
 
 
-class Followed(Protocol):
-    """The loader that a policy is for."""
-
-    dataset: Dataset[Any]
-
-    @property
-    def step(self) -> int: ...
-
-    @property
-    def last_sources(self) -> list[str]: ...
-
-    def set_weights(
-        self, weights: Mapping[str, float], at_step: int | None = None, *, blend: str | None = None
-    ) -> None: ...
-
-    def talking(self) -> Agreement | None: ...
-
-
 class Follower:
     """Hands a policy the mean loss of each source, and the loader the weights that it answers; made
     by `Loader.follow`.
@@ -62,7 +62,7 @@ class Follower:
     ranks call it at the same step, and any number of ranks goes on from it.
     """
 
-    def __init__(self, loader: Followed, policy: Policy, every: int, blend: str | None) -> None:
+    def __init__(self, loader: Loader[Any], policy: Policy, every: int, blend: str | None) -> None:
         self.policy = policy
         self.weights: dict[str, float] | None = None
         self._loader, self._every = loader, checked_whole(every, "follow: every", 1)
@@ -146,7 +146,7 @@ class Follower:
         calls = counter_field(state_dict, "calls")
         self.policy.load_state_dict(state_field(state_dict, "policy", dict))
         self._calls = calls
-        agreement = self._loader.talking()
+        agreement = self._loader._agreement()
         if agreement is None or agreement.first:  # it is the sum over all ranks
             self._sums = {name: float(sums[name]) for name in self._names}
             self._counts = counted
@@ -199,20 +199,122 @@ class Follower:
 
     def _summed(self) -> tuple[dict[str, float], dict[str, int]]:
         """Sums and counts over all ranks: exact, and added up in the order of ranks."""
-        agreement = self._loader.talking()
+        agreement = self._loader._agreement()
         if agreement is None:
             return dict(self._sums), dict(self._counts)
-        mine = [_as_bits(self._sums[name]) for name in self._names]
-        told = agreement.numbers([*mine, *self._counts.values()], _WHAT)
+        # Floats travel as the integers of the same bits.
+        sums = np.array([self._sums[name] for name in self._names]).view(np.int64).tolist()
+        told = np.array(agreement.numbers([*sums, *self._counts.values()], _WHAT))
         many = len(self._names)
-        sums = {n: sum(_as_float(each[i]) for each in told) for i, n in enumerate(self._names)}
-        counts = {n: sum(each[many + i] for each in told) for i, n in enumerate(self._names)}
-        return sums, counts
+        added = sum(told[:, :many].copy().view(np.float64))
+        counts = told[:, many:].sum(axis=0)
+        names = self._names
+        return (
+            dict(zip(names, np.atleast_1d(added).tolist(), strict=True)),
+            dict(zip(names, counts.tolist(), strict=True)),
+        )
 
 
-def _as_bits(number: float) -> int:
-    return int(struct.unpack("<q", struct.pack("<d", number))[0])
+class WeightsFile:
+    """A YAML or JSON file `{name: weight, ...}`, with `at_step` and `blend` where they are wanted,
+    or with the weights under `weights`. It need not be there yet.
+
+    The first rank looks at it before the first step and then every `every` steps, and tells the
+    others. What is new in it since it was looked at last is given to `Loader.set_weights`, unless
+    the blend has these weights already, as in a resumed run. What cannot be read or set is a
+    warning, and changes nothing. Write it elsewhere and rename it, so that nobody sees half of it.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], every: int = 50) -> None:
+        if not isinstance(path, str | os.PathLike):
+            raise ConfigError(f"the file of weights is a path; got {path!r}")
+        self.path = Path(path)
+        self._every = checked_whole(every, "WeightsFile: every", 1)
+        self._steps = 0
+        self._seen: str | None = None
+
+    def look(self, loader: Loader[Any]) -> None:
+        """Take over what is new in the file, now and then; called before each step on all ranks."""
+        self._steps += 1
+        if (self._steps - 1) % self._every:
+            return
+        agreement = loader._agreement()
+        first = agreement is None or agreement.first
+        told = self._news() if first else None
+        if agreement is not None:
+            told = agreement.told_by(None, told, "the file of weights")
+        if told is None or _has_set(loader, **told):
+            return
+        try:
+            loader.set_weights(**told)
+        except (ConfigError, WeightError) as reason:
+            if first:
+                self._warn(reason)
+
+    def _news(self) -> dict[str, Any] | None:
+        """What is new in the file."""
+        try:
+            path = os.fspath(self.path)
+            files = files_at(path)
+            text = files.read(path, 0, min(files.size(path), _FILE_LENGTH + 1)).decode("utf-8")
+            if text == self._seen:
+                return None
+            self._seen = text
+            return read_weights(text)
+        except FileNotFoundError:
+            return None
+        except EnergizeError as reason:
+            self._warn(reason)
+        except (OSError, ValueError) as reason:  # ValueError: of a name with NUL, and no UTF-8
+            if str(reason) != self._seen:
+                self._seen = str(reason)
+                self._warn(f"it cannot be read ({reason})")
+        return None
+
+    def _warn(self, reason: object) -> None:
+        _log.warning("%s: %s. The weights stay as they are", self.path, reason)
 
 
-def _as_float(bits: int) -> float:
-    return float(struct.unpack("<d", struct.pack("<q", bits))[0])
+def _has_set(
+    loader: Loader[Any], weights: Mapping[str, float], at_step: int | None, blend: str | None
+) -> bool:
+    """Whether a change has set these weights: the last one that acts, or any one of a step."""
+    changes = [each for each in loader._run.edits.changes if blend in (None, each.blend)]
+    said = changes if at_step is not None else changes[-1:]
+    return any(same_shares(each.by_name, weights) for each in said)
+
+
+def read_weights(text: str) -> dict[str, Any]:
+    r"""Return the `weights`, `at_step` and `blend` of a file; raise `ConfigError` for another one.
+
+    >>> read_weights("web: 3\ncode: 1\nat_step: 2000")
+    {'weights': {'web': 3, 'code': 1}, 'at_step': 2000, 'blend': None}
+    """
+    if len(text) > _FILE_LENGTH:
+        raise ConfigError(f"a file of weights has {_FILE_LENGTH} characters at most")
+    try:
+        content = load_yaml(text)
+    except yaml.YAMLError as reason:
+        mark = getattr(reason, "problem_mark", None)
+        last = text.rstrip().count("\n")
+        line = "" if mark is None else f" in line {min(mark.line, last) + 1}"
+        problem = getattr(reason, "problem", None) or type(reason).__name__
+        raise ConfigError(f"it is no YAML{line}: {problem}") from reason
+    except ValueError as reason:  # too deep, or aliases that stand for too much
+        raise ConfigError(f"it is no file of weights: {reason}") from reason
+    if not isinstance(content, dict):
+        raise ConfigError(
+            f"it holds weights by name, name: weight in each line; got {str(content)[:80]!r}"
+        )
+    at_step, blend = content.pop("at_step", None), content.pop("blend", None)
+    weights = content
+    if isinstance(content.get("weights"), dict):
+        weights = content.pop("weights")
+        if content:
+            unknown = str(next(iter(content)))
+            raise ConfigError(f"beside 'weights' there are at_step and blend; got {unknown!r}")
+    if at_step is not None and (isinstance(at_step, bool) or not isinstance(at_step, int)):
+        raise ConfigError(f"at_step is a whole number; got {at_step!r}")
+    if blend is not None and not isinstance(blend, str):
+        raise ConfigError(f"blend is the name of a blend; got {blend!r}")
+    return {"weights": numbers_by_name(weights), "at_step": at_step, "blend": blend}

@@ -1,205 +1,176 @@
-"""The lanes of a stream that this process hosts, read here or by workers."""
+"""Lanes as they are read: by this process, or for it by a worker.
+
+A rank reads lanes. Those of a stream are parts that are fixed for the run. Of an indexed dataset
+a rank's items are dealt out to one lane for each worker, so both are read alike: each lane by one
+reader, from front to back, and the items of all lanes are taken in turn.
+"""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+import time
 from collections import deque
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, ClassVar, Generic, TypeVar
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
-from energize.core.dataset import Dataset
+import numpy as np
+
+from energize.core.dataset import IndexedDataset
 from energize.core.lanes import Lane
 from energize.core.reading import Reading
-from energize.core.stream import Cursor, State
+from energize.core.stream import INFINITE, State
+from energize.core.trace import read_items
 from energize.ledger.places import NOTHING, Made, flat
-from energize.loader.ahead import ReadAhead
-from energize.loader.failures import FailureLog
-from energize.loader.pool import WorkerPool
-from energize.loader.shipping import Reply, ShippedError, StreamOn, rebuilt
+from energize.loader.edits import NOT_EDITED, Edits
 
 T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+_AT_ONCE_SECONDS = 0.02
+"""Items are read together while that takes no longer."""
 
 
-class HostedLanes(ABC, Generic[T]):
-    """Lanes, each read from its front to the end of the epoch."""
+class Span(NamedTuple):
+    """Items of an indexed dataset from `start` on, in an epoch from `first` to before `end`. From
+    `end` on an item is a copy: that at position p of an epoch of n is item p mod n.
+    """
 
-    made: Made = NOTHING
-    """What the last item that was taken is made of."""
+    start: int
+    first: int
+    end: int
 
-    tells_states: ClassVar[bool] = False
-    """Whether states are known without asking."""
 
-    @abstractmethod
+@dataclass(frozen=True, slots=True)
+class LaneSet:
+    """What lanes there are: `count` of them, of an epoch of the dataset with `edits`, which never
+    ends if it is `endless`; of an indexed dataset those of a `span`.
+    """
+
+    count: int
+    edits: Edits = NOT_EDITED
+    endless: bool = False
+    span: Span | None = None
+
+    def open(self, dataset: Any, lane: int, at: int, state: State | None, reading: Reading) -> Any:
+        """Return what reads a lane of `dataset`, to which the edits were applied."""
+        if self.span is None:
+            part = Lane(lane, self.count)
+            return dataset._open_lane(part, state, reading, endless=self.endless)
+        return PositionLane(dataset, self.span, Lane(lane, self.count), at, reading)
+
+
+class PositionLane(Generic[T]):
+    """A lane of an indexed dataset, after `at` of its items; `left` of them may still be read."""
+
+    origin = ()
+
+    def __init__(
+        self, dataset: IndexedDataset[T], span: Span, lane: Lane, at: int, reading: Reading
+    ) -> None:
+        self._dataset, self._span, self._lane, self._reading = dataset, span, lane, reading
+        self._at, self._at_once = at, 1
+        self._waiting: deque[T] = deque()
+        self.left = 0
+
+    def __next__(self) -> T:
+        if not self._waiting:
+            self._read()
+        return self._waiting.popleft()
+
+    def _read(self) -> None:
+        began = time.perf_counter()
+        span, many = self._span, min(self._at_once, self.left)
+        turns = np.arange(self._at, self._at + many, dtype=np.int64)
+        at = span.start + self._lane.index + turns * self._lane.count
+        if many and at[-1] >= span.end:
+            copied = span.first + (at - span.first) % (span.end - span.first)
+            at = np.where(at >= span.end, copied, at)
+        self._waiting.extend(read_items(self._dataset, at, self._reading))
+        self._at, self.left = self._at + many, self.left - many
+        if time.perf_counter() - began < _AT_ONCE_SECONDS:
+            self._at_once = min(2 * self._at_once, self._dataset._read_ahead)
+
+    def __len__(self) -> int:
+        """How many items were read and not given."""
+        return len(self._waiting)
+
+    def close(self) -> None:
+        """Let go of what was read ahead."""
+        self._waiting.clear()
+
+
+class Lanes(Protocol[T_co]):
+    """The lanes of a rank, each read from its front to the end of the epoch.
+
+    `made` is what the last item that was taken is made of, of a stream. `tells_states` says whether
+    states are known without asking.
+    """
+
+    made: Made
+    tells_states: bool
+
     def has(self, lane: int) -> bool:
-        """Whether the lane has another item in this epoch; reads it if that has to be known."""
+        """Return whether the lane has another item; read it if that has to be known."""
 
-    @abstractmethod
-    def take(self, lane: int) -> T:
-        """The lane's next item; `StopIteration` at the end of its epoch."""
+    def take(self, lane: int) -> T_co:
+        """Return the lane's next item; raise `StopIteration` at the end of its epoch."""
 
-    @abstractmethod
     def state(self, lane: int) -> State | None:
-        """The lane's state after what was taken; None before its first item."""
+        """Return the lane's state after what was taken; None before its first item."""
 
     def close(self) -> None:
         """Let go of what the lanes hold."""
 
 
-@dataclass(slots=True)
-class _Peeked:
-    """An item that was read, and not taken; and the state before it."""
+class HereLanes(Generic[T]):
+    """Lanes that are read in this process; of an indexed dataset, `left` items of each."""
 
-    item: Any
-    before: State
-    made: Made
-
-
-class HereLanes(HostedLanes[T]):
-    """Read in this process."""
+    tells_states = False
 
     def __init__(
         self,
-        dataset: Dataset[T],
+        dataset: Any,
+        lanes: LaneSet,
         states: Mapping[int, State | None],
-        count: int,
         reading: Reading,
-        *,
-        endless: bool,
+        left: int = INFINITE,
     ) -> None:
-        self._cursors: dict[int, Cursor[T]] = {
-            lane: dataset._open_lane(Lane(lane, count), state, reading, endless=endless)
-            for lane, state in states.items()
+        self._cursors = {
+            lane: lanes.open(dataset, lane, 0, state, reading) for lane, state in states.items()
         }
-        self._peeked: dict[int, _Peeked] = {}
+        self._streams = lanes.span is None
+        if not self._streams:
+            for cursor in self._cursors.values():
+                cursor.left = left
+        self._peeked: dict[int, tuple[T, Made, State]] = {}
+        self.made: Made = NOTHING
 
     def has(self, lane: int) -> bool:
         if lane not in self._peeked:
-            before = self._cursors[lane].state()
+            cursor = self._cursors[lane]
+            before = cursor.state()
             try:
-                item = next(self._cursors[lane])
-                self._peeked[lane] = _Peeked(item, before, flat(self._cursors[lane].origin))
+                self._peeked[lane] = next(cursor), flat(cursor.origin), before
             except StopIteration:
                 return False
         return True
 
     def take(self, lane: int) -> T:
-        peeked = self._peeked.pop(lane, None)
-        if peeked is not None:
-            self.made = peeked.made
-            taken: T = peeked.item
-            return taken
-        item = next(self._cursors[lane])
-        self.made = flat(self._cursors[lane].origin)
+        if self._peeked and lane in self._peeked:
+            item, self.made, _ = self._peeked.pop(lane)
+            return item
+        cursor = self._cursors[lane]
+        item = next(cursor)
+        if self._streams:
+            self.made = flat(cursor.origin)
         return item
 
     def state(self, lane: int) -> State | None:
-        peeked = self._peeked.get(lane)
-        return self._cursors[lane].state() if peeked is None else peeked.before
+        if lane in self._peeked:
+            return self._peeked[lane][2]
+        state: State = self._cursors[lane].state()
+        return state
 
     def close(self) -> None:
         for cursor in self._cursors.values():
             cursor.close()
-
-
-@dataclass(slots=True)
-class _Lane:
-    """What is known of a lane.
-
-    `taken` is its state after what was taken, `read` the one after what came; `waiting` what lies
-    between, each item with the state after it and what it is made of. `end` is the state after the
-    last item, once that came, and `error` what came instead of the next one. `asked` is what the
-    last request asked for.
-    """
-
-    taken: State | None
-    read: State | None
-    waiting: deque[tuple[Any, State, Made]] = field(default_factory=deque)
-    came: int = 0
-    end: State | None = None
-    error: ShippedError | None = None
-    ticket: int | None = None
-    asked: int = 0
-
-    @property
-    def open(self) -> bool:
-        """Whether there may be more to ask for."""
-        return self.end is None and self.error is None
-
-
-class WorkerLanes(HostedLanes[T]):
-    """Read by workers, each of which has some of the lanes for itself; `order` is that in which
-    they are taken in turn.
-    """
-
-    tells_states = True
-
-    def __init__(
-        self,
-        states: Mapping[int, State | None],
-        order: Sequence[int],
-        pool: WorkerPool,
-        ahead: ReadAhead,
-        failures: FailureLog,
-    ) -> None:
-        self._pool, self._ahead, self._failures = pool, ahead, failures
-        self._lanes = {lane: _Lane(states[lane], states[lane]) for lane in order}
-        self._worker = {lane: turn % pool.workers for turn, lane in enumerate(order)}
-        self._outstanding = 0
-        self._ask()
-
-    def has(self, lane: int) -> bool:
-        known = self._lanes[lane]
-        while not known.waiting:
-            if known.error is not None:
-                raise rebuilt(known.error)
-            if known.end is not None:
-                known.taken = known.end
-                return False
-            if known.ticket is None:
-                self._ask_for(lane, 1)
-            self._note(known, self._pool.take(known.ticket or 0))
-            self._ask()
-        return True
-
-    def take(self, lane: int) -> T:
-        known = self._lanes[lane]
-        if not self.has(lane):
-            raise StopIteration
-        item: T
-        item, known.taken, self.made = known.waiting.popleft()
-        self._outstanding -= 1
-        self._ask()
-        return item
-
-    def state(self, lane: int) -> State | None:
-        return self._lanes[lane].taken
-
-    def _note(self, known: _Lane, reply: Reply) -> None:
-        """Take in the reply to the last request of a lane."""
-        known.ticket = None
-        known.waiting.extend(zip(reply.items, reply.states, reply.made, strict=False))
-        known.came += len(reply.states)
-        known.read = reply.states[-1] if reply.states else known.read
-        known.end, known.error = reply.end, reply.error
-        self._outstanding += len(reply.states) - known.asked
-        self._ahead.learn(reply)
-        self._failures.add_all(reply.failures, reply.left_out)
-
-    def _ask(self) -> None:
-        """Keep the workers busy with the lanes that have the least waiting."""
-        self._pool.look()
-        for known in self._lanes.values():
-            if known.ticket is not None and self._pool.has(known.ticket):
-                self._note(known, self._pool.take(known.ticket))
-        while items := self._ahead.room(self._outstanding):
-            idle = [n for n, each in self._lanes.items() if each.ticket is None and each.open]
-            if not idle:
-                return
-            self._ask_for(min(idle, key=lambda lane: len(self._lanes[lane].waiting)), items)
-
-    def _ask_for(self, lane: int, items: int) -> None:
-        known = self._lanes[lane]
-        request = StreamOn(lane, known.came, known.read, items)
-        known.asked, known.ticket = items, self._pool.ask(request, self._worker[lane])
-        self._outstanding += items

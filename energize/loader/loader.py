@@ -2,45 +2,68 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import time
+import weakref
 from collections import deque
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import fields, replace
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar, cast
 
+from rich.console import Console
+
 from energize.core.dataset import Dataset
+from energize.core.ignored import accepted
 from energize.core.lanes import Ranks, WorkerConfig
 from energize.core.lazy import torch
+from energize.core.quarantine import path_for_rank
 from energize.core.reading import log_failure
 from energize.core.restoring import has_place, restore_sample, with_key
 from energize.core.stores import activate
-from energize.core.stream import State
-from energize.errors import EmptyDatasetError, LoaderError
+from energize.core.stream import INFINITE, State
+from energize.errors import ConfigError, EmptyDatasetError, LoaderError, StateError
+from energize.ledger import Book, Ledger, Report, Stand
+from energize.loader import live
 from energize.loader.agreement import Agreement
-from energize.loader.deciding import ByHandler
-from energize.loader.failures import FailureLog, FailureSummary
-from energize.loader.feeds import Feed, Opening, Place, ThisRank
-from energize.loader.global_states import GlobalStates
-from energize.loader.holding import Holding
-from energize.loader.listing import decisions_for
-from energize.loader.live import LiveWeights
+from energize.loader.edits import Edits
+from energize.loader.failures import (
+    ByHandler,
+    Decisions,
+    FailureLog,
+    FailureSummary,
+    ListWriter,
+    OnError,
+    decided_by,
+    listed_samples,
+)
+from energize.loader.feeds import Before, StreamState, ThisRank
+from energize.loader.following import Follower, Policy, WeightsFile
 from energize.loader.remapping import RemapReport
-from energize.loader.reporting import Deliveries, Reporting
-from energize.loader.settings import LoaderSettings
+from energize.loader.run import Feed, Place, Run
+from energize.loader.settings import (
+    DEFAULT_BYTES,
+    DEFAULT_TIMEOUT,
+    WATCH_SECONDS,
+    ListPath,
+    LoaderSettings,
+    configured,
+)
 from energize.loader.state import packed_state, resumed
-from energize.loader.streams import Before
-from energize.loader.watching import HereWatch, Late
-from energize.loader.weights_file import WeightsFile
+from energize.loader.watchdog import LateError, Watchdog
+from energize.loader.worker import Task
+from energize.loader.workers import ReadAhead, WorkerPool
 
 T = TypeVar("T")
 
-_NOT_COPIED = ("_feed", "_iterator", "_ranks", "_before", "_keyed")
+_log = logging.getLogger("energize")
+
+_NOT_COPIED = ("_feed", "_iterator", "_ranks", "_before", "_keyed", "_pool", "_list", "_watch")
 """What a copy of a loader in another process begins without."""
 
 
-class Loader(GlobalStates, Reporting, LiveWeights, Generic[T]):
+class Loader(Generic[T]):
     """Delivers this rank's items of a dataset, epoch after epoch; made by `get_loader`.
 
     Rank r of W delivers the items r, r + W, r + 2W, ... of the dataset's stream. Neither W nor the
@@ -74,26 +97,32 @@ class Loader(GlobalStates, Reporting, LiveWeights, Generic[T]):
     ) -> None:
         self.dataset = dataset
         self.worker_config = worker_config
+        self.remapped: RemapReport | None = None
         self._settings = settings
         self._failures = FailureLog(settings.failure_budget)
-        self._decisions = decisions_for(dataset, worker_config, settings)
+        on_error = decided_by(settings.on_error, worker_config.global_error_handler)
+        listed = listed_samples(dataset, settings.lists, settings.quarantine)
+        self._decisions = Decisions(on_error, settings.quarantine is not None, listed)
+        self._run = Run(dataset, settings, self._decisions, worker_config.num_workers)
         self._resume: Place | None = None
-        self._loaded = False
+        self._loaded = self._stale = False
         self._ranks: Ranks | None = None
         self._feed: Feed[T] | None = None
         self._iterator: object = None
-        self._stale = False
         self._watched: WeightsFile | None = None
-        self.remapped: RemapReport | None = None
         self._owner = os.getpid()
         self._last: deque[tuple[T, Before]] = deque(maxlen=1)
         self._before: Place | None = None
         self._key: tuple[Any, ...] | None = None
         self._keyed: Feed[T] | None = None
-        workers = worker_config.num_workers
-        self._holding = Holding(settings, workers)
-        self._deliveries = Deliveries(dataset, settings.ledger)
-        self._opening = Opening(dataset, settings, self._decisions, workers)
+        self._pool: WorkerPool | None = None
+        self._list: ListWriter | None = None
+        self._watch: Watchdog | None = None
+        self._replaced = 0
+        self._book = _book(dataset, settings.ledger)
+        self._given_at: float | None = None
+        self._warned: set[str] = set()
+        self._at_close: list[Callable[[], None]] = []
 
     def __iter__(self) -> Iterator[T]:
         if self._owner != os.getpid():
@@ -103,20 +132,21 @@ class Loader(GlobalStates, Reporting, LiveWeights, Generic[T]):
             place = self._before
             self._let_go()
             self._resume = place
-            self._deliveries.take_back()
+            if self._book is not None:
+                self._book.counter.take_back()
         if self._feed is None or self._stale or ranks != self._ranks or not self._feed.begin_loop():
             self._let_go()
             self._ranks = ranks
             self._feed = self._open(ranks)
         self._iterator = token = object()
-        self._deliveries.begin_loop()
+        self._given_at = None  # what the program did between two loops is no time of theirs
         return self._deliver(token)
 
     def __len__(self) -> int:
         """Steps of a loop on this rank; of an endless dataset, of one pass over what it reads, for
         progress bars. `NotIndexedError` (a TypeError) where only reading tells.
         """
-        return self._opening.steps(self.worker_config.ranks())
+        return self._run.steps(self.worker_config.ranks())
 
     @property
     def accumulation_steps(self) -> int:
@@ -125,7 +155,7 @@ class Loader(GlobalStates, Reporting, LiveWeights, Generic[T]):
         1 for a loader without global batches. Raises `ConfigError` when the world size does not fit
         the global batch.
         """
-        return self._opening.accumulation_steps(self.worker_config.ranks())
+        return self._run.accumulation_steps(self.worker_config.ranks())
 
     @property
     def padding(self) -> bool:
@@ -141,10 +171,6 @@ class Loader(GlobalStates, Reporting, LiveWeights, Generic[T]):
         """
         return self._key if self._keyed is None else self._keyed.restore_key
 
-    def can_restore_sample(self) -> bool:
-        """True: every delivered item can be restored, of any dataset."""
-        return True
-
     def restore_sample(self, restore_key: tuple[Any, ...]) -> T:
         """The item that had this key when it was delivered, by this loader or another one of the
         same dataset: the very same one, read in this process. The loader stays where it is.
@@ -157,11 +183,7 @@ class Loader(GlobalStates, Reporting, LiveWeights, Generic[T]):
             decisions = replace(decisions, on_error=ByHandler(on_error))
         with activate(self._settings.cache_pool):
             reading = decisions.reading(log_failure)
-            return cast("T", restore_sample(self.dataset, restore_key, reading=reading))
-
-    def config(self) -> dict[str, Any]:
-        """The dataset's description as a JSON-able tree, `dataset.describe()`."""
-        return self.dataset.describe()
+            return restore_sample(self.dataset, restore_key, reading=reading)
 
     @property
     def failures(self) -> FailureSummary:
@@ -171,7 +193,7 @@ class Loader(GlobalStates, Reporting, LiveWeights, Generic[T]):
     @property
     def workers_replaced(self) -> int:
         """How many workers died or hung since the loader was made, and others took their places."""
-        return self._holding.workers_replaced
+        return self._replaced + (0 if self._pool is None else self._pool.replaced)
 
     def state_dict(self) -> State:
         """The state after the last delivered item, whatever has been read ahead: plain data, small.
@@ -182,9 +204,8 @@ class Loader(GlobalStates, Reporting, LiveWeights, Generic[T]):
         position, and resuming costs the same everywhere. Of a stream on several ranks, all of them
         have to call it at the same step: they tell each other where their lanes stand.
         """
-        place, ranks = self._place(), self._ranks or self.worker_config.ranks()
-        state = self._opening.saved(place, self._agreement(ranks))
-        return packed_state(self._opening.given, state)
+        agreement = self._agreement(self._ranks or self.worker_config.ranks())
+        return packed_state(self._run.given, self._run.saved(self._place(), agreement))
 
     def load_state_dict(
         self, state_dict: State, strict: bool = True, *, on_mismatch: str = "error"
@@ -204,30 +225,172 @@ class Loader(GlobalStates, Reporting, LiveWeights, Generic[T]):
         filter or stages has no place to keep, nor have sources in another order.
         """
         cursor, report = resumed(
-            self._opening.given, state_dict, strict=strict, on_mismatch=on_mismatch
+            self._run.given, state_dict, strict=strict, on_mismatch=on_mismatch
         )
-        opening = self._opening.as_saved(cursor)
-        place = opening.loaded(cursor)
+        run, place = self._run.resumed(cursor)
         self._let_go()
-        self._opening, self.dataset = opening, opening.dataset
+        self._run, self.dataset = run, run.dataset
         self._resume, self._loaded, self.remapped = place, True, report
-        self._deliveries.forget()
+        self._forget()
 
-    save_state_rank = state_dict
-    restore_state_rank = load_state_dict
+    @property
+    def step(self) -> int:
+        """The number of the next step, from 0 on: the items delivered to all ranks by the number of
+        ranks there are now, rounded up. So it counts this run's steps where ranks stay as many, and
+        padding does not count. Of a stream whose length only reading tells, the steps of the epoch.
+        """
+        return live.step_of(self, self._next_place())
+
+    def set_weights(
+        self, weights: Mapping[str, float], at_step: int | None = None, *, blend: str | None = None
+    ) -> None:
+        """Other weights of a blend from a step on; every step before has the items it had.
+
+        `weights` are given for all that the blend is over, by its `names`; where these are paths,
+        "texts/code" say, also for "texts" as a whole, in which shares stay. `at_step` counts as
+        `step` does; None is the next step, whatever has been read ahead. Where the dataset has
+        several blends, and the names are not those of just one, `blend` says which: by what the
+        blends above it call it, "texts" or "texts/code"; the outermost is "".
+
+        All ranks call it after the same number of steps and say the same. The change is logged,
+        kept in the state by names, and made anew where that is loaded, on any ranks and workers. In
+        an indexed dataset it acts with the first sample of the step. Below what finds its items by
+        reading (packing, a filter), the step does not say which slot of the blend comes next: there
+        it acts from the first slot on that no lane has come to, which the log tells. A second
+        change at the same place takes the place of the first.
+
+        Raises `WeightError` for weights that are none, or do not name what the blend is over;
+        `ConfigError` for a blend that is not there or ends, and for a step that has been delivered;
+        `LoaderError` naming the ranks that say something else, and where not all of them call it
+        within the loader's `timeout`.
+
+        >>> from energize import BlendDataset, ListSource, get_loader
+        >>> web, code = ListSource("w", name="web"), ListSource("c", name="code")
+        >>> loader = get_loader(BlendDataset((web, 1), (code, 1)))
+        >>> items = []
+        >>> for item in loader:
+        ...     items.append(item)
+        ...     if len(items) == 100:
+        ...         loader.set_weights({"web": 3, "code": 1})
+        ...     if len(items) == 200:
+        ...         break
+        >>> items[:100].count("w"), items[100:].count("w")
+        (50, 75)
+        """
+        live.set_weights(self, weights, at_step, blend)
+
+    def follow(self, policy: Policy, *, every: int = 100, blend: str | None = None) -> Follower:
+        """Have the weights of a blend follow the loss: `Follower.observe` is told the losses of
+        every step, and every `every` steps the `policy` is asked for weights, which act from the
+        next step on. See `energize.mixing` for policies.
+
+        `blend` says which blend, as in `set_weights`; by default the outermost one. Raises
+        `ConfigError` for what is no policy, and where there is no such blend.
+
+        >>> from energize import BlendDataset, ExcessLoss, ListSource, get_loader
+        >>> web, code = ListSource("w", name="web"), ListSource("c", name="code")
+        >>> loader = get_loader(BlendDataset((web, 1), (code, 1)))
+        >>> policy = ExcessLoss({"web": 1.0, "code": 1.0}, temperature=0.5)
+        >>> follower = loader.follow(policy, every=10)
+        >>> for step, item in zip(range(10), loader):
+        ...     loss = 2.0 if item == "w" else 1.5  # of this sample
+        ...     weights = follower.observe([loss])
+        >>> weights
+        {'web': 0.73..., 'code': 0.26...}
+        """
+        return Follower(self, policy, every, blend)
+
+    def watch_weights(self, file: str | os.PathLike[str] | WeightsFile, every: int = 50) -> None:
+        """Take over the weights that an operator writes into a file, see `WeightsFile`; the first
+        rank looks at it every `every` steps.
+
+        Raises `ConfigError` with uneven='allow': ranks that make different numbers of steps cannot
+        look at the same ones.
+        """
+        if self._settings.uneven == "allow":
+            raise ConfigError(
+                "a file of weights is told to all ranks at the same steps, and with uneven='allow' "
+                "they make different numbers of them; use uneven='pad'"
+            )
+        self._watched = file if isinstance(file, WeightsFile) else WeightsFile(file, every)
+
+    @property
+    def last_sources(self) -> list[str]:
+        """The names of the sources of the samples of the last delivered item, one for each sample
+        in their order; none of padding, and before the first item.
+
+        Names are those of the report: what the blends above call a part, such as "web/news".
+        """
+        return self._opened_book().last()
+
+    def report(self, *, all_ranks: bool = False, show: bool = True) -> Report:
+        """What was asked for, planned and delivered of each part of the mix, by name.
+
+        It is printed, unless `show` is False; `report(show=False).to_dict()` is for a log. Counted
+        is what this rank was given; with `all_ranks`, which all of them have to call at the same
+        step, what all were given together, and the first of them prints it. A resumed run over an
+        indexed dataset reports all of it: what came before is known by its order; a stream what
+        was delivered since. `load_state_dict` and `rewind` begin anew.
+
+        A difference that chance does not explain is a warning in the report, with its cause, and
+        logged once. Raises `ConfigError` for a loader that was made with `ledger=False`, and for
+        ranks that have no process group to sum over; `LoaderError` when not all ranks call it
+        within the `timeout` of the loader.
+
+        >>> from energize import BlendDataset, ListSource, get_loader
+        >>> parts = {"web": ListSource(range(90)), "code": ListSource(range(9))}
+        >>> loader = get_loader(BlendDataset(parts, weights={"web": 3, "code": 1}))
+        >>> for step, sample in zip(range(40), loader): pass
+        >>> report = loader.report(show=False)
+        >>> report["web"].asked, report["web"].delivered, round(report["code"].epochs, 2)
+        (0.75, 0.75, 1.11)
+        """
+        book, failures = self._opened_book(), self._failures
+        ranks = self._ranks or self.worker_config.ranks()
+        place = self._place() if self._feed is None else self._feed.reached
+        items = items_of(self.dataset, place)
+        if not book.begun:
+            book.begin(self.dataset, items)
+        stand, summed = Stand(items, ranks.rank, ranks.world_size), None
+        if all_ranks and ranks.world_size > 1:
+            agreement = self._agreement(ranks)
+            if agreement is None:
+                raise ConfigError(
+                    f"report(all_ranks=True): the {ranks.world_size} ranks have no process group "
+                    "to sum over. Initialise torch.distributed, or ask each rank for its report"
+                )
+            numbers = book.numbers(stand, failures.left_out)
+            summed = agreement.summed(numbers, "the report of a ledger")
+        left_out = failures.left_out
+        skipped = {f"skipped: {reason}": n for reason, n in left_out.reasons.items()}
+        reasons = {**failures.summary().kinds, **skipped}
+        report = book.report(stand, summed=summed, left_out=left_out, reasons=reasons)
+        for warning in report.warnings:
+            what = warning.partition(" has ")[0]
+            if what not in self._warned:
+                self._warned.add(what)
+                _log.warning("ledger: %s", warning)
+        if show and (not all_ranks or not ranks.rank):
+            Console().print(report)
+        return report
 
     def rewind(self) -> None:
         """Start at the first item of the first epoch at the next `iter()`."""
         self._let_go()
         self._resume = None
-        self._deliveries.forget()
+        self._forget()
 
     def close(self) -> None:
         """End the worker processes. The position stays; a later `iter()` starts new ones."""
         self._let_go()
         self._failures.conclude(for_good=True)
-        self._holding.close(self._failures)
-        self._deliveries.close()
+        self._end_pool()
+        for each in (self._watch, self._list, self._settings.cache_pool):
+            if each is not None:
+                each.close()
+        self._watch = self._list = self._failures.keep = None
+        while self._at_close:
+            self._at_close.pop()()
 
     def __enter__(self) -> Self:
         return self
@@ -242,65 +405,97 @@ class Loader(GlobalStates, Reporting, LiveWeights, Generic[T]):
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy in another process goes on from the same place, with workers of its own."""
-        resume = self._resume if self._feed is None else self._place()
-        failures = FailureLog(self._settings.failure_budget)
+        budget = self._settings.failure_budget
         return {
             **self.__dict__,
             **dict.fromkeys(_NOT_COPIED),
-            "_resume": resume,
+            "_resume": self._resume if self._feed is None else self._place(),
             "_key": self.restore_key,
             "_last": deque(maxlen=1),
-            "_deliveries": Deliveries(self.dataset, self._settings.ledger),
-            "_failures": failures if self._holding.lists else self._failures,
+            "_book": _book(self.dataset, self._settings.ledger),
+            "_at_close": [],
+            "_failures": self._failures if self._list is None else FailureLog(budget),
         }
 
     def _place(self) -> Place:
         """Where this rank stands."""
         if self._before is not None:
             return self._before
+        if self._feed is None and self._resume is None:
+            self._resume = self._run.start(self.worker_config.ranks())
+        return self._next_place()
+
+    def _next_place(self) -> Place:
+        """Where the next item comes from: after the last one given, whatever the state is."""
         if self._feed is not None:
             return self._feed.state()
-        if self._resume is None:
-            self._resume = self._opening.start(self.worker_config.ranks())
-        return self._resume
+        return self._place() if self._resume is None else self._resume
 
-    @property
-    def _timeout(self) -> float | None:
-        return self._settings.timeout
+    def _ranks_now(self) -> Ranks:
+        running = self._ranks if self._feed is not None else None
+        return running or self.worker_config.ranks()
 
-    def _agreement(self, ranks: Ranks) -> Agreement | None:
+    def _agreement(self, ranks: Ranks | None = None) -> Agreement | None:
         """With the other ranks, where there are any and they can talk."""
+        ranks = ranks or self._ranks_now()
         if ranks.group is None or ranks.world_size == 1 or self._settings.apart:
             return None
         return Agreement(ranks, self._settings.timeout)
 
     def _open(self, ranks: Ranks) -> Feed[T]:
-        agreement, place = self._agreement(ranks), self._place()
+        """Begin to read where this rank stands."""
+        settings, agreement, place = self._settings, self._agreement(ranks), self._place()
         if self._loaded and agreement is not None:
-            self._opening.check_alike(place, agreement)
+            self._run.check_alike(place, agreement)
         self._loaded = False
-        self._holding.begin(ranks, self._failures)
-        here = ThisRank(ranks, agreement, self._holding.pool_for, self._failures, self._last)
-        self._deliveries.begin(self.dataset, place)
-        return self._opening.feed(place, here)
+        path, workers = settings.quarantine, self.worker_config.num_workers
+        if path is not None and self._list is None:
+            self._list = ListWriter(path_for_rank(os.fspath(path), ranks.rank, ranks.world_size))
+            self._failures.keep = self._list.add
+        if self._watch is None and not workers:
+            what = "no item came, which is read in this process (num_workers=0),"
+            self._watch = Watchdog(what, settings.patience)
+            weakref.finalize(self, self._watch.close).atexit = False
+        if self._book is not None:
+            self._book.begin(self.dataset, items_of(self.dataset, place))
+        pool = self._workers if workers else None
+        return self._run.feed(place, ThisRank(ranks, agreement, pool, self._failures, self._last))
+
+    def _workers(self) -> tuple[WorkerPool, ReadAhead]:
+        """The workers, started if there are none, and how much to ask of them."""
+        settings, many = self._settings, self.worker_config.num_workers
+        if self._pool is None or self._pool.closed:
+            self._end_pool()
+            task = Task(self._run.base, self._decisions, settings.cache_pool)
+            self._pool = WorkerPool(
+                task, many, settings.start_method, settings.silence, settings.patience
+            )
+        return self._pool, ReadAhead(many, settings.prefetch_factor, settings.prefetch_bytes)
+
+    def _end_pool(self) -> None:
+        if self._pool is not None:
+            self._replaced += self._pool.replaced
+            self._pool.close()
+            self._pool = None
 
     def _deliver(self, token: object) -> Iterator[T]:
         pin = self._settings.pin_memory is not False and torch.cuda.is_available()
+        watch, pool, ahead = self._watch, self._settings.cache_pool, self._settings.asked_ahead
         given, empty_epochs = False, 0
         while True:
-            if token is self._iterator:
-                self._before_step()
+            if token is self._iterator and (self._watched or self._run.edits.waiting):
+                live.before_step(self)
             feed = self._feed
             if token is not self._iterator or feed is None:
                 raise LoaderError(
                     "this iterator has ended: the loader was iterated anew, given a state, rewound "
                     "or closed since. A loader has one position and one iterator at a time"
                 )
-            if self._settings.asked_ahead:
+            if ahead:
                 self._before = feed.state()
             asked_at = time.perf_counter()
             try:
-                item = self._next(feed, self._holding.watch)
+                item = next(feed) if watch is None else self._read(feed, watch, pool, asked_at)
             except StopIteration:
                 self._before = None
                 self._failures.conclude()
@@ -309,7 +504,11 @@ class Loader(GlobalStates, Reporting, LiveWeights, Generic[T]):
                 if given or self._settings.apart or not feed.may_be_over:
                     return
                 empty_epochs += 1
-                self._check_not_empty(empty_epochs)
+                if empty_epochs > 1:
+                    raise EmptyDatasetError(
+                        f"{type(self.dataset).__name__} gave no item in a whole epoch, to any "
+                        "rank; check the conditions of its filters, or use drop_last=False"
+                    ) from None
                 self._let_go()
                 self._feed = self._open(self._ranks or self.worker_config.ranks())
                 self._iterator = token
@@ -318,45 +517,37 @@ class Loader(GlobalStates, Reporting, LiveWeights, Generic[T]):
                 raise
             else:
                 given, self._keyed = True, feed
-                self._deliveries.note(feed, item, asked_at)
+                if self._book is not None:
+                    now = time.perf_counter()
+                    counter = self._book.counter
+                    counter.wait(now - asked_at, now - (self._given_at or asked_at))
+                    counter.note(feed.made, item, padding=feed.padding)
+                    self._given_at = now
                 if has_place(item):
                     item = with_key(item, feed.restore_key)
                 yield _pinned(item) if pin else item
 
-    def _next(self, feed: Feed[T], watch: HereWatch | None) -> T:
-        """The next item; where it is read in this process, with somebody who says so if it does not
-        come.
-        """
-        if watch is None:
-            return next(feed)
+    def _read(self, feed: Feed[T], watch: Watchdog, pool: Any, now: float) -> T:
+        """The next item, read in this process, with somebody who says so if it does not come."""
         try:
-            watch.begin()
+            watch.start()
+            watch.waits += 1
+            watch.since = now
             try:
-                return next(feed) if self._settings.cache_pool is None else self._read(feed)
+                if pool is None:
+                    return next(feed)
+                with activate(pool):
+                    return next(feed)
             finally:
                 watch.end()
-        except Late:
-            raise watch.error from None
-
-    def _read(self, feed: Feed[T]) -> T:
-        """The next item, read in this process, with the cache pool for its hooks."""
-        with activate(self._settings.cache_pool):
-            return next(feed)
-
-    def _check_not_empty(self, empty_epochs: int) -> None:
-        if empty_epochs > 1:
-            raise EmptyDatasetError(
-                f"{type(self.dataset).__name__} gave no item in a whole epoch, to any rank; check "
-                "the conditions of its filters, or use drop_last=False"
-            )
+        except LateError:
+            raise LoaderError(watch.text) from None
 
     def _leave_to_parent(self) -> None:
         """In a process forked from the one that reads: go on from here, with workers of its own."""
         if self._feed is not None:
             self._resume = self._place()
-            self._before = None
-        self._feed = None
-        self._holding.forked()
+        self._before = self._feed = self._pool = self._watch = None
         self._owner = os.getpid()
 
     def _let_go(self) -> None:
@@ -369,6 +560,226 @@ class Loader(GlobalStates, Reporting, LiveWeights, Generic[T]):
             self._feed.close()
             self._feed = self._iterator = None
 
+    def _edit(self, edits: Edits) -> None:
+        """Go on with a dataset that has these edits; what was read ahead is read anew."""
+        self._run = self._run.edited(edits)
+        self.dataset = self._run.dataset
+        feed, token, before = self._feed, self._iterator, self._before
+        if feed is None or feed.loop_ended:
+            self._stale = feed is not None
+            return
+        self._let_go()
+        self._feed = self._open(self._ranks_now())
+        self._feed.padding = feed.padding
+        self._iterator, self._before = token, before
+
+    def _forget(self) -> None:
+        """Begin the ledger anew where reading next begins: another place was chosen."""
+        if self._book is not None:
+            self._book.forget()
+
+    def _opened_book(self) -> Book:
+        if self._book is None:
+            raise ConfigError("this loader keeps no ledger: it was made with ledger=False")
+        return self._book
+
+
+def _book(dataset: Dataset[Any], settings: Ledger | bool) -> Book | None:
+    return None if settings is False else Book(dataset, Ledger() if settings is True else settings)
+
+
+def items_of(dataset: Dataset[Any], place: Place) -> int | None:
+    """Return how many items all ranks were given up to a place; None of a stream whose epochs have
+    ended somewhere.
+    """
+    if not isinstance(place, StreamState):
+        position: int = place["position"]
+        return position
+    if not place.epoch:
+        return place.position
+    if dataset.sized and dataset.size != INFINITE:
+        return place.epoch * dataset.size + place.position
+    return None
+
 
 def _pinned(item: T) -> T:
     return cast("T", torch.utils.data._utils.pin_memory.pin_memory(item))  # type: ignore[no-untyped-call]
+
+
+class SavableDataLoader(Loader[T]):
+    """What `get_loader` makes, by the name that loaders have in Megatron-Energon, and with its
+    other names; it takes the same arguments.
+
+    >>> from energize.data.memory import ListSource
+    >>> list(SavableDataLoader(ListSource("abc"), uneven="drop"))
+    ['a', 'b', 'c']
+    """
+
+    def __init__(
+        self, dataset: Dataset[T], *, worker_config: WorkerConfig | None = None, **options: Any
+    ) -> None:
+        known = {n: options.pop(n) for n in list(options) if n in _OPTIONS}
+        accepted("get_loader", **options)
+        if not isinstance(dataset, Dataset):
+            raise ConfigError(
+                f"get_loader delivers an energize Dataset; got {type(dataset).__name__}"
+            )
+        super().__init__(*configured(dataset, worker_config), LoaderSettings(**known))
+
+    def can_restore_sample(self) -> bool:
+        """Return True: every delivered item can be restored, of any dataset."""
+        return True
+
+    def config(self) -> dict[str, Any]:
+        """Return the dataset's description as a JSON-able tree, `dataset.describe()`."""
+        return self.dataset.describe()
+
+    save_state_rank = Loader.state_dict
+    restore_state_rank = Loader.load_state_dict
+
+    def save_state_global(self, global_dst_rank: int) -> State | None:
+        """The state on the rank of this number, None on all others; all ranks call it at the same
+        step. The number is that of torch.distributed, in the world and not in a group.
+
+        There is one state for all ranks: `restore_state_global` takes it on any number of them.
+        """
+        state = self.state_dict()
+        return (
+            state if global_dst_rank == self._number_in_world(self.worker_config.ranks()) else None
+        )
+
+    def restore_state_global(
+        self, state: State | None, *, src_rank: int | None = None, on_mismatch: str = "error"
+    ) -> None:
+        """Go on from a global state at the next `iter()`, on all ranks.
+
+        With `src_rank`, a number as in `save_state_global`, that rank alone has the state and tells
+        the others, whose `state` is not looked at. Else each rank has it. `on_mismatch` is that of
+        `load_state_dict`. Raises as that does, on all ranks; `StateError` where there is no state.
+        """
+        if src_rank is not None:
+            ranks = self.worker_config.ranks()
+            mine = self._number_in_world(ranks) == src_rank
+            if ranks.group is not None and ranks.world_size > 1:
+                agreement = Agreement(ranks, self._settings.timeout)
+                given = state if mine else None
+                state = agreement.told_by(src_rank, given, "restore_state_global")
+            elif not mine:
+                raise ConfigError(
+                    f"restore_state_global: rank {src_rank} has the state, and this process, rank "
+                    f"{ranks.rank} of {ranks.world_size}, cannot talk with it: torch.distributed "
+                    "is not initialised. Load the state on each rank, without src_rank"
+                )
+        if state is None:
+            raise StateError(
+                "restore_state_global: there is no state. Give it on all ranks, or on one of them "
+                "and its number as src_rank"
+            )
+        self.load_state_dict(state, on_mismatch=on_mismatch)
+
+    @staticmethod
+    def _number_in_world(ranks: Ranks) -> int:
+        return ranks.rank if ranks.group is None else int(torch.distributed.get_rank())
+
+
+BasicDataLoader = SavableDataLoader
+"""A loader whose state is not asked for."""
+
+SavableDataLoaderState = dict
+"""A state is plain data: `torch.load(path)` reads it, and JSON can keep it."""
+
+_OPTIONS = {each.name for each in fields(LoaderSettings)} - {"apart"}
+
+
+def get_loader(
+    dataset: Dataset[T],
+    *,
+    worker_config: WorkerConfig | None = None,
+    uneven: str = "pad",
+    lanes: int | None = None,
+    global_batch_size: int | None = None,
+    micro_batch_size: int | None = None,
+    prefetch_factor: int | None = None,
+    prefetch_bytes: int = DEFAULT_BYTES,
+    pin_memory: bool | None = None,
+    failure_budget: int | None = 100,
+    on_error: str | OnError = "raise",
+    multiprocessing_context: str | None = None,
+    timeout: float | None = DEFAULT_TIMEOUT,
+    asked_ahead: bool = False,
+    cache_pool: Any = None,
+    quarantine: ListPath | None = None,
+    skip_listed: ListPath | Sequence[ListPath] = (),
+    watchdog_timeout_seconds: float | None = WATCH_SECONDS,
+    watchdog_initial_timeout_seconds: float | None = None,
+    fail_on_timeout: bool = False,
+    ledger: Ledger | bool = True,
+    **ignored: Any,
+) -> SavableDataLoader[T]:
+    """A `Loader` of this rank's items of `dataset`.
+
+    What is delivered:
+
+    `worker_config`: rank, world size and workers. When it is not given, the one that the dataset
+    carries, else ranks as torch.distributed or the launcher say, without workers: processes are
+    only started when they were asked for. A `seed_offset` reseeds a dataset that carries no config.
+    `uneven`: "pad", "drop", "repeat" or "allow", for epochs that the ranks do not divide, see
+    `Loader`.
+    `lanes`: in how many parts a stream (a dataset with a `FilterDataset`, say) is read, by default
+    world_size * num_workers of the start. It is fixed for the run and kept in its state: the stream
+    is the same for every world size that divides it, and any number of workers up to it helps. So
+    give a multiple of all world sizes that a run shall have. An indexed dataset needs none.
+    `global_batch_size`, `micro_batch_size`: samples of an optimizer step and of an item of the
+    dataset (by default its `batch_size`). Global batches are then equal for every world size that
+    divides them, `Loader.accumulation_steps` is what fills one, and the last one of an epoch is
+    filled or left out as `uneven` says.
+
+    How:
+
+    `prefetch_factor`: items that each worker has ready or in work, at most; by default 32.
+    `prefetch_bytes`: what the items that this rank's workers read ahead may take together, as far
+    as those before tell; by default 512 MiB. Each worker has one item to do in any case.
+    `pin_memory`: whether tensors come in page-locked memory; by default, and at most, where there
+    is a CUDA device.
+    `failure_budget`: how many samples of this rank may fail and be left out; None for any number.
+    `on_error`: what becomes of exceptions that functions of yours raise: "raise", "skip" to count
+    the sample as failed and go on, or a function that is given the `EncoderError`, and raises it or
+    returns. A `global_error_handler` of the worker config decides in place of "raise".
+    `quarantine`: a file to which stored samples that fail are appended, a line of JSON for each:
+    `dataset`, `shard`, `index`, `key` and `reason`. Each rank has its own: `{rank}` in the path
+    stands for its number, which else is set before the suffix where there are several ranks.
+    `skip_listed`: such files, of all ranks by the one path, whose samples are left out without
+    being read; the same substitutes take their places as when they failed, so states stay good. It
+    may be the path of `quarantine` itself, which need not be there yet.
+    `multiprocessing_context`: how workers start; by default "fork" on Linux, which takes lambdas
+    too, else "spawn", which needs a dataset that can be pickled.
+    `timeout`: seconds to wait for a worker that runs but gives no whole answer, before another one
+    takes its place, and for other ranks; None for ever.
+    `watchdog_timeout_seconds`: seconds that an item may be waited for, before it is said in the log
+    which worker is busy, and with what, with its Python stacks; again after twice as long, and so
+    on. None for never. `watchdog_initial_timeout_seconds` is for the first item of a worker. With
+    `fail_on_timeout` it is a `LoaderError` at once. Other workers take the place of silent ones
+    after `timeout`; where that is not given, not before twice these seconds.
+    `cache_pool`: what `energize.cache.active_pool()` and `TaskEncoder.cache` are in hooks, in each
+    worker a pool of its own; it is closed with the loader.
+    `asked_ahead`: whether the training loop takes each item before it trains on the one before it,
+    as Lightning does where the loader has no length. The state is then the one before the last
+    item, until the loop has ended, and a loop that is left early does not count that item.
+    `ledger`: what `Loader.report` counts beside samples (see `Ledger`); False for nothing at all.
+
+    `checkpoint_every_sec`, `checkpoint_every_min_n_samples`, `n_checkpoints`,
+    `gc_collect_every_n_steps` and `gc_freeze_at_start` have no effect.
+
+    Raises `ConfigError` for a value that cannot be used, and for a config that disagrees with the
+    dataset's about the seed.
+
+    >>> from energize.data.memory import ListSource
+    >>> loader = get_loader(ListSource("abc"))
+    >>> list(loader), len(loader)
+    (['a', 'b', 'c'], 3)
+    """
+    given = dict(locals())
+    return SavableDataLoader(**given.pop("ignored"), **given)
+
+
+get_savable_loader = get_loader  # every loader can be saved; users know both names

@@ -27,7 +27,7 @@ from energize.core.restoring import is_endless, without_loops
 from energize.core.stream import State, counter_field, state_field
 from energize.errors import StateError
 from energize.loader.edits import Edits
-from energize.loader.streams import StreamState
+from energize.loader.feeds import StreamState
 
 _log = logging.getLogger("energize")
 

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-import logging
 import multiprocessing
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from energize.core.checks import checked_whole
-from energize.errors import ConfigError
+from energize.core.dataset import Dataset
+from energize.core.lanes import WorkerConfig
+from energize.errors import ConfigError, nearest
 from energize.ledger import Ledger
-from energize.loader.ahead import DEFAULT_BYTES
-from energize.loader.deciding import OnError
-from energize.loader.epochs import checked_uneven
-from energize.loader.watching import Patience
+from energize.loader.failures import OnError
+from energize.loader.steps import UNEVEN
+from energize.loader.watchdog import Patience
+
+T = TypeVar("T")
+
+DEFAULT_BYTES = 2**29
+"""Bytes that one rank's workers read ahead together: 40 photographs of 2000 x 2000 pixels."""
 
 DEFAULT_TIMEOUT = 300.0
 """Seconds: less than the collectives of other ranks wait before they give up (NCCL's 600)."""
@@ -26,7 +31,56 @@ WATCH_SECONDS = 60.0
 
 ListPath = str | os.PathLike[str]
 
-_log = logging.getLogger("energize")
+
+def _is_seconds(value: Any) -> bool:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return value is None or (number and value > 0)
+
+
+_COUNTS = {
+    "lanes": 1,
+    "global_batch_size": 1,
+    "micro_batch_size": 1,
+    "prefetch_factor": 1,
+    "failure_budget": 0,
+    "prefetch_bytes": 1,
+}
+"""Whole numbers, and the least that each may be."""
+
+_FLAG = (lambda value: isinstance(value, bool)), "True or False"
+_SECONDS = _is_seconds, "a number of seconds above 0, or None"
+_METHODS = (None, *multiprocessing.get_all_start_methods())
+
+_CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "uneven": (lambda value: value in UNEVEN, f"one of {', '.join(UNEVEN)}"),
+    "asked_ahead": _FLAG,
+    "fail_on_timeout": _FLAG,
+    "timeout": _SECONDS,
+    "watchdog_timeout_seconds": _SECONDS,
+    "watchdog_initial_timeout_seconds": _SECONDS,
+    "cache_pool": (
+        lambda value: value is None or callable(getattr(value, "close", None)),
+        "a CachePool, or None",
+    ),
+    "ledger": (
+        lambda value: isinstance(value, Ledger | bool),
+        "a Ledger, which says what to count beside samples, True, or False for none",
+    ),
+    "quarantine": (
+        lambda value: isinstance(value, str | os.PathLike | None),
+        "the path of a file, or None",
+    ),
+    "on_error": (
+        lambda value: value in ("raise", "skip") or callable(value),
+        "'raise', 'skip', or a function that is given the EncoderError and raises it, or returns "
+        "to have the sample left out",
+    ),
+    "multiprocessing_context": (
+        lambda value: value in _METHODS,
+        f"one of {', '.join(map(str, _METHODS[1:]))} here, or None",
+    ),
+}
+"""What else is checked: whether a value fits, and what does."""
 
 
 @dataclass(frozen=True)
@@ -56,42 +110,14 @@ class LoaderSettings:
     """Whether a loader has no others to talk with; its state is then good for itself only."""
 
     def __post_init__(self) -> None:
-        checked_uneven(self.uneven)
-        for name, least in (
-            ("lanes", 1),
-            ("global_batch_size", 1),
-            ("micro_batch_size", 1),
-            ("prefetch_factor", 1),
-            ("failure_budget", 0),
-            ("prefetch_bytes", 1),
-        ):
+        for name, least in _COUNTS.items():
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, checked_whole(getattr(self, name), name, least))
-        for name in ("asked_ahead", "fail_on_timeout"):
-            if not isinstance(getattr(self, name), bool):
-                raise ConfigError(f"{name} is True or False; got {getattr(self, name)!r}")
-        for name in ("timeout", "watchdog_timeout_seconds", "watchdog_initial_timeout_seconds"):
-            _check_seconds(getattr(self, name), name)
-        if self.cache_pool is not None and not callable(getattr(self.cache_pool, "close", None)):
-            raise ConfigError(f"cache_pool is a CachePool, or None; got {self.cache_pool!r}")
-        if not isinstance(self.ledger, Ledger | bool):
-            raise ConfigError(
-                "ledger is a Ledger, which says what to count beside samples, True, or False for "
-                f"none; got {self.ledger!r}"
-            )
-        if not isinstance(self.quarantine, str | os.PathLike | None):
-            raise ConfigError(f"quarantine is the path of a file, or None; got {self.quarantine!r}")
-        if self.on_error not in ("raise", "skip") and not callable(self.on_error):
-            raise ConfigError(
-                "on_error is 'raise', 'skip', or a function that is given the EncoderError and "
-                f"raises it, or returns to have the sample left out; got {self.on_error!r}"
-            )
-        known = multiprocessing.get_all_start_methods()
-        if self.multiprocessing_context not in (None, *known):
-            raise ConfigError(
-                f"multiprocessing_context is one of {', '.join(known)} here, or None; got "
-                f"{self.multiprocessing_context!r}"
-            )
+        for name, (fits, what) in _CHECKS.items():
+            value = getattr(self, name)
+            if not fits(value):
+                known = nearest(value, UNEVEN) if name == "uneven" and type(value) is str else ""
+                raise ConfigError(f"{name} is {what}; got {value!r}{known}")
 
     @property
     def start_method(self) -> str:
@@ -126,7 +152,16 @@ class LoaderSettings:
         return tuple(os.fspath(each) for each in paths)
 
 
-def _check_seconds(value: object, name: str) -> None:
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if value is not None and not (number and value > 0):  # type: ignore[operator]  # a number
-        raise ConfigError(f"{name} is a number of seconds above 0, or None; got {value!r}")
+def configured(dataset: Dataset[T], given: WorkerConfig | None) -> tuple[Dataset[T], WorkerConfig]:
+    """The dataset and the config that it is read with; see `get_loader`."""
+    carried = dataset.worker_config
+    config = given or carried or WorkerConfig()
+    if carried is None:
+        return dataset.reseeded(config.seed_offset) if config.seed_offset else dataset, config
+    if carried.seed_offset != config.seed_offset:
+        raise ConfigError(
+            f"the loader's worker config has seed_offset {config.seed_offset}, the dataset was "
+            f"built with seed_offset {carried.seed_offset}: they name different orders. Build the "
+            "dataset with the loader's worker config, or use one seed_offset for both"
+        )
+    return dataset, config

@@ -1,80 +1,202 @@
-"""What travels between trainer and workers, and how items and errors are packed for the way."""
+"""What travels between a trainer and its workers: messages, shared memory, items and errors.
+
+Large tensors and arrays travel in shared memory. Making it costs far more than copying into it: the
+kernel clears every page, and both sides map it anew. So a worker keeps its regions, and writes into
+one again as soon as the trainer has let go of everything in it. The first byte of a region says
+whether it has: the worker sets it, the trainer clears it, and no message is needed. A region is a
+file without a name (memfd) whose descriptor travels once, so nothing can be left over, and the size
+of /dev/shm is no limit.
+"""
 
 from __future__ import annotations
 
+import errno
 import io
 import itertools
+import mmap
+import os
 import pickle
+import select
+import socket
 import struct
 import traceback
+import weakref
+from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from energize.core.lazy import torch
 from energize.core.stream import State
 from energize.errors import LoaderError
 from energize.ledger.left_out import LeftOut
 from energize.ledger.places import Made
-from energize.loader.edits import Edits
 from energize.loader.failures import Failure
-from energize.loader.regions import ReceivedRegions, RegionBytes, Regions
-
-NOT_STARTED = -1
-"""The ticket of what a worker sends that cannot start."""
+from energize.loader.lanes import LaneSet
 
 SMALL = 512 * 1024
-"""Bytes up to which a tensor or an array is copied through the socket; a larger one goes through a
-region of shared memory."""
+"""Bytes up to which a tensor or an array is copied through the socket."""
+
+_MESSAGE = struct.Struct("!8sQ")
+"""The mark of a message, and its bytes."""
+
+_MARK = b"energize"
 
 _LENGTH = struct.Struct("!Q")
 
+_PIECE = 2**20
 
-@dataclass(frozen=True, slots=True)
-class Fetch:
-    """Asks for the items at some positions of an indexed dataset."""
+_HEADER = 64
+"""Bytes of a region before the data: the flag, and the rest of a cache line."""
 
-    positions: tuple[int, ...]
+_FREE_REGIONS = 16
+"""How many unused regions a worker keeps, or as many as are in use."""
 
-    def __str__(self) -> str:
-        shown = ", ".join(map(str, self.positions[:3]))
-        return f"the items at {shown}{', ...' if len(self.positions) > 3 else ''}"
+_MOST_WASTE = 2
+"""A region this many times as large as what it shall hold is left to larger ones."""
 
-    def __len__(self) -> int:
-        return len(self.positions)
+Bytes = npt.NDArray[np.uint8]
 
 
-@dataclass(frozen=True, slots=True)
-class StreamOn:
-    """Asks for the next items of a lane of a stream.
+class GarbledError(Exception):
+    """What came is no message: somebody else has written to the other end."""
 
-    They are those after `state`, which a worker that is `at` the same place already has open.
+
+class Message(NamedTuple):
+    """Bytes, or a file descriptor, which is the receiver's to close."""
+
+    data: memoryview
+    descriptor: int | None
+
+
+class Channel:
+    """One end of a pair of sockets: `send`, `wait` and `ready` are the worker's, the rest the
+    trainer's, which never waits: it takes what has come, keeps what is not yet a whole message, and
+    sends what the other side has room for. So a worker that is stopped in the middle of a message
+    holds up nobody.
     """
 
+    def __init__(self, end: socket.socket) -> None:
+        self._socket = end
+        self._unsent: deque[memoryview] = deque()
+        self._head = b""
+        self._body: memoryview | None = None
+        self._filled = 0
+        self._descriptor: int | None = None
+
+    def fileno(self) -> int:
+        """Return the descriptor to wait for."""
+        return self._socket.fileno()
+
+    def close(self) -> None:
+        """Close this end, and a descriptor that came with half a message."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+        self._socket.close()
+
+    def send(self, data: memoryview | bytes, descriptor: int | None = None) -> None:
+        """Send a message, waiting until the other side has taken it."""
+        header = _MESSAGE.pack(_MARK, len(data))
+        if descriptor is not None:
+            header = header[socket.send_fds(self._socket, [header], [descriptor]) :]
+        self._socket.sendall(header)
+        self._socket.sendall(data)
+
+    def wait(self) -> memoryview:
+        """Return the next message, however long it takes; raise `EOFError` if the other side is
+        gone.
+        """
+        while True:
+            for message in self._received():
+                return message.data
+
+    def ready(self) -> bool:
+        """Return whether something has come."""
+        poll = select.poll()
+        poll.register(self._socket, select.POLLIN)
+        return bool(poll.poll(0))
+
+    def post(self, data: bytes) -> None:
+        """Send a message, or keep it until `flush` can."""
+        self._unsent.append(memoryview(_MESSAGE.pack(_MARK, len(data)) + data))
+        self.flush()
+
+    def flush(self) -> bool:
+        """Send what the other side has room for; return whether nothing is left."""
+        while self._unsent:
+            try:
+                sent = self._socket.send(self._unsent[0])
+            except BlockingIOError:
+                return False
+            rest = self._unsent.popleft()[sent:]
+            if rest:
+                self._unsent.appendleft(rest)
+        return True
+
+    def received(self) -> Iterator[Message]:
+        """Yield the messages that are there; raise `EOFError` if the other side is gone and all are
+        taken.
+        """
+        while True:
+            try:
+                yield from self._received()
+            except BlockingIOError:
+                return
+
+    def _received(self) -> Iterator[Message]:
+        """One more piece of a message, which may complete it."""
+        if self._body is None:
+            self._head += self._piece(_MESSAGE.size - len(self._head))
+            if len(self._head) < _MESSAGE.size:
+                return
+            mark, length = _MESSAGE.unpack(self._head)
+            if mark != _MARK:
+                raise GarbledError(f"what is no message, {self._head[:20]!r}")
+            self._body, self._filled = memoryview(bytearray(length)), 0
+        elif self._filled < len(self._body):
+            count = self._socket.recv_into(self._body[self._filled : self._filled + _PIECE])
+            if not count:
+                raise EOFError
+            self._filled += count
+        if self._filled == len(self._body):
+            message = Message(self._body, self._descriptor)
+            self._body, self._head, self._descriptor = None, b"", None
+            yield message
+
+    def _piece(self, wanted: int) -> bytes:
+        piece, descriptors, flags, _ = socket.recv_fds(self._socket, wanted, 1)
+        if descriptors:
+            self._descriptor = descriptors[0]
+        if flags & socket.MSG_CTRUNC:  # the kernel has dropped one that there is no room for
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        if not piece:
+            raise EOFError
+        return piece
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """Asks for `items` more items of a lane, which a worker that reads it for the same `run` has
+    open; else it opens it after `at` items, in `state`.
+    """
+
+    run: int
+    lanes: LaneSet
     lane: int
     at: int
     state: State | None
     items: int
 
     def __str__(self) -> str:
-        return f"lane {self.lane} of a stream, from its item {self.at} on"
-
-    def __len__(self) -> int:
-        return self.items
-
-
-@dataclass(frozen=True, slots=True)
-class Reread:
-    """Tells a worker what has become of its dataset; what it has begun to read is of no use."""
-
-    edits: Edits
-
-    def __str__(self) -> str:
-        return "to learn of other weights"
-
-
-Request = Fetch | StreamOn | Reread
+        if self.lanes.span is None:
+            return f"lane {self.lane} of a stream, from its item {self.at} on"
+        first = self.lanes.span[0] + self.lane + self.at * self.lanes.count
+        many = f" and {self.items - 1} more" if self.items > 1 else ""
+        return f"the items at {first}{many}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,37 +206,26 @@ class ShippedError:
     chain: tuple[bytes, ...]
     trace: str
 
+    @classmethod
+    def of(cls, error: BaseException) -> ShippedError:
+        """Return `error` ready to travel; what cannot be rebuilt is replaced by its text."""
+        chain = []
+        link: BaseException | None = error
+        while link is not None:
+            chain.append(_pickled(link))
+            link = link.__cause__
+        return cls(tuple(chain), "".join(traceback.format_exception(error)))
 
-@dataclass(slots=True)
-class Reply:
-    """What a worker answers.
-
-    `states` has the stream's state after each item, `made` what it is made of, and `end` the state
-    after the last; they stay empty for positions. With an `error` the items are those that came
-    before it. `seconds` is what it took, and `size`, set by the receiver, the bytes that the items
-    take.
-    """
-
-    ticket: int
-    items: list[Any] = field(default_factory=list)
-    states: list[State] = field(default_factory=list)
-    made: list[Made] = field(default_factory=list)
-    end: State | None = None
-    failures: list[Failure] = field(default_factory=list)
-    left_out: LeftOut | None = None
-    error: ShippedError | None = None
-    seconds: float = 0.0
-    size: int = 0
-
-
-def shipped(error: BaseException) -> ShippedError:
-    """`error` ready to travel; an exception that cannot be rebuilt is replaced by its text."""
-    chain = []
-    link: BaseException | None = error
-    while link is not None:
-        chain.append(_pickled(link))
-        link = link.__cause__
-    return ShippedError(tuple(chain), "".join(traceback.format_exception(error)))
+    def rebuilt(self) -> BaseException:
+        """Return the exception with its causes, and the original traceback as a note."""
+        chain: list[BaseException] = [
+            pickle.loads(data)  # noqa: S301 - from a worker of this very loader
+            for data in self.chain
+        ]
+        for effect, cause in itertools.pairwise(chain):
+            effect.__cause__ = cause
+        chain[0].add_note(f"\nin a worker process:\n{self.trace}")
+        return chain[0]
 
 
 def _pickled(error: BaseException) -> bytes:
@@ -125,48 +236,136 @@ def _pickled(error: BaseException) -> bytes:
             return data
     except Exception:  # noqa: S110 - whatever the class of the user's exception does
         pass
-    return pickle.dumps(
-        LoaderError(f"{type(error).__module__}.{type(error).__qualname__}: {error}")
-    )
+    name = f"{type(error).__module__}.{type(error).__qualname__}"
+    return pickle.dumps(LoaderError(f"{name}: {error}"))
 
 
-def rebuilt(error: ShippedError) -> BaseException:
-    """The exception with its causes, and the original traceback as a note."""
-    chain: list[BaseException] = [
-        pickle.loads(data)  # noqa: S301 - from a worker of this very loader
-        for data in error.chain
-    ]
-    for effect, cause in itertools.pairwise(chain):
-        effect.__cause__ = cause
-    chain[0].add_note(f"\nin a worker process:\n{error.trace}")
-    return chain[0]
+@dataclass(slots=True)
+class Reply:
+    """Some items of a lane. Of a stream there is the state after each, what each is made of, and
+    `end`, the state after the last item of the epoch if that was it. With an `error` the items are
+    those that came before it; without a lane it is one of the worker. `size`, set by the receiver,
+    is the bytes that the items take.
+    """
+
+    run: int
+    lane: int | None
+    items: list[Any] = field(default_factory=list)
+    states: list[State] = field(default_factory=list)
+    made: list[Made] = field(default_factory=list)
+    end: State | None = None
+    failures: list[Failure] = field(default_factory=list)
+    left_out: LeftOut | None = None
+    error: ShippedError | None = None
+    size: int = 0
 
 
-class _Buffers:
-    """Keeps large buffers of a pickle in regions: `sent`, in their order."""
+@dataclass(frozen=True, slots=True)
+class RegionBytes:
+    """What travels in place of bytes: where they are."""
 
-    def __init__(self, regions: Regions) -> None:
-        self._regions = regions
-        self.sent: list[RegionBytes] = []
+    region: int
+    size: int
 
-    def keep_in_pickle(self, buffer: pickle.PickleBuffer) -> bool:
-        """Whether a buffer stays in the pickle; else it is in a region now."""
-        raw = buffer.raw()
-        if raw.nbytes <= SMALL:
-            return True
-        self.sent.append(self._regions.put(np.frombuffer(raw, dtype=np.uint8)))
-        return False
+
+class Regions:
+    """The worker's side of shared memory. `made` are the descriptors of regions that are new to the
+    trainer, in the order of their numbers; `dropped` the numbers of those given up.
+    """
+
+    def __init__(self) -> None:
+        self._regions: dict[int, Bytes] = {}
+        self._count = 0
+        self.made: list[int] = []
+        self.dropped: list[int] = []
+
+    def put(self, data: Bytes) -> RegionBytes:
+        """Copy contiguous bytes into a region, which is taken until the trainer frees it."""
+        number = self._free_region(len(data))
+        if number is None:
+            number = self._make(len(data))
+        memory = self._regions[number]
+        memory[0] = 1
+        memory[_HEADER : _HEADER + len(data)] = data
+        return RegionBytes(number, len(data))
+
+    def _make(self, size: int) -> int:
+        # At most an eighth more, so that batches of slightly different sizes share regions.
+        step = 1 << max(0, size.bit_length() - 4)
+        whole = _HEADER + -(-size // step) * step
+        descriptor = os.memfd_create("energize", os.MFD_CLOEXEC)
+        try:
+            os.posix_fallocate(descriptor, 0, whole)  # an error now, not a bus error later
+            memory = np.frombuffer(mmap.mmap(descriptor, whole), dtype=np.uint8)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        number, self._count = self._count, self._count + 1
+        self._regions[number] = memory
+        self.made.append(descriptor)
+        return number
+
+    def _free_region(self, size: int) -> int | None:
+        """The smallest free region that fits. Of other free ones, too many are not kept."""
+        free = [number for number, memory in self._regions.items() if not memory[0]]
+        room = {number: len(self._regions[number]) - _HEADER for number in free}
+        fitting = [n for n in free if size <= room[n] <= max(size, 1) * _MOST_WASTE]
+        best = min(fitting, key=room.__getitem__, default=None)
+        kept = max(_FREE_REGIONS, len(self._regions) - len(free))
+        for number in [n for n in free if n != best][: max(0, len(free) - kept)]:
+            del self._regions[number]
+            self.dropped.append(number)
+        return best
+
+
+class ReceivedRegions:
+    """The trainer's side of one worker's shared memory."""
+
+    def __init__(self) -> None:
+        self._regions: dict[int, Bytes] = {}
+        self._count = 0
+
+    def add(self, descriptor: int) -> None:
+        """Take over a new region; the descriptor is closed."""
+        try:
+            memory = mmap.mmap(descriptor, os.fstat(descriptor).st_size)
+        finally:
+            os.close(descriptor)
+        self._regions[self._count] = np.frombuffer(memory, dtype=np.uint8)
+        self._count += 1
+
+    def view(self, sent: RegionBytes) -> Bytes:
+        """Return the bytes; their region is freed when the last array over them is gone."""
+        memory = self._regions[sent.region]
+        lease = memory[_HEADER : _HEADER + sent.size]  # what is made of it keeps this very object
+        weakref.finalize(lease, _free, memory, os.getpid()).atexit = False
+        return lease
+
+    def loads(self, data: memoryview) -> tuple[Any, int]:
+        """Return what `dumps` packed, and the bytes that it takes."""
+        end = len(data) - _LENGTH.size
+        (length,) = _LENGTH.unpack(data[end:])
+        buffers: list[RegionBytes]
+        buffers, dropped = pickle.loads(data[length:end])  # noqa: S301 - from our own worker
+        for number in dropped:
+            self._regions.pop(number, None)
+        views = [self.view(each).data for each in buffers]
+        value = pickle.loads(data[:length], buffers=views)  # noqa: S301 - from our own worker
+        return value, len(data) + sum(each.size for each in buffers)
+
+
+def _free(memory: Bytes, owner: int) -> None:
+    # A process forked from the trainer has copies of its tensors, but may not free their region.
+    if os.getpid() == owner:
+        memory[0] = 0
 
 
 class _Pickler(pickle.Pickler):
-    """Tensors as buffers, as numpy's arrays are anyway; large buffers in regions.
+    """Tensors as buffers, as numpy's arrays are anyway.
 
     It must not refer to itself: with a method of its own as callback it would live, and hold the
-    whole batch, until garbage is collected, and new memory costs more than copying a batch.
+    whole batch, until garbage is collected.
     """
-
-    def __init__(self, file: Any, buffers: _Buffers) -> None:
-        super().__init__(file, 5, buffer_callback=buffers.keep_in_pickle)
 
     def reducer_override(self, obj: Any) -> Any:
         if type(obj) is not torch.Tensor or not _is_plain(obj):
@@ -191,29 +390,20 @@ def _tensor(data: Any, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tens
     return torch.frombuffer(data, dtype=dtype).reshape(shape)
 
 
-def dumps(value: Any, regions: Regions) -> tuple[memoryview, list[int]]:
-    """`value` packed for the process at the other end, large buffers in regions; and the
-    descriptors of regions that are new.
-    """
-    buffer = io.BytesIO()
-    buffers = _Buffers(regions)
-    _Pickler(buffer, buffers).dump(value)
-    length = buffer.tell()
-    made, descriptors, dropped = regions.news()
-    pickle.dump((buffers.sent, made, dropped), buffer, 5)
-    buffer.write(_LENGTH.pack(length))
-    return buffer.getbuffer(), descriptors
+def dumps(value: Any, regions: Regions) -> memoryview:
+    """Return `value` packed for the trainer, large buffers in regions; see `ReceivedRegions`."""
+    file = io.BytesIO()
+    sent: list[RegionBytes] = []
 
+    def stays(buffer: pickle.PickleBuffer) -> bool:
+        raw = buffer.raw()
+        if raw.nbytes > SMALL:
+            sent.append(regions.put(np.frombuffer(raw, dtype=np.uint8)))
+        return raw.nbytes <= SMALL
 
-def loads(data: memoryview, descriptors: list[int], regions: ReceivedRegions) -> tuple[Any, int]:
-    """What `dumps` packed, and the bytes that it takes; large buffers lie in the worker's regions
-    until they are let go.
-    """
-    end = len(data) - _LENGTH.size
-    (length,) = _LENGTH.unpack(data[end:])
-    buffers: list[RegionBytes]
-    buffers, made, dropped = pickle.loads(data[length:end])  # noqa: S301 - from our own worker
-    regions.update(made, descriptors, dropped)
-    views = [regions.view(each).data for each in buffers]
-    value = pickle.loads(data[:length], buffers=views)  # noqa: S301 - from our own worker
-    return value, len(data) + sum(each.size for each in buffers)
+    _Pickler(file, 5, buffer_callback=stays).dump(value)
+    length = file.tell()
+    pickle.dump((sent, regions.dropped), file, 5)
+    regions.dropped = []
+    file.write(_LENGTH.pack(length))
+    return file.getbuffer()

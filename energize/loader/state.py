@@ -29,8 +29,8 @@ from energize.core.description import digest
 from energize.core.stream import INFINITE, State, counter_field, state_field
 from energize.errors import ConfigError, StateError, StateMismatchError, WeightError, nearest
 from energize.loader.edits import NOT_EDITED, Edits
+from energize.loader.feeds import StreamState
 from energize.loader.remapping import RemapReport, remapped
-from energize.loader.streams import StreamState
 
 VERSION = 5
 

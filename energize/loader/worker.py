@@ -1,128 +1,136 @@
-"""What a worker process does: it answers requests, one after another, until it is told to stop."""
+"""What a worker process does: it reads the lanes that it is asked for, until it is told to stop.
+
+A worker ends with its trainer, whatever it is busy with. The trainer has one end of a pipe, the
+worker the other, and when the trainer's is closed, which its death does too, the kernel kills the
+worker (`on_leash`).
+"""
 
 from __future__ import annotations
 
-import ctypes
+import faulthandler
+import fcntl
 import gc
 import os
 import pickle
 import queue
 import signal
 import socket
+import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from collections import deque
+from contextlib import suppress
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from typing import Any, cast
+from typing import Any
 
-import numpy as np
-
-from energize.core.dataset import Dataset, IndexedDataset
-from energize.core.lanes import Lane
+from energize.core.dataset import Dataset
 from energize.core.lazy import torch
 from energize.core.reading import Failed, Reading
 from energize.core.stores import activate
-from energize.core.stream import Cursor
-from energize.core.trace import read_items
 from energize.errors import LoaderError
 from energize.ledger.left_out import LeftOut
 from energize.ledger.places import flat
-from energize.loader.channel import Channel
-from energize.loader.deciding import Decisions
 from energize.loader.edits import NOT_EDITED, Edits
-from energize.loader.failures import Failure
-from energize.loader.regions import Regions
-from energize.loader.shipping import NOT_STARTED, Reply, Request, Reread, StreamOn, dumps, shipped
-from energize.loader.stacks import StackFile
-from energize.loader.starting import ignore_ctrl_c
+from energize.loader.failures import Decisions, Failure
+from energize.loader.lanes import PositionLane
+from energize.loader.shipping import Channel, Read, Regions, Reply, ShippedError, dumps
 
-_LOOK_FOR_TRAINER = 0.5
-"""Seconds between two looks whether the trainer is still there."""
+STACKS = signal.SIGRTMIN + 5 if hasattr(signal, "SIGRTMIN") else signal.SIGUSR2
+"""Asks a worker for the Python stacks of its threads; no launcher sends it. A worker that hangs
+cannot be asked by a message, but faulthandler writes its stacks whatever it waits for."""
 
-_STREAM_SECONDS = 0.02
-"""How long items of a stream are gathered into one reply: long against the cost of sending it."""
-
-_SET_PARENT_DEATH_SIGNAL = 1
+_REPLY_SECONDS = 0.02
+"""How long items are gathered into one reply: long against the cost of sending it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What a worker is started for: the `dataset` with what became of it since the run began, in so
-    many `lanes` if it is a stream; and the `cache_pool` of its hooks.
-    """
+    """What a worker is started for: to read `dataset`, with the `cache_pool` of its hooks."""
 
     dataset: Dataset[Any]
     decisions: Decisions
     cache_pool: Any = None
-    lanes: int = 1
-    endless: bool = False
-    edits: Edits = NOT_EDITED
 
 
-@dataclass(frozen=True, slots=True)
-class Trainer:
-    """Who has started a worker.
+def on_leash(leash: Connection[Any, Any], pid: int) -> None:
+    """Have a process killed by the kernel when the other end of a pipe is closed, from now on."""
+    with suppress(OSError, AttributeError):  # it has ended, or the system has no such signal
+        fcntl.fcntl(leash, fcntl.F_SETOWN, pid)
+        fcntl.fcntl(leash, fcntl.F_SETSIG, signal.SIGKILL)
+        fcntl.fcntl(leash, fcntl.F_SETFL, fcntl.fcntl(leash, fcntl.F_GETFL) | os.O_ASYNC)
 
-    `process` has to be its parent; it is 0 where that is a fork server. `held` are descriptors that
-    a forked process has inherited and must not hold. `dies` has the kernel end the worker with its
-    parent, which it may when the thread that started it lives as long.
+
+def serve(task: Task | None, end: socket.socket, leash: Connection[Any, Any], trainer: int) -> None:
+    """The whole life of a worker process: it ends when told to, or with its trainer.
+
+    Without a `task` that is the first message. The first thing it sends is the file that it writes
+    its stacks to.
     """
-
-    process: int
-    held: Sequence[int]
-    dies: bool
-
-
-def serve(
-    task: Task | None,
-    end: socket.socket,
-    leash: Connection[None, None],
-    stacks: StackFile,
-    trainer: Trainer,
-) -> None:
-    """The whole life of a worker process: it ends when told to, or when the trainer is gone, for
-    which it is on a `leash` (see `Leash`). Where no `task` is given it is the first message. Asked
-    by a signal, it writes what it is busy with to `stacks`.
-    """
-    _watch(leash, trainer)
-    stacks.answer()
-    _settle(trainer.held)
+    on_leash(leash, os.getpid())
+    if leash.poll() or trainer not in (0, os.getppid()):
+        os._exit(1)  # the trainer died before anybody looked
+    stacks = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as the process lives
+    faulthandler.register(STACKS, file=stacks, all_threads=True)
+    # Ctrl-C reaches all processes of a terminal, and what it means is for the trainer to decide.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a forked process has the trainer's handler
+    torch.set_num_threads(1)
+    gc.freeze()
     # A process that a user's function forks may not read or write here, nor keep this end open when
     # the worker is gone.
     os.register_at_fork(after_in_child=end.close)
     channel = Channel(end)
-    outbox: queue.SimpleQueue[tuple[memoryview, list[int]]] = queue.SimpleQueue()
-    threading.Thread(target=_send_all, args=(outbox, channel), daemon=True).start()
-    regions = Regions()
+    outbox: queue.SimpleQueue[tuple[memoryview | bytes, int | None]] = queue.SimpleQueue()
     with suppress(EOFError, OSError):
-        started = task or _rebuilt_task(channel.wait().data, channel)
-        if started is None:
+        channel.send(b"", stacks.fileno())
+        threading.Thread(target=_send_all, args=(outbox, channel), daemon=True).start()
+        regions, task = Regions(), task or _rebuilt_task(channel)
+        if task is None:
             return
-        worker = _Worker(started)
-        with activate(started.cache_pool), closed_at_end(started.cache_pool):
-            while True:
-                message = pickle.loads(channel.wait().data)  # noqa: S301 - from the trainer
-                if message is None:
-                    return
-                outbox.put(_packed(worker.answered(*message), regions))
+        with activate(task.cache_pool):
+            try:
+                _read_all(_Worker(task), channel, outbox, regions)
+            finally:
+                if task.cache_pool is not None:
+                    task.cache_pool.close()
 
 
-@contextmanager
-def closed_at_end(pool: Any) -> Iterator[None]:
-    """Close a cache pool, if there is one, when this process needs it no more."""
-    try:
-        yield
-    finally:
-        if pool is not None:
-            pool.close()
+def _read_all(worker: _Worker, channel: Channel, outbox: Any, regions: Regions) -> None:
+    while True:
+        while not worker.asked or channel.ready():
+            message = pickle.loads(channel.wait())  # noqa: S301 - from the trainer
+            if message is None:
+                return
+            worker.told(message)
+        data = _packed(worker.reply(), regions)
+        for descriptor in regions.made:
+            outbox.put((b"", descriptor))
+        regions.made = []
+        outbox.put((data, None))
 
 
-def _rebuilt_task(data: memoryview, channel: Channel) -> Task | None:
+def _send_all(outbox: Any, channel: Channel) -> None:
+    """In a thread of its own, so that the next reply is made while this one waits to be taken."""
+    while True:
+        data, descriptor = outbox.get()
+        try:
+            channel.send(data, descriptor)
+        except OSError:
+            return
+        finally:
+            if descriptor is not None:
+                os.close(descriptor)
+
+
+def _rebuilt_task(channel: Channel) -> Task | None:
     """The task that the trainer has sent; None when it is told that it cannot be rebuilt."""
     try:
-        return cast("Task", pickle.loads(data))  # noqa: S301 - from the trainer
+        task: Task = pickle.loads(channel.wait())  # noqa: S301 - from the trainer
+        return task
+    except (EOFError, OSError):
+        raise
     except Exception as error:  # a class that is not there in this process, for example
         wrong = LoaderError(
             f"the dataset cannot be rebuilt in a worker: {type(error).__name__}: {error}. Define "
@@ -130,54 +138,11 @@ def _rebuilt_task(data: memoryview, channel: Channel) -> Task | None:
             "interactive session, or use multiprocessing_context='fork'"
         )
         wrong.__cause__ = error
-        channel.send(*dumps(Reply(NOT_STARTED, error=shipped(wrong)), Regions()))
+        channel.send(dumps(Reply(0, None, error=ShippedError.of(wrong)), Regions()))
         return None
 
 
-def _watch(leash: Connection[None, None], trainer: Trainer) -> None:
-    """See to it that this process does not outlive the trainer, whatever it is busy with."""
-    if trainer.dies:
-        with suppress(OSError, AttributeError):  # not on this system
-            ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
-    parent = os.getppid()
-    if leash.poll() or trainer.process not in (0, parent):
-        os._exit(1)  # it died before anybody looked
-
-    def watch() -> None:
-        while os.getppid() == parent and not leash.poll(_LOOK_FOR_TRAINER):
-            pass
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
-
-
-def _settle(held: Sequence[int]) -> None:
-    """Undo what a forked process has inherited of the trainer, its handler of SIGTERM too, and
-    leave the cores to others.
-    """
-    ignore_ctrl_c()
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    for descriptor in held:
-        with suppress(OSError):
-            os.close(descriptor)
-    torch.set_num_threads(1)
-    gc.freeze()
-
-
-def _send_all(outbox: queue.SimpleQueue[tuple[memoryview, list[int]]], channel: Channel) -> None:
-    """In a thread of its own, so that the next reply is made while this one waits to be taken."""
-    while True:
-        data, descriptors = outbox.get()
-        try:
-            channel.send(data, descriptors)
-        except OSError:
-            return
-        finally:
-            for descriptor in descriptors:
-                os.close(descriptor)
-
-
-def _packed(reply: Reply, regions: Regions) -> tuple[memoryview, list[int]]:
+def _packed(reply: Reply, regions: Regions) -> memoryview:
     try:
         return dumps(reply, regions)
     except Exception as error:  # pickling runs the code of the user's classes
@@ -189,85 +154,87 @@ def _packed(reply: Reply, regions: Regions) -> tuple[memoryview, list[int]]:
             "prefetch_factor or prefetch_bytes"
         )
         unsendable.__cause__ = error
-        return dumps(Reply(reply.ticket, error=shipped(unsendable)), regions)
+        return dumps(Reply(reply.run, reply.lane, error=ShippedError.of(unsendable)), regions)
 
 
 @dataclass(slots=True)
-class _OpenLane:
-    """A lane of a stream, and how many of its items were asked for since the run began."""
+class _Held:
+    """A lane, what reads it once it was opened, and how many of its items are asked for."""
 
-    cursor: Cursor[Any]
-    at: int
+    cursor: Any = None
+    asked: int = 0
 
 
-@dataclass(slots=True)
 class _Worker:
-    """Answers requests. Only streams have a place here, and the trainer is told it."""
+    """Reads lanes of one run after another; the lanes that are `asked` for are read in turn."""
 
-    task: Task
-    lanes: dict[int, _OpenLane] = field(default_factory=dict)
-    failures: list[Failure] = field(default_factory=list)
-    left_out: LeftOut = field(default_factory=LeftOut)
-    dataset: Dataset[Any] = field(init=False)
+    def __init__(self, task: Task) -> None:
+        self._task = task
+        self._dataset, self._edits = task.dataset, NOT_EDITED
+        self._run = -1
+        self._held: dict[int, _Held] = {}
+        self._failures: list[Failure] = []
+        self._left_out = LeftOut()
+        self._reading: Reading = task.decisions.reading(self._report, self._left_out)
+        self.asked: deque[Read] = deque()
 
-    def __post_init__(self) -> None:
-        self.dataset = self.task.edits.applied(self.task.dataset)
+    def told(self, request: Read) -> None:
+        """Take note of a request; one of another run ends what was asked before."""
+        if request.run != self._run:
+            self._run = request.run
+            for held in self._held.values():
+                if held.cursor is not None:
+                    held.cursor.close()
+            self._held.clear()
+            self.asked.clear()
+        held = self._held.setdefault(request.lane, _Held())
+        if not held.asked:
+            self.asked.append(request)
+        held.asked += request.items
 
-    def answered(self, ticket: int, request: Request) -> Reply:
-        """The reply to a request; what goes wrong on the way is part of it."""
-        reply = Reply(ticket)
-        began = time.perf_counter()
+    def reply(self) -> Reply:
+        """Return the next items of the lane whose turn it is; what goes wrong is part of it."""
+        request = self.asked.popleft()
+        reply = Reply(request.run, request.lane)
+        held = self._held[request.lane]
         try:
-            if isinstance(request, Reread):
-                self._reread(request)
-            elif isinstance(request, StreamOn):
-                self._stream_on(request, reply)
-            else:
-                positions = np.array(request.positions, dtype=np.int64)
-                dataset = cast("IndexedDataset[Any]", self.dataset)
-                reply.items = read_items(dataset, positions, self._reading())
+            if held.cursor is None:
+                dataset, lanes = self._edited(request.lanes.edits), request.lanes
+                held.cursor = lanes.open(
+                    dataset, request.lane, request.at, request.state, self._reading
+                )
+            self._read(held, reply)
+            if held.asked:
+                self.asked.append(request)
         except (SystemExit, KeyboardInterrupt):
             raise
         except BaseException as error:  # raised again in the trainer; panics of Rust are no more
-            reply.error = shipped(error)
-        reply.failures, self.failures = self.failures, []
-        reply.left_out = self.left_out.drained()
-        reply.seconds = time.perf_counter() - began
+            reply.error = ShippedError.of(error)
+        reply.failures, self._failures = self._failures, []
+        reply.left_out = self._left_out.drained()
         return reply
 
-    def _reading(self) -> Reading:
-        return self.task.decisions.reading(self._report, self.left_out)
+    def _edited(self, edits: Edits) -> Any:
+        if edits != self._edits:
+            self._dataset, self._edits = edits.applied(self._task.dataset), edits
+        return self._dataset
 
-    def _report(self, failed: Failed) -> None:
-        self.failures.append(Failure.of(failed))
-
-    def _reread(self, request: Reread) -> None:
-        for held in self.lanes.values():
-            held.cursor.close()
-        self.lanes.clear()
-        self.dataset = request.edits.applied(self.task.dataset)
-
-    def _stream_on(self, request: StreamOn, reply: Reply) -> None:
-        cursor = self._opened(request)
-        until = time.monotonic() + _STREAM_SECONDS
-        while not reply.items or (time.monotonic() < until and len(reply.items) < request.items):
+    def _read(self, held: _Held, reply: Reply) -> None:
+        cursor = held.cursor
+        positions = type(cursor) is PositionLane
+        if positions:
+            cursor.left = max(held.asked - len(cursor), 0)
+        until = time.monotonic() + _REPLY_SECONDS
+        while held.asked and (not reply.items or time.monotonic() < until):
             try:
                 reply.items.append(next(cursor))
             except StopIteration:
-                reply.end = cursor.state()
-                del self.lanes[request.lane]
+                reply.end, held.asked = cursor.state(), 0
                 return
-            reply.states.append(cursor.state())
-            reply.made.append(flat(cursor.origin))
-        self.lanes[request.lane].at += len(reply.items)
+            held.asked -= 1
+            if not positions:
+                reply.states.append(cursor.state())
+                reply.made.append(flat(cursor.origin))
 
-    def _opened(self, request: StreamOn) -> Cursor[Any]:
-        held = self.lanes.get(request.lane)
-        if held is None or held.at != request.at:
-            if held is not None:
-                held.cursor.close()
-            lane = Lane(request.lane, self.task.lanes)
-            dataset, endless = self.dataset, self.task.endless
-            cursor = dataset._open_lane(lane, request.state, self._reading(), endless=endless)
-            held = self.lanes[request.lane] = _OpenLane(cursor, request.at)
-        return held.cursor
+    def _report(self, failed: Failed) -> None:
+        self._failures.append(Failure.of(failed))

@@ -21,7 +21,7 @@ from energize import (
     get_loader,
 )
 from energize.errors import ConfigError, StateError, WeightError
-from energize.loader.weights_file import read_weights
+from energize.loader.following import read_weights
 from tests.support.loading import loader_of, prints, take
 
 

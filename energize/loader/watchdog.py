@@ -1,0 +1,201 @@
+"""Saying that what is waited for does not come, and what is busy; or giving up."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from multiprocessing import resource_tracker
+from typing import Any
+
+from energize.errors import LoaderError
+
+_LOOK = 1.0
+"""Seconds between two looks, at most."""
+
+_WAKE = signal.SIGRTMIN + 6 if hasattr(signal, "SIGRTMIN") else signal.SIGUSR1
+"""Wakes the main thread from what it waits for in the kernel."""
+
+_log = logging.getLogger("energize")
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How many seconds nothing may come before that is said, and before the very first item; None
+    for any number. With `fails` it is an error.
+    """
+
+    seconds: float | None = None
+    first: float | None = None
+    fails: bool = False
+
+    def limit(self, *, first: bool) -> float | None:
+        """Return for how long to wait; `first` if nothing has come yet."""
+        return self.first if first and self.first is not None else self.seconds
+
+    @property
+    def shortest(self) -> float | None:
+        """The shorter limit."""
+        return min((each for each in (self.seconds, self.first) if each is not None), default=None)
+
+
+class LateError(BaseException):
+    """Raised in the thread that waits, in the middle of anything; no `except Exception` of users'
+    functions holds it up.
+    """
+
+
+class Watchdog:
+    """Watches what another thread waits for, from a thread of its own.
+
+    The other thread sets `since` to the time at which it begins to wait, and None when it has what
+    it waits for. In C code a thread cannot be interrupted: where the wait fails, the error comes as
+    soon as Python runs again.
+    """
+
+    def __init__(self, what: str, patience: Patience, timeout: float | None = None) -> None:
+        self._what, self._patience, self._timeout = what, patience, timeout
+        self._thread: threading.Thread | None = None
+        self._changed = threading.Condition()
+        self._closed = False
+        self.since: float | None = None
+        self.waits = 0
+        self.reader = 0
+        self.wakes = False
+        self.text = ""
+
+    def start(self) -> None:
+        """Watch the thread that calls this."""
+        self.reader = threading.get_ident()
+        if self._thread is None and (self._patience.shortest or self._timeout) is not None:
+            self._thread = threading.Thread(target=self._watch, name="energize watch", daemon=True)
+            self._thread.start()
+
+    def end(self) -> None:
+        """Nothing is waited for any more."""
+        with self._changed:  # so that no error is on its way to what the thread does next
+            self.since = None
+
+    def close(self) -> None:
+        """End the watching thread."""
+        thread, self._thread = self._thread, None
+        if thread is None:
+            return
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        if thread is not threading.current_thread():
+            thread.join()
+        self._closed = False
+
+    def _watch(self) -> None:
+        limits = (self._patience.shortest, self._timeout)
+        look = min([_LOOK, *(each / 8 for each in limits if each is not None)])
+        began, said = None, 0
+        with self._changed:
+            while not self._closed:
+                since = self.since
+                if since != began:
+                    began, said = since, 0
+                elif since is not None:
+                    said += self._looked(time.perf_counter() - since, said)
+                self._changed.wait(look)
+
+    def _looked(self, waited: float, said: int) -> bool:
+        """Say that it comes late, each time after twice as long, or raise; whether it was said."""
+        limit = self._patience.limit(first=self.waits <= 1)
+        late = limit is not None and waited >= limit * 2**said
+        fails = (late and self._patience.fails) or (
+            self._timeout is not None and waited >= self._timeout
+        )
+        if not late and not fails:
+            return False
+        stack = stack_of(self.reader)
+        if fails:
+            self.text = (
+                f"{self._what} for {waited:.1f} s, and timeout or fail_on_timeout makes that an "
+                f"error. This process is busy with:\n{stack}"
+            )
+            self.since = None
+            self._interrupt()
+        else:
+            text = "%s for %.1f s. This process is busy with:\n%s"
+            _log.warning(text, self._what, waited, stack)
+        return True
+
+    def _interrupt(self) -> None:
+        if self.wakes:
+            signal.pthread_kill(self.reader, _WAKE)
+        else:
+            late = ctypes.py_object(LateError)
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self.reader), late)
+
+
+def stack_of(thread: int) -> str:
+    """Return what a thread of this process is busy with."""
+    frame = sys._current_frames().get(thread)
+    return "".join(traceback.format_stack(frame)) if frame is not None else "  it has ended"
+
+
+@contextmanager
+def watched_start(name: str, patience: Patience, timeout: float | None) -> Iterator[None]:
+    """Say it when a process takes long to start, and raise `LoaderError` after `timeout` seconds.
+
+    What a trainer waits for there is not a worker that could be replaced: a fork server that was
+    stopped, a class of the user that is pickled, what a library has registered to be done at a
+    fork. Where that is C code that lets no thread of Python run, nothing can be said.
+    """
+    watch = Watchdog(f"{name} has not started", patience, timeout)
+    watch.wakes = threading.current_thread() is threading.main_thread()
+    before = signal.signal(_WAKE, _raise_late) if watch.wakes else None
+    try:
+        watch.start()
+        watch.since = time.perf_counter()
+        yield
+    except LateError:
+        raise LoaderError(watch.text) from None
+    finally:
+        try:
+            with suppress(LateError):  # which may have been on its way
+                watch.end()
+                watch.close()
+        finally:  # Ctrl-C may come at any moment
+            if before is not None:
+                signal.signal(_WAKE, before)
+
+
+def _raise_late(*_: object) -> None:
+    raise LateError
+
+
+@contextmanager
+def ctrl_c_later(start_method: str) -> Iterator[None]:
+    """Hold Ctrl-C back while a process is started, and let it come afterwards.
+
+    In the middle of a fork Python drops the KeyboardInterrupt, and the program would go on. The new
+    process begins with Ctrl-C blocked, until it ignores it, so that it says nothing of its own.
+    """
+    before: Any = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or before is None:
+        yield
+        return
+    came: list[int] = []
+    signal.signal(signal.SIGINT, lambda number, _: came.append(number))
+    blocks = start_method != "forkserver"  # its server would hand that on to others' processes
+    if start_method == "spawn":
+        resource_tracker.ensure_running()  # which unblocks Ctrl-C when it starts
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT} if blocks else ())
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        signal.signal(signal.SIGINT, before)
+        if came:
+            signal.raise_signal(signal.SIGINT)

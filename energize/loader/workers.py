@@ -1,0 +1,681 @@
+"""The trainer's side of its worker processes: what is asked of them, and what became of them.
+
+A worker that dies, or gives no whole reply for `timeout` seconds while one is waited for, is
+replaced, and what it owes is asked of the new one: lanes are read alike by any worker.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import multiprocessing
+import multiprocessing.process
+import multiprocessing.util  # before _end_at_exit is registered, see there
+import os
+import pickle
+import select
+import signal
+import socket
+import time
+import weakref
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from typing import Any, Generic, TypeVar
+
+from energize.core.stream import INFINITE, State
+from energize.errors import ConfigError, LoaderError, WorkerDiedError
+from energize.ledger.places import NOTHING, Made
+from energize.loader.failures import FailureLog
+from energize.loader.lanes import LaneSet
+from energize.loader.shipping import (
+    Channel,
+    GarbledError,
+    Message,
+    Read,
+    ReceivedRegions,
+    Reply,
+    ShippedError,
+)
+from energize.loader.watchdog import Patience, ctrl_c_later, watched_start
+from energize.loader.worker import STACKS, Task, on_leash, serve
+
+T = TypeVar("T")
+
+DEFAULT_ITEMS = 32
+"""Items per worker that are read ahead where they are small: enough for hundreds of thousands of
+small ones a second."""
+
+_MEMORY = 0.7
+"""How much of what was known of sizes is kept with each reply."""
+
+_MOST_ENDS = 3
+"""How many workers may end in one place without an answer before it is given up."""
+
+_SECONDS_TO_TELL = 1.0
+"""How long a worker may take from closing its channel to its exit code."""
+
+_SECONDS_TO_STOP = 0.5
+"""How long workers that are told to stop may take, all together; after Ctrl-C somebody waits."""
+
+_SECONDS_TO_DIE = 5.0
+"""How long a worker may take to be gone once it is killed: longer than the kernel needs to give
+back gigabytes. One that waits in the kernel, for a disk that is gone, may never be."""
+
+_LOOK_AROUND = 1.0
+"""Seconds after which a wait looks whether workers still run."""
+
+_STACKS_SECONDS, _STACKS_LOOK, _STACKS_MOST = 1.0, 0.02, 20_000
+"""How long stacks are waited for, how often they are looked for, and how many characters shown."""
+
+_DEEPEST = 6
+"""How many attributes deep it is looked for what cannot be pickled."""
+
+_CAUSES = {
+    signal.SIGKILL: "Most often the kernel does that when memory runs out (see dmesg): fewer "
+    "workers, a smaller prefetch_bytes or smaller batches need less",
+    signal.SIGBUS: "Most often memory ran out, or a file that is mapped was cut: use fewer "
+    "workers, or a smaller prefetch_bytes",
+    signal.SIGSEGV: "Native code crashed, in a decoder for example; num_workers=0 with "
+    "`python -X faulthandler` shows where",
+}
+
+_log = logging.getLogger("energize")
+
+_trainer_ends: weakref.WeakSet[Any] = weakref.WeakSet()
+"""Ends of pipes that only this process may hold: workers live as long as they are open."""
+
+
+def _close_trainer_ends() -> None:
+    for end in list(_trainer_ends):
+        end.close()
+
+
+os.register_at_fork(after_in_child=_close_trainer_ends)
+
+
+@dataclass(slots=True)
+class Member:
+    """A worker process as its trainer sees it.
+
+    `stacks` is the file it writes its stacks to, None before it runs. `silent` is for how many
+    seconds the trainer has waited in vain for a reply of it, `said` how often that was told,
+    `heard` whether any reply came, and `ends` how many workers in its place have ended since one of
+    them answered.
+    """
+
+    number: int
+    process: BaseProcess
+    channel: Channel
+    leash: Connection[Any, Any]
+    regions: ReceivedRegions = field(default_factory=ReceivedRegions)
+    stacks: int | None = None
+    silent: float = 0.0
+    said: int = 0
+    heard: bool = False
+    ends: int = 0
+
+    @property
+    def name(self) -> str:
+        """For messages."""
+        return f"{self.process.name} (pid {self.process.pid})"
+
+    def post(self, message: Any) -> None:
+        """Send a message, which may wait; one to a worker that has died is dropped."""
+        with suppress(OSError):  # which is seen where replies are received
+            self.channel.post(pickle.dumps(message))
+
+    def busy_with(self) -> str:
+        """Return the stacks of its threads, or why there are none."""
+        file = self.stacks
+        if file is None:
+            return "  it has not started yet: what it is made of is being imported or unpickled"
+        before = size = os.fstat(file).st_size
+        with suppress(OSError):
+            os.kill(self.process.pid or 0, STACKS)
+        until = time.monotonic() + _STACKS_SECONDS
+        while time.monotonic() < until:
+            time.sleep(_STACKS_LOOK)
+            last, size = size, os.fstat(file).st_size
+            if size > before and size == last:
+                break
+        if size == before:
+            return "  it does not say what it is busy with: it is stopped, or waits in the kernel"
+        return os.pread(file, _STACKS_MOST, before).decode(errors="replace").rstrip()
+
+    def see_off(self) -> None:
+        """End it, whatever state it is in, and let go of all that was held for it."""
+        self.process.kill()
+        _wait_for(self.process)
+        self.leash.close()
+        if self.stacks is not None:
+            os.close(self.stacks)
+            self.stacks = None
+        with suppress(OSError):
+            self.channel.close()
+
+
+def _wait_for(process: BaseProcess) -> None:
+    """Until a killed process is gone; but not for one that even the kernel cannot end now."""
+    process.join(_SECONDS_TO_DIE)
+    if process.is_alive():
+        _log.warning(
+            "%s (pid %s) was killed, and is not gone after %g s: it waits in the kernel, for a "
+            "file system that does not answer say. It ends when that does",
+            process.name,
+            process.pid,
+            _SECONDS_TO_DIE,
+        )
+        # At the end of the program multiprocessing would wait for it, and for ever.
+        multiprocessing.process._children.discard(process)  # type: ignore[attr-defined]
+
+
+class WorkerPool:
+    """`count` processes that read lanes for `lanes`. `replaced` counts those whose place others
+    took. What a worker is busy with is told when the `patience` ends.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        count: int,
+        start_method: str,
+        timeout: float | None,
+        patience: Patience,
+    ) -> None:
+        self.replaced = self.run = 0
+        self.lanes: WorkerLanes[Any] | None = None
+        self._task, self._start_method = task, start_method
+        self._timeout, self._patience = timeout, patience
+        shortest = patience.shortest
+        self._look_around = min(_LOOK_AROUND, _LOOK_AROUND if shortest is None else shortest / 2)
+        self._pickle: bytes | None = None
+        self._owner = os.getpid()
+        self._members: list[Member] = []
+        self._end = weakref.finalize(self, _end_all, self._members, self._owner)
+        self._end.atexit = False  # see _end_at_exit
+        _pools.add(self)
+        with self._closed_on_error():
+            for number in range(count):
+                self._members.append(self._started(number))
+
+    @property
+    def closed(self) -> bool:
+        """Whether this process has no worker of the pool: they are gone, or those of its parent."""
+        return not self._members or os.getpid() != self._owner
+
+    @property
+    def workers(self) -> int:
+        """How many workers there are."""
+        return len(self._members)
+
+    def ask(self, worker: int, request: Read) -> None:
+        """Ask a worker for items of a lane."""
+        self._members[worker].post(request)
+
+    def look(self) -> None:
+        """Take in what replies have come, without waiting for any."""
+        with self._closed_on_error():
+            self._exchange(0.0)
+
+    def wait(self) -> None:
+        """Take in what replies have come, or come next; replace workers that are silent too long.
+
+        Raise `WorkerDiedError` when a request has ended several workers, and `LoaderError` when
+        several gave no answer to it.
+        """
+        with self._closed_on_error():
+            began = time.monotonic()
+            heard = self._exchange(self._look_around)
+            # No more than that: while the trainer itself was stopped nobody could be heard.
+            self._note_silence(heard, min(time.monotonic() - began, self._look_around))
+
+    def close(self) -> None:
+        """End the worker processes; those that do not stop in half a second are killed. It happens
+        at the latest when nobody has the pool any more, or when the trainer ends.
+        """
+        self._end()
+        self.lanes = None
+
+    @contextmanager
+    def _closed_on_error(self) -> Iterator[None]:
+        """Whatever breaks, Ctrl-C included, leaves no worker behind."""
+        try:
+            yield
+        except BaseException:
+            self.close()
+            raise
+
+    def _exchange(self, seconds: float) -> set[int]:
+        """Send what waits and take what has come, or else comes within `seconds`; the numbers of
+        the workers that a whole reply came from: what trickles is as good as nothing.
+        """
+        poll = select.poll()
+        by_descriptor = {member.channel.fileno(): member for member in self._members}
+        for descriptor, member in by_descriptor.items():
+            unsent = False
+            with suppress(OSError):  # it has died, which is seen where replies are received
+                unsent = not member.channel.flush()
+            poll.register(descriptor, select.POLLIN | (select.POLLOUT if unsent else 0))
+        ready = [by_descriptor[descriptor] for descriptor, _ in poll.poll(seconds * 1000)]
+        return {member.number for member in ready if self._receive_from(member)}
+
+    def _receive_from(self, member: Member) -> bool:
+        """Take in what has come of a worker; whether that was a whole reply at least."""
+        whole, why = False, None
+        try:
+            for message in member.channel.received():
+                whole = self._note(member, message) or whole
+            return whole
+        except (EOFError, ConnectionError):
+            pass
+        except GarbledError as error:
+            member.process.kill()
+            why = (
+                f"sent {error}",
+                "Something writes to file descriptors that are not its own: a function that it "
+                "calls, or a process that one has forked",
+            )
+        except (OSError, MemoryError) as error:
+            raise LoaderError(
+                f"a reply of {member.name} cannot be taken over: {type(error).__name__}: {error}. "
+                "Each piece of shared memory that holds a large tensor takes a file descriptor; "
+                "raise the limit (ulimit -n), or keep fewer batches at a time (prefetch_factor, "
+                "prefetch_bytes)"
+            ) from error
+        # Not above: a forked worker would have this error as the context of all of its own.
+        self._replace(member, why)
+        return whole
+
+    def _note(self, member: Member, message: Message) -> bool:
+        """Take in a message; whether it was a reply."""
+        if message.descriptor is not None:
+            if member.stacks is None:
+                member.stacks = message.descriptor
+            else:
+                member.regions.add(message.descriptor)
+            return False
+        reply: Reply
+        try:
+            reply, reply.size = member.regions.loads(message.data)
+        except (OSError, MemoryError):
+            raise
+        except Exception as error:
+            raise LoaderError(
+                f"a reply of {member.name}{self._work(member)} cannot be rebuilt in the trainer: "
+                f"{type(error).__name__}: {error}. Items travel by pickle; leave out what does not "
+                "unpickle here, or use num_workers=0"
+            ) from error
+        if reply.error is not None and reply.lane is None:
+            raise reply.error.rebuilt()
+        member.silent, member.ends, member.said, member.heard = 0.0, 0, 0, True
+        if self.lanes is not None and reply.run == self.run:
+            self.lanes.note(reply)
+        elif reply.run > self.run:
+            raise GarbledError(f"an answer of run {reply.run}, which nobody asked")
+        return True
+
+    def _owed(self, member: Member) -> list[Read]:
+        return [] if self.lanes is None else self.lanes.owed_by(member.number)
+
+    def _work(self, member: Member) -> str:
+        """What it is asked for, for messages."""
+        owed = self._owed(member)
+        return f" while it had {owed[0]} to answer" if owed else ""
+
+    def _note_silence(self, heard: set[int], waited: float) -> None:
+        """Count how long workers with something to answer were silent; replace those too long."""
+        for member in list(self._members):
+            if member.number in heard or not self._owed(member):
+                continue
+            member.silent += waited
+            self._tell_if_late(member)
+            timeout = self._timeout
+            if timeout is not None and member.silent >= timeout:
+                member.process.kill()
+                cause = (
+                    "It was stopped, or hangs: look for a file system that does not answer or an "
+                    "encoder that waits for a lock, or give a longer timeout"
+                )
+                self._replace(member, (f"gave no answer within timeout={timeout:g} s", cause))
+
+    def _tell_if_late(self, member: Member) -> None:
+        """Say it, each time after twice as long, or raise an error."""
+        limit = self._patience.limit(first=not member.heard)
+        if limit is None or member.silent < limit * 2**member.said:
+            return
+        member.said += 1
+        text = f"{member.name} gave no item for {member.silent:.1f} s{self._work(member)}"
+        stacks = member.busy_with()
+        if self._patience.fails:
+            raise LoaderError(
+                f"{text}, which fail_on_timeout makes an error. The loader's state is that after "
+                f"the last delivered item. It was busy with:\n{stacks}"
+            )
+        _log.warning("%s. It is busy with:\n%s", text, stacks)
+
+    def _replace(self, member: Member, why: tuple[str, str] | None) -> None:
+        """Another worker in place of one that has ended by itself, or is killed for what `why`
+        says.
+        """
+        member.process.join(_SECONDS_TO_TELL)
+        how, cause = why or _how_it_ended(member.process)
+        what = f"{member.name} {how}{self._work(member)}. {cause}"
+        member.see_off()
+        if member.ends + 1 == _MOST_ENDS:
+            raise (LoaderError if why else WorkerDiedError)(
+                f"{what}. It was the last of {_MOST_ENDS} workers that ended so, one after "
+                "another. The loader's state is that after the last delivered item; iterating "
+                "again starts new workers"
+            )
+        self.replaced += 1
+        _log.warning("%s. A new one takes its place (replacement %d)", what, self.replaced)
+        other = self._started(member.number)
+        other.ends = member.ends + 1
+        self._members[member.number] = other
+        for request in self._owed(other):
+            other.post(request)
+
+    def _started(self, number: int) -> Member:
+        """Worker `number`, started; again if it was gone, or the fork server was, before it ran."""
+        name = f"energize worker {number}"
+        for attempt in range(1, _MOST_ENDS + 1):
+            try:
+                with watched_start(name, self._patience, self._timeout):
+                    return self._start(name, number)
+            except (ConnectionError, EOFError) as error:
+                what = f"{name} was gone before it had started: {type(error).__name__}: {error}"
+                if attempt == _MOST_ENDS:
+                    raise LoaderError(
+                        f"{what}. So were {attempt} one after another: look whether something "
+                        "outside the loader kills processes, the kernel for want of memory (dmesg)"
+                    ) from error
+                _log.warning("%s. It is started again", what)
+            except OSError as error:
+                raise LoaderError(
+                    f"{name} cannot be started: {error}. Use fewer workers, or raise the limits on "
+                    "processes, file descriptors (ulimit -n) and memory"
+                ) from error
+        raise AssertionError("unreachable")
+
+    def _start(self, name: str, number: int) -> Member:
+        method = self._start_method
+        context: Any = multiprocessing.get_context(method)
+        # What a process that starts from nothing gets at once, the trainer waits for it to read.
+        task, sent = (self._task, b"") if method == "fork" else (None, self._pickled())
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        leash, held = multiprocessing.Pipe(duplex=False)
+        ours.setblocking(False)
+        _trainer_ends.update((ours, held))
+        trainer = 0 if method == "forkserver" else os.getpid()
+        arguments = (task, theirs, leash, trainer)
+        process = context.Process(target=serve, args=arguments, name=name, daemon=True)
+        try:
+            with ctrl_c_later(method):
+                process.start()
+            on_leash(leash, process.pid)
+        except BaseException:
+            ours.close()
+            held.close()
+            if process.pid is not None:
+                process.kill()
+                _wait_for(process)
+            raise
+        finally:
+            theirs.close()
+            leash.close()
+        member = Member(number, process, Channel(ours), held)
+        if sent:
+            with suppress(OSError):  # it has died, which is seen where replies are received
+                member.channel.post(sent)
+        return member
+
+    def _pickled(self) -> bytes:
+        """The task for a process that starts from nothing; pickled once for all of them."""
+        if self._pickle is None:
+            try:
+                self._pickle = pickle.dumps(self._task)
+            except Exception as error:  # whatever the classes of the user do
+                task = self._task
+                parts = ((task.dataset, "dataset"), (task.decisions.on_error, "on_error"))
+                where = [at for part, name in parts for at in _culprits(part, name, _DEEPEST)]
+                raise ConfigError(
+                    f"the dataset cannot be pickled for a worker started by {self._start_method!r}"
+                    f"{f' at {where[0]}' if where else ''}: {type(error).__name__}: {error}. "
+                    "Define functions at the top of a module instead of lambdas or inner "
+                    "functions, open files and connections when they are first used, or use "
+                    "multiprocessing_context='fork'"
+                ) from error
+        return self._pickle
+
+
+def _how_it_ended(process: BaseProcess) -> tuple[str, str]:
+    """How a worker ended by itself, and what the cause may be."""
+    code = process.exitcode
+    if code is None:
+        return "closed its channel and runs on", (
+            "Some function that it calls closes file descriptors that are not its own"
+        )
+    if code < 0:
+        ended_by = signal.Signals(-code)
+        cause = _CAUSES.get(ended_by, "Something outside the loader sent the signal")
+        return f"was killed by {ended_by.name}", cause
+    return f"ended with exit code {code}", (
+        "Its own output says why: something called sys.exit() or closed its file descriptors, or "
+        "it could not start. A script that spawns workers keeps its work under "
+        '`if __name__ == "__main__":`'
+    )
+
+
+def _culprits(value: Any, path: str, depth: int) -> Iterator[str]:
+    """The paths of the attributes that cannot be pickled, the innermost ones."""
+    try:
+        pickle.dumps(value)
+    except Exception:  # whatever the classes of the user do
+        inner: dict[str, Any] = {}
+        if isinstance(value, dict):
+            inner = {f"{path}[{key!r}]": item for key, item in value.items()}
+        elif isinstance(value, list | tuple):
+            inner = {f"{path}[{number}]": item for number, item in enumerate(value)}
+        elif hasattr(value, "__self__"):
+            inner = {f"{path}.__self__": value.__self__}
+        else:
+            inner = {f"{path}.{n}": item for n, item in getattr(value, "__dict__", {}).items()}
+        below = inner.items() if depth else ()
+        found = [at for name, each in below for at in _culprits(each, name, depth - 1)]
+        yield from found or [f"{path} ({str(value)[:80]})"]
+
+
+def _end_all(members: list[Member], owner: int) -> None:
+    """End workers, and kill those that do not stop in time; all of them when Ctrl-C cannot wait."""
+    ending = members.copy()
+    members.clear()
+    if os.getpid() != owner:
+        return  # a forked copy of the pool: the processes are not its children
+    try:
+        for member in ending:
+            member.post(None)
+        until = time.monotonic() + _SECONDS_TO_STOP
+        for member in ending:
+            member.process.join(max(0.0, until - time.monotonic()))
+    finally:
+        for member in ending:
+            member.process.kill()
+        for member in ending:
+            member.see_off()
+
+
+_pools: weakref.WeakSet[WorkerPool] = weakref.WeakSet()
+
+
+def _end_at_exit() -> None:
+    """End all pools together, so that it takes no longer than for one."""
+    members = [member for pool in _pools if not pool.closed for member in pool._members]
+    _end_all(members, os.getpid())
+    for pool in list(_pools):
+        pool.close()
+
+
+# multiprocessing, at its own exit, would wait for a worker that is stopped, and for ever. What is
+# registered later runs earlier, and multiprocessing.util has been imported above.
+atexit.register(_end_at_exit)
+
+
+class ReadAhead:
+    """How many items workers may have ready or in work: `items` for each worker, and no more bytes
+    than `size` together, as far as those that came before tell. Each has one to do in any case.
+    """
+
+    def __init__(self, workers: int, items: int | None, size: int) -> None:
+        self._workers, self._size = workers, size
+        self._items = (items or DEFAULT_ITEMS) * workers
+        self._bytes = 0.0
+        self.most = workers
+        """The number of items."""
+
+    def learn(self, reply: Reply) -> None:
+        """Take note of what the items of a reply took."""
+        if reply.items:
+            size = reply.size / len(reply.items)
+            # The largest item of a mix decides, and is forgotten only slowly.
+            self._bytes = max(size, _MEMORY * self._bytes + (1 - _MEMORY) * size)
+            room = int(self._size / max(self._bytes, 1.0))
+            self.most = max(self._workers, min(self._items, room))
+
+
+@dataclass(slots=True)
+class _Lane:
+    """What is known of a lane.
+
+    `taken` is its state after what was taken, `read` the one after what came; `waiting` what lies
+    between, each item with the state after it and what it is made of. `came` counts what came,
+    `owed` what else was asked for, and `left` what may still be. `end` is the state after the last
+    item, once that came, and `error` what came instead of the next one.
+    """
+
+    worker: int
+    taken: State | None
+    read: State | None
+    left: int
+    waiting: deque[tuple[Any, State | None, Made]] = field(default_factory=deque)
+    came: int = 0
+    owed: int = 0
+    end: State | None = None
+    error: ShippedError | None = None
+
+
+class WorkerLanes(Generic[T]):
+    """Lanes that are read by workers, ahead of what is taken, each by one of them.
+
+    `states` has their states, in the order in which the lanes are taken in turn. Of an indexed
+    dataset `left` items are read in each.
+    """
+
+    tells_states = True
+
+    def __init__(
+        self,
+        pool: WorkerPool,
+        ahead: ReadAhead,
+        lanes: LaneSet,
+        states: Mapping[int, State | None],
+        failures: FailureLog,
+        *,
+        left: Sequence[int],
+    ) -> None:
+        self._pool, self._ahead, self._set, self._failures = pool, ahead, lanes, failures
+        self.made: Made = NOTHING
+        self._lanes = {
+            lane: _Lane(turn % pool.workers, state, state, left[turn] if left else INFINITE)
+            for turn, (lane, state) in enumerate(states.items())
+        }
+        self._outstanding = 0
+        pool.run, pool.lanes = pool.run + 1, self
+        self._ask()
+
+    def has(self, lane: int) -> bool:
+        known = self._lanes[lane]
+        while not known.waiting:
+            if known.error is not None:
+                raise known.error.rebuilt()
+            if known.end is not None:
+                known.taken = known.end
+                return False
+            if not known.owed:
+                self._ask_for(lane, known, 1)
+            self._pool.wait()
+            self._ask()
+        return True
+
+    def take(self, lane: int) -> T:
+        if not self.has(lane):
+            raise StopIteration
+        known = self._lanes[lane]
+        item: T
+        item, known.taken, self.made = known.waiting.popleft()
+        self._lanes[lane] = self._lanes.pop(lane)  # its turn comes again after all others
+        self._outstanding -= 1
+        self._ask()
+        return item
+
+    def state(self, lane: int) -> State | None:
+        return self._lanes[lane].taken
+
+    def close(self) -> None:
+        if self._pool.lanes is self:
+            self._pool.lanes = None
+
+    def owed_by(self, worker: int) -> list[Read]:
+        """Return what a worker was asked for and has not given."""
+        return [
+            self._request(lane, known, known.owed)
+            for lane, known in self._lanes.items()
+            if known.worker == worker and known.owed
+        ]
+
+    def note(self, reply: Reply) -> None:
+        """Take in a reply."""
+        known = self._lanes.get(-1 if reply.lane is None else reply.lane)
+        count = len(reply.items)
+        if known is None or count > known.owed:
+            raise GarbledError(f"an answer for lane {reply.lane}, which nobody asked")
+        made = reply.made or [NOTHING] * count
+        states: Sequence[State | None] = reply.states or [None] * count
+        known.waiting.extend(zip(reply.items, states, made, strict=True))
+        known.read = states[-1] if states else known.read
+        known.end, known.error = reply.end, reply.error
+        over = reply.end is not None or reply.error is not None
+        known.came, known.owed = known.came + count, 0 if over else known.owed - count
+        self._outstanding = sum(len(each.waiting) + each.owed for each in self._lanes.values())
+        self._ahead.learn(reply)
+        self._failures.add_all(reply.failures, reply.left_out)
+
+    def _ask(self) -> None:
+        """Keep the workers busy, first with the lanes that are taken next."""
+        if 4 * self._outstanding > 3 * self._ahead.most:
+            return
+        self._pool.look()
+        most = self._ahead.most
+        idle = {
+            lane: known
+            for lane, known in self._lanes.items()
+            if known.left and known.end is None and known.error is None
+        }
+        share = max(1, most // max(1, len(idle)))
+        for lane, known in idle.items():
+            has = len(known.waiting) + known.owed
+            items = min(share - has, most - self._outstanding, known.left)
+            if items > 0 and 2 * has <= share:
+                self._ask_for(lane, known, items)
+
+    def _ask_for(self, lane: int, known: _Lane, items: int) -> None:
+        request = self._request(lane, known, items)
+        known.owed, known.left = known.owed + items, known.left - items
+        self._outstanding += items
+        self._pool.ask(known.worker, request)
+
+    def _request(self, lane: int, known: _Lane, items: int) -> Read:
+        return Read(self._pool.run, self._set, lane, known.came, known.read, items)
