@@ -24,7 +24,7 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import simplejpeg
@@ -42,7 +42,7 @@ from energize import (
     WorkerConfig,
     get_loader,
 )
-from energize.loader.reporting import Deliveries
+from energize.ledger import Book, Ledger
 
 __all__ = ["CASES", "main"]
 
@@ -142,20 +142,13 @@ def _of_children() -> float:
     return used.ru_utime + used.ru_stime
 
 
-class _Replayed:
-    """Says what an item is made of as the feed of a loader does."""
-
-    made: Any = None
-    padding = False
-
-
 def _noted(dataset: Dataset[Any], items: int, workers: int) -> float:
     """Seconds of CPU time per item that the ledger takes for itself, on what a loader delivered.
 
     Where the trainer itself reads, what it has just read is noted, as in a run; what workers read,
     after all of it, so that the order of the mix has to be looked up once more.
     """
-    deliveries, replayed = Deliveries(dataset, True), _Replayed()
+    book = Book(dataset, Ledger())
     at_once = items if workers else _NOTED_AT_ONCE
     seconds = 0.0
     with get_loader(dataset, lanes=4) as loader:
@@ -166,11 +159,12 @@ def _noted(dataset: Dataset[Any], items: int, workers: int) -> float:
                 feed = loader._feed
                 told.append((feed.made if feed is not None else 0, item))
             began = time.process_time()
-            for replayed.made, item in told:
-                deliveries.note(cast("Any", replayed), item, time.perf_counter())
+            for made, item in told:
+                book.counter.wait(0.0, time.perf_counter())
+                book.counter.note(made, item, padding=False)
             seconds += time.process_time() - began
         began = time.process_time()
-        _ = deliveries.opened().counter.counted
+        _ = book.counter.counted
         return (seconds + time.process_time() - began) / items
 
 

@@ -451,7 +451,7 @@ class BlendDataset(IndexedDataset[T_co]):
                     raise WeightError(f"the weights do not name the datasets: {difference}")
                 by_name = [by_name[name] for name in self.names]
             changed = self._scheme.with_weights_from(slot, by_name)
-        other = self._replace(changes=changed.changes)
+        other = self._replace(changes=changed.changes, _scheme=changed)
         other._check()
         return other
 

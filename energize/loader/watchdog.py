@@ -62,6 +62,7 @@ class Watchdog:
 
     def __init__(self, what: str, patience: Patience, timeout: float | None = None) -> None:
         self._what, self._patience, self._timeout = what, patience, timeout
+        self._over = timeout
         self._thread: threading.Thread | None = None
         self._changed = threading.Condition()
         self._closed = False
@@ -103,7 +104,7 @@ class Watchdog:
             while not self._closed:
                 since = self.since
                 if since != began:
-                    began, said = since, 0
+                    began, said, self._over = since, 0, self._timeout
                 elif since is not None:
                     said += self._looked(time.perf_counter() - since, said)
                 self._changed.wait(look)
@@ -112,9 +113,7 @@ class Watchdog:
         """Say that it comes late, each time after twice as long, or raise; whether it was said."""
         limit = self._patience.limit(first=self.waits <= 1)
         late = limit is not None and waited >= limit * 2**said
-        fails = (late and self._patience.fails) or (
-            self._timeout is not None and waited >= self._timeout
-        )
+        fails = (self._over is not None and waited >= self._over) or (late and self._patience.fails)
         if not late and not fails:
             return False
         stack = stack_of(self.reader)
@@ -123,7 +122,7 @@ class Watchdog:
                 f"{self._what} for {waited:.1f} s, and timeout or fail_on_timeout makes that an "
                 f"error. This process is busy with:\n{stack}"
             )
-            self.since = None
+            self._over = waited + _LOOK  # what is raised may be lost, where nobody can catch it
             self._interrupt()
         else:
             text = "%s for %.1f s. This process is busy with:\n%s"

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from energize import BatchDataset, FilterDataset, MapDataset, RepeatDataset
-from energize.loader.pool import WorkerPool
+from energize.loader.workers import WorkerPool
 from tests.support import leftover_program
 from tests.support.datasets import is_even, numbers
 from tests.support.loading import eventually, gone, loader_of, with_pid

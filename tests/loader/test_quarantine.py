@@ -35,7 +35,7 @@ from energize.core.quarantine import Entry, files_of, path_for_rank, read_entrie
 from energize.core.reading import SamplePlace
 from energize.data.jsonl import JsonlSource
 from energize.loader import get_loader
-from energize.loader.listing import ListWriter
+from energize.loader.failures import ListWriter
 from energize.preparation.jsonl import prepare_jsonl
 from tests.support.datasets import numbers
 from tests.support.joining import keys, texts
@@ -331,7 +331,7 @@ import sys, time, pathlib
 sys.path[:0] = {sys.path!r}
 from energize import DataError, ListSource, MapDataset, WorkerConfig
 from energize.loader import get_loader
-from energize.loader.listing import ListWriter
+from energize.loader.failures import ListWriter
 def fails(item):
     if item % 2:
         raise DataError("odd")

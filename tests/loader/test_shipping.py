@@ -10,8 +10,7 @@ import torch
 
 from energize import ConcatDataset, EpochizeDataset, ListSource, RepeatDataset, get_loader
 from energize.errors import StateMismatchError
-from energize.loader.regions import Regions
-from energize.loader.shipping import Reply, dumps
+from energize.loader.shipping import Regions, Reply, dumps
 
 
 def test_a_reply_is_let_go_as_soon_as_it_is_packed():

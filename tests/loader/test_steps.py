@@ -25,7 +25,7 @@ from energize import (
     TextSample,
     is_padding,
 )
-from energize.loader.epochs import UNEVEN
+from energize.loader.steps import UNEVEN
 from tests.support.datasets import is_even, numbers, shuffled
 from tests.support.loading import loader_of, steps_in_turns, take
 

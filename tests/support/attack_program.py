@@ -272,7 +272,7 @@ def _read(loader: Loader[Any], shared: Any, rng: random.Random) -> tuple[list[An
         got.append(checked(item))
         shared[TAKEN], shared[REPLACED] = len(got), loader.workers_replaced
         # The third worker that ends in one place without an answer is an error, and rightly so.
-        shared[ENDS] = max(member.ends for member in loader._holding._pool._members)
+        shared[ENDS] = max(member.ends for member in loader._pool._members)
         time.sleep(rng.choice((0.0, 0.0, 0.001, 0.02)))  # in which the sockets fill
         after -= bool(shared[OVER])
         if not after:
