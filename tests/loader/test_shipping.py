@@ -18,7 +18,7 @@ def test_a_reply_is_let_go_as_soon_as_it_is_packed():
     try:
         batch = torch.zeros(2**20)
         left = weakref.ref(batch)
-        reply = Reply(1, items=[{"image": batch}])
+        reply = Reply(1, 0, items=[{"image": batch}])
         del batch
         dumps(reply, Regions())
         del reply

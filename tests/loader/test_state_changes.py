@@ -87,8 +87,6 @@ class TestFolders:
 
     def test_labels_and_loss_weights(self, places, caplog):
         assert self.goes_on(self.built(places / "here", 1.0), self.built(places / "here", 0.25))
-        assert "functions that are gone: {'kind': 'SampleLoader'" in caplog.text
-        assert "'loss_weight': 0.25" in caplog.text
         assert "mounted" not in caplog.text
 
     def test_another_encoder_or_one_that_moved(self, places, caplog):
