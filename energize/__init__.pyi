@@ -71,7 +71,6 @@ from .datasets.transform import (
     SampleWeightDataset,
 )
 from .energon.factories import (
-    BaseCoreDatasetFactory,
     BaseWebdatasetFactory,
     CaptioningWebdataset,
     CrudeJsonlDatasetFactory,
@@ -93,6 +92,15 @@ from .energon.factories import (
     VQAOCRWebdataset,
     VQAWebdataset,
     get_dataset_from_config,
+)
+from .energon.loading import (
+    DatasetLoader,
+    DatasetLoaderInterface,
+    Metadataset,
+    MetadatasetV2,
+    load_dataset,
+    prepare_metadataset,
+    traverse_metadataset,
 )
 from .energon.names import edataclass
 from .errors import (
@@ -131,16 +139,7 @@ from .extras.paths import EPath
 from .ledger import Ledger
 from .loader import Follower, Loader, RemapReport, WeightsFile, get_loader, get_savable_loader
 from .loader.loader import BasicDataLoader, SavableDataLoader, SavableDataLoaderState
-from .metadataset import (
-    DatasetLoader,
-    DatasetLoaderInterface,
-    Metadataset,
-    MetadatasetV2,
-    load_dataset,
-    prepare_metadataset,
-    traverse_metadataset,
-)
-from .metadataset.building import get_train_dataset, get_val_dataset, get_val_datasets
+from .metadataset.build import get_train_dataset, get_val_dataset, get_val_datasets
 from .mixing import ExcessLoss, LossCurves, MixingPolicy, unimax
 from .order.quota import Quota
 from .order.schedule import Schedule, WeightSchedulePoint, WeightScheduler
@@ -162,6 +161,7 @@ from .task.cook import Cooker, basic_sample_keys, cooker
 from .task.decode import SampleDecoder
 from .task.encoder import AugmentTaskEncoder, DefaultTaskEncoder, TaskEncoder
 from .task.hooks import stateless
+from .task.pipeline import BaseCoreDatasetFactory
 
 __version__: str
 

@@ -13,10 +13,10 @@ from energize.compat.stage_files import is_stage_file, read_stages, stage_node
 from energize.core.dataset import Dataset
 from energize.data.nv_meta import read_splits
 from energize.errors import ConfigError
-from energize.metadataset import Leaf, Node, Staged, read_metadataset, resolve
-from energize.metadataset.leaves import STORED, typed_samples
-from energize.metadataset.nodes import JoinedLeaf
-from energize.metadataset.shares import leaves_of
+from energize.metadataset.build import factory_of
+from energize.metadataset.documents import read_metadataset
+from energize.metadataset.nodes import JoinedLeaf, Leaf, Node, Staged, leaves_of
+from energize.metadataset.resolution import resolve
 from energize.task.decode import SampleDecoder
 from energize.task.load import LoadingCode
 
@@ -110,4 +110,5 @@ def stored_samples(
     leaf: Leaf, decoder: SampleDecoder | None, trusted: Sequence[Path] | None = None
 ) -> Dataset[Any]:
     """The typed samples of a part in stored order; code of `trusted` folders may be run."""
-    return typed_samples(STORED.source(leaf), leaf, decoder, LoadingCode(trust_code=trusted or ()))
+    code = LoadingCode(trust_code=trusted or ())
+    return factory_of(leaf, decoder=decoder, code=code).build()

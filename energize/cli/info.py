@@ -21,9 +21,7 @@ from energize.data.jsonl import JsonlSource
 from energize.data.nv_meta import read_dataset_yaml, read_info, read_splits
 from energize.data.tar import index_path
 from energize.errors import ConfigError, MetadatasetError, NotPreparedError, ShardError
-from energize.metadataset import Leaf, leaves_with_weights
-from energize.metadataset.leaves import STORED
-from energize.metadataset.nodes import JoinedLeaf
+from energize.metadataset.nodes import JoinedLeaf, Leaf, leaves_with_weights
 
 
 def info(
@@ -83,7 +81,7 @@ def _show_mix(path: Path, split_config: str, dataset_config: str) -> None:
             table.add_row(
                 Text(_shown(leaf, path)),
                 leaf.split_part,
-                f"{STORED.source(leaf).size:,}",
+                f"{leaf.source().size:,}",
                 "-" if share is None else f"{100 * float(share):.3f}",
                 leaf.sample_type.__name__,
             )

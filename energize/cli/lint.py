@@ -24,8 +24,7 @@ from energize.core.dataset import IndexedDataset
 from energize.core.trace import where
 from energize.data.nv_meta import read_info, read_splits
 from energize.errors import DatasetNotFoundError, EmptyDatasetError, EnergizeError, SplitError
-from energize.metadataset import Leaf
-from energize.metadataset.nodes import JoinedLeaf
+from energize.metadataset.nodes import JoinedLeaf, Leaf
 from energize.preparation.verify import check_counts, check_folder, check_lines
 from energize.preparation.workers import default_workers
 from energize.task.decode import SampleDecoder

@@ -26,8 +26,8 @@ from energize.cli.prepare_media import collected, media_filter
 from energize.cli.progress import progress_bar
 from energize.cli.showing import show_config, show_note, show_samples, show_splits
 from energize.data.nv_meta import CRUDE, is_prepared
+from energize.energon.loading import prepare_metadataset
 from energize.errors import ConfigError
-from energize.metadataset.loader import prepare_metadataset
 from energize.preparation.discovery import find_shards
 from energize.preparation.fields import FirstLook, check_choice
 from energize.preparation.index import PrepareReport

@@ -11,7 +11,7 @@ import typer
 from energize.compat import stage_files
 from energize.data.writing import write_new
 from energize.errors import ConfigError
-from energize.metadataset.json_schema import json_schema
+from energize.metadataset.documents import json_schema
 
 
 def schema(

@@ -11,25 +11,36 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import (
+    Field,
+    NonNegativeInt,
+    PositiveInt,
+    TypeAdapter,
+    ValidationError,
+    model_validator,
+)
 
-from energize.core import limits
+from energize.core.bounded import check_depth
 from energize.core.dataset import Dataset
 from energize.core.lanes import WorkerConfig
-from energize.core.limits import check_depth
-from energize.data.files import exists, own_errors
+from energize.core.limits import limit, over_limit
+from energize.core.validation import KeyPath, faults, short
+from energize.data.writing import exists, own_errors
 from energize.datasets.stages import StagedDataset
 from energize.errors import ConfigError, DatasetNotFoundError, MetadatasetError, nearest
-from energize.metadataset.building import batch_size_of, check_one_epoch, get_train_dataset
-from energize.metadataset.checking import Checker
-from energize.metadataset.json_schema import DIALECT, object_schema
-from energize.metadataset.keys import Spec
-from energize.metadataset.located import KeyPath, Located, read_bytes, read_yaml
-from energize.metadataset.plans import DEFAULT, FaultyError, plan_of
-from energize.metadataset.problems import Problem, as_error, number_hint, place_noted, shown
-from energize.metadataset.resolving import Blend, Node, Staged, not_staged, resolve
-from energize.metadataset.table import Table, key, keys_of, same_key
-from energize.metadataset.values import Name, Named, Positive, Whole
+from energize.metadataset.build import batch_size_of, check_one_epoch, get_train_dataset
+from energize.metadataset.documents import DIALECT
+from energize.metadataset.located import (
+    Located,
+    Problem,
+    as_error,
+    place_noted,
+    read_bytes,
+    read_yaml,
+)
+from energize.metadataset.models import Expected, Keys, Name, Table
+from energize.metadataset.nodes import Blend, Node, Staged
+from energize.metadataset.resolution import DEFAULT, not_staged, plan_of, resolve
 from energize.order.stages import Stage, StagePlan, stage_label
 
 _BETWEEN = re.compile(r"[=\[\]{},\n]")
@@ -54,7 +65,7 @@ def read_toml(file: Path, problems: list[Problem]) -> Located | None:
     except tomllib.TOMLDecodeError as error:
         fault = f"invalid TOML: {error}"
     except RecursionError:
-        fault = limits.over("LEVELS")
+        fault = over_limit("LEVELS")
     except ValueError as error:
         fault = str(error)
     problems.append(Problem(str(file), fault))
@@ -65,10 +76,10 @@ def _check(text: str) -> None:
     """Raise ValueError for more than the parser gets through at once: it is written in Python, and
     takes time that grows with the square of the parts of a dotted key.
     """
-    if len(text) > limits.TOML_BYTES:
-        raise ValueError(limits.over("TOML_BYTES", len(text)))
-    if any(piece.count(".") > limits.LEVELS for piece in _BETWEEN.split(text)):
-        raise ValueError(limits.over("LEVELS"))
+    if len(text) > limit("TOML_BYTES"):
+        raise ValueError(over_limit("TOML_BYTES", len(text)))
+    if any(piece.count(".") > limit("LEVELS") for piece in _BETWEEN.split(text)):
+        raise ValueError(over_limit("LEVELS"))
 
 
 def _lines(text: str) -> dict[KeyPath, int]:
@@ -123,115 +134,127 @@ def _in_last(table: KeyPath, lengths: Mapping[KeyPath, int]) -> KeyPath:
     return (*table, lengths[table] - 1) if table in lengths else table
 
 
-# The tables of keys of a stage file: `training`, and each of its `data_stages`.
-
-DATA = "data"
-STAGE = "stage"
-TRAINING = "training"
+# What a stage file says: the table `training`, and each of its `data_stages`.
 
 _TOLERANCE = 0.001
 """How far the sum of weights may be from 1: they are often written with two or three digits."""
 
-_Weight = Annotated[int | float, Field(json_schema_extra={"minimum": 0, "maximum": 1})]
-Size = Annotated[int, Field(description="a whole number")]
-Folders = Annotated[
-    list[Name],
-    Field(min_length=1, description="a list of one or more folders, relative to this file"),
-]
-_Weights = Annotated[
-    list[_Weight], Field(min_length=1, description="a list of numbers, one for each folder")
-]
 
-
-@dataclass(frozen=True)
-class DataKeys(Table):
+class DataKeys(Keys):
     """What says which data are read."""
 
-    dataset: Name | None = key(DATA, "the name of a dataset")
-    dataset_path: Name | None = key(
-        DATA, "a prepared folder or a metadataset .yaml, relative to this file"
+    dataset: Name | None = Field(None, description="the name of a dataset")
+    dataset_path: Name | None = Field(
+        None, description="a prepared folder or a metadataset .yaml, relative to this file"
     )
-    dataset_type: Name | None = key(DATA, "such as energize")
-    dataset_folders: Folders | None = key(DATA)
-    dataset_weights: _Weights | None = key(DATA)
-    dataset_random_seed: Whole | None = same_key(Spec, "seed")
-    seq_len: Positive | None = same_key(Spec, "seq_len")
-    items_per_step: Positive | None = same_key(Spec, "items_per_step")
+    dataset_type: Name | None = Field(None, description="such as energize")
+    dataset_folders: (
+        Annotated[
+            list[Name],
+            Field(min_length=1),
+            Expected("a list of one or more folders, relative to this file"),
+        ]
+        | None
+    ) = None
+    dataset_weights: (
+        Annotated[
+            list[Annotated[int | float, Field(json_schema_extra={"minimum": 0, "maximum": 1})]],
+            Field(min_length=1),
+            Expected("a list of numbers, one for each folder"),
+        ]
+        | None
+    ) = None
+    dataset_random_seed: NonNegativeInt | None = Field(
+        None, description="the order of what is read"
+    )
+    seq_len: PositiveInt | None = Field(None, description="tokens per sequence")
+    items_per_step: PositiveInt | None = Field(None, description="micro batches per optimizer step")
+    batch: Table | None = Field(None, description="settings of batches")
+
+    @property
+    def seed(self) -> int | None:
+        """The order of what is read."""
+        return self.dataset_random_seed
 
     @property
     def has_data(self) -> bool:
         """Whether anything says which data are read."""
-        rows = [row for row in keys_of(DataKeys) if row.home == DATA]
-        return any(getattr(self, row.name) is not None for row in rows)
+        given = (self.dataset, self.dataset_path, self.dataset_type)
+        return any(
+            each is not None for each in (*given, self.dataset_folders, self.dataset_weights)
+        )
 
-    def faults(self) -> Iterator[tuple[str, str]]:
-        """What is wrong with keys that are right one by one."""
+    @model_validator(mode="after")
+    def _data(self) -> DataKeys:
         if self.dataset_type == "huggingface" and self.dataset is None:
-            yield "dataset_type", "a huggingface dataset is named by 'dataset'; give it"
+            raise ConfigError("a huggingface dataset is named by 'dataset'; give it")
         if self.dataset_type == "nanoset" and self.dataset_folders is None:
-            yield "dataset_type", "a nanoset is read from 'dataset_folders'; give them"
-        if self.dataset_type == "energize":
-            given = [key for key in ("dataset_path", "dataset_folders") if getattr(self, key)]
-            if len(given) != 1:
-                found = "both are given" if given else "neither is given"
-                yield "dataset_type", f"energize reads 'dataset_path' or 'dataset_folders'; {found}"
-        if self.dataset_weights is not None:
-            for fault in _weight_faults(self.dataset_weights, self.dataset_folders):
-                yield "dataset_weights", fault
+            raise ConfigError("a nanoset is read from 'dataset_folders'; give them")
+        both = [self.dataset_path, self.dataset_folders]
+        if self.dataset_type == "energize" and both.count(None) != 1:
+            found = "neither is given" if both.count(None) else "both are given"
+            raise ConfigError(f"energize reads 'dataset_path' or 'dataset_folders'; {found}")
+        for fault in _weight_faults(self.dataset_weights, self.dataset_folders):
+            raise ConfigError(fault)
+        return self
 
 
-@dataclass(frozen=True)
 class StageKeys(DataKeys):
     """One of `data_stages`, which says all about its data."""
 
-    name: Name = same_key(Spec, "name")
-    start_step: Whole = same_key(Spec, "start_step")
-    end_step: Positive | None = same_key(Spec, "end_step")
-    dataset_type: Name = key(DATA, "such as energize", required=True)
-    seq_len: Positive = same_key(Spec, "seq_len", required=True)
-    batch: Named | None = same_key(Spec, "batch")
+    name: Name = Field(description="the name of the stage")
+    start_step: NonNegativeInt = Field(description="the first step")
+    end_step: PositiveInt | None = Field(None, description="the step after the last one")
+    dataset_type: Name = Field(description="such as energize")
+    seq_len: PositiveInt = Field(description="tokens per sequence")
 
 
-@dataclass(frozen=True)
 class TrainingKeys(DataKeys):
     """The table `training`, whose other keys belong to the trainer."""
 
-    steps: Positive | None = same_key(Spec, "steps")
-    global_batch_size: Size | None = key(TRAINING, "sequences per step")
-    data_stages: tuple[StageKeys, ...] = key(
-        TRAINING, nodes=STAGE, called="a list of tables", default=()
+    steps: PositiveInt | None = Field(None, description="the steps of the training")
+    global_batch_size: Annotated[int, Expected("a whole number")] | None = Field(
+        None, description="sequences per step"
     )
+    data_stages: tuple[StageKeys, ...] = Field((), strict=False)
 
-    def faults(self) -> Iterator[tuple[str, str]]:
-        """What is wrong with keys that are right one by one."""
-        yield from super().faults()
+    @model_validator(mode="after")
+    def _default(self) -> TrainingKeys:
         for name in ("dataset_type", "seq_len"):
             if self.has_data and getattr(self, name) is None:
-                yield "", f"the key {name!r} is missing, and the stage {DEFAULT!r} needs it"
+                raise ConfigError(
+                    f"the key {name!r} is missing, and the stage {DEFAULT!r} needs it"
+                )
+        return self
+
+
+_TRAINING = TypeAdapter(TrainingKeys)
 
 
 def json_schema() -> dict[str, Any]:
-    """The grammar of stage files as a JSON schema, for editors and other tools."""
-    stage = object_schema(keys_of(StageKeys))
-    training = object_schema(keys_of(TrainingKeys), lambda _: stage, more=True)
+    """Return the grammar of stage files as a JSON schema, for editors and other tools."""
+    training = TrainingKeys.model_json_schema()
     return {
         "$schema": DIALECT,
         "title": "energize stages",
         "description": "Named stages of a training run, each with its own data",
         "type": "object",
-        "properties": {"training": training},
+        "$defs": training.pop("$defs"),
+        "properties": {"training": {**training, "additionalProperties": True}},
         "required": ["training"],
     }
 
 
-def _weight_faults(weights: Sequence[float], folders: Sequence[str] | None) -> Iterator[str]:
+def _weight_faults(weights: Sequence[float] | None, folders: Sequence[str] | None) -> Iterator[str]:
+    if weights is None:
+        return
     if folders is None:
         yield "weights are for 'dataset_folders', and there are none; give folders, or no weights"
     elif len(weights) != len(folders):
         yield f"there are {len(weights)} weights for {len(folders)} folders; give one for each"
     wrong = [weight for weight in weights if not 0 <= weight <= 1]  # not a number is wrong too
     if wrong:
-        yield f"a weight is a finite number from 0 to 1; got {', '.join(map(shown, wrong))}"
+        yield f"a weight is a finite number from 0 to 1; got {', '.join(map(short, wrong))}"
     elif abs(math.fsum(weights) - 1) > _TOLERANCE:
         yield f"weights sum to 1 (within {_TOLERANCE}); these sum to {math.fsum(weights):g}"
 
@@ -318,24 +341,29 @@ def read_stages(
         return _of_split(file, split_part)
     if text is None or problems:
         raise as_error(file, problems)
-    checker = _Checker(text)
-    training = checker.training()
+    training = _training(text, problems)
     if training is None:
-        raise as_error(file, sorted(checker.problems, key=lambda problem: problem.line))
-    written: dict[KeyPath, DataKeys] = {
-        (_ROOT, "data_stages", i): each for i, each in enumerate(training.data_stages)
-    }
+        raise as_error(file, sorted(problems, key=lambda problem: problem.line))
 
-    def read(_: Spec, path: KeyPath) -> StageData:
-        return _data(written.get(path, training), text.file.parent, text.place(path), split_part)
+    def read(written: DataKeys, path: KeyPath) -> tuple[KeyPath, StageData]:
+        return path, _data(written, text.file.parent, text.place(path), split_part)
 
-    around = _settings(training)
-    stages = [(_settings(each), path) for path, each in written.items()]
-    default = (around, (_ROOT,)) if training.has_data else None
-    try:
-        return plan_of(text, (_ROOT,), around, stages, default=default, read=read)
-    except FaultyError as error:
-        raise as_error(file, error.problems) from None
+    stages = [
+        (each, *read(each, (_ROOT, "data_stages", i)))
+        for i, each in enumerate(training.data_stages)
+    ]
+    size = training.global_batch_size
+    batch = {} if size is None else {"global_batch_size": size}
+    around = training.model_copy(update={"batch": batch})
+    default = read(training, (_ROOT,)) if training.has_data else None
+
+    def fault(place: str, message: str) -> None:
+        problems.append(Problem(place, message))
+
+    plan = plan_of(text, (_ROOT,), around, stages, default=default, fault=fault)
+    if plan is None:
+        raise as_error(file, problems)
+    return plan
 
 
 def _of_split(file: Path, split_part: str) -> StagePlan[Node]:
@@ -348,54 +376,28 @@ def _of_split(file: Path, split_part: str) -> StagePlan[Node]:
     return node.plan
 
 
-class _Checker(Checker):
-    """Reads the table `training`."""
-
-    def training(self) -> TrainingKeys | None:
-        """The table, or None when something in it is wrong."""
-        root = self.text.data
-        table = root.get(_ROOT) if isinstance(root, dict) else None
-        if not isinstance(table, dict):
-            self.fault(
-                (),
-                f"there is no table {_ROOT!r}; a stage file has its stages in {_ROOT}.data_stages, "
-                f"and a metadataset in its {_SPLITS}",
-            )
-            return None
-        rows = {row.name: row for row in keys_of(TrainingKeys)}
-        meant = {key: value for key, value in table.items() if _is_meant(key, list(rows))}
-        return self.mapping(TrainingKeys, meant, (_ROOT,), rows)
-
-    def node(self, value: Any, path: KeyPath, place: str) -> StageKeys | None:
-        """One of `data_stages`."""
-        if not isinstance(value, Mapping):
-            hint = number_hint(value)
-            self.fault(path, f"expected a table of settings; got {shown(value)}{hint}")
-            return None
-        return self.mapping(StageKeys, value, path, {row.name: row for row in keys_of(StageKeys)})
+def _training(text: Located, problems: list[Problem]) -> TrainingKeys | None:
+    """The table `training`, or None when something in it is wrong, which goes to `problems`."""
+    root = text.data
+    table = root.get(_ROOT) if isinstance(root, dict) else None
+    if not isinstance(table, dict):
+        told = f"there is no table {_ROOT!r}; a stage file has its stages in {_ROOT}.data_stages"
+        problems.append(text.problem((), f"{told}, and a metadataset in its {_SPLITS}"))
+        return None
+    known = list(TrainingKeys.model_fields)
+    meant = {key: value for key, value in table.items() if _is_meant(key, known)}
+    try:
+        return _TRAINING.validate_python(meant)
+    except ValidationError as error:
+        for path, message in faults(error, _TRAINING):
+            problems.append(text.problem((_ROOT, *path), message))
+        return None
 
 
 def _is_meant(key: str, known: list[str]) -> bool:
     """Whether a key of `training` is for this library, and not for the trainer alone."""
     misspelt = key.startswith(("dataset_", "data_stage")) and nearest(key, known)
     return key in known or bool(misspelt)
-
-
-def _settings(written: DataKeys) -> Spec:
-    """What a table says beside its data, in the words of a metadataset."""
-    settings: dict[str, Any] = {
-        "seq_len": written.seq_len,
-        "seed": written.dataset_random_seed,
-        "items_per_step": written.items_per_step,
-    }
-    if isinstance(written, StageKeys):
-        for name in ("name", "start_step", "end_step", "batch"):
-            settings[name] = getattr(written, name)
-    if isinstance(written, TrainingKeys):
-        size = written.global_batch_size
-        settings["steps"] = written.steps
-        settings["batch"] = None if size is None else {"global_batch_size": size}
-    return Spec(**settings)
 
 
 def _data(written: DataKeys, folder: Path, place: str, split_part: str) -> StageData:

@@ -210,13 +210,15 @@ def _told(detail: ErrorDetails, known: list[str]) -> tuple[str, str]:
         )
     if kind in _OWN:
         return str(detail["ctx"]["error"]), ""
+    words = re.findall(r"'([^']*)'", detail["ctx"]["expected"]) if kind == "literal_error" else []
+    near = nearest(detail["input"], words) if isinstance(detail["input"], str) else ""
     text = (
         detail["msg"]
         .replace("Input should be", "expected")
         .replace("a valid integer", "an integer")
     )
     text = _MESSAGES.get(kind, text.replace("a valid ", "a "))
-    return text, f"; got {short(detail['input'])}"
+    return text, f"; got {short(detail['input'])}{near}"
 
 
 def _followed(loc: tuple[str | int, ...], schema: Any) -> tuple[KeyPath, list[str], KeyPath | None]:

@@ -1,17 +1,16 @@
-"""What Megatron-Energon's datasets extend: names for annotations, and factories of datasets."""
+"""Factories of datasets, and what goes with them, in the words of Megatron-Energon."""
 
 from __future__ import annotations
 
 import os
 import re
 import warnings
-from abc import ABC, ABCMeta, abstractmethod
+from abc import ABCMeta, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
-from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, NoReturn, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, cast
 
 from energize.core.dataset import Dataset
 from energize.core.ignored import accepted
@@ -32,38 +31,33 @@ from energize.core.samples import (
     VQASample,
     is_record,
     pin_memory,
-    sample_type_named,
 )
-from energize.core.stores import FileStore
-from energize.data.files import own_errors
 from energize.data.join import JoinedSource
 from energize.data.jsonl import JsonlSource
 from energize.data.media import MediaFilterConfig
 from energize.data.nv_meta import (
-    CRUDE,
     INFO_NAMES,
     META_FOLDER,
     SQLITE_NAME,
     UUID_NAME,
     is_prepared,
-    read_dataset_yaml,
     read_info,
     read_splits,
 )
-from energize.data.source import Source, Subset
-from energize.data.split import read_split
-from energize.data.stores import JsonlFileStore, WebdatasetFileStore
-from energize.data.webdataset import WebdatasetSource
-from energize.datasets.order import ShuffleDataset
-from energize.datasets.transform import MapDataset, SampleWeightDataset
+from energize.data.source import Subset
+from energize.data.webdataset import WebdatasetSource, read_split
+from energize.data.writing import own_errors
 from energize.energon.names import edataclass
 from energize.errors import ConfigError, UntrustedCodeError
+from energize.metadataset.build import factory_of
+from energize.metadataset.nodes import Leaf
 from energize.preparation.index import prepare
 from energize.preparation.jsonl import prepare_jsonl
 from energize.preparation.media import prepare_media
 from energize.preparation.workers import Progress
 from energize.task.decode import SampleDecoder
 from energize.task.load import JoinLoader, LoadFunction, PartFilter, SampleLoader, loading_code
+from energize.task.pipeline import STORED, SampleOrder, SourceFactory
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -108,111 +102,6 @@ class PinMemoryMixin:
     def pin_memory(self) -> Self:
         """A copy with all tensors in page-locked memory; the object itself without a GPU."""
         return pin_memory(self) if is_record(self) else self
-
-
-class BaseCoreDatasetFactory(ABC, Generic[T_co]):
-    """A dataset as it is asked for, before it is made: `build()` makes it.
-
-    `len` is the number of samples in one pass, on all ranks together.
-    """
-
-    __sample_type__: ClassVar[type[Any]]
-    paths: list[Any]
-    subflavors: dict[str, Any]
-    sample_weight: float | None = None
-    """How much its samples count in the loss, as the metadataset says that it was loaded from."""
-
-    @abstractmethod
-    def build(self, worker_rotation_offset: int = 0) -> Dataset[T_co]:
-        """The dataset: one pass over the samples, in a new order each time where `training`."""
-
-    @abstractmethod
-    def as_file_store(self) -> FileStore[Any]:
-        """The files of the dataset, by name."""
-
-    @abstractmethod
-    def __len__(self) -> int:
-        """Samples in one pass."""
-
-
-# What the factories of datasets over one source have in common.
-
-
-class SourceFactory(BaseCoreDatasetFactory[T_co]):
-    """A dataset read from one source: in the order asked for, each raw sample made a sample.
-
-    What is read is shuffled where `training`, over `shuffle_over_epochs` passes at once (None: not
-    at all, -1: drawn with replacement), in runs of at most `max_samples_per_sequence` samples; else
-    it is as stored. `subset` says which samples. `unused` are arguments that have no use here.
-
-    The source is looked at when the factory is made, not at the first sample: a subclass calls this
-    `__init__` when it has all that `_stored` needs. Raises what that raises.
-    """
-
-    def __init__(
-        self,
-        *,
-        training: bool,
-        worker_config: WorkerConfig,
-        shuffle_over_epochs: int | None,
-        max_samples_per_sequence: int | None,
-        subset: Subset | None,
-        **unused: Any,
-    ) -> None:
-        accepted(type(self).__name__, **unused)
-        self.training = training
-        self.worker_config = worker_config
-        self.shuffle_over_epochs = shuffle_over_epochs
-        self.max_samples_per_sequence = max_samples_per_sequence
-        self.subset = subset
-        _ = self.source
-
-    @abstractmethod
-    def _stored(self, seed: int) -> Source[Any]:
-        """All that is there, as stored."""
-
-    @abstractmethod
-    def _loading(self) -> Callable[[Any], T_co]:
-        """What makes a sample of a raw one."""
-
-    @cached_property
-    def source(self) -> Source[Any]:
-        """What is read, as stored."""
-        source = self._stored(self.worker_config.seed_offset)
-        if self.subset is None:
-            return source
-        if not isinstance(self.subset, Subset):
-            raise ConfigError(
-                "subset is an energize.data.source.Subset, such as Subset(ratios=(0.0, 0.5)); "
-                f"got {self.subset!r}"
-            )
-        stored: Any = source
-        return cast("Source[Any]", stored.part(*self.subset.bounds(stored.stored_count)))
-
-    def __len__(self) -> int:
-        return self.source.count
-
-    @cached_property
-    def raw_samples(self) -> Dataset[Any]:
-        """The raw samples, in the order in which they are read."""
-        if not self.training or self.shuffle_over_epochs is None:
-            return self.source
-        return ShuffleDataset(
-            self.source,
-            max_samples_per_sequence=self.max_samples_per_sequence,
-            over_epochs=self.shuffle_over_epochs,
-        )
-
-    def build(self, worker_rotation_offset: int = 0) -> Dataset[T_co]:
-        accepted(type(self).__name__, worker_rotation_offset=worker_rotation_offset or None)
-        samples: Dataset[T_co] = MapDataset(self.raw_samples, self._loading(), seeded=False)
-        if self.sample_weight is not None:
-            samples = SampleWeightDataset(samples, self.sample_weight)
-        return samples._with_worker_config(self.worker_config)
-
-    def config(self) -> dict[str, Any]:
-        """What the dataset is made of, as a tree of plain values."""
-        return self.build().describe()
 
 
 # Preparing a folder of shards, in the words of Megatron-Energon.
@@ -323,6 +212,10 @@ def shown_by(progress_fn: ProgressFn | None) -> Progress | None:
     return tell
 
 
+DEFAULT_DECODER = SampleDecoder()
+
+_UNUSED = ("parallel_shard_iters",)
+
 # Factories of datasets over prepared folders of shards.
 
 
@@ -330,9 +223,7 @@ class BaseWebdatasetFactory(SourceFactory[T_co], WebdatasetPreparator):
     """A split part of a prepared folder, as it is asked for; `build()` makes the dataset.
 
     A subclass sets `__sample_type__` and makes a sample of the raw one in `load_sample`. What is
-    read is shuffled where `training`, over `shuffle_over_epochs` passes at once (None: not at all,
-    -1: drawn with replacement), in runs of at most `max_samples_per_sequence` samples; else it is
-    as stored. `part_filter` says which parts are read at all, `subset` which samples. With
+    read is shuffled as by `SourceFactory`. `part_filter` says which parts are read at all. With
     `checksums` every sample is compared with the one that `energize prepare --checksums` wrote.
 
     Raises `ConfigError` without `__sample_type__`, and what `WebdatasetSource` raises.
@@ -357,45 +248,36 @@ class BaseWebdatasetFactory(SourceFactory[T_co], WebdatasetPreparator):
     ) -> None:
         if getattr(self, "__sample_type__", None) is None:
             raise ConfigError(f"{type(self).__name__}: set the class attribute __sample_type__")
-        self.path = Path(path)
-        self.paths = [self.path]
-        self.subflavors = getattr(self, "subflavors", {})
-        self.split_part = split_part
-        self.split_config = split_config
+        accepted(type(self).__name__, parallel_shard_iters=parallel_shard_iters)
+        self.path, self.split_part = Path(path), split_part
         self.part_filter = part_filter
-        self.checksums = checksums
-        super().__init__(
-            training=training,
-            worker_config=worker_config,
-            shuffle_over_epochs=shuffle_over_epochs,
-            max_samples_per_sequence=max_samples_per_sequence,
-            subset=subset,
-            parallel_shard_iters=parallel_shard_iters,
-        )
-
-    def _stored(self, seed: int) -> WebdatasetSource:
-        return WebdatasetSource(
+        source = WebdatasetSource(
             self.path,
-            split_part=self.split_part,
-            split_config=self.split_config,
-            checksums=self.checksums,
-            seed=seed,
+            split_part=split_part,
+            split_config=split_config,
+            checksums=checksums,
+            seed=worker_config.seed_offset,
+        )
+        order = SampleOrder(shuffle_over_epochs, max_samples_per_sequence)
+        super().__init__(
+            source,
+            self._loading(),
+            self.__sample_type__,
+            [self.path],
+            getattr(self, "subflavors", {}),
+            order=order if training else STORED,
+            worker_config=worker_config,
+            subset=subset,
         )
 
     def _loading(self) -> Callable[[dict[str, Any]], T_co]:
         return RawLoading(self.load_sample, self.part_filter)
 
-    def as_file_store(self) -> WebdatasetFileStore:
-        return WebdatasetFileStore(self.path)
-
     @abstractmethod
     def load_sample(self, raw_data: dict[str, Any]) -> T_co:
-        """The sample of a raw one: a dict of `__key__`, `__restore_key__`, `__sources__`, and of
-        the bytes of its parts by name.
+        """Return the sample of a raw one: a dict of `__key__`, `__restore_key__`, `__sources__`,
+        and of the bytes of its parts by name.
         """
-
-    def __str__(self) -> str:
-        return f"{type(self).__name__}(path={self.path})"
 
 
 class RawLoading:
@@ -415,9 +297,6 @@ class RawLoading:
         return self.load_sample({**crude, "__dataset__": raw["__dataset__"]})
 
 
-# Typed samples of a prepared folder, by a field map or a function.
-
-
 class DefaultGenericWebdatasetFactory(BaseWebdatasetFactory[T_co]):
     """Makes samples of `__sample_type__` by a `field_map`, or by a function `sample_loader`.
 
@@ -429,7 +308,7 @@ class DefaultGenericWebdatasetFactory(BaseWebdatasetFactory[T_co]):
     `UntrustedCodeError` for a name of a file in place of a function.
     """
 
-    _decoder: SampleDecoder | None = None
+    decoder: SampleDecoder | None = None
 
     def __init__(
         self,
@@ -446,8 +325,8 @@ class DefaultGenericWebdatasetFactory(BaseWebdatasetFactory[T_co]):
             if isinstance(given, str):
                 raise UntrustedCodeError(
                     f"{owner}: {name}={given!r} names a file of the data folder, which is not run "
-                    "here; import the function in your program and give the function, or let "
-                    "get_dataset_from_config(..., trust_code=[folder]) read it"
+                    "here; give the function, or let get_dataset_from_config(..., "
+                    "trust_code=[folder]) read it"
                 )
         if sample_loader is not None and part_filter is None:
             raise ConfigError(
@@ -458,32 +337,22 @@ class DefaultGenericWebdatasetFactory(BaseWebdatasetFactory[T_co]):
         self.field_map = None if field_map is None else dict(field_map)
         self.sample_loader = sample_loader
         super().__init__(path, part_filter=part_filter, **kwargs)
-        _ = self._typed  # what does not fit the type is an error now
 
-    @cached_property
-    def _typed(self) -> SampleLoader[Any]:
-        """What makes samples."""
-        return SampleLoader(
+    def _loading(self) -> Callable[[dict[str, Any]], T_co]:
+        self._typed: SampleLoader[Any] = SampleLoader(
             sample_type=self.__sample_type__,
             field_map=self.field_map,
-            decoder=self._decoder,
+            decoder=self.decoder,
             subflavors=self.subflavors,
             sample_loader=self.sample_loader,
             part_filter=self.part_filter,
         )
-
-    def _loading(self) -> Callable[[dict[str, Any]], T_co]:
         if type(self).load_sample is DefaultGenericWebdatasetFactory.load_sample:
             return self._typed
         return super()._loading()
 
     def load_sample(self, raw_data: dict[str, Any]) -> T_co:
         return cast("T_co", self._typed(raw_data))
-
-
-# Typed samples of a prepared folder, decoded.
-
-DEFAULT_DECODER = SampleDecoder()
 
 
 class DefaultDecoderWebdatasetFactory(DefaultGenericWebdatasetFactory[T_co]):
@@ -496,11 +365,8 @@ class DefaultDecoderWebdatasetFactory(DefaultGenericWebdatasetFactory[T_co]):
         decoder: SampleDecoder | None = DEFAULT_DECODER,
         **kwargs: Any,
     ) -> None:
-        self._decoder = decoder
+        self.decoder = decoder
         super().__init__(path, **kwargs)
-
-
-# Samples of a type that is given, of a prepared folder.
 
 
 class StandardWebdatasetFactory(DefaultDecoderWebdatasetFactory[T_co]):
@@ -521,8 +387,6 @@ class StandardWebdatasetFactory(DefaultDecoderWebdatasetFactory[T_co]):
     (1, ['a cat'])
     """
 
-    __sample_type__: type[Any]  # type: ignore[misc]  # of this object, not of its class
-
     def __init__(
         self, path: str | os.PathLike[str], *, sample_type: type[T_co], **kwargs: Any
     ) -> None:
@@ -531,11 +395,68 @@ class StandardWebdatasetFactory(DefaultDecoderWebdatasetFactory[T_co]):
                 f"{type(self).__name__}: sample_type is a class that extends energize.Sample; got "
                 f"{sample_type!r}"
             )
-        self.__sample_type__ = sample_type
+        self.__sample_type__ = sample_type  # type: ignore[misc]  # of this object
         super().__init__(path, **kwargs)
 
 
-# Factories of datasets over indexed files of JSON lines.
+class CrudeWebdataset(DefaultDecoderWebdatasetFactory[CrudeSample]):
+    """Crude samples of a prepared folder, each a dict of its parts, decoded, by their names.
+
+    What a dataset.yaml with `__class__: CrudeWebdataset` stands for. `part_filter` (names, or a
+    function of a name) says which parts are there.
+    """
+
+    __sample_type__ = CrudeSample
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        subflavors: Mapping[str, Any] | None = None,
+        part_filter: PartFilter | None = None,
+        **kwargs: Any,
+    ) -> None:
+        if "sample_loader" in kwargs or "field_map" in kwargs:
+            raise ConfigError(
+                "CrudeWebdataset: crude samples are the parts as they are; make others of them in "
+                "a cooker, or use StandardWebdatasetFactory with sample_loader or field_map"
+            )
+        super().__init__(path, subflavors=subflavors, part_filter=part_filter, **kwargs)
+
+
+def _typed(kind: type[Sample]) -> Any:
+    """A factory as older folders name it, by the type of its samples: deprecated."""
+    name = kind.__name__.removesuffix("Sample") + "Webdataset"
+
+    def init(self: Any, path: str | os.PathLike[str], **kwargs: Any) -> None:
+        warnings.warn(
+            f"{name} is deprecated: use StandardWebdatasetFactory(..., "
+            f"sample_type={kind.__name__}); in dataset.yaml, put sample_type: {{__module__: "
+            f"megatron.energon, __class__: {kind.__name__}}} in place of __module__ and __class__",
+            FutureWarning,
+            stacklevel=2,
+        )
+        DefaultDecoderWebdatasetFactory.__init__(self, path, **kwargs)
+
+    doc = f"Deprecated: `StandardWebdatasetFactory` of `{kind.__name__}`."
+    members = {"__sample_type__": kind, "__doc__": doc, "__init__": init, "__module__": __name__}
+    return type(name, (DefaultDecoderWebdatasetFactory,), members)
+
+
+CaptioningWebdataset = _typed(CaptioningSample)
+ImageWebdataset = _typed(ImageSample)
+ImageClassificationWebdataset = _typed(ImageClassificationSample)
+InterleavedWebdataset = _typed(InterleavedSample)
+MultiChoiceVQAWebdataset = _typed(MultiChoiceVQASample)
+OCRWebdataset = _typed(OCRSample)
+SimilarityInterleavedWebdataset = _typed(SimilarityInterleavedSample)
+TextWebdataset = _typed(TextSample)
+VidQAWebdataset = _typed(VidQASample)
+VQAOCRWebdataset = _typed(VQAOCRSample)
+VQAWebdataset = _typed(VQASample)
+
+
+# Factories of datasets over JSON lines, over joins, and over what a path says.
 
 
 class CrudeJsonlDatasetFactory(SourceFactory[CrudeSample]):
@@ -569,75 +490,94 @@ class CrudeJsonlDatasetFactory(SourceFactory[CrudeSample]):
         part_filter: Any = None,
         checksums: bool = False,
     ) -> None:
+        unused = {"parallel_shard_iters": parallel_shard_iters, "part_filter": part_filter}
+        accepted(type(self).__name__, **unused)
         self.path = Path(path)
-        self.paths = [self.path]
-        self.checksums = checksums
-        self.subflavors = dict(subflavors or {})
+        load: Any = SampleLoader(sample_type=CrudeSample, subflavors=dict(subflavors or {}))
+        order = SampleOrder(shuffle_over_epochs, max_samples_per_sequence)
         super().__init__(
-            training=training,
+            JsonlSource(self.path, checksums=checksums, seed=worker_config.seed_offset),
+            load,
+            CrudeSample,
+            [self.path],
+            subflavors or {},
+            order=order if training else STORED,
             worker_config=worker_config,
-            shuffle_over_epochs=shuffle_over_epochs,
-            max_samples_per_sequence=max_samples_per_sequence,
             subset=subset,
-            parallel_shard_iters=parallel_shard_iters,
-            part_filter=part_filter,
         )
 
     @staticmethod
     def prepare_dataset(path: str | os.PathLike[str], *, checksums: bool = False) -> int:
-        """Write the index of a `.jsonl` file, and its checksums if asked; returns how many samples
+        """Write the index of a `.jsonl` file, and its checksums if asked; return how many samples
         it has.
 
         Raises what `energize.preparation.jsonl.prepare_jsonl` raises.
         """
         return prepare_jsonl(Path(path), checksums=checksums)
 
-    def _stored(self, seed: int) -> JsonlSource:
-        return JsonlSource(self.path, checksums=self.checksums, seed=seed)
-
-    def _loading(self) -> SampleLoader[CrudeSample]:
-        return SampleLoader(sample_type=CrudeSample, subflavors=self.subflavors)
-
-    def as_file_store(self) -> JsonlFileStore:
-        return JsonlFileStore(self.path)
-
-    def __str__(self) -> str:
-        return f"{type(self).__name__}(path={self.path})"
-
 
 class DefaultCrudeJsonlDatasetFactory(CrudeJsonlDatasetFactory):
     """What Megatron-Energon makes of a `.jsonl` file; the same as `CrudeJsonlDatasetFactory`."""
 
 
-# Crude samples: dicts of their parts.
+class JoinedWebdatasetFactory(SourceFactory[T_co]):
+    """Samples of a first dataset, each with those of others that have its key, made one.
 
+    `inner_datasets` is a list, whose samples `joiner` is given by place, or a mapping, by name. A
+    `joiner` that is a type of samples joins by its `from_joined`. `nonmatch` says for each dataset
+    but the first what happens to samples without a partner there: "error", "skip" or "none". What
+    belongs together comes from the `index.sqlite` of the folders, and from `cache`, see
+    `JoinedSource`; a `join_index` that Megatron-Energon wrote is not needed.
 
-class CrudeWebdataset(DefaultDecoderWebdatasetFactory[CrudeSample]):
-    """Crude samples of a prepared folder, each a dict of its parts, decoded, by their names.
-
-    What a dataset.yaml with `__class__: CrudeWebdataset` stands for. `part_filter` (names, or a
-    function of a name) says which parts are there.
+    Raises `ConfigError` for a joiner that is none, and what `JoinedSource` raises.
     """
-
-    __sample_type__ = CrudeSample
 
     def __init__(
         self,
-        path: str | os.PathLike[str],
+        inner_datasets: Sequence[BaseWebdatasetFactory[Any]]
+        | Mapping[str, BaseWebdatasetFactory[Any]],
         *,
-        subflavors: Mapping[str, Any] | None = None,
-        part_filter: PartFilter | None = None,
-        **kwargs: Any,
+        training: bool,
+        worker_config: WorkerConfig,
+        joiner: Any,
+        nonmatch: Sequence[str] = (),
+        shuffle_over_epochs: int | None = 1,
+        parallel_shard_iters: int | None = None,
+        max_samples_per_sequence: int | None = None,
+        subset: Subset | None = None,
+        join_index: str | os.PathLike[str] | None = None,
+        cache: Path | None = None,
     ) -> None:
-        if "sample_loader" in kwargs or "field_map" in kwargs:
+        unused = {"parallel_shard_iters": parallel_shard_iters, "join_index": join_index}
+        accepted(type(self).__name__, **unused)
+        names = tuple(inner_datasets) if isinstance(inner_datasets, Mapping) else None
+        inner = inner_datasets.values() if isinstance(inner_datasets, Mapping) else inner_datasets
+        self.inner_datasets = list(inner)
+        is_type = isinstance(joiner, type) and issubclass(joiner, Sample)
+        if not is_type and (isinstance(joiner, type) or not callable(joiner)):
             raise ConfigError(
-                "CrudeWebdataset: crude samples are the parts as they are; make others of them in "
-                "a cooker, or use StandardWebdatasetFactory with sample_loader or field_map"
+                f"{type(self).__name__}: joiner is a type that extends energize.Sample, or a "
+                f"function; got {joiner!r}"
             )
-        super().__init__(path, subflavors=subflavors, part_filter=part_filter, **kwargs)
+        sources = [cast("WebdatasetSource", each.source) for each in self.inner_datasets]
+        seed = worker_config.seed_offset
+        loaders = tuple(each.load for each in self.inner_datasets)
+        order = SampleOrder(shuffle_over_epochs, max_samples_per_sequence)
+        super().__init__(
+            JoinedSource(*sources, nonmatch=tuple(nonmatch), cache=cache, seed=seed),
+            cast("Any", JoinLoader(loaders, names, joiner.from_joined if is_type else joiner)),
+            joiner if is_type else Sample,
+            [each.path for each in self.inner_datasets],
+            self.inner_datasets[0].subflavors,
+            order=order if training else STORED,
+            worker_config=worker_config,
+            subset=subset,
+        )
 
-
-# From a path to the factory of its dataset, as the files of the folder say.
+    @property
+    def split_part(self) -> str:
+        """The split part of the first dataset."""
+        return self.inner_datasets[0].split_part
 
 
 @own_errors
@@ -652,13 +592,14 @@ def get_dataset_from_config(
     worker_config: WorkerConfig | None = None,
     sample_type: type[Any] | None = None,
     **kwargs: Any,
-) -> BaseCoreDatasetFactory[Any]:
-    """The factory of a prepared folder, or of an indexed `.jsonl` file; `.build()` makes it.
+) -> SourceFactory[Any]:
+    """Return the factory of a prepared folder, or of an indexed `.jsonl` file; `.build()` makes the
+    dataset.
 
     `dataset_config` and `split_config` are names of files in `.nv-meta`, by default dataset.yaml
     and split.yaml, or the split file that dataset.yaml names. `subflavors` win over those of
-    dataset.yaml. `kwargs` go to the factory (`decoder`, `max_samples_per_sequence`, ...) and win
-    over dataset.yaml too; `sample_loader`, `part_filter` and `trust_code` among them are those of
+    dataset.yaml. `kwargs` are those of `BaseWebdatasetFactory` and `decoder`, and win over
+    dataset.yaml too; `sample_loader`, `part_filter` and `trust_code` among them are those of
     `get_train_dataset`. With `sample_type`, samples have to be of that type.
 
     Raises `ConfigError` for samples of another type and for names of files with a `.jsonl` file;
@@ -672,50 +613,36 @@ def get_dataset_from_config(
     >>> [sample.text for sample in get_dataset_from_config(folder, training=False).build()]
     ['a cat']
     """
-    common = {"training": training, "worker_config": worker_config or WorkerConfig(), **kwargs}
-    if Path(path).suffix == ".jsonl":
-        _check_no_files(path, dataset_config=dataset_config, split_config=split_config)
-        _check_type(path, CrudeSample, sample_type)
-        common.pop("decoder", None)
-        return CrudeJsonlDatasetFactory(path, subflavors=subflavors, **common)
-    config = read_dataset_yaml(Path(path), dataset_config or "dataset.yaml", code=True)
-    crude = config.sample_class == CRUDE
-    sample_loader, part_filter = loading_code(common).of(Path(path), config.code, crude=crude)
-    options = {**config.options, **common, "part_filter": part_filter}
-    options["split_config"] = split_config or options.get("split_config")
-    options["split_part"] = split_part or options.get("split_part", "train")
-    options["subflavors"] = {**config.subflavors, **(subflavors or {})}
-    if crude:
-        _check_type(path, CrudeSample, sample_type)
-        return CrudeWebdataset(path, **options)
-    made = sample_type_named(config.sample_module, config.sample_class)
-    _check_type(path, made, sample_type)
-    if sample_loader is None:
-        options["field_map"] = config.field_map
-    elif part_filter is None:
-        options["part_filter"] = _any_part
-    return StandardWebdatasetFactory(path, sample_type=made, sample_loader=sample_loader, **options)
-
-
-def _any_part(name: str) -> bool:
-    return True
-
-
-def _check_no_files(path: str | os.PathLike[str], **names: str | None) -> None:
-    for name, given in names.items():
-        if given is not None:
+    accepted("get_dataset_from_config", **{n: kwargs.pop(n) for n in _UNUSED if n in kwargs})
+    leaf = Leaf(Path(path), "train", subflavors or {}, dataset_config, split_config)
+    decoder = kwargs.pop("decoder", DEFAULT_DECODER)
+    if leaf.is_jsonl:
+        decoder = DEFAULT_DECODER
+        if dataset_config is not None or split_config is not None:
             raise ConfigError(
-                f"{path}: {name}={given!r} names a file of a prepared folder, and this is a file "
-                "of JSON lines, which has none; leave it out"
+                f"{path}: dataset_config={dataset_config!r} and split_config={split_config!r} name "
+                "files of a prepared folder, and this is a file of JSON lines, which has none"
             )
-
-
-def _check_type(path: object, made: type[Any], asked: type[Any] | None) -> None:
-    if asked is not None and not issubclass(made, asked):
+    if sample_type is not None and not issubclass(leaf.sample_type, sample_type):
         raise ConfigError(
-            f"{path}: its samples are of type {made.__name__}, and sample_type asks for "
-            f"{asked.__name__}"
+            f"{path}: its samples are of type {leaf.sample_type.__name__}, and sample_type asks "
+            f"for {sample_type.__name__}"
         )
+    config, options = worker_config or WorkerConfig(), leaf.config.options
+    order = SampleOrder(
+        kwargs.pop("shuffle_over_epochs", options.get("shuffle_over_epochs", 1)),
+        kwargs.pop("max_samples_per_sequence", options.get("max_samples_per_sequence")),
+    )
+    made = factory_of(
+        replace(leaf, split_part=split_part or options.get("split_part", "train")),
+        decoder=decoder,
+        code=loading_code(kwargs),
+        seed=config.seed_offset,
+        worker_config=config,
+        **kwargs,
+    )
+    made.order = order if training else STORED
+    return made
 
 
 # The names of the files of a prepared folder, and of the members of a shard.
@@ -844,173 +771,3 @@ ImageDecoderType = Literal[
     "pilrgba",
 ]
 """The values of `image_decode`."""
-
-
-# Factories of datasets that join several prepared folders by the keys of their samples.
-
-
-class JoinedWebdatasetFactory(SourceFactory[T_co]):
-    """Samples of a first dataset, each with those of others that have its key, made one.
-
-    `inner_datasets` is a list, whose samples `joiner` is given by place, or a mapping, by name. A
-    `joiner` that is a type of samples joins by its `from_joined`. `nonmatch` says for each dataset
-    but the first what happens to samples without a partner there: "error", "skip" or "none". What
-    belongs together comes from the `index.sqlite` of the folders, and from `cache`, see
-    `JoinedSource`; a `join_index` that Megatron-Energon wrote is not needed.
-
-    Raises `ConfigError` for a joiner that is none, and what `JoinedSource` raises.
-    """
-
-    def __init__(
-        self,
-        inner_datasets: Sequence[BaseWebdatasetFactory[Any]]
-        | Mapping[str, BaseWebdatasetFactory[Any]],
-        *,
-        training: bool,
-        worker_config: WorkerConfig,
-        joiner: Callable[..., T_co],
-        nonmatch: Sequence[str] = (),
-        shuffle_over_epochs: int | None = 1,
-        parallel_shard_iters: int | None = None,
-        max_samples_per_sequence: int | None = None,
-        subset: Subset | None = None,
-        join_index: str | os.PathLike[str] | None = None,
-        cache: Path | None = None,
-    ) -> None:
-        self.inner_dataset_keys: list[str] | None = None
-        if isinstance(inner_datasets, Mapping):
-            self.inner_dataset_keys = list(inner_datasets)
-            inner_datasets = list(inner_datasets.values())
-        self.inner_datasets = list(inner_datasets)
-        self.paths = [each.path for each in self.inner_datasets]
-        self.subflavors = self.inner_datasets[0].subflavors if self.inner_datasets else {}
-        self.joiner = _function(type(self).__name__, joiner)
-        self.nonmatch = tuple(nonmatch)
-        self.cache = cache
-        super().__init__(
-            training=training,
-            worker_config=worker_config,
-            shuffle_over_epochs=shuffle_over_epochs,
-            max_samples_per_sequence=max_samples_per_sequence,
-            subset=subset,
-            parallel_shard_iters=parallel_shard_iters,
-            join_index=join_index,
-        )
-
-    @property
-    def split_part(self) -> str:
-        """The split part of the first dataset."""
-        return self.inner_datasets[0].split_part
-
-    def _stored(self, seed: int) -> JoinedSource:
-        parts = [cast("WebdatasetSource", each.source) for each in self.inner_datasets]
-        return JoinedSource(*parts, nonmatch=self.nonmatch, cache=self.cache, seed=seed)
-
-    def _loading(self) -> JoinLoader:
-        names = None if self.inner_dataset_keys is None else tuple(self.inner_dataset_keys)
-        loaders = tuple(each._loading() for each in self.inner_datasets)
-        return JoinLoader(loaders, names, self.joiner)
-
-    def as_file_store(self) -> NoReturn:
-        """`ConfigError`: the files of a join are those of its datasets."""
-        raise ConfigError("a join has no files of its own; take the stores of its datasets")
-
-    def __str__(self) -> str:
-        return f"{type(self).__name__}(paths={self.paths})"
-
-
-def _function(owner: str, joiner: Any) -> Callable[..., Any]:
-    if isinstance(joiner, type) and issubclass(joiner, Sample):
-        return joiner.from_joined
-    if isinstance(joiner, type) or not callable(joiner):
-        raise ConfigError(
-            f"{owner}: joiner is a type that extends energize.Sample, or a function; got {joiner!r}"
-        )
-    return cast("Callable[..., Any]", joiner)
-
-
-# One factory for each sample type, as older folders name them; all of them deprecated.
-
-
-class _TypedWebdataset(DefaultDecoderWebdatasetFactory[T_co]):
-    """As `StandardWebdatasetFactory`, with the sample type that its name says: a `FutureWarning`.
-
-    A dataset.yaml that names one of these as its `__class__` is read without a warning.
-    """
-
-    def __init__(self, path: str | os.PathLike[str], **kwargs: Any) -> None:
-        own, kind = type(self).__name__, self.__sample_type__.__name__
-        warnings.warn(
-            f"{own} is deprecated: use StandardWebdatasetFactory(..., sample_type={kind}); in "
-            f"dataset.yaml, put sample_type: {{__module__: megatron.energon, __class__: {kind}}} "
-            "in place of __module__ and __class__",
-            FutureWarning,
-            stacklevel=2,
-        )
-        super().__init__(path, **kwargs)
-
-
-class CaptioningWebdataset(_TypedWebdataset[CaptioningSample]):
-    """Deprecated: `StandardWebdatasetFactory` of `CaptioningSample`."""
-
-    __sample_type__ = CaptioningSample
-
-
-class ImageWebdataset(_TypedWebdataset[ImageSample]):
-    """Deprecated: `StandardWebdatasetFactory` of `ImageSample`."""
-
-    __sample_type__ = ImageSample
-
-
-class ImageClassificationWebdataset(_TypedWebdataset[ImageClassificationSample]):
-    """Deprecated: `StandardWebdatasetFactory` of `ImageClassificationSample`."""
-
-    __sample_type__ = ImageClassificationSample
-
-
-class InterleavedWebdataset(_TypedWebdataset[InterleavedSample]):
-    """Deprecated: `StandardWebdatasetFactory` of `InterleavedSample`."""
-
-    __sample_type__ = InterleavedSample
-
-
-class MultiChoiceVQAWebdataset(_TypedWebdataset[MultiChoiceVQASample]):
-    """Deprecated: `StandardWebdatasetFactory` of `MultiChoiceVQASample`."""
-
-    __sample_type__ = MultiChoiceVQASample
-
-
-class OCRWebdataset(_TypedWebdataset[OCRSample]):
-    """Deprecated: `StandardWebdatasetFactory` of `OCRSample`."""
-
-    __sample_type__ = OCRSample
-
-
-class SimilarityInterleavedWebdataset(_TypedWebdataset[SimilarityInterleavedSample]):
-    """Deprecated: `StandardWebdatasetFactory` of `SimilarityInterleavedSample`."""
-
-    __sample_type__ = SimilarityInterleavedSample
-
-
-class TextWebdataset(_TypedWebdataset[TextSample]):
-    """Deprecated: `StandardWebdatasetFactory` of `TextSample`."""
-
-    __sample_type__ = TextSample
-
-
-class VidQAWebdataset(_TypedWebdataset[VidQASample]):
-    """Deprecated: `StandardWebdatasetFactory` of `VidQASample`."""
-
-    __sample_type__ = VidQASample
-
-
-class VQAOCRWebdataset(_TypedWebdataset[VQAOCRSample]):
-    """Deprecated: `StandardWebdatasetFactory` of `VQAOCRSample`."""
-
-    __sample_type__ = VQAOCRSample
-
-
-class VQAWebdataset(_TypedWebdataset[VQASample]):
-    """Deprecated: `StandardWebdatasetFactory` of `VQASample`."""
-
-    __sample_type__ = VQASample

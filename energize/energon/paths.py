@@ -20,9 +20,9 @@ _STANDS_FOR = {
     "dataset_config": "energon.factories",
     "edataclass": "energon.names",
     "epathlib": "extras.paths",
-    "flavors": "energon.factories core.samples energon.names extras.av",
+    "flavors": "energon.factories task.pipeline core.samples energon.names extras.av",
     "media": "data.media preparation.media",
-    "metadataset": "metadataset.metadataset",
+    "metadataset": "energon.loading task.pipeline",
     "monitor": "extras.monitor ledger.saved",
     "plots": "extras.plots",
     "sample_utils": "core.show core.loss_weights",
@@ -53,7 +53,7 @@ _PATHS = frozenset(
         "sample_decoder standard_webdataset",
         "prepare": "jsonl media",
         "media": "extractor filesystem_prepare metadata",
-        "metadataset": "metadataset_v2",
+        "metadataset": "dataset_loader loader loader_interface metadataset metadataset_v2",
         "task_encoder": "base cooking loader",
         "wrappers": "base batch_dataset blend_dataset concat_dataset epochize_dataset "
         "filter_dataset gc_dataset group_batch_dataset iter_map_dataset limit_dataset "

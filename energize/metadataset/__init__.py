@@ -1,32 +1,18 @@
-"""Metadataset files: YAML that lists weighted sources."""
+"""Metadataset files: YAML that lists weighted sources. Names are loaded when they are used."""
 
-from energize.metadataset.dataset_loader import DatasetLoader
-from energize.metadataset.loader import load_dataset, prepare_metadataset, traverse_metadataset
-from energize.metadataset.loader_interface import DatasetBlendMode, DatasetLoaderInterface
-from energize.metadataset.metadataset import DatasetReference, Metadataset, MetadatasetV2
-from energize.metadataset.nodes import Blend, JoinedLeaf, JoinedPart, Leaf, Node, Staged
-from energize.metadataset.reading import MetadatasetFile, read_metadataset
-from energize.metadataset.resolving import resolve
-from energize.metadataset.shares import leaves_with_weights
+from importlib import import_module
+from typing import Any
 
-__all__ = [
-    "Blend",
-    "DatasetBlendMode",
-    "DatasetLoader",
-    "DatasetLoaderInterface",
-    "DatasetReference",
-    "JoinedLeaf",
-    "JoinedPart",
-    "Leaf",
-    "Metadataset",
-    "MetadatasetFile",
-    "MetadatasetV2",
-    "Node",
-    "Staged",
-    "leaves_with_weights",
-    "load_dataset",
-    "prepare_metadataset",
-    "read_metadataset",
-    "resolve",
-    "traverse_metadataset",
-]
+_MODULES = (
+    *("metadataset.nodes", "metadataset.resolution", "metadataset.documents"),
+    *("energon.loading", "task.pipeline"),
+)
+
+
+def __getattr__(name: str) -> Any:
+    if not name.startswith("_"):
+        for module in _MODULES:
+            found = getattr(import_module(f"energize.{module}"), name, None)
+            if found is not None:
+                return found
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,29 +1,26 @@
-"""Plain values that remember the line on which each of them was written; YAML as such values.
+"""Documents as plain values that know the line of each of them, and the faults found in them.
 
-Nothing but text, numbers, booleans, null, lists and mappings can come out of it: a tag that asks
-for anything else is an error, and nothing is constructed by name.
+Nothing but text, numbers, booleans, null, lists and mappings can come out of a file: a tag that
+asks for anything else is an error, and nothing is constructed by name.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from energize.core import limits
-from energize.core.limits import INSIDE_ITSELF, SafeLoader, check_yaml
-from energize.data.files import read_file, remedy
-from energize.errors import ConfigError
-from energize.metadataset.problems import Problem, check_few, cut, shown
-from energize.metadataset.variables import expanded
-
-KeyPath = tuple[str | int, ...]
-"""The way from the root of a document to a value: keys of mappings and indices of lists."""
+from energize.core.bounded import INSIDE_ITSELF, SafeLoader, check_yaml, read_bounded
+from energize.core.limits import limit, over_limit
+from energize.core.validation import MOST_FAULTS, KeyPath, place, short
+from energize.data.writing import remedy
+from energize.errors import ConfigError, DatasetNotFoundError, EnergizeError, MetadatasetError
 
 _TAG = "tag:yaml.org,2002:"
 _MERGE = "<<"
@@ -35,7 +32,6 @@ _PLAIN = {
         r"^[-+]?([0-9]+(\.[0-9]*)?|\.[0-9]+)(e[-+]?[0-9]+)?$|^[-+]?\.inf$|^\.nan$", re.IGNORECASE
     ),
 }
-
 _SCALARS: dict[str, Callable[[str], Any]] = {
     "null": lambda text: None,
     "bool": lambda text: text.lower() in ("true", "yes"),
@@ -43,6 +39,8 @@ _SCALARS: dict[str, Callable[[str], Any]] = {
     "float": lambda text: float(re.sub(r"\.(?=inf|nan)", "", text.lower())),
     "str": str,
 }
+_VARIABLE = re.compile(r"\$\$\{|\$\{(?P<inside>[^{}]*)\}|\$\{")
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 class _Loader(SafeLoader):  # type: ignore[misc,valid-type]  # of two, by what is installed
@@ -54,25 +52,79 @@ for _name, _pattern in _PLAIN.items():
     _Loader.add_implicit_resolver(_TAG + _name, _pattern, None)
 
 
-_EXPLAINED_BYTES = 100_000
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A fault of a document: its place as `file:line (path in the document)`, and what to do."""
+
+    place: str
+    message: str
+    line: int = 0
+    not_found: bool = False
+
+    def included_from(self, place: str) -> Problem:
+        """Return the same fault of a file that `place` in another file includes."""
+        return replace(self, message=f"{self.message} (included from {place})")
+
+    def __str__(self) -> str:
+        return f"{self.place}: {self.message}"
+
+
+def as_error(file: Path, problems: Sequence[Problem]) -> MetadatasetError | DatasetNotFoundError:
+    """Return all faults found from `file` on as one error: a `DatasetNotFoundError` when nothing
+    but paths that do not exist is wrong.
+    """
+    text = str(problems[0])
+    if len(problems) > 1:
+        listed = [f"  {n}. {each}" for n, each in enumerate(problems[:MOST_FAULTS], 1)]
+        first = "The first " if len(problems) >= MOST_FAULTS else ""
+        text = "\n".join([f"{first}{len(listed)} errors in {file}:", *listed])
+    missing = all(problem.not_found for problem in problems)
+    return DatasetNotFoundError(text) if missing else MetadatasetError(text)
+
+
+def check_few(file: Path, problems: Sequence[Problem]) -> None:
+    """Raise the faults of `file` found so far when they are so many that nobody would read on."""
+    if len(problems) >= MOST_FAULTS:
+        raise as_error(file, problems)
+
+
+@contextmanager
+def place_noted(place: str) -> Iterator[None]:
+    """Add to errors where what they are about was asked for: `file:line (path)`."""
+    try:
+        yield
+    except EnergizeError as error:
+        if not place or str(error).endswith(f"asked for at {place}"):
+            raise
+        raise type(error)(f"{error}\n  asked for at {place}") from error
 
 
 @dataclass(frozen=True, slots=True)
 class Located:
-    """The values of a file, and the line (from 1) of each path in them."""
+    """The values of a document, and the line (from 1) of each path in them.
+
+    `renamed`: paths of a document that was written in other words, by the paths that stand for
+    them in `data`; places are told in the words of the file.
+    """
 
     file: Path
     data: Any
     lines: Mapping[KeyPath, int]
+    renamed: Mapping[KeyPath, KeyPath] = field(default_factory=dict)
 
     def place(self, path: KeyPath = ()) -> str:
-        """`file:line (path)`; the line of what encloses it for a path that is not there."""
-        where = f"{self.file}:{self._line(path)}" if self.lines else str(self.file)
-        return f"{where} ({written(path)})" if path else where
+        """Return `file:line (path)`; the line of what encloses it for a path that is not there."""
+        return place(self.file, self._as_written(path), self.lines)
 
     def problem(self, path: KeyPath, message: str) -> Problem:
-        """A fault of the value at `path`."""
-        return Problem(self.place(path), message, self._line(path))
+        """Return a fault of the value at `path`."""
+        return Problem(self.place(path), message, self._line(self._as_written(path)))
+
+    def _as_written(self, path: KeyPath) -> KeyPath:
+        for end in range(len(path), 0, -1) if self.renamed else ():
+            if path[:end] in self.renamed:
+                return self.renamed[path[:end]] + path[end:]
+        return path
 
     def _line(self, path: KeyPath) -> int:
         while path and path not in self.lines:
@@ -80,19 +132,8 @@ class Located:
         return self.lines.get(path, 1)
 
 
-def written(path: KeyPath) -> str:
-    """A path as people write it: `splits.train.blend[1].weight`."""
-    text = ""
-    for part in path:
-        if isinstance(part, int) or not re.fullmatch(r"[\w-]{1,80}", part):
-            text += f"[{cut(repr(part))}]"
-        else:
-            text += f".{part}" if text else part
-    return text
-
-
 def read_yaml(file: Path, problems: list[Problem], *, variables: bool = False) -> Located | None:
-    """The values of `file`, or None when it cannot be read at all; faults go to `problems`.
+    """Read a file, or note in `problems` why it cannot be read at all and return None.
 
     With `variables`, texts are those that `expanded` makes of them; what is written without quotes
     may become a number that way.
@@ -100,18 +141,14 @@ def read_yaml(file: Path, problems: list[Problem], *, variables: bool = False) -
     content = read_bytes(file, problems)
     if content is None:
         return None
-    place = str(file)
+    where = str(file)
     try:
         check_yaml(content, circles=True)  # whose places are told below
         root = yaml.compose(content, Loader=_Loader)
-    except yaml.MarkedYAMLError as quick:
-        error = _explained(content, quick)
-        mark = error.problem_mark or error.context_mark
-        if mark is not None:
-            place += f":{mark.line + 1}, column {mark.column + 1}"
-        fault = f"invalid YAML: {', '.join(filter(None, (error.context, error.problem)))}"
     except yaml.YAMLError as error:
-        fault = f"invalid YAML: {' '.join(str(error).split())}"
+        mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
+        where += f":{mark.line + 1}, column {mark.column + 1}" if mark else ""
+        fault = f"invalid YAML: {' '.join(str(getattr(error, 'problem', error)).split())}"
     except ValueError as error:
         fault = str(error)
     else:
@@ -119,31 +156,32 @@ def read_yaml(file: Path, problems: list[Problem], *, variables: bool = False) -
             reader = _Reader(file, problems, variables=variables)
             return Located(file, reader.value(root, ()), reader.lines)
         fault = "the document is empty; expected a mapping with __module__, __class__ and splits"
-    problems.append(Problem(place, fault))
+    problems.append(Problem(where, fault))
     return None
 
 
-def _explained(content: bytes, error: yaml.MarkedYAMLError) -> yaml.MarkedYAMLError:
-    """What PyYAML's own parser says, which names what it found; it is too slow for large files."""
-    if len(content) > _EXPLAINED_BYTES:
-        return error
+def read_bytes(file: Path, problems: list[Problem]) -> bytes | None:
+    """Return what is in `file`, or note in `problems` why it cannot be read and return None."""
     try:
-        yaml.compose(content, Loader=yaml.SafeLoader)
-    except yaml.MarkedYAMLError as better:
-        return better
-    return error
+        return read_bounded(file)
+    except FileNotFoundError:
+        problems.append(Problem(str(file), "the file does not exist", not_found=True))
+    except OSError as error:
+        what = f"the file cannot be read: {error.strerror}; {remedy(error)}"
+        problems.append(Problem(str(file), what))
+    return None
 
 
 def plain_values(data: Any, file: Path, problems: list[Problem]) -> Located:
-    """What a program gives instead of a file, as what could stand in one; faults go to `problems`.
+    """Return what a program gives instead of a file, as what could stand in one.
 
     Paths become texts, tuples lists. Functions and types, which no file holds, are left as they
-    are.
+    are. Variables that cannot be expanded are noted in `problems`.
     """
 
     def plain(value: Any, path: KeyPath) -> Any:
-        if len(path) > limits.LEVELS:
-            raise ConfigError(f"{file}: {limits.over('LEVELS')}")
+        if len(path) > limit("LEVELS"):
+            raise ConfigError(f"{file}: {over_limit('LEVELS')}")
         if isinstance(value, Mapping):
             return {str(name): plain(each, (*path, str(name))) for name, each in value.items()}
         if isinstance(value, list | tuple):
@@ -158,71 +196,87 @@ def plain_values(data: Any, file: Path, problems: list[Problem]) -> Located:
     return Located(file, plain(data, ()), {})
 
 
-def read_bytes(file: Path, problems: list[Problem]) -> bytes | None:
-    """What is in `file`, or None when it cannot be read, which goes to `problems`."""
-    try:
-        return read_file(file, "YAML_BYTES")
-    except FileNotFoundError:
-        problems.append(Problem(str(file), "the file does not exist", not_found=True))
-    except OSError as error:
-        what = f"the file cannot be read: {error.strerror}; {remedy(error)}"
-        problems.append(Problem(str(file), what))
-    return None
+def expanded(text: str, environment: Mapping[str, str] = os.environ) -> str:
+    """Return a text with the values of the variables it names, as shells do it.
+
+    `${NAME}` is the value of the variable, `${NAME:-default}` the default where it is not set or
+    empty, and `$${` stands for `${`. Any other `$` is a letter like others. Values are not looked
+    through for more variables.
+
+    Raises `ConfigError` for a variable that is not set and has no default, and for `${` without a
+    name and `}` after it.
+
+    >>> expanded("${ROOT}/captions/${SET:-small}", {"ROOT": "/data"})
+    '/data/captions/small'
+    """
+
+    def value(found: re.Match[str]) -> str:
+        if found.group() == "$${":
+            return "${"
+        name, has_default, default = (found["inside"] or "").partition(":-")
+        if not _NAME.fullmatch(name):
+            raise ConfigError(
+                f"{short(text)} has '${{' without a variable's name: write ${{NAME}}, "
+                "${NAME:-default}, or $${ for the letters ${ themselves"
+            )
+        if not has_default and name not in environment:
+            raise ConfigError(
+                f"{short(text)} needs the environment variable {name}, which is not set; set it, "
+                f"or give a default: ${{{name}:-...}}"
+            )
+        return environment.get(name) or default
+
+    return _VARIABLE.sub(value, text)
 
 
 class _Reader:
-    """Turns nodes into values, noting their lines."""
+    """Turns nodes of YAML into values, noting their lines."""
 
     def __init__(self, file: Path, problems: list[Problem], *, variables: bool) -> None:
-        self._file = file
-        self._variables = variables
-        self._problems = problems
+        self._file, self._variables, self._problems = file, variables, problems
         self._open: set[int] = set()
         self.lines: dict[KeyPath, int] = {}
 
     def value(self, node: yaml.Node, path: KeyPath) -> Any:
-        self.lines.setdefault(path, _line(node))
+        """Return the value of a node at a path."""
+        self.lines.setdefault(path, node.start_mark.line + 1)
+        if isinstance(node, yaml.ScalarNode):
+            return self._scalar(node, path)
+        listed = isinstance(node, yaml.SequenceNode)
+        if node.tag != _TAG + ("seq" if listed else "map"):
+            return self._unknown_tag(node, path)
         if id(node) in self._open:
             return self._fault(node, path, INSIDE_ITSELF)
         self._open.add(id(node))
-        value = self._by_kind(node, path)
+        value: Any = {}
+        if listed:
+            value = [self.value(each, (*path, i)) for i, each in enumerate(node.value)]
+        else:
+            for name, each in self._items(node, path).items():
+                value[name] = self.value(each, (*path, name))
         self._open.discard(id(node))
         return value
 
-    def _by_kind(self, node: yaml.Node, path: KeyPath) -> Any:
-        if isinstance(node, yaml.ScalarNode):
-            return self._scalar(node, path)
-        expected = "seq" if isinstance(node, yaml.SequenceNode) else "map"
-        if node.tag != _TAG + expected:
-            return self._unknown_tag(node, path)
-        if isinstance(node, yaml.SequenceNode):
-            return [self.value(each, (*path, i)) for i, each in enumerate(node.value)]
-        return {
-            name: self.value(each, (*path, name)) for name, each in self._items(node, path).items()
-        }
-
     def _items(self, node: yaml.Node, path: KeyPath) -> dict[str, yaml.Node]:
         """The entries of a mapping; keys are text as written, merged ones come after its own."""
-        own: dict[str, tuple[yaml.Node, int]] = {}
+        own: dict[str, yaml.Node] = {}
+        firsts: dict[KeyPath, int] = {}
         merged: dict[str, yaml.Node] = {}
         for key, each in node.value:
+            here = (*path, key.value)
             if not isinstance(key, yaml.ScalarNode):
                 self._fault(key, path, "a key must be text, not a list or mapping")
             elif key.value == _MERGE and not key.style:
                 for mapping in self._merged(each, path):
                     merged = {**self._items(mapping, path), **merged}
-            elif key.value in own:
-                first = own[key.value][1]
-                text = (
-                    f"the key {shown(key.value)} is given twice, first in line {first}; remove one"
-                )
-                self._fault(key, (*path, key.value), text)
+            elif here in firsts:
+                text = f"the key {short(key.value)} is given twice, first in line {firsts[here]}"
+                self._fault(key, here, f"{text}; remove one")
             else:
-                own[key.value] = each, _line(key)
-                self.lines[*path, key.value] = _line(key)
-        return {name: each for name, (each, _) in own.items()} | {
-            name: each for name, each in merged.items() if name not in own
-        }
+                own[key.value] = each
+                firsts[here] = key.start_mark.line + 1
+        self.lines.update(firsts)
+        return own if not merged else own | {n: v for n, v in merged.items() if n not in own}
 
     def _merged(self, node: yaml.Node, path: KeyPath) -> Iterator[yaml.Node]:
         for each in node.value if isinstance(node, yaml.SequenceNode) else [node]:
@@ -244,28 +298,21 @@ class _Reader:
                 return self._fault(node, path, str(fault))
             if kind == "str" and not node.style:
                 kind = next((name for name, each in _PLAIN.items() if each.match(text)), "str")
-            if len(text) > limits.LETTERS:
-                return self._fault(node, path, limits.over("LETTERS", len(text)))
+            if len(text) > limit("LETTERS"):
+                return self._fault(node, path, over_limit("LETTERS", len(text)))
         try:
             return _SCALARS[kind](text)
         except ValueError:
-            return self._fault(
-                node,
-                path,
-                f"{shown(node.value)} is no value of its tag, {node.tag.replace(_TAG, '!!')!r}",
-            )
+            tag = node.tag.replace(_TAG, "!!")
+            return self._fault(node, path, f"{short(node.value)} is no value of its tag, {tag!r}")
 
     def _unknown_tag(self, node: yaml.Node, path: KeyPath) -> None:
         tag = node.tag.replace(_TAG, "!!")
-        text = f"the tag {shown(tag)} is not allowed: a metadataset is plain data; remove the tag"
+        text = f"the tag {short(tag)} is not allowed: a metadataset is plain data; remove the tag"
         self._fault(node, path, text)
 
     def _fault(self, node: yaml.Node, path: KeyPath, message: str) -> None:
         """Note a fault at the line of `node`; the value there becomes null."""
-        here = Located(self._file, None, {path: _line(node)})
+        here = Located(self._file, None, {path: node.start_mark.line + 1})
         self._problems.append(here.problem(path, message))
         check_few(self._file, self._problems)
-
-
-def _line(node: yaml.Node) -> int:
-    return int(node.start_mark.line) + 1

@@ -1,26 +1,50 @@
-"""The tree of what a split of a metadataset reads."""
+"""The tree of what a split reads, its sources, and the shares that it asks for them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import json
+import logging
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, cast
 
-from energize.core.samples import CrudeSample, sample_type_named
+from energize.core.samples import CrudeSample, Sample, is_own_module, sample_type_named
+from energize.core.validation import short
+from energize.data.join import JoinedSource
+from energize.data.jsonl import JsonlSource
 from energize.data.nv_meta import CRUDE, DatasetConfig, read_dataset_yaml
-from energize.data.selection import Selection
+from energize.data.selection import PropertySource, Selection
 from energize.data.source import Subset
-from energize.metadataset.joiners import Joiner, joined_type
-from energize.metadataset.problems import place_noted
-from energize.metadataset.tables import Composed, Levelled, Packed
+from energize.data.webdataset import WebdatasetSource
+from energize.errors import (
+    ConfigError,
+    MetadatasetError,
+    UntrustedCodeError,
+    WeightError,
+    nearest,
+)
+from energize.metadataset.located import place_noted
+from energize.metadataset.models import Composition, JoinerName, Packing
 from energize.order import Schedule
-from energize.order.quota import Quota
+from energize.order.quota import Quota, epoch_counts
+from energize.order.schedule import checked_weight
 from energize.order.stages import StagePlan
+from energize.order.timeline import WEIGHTLESS
+from energize.order.weights import limited, tempered
+from energize.task.build import Level
 
 JSONL = ".jsonl"
+
+_log = logging.getLogger("energize")
+
+Joiner = JoinerName | Callable[..., Any]
+"""A joiner as a file names it, or the type or function that a program gives itself."""
+LeafSource = WebdatasetSource | JsonlSource | JoinedSource | PropertySource[Any]
+"""The sources that a leaf may be read from."""
 
 
 @dataclass(frozen=True)
@@ -31,10 +55,9 @@ class Leaf:
     `shuffle_over_epochs_multiplier`: epochs shuffled together; None = no shuffle, -1 = drawn with
     replacement. `aux`: stores that cookers read from, by name: paths of prepared folders and of
     `.jsonl` files, or `filesystem://` and a path, all absolute. `subset`: which of its samples, and
-    `chosen`: which of these, by a property.
-    `sample_weight`: how much its samples count in the loss, None where no file says.
-    `packing` and `level`: how its samples are packed and its batches levelled, where it is the
-    outermost. `place`: where it was written, for messages.
+    `chosen`: which of these, by a property. `sample_weight`: how much its samples count in the
+    loss, None where no file says. `packing` and `level`: how its samples are packed and its batches
+    levelled, where it is the outermost. `place`: where it was written, for messages.
     """
 
     path: Path
@@ -46,8 +69,8 @@ class Leaf:
     place: str = field(default="", compare=False)
     aux: Mapping[str, str] = field(default_factory=dict, hash=False)
     subset: Subset | None = None
-    packing: Packed | None = None
-    level: Levelled | None = None
+    packing: Packing | None = None
+    level: Level | None = None
     chosen: Selection | None = None
     sample_weight: float | None = None
 
@@ -59,7 +82,7 @@ class Leaf:
         with place_noted(self.place):
             return read_dataset_yaml(self.path, self.dataset_config or "dataset.yaml", code=True)
 
-    @property
+    @cached_property
     def is_jsonl(self) -> bool:
         """Whether it is a file of JSON lines, which has no split parts and no dataset.yaml."""
         return self.path.suffix == JSONL and not self.path.is_dir()
@@ -70,6 +93,11 @@ class Leaf:
         asked: str | None = self.split_config or self.config.options.get("split_config")
         return asked
 
+    @property
+    def labels(self) -> dict[str, Any]:
+        """The subflavors of its samples, those of dataset.yaml too."""
+        return {**self.config.subflavors, **self.subflavors}
+
     @cached_property
     def sample_type(self) -> type[Any]:
         """The type of samples that it names."""
@@ -77,6 +105,37 @@ class Leaf:
             if self.config.sample_class == CRUDE:
                 return CrudeSample
             return sample_type_named(self.config.sample_module, self.config.sample_class)
+
+    def source(self, seed: int = 0, *, checksums: bool = False) -> LeafSource:
+        """Return the raw samples as they are stored; of a join, tuples of them."""
+        with place_noted(self.place):
+            source = self._whole(seed, checksums)
+            if self.subset is not None:
+                source = source.part(*self.subset.bounds(source.stored_count))
+            return source if self.chosen is None else PropertySource(source, self.chosen)
+
+    def _whole(self, seed: int, checksums: bool) -> WebdatasetSource | JsonlSource | JoinedSource:
+        if self.is_jsonl:
+            return JsonlSource(self.path, checksums=checksums, seed=seed)
+        return WebdatasetSource(
+            self.path,
+            split_part=self.split_part,
+            split_config=self.split_file,
+            checksums=checksums,
+            seed=seed,
+        )
+
+    @property
+    def identity(self) -> str:
+        """Equal for leaves that read the same samples with the same settings."""
+        return json.dumps(self._settings, sort_keys=True)
+
+    @property
+    def _settings(self) -> list[Any]:
+        own = (self.split_part, self.dataset_config, self.split_config, self.sample_weight)
+        labels = dict(self.subflavors), dict(self.aux)
+        told = repr((self.shuffle_over_epochs_multiplier, self.subset, self.chosen))
+        return [str(self.path.resolve()), *own, *labels, told]
 
 
 @dataclass(frozen=True)
@@ -110,10 +169,70 @@ class JoinedLeaf(Leaf):
     @cached_property
     def sample_type(self) -> type[Any]:
         """The type of the samples that the joiner makes; `Sample` where a function does not say."""
-        return joined_type(self.joiner, self.place)
+        found = self._joiner
+        made: Any = found
+        if not isinstance(found, type):
+            made = getattr(found, "__annotations__", {}).get("return")
+            if isinstance(made, str):  # annotations of a module that postpones them
+                made = getattr(found, "__globals__", {}).get(made)
+        return made if isinstance(made, type) and issubclass(made, Sample) else Sample
+
+    @property
+    def joined(self) -> Callable[..., Any]:
+        """The function that joins samples: of a type of samples its `from_joined`.
+
+        Nothing is imported because a file names it: a module is one that the program has imported,
+        and modules of energize and of Megatron-Energon mean the types here. Raises
+        `UntrustedCodeError` for another one, `MetadatasetError` for a name that is not there or is
+        no joiner; both name the place in the file.
+        """
+        found = self._joiner
+        if not isinstance(found, type):
+            return found
+        if not issubclass(found, Sample):
+            raise MetadatasetError(
+                f"{self.place}: the joiner {found.__name__} is no type of samples: it extends "
+                "energize.Sample, or is a function"
+            )
+        return found.from_joined
+
+    @property
+    def _joiner(self) -> Callable[..., Any]:
+        """The type or function that a file names."""
+        joiner = self.joiner
+        if not isinstance(joiner, JoinerName):
+            return joiner
+        if joiner.class_ and is_own_module(joiner.module):
+            with place_noted(self.place):
+                return sample_type_named(joiner.module, joiner.class_)
+        name = joiner.class_ or joiner.function or ""
+        told = f"{self.place}: the joiner is {short(name)} of the module "
+        told += short(joiner.module)
+        if joiner.module not in sys.modules:
+            raise UntrustedCodeError(
+                f"{told}, which this program has not imported. Nothing is imported because a file "
+                f"asks for it: if you trust it, write `import {joiner.module}` before this"
+            )
+        names = vars(sys.modules[joiner.module])
+        found = names.get(name)
+        if not (isinstance(found, type) if joiner.class_ else callable(found)):
+            kind = "class" if joiner.class_ else "function"
+            hint = "" if name in names else nearest(name, list(names))
+            raise MetadatasetError(f"{told}, which has no {kind} of that name{hint}")
+        return cast("Callable[..., Any]", found)
+
+    def _whole(self, seed: int, checksums: bool) -> JoinedSource:
+        parts = [cast("WebdatasetSource", p.leaf.source(checksums=checksums)) for p in self.parts]
+        nonmatch = [each.nonmatch for each in self.parts[1:]]
+        return JoinedSource(*parts, nonmatch=nonmatch, cache=self.cache, seed=seed)
+
+    @property
+    def _settings(self) -> list[Any]:
+        parts = [[each.leaf._settings, each.nonmatch, each.name] for each in self.parts]
+        return [*super()._settings, parts, repr(self.joiner)]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Blend:
     """Nodes with their weights as given, not all of which are 0, and how they are mixed.
 
@@ -128,15 +247,14 @@ class Blend:
     place: str = field(default="", compare=False)
     options: Mapping[str, Any] = field(default_factory=dict, hash=False)
     quotas: tuple[Quota, ...] | None = None
-    composition: Composed | None = None
+    composition: Composition | None = None
     kind: str = "blend"
-    packing: Packed | None = None
-    level: Levelled | None = None
-
+    packing: Packing | None = None
+    level: Level | None = None
     targets: tuple[float, ...] | None = None
     max_correction: float | None = None
 
-    @property
+    @cached_property
     def plain(self) -> bool:
         """Whether fixed weights say everything, so that its weights multiply with those around."""
         fixed = not any(isinstance(weight, Schedule) for _, weight in self.children)
@@ -145,7 +263,7 @@ class Blend:
     @property
     def repeated(self) -> bool:
         """Whether it is for the program to say, not for the file, that it goes on for ever."""
-        return self.plain or self.kind in ("blend_epochized", "concat")
+        return self.plain or self.kind != "blend"
 
 
 Node = Leaf | Blend
@@ -157,3 +275,164 @@ class Staged:
 
     plan: StagePlan[Node]
     place: str = field(default="", compare=False)
+
+
+# Shares
+
+
+class Share(NamedTuple):
+    """A part of a tree, its share of what is drawn and, where target weights are given, its share
+    of what counts in the loss.
+    """
+
+    node: Node
+    share: Fraction = Fraction(1)
+    target: Fraction | None = None
+
+
+def leaves_of(node: Node) -> list[Leaf]:
+    """Return the leaves below `node`, whatever their weights; of equal ones the first."""
+    return list({leaf.identity: leaf for leaf in reversed([*every_leaf(node)])}.values())[::-1]
+
+
+def every_leaf(node: Node | Staged) -> Iterator[Leaf]:
+    """Yield the leaves below `node` in the order written."""
+    if isinstance(node, Leaf):
+        yield node
+    elif isinstance(node, Staged):
+        for stage in node.plan.stages:
+            yield from every_leaf(stage.dataset)
+    else:
+        for child, _ in node.children:
+            yield from every_leaf(child)
+
+
+def leaves_with_weights(node: Node | Staged, step: int = 0) -> list[tuple[Leaf, Fraction]]:
+    """Return the leaves below `node` with the shares asked for them, in the order written.
+
+    Shares are exact and sum to 1. Weights are normalised in each blend and multiplied on the way
+    down; a float stands for the decimal it prints as. Leaves of one folder with equal settings
+    become one with the summed share, whose `place` names all of them; the merge is logged. A leaf
+    of share 0 is kept.
+
+    Weights that change are taken at `step`, after temperature and limits; stop rules are not looked
+    at. Quotas give the shares of an epoch; for others than proportions the sizes of the folders are
+    read from their indexes.
+
+    Raises `WeightError` for a `Blend` made by hand with weights that a file could not have;
+    `ConfigError` for a blend without a size in one by quotas, and for stages, each of which has
+    shares of its own.
+
+    >>> from pathlib import Path
+    >>> a, b = Leaf(Path("/data/a"), "train"), Leaf(Path("/data/b"), "train")
+    >>> inner = Blend(((a, 1.0), (b, 3.0)))
+    >>> for leaf, share in leaves_with_weights(Blend(((inner, 0.5), (a, 0.5)))):
+    ...     print(leaf.path.name, share)
+    a 5/8
+    b 3/8
+    """
+    if isinstance(node, Staged):
+        raise ConfigError(
+            f"{node.place}: each stage has shares of its own; ask for those of one, which is "
+            "plan.at(step).dataset of this node"
+        )
+    merged = _merged(shares_below(Share(node), lambda _: True, step))
+    return [(cast("Leaf", part.node), part.share) for part in merged]
+
+
+def plain_shares(node: Blend) -> list[Share]:
+    """Return what plain blends in each other blend, with shares as `leaves_with_weights` has them;
+    all have a target where any has one.
+    """
+    parts = list(shares_below(Share(node), lambda blend: blend.plain))
+    if any(part.target is not None for part in parts):
+        parts = [p._replace(target=p.share if p.target is None else p.target) for p in parts]
+    return _merged(parts)
+
+
+def shares_below(around: Share, opened: Callable[[Blend], bool], step: int = 0) -> Iterator[Share]:
+    """Yield what is below the blends at the top of a node that are `opened`, leaf by leaf."""
+    node, share, target = around
+    if isinstance(node, Leaf) or not opened(node):
+        yield around
+        return
+    shares = asked_shares(node, step)
+    targets = shares if node.targets is None else _normalised(node.targets)
+    targeted = node.targets is not None or target is not None
+    base = share if target is None else target
+    for (child, _), own, aimed in zip(node.children, shares, targets, strict=True):
+        below = Share(child, share * own, base * aimed if targeted else None)
+        yield from shares_below(below, opened, step)
+
+
+def asked_shares(node: Blend, step: int = 0) -> list[Fraction]:
+    """Return the shares asked for the children of a blend at a step: exact, summing to 1."""
+    if node.quotas is not None:
+        proportions = [quota.proportion for quota in node.quotas]
+        if any(proportions) and None not in proportions:
+            return _normalised(cast("list[float]", proportions))
+        return _normalised(_counts(node, node.quotas))
+    numbers: Sequence[Any] = []
+    for _, weight in node.children:
+        scheduled = isinstance(weight, Schedule)
+        number = weight.value(step) if scheduled else weight  # type: ignore[union-attr]
+        checked_weight(number, node.place)
+        numbers = [*numbers, number]
+    if not any(numbers):
+        when = "" if node.plain else f" at step {step}"
+        raise WeightError(f"{node.place}: all weights are 0{when}, so nothing could ever be drawn")
+    options = node.options
+    with place_noted(node.place):
+        if "temperature" in options:
+            numbers = tempered(numbers, options["temperature"])
+        if "min_share" in options or "max_share" in options:
+            numbers = limited(numbers, options.get("min_share"), options.get("max_share"))
+    if options.get("scheme") in WEIGHTLESS:
+        numbers = [1 if number else 0 for number in numbers]
+    return _normalised(numbers)
+
+
+def _merged(parts: Iterable[Share]) -> list[Share]:
+    """Equal leaves as one."""
+    merged: dict[str | int, Share] = {}
+    for number, part in enumerate(parts):
+        leaf = part.node
+        key = leaf.identity if isinstance(leaf, Leaf) else number
+        if not isinstance(leaf, Leaf) or key not in merged:
+            merged[key] = part
+            continue
+        first, share, target = merged[key]
+        share += part.share
+        place = f"{first.place} and {leaf.place}"
+        both = None if target is None or part.target is None else target + part.target
+        merged[key] = Share(replace(first, place=place), share, both)
+        text = "%s [%s] stands twice with equal settings, at %s; its shares add up to %s"
+        _log.info(text, leaf.path, leaf.split_part, place, float(share))
+    return list(merged.values())
+
+
+def _counts(node: Blend, quotas: Sequence[Quota]) -> list[int]:
+    sizes = [_size(child) for child, _ in node.children]
+    with place_noted(node.place):
+        counts: list[int] = epoch_counts(sizes, quotas, node.options.get("epoch_size")).tolist()
+    return counts
+
+
+def _size(node: Node) -> int:
+    """The samples of an epoch."""
+    if isinstance(node, Leaf):
+        return node.source().count
+    if node.quotas is None:
+        raise ConfigError(
+            f"{node.place}: how many samples this weighted blend gives to an epoch is not known "
+            "from its file, so there are no shares; build the dataset and count with `consumed`, "
+            "or give proportions in the blend around it"
+        )
+    return sum(_counts(node, node.quotas))
+
+
+def _normalised(weights: Sequence[Any]) -> list[Fraction]:
+    """Numbers as shares of their sum; a float is the decimal that it prints as."""
+    exact = [Fraction(str(weight)) for weight in weights]
+    total = sum(exact)
+    return [weight / total for weight in exact]

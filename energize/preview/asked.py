@@ -15,10 +15,9 @@ from energize.data.join import JoinedSource
 from energize.data.selection import PropertySource
 from energize.data.source import Source
 from energize.datasets.stages import StagedDataset
-from energize.metadataset import Blend, Leaf, Node, Staged, resolve
-from energize.metadataset.building import get_train_dataset, get_val_dataset
-from energize.metadataset.nodes import JoinedLeaf
-from energize.metadataset.shares import leaves_of
+from energize.metadataset.build import get_train_dataset, get_val_dataset
+from energize.metadataset.nodes import Blend, JoinedLeaf, Leaf, Node, Staged, leaves_of
+from energize.metadataset.resolution import resolve
 from energize.order.schedule import Schedule
 from energize.task.encoder import DefaultTaskEncoder
 

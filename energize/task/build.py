@@ -1,4 +1,4 @@
-"""Arguments of Megatron-Energon that say how samples are decoded, beside the encoder."""
+"""Encoders and batches as a program or a metadataset asks for them beside the encoder's hooks."""
 
 from __future__ import annotations
 
@@ -36,41 +36,32 @@ class _Decoding(AugmentTaskEncoder[Any, Any, Any, Any]):
 
 
 def decoding_as(owner: str, encoder: Any, older: Mapping[str, Any]) -> Any:
-    """The encoder, or each of a dict of them, decoding as older arguments of `owner` say.
+    """Return the encoder, or each of a dict of them, decoding as older arguments of `owner` say.
 
     `auto_decode=False` leaves the bytes of parts; the others are parameters of `SampleDecoder`.
     What else is given is accepted with a word in the log, or an error where nobody knows it. Raises
     `ConfigError` where the encoder has a decoder of its own, too.
     """
     options = {name: older[name] for name in _OPTIONS if name in older}
-    auto = older.get("auto_decode", True)
-    accepted(
-        owner,
-        **{
-            name: value
-            for name, value in older.items()
-            if name not in _OPTIONS and name != "auto_decode"
-        },
-    )
-    if not options and auto is not False:
+    auto = older.get("auto_decode", True) is not False
+    known = (*_OPTIONS, "auto_decode")
+    accepted(owner, **{name: value for name, value in older.items() if name not in known})
+    if auto and not options:
         return encoder
     if isinstance(encoder, Mapping):
         return {kind: decoding_as(owner, each, older) for kind, each in encoder.items()}
     own = encoder.decoder if isinstance(encoder, TaskEncoder) else TaskEncoder.decoder
     if own is not TaskEncoder.decoder:
         raise ConfigError(
-            f"{owner}: {', '.join([*options, 'auto_decode'][: len(options) or 1])} says how samples"
-            f" are decoded, and so does the decoder of {type(encoder).__name__}; leave one out"
+            f"{owner}: {', '.join(options) or 'auto_decode'} says how samples are decoded, and so "
+            f"does the decoder of {type(encoder).__name__}; leave one out"
         )
-    decoder = SampleDecoder(**options) if auto is not False else None
+    decoder = SampleDecoder(**options) if auto else None
     return _Decoding(DefaultTaskEncoder() if encoder is None else encoder, decoder)
 
 
-# Packing as a metadataset says it, in place of an encoder's own hooks.
-
-
 class PackingEncoder(AugmentTaskEncoder[Any, Any, Any, Any]):
-    """An encoder whose samples are packed by `packer`.
+    """An encoder whose samples are packed by `packer`, in place of its own hooks.
 
     A pack is what the encoder's `pack_selected_samples` makes of its samples, or else `concat_pack`
     of `fields` and `flatten`. Raises `ConfigError` for an encoder that selects samples itself.
@@ -92,17 +83,15 @@ class PackingEncoder(AugmentTaskEncoder[Any, Any, Any, Any]):
         self.packer, self.fields, self.flatten = packer, fields, flatten
 
     def select_samples_to_pack(self, samples: list[Any]) -> list[list[Any]]:
-        """As the packer selects them."""
+        """Return the samples of each pack, as the packer selects them."""
         return self.packer(samples)
 
     def pack_selected_samples(self, samples: list[Any]) -> Any:
-        """As the encoder makes a pack, or joined."""
+        """Return a pack as the encoder makes it, or joined."""
         if overrides(self.wrapped_encoder, "pack_selected_samples"):
             return self.wrapped_encoder.pack_selected_samples(samples)
         return concat_pack(samples, self.fields, flatten=self.flatten)
 
-
-# Batches of level cost, as a program or a metadataset asks for them.
 
 BATCHES = 64
 """Of so many batches the items are levelled together, where nobody says how many."""
@@ -121,24 +110,18 @@ class Level:
     buffer_size: int | None = None
 
     def __post_init__(self) -> None:
-        if isinstance(self.cost, ItemCost):
-            if self.global_batch_size is not None:
-                raise ConfigError(
-                    "level is told by what encoded items hold, which is known of those that were "
-                    f"read, so global_batch_size={self.global_batch_size} cannot be levelled as a "
-                    "whole; say how many items are levelled at a time (level_buffer_size, in a "
-                    "file buffer_size), or what samples cost by a column"
-                )
-        elif self.global_batch_size is None:
+        read = isinstance(self.cost, ItemCost)
+        wrong = self.global_batch_size if read else self.buffer_size
+        if wrong is not None:
+            name = "global_batch_size" if read else "a buffer size"
+            raise ConfigError(
+                f"level: {name}={wrong} does not go with this cost. What encoded items hold, "
+                "an ItemCost, levels a buffer of them; a column levels whole global batches"
+            )
+        if not read and self.global_batch_size is None:
             raise ConfigError(
                 "level says what samples cost, and global_batch_size is missing: among the samples "
                 "of how many micro batches those of one are chosen"
-            )
-        elif self.buffer_size is not None:
-            raise ConfigError(
-                f"{self.buffer_size} items are to be levelled at a time, and level is told by "
-                "columns, which levels whole global batches; leave the buffer size out, or give "
-                "an ItemCost (in a file: field)"
             )
 
     @classmethod
@@ -148,16 +131,15 @@ class Level:
         global_batch_size: int | None,
         level_buffer_size: int | None,
     ) -> Level | None:
-        """What a program asks for; None where it asks for nothing."""
+        """Return what a program asks for; None where it asks for nothing."""
         if level is not None:
             return cls(level, global_batch_size, level_buffer_size)
         if global_batch_size is None and level_buffer_size is None:
             return None
         name = "level_buffer_size" if global_batch_size is None else "global_batch_size"
         raise ConfigError(
-            f"{name} is given, and level is not: it says what samples cost, so that the ranks' "
-            "batches cost the same. (For gradient accumulation alone, give global_batch_size to "
-            "get_loader)"
+            f"{name} is given, and level, which says what samples cost, is not. (For gradient "
+            "accumulation alone, give global_batch_size to get_loader)"
         )
 
     def batches(
@@ -166,42 +148,27 @@ class Level:
         samples: Dataset[Any],
         *,
         batch_size: int | None,
-        drop_last: bool,
+        batch_drop_last: bool,
         packing_buffer_size: int | None,
     ) -> Dataset[Any]:
-        """Encoded samples through the hooks after that, to batches of level cost."""
+        """Return encoded samples after the rest of the hooks, as batches of level cost."""
         if batch_size is None:
             raise ConfigError("level is about batches, and batch_size is None")
-        _check(encoder)
+        grouped = "batch_group_criterion" in active_hooks(encoder)
+        if grouped or type(encoder).build_batch is not TaskEncoder.build_batch:
+            name = "batch_group_criterion" if grouped else "build_batch"
+            raise ConfigError(
+                f"{type(encoder).__name__} overrides {name}, which says which samples share a "
+                "batch, and so does level; give one of the two"
+            )
         items = encoder.build_batch(
             samples, batch_size=None, packing_buffer_size=packing_buffer_size
         )
-        batch = Hook(encoder, "batch")
+        options: dict[str, Any] = {"drop_last": batch_drop_last}
         if isinstance(self.cost, ItemCost):
             size = BATCHES * batch_size if self.buffer_size is None else self.buffer_size
             items = LevelBufferDataset(items, size, batch_size, self.cost)
-            batches: Dataset[Any] = BatchDataset(items, batch_size, batch, drop_last=drop_last)
         else:
-            batches = BatchDataset(
-                items,
-                batch_size,
-                batch,
-                drop_last=drop_last,
-                level=self.cost,
-                global_batch_size=self.global_batch_size,
-            )
+            options |= {"level": self.cost, "global_batch_size": self.global_batch_size}
+        batches = BatchDataset(items, batch_size, Hook(encoder, "batch"), **options)
         return after_batch(encoder, batches)
-
-
-def _check(encoder: TaskEncoder[Any, Any, Any, Any]) -> None:
-    own = type(encoder).__name__
-    if "batch_group_criterion" in active_hooks(encoder):
-        raise ConfigError(
-            f"batch_group_criterion of {own} says which samples share a batch, and so does level; "
-            "give one of the two"
-        )
-    if type(encoder).build_batch is not TaskEncoder.build_batch:
-        raise ConfigError(
-            f"{own} overrides build_batch, which makes its batches, so level has none to make; "
-            "put a LevelDataset below the batches there"
-        )

@@ -7,7 +7,7 @@ import pytest
 
 from energize.errors import MetadatasetError
 from energize.metadataset import read_metadataset
-from energize.metadataset.json_schema import json_schema
+from energize.metadataset.documents import json_schema
 from tests.support.metadatasets import written
 
 JOINER = {"__module__": "m", "__class__": "C"}

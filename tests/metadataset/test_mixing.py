@@ -1,6 +1,5 @@
 """Mixing options in metadataset files: what is read is what the file says."""
 
-import inspect
 import logging
 import re
 from collections import Counter
@@ -10,10 +9,7 @@ import numpy as np
 import pytest
 
 from energize import (
-    BlendDataset,
-    ComposedDataset,
     DefaultTaskEncoder,
-    QuotaDataset,
     WorkerConfig,
     get_train_dataset,
 )
@@ -21,9 +17,6 @@ from energize.core.samples import CaptioningSample, ImageClassificationSample
 from energize.core.stream import INFINITE
 from energize.errors import ConfigError, MetadatasetError, WeightError
 from energize.metadataset import leaves_with_weights, resolve
-from energize.metadataset.keys import Home, Spec
-from energize.metadataset.table import keys_of
-from energize.order.timeline import SCHEMES, option_names
 from energize.testing import check_laws
 from tests.support.metadatasets import beside_folders, written
 
@@ -83,21 +76,6 @@ def fault(kind, file, **options):
     with pytest.raises(kind) as caught:
         build(file, **options)
     return str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("homes", "made"),
-    [
-        ((Home.WEIGHTED_BLEND, Home.WEIGHTED_ENTRY), BlendDataset),
-        ((Home.QUOTA_BLEND,), QuotaDataset),
-        ((Home.QUOTA_BLEND,), ComposedDataset),
-    ],
-)
-def test_keys_of_a_blend_are_parameters_of_its_dataset(homes, made):
-    keys = {key.name for key in keys_of(Spec) if key.home in homes}
-    options = {option for scheme in SCHEMES for option in option_names(scheme)}
-    assert keys
-    assert keys - options <= set(inspect.signature(made).parameters)
 
 
 def test_schemes(examples):

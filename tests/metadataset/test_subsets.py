@@ -22,7 +22,12 @@ from energize.core.samples import CrudeSample
 from energize.data.source import Subset, nested
 from energize.data.webdataset import WebdatasetSource
 from energize.metadataset import leaves_with_weights, resolve
-from energize.metadataset.subsets import subset_of
+from energize.metadataset.models import RangeKeys
+
+
+def subset_of(value):
+    return RangeKeys.model_validate(value).subset()
+
 from energize.preparation.jsonl import prepare_jsonl
 from energize.testing import check_laws
 from tests.support.joining import keys, texts

@@ -26,7 +26,7 @@ from energize import (
 from energize.energon.names import edataclass
 from energize.errors import ColumnError, ConfigError, EncoderError
 from energize.metadataset import resolve
-from energize.metadataset.json_schema import json_schema
+from energize.metadataset.documents import json_schema
 from tests.support.loading import loader_of, take
 from tests.support.prepared import image_bytes
 from tests.support.texts import COUNTS, MEANS, lengths

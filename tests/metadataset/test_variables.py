@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from energize import MetadatasetError, load_dataset
 from energize.extras.paths import EPath
 from energize.metadataset import read_metadataset, resolve
-from energize.metadataset.variables import expanded
+from energize.metadataset.located import expanded
 from tests.metadataset.test_reading import HEADER
 
 

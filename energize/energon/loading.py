@@ -1,0 +1,322 @@
+"""Datasets and metadatasets as Megatron-Energon's programs ask for their datasets."""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, cast
+
+from energize.core.lanes import WorkerConfig
+from energize.core.lazy import paths
+from energize.data.join import JoinedSource, remove_matches, write_matches
+from energize.data.source import Subset
+from energize.data.writing import own_errors
+from energize.energon.factories import EnergonDatasetType, get_dataset_type
+from energize.errors import ConfigError, DatasetNotFoundError, NotPreparedError
+from energize.metadataset.build import entry_of, loaded_datasets
+from energize.metadataset.documents import MetadatasetFile, read_metadataset
+from energize.metadataset.models import ENERGIZE, Folder
+from energize.metadataset.nodes import JoinedLeaf, Leaf, Node, Staged, every_leaf
+from energize.metadataset.resolution import FILESYSTEM, combined_multiplier, not_staged, resolve
+from energize.task.decode import SampleDecoder
+from energize.task.pipeline import (
+    STORED,
+    BaseCoreDatasetFactory,
+    LoadedDatasetList,
+    SampleOrder,
+)
+
+
+@dataclass
+class TraversedDatasetReference:
+    """A dataset that a metadataset leads to: which split part of which folder is read, with which
+    subflavors and over how many epochs shuffled, and the paths of the stores that its cookers may
+    read from.
+    """
+
+    path: paths.EPath
+    split_part: str
+    aux: dict[str, paths.EPath] = field(default_factory=dict)
+    subflavors: dict[str, Any] = field(default_factory=dict)
+    shuffle_over_epochs_multiplier: int | None = 1
+
+
+class DatasetLoaderInterface(ABC):
+    """A metadataset or a single dataset, whose files were read and whose datasets can be made."""
+
+    @abstractmethod
+    def node(self, split_part: str, asked: Folder, *, existing: bool = True) -> Node | Staged:
+        """Return what a split reads, with the settings `asked` around it; see `resolve`."""
+
+    def post_initialize(self, mds_path: Path | None = None) -> None:  # noqa: B027
+        """Nothing: what there is to check was checked when the object was made."""
+
+    def get_datasets(
+        self,
+        *,
+        training: bool,
+        split_part: str,
+        worker_config: WorkerConfig,
+        subflavors: Mapping[str, Any] | None = None,
+        shuffle_over_epochs_multiplier: int | None = 1,
+        subset: Subset | None = None,
+        **kwargs: Any,
+    ) -> LoadedDatasetList:
+        """Return the datasets of a split with their weights or repetitions, each to be made by
+        `build()`.
+
+        Weights are normalised in each blend and multiplied on the way down, repetitions are
+        multiplied. What is given here wins over what files say, and is combined with it like the
+        settings of an entry that names them; `kwargs` are those of `SourceFactory`, and `decoder`.
+
+        Raises what `resolve` raises, and `ConfigError` for mixes that such numbers cannot tell.
+        """
+        asked = entry_of(
+            subflavors=None if subflavors is None else dict(subflavors),
+            shuffle_over_epochs_multiplier=shuffle_over_epochs_multiplier,
+            subset=subset,
+        )
+        node = not_staged(self.node(split_part, asked), split_part, "get_datasets makes datasets")
+        order = SampleOrder(1, kwargs.pop("max_samples_per_sequence", None)) if training else STORED
+        options = {"decoder": SampleDecoder(), "seed": worker_config.seed_offset, **kwargs}
+        return loaded_datasets(node, order, worker_config=worker_config, **options)
+
+    def traverse(self, *, split_part: str) -> list[TraversedDatasetReference]:
+        """Return all datasets of a split in the order of the file, those of joins included; neither
+        they nor their stores need to exist.
+        """
+        node = self.node(split_part, entry_of(), existing=False)
+        return [
+            TraversedDatasetReference(
+                path=paths.EPath(leaf.path),
+                split_part=leaf.split_part,
+                aux={
+                    name: paths.EPath(ref.removeprefix(FILESYSTEM))
+                    for name, ref in leaf.aux.items()
+                },
+                subflavors=dict(leaf.subflavors),
+                shuffle_over_epochs_multiplier=leaf.shuffle_over_epochs_multiplier,
+            )
+            for leaf in _each_dataset(node)
+        ]
+
+    def prepare(self, split_part: str | None = None) -> Sequence[Path]:
+        """Write down which samples joins put together, for one split or for all; see
+        `prepare_metadataset`. Return the files.
+        """
+        if split_part is None:
+            raise ConfigError("a single dataset has no splits to go through; give a split_part")
+        joins = [
+            cast("JoinedSource", replace(leaf, subset=None, chosen=None).source())
+            for leaf in every_leaf(self.node(split_part, entry_of()))
+            if isinstance(leaf, JoinedLeaf)
+        ]
+        return [write_matches(join) for join in joins]
+
+
+class DatasetLoader(DatasetLoaderInterface):
+    """A prepared folder or a `.jsonl` file, with settings that win over its own.
+
+    The settings are those of an entry of a metadataset. A `split_part` given here wins over that
+    asked for.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        split_part: str | None = None,
+        subflavors: Mapping[str, Any] | None = None,
+        shuffle_over_epochs_multiplier: int | None = 1,
+        dataset_config: str | None = None,
+        split_config: str | None = None,
+    ) -> None:
+        self.path = Path(path)
+        self.settings = entry_of(
+            split_part=split_part,
+            subflavors=dict(subflavors or {}),
+            shuffle_over_epochs_multiplier=shuffle_over_epochs_multiplier,
+            dataset_config=dataset_config,
+            split_config=split_config,
+        )
+
+    def node(self, split_part: str, asked: Folder, *, existing: bool = True) -> Node | Staged:
+        own = self.settings
+        multiplier = combined_multiplier(
+            asked.shuffle_over_epochs_multiplier, own.shuffle_over_epochs_multiplier
+        )
+        both = {
+            "path": str(self.path),
+            "subflavors": {**(own.subflavors or {}), **(asked.subflavors or {})},
+            "shuffle_over_epochs_multiplier": multiplier,
+            "subset": asked.subset,
+        }
+        return resolve(self.path, split_part, own.model_copy(update=both), existing=existing)
+
+    def get_dataset(
+        self, *, training: bool, split_part: str, worker_config: WorkerConfig, **kwargs: Any
+    ) -> BaseCoreDatasetFactory[Any]:
+        """Return the factory of the dataset; arguments as `get_datasets`."""
+        loaded = self.get_datasets(
+            training=training, split_part=split_part, worker_config=worker_config, **kwargs
+        )
+        return loaded.datasets[0].dataset
+
+
+class DatasetReference(dict[str, Any]):
+    """A dataset, a blend or a join, as a metadataset writes it: a mapping of its keys.
+
+    >>> DatasetReference(path="captions", split_part="train").split_part
+    'train'
+    """
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in self:
+            raise AttributeError(name)
+        return self[name]
+
+
+class Metadataset(DatasetLoaderInterface):
+    """Splits by their names, each a dataset or a blend of some.
+
+    `path` is the file in which it is written, or would be: paths in it are relative to its folder.
+    `splits` are `DatasetReference`s, or mappings of the same keys. Objects come from
+    `load_dataset`, which reads the file.
+
+    >>> split = DatasetReference(path="captions", split_part="train")
+    >>> sorted(Metadataset("/data/mix.yaml", {"train": split, "val": split}).splits)
+    ['train', 'val']
+    """
+
+    def __init__(self, path: str | os.PathLike[str], splits: Mapping[str, Any]) -> None:
+        document = {"__module__": ENERGIZE, "__class__": "MetadatasetV2", "splits": splits}
+        self._read_from(replace(read_metadataset(document), file=Path(path)))
+
+    def _read_from(self, file: MetadatasetFile) -> None:
+        self.file, self.path, self.splits = file, file.file, file.splits
+
+    @classmethod
+    def of_file(cls, file: MetadatasetFile) -> Metadataset:
+        """Return a metadataset that was read."""
+        made = cls.__new__(cls)
+        made._read_from(file)
+        return made
+
+    def node(self, split_part: str, asked: Folder, *, existing: bool = True) -> Node | Staged:
+        return resolve(self.file, split_part, asked, existing=existing)
+
+    def prepare(self, split_part: str | None = None) -> Sequence[Path]:
+        """Write down which samples joins put together, for one split or for all of them.
+
+        With all of them, what was written for folders or splits that are others by now is removed.
+        """
+        if split_part is not None:
+            return super().prepare(split_part)
+        files = list(
+            dict.fromkeys(f for name in self.splits for f in super(Metadataset, self).prepare(name))
+        )
+        remove_matches(self.path.with_name(f"{self.path.name}.cache"), files)
+        return files
+
+
+class MetadatasetV2(Metadataset):
+    """A metadataset in the newer grammar, with blends and joins in each other."""
+
+
+@own_errors
+def load_dataset(
+    path: str | os.PathLike[str] | Mapping[str, Any], **kwargs: Any
+) -> DatasetLoaderInterface:
+    """Return a metadataset file, a prepared folder or a `.jsonl` file, to be asked for its
+    datasets.
+
+    A mapping is read as a file of the same content; relative paths in it begin in the current
+    folder, and a joiner in it may be a function or a type. `kwargs` are settings of a single
+    dataset, see `DatasetLoader`.
+
+    Raises `MetadatasetError` for a wrong file, with all its faults; `DatasetNotFoundError`,
+    `NotPreparedError`, and `ConfigError` for settings that a metadataset does not take.
+
+    >>> import tempfile
+    >>> from energize import WorkerConfig, prepare, write_shards
+    >>> folder = tempfile.mkdtemp()
+    >>> _ = write_shards([{"__key__": "a", "txt": "a cat"}], folder)
+    >>> _ = prepare(folder, split_ratios={"train": 1}, sample_type="TextSample")
+    >>> splits = {"train": {"blend": [{"path": folder, "weight": 2}, {"path": folder}]}}
+    >>> mix = {"__module__": "megatron.energon", "__class__": "MetadatasetV2", "splits": splits}
+    >>> loaded = load_dataset(mix).get_datasets(
+    ...     training=False, split_part="train", worker_config=WorkerConfig()
+    ... )
+    >>> [round(each.weight, 3) for each in loaded.datasets]
+    [0.667, 0.333]
+    """
+    kind = EnergonDatasetType.METADATASET if isinstance(path, Mapping) else get_dataset_type(path)
+    if kind is EnergonDatasetType.METADATASET:
+        file = read_metadataset(path)
+        if kwargs:
+            raise ConfigError(
+                f"{file.file}: {', '.join(kwargs)} are settings of single datasets; a metadataset "
+                "has them in its entries"
+            )
+        return (Metadataset if file.older else MetadatasetV2).of_file(file)
+    folder = os.fspath(cast("str", path))
+    if kind in (EnergonDatasetType.WEBDATASET, EnergonDatasetType.JSONL):
+        return DatasetLoader(folder, **kwargs)
+    if not Path(folder).exists():
+        raise DatasetNotFoundError(f"{folder} does not exist")
+    if kind is EnergonDatasetType.FILESYSTEM:
+        raise ConfigError(
+            f"{folder} is a plain folder; it can be read by cookers, as `aux` of a dataset, and is "
+            "none itself"
+        )
+    raise NotPreparedError(
+        f"{folder} is no metadataset .yaml, no .jsonl file and no prepared folder; prepare it "
+        f"with: energize prepare {folder}"
+    )
+
+
+@own_errors
+def traverse_metadataset(
+    path: str | os.PathLike[str], *, split_part: str
+) -> list[TraversedDatasetReference]:
+    """Return all datasets that a split of a metadataset leads to, in the order of the files.
+
+    Nested files are followed, and the datasets of joins are listed one by one. No dataset is
+    opened or has to exist. Raises what `resolve` raises, and `ConfigError` for a path that is no
+    metadataset.
+    """
+    return _of_file(path).traverse(split_part=split_part)
+
+
+@own_errors
+def prepare_metadataset(path: str | os.PathLike[str]) -> None:
+    """Write down which samples the joins of a metadataset put together, for all its splits.
+
+    Nobody has to: without it that is looked up whenever a dataset is made, which takes some
+    microseconds for each sample. The files are `join_*.npy` in a folder beside the metadataset,
+    `mix.yaml.cache` for `mix.yaml`; they are used as long as the folders, splits, excluded samples
+    and rules are those they were written for, and old ones are removed. Joins in nested files are
+    written beside these.
+
+    Raises what `resolve` and `JoinedSource` raise, `DatasetError` when files cannot be written, and
+    `ConfigError` for a path that is no metadataset.
+    """
+    _of_file(path).prepare()
+
+
+def _of_file(path: str | os.PathLike[str]) -> Metadataset:
+    if get_dataset_type(path) is not EnergonDatasetType.METADATASET and Path(path).exists():
+        raise ConfigError(f"{os.fspath(path)} is no metadataset: that is a .yaml file")
+    return Metadataset.of_file(read_metadataset(path))
+
+
+def _each_dataset(node: Node | Staged) -> Iterator[Leaf]:
+    """All datasets below a node, in the order of the files; those of a join one by one."""
+    for leaf in every_leaf(node):
+        if isinstance(leaf, JoinedLeaf):
+            yield from (each.leaf for each in leaf.parts)
+        else:
+            yield leaf

@@ -1,0 +1,785 @@
+"""From a path to a dataset of typed batches: what training and validation scripts call."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Any, TypeVar, cast
+
+from pydantic import TypeAdapter, ValidationError
+
+from energize.core.checks import checked_whole
+from energize.core.costs import Cost
+from energize.core.dataset import Dataset, IndexedDataset
+from energize.core.lanes import WorkerConfig
+from energize.core.samples import CrudeSample
+from energize.core.stream import INFINITE
+from energize.core.validation import faults
+from energize.data.source import Subset
+from energize.data.stores import open_store
+from energize.data.writing import own_errors
+from energize.datasets.blend import BlendDataset
+from energize.datasets.item_cost import ItemCost
+from energize.datasets.order import ConcatDataset, EpochizeDataset, LimitDataset, RepeatDataset
+from energize.datasets.quota import ComposedDataset, QuotaDataset
+from energize.datasets.stages import StagedDataset
+from energize.errors import ConfigError
+from energize.metadataset.located import place_noted
+from energize.metadataset.models import EPOCHIZED, Composition, Folder
+from energize.metadataset.nodes import (
+    Blend,
+    JoinedLeaf,
+    Leaf,
+    Node,
+    Share,
+    Staged,
+    every_leaf,
+    leaves_of,
+    plain_shares,
+    shares_below,
+)
+from energize.metadataset.resolution import combined_multiplier, not_staged, resolve
+from energize.order import Schedule
+from energize.order.stages import Stage, stage_label
+from energize.task.build import Level, PackingEncoder, decoding_as
+from energize.task.decode import SampleDecoder
+from energize.task.encoder import DefaultTaskEncoder, TaskEncoder
+from energize.task.hooks import Hook, builds, check_encoder, check_takes
+from energize.task.load import NO_CODE, JoinLoader, LoadingCode, SampleLoader, loading_code
+from energize.task.pipeline import (
+    STORED,
+    DatasetBlendMode,
+    LoadedDataset,
+    LoadedDatasetList,
+    SampleOrder,
+    SourceFactory,
+    after_batch,
+)
+
+T_batch = TypeVar("T_batch")
+
+_log = logging.getLogger("energize")
+
+GivenMix = str | os.PathLike[str] | Mapping[str, Any] | Node | Staged
+"""A prepared folder or a metadataset file, or a mapping with what such a file says; or what was
+made of one already."""
+Encoder = TaskEncoder[Any, Any, Any, T_batch]
+Encoders = Encoder[T_batch] | Mapping[type[Any], Encoder[T_batch]]
+"""One task encoder for all samples, or one for each sample type."""
+
+_ENTRY = TypeAdapter(Folder)
+_SETTINGS = ("dataset_config", "split_config", "subflavors", "subset", "sample_weight")
+_BY_QUOTA = (
+    "says in which order a dataset is read, but here a quota does: each pass over it is in a "
+    "random order of its own"
+)
+_NOT_TOLD = (
+    "get_datasets tells weights, or repetitions, of single datasets, and this mix needs more: {}; "
+    "get_train_dataset reads it"
+)
+
+
+@own_errors
+def get_train_dataset(
+    path: GivenMix,
+    *,
+    split_part: str = "train",
+    worker_config: WorkerConfig | None = None,
+    batch_size: int | None,
+    batch_drop_last: bool = False,
+    packing_buffer_size: int | None = None,
+    shuffle_buffer_size: int | None = None,
+    max_samples_per_sequence: int | None = None,
+    virtual_epoch_length: int = 0,
+    shuffle_over_epochs_multiplier: int | None = 1,
+    task_encoder: Encoders[T_batch] | None = None,
+    repeat: bool = True,
+    level: Cost | ItemCost | None = None,
+    global_batch_size: int | None = None,
+    level_buffer_size: int | None = None,
+    checksums: bool = False,
+    **older: Any,
+) -> Dataset[T_batch]:
+    """Return batches for training of a prepared folder or a metadataset: shuffled, without end.
+
+    Samples of the parts of a metadataset are drawn in the proportion of their weights, go through
+    the hooks of `task_encoder`, and come as batches of exactly `batch_size` samples (None: as
+    encoded samples). With `packing_buffer_size` the encoder's hooks make packs of so many samples
+    at a time, and batches are of packs. Given a dict of sample types and encoders, each encoder
+    makes batches of its own from the parts of its type, and whole batches are blended by weight; a
+    blend with parameters of its own is mixed sample by sample if its parts have one encoder, else
+    in whole batches of its entries. An encoder that overrides `build_train_datasets` puts the
+    datasets together itself.
+
+    `repeat=False` gives a folder once per epoch, the last batch short unless `batch_drop_last`. A
+    metadataset whose outermost blend ends by its own parameters (a stop rule, quotas) comes in
+    these epochs; `drop_last` in its `composition` wins over `batch_drop_last`.
+    `virtual_epoch_length` says where a loop ends, after that many batches on each rank, as in
+    Energon; the next loop goes on after them, and what is read does not depend on it. `len` of the
+    result is then that number, else that of one pass by weight. Every epoch is in a new order;
+    `max_samples_per_sequence` and `shuffle_buffer_size` keep reads local, see `ShuffleDataset`.
+
+    A split with stages gives a `StagedDataset` of what this function makes of each stage; a
+    `batch_size` in the stage's `batch` wins over that given here. `get_staged_train_dataset` does
+    the same with settings for stages, such as another task encoder for each.
+
+    With `level` and `global_batch_size`, the samples of each global batch are shared out to its
+    batches so that these cost the same, by a column of the folders or a function of columns: see
+    `LevelDataset`. With `level=ItemCost(...)`, of what has been encoded or packed,
+    `level_buffer_size` samples or packs are levelled at a time, by default those of 64 batches: see
+    `LevelBufferDataset`.
+
+    `sample_loader` and `part_filter` are functions that make the fields of samples, in place of
+    field maps, and `trust_code=[folder, ...]` lets those run that a folder brings along: see
+    `LoadingCode`. Without it nothing of a folder is ever run.
+
+    With `checksums` every sample is compared, as it is read, with the checksum that `energize
+    prepare --checksums` wrote for it; one that differs is a damaged sample. All folders have to
+    have them.
+
+    `dataset_config`, `split_config`, `subflavors`, `subset` and `sample_weight` are those of an
+    entry of a metadataset that names `path`. Older arguments of Energon say how samples are decoded
+    (`auto_decode`, `image_decode`, `av_decode`, `video_decode_audio`, see `SampleDecoder`), or have
+    no use here, of which a word in the log says why.
+
+    `worker_config` is carried along for `get_loader`, and its `seed_offset` chooses the order;
+    ranks and workers do not. Raises `MetadatasetError`, `DatasetError` and `ConfigError`, all
+    before a sample is read.
+    """
+    node, code, encoder = _asked("get_train_dataset", path, split_part, task_encoder, older)
+    own = builds(encoder, "build_train_datasets")
+    asked_level = Level.asked(level, global_batch_size, level_buffer_size)
+    if own and asked_level is not None:
+        raise ConfigError(
+            f"{type(encoder).__name__} builds its dataset itself, so level has no batches to make"
+        )
+    builder = Builder(
+        _chooser(None if own else encoder),
+        SampleOrder(shuffle_over_epochs_multiplier, max_samples_per_sequence, shuffle_buffer_size),
+        code,
+        checksums,
+        worker_config,
+        batch_size,
+        batch_drop_last,
+        packing_buffer_size,
+        asked_level,
+    )
+    cuts: dict[str, Any] = {"repeat": repeat, "virtual_epoch_length": virtual_epoch_length}
+    if own:
+        order = {"shuffle_buffer_size": shuffle_buffer_size}
+        return builder.built_by(encoder, node, split_part, training=True, **order, **cuts)
+    if isinstance(node, Leaf | Blend | Staged):
+        where = (node.place or "get_train_dataset") if path is node else path
+        return builder.trained(node, where, **cuts)
+    return builder.trained(resolve(node, split_part), path, **cuts)
+
+
+@own_errors
+def get_val_dataset(
+    path: GivenMix,
+    *,
+    split_part: str = "val",
+    worker_config: WorkerConfig | None = None,
+    batch_size: int | None,
+    batch_drop_last: bool = False,
+    packing_buffer_size: int | None = None,
+    limit: int | None = None,
+    task_encoder: Encoders[T_batch] | None = None,
+    checksums: bool = False,
+    **older: Any,
+) -> Dataset[T_batch]:
+    """Batches for validation: every sample once, in stored order, the same in every epoch and run.
+
+    The parts of a metadataset follow one another, whatever their weights. The last batch is short
+    unless `batch_drop_last`. `limit` says what is read: the first `limit` batches, counted over all
+    ranks, so that what is validated does not depend on their number (Energon counts them on each
+    rank). `checksums` are those of `get_train_dataset`.
+
+    Raises what `get_train_dataset` raises.
+    """
+    node, code, encoder = _asked("get_val_dataset", path, split_part, task_encoder, older)
+    own = builds(encoder, "build_val_datasets")
+    encoder_of = _chooser(None if own else encoder)
+    sizes = batch_size, batch_drop_last, packing_buffer_size
+    builder = Builder(encoder_of, STORED, code, checksums, worker_config, *sizes)
+    if own:
+        return builder.built_by(encoder, node, split_part, training=False, limit=limit)
+    node = _validated(node, path, split_part)
+    groups: dict[int, list[Leaf]] = {}
+    for leaf in leaves_of(node):
+        groups.setdefault(id(builder.encoder_of(leaf)), []).append(leaf)
+    batches = _in_turn([builder.stored(leaves, node) for leaves in groups.values()])
+    return _limited(batches, limit).with_worker_config(worker_config)
+
+
+@own_errors
+def get_val_datasets(
+    path: GivenMix,
+    *,
+    split_part: str = "val",
+    worker_config: WorkerConfig | None = None,
+    batch_size: int | None,
+    batch_drop_last: bool = False,
+    packing_buffer_size: int | None = None,
+    limit: int | None = None,
+    task_encoder: Encoders[T_batch] | None = None,
+    checksums: bool = False,
+    **older: Any,
+) -> list[tuple[Dataset[T_batch], Leaf]]:
+    """Return one validation dataset for each folder of a metadataset, each with the leaf it was
+    made from.
+
+    `leaf.path`, `leaf.split_part` and `leaf.subflavors` say which folder it is. `limit` counts for
+    each, `checksums` are those of `get_train_dataset`, whose errors it raises.
+    """
+    node, code, encoder = _asked("get_val_datasets", path, split_part, task_encoder, older)
+    sizes = batch_size, batch_drop_last, packing_buffer_size
+    builder = Builder(_chooser(encoder), STORED, code, checksums, worker_config, *sizes)
+    node = _validated(node, path, split_part)
+    found = ((leaf, _limited(builder.stored([leaf], node), limit)) for leaf in leaves_of(node))
+    return [(batches.with_worker_config(worker_config), leaf) for leaf, batches in found]
+
+
+def _asked(
+    owner: str, path: GivenMix, split_part: str, task_encoder: Any, older: dict[str, Any]
+) -> tuple[GivenMix, LoadingCode, Any]:
+    """What `path` stands for, what may be run, and the encoder, as older arguments say."""
+    node = asked_for(path, split_part, older)
+    code = loading_code(older)
+    return node, code, decoding_as(owner, task_encoder, older)
+
+
+def asked_for(path: Any, split_part: str, arguments: dict[str, Any]) -> Any:
+    """Return what `path` stands for, with settings among the `arguments`, which are taken out.
+
+    They are the settings of an entry of a metadataset that names the path, and win over those of
+    files. Without any, and for what was resolved already, the path itself is returned. Raises
+    `ConfigError` for values that a file could not have, and what `resolve` raises.
+
+    >>> asked_for("cats", "train", {"handler": None})
+    'cats'
+    """
+    if isinstance(path, Leaf | Blend | Staged):
+        return path
+    given = {name: arguments.pop(name) for name in _SETTINGS if name in arguments}
+    if all(value is None or value == {} for value in given.values()):
+        return path
+    return resolve(path, split_part, entry_of(**given))
+
+
+def entry_of(**settings: Any) -> Folder:
+    """Return settings of a program as an entry of a metadataset that names what they are for.
+
+    Raises `ConfigError` for values that a file could not have.
+    """
+    given = {name: value for name, value in settings.items() if value is not None}
+    subset = given.pop("subset") if isinstance(given.get("subset"), Subset) else None
+    data = {"path": ".", **given}
+    if "shuffle_over_epochs_multiplier" in settings:
+        data["shuffle_over_epochs_multiplier"] = settings["shuffle_over_epochs_multiplier"]
+    try:
+        entry = _ENTRY.validate_python(data)
+    except ValidationError as error:
+        path, message = faults(error, _ENTRY)[0]
+        raise ConfigError(f"{path[0]}: {message}") from None
+    return entry if subset is None else entry.model_copy(update={"subset": subset})
+
+
+def batch_size_of(stage: Stage[Any], otherwise: int | None) -> int | None:
+    """Return the `batch_size` in the stage's `batch`, else the one for all stages.
+
+    Raises `ConfigError` for one that is not a whole number above 0.
+
+    >>> batch_size_of(Stage("long", dataset=None, batch={"batch_size": 2}), 8)
+    2
+    """
+    if "batch_size" not in stage.batch:
+        return otherwise
+    where = f"{stage_label(stage)}: batch_size in its batch"
+    return checked_whole(stage.batch["batch_size"], where, 1)
+
+
+def check_one_epoch(where: object, *, repeat: bool = True, virtual_epoch_length: int = 0) -> None:
+    """Raise `ConfigError` for options that cut epochs: stages make one, the run."""
+    cut = "" if repeat else "repeat=False reads once what is there"
+    if virtual_epoch_length:
+        cut = f"virtual_epoch_length={virtual_epoch_length} cuts epochs"
+    if cut:
+        raise ConfigError(f"{where}: {cut}, and stages are one epoch, the whole run; leave it out")
+
+
+def _validated(node: GivenMix, path: GivenMix, split_part: str) -> Node:
+    place = getattr(path, "place", None)
+    if not isinstance(node, Leaf | Blend | Staged):
+        node = resolve(node, split_part)
+    reason = "validation reads every sample once"
+    return not_staged(node, str(path) if place is None else place, reason)
+
+
+def _chooser(given: Any) -> Callable[[Leaf], TaskEncoder[Any, Any, Any, Any]]:
+    """The task encoder of a leaf: the only one, or the one for the type of its samples."""
+    if not isinstance(given, Mapping):
+        only = _checked(DefaultTaskEncoder() if given is None else given)
+        return lambda _: only
+    by_type = {kind: _checked(encoder) for kind, encoder in given.items()}
+
+    def choose(leaf: Leaf) -> TaskEncoder[Any, Any, Any, Any]:
+        kind = leaf.sample_type
+        if kind not in by_type:
+            raise ConfigError(
+                f"{leaf.path} has samples of type {kind.__name__}, for which there is no task "
+                f"encoder; those given are for {', '.join(each.__name__ for each in by_type)}"
+            )
+        return by_type[kind]
+
+    return choose
+
+
+def _checked(encoder: object) -> TaskEncoder[Any, Any, Any, Any]:
+    if not isinstance(encoder, TaskEncoder):
+        hint = "; did you forget to call it?" if isinstance(encoder, type) else ""
+        kinds = "a TaskEncoder, or a dict of sample types and task encoders"
+        raise ConfigError(f"task_encoder is {kinds}; got {encoder!r}{hint}")
+    check_encoder(encoder)
+    return encoder
+
+
+# From nodes to datasets
+
+
+def factory_of(
+    leaf: Leaf,
+    order: SampleOrder = STORED,
+    *,
+    decoder: SampleDecoder | None,
+    code: LoadingCode = NO_CODE,
+    seed: int = 0,
+    checksums: bool = False,
+    **options: Any,
+) -> SourceFactory[Any]:
+    """Return what makes the samples of a leaf, of the type that the folder's dataset.yaml names, or
+    that a joiner makes. `code` is what the program allows of functions that it names.
+
+    The `order` combines with what files say, and with what dataset.yaml says; `options` are those
+    of `SourceFactory`.
+    """
+    told = leaf.config.options
+    over_epochs = order.over_epochs
+    for each in (leaf.shuffle_over_epochs_multiplier, told.get("shuffle_over_epochs", 1)):
+        over_epochs = combined_multiplier(over_epochs, each)
+    order = replace(order, over_epochs=over_epochs)
+    if order.max_samples_per_sequence is None and "max_samples_per_sequence" in told:
+        order = replace(order, max_samples_per_sequence=told["max_samples_per_sequence"])
+    with place_noted(leaf.place):
+        if isinstance(leaf, JoinedLeaf):
+            loaders = tuple(_loader_of(each.leaf, decoder, code) for each in leaf.parts)
+            names = tuple(each.name for each in leaf.parts if each.name is not None)
+            load: Any = JoinLoader(loaders, names or None, leaf.joined)
+            paths = [each.leaf.path for each in leaf.parts]
+        else:
+            load, paths = _loader_of(leaf, decoder, code), [leaf.path]
+        source = leaf.source(seed, checksums=checksums)
+        weight, kind = leaf.sample_weight, leaf.sample_type
+        options = {"order": order, "sample_weight": weight, **options}
+        return SourceFactory(source, load, kind, paths, leaf.labels, **options)
+
+
+def _loader_of(leaf: Leaf, decoder: SampleDecoder | None, code: LoadingCode) -> SampleLoader[Any]:
+    """What makes typed samples of the raw ones of a leaf that is no join."""
+    config, crude = leaf.config, leaf.sample_type is CrudeSample
+    sample_loader, part_filter = code.of(leaf.path, config.code, crude=crude)
+    return SampleLoader(
+        sample_type=leaf.sample_type,
+        field_map=None if crude or sample_loader is not None else config.field_map,
+        decoder=decoder,
+        subflavors=leaf.labels,
+        sample_loader=sample_loader,
+        part_filter=part_filter,
+    )
+
+
+def loaded_datasets(node: Node, order: SampleOrder, **options: Any) -> LoadedDatasetList:
+    """Return the datasets of a tree with their weights or repetitions, as factories.
+
+    Weights are normalised in each blend and multiplied on the way down, repetitions are multiplied;
+    `options` are those of `factory_of`. Raises `ConfigError` for what such numbers cannot tell.
+    """
+    mode, numbers = DatasetBlendMode.NONE, [(node, Fraction(1))]
+    with place_noted(node.place):
+        _check_told(node)
+        if isinstance(node, Blend) and node.kind == EPOCHIZED:
+            mode = DatasetBlendMode.SAMPLE_REPETITIONS
+            passes = (1 if quota.repeat is None else quota.repeat for quota in node.quotas or ())
+            pairs = zip(node.children, passes, strict=True)
+            numbers = [(child, Fraction(str(number))) for (child, _), number in pairs]
+        elif isinstance(node, Blend):
+            mode = DatasetBlendMode.DATASET_WEIGHT
+            parts = shares_below(Share(node), lambda _: True)
+            numbers = [(part.node, part.share) for part in parts]
+    datasets = [(_loaded(cast("Leaf", leaf), order, **options), number) for leaf, number in numbers]
+    for loaded, number in datasets:
+        if mode is DatasetBlendMode.DATASET_WEIGHT:
+            loaded.weight = float(number)
+        elif mode is DatasetBlendMode.SAMPLE_REPETITIONS:
+            loaded.repetitions = int(number) if number.denominator == 1 else float(number)
+    return LoadedDatasetList(datasets=[loaded for loaded, _ in datasets], blend_mode=mode)
+
+
+def _loaded(leaf: Leaf, order: SampleOrder, **options: Any) -> LoadedDataset:
+    aux = {name: open_store(ref) for name, ref in leaf.aux.items()}
+    return LoadedDataset(dataset=factory_of(leaf, order, **options), aux=aux or None)
+
+
+def _check_told(node: Node, outer: str = "") -> None:
+    """Raise `ConfigError` for a mix that one number for each dataset cannot tell."""
+    reason = "its samples are packed" if node.packing is not None else ""
+    if node.level is not None:
+        reason = "its batches are levelled"
+    elif isinstance(node, Blend):
+        ends = "max_epochs" in node.options or node.options.get("stop", "restart") != "restart"
+        if outer and EPOCHIZED in (outer, node.kind):
+            reason = "it has weights and repetitions in each other"
+        elif node.quotas is not None and node.kind != EPOCHIZED:
+            reason = f"it is made by {node.kind} with quotas"
+        elif any(isinstance(weight, Schedule) for _, weight in node.children):
+            reason = "its weights change with the step"
+        elif ends or "unit" in node.options:
+            reason = "it says where it ends" if ends else "its weights count what samples cost"
+        for child, _ in node.children:
+            _check_told(child, node.kind)
+    if reason:
+        raise ConfigError(_NOT_TOLD.format(reason))
+
+
+@dataclass(frozen=True)
+class Builder:
+    """Makes batches of a tree.
+
+    A node whose leaves share one task encoder is mixed sample by sample and batched once. In a node
+    above such ones, whole batches of its entries are mixed; when it is plain, entries of one
+    encoder count as one. What a folder's dataset.yaml says of the order holds where nothing else
+    was asked; `over_epochs=None` is the stored order.
+    """
+
+    encoder_of: Callable[[Leaf], TaskEncoder[Any, Any, Any, Any]]
+    order: SampleOrder
+    code: LoadingCode
+    checksums: bool
+    worker_config: WorkerConfig | None
+    batch_size: int | None
+    drop_last: bool
+    packing_buffer_size: int | None
+    level: Level | None = None
+    encoded: bool = False
+    """Whether samples are encoded below the blends, as these count what encoded samples cost."""
+
+    def built_by(
+        self, encoder: Any, path: Any, split_part: str, *, training: bool, **options: Any
+    ) -> Dataset[Any]:
+        """Return what an encoder makes that builds its dataset itself."""
+        check_encoder(encoder)
+        if isinstance(path, Leaf | Blend | Staged):
+            raise ConfigError(
+                f"{type(encoder).__name__} builds its dataset itself, of the datasets of a file, "
+                "and this mix has been read already; give the path"
+            )
+        node = not_staged(resolve(path, split_part), split_part, "get_datasets makes datasets")
+        options["worker_config"] = config = self.worker_config or WorkerConfig()
+        decoder, seed = encoder.decoder, config.seed_offset
+        order = replace(self.order, shuffle_buffer_size=None)
+        loaded = loaded_datasets(node, order, decoder=decoder, seed=seed, worker_config=config)
+        build = encoder.build_val_datasets
+        if training:
+            build, options["blend_mode"] = encoder.build_train_datasets, loaded.blend_mode
+        built: Dataset[Any] = build(datasets=loaded.datasets, **self._batching, **options)
+        return built
+
+    def trained(
+        self, node: Node | Staged, where: object, *, repeat: bool, virtual_epoch_length: int
+    ) -> Dataset[Any]:
+        """Return the batches of a tree for training, asked for at `where`."""
+        if isinstance(node, Staged):
+            check_one_epoch(where, repeat=repeat, virtual_epoch_length=virtual_epoch_length)
+            plan = node.plan.with_datasets(self._of_stage)
+            streams = [stage.name for stage in plan.stages if not stage.dataset.indexed]
+            if streams:
+                text = "%s: stage %s is a stream, so every stage begins its sources anew"
+                _log.warning(text, where, streams[0])
+            return StagedDataset(plan, carry_over=not streams, worker_config=self.worker_config)
+        stream = self._endless(node) if repeat else self.batches(node, repeat=False)
+        if not (repeat or _ends(stream)):
+            raise ConfigError(
+                f"{where}: repeat=False reads once what is there, and a blend of "
+                f"{len(leaves_of(node))} weighted parts never ends; leave repeat out, or cut "
+                "epochs with virtual_epoch_length"
+            )
+        if virtual_epoch_length:
+            stream = EpochizeDataset(stream, virtual_epoch_length)
+        return stream.with_worker_config(self.worker_config)
+
+    def _of_stage(self, stage: Stage[Node]) -> Dataset[Any]:
+        own = replace(self, batch_size=batch_size_of(stage, self.batch_size))
+        with place_noted(stage.dataset.place):
+            return own._endless(stage.dataset)
+
+    def _endless(self, node: Node) -> Dataset[Any]:
+        """The batches of a node, without end unless the node says where it ends."""
+        return self.batches(node, repeat=isinstance(node, Leaf) or node.repeated)
+
+    def stored(self, leaves: Sequence[Leaf], node: Node) -> Dataset[Any]:
+        """Return the batches of leaves of one encoder one after the other, made as `node` says."""
+        builder = self._as_told(node)
+        samples = _in_turn([builder.samples(leaf) for leaf in leaves])
+        return builder._batched(samples, builder.encoder_of(leaves[0]))
+
+    def batches(self, node: Node, *, repeat: bool) -> Dataset[Any]:
+        """Return the batches of a node; with `repeat`, one that ends begins anew for ever."""
+        builder = self._as_told(node)
+        encoders = builder._encoders(node)
+        composed = None if isinstance(node, Leaf) else node.composition
+        if builder.level is not None and (composed is not None or len(encoders) > 1):
+            with place_noted(node.place):
+                raise ConfigError(
+                    "level chooses among all samples of a global batch, and so does composition; "
+                    f"and it needs one task encoder for all samples, not {len(encoders)}"
+                )
+        if isinstance(node, Blend) and len(encoders) > 1:
+            return builder._mixed_batches(node)
+        if isinstance(node, Blend) and composed is not None:
+            return builder._composed(node, composed, encoders[0])
+        if _counts_encoded(node):
+            builder = replace(builder, encoded=True)
+        samples = builder.samples(node)
+        if repeat and _ends(samples):
+            samples = RepeatDataset(samples)
+        with place_noted("" if builder.level is None else node.place):
+            return builder._batched(samples, encoders[0])
+
+    @property
+    def _batching(self) -> dict[str, Any]:
+        return {
+            "batch_size": self.batch_size,
+            "batch_drop_last": self.drop_last,
+            "packing_buffer_size": self.packing_buffer_size,
+        }
+
+    def _batched(
+        self, samples: Dataset[Any], encoder: TaskEncoder[Any, Any, Any, Any]
+    ) -> Dataset[Any]:
+        """Samples through the hooks of their encoder, to batches."""
+        if not self.encoded:
+            samples = encoder.build_encode_sample(samples, worker_config=self.worker_config)
+        if self.level is not None:
+            return self.level.batches(encoder, samples, **self._batching)
+        return encoder.build_batch(samples, **self._batching, worker_config=self.worker_config)
+
+    def _as_told(self, node: Node) -> Builder:
+        """One that packs the samples of a node, and levels its batches, as it says."""
+        if (node.packing or node.level) is None:
+            return self
+        builder = self
+        with place_noted(node.place):
+            if node.packing is not None:
+                encoders = self._encoders(node)
+                if self.packing_buffer_size is not None or len(encoders) > 1:
+                    raise ConfigError(
+                        "packing says how samples are packed, and so does packing_buffer_size; or "
+                        f"there are {len(encoders)} task encoders, and packing needs one for all"
+                    )
+                encoder = PackingEncoder(encoders[0], node.packing.packer, *node.packing.joined)
+                size = node.packing.buffer_size
+                builder = replace(self, encoder_of=lambda _: encoder, packing_buffer_size=size)
+            if node.level is not None and self.level is not None:
+                raise ConfigError("level is said here and by the program; give one of the two")
+        return builder if node.level is None else replace(builder, level=node.level)
+
+    def samples(self, node: Node, *, by_quota: bool = False) -> Dataset[Any]:
+        """Return the samples of a node, which has one encoder; in stored order for a quota."""
+        if isinstance(node, Leaf):
+            return self._read(node, by_quota=by_quota)
+        if node.composition is not None:
+            with place_noted(node.place):
+                raise ConfigError(
+                    "composition says what a global batch is made of, and this blend is a part of "
+                    "another; give it to the outermost one"
+                )
+        if node.plain:
+            return _blended([(self.samples(part.node), part) for part in plain_shares(node)], node)
+        quotas = node.kind != "concat" and node.quotas is not None
+        return self._mixed(
+            [self.samples(child, by_quota=quotas) for child, _ in node.children], node
+        )
+
+    def _read(self, leaf: Leaf, *, by_quota: bool) -> Dataset[Any]:
+        """The samples of a leaf: of its type, cooked if they are crude and the encoder does it."""
+        encoder = self.encoder_of(leaf)
+        with place_noted(leaf.place):
+            if by_quota:
+                self._check_order(leaf)
+            if leaf.sample_type is not CrudeSample or not encoder.cookers:
+                if leaf.aux:
+                    raise ConfigError(
+                        f"{leaf.path}: aux gives files to cookers of crude samples, and these are "
+                        f"{leaf.sample_type.__name__}s, or {type(encoder).__name__} has no cookers"
+                    )
+                for name in ("preencode_sample", "encode_sample"):
+                    check_takes(encoder, name, leaf.sample_type, str(leaf.path))
+            loaded = _loaded(
+                leaf,
+                STORED if by_quota else self.order,
+                decoder=encoder.decoder,
+                code=self.code,
+                seed=0 if self.worker_config is None else self.worker_config.seed_offset,
+                checksums=self.checksums,
+            )
+            samples = encoder._load_dataset(loaded, 0, self.worker_config)
+        if not self.encoded:
+            return samples
+        return encoder.build_encode_sample(samples, worker_config=self.worker_config)
+
+    def _check_order(self, leaf: Leaf) -> None:
+        """Raise `ConfigError` for an order that a file asks for where a quota decides it; what the
+        program asks of orders is logged and left out.
+        """
+        for name in ("shuffle_buffer_size", "max_samples_per_sequence"):
+            if getattr(self.order, name) is not None:
+                _log.info("%s: %s=%s %s", leaf.path, name, getattr(self.order, name), _BY_QUOTA)
+        for each in (self.order.over_epochs, leaf.shuffle_over_epochs_multiplier):
+            if each not in (None, 1):
+                raise ConfigError(
+                    f"shuffle_over_epochs_multiplier={each} {_BY_QUOTA}; leave it out"
+                )
+
+    def _mixed_batches(self, node: Blend) -> Dataset[Any]:
+        """The batches of a blend whose leaves have several encoders."""
+        if node.plain:
+            groups: dict[int, list[Share]] = {}
+            for number, part in enumerate(plain_shares(node)):
+                encoders = self._encoders(part.node)
+                key = id(encoders[0]) if len(encoders) == 1 else -1 - number
+                groups.setdefault(key, []).append(part)
+            parts = [group[0] if len(group) == 1 else _together(group) for group in groups.values()]
+            return _blended([(self.batches(each.node, repeat=True), each) for each in parts], node)
+        if node.kind != "concat" and node.quotas is not None:
+            with place_noted(node.place):
+                raise ConfigError(
+                    "quotas and composition count samples, and the entries of this blend go "
+                    "through several task encoders; mix their batches by weight"
+                )
+        limits = node.options.get("max_epochs") or [None] * len(node.children)
+        endless = node.kind == "blend" and node.options.get("stop", "restart") == "restart"
+        batches = [
+            self.batches(child, repeat=endless and most is None)
+            for (child, _), most in zip(node.children, limits, strict=True)
+        ]
+        return self._mixed(batches, node)
+
+    def _mixed(self, datasets: Sequence[Dataset[Any]], node: Blend) -> Dataset[Any]:
+        """Datasets mixed as a node says."""
+        with place_noted(node.place):
+            if node.kind == "concat":
+                return ConcatDataset(*datasets)
+            if node.quotas is not None:
+                shuffle = self.order.over_epochs is not None and _shuffled(node)
+                pairs = list(zip(datasets, node.quotas, strict=True))
+                return QuotaDataset(pairs, shuffle=shuffle, **node.options)
+            for number, most in enumerate(node.options.get("max_epochs", ())):
+                if most is not None and not _ends(datasets[number]):
+                    raise ConfigError(
+                        f"max_epochs of entry [{number}] is {most}, and that blend never ends, so "
+                        "it has no epochs; give max_epochs to the datasets in it, or give it a stop"
+                    )
+            weights = [weight for _, weight in node.children]
+            return _blend(list(zip(datasets, weights, strict=True)), node, node.targets)
+
+    def _composed(
+        self, node: Blend, composed: Composition, encoder: TaskEncoder[Any, Any, Any, Any]
+    ) -> Dataset[Any]:
+        streams = [
+            encoder.build_encode_sample(
+                self.samples(child, by_quota=True), worker_config=self.worker_config
+            )
+            for child, _ in node.children
+        ]
+        with place_noted(node.place):
+            if self.batch_size is None or self.packing_buffer_size is not None:
+                raise ConfigError(
+                    "composition says of which samples a batch is made, so there is a batch_size, "
+                    "and no packing_buffer_size, which leaves that to the packer"
+                )
+            batches: Dataset[Any] = ComposedDataset(
+                list(zip(streams, node.quotas or (), strict=True)),
+                batch_size=self.batch_size,
+                global_batch_size=composed.global_batch_size,
+                batching_method=composed.method,
+                batcher=Hook(encoder, "batch"),
+                shuffle=self.order.over_epochs is not None,
+                drop_last=self.drop_last if composed.drop_last is None else composed.drop_last,
+                **node.options,
+            )
+        return after_batch(encoder, batches)
+
+    def _encoders(self, node: Node) -> list[TaskEncoder[Any, Any, Any, Any]]:
+        """The encoders of the leaves, each once."""
+        encoders = map(self.encoder_of, every_leaf(node))
+        return list({id(encoder): encoder for encoder in encoders}.values())
+
+
+def _ends(dataset: Dataset[Any]) -> bool:
+    """Whether it has an end, where the next epoch begins."""
+    endless = isinstance(dataset, IndexedDataset) and dataset.indexed
+    return not (endless and dataset.size == INFINITE)
+
+
+def _counts_encoded(node: Node) -> bool:
+    """Whether a blend in a tree counts what encoded samples cost."""
+    if isinstance(node, Leaf):
+        return False
+    own = isinstance(node.options.get("unit"), ItemCost)
+    return own or any(_counts_encoded(child) for child, _ in node.children)
+
+
+def _shuffled(node: Blend) -> bool:
+    """Whether a blend by quotas may be shuffled; `ConfigError` for some of its datasets only."""
+    stored = {leaf.shuffle_over_epochs_multiplier is None for leaf in every_leaf(node)}
+    if len(stored) > 1:
+        raise ConfigError(
+            "some datasets of this blend have shuffle_over_epochs_multiplier: null and others do "
+            "not; a blend by quotas shuffles all of them or none"
+        )
+    return not stored.pop()
+
+
+def _in_turn(parts: list[Dataset[Any]]) -> Dataset[Any]:
+    return parts[0] if len(parts) == 1 else ConcatDataset(*parts)
+
+
+def _limited(batches: Dataset[Any], limit: int | None) -> Dataset[Any]:
+    return batches if limit is None else LimitDataset(batches, limit)
+
+
+def _together(parts: Sequence[Share]) -> Share:
+    """Several parts of a blend as one, which is a blend."""
+    targets = [part.target for part in parts if part.target is not None]
+    children = tuple((part.node, part.share) for part in parts)
+    blend = Blend(children, targets=tuple(map(float, targets)) if any(targets) else None)
+    share = sum((part.share for part in parts), Fraction(0))
+    return Share(blend, share, sum(targets, Fraction(0)) if targets else None)
+
+
+def _blended(parts: Sequence[tuple[Dataset[Any], Share]], node: Blend) -> Dataset[Any]:
+    """Datasets by their shares, for ever; one alone as it is."""
+    if len(parts) == 1:
+        return parts[0][0]
+    targets = [part.target for _, part in parts if part.target is not None]
+    with place_noted(node.place):
+        return _blend([(dataset, part.share) for dataset, part in parts], node, targets or None)
+
+
+def _blend(pairs: list[Any], node: Blend, targets: Sequence[Any] | None) -> BlendDataset[Any]:
+    return BlendDataset(
+        pairs, target_weights=targets, max_correction=node.max_correction, **node.options
+    )

@@ -1,0 +1,623 @@
+"""What a metadataset may say: a pydantic model for each kind of node, at each place it may have.
+
+A key is a field of the kinds of nodes that have it, or of the places where nodes have it. Its
+annotation is what checks it and tells editors of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal, TypeAlias, Union
+
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    NonNegativeInt,
+    PositiveInt,
+    Tag,
+    TypeAdapter,
+    ValidationInfo,
+    model_validator,
+)
+from pydantic.json_schema import SkipJsonSchema
+from pydantic_core import CoreSchema, core_schema
+
+from energize.core.limits import limit, over_limit
+from energize.core.validation import Model, short
+from energize.data.join import NONMATCH
+from energize.data.source import Subset
+from energize.datasets.item_cost import ItemCost
+from energize.datasets.quota import SAMPLING_METHODS
+from energize.errors import ConfigError
+from energize.order import Schedule
+from energize.order.composition import BATCHING_METHODS
+from energize.order.quota import Quota, epoch_size_in_samples
+from energize.order.schedule import CHANGES, INTERPOLATIONS
+from energize.order.timeline import SCHEMES, STOP_RULES
+from energize.packing.packer import METHODS, Packer
+from energize.task.build import Level
+
+ENERGIZE: Final = "energize"
+ENERGON: Final = "megatron.energon"
+EPOCHIZED: Final = "blend_epochized"
+SUBFLAVORS: Final = "subflavors."
+"""What stands before the name of a subflavor in the place of a column's."""
+NODE = "a dataset (a mapping with 'path'), or one with 'blend', 'blend_epochized' or 'join'"
+
+_WEIGHTS = (
+    {"scheme", "block_size", "stop", "temperature", "unit", "max_correction"},
+    {"weight", "min_share", "max_share", "max_epochs", "target_weight"},
+)
+_QUOTAS = (
+    {"epoch_size", "sampling_method", "composition"},
+    {"proportion", "repeat", "choose"},
+)
+"""Keys of blends, and of their entries: those by weights, and those by quotas."""
+
+
+class Keys(Model):
+    """A mapping of a file; keys that are left out have their defaults."""
+
+    model_config = ConfigDict(defer_build=True, arbitrary_types_allowed=True)
+
+
+@dataclass(frozen=True)
+class Expected:
+    """In an annotation: what messages say is expected, in place of pydantic's words."""
+
+    text: str
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> CoreSchema:
+        return core_schema.custom_error_schema(
+            handler(source),
+            custom_error_type="expected",
+            custom_error_message=f"expected {self.text}",
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class OneOf:
+    """In an annotation: only these texts."""
+
+    words: Collection[str]
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> CoreSchema:
+        return core_schema.literal_schema(list(self.words))
+
+
+def _few(value: Any) -> Any:
+    if isinstance(value, list | Mapping) and len(value) > limit("ENTRIES"):
+        raise ConfigError(over_limit("ENTRIES", len(value)))
+    return value
+
+
+# Values
+
+_Float = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+_SCHEDULED = Expected("a finite number, 0 or more, or a schedule (a mapping with 'points')")
+_STEP = Annotated[str, Field(pattern=r"^[0-9][0-9_]{0,17}$"), Expected("a step, a whole number")]
+_Percent = Annotated[str, Field(pattern=r"^\s*([0-9]+\.?[0-9]*|\.[0-9]+)\s*%\s*$")]
+_Bounds = Annotated[
+    list[NonNegativeInt | Literal["end"] | _Percent], Field(min_length=2, max_length=2)
+]
+Text = Annotated[str, Field(min_length=1)]
+Name = Annotated[str, Field(pattern=r"\S"), Expected("text that is not blank")]
+Table = dict[str, Any]
+Number = Annotated[NonNegativeInt | _Float, Expected("a finite number, 0 or more")]
+Portion = Annotated[
+    Annotated[int, Field(ge=0, le=1)] | Annotated[float, Field(ge=0, le=1)],
+    Expected("a number from 0 to 1"),
+]
+Multiplier = Annotated[
+    PositiveInt | Literal[-1] | None,
+    Expected("a whole number above 0, or -1 (draw with replacement), or null (no shuffle)"),
+]
+Sizes = Annotated[
+    PositiveInt | Annotated[list[PositiveInt], Field(min_length=1)],
+    Expected("a whole number, 1 or more, or a list of them"),
+]
+Names = Annotated[
+    Text | Annotated[list[str], Field(min_length=1)], Expected("a name, or a list of names")
+]
+Chosen = Annotated[int | float | str, AfterValidator(lambda value: Quota(choose=value).choose)]
+EpochSize = Annotated[int | str, AfterValidator(epoch_size_in_samples)]
+References = Annotated[
+    dict[Annotated[str, Field(pattern=r"^[^\W\d]\w*$")], Text],
+    Expected("a mapping of names, as Python writes arguments, to folders, .jsonl or filesystem://"),
+]
+
+
+class ScheduleKeys(Keys):
+    """A weight that changes with the step."""
+
+    points: Annotated[dict[_STEP, Number], Field(min_length=1)]
+    interpolation: Annotated[str, OneOf(INTERPOLATIONS)] = "step"
+    slots_per_step: PositiveInt = 1
+    change: Annotated[str, OneOf(CHANGES)] = "block"
+
+    def schedule(self) -> Schedule:
+        """Return the weight as blends take it."""
+        points = [(int(step), weight) for step, weight in self.points.items()]
+        return Schedule(points, self.interpolation, self.slots_per_step, self.change)
+
+
+Weight = Annotated[
+    Annotated[Number, _SCHEDULED, Tag("<number>")]
+    | Annotated[ScheduleKeys, AfterValidator(ScheduleKeys.schedule), Tag("<schedule>")],
+    Discriminator(lambda value: "<schedule>" if isinstance(value, Mapping) else "<number>"),
+]
+"""A number, or a `Schedule`."""
+
+
+class ItemField(Keys):
+    """What samples cost, by a field of theirs."""
+
+    field: Text
+
+
+Unit = Annotated[
+    Text | Annotated[ItemField, AfterValidator(lambda value: ItemCost(value.field))],
+    Expected("a column of all folders, such as tokens, or {field: NAME} of samples, or samples"),
+]
+
+
+class RangeKeys(Keys):
+    """Which samples are read: the first of the range counts, the last does not."""
+
+    range: Annotated[
+        _Bounds, Expected("two numbers, such as [100, end], or two percentages, such as [5%, 10%]")
+    ]
+
+    def subset(self) -> Subset:
+        """Return the subset that is meant."""
+        start, end = self.range
+        counted, last = isinstance(start, int), end == "end"
+        if start == "end" or not (last or counted == isinstance(end, int)):
+            raise ConfigError(f"a range is of numbers or of percentages; got {short(self.range)}")
+        if counted:
+            ordered = last or int(start) <= int(end)
+            subset = Subset(samples=(int(start), None if last else int(end)))
+        else:
+            ends = (str(start), "100" if last else str(end))
+            first, stop = (float(each.strip("% ")) / 100 for each in ends)
+            ordered = first <= stop <= 1
+            subset = Subset(ratios=(first, stop))
+        if not ordered:
+            raise ConfigError(f"a range ends after it starts, at most at 100%; got {self.range}")
+        return subset
+
+
+Range = Annotated[RangeKeys, AfterValidator(RangeKeys.subset)]
+
+
+class JoinerName(Keys):
+    """A joiner by its module and its name: a class, or a function."""
+
+    module: Text = Field(alias="__module__")
+    class_: Text | None = Field(None, alias="__class__")
+    function: Text | None = Field(None, alias="__function__")
+
+    @model_validator(mode="after")
+    def _one(self) -> JoinerName:
+        if (self.class_ is None) == (self.function is None):
+            raise ConfigError("either a class or a function")
+        return self
+
+
+Joiner = Annotated[
+    JoinerName | SkipJsonSchema[Callable[..., Any]],
+    Expected("a mapping with '__module__' and either '__class__' or '__function__'"),
+]
+"""A joiner as a file names it, or the type or function that a program gives itself."""
+
+
+class Composition(Keys):
+    """What a global batch is made of, see `ComposedDataset`; None: as large as a batch, and
+    `drop_last` as the program that reads the mix says.
+    """
+
+    method: Annotated[str, OneOf(BATCHING_METHODS)]
+    global_batch_size: PositiveInt | None = None
+    drop_last: bool | None = None
+
+
+class Packing(Keys):
+    """How encoded samples are packed, see `Packer` and `concat_pack`."""
+
+    length: Names
+    capacity: Sizes
+    method: Annotated[str, OneOf(METHODS)] = "best_fit"
+    buffer_size: PositiveInt = 1000
+    too_long: Literal["error", "skip"] = "error"
+    fields: Names | None = None
+    flatten: Names | None = None
+
+    @model_validator(mode="after")
+    def _fits(self) -> Packing:
+        _ = self.packer
+        return self
+
+    @property
+    def packer(self) -> Packer:
+        """Which samples share a pack."""
+        lengths, sizes = _listed(self.length), _listed(self.capacity)
+        return Packer(tuple(lengths), tuple(sizes), self.method, self.too_long)  # type: ignore[arg-type]  # checked above
+
+    @property
+    def joined(self) -> tuple[list[str], list[str]]:
+        """The fields that packs have joined, and the lists that they have end to end."""
+        return _listed(self.fields or _listed(self.length)[0]), _listed(self.flatten or [])
+
+
+class LevelKeys(Keys):
+    """How batches are made to cost the same: by a column, or by a field of encoded samples."""
+
+    cost: Text | None = None
+    global_batch_size: PositiveInt | None = None
+    field: Text | None = None
+    buffer_size: PositiveInt | None = None
+
+    def level(self) -> Level:
+        """Return the same as a program would say it."""
+        if (self.cost is None) == (self.field is None):
+            raise ConfigError("give either 'cost', a column of all folders, or 'field', of samples")
+        cost = self.cost if self.cost is not None else ItemCost(self.field or "")
+        return Level(cost, self.global_batch_size, self.buffer_size)
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
+
+
+# Kinds of nodes
+
+
+class _Read(Keys):
+    """What a dataset and a join say of how they are read."""
+
+    split_part: Text | None = None
+    subflavors: Table | None = None
+    shuffle_over_epochs_multiplier: Multiplier = 1
+    dataset_config: Text | None = None
+    split_config: Text | None = None
+    subset: Range | None = None
+
+
+class _Weighed(Keys):
+    sample_weight: Number | None = None
+
+
+class _Property(_Weighed):
+    """What mixes samples by a property of theirs."""
+
+    by: Text | None = None
+    weights: Annotated[dict[str, Weight], Field(min_length=1)] | None = None
+    other: Weight | None = None
+
+    @model_validator(mode="after")
+    def _property(self) -> _Property:
+        if self.by is None:
+            if self.weights is not None or self.other is not None:
+                raise ConfigError(
+                    "'weights' and 'other' belong to a property, and no 'by' says which; the share "
+                    "of an entry in its blend is 'weight'"
+                )
+        elif self.by.startswith("subflavor."):
+            raise ConfigError(f"by: write {SUBFLAVORS}{self.by.partition('.')[2]}, with an s")
+        elif self.weights is None:
+            raise ConfigError("'by' needs 'weights', such as {high: 3, low: 1}")
+        elif not any(self.weights.values()) and not self.other:
+            raise ConfigError("weights: all are 0, so nothing could ever be drawn")
+        return self
+
+
+class Folder(_Read, _Property):
+    """A prepared folder, a file of JSON lines, or another metadataset."""
+
+    path: Annotated[Text, Expected("text: a prepared folder, a .jsonl file or a metadataset .yaml")]
+    aux: References | None = None
+
+
+class Join(_Read, _Property):
+    """Folders whose samples of one key are joined."""
+
+    join: Annotated[
+        Annotated[list[Joined], Field(min_length=2), Tag("<list>")]
+        | Annotated[dict[str, Joined], Field(min_length=2), Tag("<mapping>")],
+        Discriminator(lambda value: "<mapping>" if isinstance(value, Mapping) else "<list>"),
+        BeforeValidator(_few),
+    ]
+    joiner: Joiner
+
+    @property
+    def entries(self) -> list[tuple[str | int, Joined]]:
+        """What is joined, by number or by name."""
+        return list(self.join.items() if isinstance(self.join, dict) else enumerate(self.join))
+
+    @model_validator(mode="after")
+    def _first(self) -> Join:
+        if self.entries[0][1].nonmatch != "error":
+            raise ConfigError(
+                "join: nonmatch of the first dataset says nothing, as its samples are looked up in "
+                "the others; give it to these"
+            )
+        return self
+
+
+class _List(_Weighed):
+    """Nodes in a list; quotas say what each gives to an epoch."""
+
+    kind: ClassVar[str]
+    by_quotas: ClassVar[bool] = True
+    subset: Range | None = None
+
+    @property
+    def entries(self) -> list[Any]:
+        """The nodes."""
+        return getattr(self, self.kind)  # type: ignore[no-any-return]
+
+
+class Passes(_List):
+    """Nodes that are read some passes each in an epoch."""
+
+    kind = EPOCHIZED
+    blend_epochized: Annotated[list[PassesEntry], Field(min_length=1), BeforeValidator(_few)]
+
+
+class Concat(_List):
+    """Nodes that follow one another in every epoch."""
+
+    kind = "concat"
+    concat: Annotated[list[ConcatEntry], Field(min_length=1), BeforeValidator(_few)]
+
+
+class Blend(_List, _Property):
+    """Nodes mixed by weights or by quotas."""
+
+    kind = "blend"
+    blend: Annotated[list[BlendEntry], Field(min_length=1), BeforeValidator(_few)]
+    scheme: Annotated[str, OneOf(SCHEMES)] | None = None
+    block_size: PositiveInt | None = None
+    stop: Annotated[str, OneOf(STOP_RULES)] | None = None
+    temperature: Number | None = 1
+    unit: Unit | None = "samples"
+    epoch_size: EpochSize | None = None
+    sampling_method: Annotated[str, OneOf(SAMPLING_METHODS)] | None = None
+
+    @cached_property
+    def by_quotas(self) -> bool:  # type: ignore[override]
+        """Whether quotas, not weights, say what each node gives."""
+        return bool(self._given(_QUOTAS))
+
+    @property
+    def targets(self) -> tuple[float, ...] | None:
+        """What the entries weigh in the loss, where they say it."""
+        given = [each.target_weight for each in self.blend if each.target_weight is not None]
+        return tuple(given) if given else None
+
+    def _given(self, keys: tuple[set[str], set[str]]) -> list[str]:
+        """Those of some keys that it has, and that its entries have, as messages call them."""
+        own, of_entries = keys
+        found = [repr(key) for key in sorted(own & self.model_fields_set)]
+        for number, entry in enumerate(self.blend):
+            for key in sorted(of_entries & entry.model_fields_set):
+                found.append(f"{key!r} of entry [{number}]")
+        return found
+
+    @model_validator(mode="after")
+    def _mixed(self, info: ValidationInfo) -> Blend:
+        """Raise `ConfigError` for keys that are right one by one, and not together."""
+        weights = self._given(_WEIGHTS)
+        if self.by_quotas and weights:
+            raise ConfigError(
+                f"a blend is mixed by weights or by quotas, and {weights[0]} is for the one, "
+                f"{self._given(_QUOTAS)[0]} for the other; remove either"
+            )
+        if self.block_size is not None and self.scheme not in (None, "block"):
+            raise ConfigError(f"block_size is for scheme: block, and the scheme is {self.scheme}")
+        if self.unit != "samples" and (self.scheme is not None or self.block_size is not None):
+            raise ConfigError(
+                "scheme and block_size decide the order when samples are counted, and unit decides "
+                "it by what samples cost; remove either"
+            )
+        weighed = [each for each in weights if "entry" in each]
+        if self.by is not None and (self.by_quotas or weighed):
+            told = weighed[0] if weighed else self._given(_QUOTAS)[0]
+            raise ConfigError(
+                f"the samples of all entries are weighed by {short(self.by)}, so {told} says "
+                "nothing; remove it, or give 'by' to the entries"
+            )
+        if not self.by_quotas:
+            self._check_weights(every=(info.context or {}).get("weighs_all", True))
+        return self
+
+    def _check_weights(self, *, every: bool) -> None:
+        without = [i for i, each in enumerate(self.blend) if "weight" not in each.model_fields_set]
+        if every and 0 < len(without) < len(self.blend):
+            raise ConfigError(f"blend: entries {without} have no weight; give all entries one")
+        if not any(each.weight for each in self.blend):
+            raise ConfigError(f"blend: all {len(self.blend)} weights are 0; nothing could be drawn")
+        without = [i for i, each in enumerate(self.blend) if each.target_weight is None]
+        if len(without) == len(self.blend):
+            if "max_correction" in self.model_fields_set:
+                raise ConfigError("max_correction limits what target_weight does; no entry has one")
+            return
+        never = [i for i, each in enumerate(self.blend) if each.target_weight and not each.weight]
+        if without:
+            raise ConfigError(f"blend: entries {without} have no target_weight; give all one")
+        if never or not any(self.targets or ()):
+            raise ConfigError(
+                f"blend: entries {never} have a target_weight and the weight 0, so they are never "
+                "drawn; or all target weights are 0, so nothing counts in the loss"
+            )
+
+
+class OuterBlend(Blend):
+    """A blend that is a split or a stage."""
+
+    composition: Composition | None = None
+    max_correction: (
+        Annotated[Number, Field(ge=1), Expected("a finite number, 1 or more")] | None
+    ) = None
+
+
+# Places of nodes
+
+
+class InBlend(Keys):
+    """An entry of a blend."""
+
+    weight: Weight = 1
+    min_share: Portion | None = None
+    max_share: Portion | None = None
+    max_epochs: PositiveInt | None = None
+    target_weight: Number | None = None
+    proportion: Number | None = None
+    repeat: Number | None = None
+    choose: Chosen | None = None
+
+    @model_validator(mode="after")
+    def _one_quota(self) -> InBlend:
+        if not (self.proportion is self.repeat is self.choose is None):
+            _ = self.quota
+        return self
+
+    @property
+    def quota(self) -> Quota:
+        """What it gives to an epoch, in a blend by quotas."""
+        choose = self.choose if isinstance(self.choose, int) else None  # a text was counted
+        return Quota(proportion=self.proportion, repeat=self.repeat, choose=choose)
+
+
+class InPasses(Keys):
+    """An entry of blend_epochized."""
+
+    repetitions: Number = 1
+
+    @property
+    def quota(self) -> Quota:
+        """What it gives to an epoch."""
+        return Quota() if self.repetitions == 1 else Quota(repeat=self.repetitions)
+
+
+class InConcat(Keys):
+    """An entry of a concat."""
+
+    quota: ClassVar[Quota] = Quota()
+
+
+class AtTop(Keys):
+    """A split, or a stage."""
+
+    packing: Packing | None = None
+    level: Annotated[LevelKeys, AfterValidator(LevelKeys.level)] | None = None
+
+
+class Settings(Keys):
+    """What stages have beside what they read."""
+
+    seq_len: PositiveInt | None = None
+    items_per_step: PositiveInt | None = None
+    batch: Table | None = None
+    seed: NonNegativeInt | None = None
+
+
+class InStages(AtTop, Settings):
+    """A stage."""
+
+    name: Name
+    start_step: NonNegativeInt
+    end_step: PositiveInt | None = None
+
+
+class Stages(Settings):
+    """A split with stages."""
+
+    steps: PositiveInt | None = None
+    stages: Annotated[list[Stage], Field(min_length=1), BeforeValidator(_few)]
+
+
+class OnlyStages(Stages, _Weighed):
+    """A split of stages, without anything before them."""
+
+
+class Joined(_Read):
+    """An entry of a join."""
+
+    path: Text
+    nonmatch: Annotated[str, OneOf(NONMATCH)] = "error"
+
+
+KINDS: Final[Mapping[str, type[Keys]]] = {
+    "concat": Concat,
+    "join": Join,
+    EPOCHIZED: Passes,
+    "blend": Blend,
+    "path": Folder,
+}
+"""By the key that makes a node what it is."""
+
+
+def _kind(value: Any) -> str | None:
+    """The tag of a node."""
+    if not isinstance(value, Mapping):
+        return None
+    for key in KINDS:
+        if key in value:
+            return f"<{key}>"
+    return "<path>"
+
+
+def _split(value: Any) -> str | None:
+    """The tag of a split, whose stages may stand beside what is read before them."""
+    kind = _kind(value)
+    if kind is None or "stages" not in value:
+        return kind
+    return f"<stages>{kind}" if kind != "<path>" or "path" in value else "<stages>"
+
+
+def _at(
+    *places: tuple[str, type[Keys]],
+    blend: type[Blend] = Blend,
+    tag: Any = _kind,
+    node: str = NODE,
+    more: Sequence[Any] = (),
+) -> Any:
+    """Any node at a place: for each kind, a model with the keys of both."""
+    members = list(more)
+    for prefix, place in places:
+        for key, kind in {**KINDS, "blend": blend}.items():
+            bases = (place, kind)
+            model = type(f"{place.__name__}{kind.__name__}", bases, {"__module__": __name__})
+            members.append(Annotated[model, Tag(f"{prefix}<{key}>")])
+    told = Discriminator(tag, custom_error_type="expected", custom_error_message=f"expected {node}")
+    return Annotated[Union[tuple(members)], told]  # noqa: UP007 - of any number
+
+
+if TYPE_CHECKING:
+    BlendEntry: TypeAlias = InBlend
+    PassesEntry: TypeAlias = InPasses
+    ConcatEntry: TypeAlias = InConcat
+    Stage: TypeAlias = InStages
+    Split: TypeAlias = Keys
+else:
+    BlendEntry, PassesEntry, ConcatEntry = (_at(("", p)) for p in (InBlend, InPasses, InConcat))
+    Stage = _at(("", InStages), blend=OuterBlend, node="a stage: 'name', 'start_step' and a 'path'")
+    _only = [Annotated[OnlyStages, Tag("<stages>")]]
+    Split = _at(("", AtTop), ("<stages>", Stages), blend=OuterBlend, tag=_split, more=_only)
+
+
+class Document(Keys):
+    """A metadataset file."""
+
+    module: Literal["energize", "megatron.energon"] = Field(alias="__module__")
+    class_: Literal["MetadatasetV2"] = Field(alias="__class__")
+    splits: Annotated[dict[str, Split], Field(min_length=1)]
+
+
+DOCUMENT: Final = TypeAdapter(Document)
