@@ -70,6 +70,7 @@ _MEANT = {
     "repetitions": "it is for an entry of 'blend_epochized'",
     "nonmatch": "it is for an entry of 'join'",
     "joiner": "it is for a 'join'",
+    "composition": "it is for the outermost 'blend'",
     "sample_weight": "it is for a dataset, a blend, a concat or a join as a whole",
     "stages": "stages are parts of the whole run, so they stand in a split",
     "data_stages": "in a metadataset it is 'stages'",
@@ -148,26 +149,26 @@ def document(text: Located, problems: list[Problem]) -> MetadatasetFile | None:
     """Return what a document says, or None when something in it is wrong; faults go to `problems`,
     but for those of values that have a problem already.
     """
-    known = {problem.place for problem in problems}
-    found: list[Problem] = []
+    found: list[tuple[KeyPath, str]] = []
     if not isinstance(text.data, dict):
         told = f"expected a mapping with __module__, __class__ and splits; got {short(text.data)}"
-        found.append(text.problem((), told))
+        found.append(((), told))
     elif "training" in text.data and "splits" not in text.data:
-        found.append(text.problem(("training",), STAGE_FILE))
+        found.append((("training",), STAGE_FILE))
     else:
-        text, module = _rewritten(text, found), text.data.get("__module__")
+        text, module = _rewritten(text, problems), text.data.get("__module__")
         try:
             checked = DOCUMENT.validate_python(
                 text.data, context={"weighs_all": module == ENERGIZE}
             )
         except ValidationError as error:
-            known |= {problem.place for problem in found}
-            found += [text.problem(*fault) for fault in _told(error, text.data)]
+            found += _told(error, text.data)
         else:
-            if not problems and not found:
+            if not problems:
                 return MetadatasetFile(text.file, checked.splits, text)
-    problems += [problem for problem in found if problem.place not in known]
+    known = {problem.place for problem in problems}
+    faulty = [text.problem(*fault) for fault in found]
+    problems += [problem for problem in faulty if problem.place not in known]
     check_few(text.file, problems)
     return None
 
@@ -191,7 +192,7 @@ def _with_hint(path: KeyPath, text: str, data: Any) -> str:
     for part in path[:-1]:
         around = around[part]
     kinds = [kind for kind in KINDS if kind in around]
-    if key in kinds:
+    if key in kinds and len(kinds) > 1:
         return f"{' and '.join(map(repr, kinds))} are given; expected exactly one of them"
     if key in _MEANT or key in _KEYS:
         return f"the key {key!r} has no place here; {_MEANT.get(key, 'remove it')}"

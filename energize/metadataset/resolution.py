@@ -288,10 +288,10 @@ class _Resolver:
         self, file: MetadatasetFile, keys: Join, path: KeyPath, outer: Inherited
     ) -> JoinedLeaf | None:
         inner = outer.inside(keys)
-        leaf = replace(
+        plain = replace(
             inner.leaf, subset=None, shuffle_over_epochs_multiplier=1, sample_weight=None
         )
-        around = replace(inner, leaf=leaf)
+        around = replace(inner, leaf=plain)
         parts: list[JoinedPart] = []
         for name, entry in keys.entries:
             at = file.text.place((*path, "join", name, "path"))

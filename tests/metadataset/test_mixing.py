@@ -1,61 +1,41 @@
-"""Mixing options in metadataset files: what is read is what the file says."""
+"""How metadatasets mix: what is drawn is what the file says."""
 
-import logging
+from __future__ import annotations
+
 import re
 from collections import Counter
 from fractions import Fraction
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from energize import (
-    DefaultTaskEncoder,
+    CaptioningSample,
+    ConfigError,
+    EncoderError,
+    ImageClassificationSample,
+    ItemCost,
+    NotIndexedError,
+    TextSample,
+    WeightError,
     WorkerConfig,
-    get_train_dataset,
+    get_savable_loader,
+    get_val_dataset,
 )
-from energize.core.samples import CaptioningSample, ImageClassificationSample
 from energize.core.stream import INFINITE
-from energize.errors import ConfigError, MetadatasetError, WeightError
+from energize.errors import ColumnError
 from energize.metadataset import leaves_with_weights, resolve
 from energize.testing import check_laws
-from tests.support.metadatasets import beside_folders, written
-
-A, B, C = (f"../demo-data/{name}" for name in ("captions_a", "captions_b", "classification"))
-A_SIZE, B_SIZE, C_SIZE = 60, 30, 30
-ENERGON = "megatron.energon"
-
-
-class Keys(DefaultTaskEncoder):
-    """Batches of any samples: their keys, without decoding an image."""
-
-    decoder = None
-
-    def batch(self, samples):
-        return [sample.__key__ for sample in samples]
-
-
-@pytest.fixture(scope="module")
-def examples(tmp_path_factory):
-    return beside_folders(tmp_path_factory.mktemp("mixing"))
-
-
-@pytest.fixture
-def mix(examples, request):
-    """A file with a given node, beside the examples."""
-    name = re.sub(r"\W+", "-", request.node.name)[:60]
-    return lambda **node: written(examples / f"test-{name}.yaml", node)
-
-
-def build(file, split="train", batch_size=None, **options):
-    return get_train_dataset(file, split_part=split, batch_size=batch_size, **options)
+from tests.metadataset.conftest import SIZES, Keys, train
+from tests.support.tables import row
 
 
 def drawn(dataset, count, start=0):
-    """How often each folder comes among `count` items from `start` on, by refs."""
-    names = Counter()
-    for number in dataset.refs(np.arange(start, start + count)).source:
-        names[dataset.sources[number].name] += 1
-    return dict(names)
+    """How often each folder comes among `count` items from `start` on."""
+    sources = dataset.refs(np.arange(start, start + count)).source
+    return dict(Counter(dataset.sources[number].name for number in sources))
 
 
 def seen(dataset, epoch=0):
@@ -67,354 +47,399 @@ def seen(dataset, epoch=0):
     return counts
 
 
-def asked(file, split="train", **options):
-    node = resolve(file, split)
+def asked(file, **options):
+    node = resolve(file, "train")
     return {leaf.path.name: float(share) for leaf, share in leaves_with_weights(node, **options)}
 
 
 def fault(kind, file, **options):
     with pytest.raises(kind) as caught:
-        build(file, **options)
+        train(file, **options)
     return str(caught.value)
 
 
-def test_schemes(examples):
-    file = examples / "schemes.yaml"
-    shares = {"classification": 0.75, "captions_a": 0.1875, "captions_b": 0.0625}
-    assert asked(file) == shares
-    exact = build(file)
-    for count in (7, 16, 100, 333):
-        found = drawn(exact, count)
-        for name, share in shares.items():
-            assert abs(found.get(name, 0) - share * count) <= 1
-    assert drawn(build(file, "fine"), 100, 300) == {"captions_a": 25, "captions_b": 75}
+# By weights
 
 
-def test_a_schedule(examples):
-    dataset = build(examples / "scheduled.yaml", batch_size=16)
-    assert asked(examples / "scheduled.yaml") == {"captions_a": 0.8, "captions_b": 0.2}
-    assert asked(examples / "scheduled.yaml", step=5000)["captions_a"] == pytest.approx(0.65)
-    a, b = dataset.consumed(5_000)
-    assert a + b == 80_000
-    assert abs(a - 80_000 * (0.8 + 0.65) / 2) <= 2
-    a, b = dataset.consumed(30_000) - dataset.consumed(20_000)  # after the last point
-    assert a + b == 160_000
-    assert abs(a - 80_000) <= 2
+NESTED = "{blend: [{path: b, weight: 9}, {path: c, weight: 1}]%s}"
+SHARES = [  # keys of the outer blend, what is drawn of a, b and c in how many, and how exactly
+    ("scheme: exact", {"a": 0.5, "b": 0.45, "c": 0.05}, (20, 100, 340), 1),
+    ("", {"a": 0.5, "b": 0.45, "c": 0.05}, (1000,), 1),
+    ("scheme: block\nblock_size: 100", {"a": 0.5, "b": 0.45, "c": 0.05}, (200, 1000), 0),
+    ("scheme: random", {"a": 0.5, "b": 0.45, "c": 0.05}, (4000,), 150),
+    ("temperature: 0", {"a": 0.5, "b": 0.45, "c": 0.05}, (1000,), 1),
+    ("temperature: 0.5", {"a": 0.5, "b": 0.45, "c": 0.05}, (1000,), 1),
+]
 
 
-def test_stop_all_exhausted(examples):
-    dataset = build(examples / "stops.yaml")
-    assert dataset.size == A_SIZE + 3 * B_SIZE
-    for epoch in range(2):
-        counts = seen(dataset, epoch)
-        assert set(counts["captions_a"]) == {1}
-        assert set(counts["captions_b"]) == {3}
-    captions = [sample.caption for sample in dataset]
-    assert len(captions) == dataset.size
-    assert len(set(captions)) == A_SIZE + B_SIZE
+def test_nested_shares_under_each_scheme(mix):
+    for options, shares, counts, slack in SHARES:
+        file = mix(f"{options}\nblend:\n- {{path: a, weight: 1}}\n- {NESTED % ', weight: 1'}")
+        with row(options):
+            assert asked(file) == pytest.approx(shares)
+            for count in counts:
+                found = drawn(train(file), count)
+                assert all(abs(found[name] - shares[name] * count) <= slack for name in shares)
+    file = mix("scheme: round_robin\nblend: [{path: a}, {blend: [{path: b}, {path: c}]}]")
+    assert asked(file) == {"a": 0.5, "b": 0.25, "c": 0.25}
+    assert drawn(train(file), 4000) == {"a": 2000, "b": 1000, "c": 1000}
 
 
-def test_quotas(examples):
-    dataset = build(examples / "quotas.yaml")
-    assert dataset.size == 2 * A_SIZE + B_SIZE // 2 + 10
-    first, second = seen(dataset, 0), seen(dataset, 1)
-    for counts in (first, second):
-        assert set(counts["captions_a"]) == {2}
-        assert counts["captions_b"].sum() == B_SIZE // 2
-        assert counts["classification"].sum() == 10
-    assert set(first["captions_b"] + second["captions_b"]) == {1}  # the other half
-    assert asked(examples / "quotas.yaml")["classification"] == pytest.approx(10 / 145)
-
-
-def test_proportions_of_a_sized_epoch(examples):
-    file = examples / "quotas.yaml"
-    dataset = build(file, "sized", batch_size=50)
-    assert dataset.size == 2000 / 50
-    assert dataset.consumed(dataset.size).tolist() == [1400, 600]
-    assert asked(file, "sized") == {"captions_a": 0.7, "captions_b": 0.3}
-    samples = build(file, "sized")
-    assert (seen(samples, 0)["captions_b"] == seen(samples, 1)["captions_b"]).all()  # fixed
-
-
-@pytest.mark.parametrize("batch_size", [4, 8, 16])
-def test_composition(examples, mix, batch_size):
-    dataset = build(examples / "composition.yaml", batch_size=batch_size)
-    assert dataset.size == 1600 / batch_size
-    per_global_batch = 16 // batch_size
-    for k in range(20):
-        assert drawn(dataset, per_global_batch, k * per_global_batch) == {
-            "captions_a": 12,
-            "captions_b": 4,
-        }
-    batch = dataset[0]
-    assert len(batch.caption) == batch_size
-    referred = mix(path="composition.yaml")
-    assert build(referred, batch_size=batch_size).describe() == dataset.describe()
-
-
-@pytest.mark.parametrize("written_there", [None, False, True])
-@pytest.mark.parametrize("batch_drop_last", [False, True])
-def test_the_remainder_of_a_composed_epoch(mix, written_there, batch_drop_last):
-    """10 samples in global batches of 4, of 2 on each device: what the file says wins."""
-    table = {"method": "random", "global_batch_size": 4}
-    if written_there is not None:
-        table["drop_last"] = written_there
-    file = mix(epoch_size=10, composition=table, blend=[{"path": A}])
-    dropped = batch_drop_last if written_there is None else written_there
-    dataset = build(file, batch_size=2, batch_drop_last=batch_drop_last)
-    assert dataset.size == (4 if dropped else 6)
-    assert len(dataset.refs(np.arange(dataset.size))) == (8 if dropped else 10)
-    if dropped:
-        assert build(file, batch_size=1, batch_drop_last=batch_drop_last).size == 8
-    else:
-        told = fault(ConfigError, file, batch_size=1, batch_drop_last=batch_drop_last)
-        assert re.search(r"leaves 2 for its last .* 4 devices(.|\n)*\(splits\.train\.blend\)", told)
-
-
-def test_temperature_and_limits(examples):
-    file = examples / "temperature.yaml"
-    shares = {"captions_a": 0.6, "captions_b": 0.25, "classification": 0.15}
+def test_temperature_and_limits_are_of_one_level(mix):
+    file = mix(f"temperature: 0.5\nblend:\n- {{path: a, weight: 81}}\n- {NESTED % ', weight: 1'}")
+    assert asked(file) == pytest.approx({"a": 0.9, "b": 0.09, "c": 0.01})
+    entries = "[{path: a, weight: 8, max_share: 0.6}, {path: b, weight: 1.5}, "
+    file = mix(f"blend: {entries}{{path: c, weight: 0.5, min_share: 0.15}}]")
+    shares = {"a": 0.6, "b": 0.25, "c": 0.15}
     assert asked(file) == pytest.approx(shares)
-    found = drawn(build(file), 1000)
-    assert found == {name: round(share * 1000) for name, share in shares.items()}
+    assert drawn(train(file), 1000) == {name: round(1000 * part) for name, part in shares.items()}
 
 
-@pytest.mark.parametrize(
-    ("name", "batch_size"),
-    [("stops", None), ("quotas", 7), ("composition", 16), ("scheduled", 5), ("schemes", 6)],
-)
-def test_laws(examples, name, batch_size):
-    dataset = build(examples / f"{name}.yaml", batch_size=batch_size, task_encoder=Keys())
-    check_laws(dataset._with_worker_config(None), epochs=1, items=20)
-
-
-def test_a_seed_gives_another_order_of_the_same_quotas(examples):
-    one, other = (
-        build(examples / "quotas.yaml", worker_config=WorkerConfig(seed_offset=seed))
-        for seed in (1, 2)
-    )
-    positions = np.arange(one.size)
-    assert one.refs(positions).index.tolist() != other.refs(positions).index.tolist()
-    assert drawn(one, one.size) == drawn(other, other.size)
+def test_a_schedule_counts_batches(mix):
+    points = "weight: {points: {0: 0.8, 1000: 0.5}, interpolation: linear}"
+    file = mix(f"blend: [{{path: a, {points}}}, {{path: b, weight: 0.2}}]")
+    assert asked(file) == {"a": 0.8, "b": pytest.approx(0.2)}
+    assert asked(file, step=1000)["a"] == pytest.approx(0.5 / 0.7)
+    dataset = train(file, batch_size=16)
+    (a, b), (c, d) = dataset.consumed(10), dataset.consumed(3000) - dataset.consumed(2000)
+    assert (a + b, c + d) == (160, 16_000)
+    assert a == pytest.approx(0.8 * 160, abs=2)
+    assert c == pytest.approx(16_000 * 0.5 / 0.7, abs=2)
 
 
 def test_scheme_and_stop_hold_for_the_blends_inside(mix):
-    inner = {"weight": 1, "blend": [{"path": B, "weight": 1}, {"path": C, "weight": 1}]}
-    file = mix(stop="all_exhausted", scheme="exact", blend=[{"path": A, "weight": 1}, inner])
-    node = resolve(file, "train")
-    assert node.children[1][0].options["scheme"] == "exact"
-    dataset = build(file)
-    assert all(set(counts) == {1} for counts in seen(dataset).values())
-    own = mix(scheme="exact", blend=[{"path": A, "weight": 1}, inner | {"scheme": "random"}])
+    file = mix(f"stop: all_exhausted\nscheme: exact\nblend: [{{path: a}}, {NESTED % ''}]")
+    assert resolve(file, "train").children[1][0].options["scheme"] == "exact"
+    assert all(set(counts) == {1} for counts in seen(train(file)).values())
+    own = mix(f"scheme: exact\nblend: [{{path: a}}, {NESTED % ', scheme: random'}]")
     assert resolve(own, "train").children[1][0].options["scheme"] == "random"
 
 
-def test_temperature_is_of_one_level(mix):
-    inner = {"weight": 1, "blend": [{"path": B, "weight": 9}, {"path": C, "weight": 1}]}
-    file = mix(temperature=0.5, blend=[{"path": A, "weight": 9}, inner])
-    shares = {"captions_a": 0.75, "captions_b": 0.225, "classification": 0.025}
-    assert asked(file) == pytest.approx(shares)
-    found = drawn(build(file), 1000)
-    assert found == {"captions_a": 750, "captions_b": 225, "classification": 25}
+def test_where_a_blend_ends(mix):
+    file = mix("stop: all_exhausted\nblend: [{path: a}, {path: c, max_epochs: 3}]")
+    dataset = train(file)
+    assert dataset.size == 60 + 3 * 9
+    for epoch in range(2):
+        counts = seen(dataset, epoch)
+        assert (set(counts["a"]), set(counts["c"])) == ({1}, {3})
+    assert len({sample.__key__ for sample in dataset}) == 69
+    ending = mix("stop: first_exhausted\nblend: [{path: a}, {path: b}]")
+    assert train(ending, repeat=False).size == train(ending).size < INFINITE
+    assert "never ends" in fault(ConfigError, mix("blend: [{path: a}, {path: b}]"), repeat=False)
 
 
-def test_an_equal_share_for_a_blend_is_not_one_for_each_of_its_parts(mix):
-    inner = {"blend": [{"path": B}, {"path": C}]}
-    file = mix(scheme="round_robin", blend=[{"path": A}, inner])
-    assert asked(file) == {"captions_a": 0.5, "captions_b": 0.25, "classification": 0.25}
-    assert drawn(build(file), 4000) == {
-        "captions_a": 2000,
-        "captions_b": 1000,
-        "classification": 1000,
-    }
+# By quotas
+
+
+def test_quotas_of_samples(mix):
+    file = mix("blend: [{path: a, repeat: 2}, {path: b, repeat: 0.5}, {path: c, choose: '0.005k'}]")
+    dataset = train(file)
+    assert dataset.size == 120 + 15 + 5
+    first, second = seen(dataset, 0), seen(dataset, 1)
+    for counts in (first, second):
+        assert set(counts["a"]) == {2}
+        assert (counts["b"].sum(), counts["c"].sum()) == (15, 5)
+    assert set(first["b"] + second["b"]) == {1}  # the other half
+    assert asked(file)["c"] == pytest.approx(5 / 140)
+    one, other = (train(file, worker_config=WorkerConfig(seed_offset=seed)) for seed in (1, 2))
+    at = np.arange(one.size)
+    assert one.refs(at).index.tolist() != other.refs(at).index.tolist()
+    assert drawn(one, one.size) == drawn(other, other.size)
+    still = seen(train(file, shuffle_over_epochs_multiplier=None))
+    assert set(still["a"]) == {2}
+    assert "a quota does" in fault(ConfigError, file, shuffle_over_epochs_multiplier=-1)
+
+
+def test_proportions_of_a_sized_epoch(mix):
+    entries = "[{path: a, proportion: 0.7}, {path: b, proportion: 0.3}]"
+    file = mix(f"epoch_size: 2k\nsampling_method: fixed\nblend: {entries}")
+    dataset = train(file, batch_size=50)
+    assert dataset.size == 2000 / 50
+    assert dataset.consumed(dataset.size).tolist() == [1400, 600]
+    assert asked(file) == {"a": 0.7, "b": 0.3}
+    samples = train(file)
+    assert (seen(samples, 0)["b"] == seen(samples, 1)["b"]).all()  # fixed
 
 
 def test_quotas_inside_a_weighted_blend(mix):
-    inner = {"weight": 1, "blend": [{"path": B, "repeat": 2}, {"path": C, "choose": 20}]}
-    file = mix(blend=[{"path": A, "weight": 1}, inner])
-    assert asked(file) == {"captions_a": 0.5, "captions_b": 0.375, "classification": 0.125}
-    dataset = build(file)
-    assert dataset.size == INFINITE
-    found = drawn(dataset, 4000)  # in which the blend inside has 25 epochs
-    assert found == {"captions_a": 2000, "captions_b": 1500, "classification": 500}
+    file = mix("blend: [{path: a}, {blend: [{path: b, repeat: 1}, {path: c, choose: 10}]}]")
+    assert asked(file) == {"a": 0.5, "b": 0.375, "c": 0.125}
+    assert train(file).size == INFINITE
+    assert drawn(train(file), 4000) == {"a": 2000, "b": 1500, "c": 500}
+    ends = mix(
+        "blend: [{path: c, repeat: 1}, {stop: all_exhausted, blend: [{path: a}, {path: b}]}]"
+    )
+    assert train(ends).size == 99
+    with pytest.raises(ConfigError, match="not known from its file"):
+        asked(ends)
+    ends = "{stop: all_exhausted, blend: [{path: a}, {path: b}], proportion: 2}"
+    file = mix(f"blend: [{{path: c, proportion: 1}}, {ends}]")
+    assert asked(file) == dict.fromkeys("cab", pytest.approx(1 / 3))
 
 
-def test_numbers_of_samples_may_be_texts(mix):
-    entries = [{"path": A, "choose": "0.02k"}, {"path": B, "choose": 20}]
-    assert asked(mix(blend=entries)) == {"captions_a": 0.5, "captions_b": 0.5}
+def test_global_batches_are_composed(mix):
+    text = "epoch_size: 1600\ncomposition: {method: stratified, global_batch_size: 16}\n"
+    file = mix(f"{text}blend: [{{path: a, proportion: 3}}, {{path: b, proportion: 1}}]")
+    for size in (4, 8, 16):
+        dataset = train(file, size)
+        assert dataset.size == 1600 / size
+        assert len(dataset[0]) == size
+        for k in range(20):
+            assert drawn(dataset, 16 // size, k * 16 // size) == {"a": 12, "b": 4}
+        assert train(mix("path: mix.yaml", "by.yaml"), size).describe() == dataset.describe()
+    for said in (None, False, True):  # 10 samples in global batches of 4: what the file says wins
+        for drop in (False, True):
+            table = {"method": "random", "global_batch_size": 4}
+            table |= {} if said is None else {"drop_last": said}
+            file = mix({"epoch_size": 10, "composition": table, "blend": [{"path": "a"}]})
+            drops = drop if said is None else said
+            dataset = train(file, 2, batch_drop_last=drop)
+            assert dataset.size == (4 if drops else 6)
+            assert len(dataset.refs(np.arange(dataset.size))) == (8 if drops else 10)
+    table = {"method": "random", "global_batch_size": 4, "drop_last": False}
+    file = mix({"epoch_size": 10, "composition": table, "blend": [{"path": "a"}]})
+    told = fault(ConfigError, file, batch_size=1)
+    assert re.search(r"leaves 2 for its last .* 4 devices(.|\n)*\(splits\.train\.blend\)", told)
 
 
-def encoders():
-    return {
-        CaptioningSample: Keys(),
-        ImageClassificationSample: Keys(),
-    }
+# By passes, and one after the other
+
+
+def epochs(dataset, count):
+    """How often each sample comes, in each of several epochs."""
+    size = dataset.size
+    items = [sample.__key__ for sample in dataset.at(range(count * size))]
+    return [Counter(items[i * size : (i + 1) * size]) for i in range(count)]
+
+
+def times(counts, number):
+    """How often each sample of a folder came."""
+    count = list(SIZES.values())[number]
+    return [counts[f"{number}{i:03d}"] for i in range(count)]
+
+
+def test_passes_are_right_in_every_epoch(mix):
+    entries = "[{path: b, repetitions: 1.5}, {path: c, repetitions: 2}, {path: a, repetitions: 0}]"
+    for module in ("energize", "megatron.energon"):
+        file = mix(f"blend_epochized: {entries}", module=module)
+        dataset = train(file, repeat=False)
+        assert dataset.size == 45 + 18
+        found = epochs(dataset, 4)
+        for counts in found:
+            assert sorted(times(counts, 1)) == [1] * 15 + [2] * 15
+            assert set(times(counts, 2)) == {2}
+        assert set(times(sum(found, Counter()), 1)) == {6}
+    shares = [share for _, share in leaves_with_weights(resolve(file, "train"))]
+    assert shares == [Fraction(45, 63), Fraction(18, 63), 0]
+    endless = [sample.__key__ for sample in train(file).at(range(63))]
+    assert Counter(endless) == found[0]
+    val = get_val_dataset(file, split_part="train", batch_size=None)
+    assert [sample.__key__[0] for sample in val] == ["1"] * 30 + ["2"] * 9 + ["0"] * 60
+
+
+def test_passes_in_passes_are_multiplied_and_count_in_blends(mix):
+    mix("blend_epochized: [{path: b, repetitions: 0.3}, {path: c, repetitions: 2}]", "inner.yaml")
+    file = mix("blend_epochized: [{path: inner.yaml, repetitions: 3}, {path: a}]")
+    assert [quota.repeat for quota in resolve(file, "train").quotas] == [0.9, 6.0, None]
+    dataset = train(file, repeat=False)
+    assert dataset.size == 27 + 54 + 60
+    assert sorted(times(epochs(dataset, 1)[0], 1)) == [0] * 3 + [1] * 27
+    inline = "{repetitions: 3, blend_epochized: [{path: b, repetitions: 0.3}, {path: c, "
+    inline = mix(f"blend_epochized: [{inline}repetitions: 2}}]}}, {{path: a}}]")
+    assert train(inline, repeat=False) == dataset
+    counted = "{blend_epochized: [{path: b}, {path: c}]}"
+    items = [
+        sample.__key__ for sample in train(mix(f"blend: [{counted}, {{path: a}}]")).at(range(156))
+    ]
+    assert set(times(Counter(items), 1) + times(Counter(items), 2)) == {2}
+
+
+def test_passes_without_shuffling_and_those_that_cannot_be(mix, caplog):
+    still = "shuffle_over_epochs_multiplier: null"
+    file = mix(f"blend_epochized: [{{path: c, repetitions: 2, {still}}}, {{path: b, {still}}}]")
+    keys = [sample.__key__ for sample in train(file, repeat=False)]
+    assert keys == [f"2{i:03d}" for i in range(9)] * 2 + [f"1{i:03d}" for i in range(30)]
+    one = f"{{path: c, {still}}}"
+    drawn_anew = "{path: c, shuffle_over_epochs_multiplier: -1}"
+    endless = "{blend: [{path: a}, {path: c}]}"
+    for node, words in [
+        (f"blend_epochized: [{one}, {{path: b}}]", "shuffles all of them or none"),
+        (f"blend_epochized: [{drawn_anew}, {{path: b}}]", "a quota does"),
+        (f"blend_epochized: [{endless}, {{path: b}}]", r"(?s)asked for at .*yaml:\d+ \(splits.tr"),
+        ("blend_epochized: [{path: a, repetitions: 0}]", r"(?s)no sample of any.*asked for at"),
+        (f"concat: [{endless}, {{path: b}}]", r"(?s)never ends.*asked for at .*\(splits.train"),
+    ]:
+        with row(node), pytest.raises(ConfigError, match=words):
+            train(mix(node))
+    caplog.set_level("INFO", "energize")
+    dataset = train(mix("blend_epochized: [{path: c}]"), shuffle_buffer_size=10)
+    assert dataset == train(mix("blend_epochized: [{path: c}]"))
+    assert "shuffle_buffer_size=10 says in which order" in caplog.text
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=15)
+@given(
+    passes=st.lists(st.decimals(0, 4, places=2).map(float), min_size=1, max_size=3).filter(
+        lambda each: round(each[0] * 60, 3) > 0.5
+    )
+)
+def test_any_repetitions(mix, passes):
+    entries = [{"path": "abc"[i], "repetitions": each} for i, each in enumerate(passes)]
+    for counts in epochs(train(mix({"blend_epochized": entries}), repeat=False), 2):
+        for number, each in enumerate(passes):
+            found = times(counts, number)
+            assert abs(sum(found) - Fraction(str(each)) * len(found)) <= Fraction(1, 2)
+            assert max(found) - min(found) <= 1
+
+
+def test_concat_reads_one_after_the_other(mix):
+    ends = "{stop: all_exhausted, blend: [{path: b}, {path: c}]}"
+    file = mix(f"concat: [{{path: a}}, {ends}]")
+    dataset = train(file, repeat=False)
+    assert dataset.size == 99
+    assert [set(counts.values()) for counts in epochs(dataset, 2)] == [{1}, {1}]
+    items = [sample.__key__ for sample in dataset.at(range(198))]
+    for start in (0, 99):
+        assert {key[0] for key in items[start : start + 60]} == {"0"}
+    assert items[:60] != items[99:159]  # shuffled anew
+    assert [sample.__key__ for sample in train(file).at(range(198))] == items
+    check_laws(dataset, epochs=1, items=20)
+    file = mix("concat: [{path: a}, {path: b}]")
+    assert asked(file) == pytest.approx({"a": 2 / 3, "b": 1 / 3})
+    inner = "{concat: [{path: b}, {path: c}]}"
+    items = [
+        sample.__key__ for sample in train(mix(f"blend: [{inner}, {{path: a}}]")).at(range(78))
+    ]
+    assert [key[0] for key in items if key[0] != "0"] == ["1"] * 30 + ["2"] * 9
+    file = mix("blend_epochized: [{repetitions: 2, concat: [{path: b}, {path: c}]}]")
+    assert train(file, repeat=False).size == 78
+
+
+# Batches of several encoders
+
+
+ENCODERS = {TextSample: Keys(), ImageClassificationSample: Keys()}
 
 
 def test_batches_of_several_encoders_are_mixed_as_the_blend_says(mix):
-    file = mix(
-        scheme="exact",
-        blend=[
-            {"path": C, "weight": 1},
-            {"weight": 3, "blend": [{"path": A, "weight": 1}, {"path": B, "weight": 1}]},
-        ],
-    )
-    dataset = build(file, batch_size=4, task_encoder=encoders())
+    inner = "{weight: 3, blend: [{path: a, weight: 1}, {path: b, weight: 1}]}"
+    file = mix(f"scheme: exact\nblend: [{{path: images, weight: 1}}, {inner}]")
+    dataset = train(file, batch_size=4, task_encoder=ENCODERS)
     kinds = [drawn(dataset, 1, k) for k in range(40)]
-    assert sum("classification" in kind for kind in kinds) == 10
-    assert all(sum(kind.values()) == 4 for kind in kinds)
-    captions = [kind for kind in kinds if "classification" not in kind]
-    assert all(kind == {"captions_a": 2, "captions_b": 2} for kind in captions)
-
-
-def test_plain_blends_share_batches_across_levels(mix):
-    inner = {"weight": 1, "blend": [{"path": C}, {"path": A}]}
-    file = mix(blend=[{"path": B, "weight": 1}, inner])
-    dataset = build(file, batch_size=12, task_encoder=encoders())
-    kinds = [drawn(dataset, 1, k) for k in range(1000)]
-    assert sum("classification" in kind for kind in kinds) == 250
-    together = [kind for kind in kinds if "captions_a" in kind]
-    assert sum("captions_b" in kind for kind in together) > 0.9 * len(together)
-
-
-def test_batches_of_a_blend_that_ends(mix):
-    file = mix(stop="all_exhausted", blend=[{"path": C}, {"path": A}])
-    dataset = build(file, batch_size=7, task_encoder=encoders())
-    assert dataset.size == -(-C_SIZE // 7) + -(-A_SIZE // 7)
+    assert kinds.count({"images": 4}) == 10
+    assert kinds.count({"a": 2, "b": 2}) == 30
+    plain = mix("blend: [{path: b}, {blend: [{path: images}, {path: a}]}]")
+    dataset = train(plain, batch_size=12, task_encoder=ENCODERS)
+    kinds = [drawn(dataset, 1, k) for k in range(400)]
+    assert kinds.count({"images": 12}) == 100
+    together = [kind for kind in kinds if "a" in kind]  # across levels
+    assert sum("b" in kind for kind in together) > 0.9 * len(together)
+    ends = mix("stop: all_exhausted\nblend: [{path: images}, {path: a}]")
+    dataset = train(ends, batch_size=7, task_encoder=ENCODERS)
+    images = len(train(mix("path: images"), repeat=False))
+    assert dataset.size == -(-images // 7) + -(-60 // 7)
     assert all(set(counts) == {1} for counts in seen(dataset).values())
+    quotas = mix("blend: [{path: a, repeat: 2}, {path: images, repeat: 2}]")
+    told = fault(ConfigError, quotas, batch_size=4, task_encoder=ENCODERS)
+    assert "several task encoders" in told
+    wrong = {TextSample: Keys(), CaptioningSample: Keys()}
+    assert "CaptioningSample" in fault(ConfigError, file, batch_size=4, task_encoder=wrong)
 
 
-def test_repeat_is_for_folders_and_blends_that_end(mix):
-    ending = mix(stop="first_exhausted", blend=[{"path": A}, {"path": B}])
-    assert build(ending, repeat=False).size == build(ending).size < INFINITE
-    assert "never ends" in fault(ConfigError, mix(blend=[{"path": A}, {"path": B}]), repeat=False)
+# By what samples cost
 
 
-@pytest.mark.parametrize(
-    ("node", "told"),
-    [
-        ({"scheme": "blok", "blend": [{"path": A}]}, r"scheme\): .*did you mean 'block'\?"),
-        ({"block_sze": 4, "blend": [{"path": A}]}, r"block_sze\): .*did you mean 'block_size'\?"),
-        ({"stop": "never", "blend": [{"path": A}]}, r"stop\): expected restart, .*got 'never'"),
-        ({"temperature": -1, "blend": [{"path": A}]}, r"temperature\): expected a finite number"),
-        ({"block_size": 0, "blend": [{"path": A}]}, r"block_size\): expected a whole number, 1"),
-        ({"scheme": "exact", "block_size": 9, "blend": [{"path": A}]}, "block_size is for scheme"),
-        ({"path": A, "scheme": "exact"}, r"scheme\): the key 'scheme' has no place here"),
-        ({"blend": [{"path": A, "max_epochs": 0}]}, r"blend\[0\].max_epochs\): .*1 or more.*got 0"),
-        ({"blend": [{"path": A, "min_share": 2}]}, r"min_share\): expected a number from 0 to 1"),
-        ({"blend": [{"path": A, "repeat": 1, "choose": 3}]}, r"blend\[0\]\): a stream has one quo"),
-        ({"blend": [{"path": A, "choose": 1.5}]}, r"choose\): choose counts samples, as .10k. or"),
-        ({"blend": [{"path": A, "choose": -1}]}, r"choose\): .* whole number, 0 or more; got -1"),
-        (
-            {"stop": "restart", "blend": [{"path": A, "repeat": 1}]},
-            r"train\): a blend is mixed by weights or by quotas, and 'stop' is .*'repeat' of entry",
-        ),
-        (
-            {"blend": [{"path": A, "weight": 1}, {"path": B, "repeat": 1}]},
-            "'weight' of entry \\[0\\] is for the one, 'repeat' of entry \\[1\\] for the other",
-        ),
-        ({"epoch_size": "10x", "blend": [{"path": A}]}, r"epoch_size\): .*got '10x'"),
-        ({"composition": 4, "blend": [{"path": A}]}, r"composition\): expected a mapping with 'm"),
-        ({"composition": {}, "blend": [{"path": A}]}, "the key 'method' is missing"),
-        (
-            {"blend": [{"blend": [{"path": A}], "composition": {"method": "random"}}]},
-            r"blend\[0\].composition\): the key 'composition' has no place here",
-        ),
-    ],
-)
-def test_what_bad_options_get(mix, node, told):
-    text = fault(MetadatasetError, mix(**node))
-    assert re.search(r"\.yaml:\d+ \(splits\.train", text)
-    assert re.search(told, text)
+def test_shares_in_tokens_over_nested_blends(mix):
+    for unit in ("tokens", "{field: text}"):
+        file = mix(f"""
+            unit: {unit}
+            blend:
+              - {{path: a, weight: 0.5}}
+              - {{weight: 0.5, blend: [{{path: b, weight: 3}}, {{path: c, weight: 2}}]}}
+        """)
+        dataset = train(file)
+        assert dataset.indexed == (unit == "tokens")
+        loader = get_savable_loader(dataset)
+        found = Counter()
+        for sample, _ in zip(loader, range(2000), strict=False):
+            found[sample.__key__[0]] += len(sample.text)
+        shares = {key: count / found.total() for key, count in found.items()}
+        assert shares == pytest.approx({"0": 0.5, "1": 0.3, "2": 0.2}, abs=0.01)
+        val = get_val_dataset(file, split_part="train", batch_size=None)
+        assert sum(1 for _ in val) == 99
 
 
-@pytest.mark.parametrize(
-    ("weight", "told"),
-    [
-        ({"points": {"0": 1}, "interpolation": "liner"}, "did you mean 'linear'"),
-        ({"points": {"soon": 1}}, r"points\): a step is a whole number, 0 or more; got 'soon'"),
-        ({"points": {"10": 1, "5": 2}}, "points are in order of their steps"),
-        ({"points": {"5": 1, "0_5": 2}}, r"in order of their steps.* got \[5, 5\]"),
-        ({"points": {"0": True}}, "the weight at step 0 is a number; got true"),
-        ({"points": {"0": -1}}, "not negative, got -1"),
-        ({"points": {}}, "expected a mapping of steps"),
-        ({"points": [[0, 1]]}, "expected a mapping of steps"),
-        ({"point": {"0": 1}}, "unknown key 'point'; did you mean 'points'"),
-        ({"interpolation": "linear"}, "the key 'points' is missing"),
-        ({"points": {"0": 1}, "slots_per_step": 0}, "slots_per_step"),
-        (None, "or a schedule"),
-    ],
-)
-def test_what_a_bad_schedule_gets(mix, weight, told):
-    text = fault(MetadatasetError, mix(blend=[{"path": A, "weight": weight}]))
-    assert "(splits.train.blend[0].weight" in text
-    assert re.search(told, text)
+def test_blends_inside_take_over_the_unit_or_say_their_own(mix):
+    for inner, outer, options in [
+        ("", "unit: tokens", {"unit": "tokens"}),
+        (", unit: samples", "unit: tokens", {}),
+        (", unit: {field: ids}", "unit: tokens", {"unit": ItemCost("ids")}),
+        (", scheme: exact", "unit: tokens", {"scheme": "exact"}),
+        (", block_size: 7", "unit: tokens", {"scheme": "block", "block_size": 7}),
+        (", unit: tokens", "scheme: exact", {"unit": "tokens"}),
+    ]:
+        node = resolve(mix(f"{outer}\nblend: [{{path: a}}, {NESTED % inner}]"), "train")
+        assert dict(node.children[1][0].options) == options, (inner, outer)
 
 
-@pytest.mark.parametrize("key", ["scheme", "stop", "temperature", "epoch_size", "composition"])
-def test_keys_of_a_blend_are_unknown_in_files_of_energon(examples, key):
-    node = {key: "exact", "blend": [{"path": A}]}
-    text = fault(MetadatasetError, written(examples / f"energon-{key}.yaml", node, ENERGON))
-    assert f"unknown key {key!r} in a megatron.energon file; it needs `__module__: energ" in text
+def test_units_that_cannot_be(mix):
+    inner = "{proportion: 1, unit: {field: text}, blend: [{path: b}, {path: c}]}"
+    for kind, node, words in [
+        (ColumnError, "unit: tokens\nblend: [{path: crude}]", r"(?s)no column.*--column.*mix\.yaml"),
+        (ConfigError, "unit: tokens\nstop: all_exhausted\nblend: [{path: a}, {path: b}]",
+         r"(?s)with unit='tokens' none does.*mix\.yaml"),
+        (NotIndexedError, f"blend: [{{path: a, proportion: 1}}, {inner}]", "stream"),
+    ]:  # fmt: skip
+        with row(node), pytest.raises(kind, match=words):
+            train(mix(node))
+    dataset = train(mix("unit: {field: txt}\nblend: [{path: a}, {path: b}]"))
+    with pytest.raises(EncoderError, match=r"sample .*no field 'txt'.*did you mean 'text'"):
+        next(iter(get_savable_loader(dataset)))
 
 
-def test_keys_of_an_entry_are_unknown_in_files_of_energon(examples):
-    node = {"blend": [{"path": A, "repeat": 2}, {"path": B, "weight": {"points": {"0": 1}}}]}
-    text = fault(MetadatasetError, written(examples / "energon-entry.yaml", node, ENERGON))
-    assert "blend[0].repeat): unknown key 'repeat' in a megatron.energon file" in text
-    assert "blend[1].weight): expected a finite number, 0 or more; got {'points'" in text
+# Laws, and what the engine refuses
 
 
-GLIDE = {"interpolation": "linear", "points": {"0": 1, "9": 2}}
-ENDLESS = {"blend": [{"path": A}, {"path": B}]}
+LAWFUL = {
+    "stop: all_exhausted\nblend: [{path: a}, {path: c, max_epochs: 3}]": None,
+    "blend: [{path: a, repeat: 2}, {path: b, repeat: 0.5}]": 7,
+    "blend: [{path: a, weight: {points: {0: 1, 5: 3}}}, {path: b, weight: 1}]": 5,
+    "blend_epochized: [{path: b, repetitions: 1.5}, {path: c}]": 4,
+}
 
 
-@pytest.mark.parametrize(
-    ("node", "kind", "told"),
-    [
-        ({"blend": [{"path": A, "min_share": 0.6}, {"path": B, "min_share": 0.6}]}, ConfigError,
-         "floors of the 2 datasets sum to 1.2"),
-        ({"blend": [{"path": A, "proportion": 1}, {"path": B, "repeat": 1}]}, WeightError,
-         "proportions are given to all streams or to none"),
-        ({"epoch_size": 9, "blend": [{"path": A, "repeat": 1}]}, ConfigError, "contradict"),
-        ({"scheme": "uniform", "blend": [{"path": A, "weight": GLIDE}, {"path": B, "weight": 1}]},
-         ConfigError, "takes no notice of weights"),
-        ({"blend": [{"path": A, "weight": {"points": {"0": 1, "5": 0}}}]}, WeightError,
-         "weights are 0 at slot 5"),
-        ({"blend": [{"path": C}, ENDLESS | {"max_epochs": 2}]}, ConfigError, "has no epochs"),
-        ({"blend": [{"path": C, "repeat": 1}, ENDLESS]}, ConfigError, "never ends"),
-        ({"blend": [{"path": A, "shuffle_over_epochs_multiplier": 2, "repeat": 1}]}, ConfigError,
-         "a quota does"),
-        ({"blend": [{"path": "composition.yaml"}, {"path": C}]}, ConfigError, "the outermost one"),
-        ({"composition": {"method": "per_stream", "global_batch_size": 4},
-          "blend": [{"path": A, "proportion": 1}, {"path": B, "proportion": 99}]}, ConfigError,
-         "gives 1 samples to an epoch and cannot fill one batch of 4"),
-    ],
-)  # fmt: skip
-def test_errors_of_the_engine_say_where_they_were_asked_for(mix, node, kind, told):
-    text = fault(kind, mix(**node), batch_size=4)
-    assert told in text
-    assert re.search(r"\n  asked for at \S+\.yaml:\d+ \(splits\.train\.blend", text)
+def test_laws(mix):
+    for node, batch_size in LAWFUL.items():
+        dataset = train(mix(node), batch_size, task_encoder=Keys())
+        with row(node):
+            check_laws(dataset.with_worker_config(None), epochs=1, items=20)
 
 
-def test_quotas_decide_orders_and_count_samples(mix, caplog):
-    file = mix(blend=[{"path": A, "repeat": 2}, {"path": C, "repeat": 2}])
-    assert "a quota does" in fault(ConfigError, file, shuffle_over_epochs_multiplier=-1)
-    caplog.set_level(logging.INFO, "energize")
-    assert build(file, shuffle_buffer_size=10) == build(file)
-    assert "shuffle_buffer_size=10 says in which order" in caplog.text
-    several = fault(ConfigError, file, batch_size=4, task_encoder=encoders())
-    assert "several task encoders" in several
-    in_order = seen(build(file, shuffle_over_epochs_multiplier=None))
-    assert all(set(counts) == {2} for counts in in_order.values())
+GLIDE = "{interpolation: linear, points: {0: 1, 9: 2}}"
+REFUSED = f"""
+Config  | blend: [{{path: a, min_share: 0.6}}, {{path: b, min_share: 0.6}}] | datasets sum to 1.2
+Weight  | blend: [{{path: a, proportion: 1}}, {{path: b, repeat: 1}}] | to all streams or to none
+Config  | {{epoch_size: 9, blend: [{{path: a, repeat: 1}}]}} | contradict
+Config  | {{scheme: uniform, blend: [{{path: a, weight: {GLIDE}}}, {{path: b, weight: 1}}]}} | notice
+Weight  | blend: [{{path: a, weight: {{points: {{0: 1, 5: 0}}}}}}] | weights are 0 at slot 5
+Config  | blend: [{{path: c}}, {{max_epochs: 2, blend: [{{path: a}}, {{path: b}}]}}] | has no epochs
+Config  | blend: [{{path: c, repeat: 1}}, {{blend: [{{path: a}}, {{path: b}}]}}] | never ends
+Config  | blend: [{{path: a, shuffle_over_epochs_multiplier: 2, repeat: 1}}] | a quota does
+Config  | blend: [{{path: inner.yaml}}, {{path: c}}] | the outermost one
+"""
 
 
-def test_shares_that_no_file_tells(mix):
-    ending = {"stop": "all_exhausted", "blend": [{"path": A}, {"path": B}]}
-    file = mix(blend=[{"path": C, "repeat": 1}, ending])
-    assert build(file).size == A_SIZE + B_SIZE + C_SIZE
-    with pytest.raises(ConfigError, match="not known from its file"):
-        asked(file)
-    proportions = mix(blend=[{"path": C, "proportion": 1}, ending | {"proportion": 2}])
-    shares = [share for _, share in leaves_with_weights(resolve(proportions, "train"))]
-    assert shares == [Fraction(1, 3)] * 3
+def test_errors_of_the_engine_say_where_they_were_asked_for(mix):
+    composed = "composition: {method: per_stream, global_batch_size: 4}\n"
+    mix(f"{composed}blend: [{{path: a, proportion: 1}}, {{path: b, proportion: 1}}]", "inner.yaml")
+    kinds = {"Config": ConfigError, "Weight": WeightError}
+    for line in REFUSED.strip().splitlines():
+        kind, node, words = (each.strip() for each in line.split(" | "))
+        with row(line):
+            told = fault(kinds[kind], mix(node), batch_size=4)
+            assert words in told
+            assert re.search(r"\n  asked for at \S+\.yaml:\d+ \(splits\.train\.blend", told)
+    file = mix(f"{composed}blend: [{{path: a, proportion: 1}}, {{path: b, proportion: 99}}]")
+    told = fault(ConfigError, file, batch_size=4)
+    assert "gives 1 samples to an epoch and cannot fill one batch of 4" in told
+    assert "batch_size" in fault(ConfigError, file)
