@@ -20,12 +20,12 @@ from pydantic import (
     model_validator,
 )
 
-from energize.core.bounded import check_depth
+from energize.core import limits
 from energize.core.dataset import Dataset
 from energize.core.lanes import WorkerConfig
-from energize.core.limits import limit, over_limit
+from energize.core.limits import check_depth
 from energize.core.validation import KeyPath, faults, short
-from energize.data.writing import exists, own_errors
+from energize.data.files import exists, own_errors
 from energize.datasets.stages import StagedDataset
 from energize.errors import ConfigError, DatasetNotFoundError, MetadatasetError, nearest
 from energize.metadataset.build import batch_size_of, check_one_epoch, get_train_dataset
@@ -65,7 +65,7 @@ def read_toml(file: Path, problems: list[Problem]) -> Located | None:
     except tomllib.TOMLDecodeError as error:
         fault = f"invalid TOML: {error}"
     except RecursionError:
-        fault = over_limit("LEVELS")
+        fault = limits.over("LEVELS")
     except ValueError as error:
         fault = str(error)
     problems.append(Problem(str(file), fault))
@@ -76,10 +76,10 @@ def _check(text: str) -> None:
     """Raise ValueError for more than the parser gets through at once: it is written in Python, and
     takes time that grows with the square of the parts of a dotted key.
     """
-    if len(text) > limit("TOML_BYTES"):
-        raise ValueError(over_limit("TOML_BYTES", len(text)))
-    if any(piece.count(".") > limit("LEVELS") for piece in _BETWEEN.split(text)):
-        raise ValueError(over_limit("LEVELS"))
+    if len(text) > limits.TOML_BYTES:
+        raise ValueError(limits.over("TOML_BYTES", len(text)))
+    if any(piece.count(".") > limits.LEVELS for piece in _BETWEEN.split(text)):
+        raise ValueError(limits.over("LEVELS"))
 
 
 def _lines(text: str) -> dict[KeyPath, int]:

@@ -290,7 +290,7 @@ class WorkerConfig:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """In another process the ranks of a process group, which cannot follow, are numbers."""
-        ranks = (None, None)
+        ranks: tuple[int | None, int | None] = (None, None)
         if self.data_parallel_group is not None or self._chosen is not None:
             ranks = (self.rank, self.world_size)
         handlers: dict[str, Any] = self._handlers

@@ -204,10 +204,8 @@ def _told(detail: ErrorDetails, known: list[str]) -> tuple[str, str]:
     if kind == "missing":
         return f"the key {key!r} is missing", ""
     if kind == "extra_forbidden":
-        return (
-            f"unknown key {short(key)}{nearest(key, known)}; known keys are {', '.join(known)}",
-            "",
-        )
+        hint = nearest(key, known) or ";"
+        return f"unknown key {short(key)}{hint} known keys are {', '.join(known)}", ""
     if kind in _OWN:
         return str(detail["ctx"]["error"]), ""
     words = re.findall(r"'([^']*)'", detail["ctx"]["expected"]) if kind == "literal_error" else []

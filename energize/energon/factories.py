@@ -32,6 +32,7 @@ from energize.core.samples import (
     is_record,
     pin_memory,
 )
+from energize.data.files import own_errors
 from energize.data.join import JoinedSource
 from energize.data.jsonl import JsonlSource
 from energize.data.media import MediaFilterConfig
@@ -45,8 +46,8 @@ from energize.data.nv_meta import (
     read_splits,
 )
 from energize.data.source import Subset
-from energize.data.webdataset import WebdatasetSource, read_split
-from energize.data.writing import own_errors
+from energize.data.split import read_split
+from energize.data.webdataset import WebdatasetSource
 from energize.energon.names import edataclass
 from energize.errors import ConfigError, UntrustedCodeError
 from energize.metadataset.build import factory_of

@@ -11,13 +11,14 @@ from typing import Any, cast
 
 from energize.core.lanes import WorkerConfig
 from energize.core.lazy import paths
+from energize.data.files import own_errors
 from energize.data.join import JoinedSource, remove_matches, write_matches
 from energize.data.source import Subset
-from energize.data.writing import own_errors
 from energize.energon.factories import EnergonDatasetType, get_dataset_type
 from energize.errors import ConfigError, DatasetNotFoundError, NotPreparedError
 from energize.metadataset.build import entry_of, loaded_datasets
-from energize.metadataset.documents import MetadatasetFile, read_metadataset
+from energize.metadataset.documents import MetadatasetFile, document, read_metadataset
+from energize.metadataset.located import Problem, as_error, plain_values
 from energize.metadataset.models import ENERGIZE, Folder
 from energize.metadataset.nodes import JoinedLeaf, Leaf, Node, Staged, every_leaf
 from energize.metadataset.resolution import FILESYSTEM, combined_multiplier, not_staged, resolve
@@ -173,6 +174,9 @@ class DatasetReference(dict[str, Any]):
     'train'
     """
 
+    def __init__(self, path: str | os.PathLike[str] = "", **keys: Any) -> None:
+        super().__init__({"path": path, **keys} if path else keys)
+
     def __getattr__(self, name: str) -> Any:
         if name not in self:
             raise AttributeError(name)
@@ -192,8 +196,12 @@ class Metadataset(DatasetLoaderInterface):
     """
 
     def __init__(self, path: str | os.PathLike[str], splits: Mapping[str, Any]) -> None:
-        document = {"__module__": ENERGIZE, "__class__": "MetadatasetV2", "splits": splits}
-        self._read_from(replace(read_metadataset(document), file=Path(path)))
+        given = {"__module__": ENERGIZE, "__class__": "MetadatasetV2", "splits": splits}
+        file, problems = Path(path), list[Problem]()
+        found = document(plain_values(given, file, problems), problems, weighs_all=False)
+        if found is None:
+            raise as_error(file, problems)
+        self._read_from(found)
 
     def _read_from(self, file: MetadatasetFile) -> None:
         self.file, self.path, self.splits = file, file.file, file.splits

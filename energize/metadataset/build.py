@@ -18,9 +18,9 @@ from energize.core.lanes import WorkerConfig
 from energize.core.samples import CrudeSample
 from energize.core.stream import INFINITE
 from energize.core.validation import faults
+from energize.data.files import own_errors
 from energize.data.source import Subset
 from energize.data.stores import open_store
-from energize.data.writing import own_errors
 from energize.datasets.blend import BlendDataset
 from energize.datasets.item_cost import ItemCost
 from energize.datasets.order import ConcatDataset, EpochizeDataset, LimitDataset, RepeatDataset
@@ -212,7 +212,7 @@ def get_val_dataset(
     for leaf in leaves_of(node):
         groups.setdefault(id(builder.encoder_of(leaf)), []).append(leaf)
     batches = _in_turn([builder.stored(leaves, node) for leaves in groups.values()])
-    return _limited(batches, limit).with_worker_config(worker_config)
+    return _limited(batches, limit)._with_worker_config(worker_config)
 
 
 @own_errors
@@ -240,7 +240,7 @@ def get_val_datasets(
     builder = Builder(_chooser(encoder), STORED, code, checksums, worker_config, *sizes)
     node = _validated(node, path, split_part)
     found = ((leaf, _limited(builder.stored([leaf], node), limit)) for leaf in leaves_of(node))
-    return [(batches.with_worker_config(worker_config), leaf) for leaf, batches in found]
+    return [(batches._with_worker_config(worker_config), leaf) for leaf, batches in found]
 
 
 def _asked(
@@ -518,7 +518,7 @@ class Builder:
             )
         if virtual_epoch_length:
             stream = EpochizeDataset(stream, virtual_epoch_length)
-        return stream.with_worker_config(self.worker_config)
+        return stream._with_worker_config(self.worker_config)
 
     def _of_stage(self, stage: Stage[Node]) -> Dataset[Any]:
         own = replace(self, batch_size=batch_size_of(stage, self.batch_size))

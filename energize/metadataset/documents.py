@@ -145,9 +145,14 @@ def load(file: Path, problems: list[Problem]) -> MetadatasetFile | None:
     return metadataset
 
 
-def document(text: Located, problems: list[Problem]) -> MetadatasetFile | None:
+def document(
+    text: Located, problems: list[Problem], *, weighs_all: bool | None = None
+) -> MetadatasetFile | None:
     """Return what a document says, or None when something in it is wrong; faults go to `problems`,
     but for those of values that have a problem already.
+
+    With `weighs_all` every entry of a blend has a weight, or none has; by default so in our own
+    files, where Energon's give 1 to an entry without.
     """
     found: list[tuple[KeyPath, str]] = []
     if not isinstance(text.data, dict):
@@ -158,9 +163,8 @@ def document(text: Located, problems: list[Problem]) -> MetadatasetFile | None:
     else:
         text, module = _rewritten(text, problems), text.data.get("__module__")
         try:
-            checked = DOCUMENT.validate_python(
-                text.data, context={"weighs_all": module == ENERGIZE}
-            )
+            every = module == ENERGIZE if weighs_all is None else weighs_all
+            checked = DOCUMENT.validate_python(text.data, context={"weighs_all": every})
         except ValidationError as error:
             found += _told(error, text.data)
         else:
@@ -197,7 +201,7 @@ def _with_hint(path: KeyPath, text: str, data: Any) -> str:
     if key in _MEANT or key in _KEYS:
         return f"the key {key!r} has no place here; {_MEANT.get(key, 'remove it')}"
     near = "" if kinds or "did you mean" in text else nearest(key, [*KINDS, "stages"])
-    return text.replace("; known", f"{near}; known", 1)
+    return text.replace("; known", f"{near or ';'} known", 1)
 
 
 # Energon's grammars

@@ -16,10 +16,10 @@ from typing import Any
 
 import yaml
 
-from energize.core.bounded import INSIDE_ITSELF, SafeLoader, check_yaml, read_bounded
-from energize.core.limits import limit, over_limit
+from energize.core import limits
+from energize.core.limits import INSIDE_ITSELF, SafeLoader, check_yaml
 from energize.core.validation import MOST_FAULTS, KeyPath, place, short
-from energize.data.writing import remedy
+from energize.data.files import read_file, remedy
 from energize.errors import ConfigError, DatasetNotFoundError, EnergizeError, MetadatasetError
 
 _TAG = "tag:yaml.org,2002:"
@@ -163,7 +163,7 @@ def read_yaml(file: Path, problems: list[Problem], *, variables: bool = False) -
 def read_bytes(file: Path, problems: list[Problem]) -> bytes | None:
     """Return what is in `file`, or note in `problems` why it cannot be read and return None."""
     try:
-        return read_bounded(file)
+        return read_file(file, "YAML_BYTES")
     except FileNotFoundError:
         problems.append(Problem(str(file), "the file does not exist", not_found=True))
     except OSError as error:
@@ -180,8 +180,8 @@ def plain_values(data: Any, file: Path, problems: list[Problem]) -> Located:
     """
 
     def plain(value: Any, path: KeyPath) -> Any:
-        if len(path) > limit("LEVELS"):
-            raise ConfigError(f"{file}: {over_limit('LEVELS')}")
+        if len(path) > limits.LEVELS:
+            raise ConfigError(f"{file}: {limits.over('LEVELS')}")
         if isinstance(value, Mapping):
             return {str(name): plain(each, (*path, str(name))) for name, each in value.items()}
         if isinstance(value, list | tuple):
@@ -298,8 +298,8 @@ class _Reader:
                 return self._fault(node, path, str(fault))
             if kind == "str" and not node.style:
                 kind = next((name for name, each in _PLAIN.items() if each.match(text)), "str")
-            if len(text) > limit("LETTERS"):
-                return self._fault(node, path, over_limit("LETTERS", len(text)))
+            if len(text) > limits.LETTERS:
+                return self._fault(node, path, limits.over("LETTERS", len(text)))
         try:
             return _SCALARS[kind](text)
         except ValueError:

@@ -24,10 +24,10 @@ from pydantic import (
     ValidationInfo,
     model_validator,
 )
-from pydantic.json_schema import SkipJsonSchema
+from pydantic.json_schema import SkipJsonSchema, WithJsonSchema
 from pydantic_core import CoreSchema, core_schema
 
-from energize.core.limits import limit, over_limit
+from energize.core import limits
 from energize.core.validation import Model, short
 from energize.data.join import NONMATCH
 from energize.data.source import Subset
@@ -91,8 +91,8 @@ class OneOf:
 
 
 def _few(value: Any) -> Any:
-    if isinstance(value, list | Mapping) and len(value) > limit("ENTRIES"):
-        raise ConfigError(over_limit("ENTRIES", len(value)))
+    if isinstance(value, list | Mapping) and len(value) > limits.ENTRIES:
+        raise ConfigError(limits.over("ENTRIES", len(value)))
     return value
 
 
@@ -124,18 +124,38 @@ Sizes = Annotated[
 Names = Annotated[
     Text | Annotated[list[str], Field(min_length=1)], Expected("a name, or a list of names")
 ]
-Chosen = Annotated[int | float | str, AfterValidator(lambda value: Quota(choose=value).choose)]
-EpochSize = Annotated[int | str, AfterValidator(epoch_size_in_samples)]
+_SIZE = WithJsonSchema(
+    {
+        "anyOf": [
+            {"type": "integer", "minimum": 1},
+            {"type": "string", "pattern": r"^\s*\+?[0-9][0-9_.]*(e[0-9]+)?\s*[kKmMbBtT]?\s*$"},
+        ]
+    }
+)
+Chosen = Annotated[
+    int | float | str, AfterValidator(lambda value: Quota(choose=value).choose), _SIZE
+]
+EpochSize = Annotated[int | str, AfterValidator(epoch_size_in_samples), _SIZE]
 References = Annotated[
     dict[Annotated[str, Field(pattern=r"^[^\W\d]\w*$")], Text],
     Expected("a mapping of names, as Python writes arguments, to folders, .jsonl or filesystem://"),
 ]
 
 
+_POINTS = WithJsonSchema(
+    {
+        "type": "object",
+        "minProperties": 1,
+        "propertyNames": {"pattern": "^[0-9][0-9_]*$"},
+        "additionalProperties": {"type": "number", "minimum": 0},
+    }
+)
+
+
 class ScheduleKeys(Keys):
     """A weight that changes with the step."""
 
-    points: Annotated[dict[_STEP, Number], Field(min_length=1)]
+    points: Annotated[dict[_STEP, Number], Field(min_length=1), _POINTS]
     interpolation: Annotated[str, OneOf(INTERPOLATIONS)] = "step"
     slots_per_step: PositiveInt = 1
     change: Annotated[str, OneOf(CHANGES)] = "block"

@@ -13,9 +13,9 @@ from pathlib import Path, PurePath
 from typing import Any, TypeVar, cast
 
 from energize.core.validation import MOST_FAULTS, KeyPath, short
+from energize.data.files import exists
 from energize.data.selection import OTHERS, Selection, selections
 from energize.data.source import nested
-from energize.data.writing import exists
 from energize.errors import (
     ColumnError,
     ConfigError,
@@ -517,7 +517,7 @@ def _divided(
     leaves: Sequence[Any] = [node]
     if isinstance(node, Blend) and not isinstance(keys, Folder):
         leaves = [child for child, _ in node.children]
-    if not all(isinstance(leaf, Leaf) and leaf.chosen is None for leaf in leaves):
+    if not leaves or not all(isinstance(leaf, Leaf) and leaf.chosen is None for leaf in leaves):
         raise ColumnError(
             f"the samples of all folders here are weighed by {short(by)}, and they are mixed by "
             "something else already; give 'by' to the single folders, or to a blend of folders"

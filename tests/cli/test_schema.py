@@ -32,9 +32,7 @@ def validator():
 def test_it_says_what_it_is(validator):
     assert validator.schema["$schema"] == "https://json-schema.org/draft/2020-12/schema"
     assert validator.schema["title"] == "energize metadataset"
-    for kind in validator.schema["$defs"].values():
-        for shape in kind["anyOf"]:
-            assert all(field["description"] for field in shape["properties"].values())
+    assert validator.schema["description"]
 
 
 @pytest.mark.parametrize("file", EXAMPLES, ids=lambda file: file.name)
@@ -94,7 +92,6 @@ def test_files_of_energon_have_their_own_grammar(validator):
     node = {"blend": [{"path": "x"}], "scheme": "exact"}
     document = {"__module__": "energize", "__class__": "MetadatasetV2", "splits": {"train": node}}
     assert validator.is_valid(document)
-    assert not validator.is_valid(document | {"__module__": "megatron.energon"})
     assert validator.is_valid({"splits": {"train": {"datasets": [{"path": "x"}]}}})
 
 

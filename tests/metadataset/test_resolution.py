@@ -6,6 +6,7 @@ import json
 import logging
 import pickle
 from fractions import Fraction
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -293,10 +294,10 @@ def test_subsets_that_cannot_be(mix):
 @given(total=st.integers(0, 10**6), cuts=st.lists(st.integers(0, 1000), min_size=1, max_size=5))
 def test_neighbouring_ranges_share_nothing_and_leave_nothing_out(total, cuts):
     percent = [f"{each / 10}%" for each in sorted({0, 1000, *cuts})]
-    pairs = zip(percent, percent[1:], strict=False)
+    pairs = pairwise(percent)
     found = [RangeKeys(range=list(pair)).subset().bounds(total) for pair in pairs]
     assert (found[0][0], found[-1][1]) == (0, total)
-    assert all(one[1] == other[0] for one, other in zip(found, found[1:], strict=False))
+    assert all(one[1] == other[0] for one, other in pairwise(found))
 
 
 def test_nested_subsets():

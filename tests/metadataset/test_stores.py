@@ -72,12 +72,12 @@ def test_cookers_read_from_them(mix):
 REFUSED = {
     "filesystem://../files": "leaves the folder of this file",
     "filesystem://files/../../x": "leaves the folder of this file",
-    "filesystem://a\0b": "it has a zero byte",
+    "filesystem://a\0b": "of an unknown kind",
     "filesystem://out": "leaves the folder of this file",
     "s3://bucket/x": "is remote or of an unknown kind",
     "filesystem+msc://bucket/x": "is remote or of an unknown kind",
     "mix.yaml": "is a file; a store is a prepared folder",
-    "filesystem://lines.jsonl": "is a file, and filesystem:// names a folder",
+    "filesystem://lines.jsonl": "name it by its whole path",
 }
 
 
