@@ -27,7 +27,7 @@ from energize import (
     get_loader,
 )
 from energize.core.reading import Failed, Reading, log_failure, raise_error
-from energize.core.trace import read_items
+from energize.core.trace import Trace
 from tests.support.datasets import INDEXED, STREAMING, numbers, shuffled
 from tests.support.loading import loader_of, prints
 
@@ -271,7 +271,7 @@ def test_attempts_are_counted_from_that_of_the_reading():
             failed = Failed(SkipSample(), "here")
             return [failed if len(attempts) < 4 else int(each) for each in positions]
 
-    assert read_items(Asked(range(9)), np.array([7]), Reading(attempt=100)) == [7]
+    assert Trace(Asked(range(9)), np.array([7])).items(Reading(attempt=100)) == [7]
     assert attempts == [100, 101, 102, 103]
 
 

@@ -48,14 +48,6 @@ class ContinuedDataset(IndexedDataset[T_co]):
         inner = self.inputs[0].key
         return derive("AdvancedDataset", inner, self.read) if self.afresh else inner
 
-    @cached_property
-    def sized(self) -> bool:
-        return self.inputs[0].sized
-
-    @cached_property
-    def size(self) -> int:
-        return self.inputs[0].size
-
     @property
     def _divisible(self) -> bool:
         return self.inputs[0]._divisible

@@ -11,7 +11,7 @@ not indexed is a stream: the same arithmetic, but its items are found one after 
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import ABC
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from itertools import accumulate
@@ -41,7 +41,7 @@ from energize.core.stream import (
     WholeStream,
     counter_field,
 )
-from energize.core.trace import Origin, Refs, Routes, Span, Trace, consumed, read_items, refs_of
+from energize.core.trace import Origin, Refs, Routes, Span, Trace, consumed, refs_of
 from energize.errors import ConfigError, NotIndexedError
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ class Dataset(Description, ABC, Generic[T_co]):
     @cached_property
     def sized(self) -> bool:
         """Whether `size` is known without reading."""
-        return self.indexed
+        return all(each.sized for each in self.inputs) if self.inputs else self.indexed
 
     @cached_property
     def size(self) -> int:
@@ -235,9 +235,9 @@ class IndexedDataset(Dataset[T_co]):
     """
 
     @cached_property
-    @abstractmethod
     def size(self) -> int:
-        """Items per epoch, or `INFINITE`; asked only where `sized`."""
+        """Items per epoch, or `INFINITE`; asked only where `sized`. By default as the input."""
+        return self.inputs[0].size
 
     def route(self, positions: Int64Array) -> Routes:
         """Return which items of the inputs the items at `positions` are made of.
@@ -354,7 +354,8 @@ class IndexedDataset(Dataset[T_co]):
             position += self.size
         if not 0 <= position < self.size:
             raise IndexError(f"position {position} of a dataset of {self.size} items per epoch")
-        return read_items(self, np.array([position], dtype=np.int64), _READING)[0]
+        item: T_co = Trace(self, np.array([position], dtype=np.int64)).items(_READING)[0]
+        return item
 
     def at(self, positions: npt.ArrayLike, reading: Reading = _READING) -> list[T_co]:
         """Return the items at any positions, of any epochs, with failed samples substituted."""
@@ -367,7 +368,7 @@ class IndexedDataset(Dataset[T_co]):
                 f"{type(self).__name__}.at: positions are whole numbers, 0 or more and below 2**62,"
                 f" in one row; got {str(positions)[:80]}"
             )
-        return read_items(self, asked.astype(np.int64), reading)
+        return Trace(self, asked.astype(np.int64)).items(reading)
 
     def open(
         self,
@@ -407,33 +408,8 @@ class PassingDataset(IndexedDataset[T_co]):
         """That of the input: what is done with items does not change the order of a mix of them."""
         return self.inputs[0].key
 
-    @cached_property
-    def sized(self) -> bool:
-        return self.inputs[0].sized
-
-    @cached_property
-    def size(self) -> int:
-        return self.inputs[0].size
-
     def taken(self, n: int) -> Sequence[int] | None:
         return [n]
-
-    def refs_of(self, origins: Sequence[Origin]) -> Refs:
-        """Return the samples that an item of a cursor is made of, from `cursor.origin`: of item 0.
-
-        >>> from energize import ListSource
-        >>> from energize.datasets.transform import FilterDataset
-        >>> evens = FilterDataset(ListSource(range(9)), lambda x: x % 2 == 0)
-        >>> cursor = evens.open()
-        >>> [(next(cursor), evens.refs_of(cursor.origin).index.tolist()) for _ in range(3)]
-        [(0, [0]), (2, [2]), (4, [4])]
-        """
-        return refs_of(self, origins)
-
-    @property
-    def _divisible(self) -> bool:
-        """Whether a lane of this stream is read without reading the other lanes' items."""
-        return True
 
     @property
     def _steps_per_epoch(self) -> int | None:

@@ -140,9 +140,9 @@ class Description:
         """The same description with `seed` in all its sources: other orders, other draws."""
         return self.with_inputs([each.reseeded(seed) for each in self.inputs])
 
-    def distinguished(self, occurrence: int) -> Self:
+    def _distinguished(self, occurrence: int) -> Self:
         """The same description with an order of its own, to stand beside itself in a mix."""
-        return self.with_inputs([each.distinguished(occurrence) for each in self.inputs])
+        return self.with_inputs([each._distinguished(occurrence) for each in self.inputs])
 
     def _with_worker_config(self, worker_config: WorkerConfig | None) -> Self:
         """The same description carrying a worker config for the loader to take."""

@@ -21,7 +21,7 @@ import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self, TypeVar, cast
 
 import numpy as np
 
@@ -29,7 +29,7 @@ from energize.core.arrays import Int64Array, rows_by_value
 from energize.core.lanes import SINGLE_LANE, Lane
 from energize.core.reading import MAX_ATTEMPTS, Failed, Reading
 from energize.core.rng import derive, hash_positions
-from energize.core.trace import Origin, Routes, Trace, read_items, read_trace
+from energize.core.trace import Origin, Routes, Trace
 from energize.errors import EmptyDatasetError, StateError, SubstitutionError
 
 if TYPE_CHECKING:
@@ -188,7 +188,7 @@ class Window(Generic[T]):
             self._found = Trace(self._dataset, at)
         first = (start - known.start) // step
         found = self._found
-        return read_trace(found, reading, first, first + count)
+        return found.items(reading, first, first + count)
 
 
 def _samples_of(dataset: IndexedDataset[Any]) -> int:
@@ -411,12 +411,13 @@ class IndexedStream(Stream[T]):
                 if found == position:
                     return item
         at = np.array([position], dtype=np.int64)
-        return read_items(self._dataset, at, self._reading.again(attempt))[0]
+        item = Trace(self._dataset, at).items(self._reading.again(attempt))[0]
+        return cast("T", item)
 
     def _fetch(self) -> None:
         count = min(len(self._coming), self._dataset._read_ahead)
         some = [self._coming.popleft() for _ in range(count)]
-        items = read_items(self._dataset, np.array(some, dtype=np.int64), self._reading)
+        items = Trace(self._dataset, np.array(some, dtype=np.int64)).items(self._reading)
         self._read.extend(zip(some, items, strict=True))
 
     def state(self) -> State:

@@ -177,7 +177,10 @@ class Trace:
         if routes is None:
             return cast("Source[Any]", node)._fetch(positions, reading)
         if routes.owner is None:
-            items = self._gathered(reading, start, stop)
+            below, rows = self._below, self._below[0][1]
+            single = rows is None and len(below) == 1
+            made = below[0][2].read if single else self._gathered
+            items = made(reading, start, stop)
         else:
             bounds = self._bounds[start : stop + 1]
             first = bounds[0]
@@ -186,6 +189,20 @@ class Trace:
         if not node._makes:
             return items
         return node.make(items, positions, reading, partial(self._where, reading.attempt, start))
+
+    def items(self, reading: Reading, start: int = 0, stop: int | None = None) -> list[Any]:
+        """Return the items in rows `start` to before `stop`, each failed one replaced by the first
+        substitute that does not fail.
+
+        Substitutes are a function of position and attempt, so an item is a function of its
+        position. Raise `SubstitutionError` if `MAX_ATTEMPTS` in a row fail.
+        """
+        items = self.read(reading, start, stop)
+        for row, item in enumerate(items):
+            if type(item) is Failed:
+                position = self.positions[start + row : start + row + 1]
+                items[row] = _substituted(self.node, position, reading, item)
+        return items
 
     def _gathered(self, reading: Reading, start: int, stop: int) -> list[Any]:
         """The items of the inputs in some rows of the routes, in their order."""
@@ -218,26 +235,6 @@ class Trace:
 
     def _where(self, attempt: int, start: int, row: int) -> str:
         return where(self.node, int(self.positions[start + row]), attempt)
-
-
-def read_items(dataset: IndexedDataset[T], positions: Int64Array, reading: Reading) -> list[T]:
-    """Return the items at `positions`, each failed one replaced by the first substitute that does
-    not fail.
-
-    Substitutes are a function of position and attempt, so an item is a function of its position.
-    Raise `SubstitutionError` if `MAX_ATTEMPTS` in a row fail.
-    """
-    return read_trace(Trace(dataset, positions), reading, 0, len(positions))
-
-
-def read_trace(trace: Trace, reading: Reading, start: int, stop: int) -> list[Any]:
-    """As `read_items`, of some rows of items that are traced already."""
-    items = trace.read(reading, start, stop)
-    for row, item in enumerate(items):
-        if type(item) is Failed:
-            position = trace.positions[start + row : start + row + 1]
-            items[row] = _substituted(trace.node, position, reading, item)
-    return items
 
 
 def _substituted(

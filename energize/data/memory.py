@@ -278,7 +278,7 @@ class IterableSource(Dataset[T_co]):
     def reseeded(self, seed: int) -> Self:
         return self._replace(seed=seed)
 
-    def distinguished(self, occurrence: int) -> Self:
+    def _distinguished(self, occurrence: int) -> Self:
         return self._replace(occurrence=derive(self.occurrence, occurrence) % 2**62)
 
     def _settings(self) -> dict[str, Any]:

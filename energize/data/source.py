@@ -194,7 +194,7 @@ class Source(IndexedDataset[T_co]):
     def reseeded(self, seed: int) -> Self:
         return self._replace(seed=seed)
 
-    def distinguished(self, occurrence: int) -> Self:
+    def _distinguished(self, occurrence: int) -> Self:
         return self._replace(occurrence=derive(self.occurrence, occurrence) % 2**62)
 
     def _fetch(self, positions: Int64Array, reading: Reading) -> list[T_co | Failed]:

@@ -143,10 +143,6 @@ class BatchDataset(IndexedDataset[T_batch_co]):
         return Call(self.batcher, self.key, type(self)._keep)
 
     @cached_property
-    def sized(self) -> bool:
-        return self.inputs[0].sized
-
-    @cached_property
     def size(self) -> int:
         inner = self.inputs[0].size
         if inner == INFINITE:

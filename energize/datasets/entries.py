@@ -299,7 +299,7 @@ def told_apart(datasets: Iterable[Dataset[Any]]) -> list[Dataset[Any]]:
         keys = {source.key for source in dataset.sources}
         before = max((seen[key] for key in keys), default=0)
         seen.update(keys)
-        apart.append(dataset.distinguished(before) if before else dataset)
+        apart.append(dataset._distinguished(before) if before else dataset)
     return apart
 
 

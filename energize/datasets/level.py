@@ -180,10 +180,6 @@ class LevelDataset(IndexedDataset[T_co]):
         for source in self.sources:
             self.cost.check(source)
 
-    @cached_property
-    def size(self) -> int:
-        return self.inputs[0].size
-
     def route(self, positions: Int64Array) -> Routes:
         inside = positions if self.size == INFINITE else positions % self.size
         inside = inside % self.global_batch_size

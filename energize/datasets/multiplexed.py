@@ -98,6 +98,10 @@ class MultiplexedDataset(Dataset[T_co]):
     def indexed(self) -> bool:
         return False
 
+    @cached_property
+    def sized(self) -> bool:
+        return False
+
     _divisible = False
 
     def _open_pass(self, opening: Opening) -> Stream[T_co]:

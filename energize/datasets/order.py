@@ -73,10 +73,6 @@ class ConcatDataset(IndexedDataset[T_co]):
         return np.array(ends, dtype=np.int64)
 
     @cached_property
-    def sized(self) -> bool:
-        return all(each.sized for each in self.inputs)
-
-    @cached_property
     def size(self) -> int:
         return int(self._ends[-1])
 
@@ -129,10 +125,6 @@ class LimitDataset(IndexedDataset[T_co]):
             worker_config=worker_config,
             length=checked_whole(length, "LimitDataset: length", 1),
         )
-
-    @cached_property
-    def sized(self) -> bool:
-        return self.inputs[0].sized
 
     @cached_property
     def size(self) -> int:
@@ -303,10 +295,6 @@ class ShuffleDataset(IndexedDataset[T_co]):
                 f"ShuffleDataset: over_epochs={reprlib.repr(over_epochs)} of {self.size} samples "
                 "are more than can be counted; shuffle fewer epochs together"
             )
-
-    @cached_property
-    def size(self) -> int:
-        return self.inputs[0].size
 
     @cached_property
     def _order(self) -> ShuffleOrder:

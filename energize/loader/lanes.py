@@ -19,7 +19,7 @@ from energize.core.dataset import IndexedDataset
 from energize.core.lanes import Lane
 from energize.core.reading import Reading
 from energize.core.stream import INFINITE, State
-from energize.core.trace import read_items
+from energize.core.trace import Trace
 from energize.ledger.places import NOTHING, Made, flat
 from energize.loader.edits import NOT_EDITED, Edits
 
@@ -85,7 +85,7 @@ class PositionLane(Generic[T]):
         if many and at[-1] >= span.end:
             copied = span.first + (at - span.first) % (span.end - span.first)
             at = np.where(at >= span.end, copied, at)
-        self._waiting.extend(read_items(self._dataset, at, self._reading))
+        self._waiting.extend(Trace(self._dataset, at).items(self._reading))
         self._at, self.left = self._at + many, self.left - many
         if time.perf_counter() - began < _AT_ONCE_SECONDS:
             self._at_once = min(2 * self._at_once, self._dataset._read_ahead)

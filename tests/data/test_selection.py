@@ -103,7 +103,7 @@ def test_identity_is_that_of_the_samples_not_of_how_they_were_measured():
         "by": "kind",
     }
     assert low.reseeded(3).key != low.key
-    assert low.distinguished(1).key != low.key
+    assert low._distinguished(1).key != low.key
 
 
 def test_other_processes_need_not_look_again():

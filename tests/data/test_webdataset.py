@@ -172,7 +172,7 @@ def test_the_identity_does_not_depend_on_the_place(folder, tmp_path, monkeypatch
     assert source.identity == moved.identity != renamed.identity
     assert (source.key, source.describe()) == (moved.key, moved.describe())
     assert source.identity != WebdatasetSource(folder, split_part="val").identity
-    assert source.key != source.reseeded(1).key != source.distinguished(1).key
+    assert source.key != source.reseeded(1).key != source._distinguished(1).key
     monkeypatch.chdir(folder)
     assert WebdatasetSource(".").identity == source.identity
     assert (source.name, source.run_length) == ("cats", 10)
