@@ -177,10 +177,9 @@ class Trace:
         if routes is None:
             return cast("Source[Any]", node)._fetch(positions, reading)
         if routes.owner is None:
-            below, rows = self._below, self._below[0][1]
-            single = rows is None and len(below) == 1
-            made = below[0][2].read if single else self._gathered
-            items = made(reading, start, stop)
+            below = self._below
+            single = len(below) == 1 and below[0][1] is None
+            items = (below[0][2].read if single else self._gathered)(reading, start, stop)
         else:
             bounds = self._bounds[start : stop + 1]
             first = bounds[0]

@@ -11,7 +11,7 @@ import sqlite3
 import time
 from collections.abc import Collection, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
@@ -59,18 +59,9 @@ _COUNTS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Partners:
-    """For each sample of one source, by its number, the sample of another one that has its key: -1
-    where there is none. `example` is a key without a partner, if there is one.
-    """
-
-    indices: Int64Array
-    example: str | None
-
-
-def partners(first: WebdatasetSource, other: WebdatasetSource) -> Partners:
-    """Look the keys of all samples of `first` up in `other`.
+def partners(first: WebdatasetSource, other: WebdatasetSource) -> tuple[Int64Array, str | None]:
+    """Look the keys of all samples of `first` up in `other`: return for each the number there, -1
+    for none, and a key that has none, if there is one.
 
     Splits, parts and excluded samples are those of the sources: what `other` does not read is no
     partner. Where a sample has none, both indexes are looked through for damage. Time is some
@@ -94,7 +85,7 @@ def partners(first: WebdatasetSource, other: WebdatasetSource) -> Partners:
             twice = np.flatnonzero(np.diff(numbers) == 0)
             if len(twice):
                 raise DatasetError(
-                    f"{first.path} cannot be joined with {other.path}: in one of them the key "
+                    f"{first.path} and {other.path}: in one of them the key "
                     f"{rows[int(twice[0])][1]!r} stands for several samples; make keys unique, "
                     "with `energize prepare --fix-duplicates` say"
                 )
@@ -112,7 +103,7 @@ def partners(first: WebdatasetSource, other: WebdatasetSource) -> Partners:
                 [(fault,), *_] = database.execute(check).fetchall()
                 if fault != "ok":
                     raise sqlite3.DatabaseError(fault)
-    return Partners(found, example)
+    return found, example
 
 
 def _column(values: list[Any]) -> Int64Array:
@@ -126,21 +117,17 @@ def _checked_ids(
     samples of these, each once.
     """
     listed = {each[0]: each[1:] for each in database.execute(_COUNTS.format(schema))}
-    counts = read_info(source.path).shard_counts
+    counts, fault = read_info(source.path).shard_counts, ""
     for number, (shard, count) in enumerate(counts.items()):
         seen = listed.pop(number, (0, None, None))
-        if seen != ((count, 0, count - 1) if count else (0, None, None)):
-            raise _other_shards(source, f"{seen[0]} samples of {shard}, and .info.json {count}")
-    if listed:
-        raise _other_shards(source, "samples of more shards than .info.json")
+        if seen != ((count, 0, count - 1) if count else (0, None, None)) and not fault:
+            fault = f"{seen[0]} samples of {shard}, and .info.json {count}"
+    if fault or listed:
+        raise ShardError(
+            f"{_index_of(source)} lists {fault or 'more shards'}: the index is of other shards, or "
+            f"has one key for several samples; write it again with: {_PREPARE} {source.path}"
+        )
     return {shard: number for number, shard in enumerate(counts)}
-
-
-def _other_shards(source: WebdatasetSource, what: str) -> ShardError:
-    return ShardError(
-        f"{_index_of(source)} lists {what}: the index is of other shards, or has one key for "
-        f"several samples; write it again with: {_PREPARE} {source.path}"
-    )
 
 
 def _index_of(source: WebdatasetSource) -> Path:
@@ -200,17 +187,15 @@ class JoinedSource(Source[Raw]):
         rules = tuple(nonmatch) or ("error",) * (len(parts) - 1)
         if len(parts) < 2 or len(rules) != len(parts) - 1 or not set(rules) <= set(NONMATCH):
             raise ConfigError(
-                "JoinedSource takes two sources or more, and for each but the first what happens "
-                f"to samples without a partner: {', '.join(NONMATCH)}; got {len(parts)} sources "
-                f"and {list(rules)}"
+                "JoinedSource takes two sources or more, and for each but the first one of "
+                f"{', '.join(NONMATCH)}; got {len(parts)} sources and {list(rules)}"
             )
         self._freeze(
             parts=parts, nonmatch=rules, cache=cache, window=None, seed=seed, occurrence=occurrence
         )
         if not len(self.matches):
             raise EmptyDatasetError(
-                f"the join {self.name} has no samples: none of the {parts[0].count} of "
-                f"{parts[0].path} has a partner in all of the others"
+                f"the join {self.name} has no samples: none of {parts[0].path} has all partners"
             )
 
     def part(self, start: int, stop: int) -> Self:
@@ -259,9 +244,9 @@ class JoinedSource(Source[Raw]):
             return column.part(rows)
         if not column.is_text:
             raise ColumnError(
-                f"{self.name}: the column {name!r} is of {self.parts[having[0]].path}, in which "
-                f"{int(alone.sum())} of {len(rows)} samples have no partner, so they have no "
-                "number; join with `nonmatch: skip`, or measure it for the first dataset"
+                f"{self.name}: {int(alone.sum())} of {len(rows)} samples have no partner in "
+                f"{self.parts[having[0]].path}, and so no number for {name!r}; join with "
+                "`nonmatch: skip`, or measure it for the first dataset"
             )
         words = np.where(alone, -1, column.values[np.maximum(rows, 0)])
         return Column(words.astype(np.int32), column.categories)
@@ -352,9 +337,8 @@ class JoinedSource(Source[Raw]):
             if each is not None and each["__key__"] != first:
                 raise ShardError(
                     f"{self.location}: {first!r} of {samples[0]['__shard__']} would be joined with "
-                    f"{each['__key__']!r} of {each['__dataset__']}: the index.sqlite of one of the "
-                    f"folders is damaged, or of other shards; write them again with: {_PREPARE} "
-                    "FOLDER"
+                    f"{each['__key__']!r} of {each['__dataset__']}: one index.sqlite is damaged, "
+                    f"or of others; write them again with: {_PREPARE} FOLDER"
                 )
         return samples
 
@@ -395,19 +379,18 @@ def _found(parts: Sequence[WebdatasetSource], nonmatch: Sequence[str]) -> Int64A
     columns = [np.arange(first.count, dtype=np.int64)]
     kept = np.ones(first.count, dtype=np.bool_)
     for other, rule in zip(others, nonmatch, strict=True):
-        found = partners(first, other)
-        alone = found.indices < 0
+        indices, example = partners(first, other)
+        alone = indices < 0
         if rule == "error" and alone.any():
             raise DatasetError(
                 f"{int(alone.sum())} of {first.count} samples of {first.path} "
                 f"[{first.split_part}] have no partner in {other.path} [{other.split_part}], the "
-                f"first of them {found.example!r}; add them, or say what happens: "
-                "`nonmatch: skip` leaves such samples out, `nonmatch: none` puts None in their "
-                "place"
+                f"first of them {example!r}; add them, leave such samples out (`nonmatch: skip`), "
+                "or put None in their place (`nonmatch: none`)"
             )
         if rule == "skip":
             kept &= ~alone
-        columns.append(found.indices)
+        columns.append(indices)
     return np.stack(columns, axis=1)[kept]
 
 

@@ -20,7 +20,7 @@ from energize.core.limits import load_json
 from energize.core.reading import Failed
 from energize.core.validation import Listed, faults
 from energize.data.files import Files, Recent, exists, files_at, own_errors
-from energize.data.mds_layouts import DecodeSample, Layout, Loose, Pairs
+from energize.data.mds_layouts import DecodeSample, Layout, Loose
 from energize.data.nv_meta import read_document
 from energize.data.sharded import ShardedSource
 from energize.errors import (
@@ -68,7 +68,7 @@ class MdsFile(Loose):
 
     name: Annotated[str, AfterValidator(_file_name)] = Field(alias="basename")
     size: Annotated[int, Field(alias="bytes", ge=0, le=_MOST_BYTES)]
-    hashes: Pairs | None = None
+    hashes: dict[str, str] | None = None
 
 
 # A file of a shard, and the compressed one that may lie there besides or instead.
@@ -130,11 +130,10 @@ def read_mds_index(folder: Path) -> tuple[MdsShard, ...]:
     path = folder / INDEX
     if not exists(path, follow=False):
         inner = sorted(each.parent.name for each in folder.glob(f"*/{INDEX}"))
-        shown = f"{', '.join(inner[:3])}{', ...' if len(inner) > 3 else ''}"
         hint = (
-            f", but {len(inner)} of its subfolders do ({shown}): name one as split, or make one "
-            "index of them with merge_index of MosaicML Streaming"
+            f", but {len(inner)} of its subfolders do ({', '.join(inner[:3])}, ...): name one as "
         )
+        hint += "split, or make one index of them with merge_index of MosaicML Streaming"
         raise DatasetNotFoundError(
             f"{folder} is not a folder of MDS shards: it has no {INDEX}{hint if inner else ''}"
         )
@@ -144,10 +143,8 @@ def read_mds_index(folder: Path) -> tuple[MdsShard, ...]:
         for raw, _ in shard.parts:
             first = known.setdefault(raw.name, number)
             if first != number:
-                raise DatasetError(
-                    f"{path}: {raw.name} is listed twice, as shards {first} and {number}, so "
-                    "its samples would come twice; merge the indices of the subfolders anew"
-                )
+                text = f"{path}: {raw.name} is listed twice, as shards {first} and {number}"
+                raise DatasetError(f"{text}; merge the indices of the subfolders anew")
     if not any(shard.samples for shard in shards):
         raise EmptyDatasetError(f"{path}: the {len(shards)} shards hold no sample")
     return shards
@@ -274,11 +271,7 @@ class MdsSource(ShardedSource[dict[str, Any]]):
         return "/".join(filter(None, [self.path.absolute().name, self.split]))
 
     def _how_to_index(self, name: str) -> str:
-        return (
-            "The fields of MDS shards lie among the bytes of the samples, so each sample would be "
-            "read for them; write the samples into a folder (write_shards), prepare it and measure "
-            "the column there: energize prepare FOLDER --column NAME=json[FIELD]"
-        )
+        return "Of MDS shards each sample would be read for it: write them into a folder of tars"
 
     def settings(self) -> dict[str, Any]:
         own = {"shards": len(self.entries), "decode_images": self.decode_images}
@@ -303,10 +296,8 @@ class MdsSource(ShardedSource[dict[str, Any]]):
         begin = 4 * (entry.samples + 2) if entry.raw_meta is None else 0
         for number, start, stop in zip(numbers, starts, stops, strict=True):
             if not begin <= start <= stop <= entry.raw_data.size:
-                raise ShardError(
-                    f"{self._where(shard, number)} would lie at bytes {start} to {stop} of "
-                    f"{entry.raw_data.size}: the shard is damaged; {_AGAIN}"
-                )
+                text = f"{self._where(shard, number)} would lie at bytes {start} to {stop}"
+                raise ShardError(f"{text}: the shard is damaged; {_AGAIN}")
         texts = self._ranges(entry, entry.parts[-1], starts, stops)
         return [
             self._decoded(shard, number, text) for number, text in zip(numbers, texts, strict=True)
@@ -328,10 +319,8 @@ class MdsSource(ShardedSource[dict[str, Any]]):
         head = next(self._ranges(shard, part, [0], [8]))
         samples, first = np.frombuffer(head, "<u4").tolist()
         if samples != shard.samples:
-            raise ShardError(
-                f"{path} has {samples} samples, but the index says {shard.samples}: it is another "
-                f"one; {_AGAIN}"
-            )
+            text = f"{path} has {samples} samples, but the index says {shard.samples}"
+            raise ShardError(f"{text}: it is another one; {_AGAIN}")
         start = 4 * (samples + 2)
         stop = part[0].size if shard.raw_meta else min(first, part[0].size)
         try:
@@ -343,10 +332,8 @@ class MdsSource(ShardedSource[dict[str, Any]]):
             what = faults(error, _LAYOUT)[0] if isinstance(error, ValidationError) else error
             raise ShardError(f"{path}: its header is damaged ({what}); {_AGAIN}") from error
         if found != shard.layout:
-            raise ShardError(
-                f"{path}: by its header it has the columns {str(found)[:300]}, and by {INDEX} "
-                f"{str(shard.layout)[:300]}: one of the files is another one; {_AGAIN}"
-            )
+            text = f"{path}: by its header it has {str(found)[:300]}, and by {INDEX} "
+            raise ShardError(f"{text}{str(shard.layout)[:300]}: one is of other files; {_AGAIN}")
 
     def _ranges(
         self, shard: MdsShard, part: MdsPart, starts: list[int], stops: list[int]
@@ -374,33 +361,28 @@ class MdsSource(ShardedSource[dict[str, Any]]):
             raise ShardError(f"{path} is missing; {_AGAIN}")
         size = self._files.size(path)
         if size != file.size:
-            raise ShardError(
-                f"{path} holds {size} bytes, but the index says {file.size}: it is cut off or "
-                f"another one; {_AGAIN}"
-            )
+            text = f"{path} holds {size} bytes, but the index says {file.size}"
+            raise ShardError(f"{text}: it is cut off or another one; {_AGAIN}")
         if self.validate_hash is not None:
             hashed = new_hash(self.validate_hash)
             for start in range(0, size, _BLOCK):
                 hashed.update(self._files.read(path, start, min(start + _BLOCK, size)))
-            expected = next(each for name, each in file.hashes or () if name == self.validate_hash)
+            expected = (file.hashes or {})[self.validate_hash]
             if (found := hashed.hexdigest()) != expected:
-                raise ShardError(
-                    f"{path} has the {self.validate_hash} {found}, but the index says {expected}: "
-                    "the file was changed or damaged; copy it again"
-                )
+                text = f"{path} has the {self.validate_hash} {found}, but the index says {expected}"
+                raise ShardError(f"{text}: it was changed or damaged; {_AGAIN}")
         self._looked_at.add(path)
 
     def _check_hashes_known(self, algorithm: str) -> None:
         new_hash(algorithm)
-        for shard in self.entries:
-            for file in (each for part in shard.parts for each in part if each):
-                known = [name for name, _ in file.hashes or ()]
-                if algorithm not in known:
-                    raise DatasetError(
-                        f"{self._folder}: validate_hash={algorithm!r}, but the index has "
-                        f"{', '.join(known) or 'no hashes'} of {file.name}; name one of those, or "
-                        "write the folder with hashes=[...]"
-                    )
+        files = (file for shard in self.entries for part in shard.parts for file in part if file)
+        for file in files:
+            if algorithm not in (file.hashes or ()):
+                known = ", ".join(file.hashes or ()) or "no hashes"
+                raise DatasetError(
+                    f"{self._folder}: validate_hash={algorithm!r}, but the index has {known} of "
+                    f"{file.name}; name one of those, or write the folder with hashes=[...]"
+                )
 
     def _path(self, file: MdsFile) -> str:
         return f"{self._folder}/{file.name}"
@@ -408,11 +390,15 @@ class MdsSource(ShardedSource[dict[str, Any]]):
     @cached_property
     def _decoders(self) -> list[DecodeSample]:
         """Those of each shard; shards of one folder may have different columns."""
-        known = {
-            layout: layout.decoder(self._folder, decode_images=self.decode_images)
-            for layout in {shard.layout for shard in self.entries}
-        }
-        return [known[shard.layout] for shard in self.entries]
+        known: dict[str, DecodeSample] = {}
+        found = []
+        for shard in self.entries:
+            columns = shard.layout.model_dump_json()
+            if columns not in known:
+                decode_images = self.decode_images
+                known[columns] = shard.layout.decoder(self._folder, decode_images=decode_images)
+            found.append(known[columns])
+        return found
 
     @cached_property
     def _folder(self) -> str:

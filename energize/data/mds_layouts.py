@@ -18,7 +18,7 @@ from typing import Annotated, Any, Literal, Self, TypeAlias
 import numpy as np
 import numpy.typing as npt
 import PIL.Image
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from energize.core.limits import load_json
 from energize.core.validation import Listed
@@ -110,6 +110,10 @@ def _scalar(dtype: str, data: bytes) -> Any:
     return values.astype(dtype)[0]
 
 
+def _text(data: bytes) -> str:
+    return data.decode("utf-8")
+
+
 def _text_as(kind: Callable[[str], Any], data: bytes) -> Any:
     return kind(data.decode("utf-8"))
 
@@ -150,7 +154,7 @@ def _of_files(decode: Decode) -> dict[str, Decode]:
 
 _PLAIN: dict[str, Decode] = {
     "bytes": bytes,
-    "str": partial(_text_as, str),
+    "str": _text,
     "int": lambda data: int(_scalar("int64", data)),
     "json": load_json,
     "str_int": partial(_text_as, int),
@@ -166,16 +170,12 @@ _DECODERS: Mapping[str, Decode] = MappingProxyType(
 # What stands for the decoders of images that are files, where these are to stay bytes.
 _UNDECODED: Mapping[str, Decode] = MappingProxyType(_of_files(bytes))
 
-_TEXTS: Mapping[str, Callable[[str], Any]] = {"str": str, "int": int, "float": float}
+_TEXTS: dict[str, Decode] = {
+    "str": _text,
+    "int": partial(_text_as, int),
+    "float": partial(_text_as, float),
+}
 _SEPARATORS = {"csv": ",", "tsv": "\t"}
-
-
-def _items(value: Any) -> Any:
-    return tuple(value.items()) if isinstance(value, dict) else value
-
-
-# A mapping in a file, as pairs, which have a hash.
-Pairs: TypeAlias = Annotated[Listed[Listed[str]], BeforeValidator(_items)]
 
 
 class Loose(BaseModel):
@@ -194,7 +194,7 @@ class Layout(Loose):
     column_names: Listed[str] = ()
     column_encodings: Listed[str] = ()
     column_sizes: Listed[Annotated[int, Field(ge=0)] | None] = ()
-    columns: Pairs = ()
+    columns: dict[str, str] = {}
     newline: str = ""
     separator: str = ""
 
@@ -219,44 +219,59 @@ class Layout(Loose):
         Images stay bytes unless `decode_images`. Raise `DatasetError` for an unknown encoding.
         """
         named = zip(self.column_names, self.column_encodings, strict=True)
-        columns = [(name, encoding) for name, encoding in self.columns or named]
-        names = [name for name, _ in columns]
+        columns = self.columns or dict(named)
         if self.format == "mds":
-            decoders = [
-                column_decoder(encoding, name, where, decode_images=decode_images)
-                for name, encoding in columns
-            ]
-            return partial(_columns, names, decoders, [size or None for size in self.column_sizes])
-        for name, encoding in columns:
+            sizes = [size or None for size in self.column_sizes]
+            decoders = {
+                name: column_decoder(encoding, name, where, decode_images=decode_images)
+                for name, encoding in columns.items()
+            }
+            return partial(_decoded, decoders, partial(_sliced, sizes))
+        for name, encoding in columns.items():
             if encoding not in _TEXTS:
                 raise _unknown(where, name, encoding, _TEXTS)
+        newline = self.newline.encode()
         if self.format == "json":
-            return partial(_json_row, names, self.newline.encode())
-        separator = _SEPARATORS.get(self.format, self.separator)
-        return partial(_separated_row, columns, separator, self.newline)
+            return partial(_json_row, list(columns), newline)
+        separator = _SEPARATORS.get(self.format, self.separator).encode()
+        decoders = {name: _TEXTS[encoding] for name, encoding in columns.items()}
+        return partial(_decoded, decoders, partial(_separated, len(columns), separator, newline))
 
 
-def _columns(
-    names: list[str], decoders: list[Decode], fixed: list[int | None], data: bytes, where: str
+def _decoded(
+    decoders: dict[str, Decode], cut: Callable[[bytes], list[bytes]], data: bytes, where: str
 ) -> dict[str, Any]:
-    """The sizes of columns that are not fixed stand before them."""
+    sample: dict[str, Any] = {}
+    what = ""
+    try:
+        for (name, decode), piece in zip(decoders.items(), cut(data), strict=True):
+            what = f"column {name!r} of {len(piece)} bytes cannot be decoded: "
+            sample[name] = decode(piece)
+    except BAD_COLUMN as error:
+        what += f"{type(error).__name__}: {error}; the sample begins with {data[:40]!r}"
+        raise DecodeError(f"{where}: {what}") from error
+    return sample
+
+
+def _sliced(fixed: list[int | None], data: bytes) -> list[bytes]:
+    """The columns of an MDS sample, after the sizes of those that have no fixed one."""
     unknown = fixed.count(None)
-    given = iter(np.frombuffer(data[: 4 * unknown].ljust(4 * unknown), "<u4").tolist())
+    given = iter(np.frombuffer(data, "<u4", unknown).tolist())
     sizes = [next(given) if size is None else size for size in fixed]
     if 4 * unknown + sum(sizes) != len(data):
-        raise DecodeError(f"{where}: {len(data)} bytes, but its columns have {sum(sizes)}")
-    sample: dict[str, Any] = {}
-    at = 4 * unknown
-    for name, decode, size in zip(names, decoders, sizes, strict=True):
-        try:
-            sample[name] = decode(data[at : at + size])
-        except BAD_COLUMN as error:
-            raise DecodeError(
-                f"{where}: column {name!r} of {size} bytes cannot be decoded: "
-                f"{type(error).__name__}: {error}"
-            ) from error
-        at += size
-    return sample
+        raise ValueError(f"its columns have {sum(sizes)} bytes, and it {len(data)}")
+    ends = np.cumsum([4 * unknown, *sizes], dtype=np.int64).tolist()
+    return [data[start:end] for start, end in pairwise(ends)]
+
+
+def _separated(count: int, separator: bytes, newline: bytes, data: bytes) -> list[bytes]:
+    pieces = data.removesuffix(newline).split(separator)
+    if not data.endswith(newline) or len(pieces) != count:
+        raise ValueError(
+            f"a line of {count} columns with {separator.decode()!r} between them is expected, and "
+            f"it has {len(pieces)}"
+        )
+    return pieces
 
 
 def _json_row(names: list[str], newline: bytes, data: bytes, where: str) -> dict[str, Any]:
@@ -268,28 +283,4 @@ def _json_row(names: list[str], newline: bytes, data: bytes, where: str) -> dict
         raise DecodeError(
             f"{where} is not JSON of a sample: {error}; it begins with {data[:40]!r}"
         ) from error
-    return sample
-
-
-def _separated_row(
-    columns: list[tuple[str, str]], separator: str, newline: str, data: bytes, where: str
-) -> dict[str, Any]:
-    try:
-        text = data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise DecodeError(f"{where} is no UTF-8: {error}") from error
-    texts = text.removesuffix(newline).split(separator)
-    if not text.endswith(newline) or len(texts) != len(columns):
-        raise DecodeError(
-            f"{where}: a line of {len(columns)} columns with {separator!r} between them is "
-            f"expected; it has {len(texts)} and begins with {text[:40]!r}"
-        )
-    sample: dict[str, Any] = {}
-    for (name, encoding), column in zip(columns, texts, strict=True):
-        try:
-            sample[name] = _TEXTS[encoding](column)
-        except ValueError as error:
-            raise DecodeError(
-                f"{where}: column {name!r} cannot be decoded as {encoding}: {column[:40]!r}"
-            ) from error
     return sample

@@ -18,6 +18,7 @@ from typing import Any, BinaryIO, ClassVar, Literal, Self
 import PIL.Image
 
 from energize.core.lazy import av
+from energize.data.files import opened
 from energize.errors import ConfigError, DatasetError, DecodeError, EnergizeError, nearest
 
 AVDecoderType = Literal["torch", "AVDecoder", "pyav"]
@@ -280,7 +281,7 @@ class MediaFilterConfig:
         of an unknown format, `ConfigError` if PyAV is needed and missing.
         """
         if isinstance(source, str | os.PathLike):
-            with open(source, "rb") as file:
+            with opened(source) as file:
                 return self.extract_metadata(file, filename or os.fspath(source))
         if filename is None:
             raise ConfigError("extract_metadata: bytes and open files need a filename")

@@ -57,13 +57,14 @@ class SequenceSource(FieldSource[T_co]):
     names are visited in different orders. The object is read in the processes that deliver, so it
     is shared with or pickled to workers; `__getitem__` may raise `SkipSample` or `DataError`.
 
-    Raises `ConfigError` when the object has no `__len__` or no `__getitem__`.
+    Raise `ConfigError` if the object has no `__len__` or no `__getitem__`.
 
     >>> SequenceSource(["a", "b", "c"], name="letters")[1]
     'b'
     """
 
     samples: SupportsGetItem[T_co]
+    given_name: str
     columns: Mapping[str, Column]
 
     def __init__(
@@ -82,15 +83,16 @@ class SequenceSource(FieldSource[T_co]):
                     f"{type(samples).__name__} has no {method}"
                 )
         called = name or type(samples).__name__
+        known: dict[str, Column] = {}
+        for key, each in (columns or {}).items():
+            known[key] = each if isinstance(each, Column) else Column.of(each, key)
+            if (values := len(known[key])) != (count := len(samples)):
+                raise ColumnError(
+                    f"{called}: column {key!r} has {values} values for {count} samples"
+                )
         self._freeze(
-            samples=samples,
-            given_name=called,
-            columns=_checked_columns(columns or {}, len(samples), called),
-            seed=seed,
-            occurrence=occurrence,
+            samples=samples, given_name=called, columns=known, seed=seed, occurrence=occurrence
         )
-
-    given_name: str
 
     @property
     def name(self) -> str:
@@ -174,15 +176,11 @@ class HuggingFaceSource(SequenceSource[Row]):
         self, rows: Any, *, name: str = "hugging face", seed: int = 0, occurrence: int = 0
     ) -> None:
         if not is_instance_of(rows, "datasets", "Dataset"):
-            remedy = ""
-            if is_instance_of(rows, "datasets", "IterableDataset"):
-                remedy = "; a streaming dataset is read by IterableSource"
-            elif is_instance_of(rows, "datasets", "DatasetDict"):
-                remedy = f"; choose one of its splits: {', '.join(map(str, rows))}"
-            raise ConfigError(
-                f"HuggingFaceSource {name!r} reads a datasets.Dataset, got "
-                f"{type(rows).__name__}{remedy}"
-            )
+            remedy = "read a streaming dataset by IterableSource"
+            if is_instance_of(rows, "datasets", "DatasetDict"):
+                remedy = f"choose one of its splits: {', '.join(map(str, rows))}"
+            kind = type(rows).__name__
+            raise ConfigError(f"{name!r} is a {kind}, and no datasets.Dataset; {remedy}")
         super().__init__(rows, name=name, seed=seed, occurrence=occurrence)
 
     @property
@@ -208,21 +206,6 @@ class HuggingFaceSource(SequenceSource[Row]):
         return super().settings() | {"columns": list(self.column_names)}
 
 
-def _checked_columns(
-    given: Mapping[str, Iterable[Any]], count: int, owner: str
-) -> Mapping[str, Column]:
-    columns = {
-        name: each if isinstance(each, Column) else Column.of(each, name)
-        for name, each in given.items()
-    }
-    for name, column in columns.items():
-        if len(column) != count:
-            raise ColumnError(
-                f"{owner}: column {name!r} has {len(column)} values for {count} samples"
-            )
-    return columns
-
-
 # Samples that can only be read from the front, as often as wanted.
 
 T = TypeVar("T")
@@ -240,7 +223,7 @@ class IterableSource(Dataset[T_co]):
     that holds samples in a shuffle buffer, is read from the front of the pass up to the place. In
     lane i of n come the samples i, i + n, ... of a pass; the others are read and left out.
 
-    Raises `ConfigError` for what cannot be iterated over, and for an iterator, which yields its
+    Raise `ConfigError` for what cannot be iterated over, and for an iterator, which yields its
     samples only once.
 
     >>> def letters():
@@ -366,10 +349,15 @@ class _IterableStream(Stream[T]):
 def _undivided(dataset: Any, name: str) -> Iterator[Any]:
     """All samples of a Hugging Face dataset, also in a torch worker, where it would divide itself.
 
-    Who divides here is the mix that it is part of. Raises `DatasetError` for damaged files.
+    Who divides here is the mix that it is part of. Raise `DatasetError` for damaged files.
     """
     try:
-        yield from _all_of(dataset)
+        if torch.utils.data.get_worker_info() is None:
+            yield from dataset
+            return
+        for batch in dataset.iter(batch_size=1):
+            plain = isinstance(batch, Mapping)
+            yield {name: column[0] for name, column in batch.items()} if plain else batch
     except EnergizeError:
         raise
     except (OSError, ValueError) as error:  # what its readers of files raise
@@ -377,15 +365,6 @@ def _undivided(dataset: Any, name: str) -> Iterator[Any]:
             f"{name}: the Hugging Face dataset cannot be read on: {type(error).__name__}: {error}; "
             "the library's own log may name the file"
         ) from error
-
-
-def _all_of(dataset: Any) -> Iterator[Any]:
-    if torch.utils.data.get_worker_info() is None:
-        yield from dataset
-        return
-    for batch in dataset.iter(batch_size=1):
-        plain = isinstance(batch, Mapping)
-        yield {name: column[0] for name, column in batch.items()} if plain else batch
 
 
 def _has_buffer(dataset: Any) -> bool:
@@ -411,8 +390,8 @@ def _check_again_and_again(samples: object, name: str) -> None:
         )
     if not callable(samples) and not isinstance(samples, Iterable):
         raise ConfigError(
-            f"{name}: IterableSource reads from an object that can be iterated over, or from a "
-            f"function that makes one; got {str(samples)[:80]!r}"
+            f"{name!r} is no dataset, nor can it be iterated over, nor is it a function that makes "
+            f"what can be; got {str(samples)[:80]!r}"
         )
 
 
@@ -420,11 +399,11 @@ def _check_again_and_again(samples: object, name: str) -> None:
 
 
 def as_dataset(samples: Any, name: str) -> Dataset[Any]:
-    """`samples` as a dataset called `name`: with random access where they have it, else a stream.
+    """Return `samples` as a dataset called `name`: with random access if they have it, or a stream.
 
     Takes energize datasets as they are, also those inside a torch dataset of `energize.compat`;
     Hugging Face datasets of both kinds, objects with `__len__` and `__getitem__`, anything that can
-    be iterated over again and again, and functions that make an iterable. Raises `ConfigError` for
+    be iterated over again and again, and functions that make an iterable. Raise `ConfigError` for
     anything else, an iterator for example.
 
     >>> as_dataset([1, 2], "numbers").indexed, as_dataset({1, 2}, "numbers").indexed
@@ -445,9 +424,4 @@ def as_dataset(samples: Any, name: str) -> Dataset[Any]:
     streaming = is_instance_of(samples, "datasets", "IterableDataset")
     if not streaming and hasattr(samples, "__len__") and hasattr(samples, "__getitem__"):
         return SequenceSource(samples, name=name)
-    if not callable(samples) and not isinstance(samples, Iterable):
-        raise ConfigError(
-            f"{name!r} is neither a dataset nor anything that can be iterated over; got "
-            f"{type(samples).__name__} {str(samples)[:80]!r}"
-        )
     return IterableSource(samples, name=name)

@@ -53,6 +53,7 @@ _EXTENSIONS = (
 _PAX_RECORD = re.compile(rb"([0-9]{1,20}) ([^=]{1,255})=")
 _ZEROS = bytes(BLOCK)
 _AFTER_END = 1024 * 1024
+_WINDOW = 4096  # bytes that are read at once, to find the next header among them
 _DAMAGED = "the tar is damaged; copy it again from its origin, then run `energize prepare`"
 
 _MAGIC = {
@@ -78,20 +79,12 @@ class Member(NamedTuple):
     header: int
 
 
-class Part(NamedTuple):
-    """One file of a sample: its payload is the `size` bytes from `offset` of the shard."""
-
-    name: str
-    offset: int
-    size: int
-
-
 class ScannedSample(NamedTuple):
-    """One sample of a shard; `offset` is where its first header starts."""
+    """A sample of a shard, its parts by name; `offset` is where its first header starts."""
 
     key: str
     offset: int
-    parts: tuple[Part, ...]
+    parts: tuple[Member, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -354,10 +347,14 @@ def scan(path: str | Path) -> ShardScan:
     with os_errors_as(ShardError, where):
         size = files.size(where)
         _check_start(files.read(where, 0, min(BLOCK, size)), where)
-        headers = 0
+        begin, window, headers = 0, b"", 0
 
         def read(at: int, count: int) -> bytes:
-            return files.read(where, at, min(at + count, size))
+            nonlocal begin, window
+            if not begin <= at <= at + count <= begin + len(window):
+                begin = at
+                window = files.read(where, at, min(at + max(count, _WINDOW), size))
+            return window[at - begin : at - begin + count]
 
         def read_header(at: int, count: int) -> bytes:
             nonlocal headers
@@ -367,7 +364,7 @@ def scan(path: str | Path) -> ShardScan:
 
         found, end = walk(read_header, 0, size, where)
         for at in range(end, size, _AFTER_END):
-            after = read(at, _AFTER_END)
+            after = read(at, min(_AFTER_END, size - at))
             if after != bytes(len(after)):
                 raise ShardError(
                     f"{where}: the tar ends at byte {end}, but more data follows, as when tars are "
@@ -382,7 +379,7 @@ def scan(path: str | Path) -> ShardScan:
 def _samples(found: list[Member], where: str) -> Iterator[ScannedSample]:
     """Neighbouring members with one key are a sample."""
     key, offset = None, 0
-    parts: dict[str, Part] = {}
+    parts: dict[str, Member] = {}
     for member in found:
         split = split_name(member.name)
         if split is None:
@@ -396,7 +393,7 @@ def _samples(found: list[Member], where: str) -> Iterator[ScannedSample]:
                 f"{where}: sample {key!r} has two files {member.name!r}; remove one and pack the "
                 "tar again"
             )
-        parts[split[1]] = Part(split[1], member.offset, member.size)
+        parts[split[1]] = member._replace(name=split[1])
     if key is not None:
         yield ScannedSample(key, offset, tuple(parts.values()))
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from energize.core.columns import Column
 from energize.data.columns import COLUMNS_FOLDER, COLUMNS_NAME, folder_version
-from energize.data.files import os_errors_as
+from energize.data.files import os_errors_as, read_file
 from energize.data.integrity import (
     CHECKSUM,
     RECORDS_NAME,
@@ -277,7 +277,7 @@ class _Staged:
             raise ShardError(
                 f"{tar} has {shard.count} samples, and .info.json says {self.known[shard.name]}"
             )
-        self.same = self.same and index.is_file() and index.read_bytes() == shard.index
+        self.same = self.same and index.is_file() and read_file(index) == shard.index
         self.files.write(index, shard.index)
         if "checksums" in shard.found:
             data = shard.found.pop("checksums")
@@ -414,7 +414,7 @@ def _check_unique(root: Path, shards: Sequence[ScannedShard]) -> None:
 def _stored_checksums(shard: Path, count: int) -> int | None:
     """Return the CRC-32 of the checksums of a shard; None where there are none of so many."""
     with suppress(OSError):
-        data = Path(checksums_path(str(shard))).read_bytes()
+        data = read_file(checksums_path(str(shard)))
         if len(data) == count * CHECKSUM:
             return zlib.crc32(data)
     return None

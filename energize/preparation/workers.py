@@ -13,7 +13,7 @@ import os
 import resource
 import signal
 from collections.abc import Callable, Generator, Sequence
-from contextlib import closing, suppress
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkProcess
 from typing import TypeVar
@@ -97,21 +97,6 @@ def map_in_order(
             process.join(_PATIENCE_SECONDS)
         for receiver in receivers:
             receiver.close()
-
-
-def told_in_order(
-    function: Callable[[N], R],
-    names: Sequence[N],
-    workers: int | None,
-    on_progress: Progress | None,
-) -> Generator[R | Exception, None, None]:
-    """Yield what `map_in_order` does, and tell of progress: before the first, and after each."""
-    tell = on_progress or (lambda done, total: None)
-    tell(0, len(names))
-    with closing(map_in_order(function, names, default_workers(workers))) as results:
-        for done, result in enumerate(results, 1):
-            yield result
-            tell(done, len(names))
 
 
 def _work(

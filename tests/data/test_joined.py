@@ -82,9 +82,9 @@ def test_a_key_that_is_damaged_in_an_index_is_no_missing_partner(folder):
 def test_partners_are_looked_up_in_what_is_read(folder):
     a, b, _ = sources(folder)
     found = partners(a, b.part(0, 10))
-    assert found.indices.tolist() == [-1] * 11 + [9]
-    assert found.example == "0000"
-    assert partners(a.part(5, 12), b).indices.tolist() == list(range(15, 8, -1))
+    assert found[0].tolist() == [-1] * 11 + [9]
+    assert found[1] == "0000"
+    assert partners(a.part(5, 12), b)[0].tolist() == list(range(15, 8, -1))
 
 
 @pytest.mark.parametrize("nonmatch", [("skip",), ("skip", "drop"), ("error",) * 3])
