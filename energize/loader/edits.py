@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field, TypeAdapter, ValidationError
 
 from energize.core.blends import blend_called, replaced
 from energize.core.continued import Move, moved
 from energize.core.dataset import Dataset
-from energize.core.stream import State, counter_field, state_field
+from energize.core.stream import MOST_COUNTED, State
 from energize.errors import ConfigError, StateError
 
-_LARGEST = 1e300
-"""No weight is more."""
+_Count = Annotated[int, Field(ge=0, lt=MOST_COUNTED)]
+_Weight = Annotated[int | float, Field(ge=0, le=1e300)]
+
+_CHANGES = TypeAdapter(list[tuple[str, _Count, dict[str, _Weight], bool]])
+_MOVES = TypeAdapter(list[tuple[str, _Count, _Count]])
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +91,12 @@ class Edits:
     @classmethod
     def loaded(cls, cursor: State) -> Edits:
         """From a saved cursor; `StateError` for what cannot have been saved."""
-        changes = [_change(each) for each in _listed(cursor, "changes")]
-        moves = [_move(each) for each in _listed(cursor, "moves")]
-        return cls(tuple(changes), tuple(moves))
+        changes = _loaded(cursor, "changes", _CHANGES, "change of weights")
+        moves = _loaded(cursor, "moves", _MOVES, "place of a source")
+        return cls(
+            tuple(Change(blend, at, tuple(to.items()), waits) for blend, at, to, waits in changes),
+            tuple(Move(*each) for each in moves),
+        )
 
 
 NOT_EDITED = Edits()
@@ -106,36 +114,10 @@ def with_change(dataset: Dataset[Any], change: Change) -> Any:
     return replaced(dataset, found.way, blend)
 
 
-def _listed(cursor: State, name: str) -> Sequence[Any]:
-    return state_field(cursor, name, list) if name in cursor else []
-
-
-def _change(saved: Any) -> Change:
+def _loaded(cursor: State, name: str, form: TypeAdapter[Any], what: str) -> Any:
     try:
-        blend, at, weights, waits = saved
-        counter_field({"at": at}, "at")
-        numbers = isinstance(weights, Mapping) and all(
-            isinstance(each, int | float) and not isinstance(each, bool) and 0 <= each <= _LARGEST
-            for each in weights.values()
-        )
-        if not (isinstance(blend, str) and numbers and isinstance(waits, bool)):
-            raise TypeError
-    except (TypeError, ValueError) as reason:
+        return form.validate_json(json.dumps(cursor.get(name, [])), strict=True)
+    except (ValidationError, RecursionError) as reason:
         raise StateError(
-            f"the saved state's 'changes' hold no change of weights: {str(saved)[:100]}"
+            f"the saved state's {name!r} hold no {what}: {str(cursor[name])[:100]}"
         ) from reason
-    return Change(blend, at, tuple(weights.items()), waits)
-
-
-def _move(saved: Any) -> Move:
-    try:
-        part, since, read = saved
-        counter_field({"since": since}, "since")
-        counter_field({"read": read}, "read")
-        if not isinstance(part, str):
-            raise TypeError
-    except (TypeError, ValueError) as reason:
-        raise StateError(
-            f"the saved state's 'moves' hold no place of a source: {str(saved)[:100]}"
-        ) from reason
-    return Move(part, since, read)

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -56,107 +57,77 @@ _PROGRAM_ERRORS = (
 """What is wrong with the program or the machine, and would be with the next sample too."""
 
 
-def leave_out(error: EncoderError) -> None:
-    """Every sample that makes a user's function raise is left out, and counted as failed."""
-
-
-@dataclass(frozen=True)
-class ByHandler:
-    """An `on_error` that asks the handler of a worker config.
-
-    The handler is not asked about what is wrong with the program itself, which is a
-    `FatalSampleError`.
-    """
-
-    handler: ErrorHandler
-
-    def __call__(self, error: EncoderError) -> None:
-        cause = error.__cause__
-        if not isinstance(cause, Exception):
-            raise error
-        if isinstance(cause, _PROGRAM_ERRORS) or of_machine(cause):
-            raise FatalSampleError(
-                f"{error}\n  (a {type(cause).__name__} is no fault of a sample, so no handler was "
-                "asked)"
-            ) from cause
-        try:
-            self.handler(cause, error.sample, sources_of(error.sample))
-        except Exception as raised:
-            if raised is cause:
-                cause.add_note(str(error))
-            raise
-
-    def told(self, failed: Failed) -> None:
-        """Ask about a damaged sample, of which there is nothing to show but where it is."""
-        if not isinstance(failed.reason, EncoderError):
-            self.handler(failed.reason, failed.where, ())
-
-
 @dataclass(frozen=True)
 class Decisions:
-    """Who decides about exceptions (`on_error`), whether the places of failed samples are wanted
-    (`locate`), and which samples are left out unread (`listed`). It travels to workers.
+    """Who decides about exceptions of users' functions: the `handler` of a worker config, or
+    `on_error`; whether the places of failed samples are wanted (`locate`), and which samples are
+    left out unread (`listed`). It travels to workers.
     """
 
     on_error: OnError = raise_error
+    handler: ErrorHandler | None = None
     locate: bool = False
     listed: Listed | None = None
 
+    @classmethod
+    def of(cls, on_error: str | OnError, handler: ErrorHandler | None, **others: Any) -> Decisions:
+        """Return what a loader decides; raise `ConfigError` when two are to."""
+        if handler is not None and on_error != "raise":
+            raise ConfigError(
+                f"on_error={on_error!r} is given, and the worker config has a "
+                "global_error_handler; give one of the two"
+            )
+        decide = on_error if callable(on_error) else _leave_out
+        return cls(raise_error if on_error == "raise" else decide, handler, **others)
+
     def reading(self, report: Callable[[Failed], None], left_out: LeftOut | None = None) -> Reading:
-        """How to read by these decisions, with `report` told of what failed, and `left_out` of what
-        was skipped, too.
+        """Return how to read by these decisions; `report` is told of what failed, and `left_out` of
+        what was skipped, too.
         """
-        on_error = self.on_error
-        if isinstance(on_error, ByHandler):
-            report = _Told(on_error, report)
+        told = report if self.handler is None else partial(self._told, report)
         return Reading(
-            report=report,
-            on_error=_Fatal(on_error),
+            report=told,
+            on_error=self._decide,
             locate=self.locate,
             listed=self.listed,
             left_out=left_out,
         )
 
+    def _told(self, report: Callable[[Failed], None], failed: Failed) -> None:
+        """A handler is asked about damaged samples too: nothing but where each is."""
+        if self.handler is not None and not isinstance(failed.reason, EncoderError):
+            self.handler(failed.reason, failed.where, ())
+        report(failed)
 
-@dataclass(frozen=True)
-class _Told:
-    """Reports to a handler first."""
-
-    handler: ByHandler
-    report: Callable[[Failed], None]
-
-    def __call__(self, failed: Failed) -> None:
-        self.handler.told(failed)
-        self.report(failed)
-
-
-@dataclass(frozen=True)
-class _Fatal:
-    """Decides about all but fatal errors, and those that no sample is to blame for."""
-
-    on_error: OnError
-
-    def __call__(self, error: EncoderError) -> None:
-        if isinstance(error.__cause__, FatalSampleError):
-            raise error.__cause__
-        cause = error.__cause__
+    def _decide(self, error: EncoderError) -> None:
+        """Raise, or return to have the sample left out; nobody is asked about what no sample is to
+        blame for, and no handler about what is wrong with the program itself.
+        """
+        cause, handler = error.__cause__, self.handler
+        if isinstance(cause, FatalSampleError):
+            raise cause
         if isinstance(cause, ReturnError | DatasetError) or of_machine(cause):
             raise error
-        self.on_error(error)
+        if handler is None:
+            self.on_error(error)
+            return
+        if not isinstance(cause, Exception):
+            raise error
+        if isinstance(cause, _PROGRAM_ERRORS):
+            raise FatalSampleError(
+                f"{error}\n  (a {type(cause).__name__} is no fault of a sample, so no handler was "
+                "asked)"
+            ) from cause
+        try:
+            handler(cause, error.sample, sources_of(error.sample))
+        except Exception as raised:
+            if raised is cause:
+                cause.add_note(str(error))
+            raise
 
 
-def decided_by(on_error: str | OnError, handler: ErrorHandler | None) -> OnError:
-    """What decides about exceptions of users' functions; `ConfigError` when two are to."""
-    if handler is not None:
-        if on_error != "raise":
-            raise ConfigError(
-                f"on_error={on_error!r} is given, and the worker config has a "
-                "global_error_handler; give one of the two"
-            )
-        return ByHandler(handler)
-    if callable(on_error):
-        return on_error
-    return leave_out if on_error == "skip" else raise_error
+def _leave_out(error: EncoderError) -> None:
+    """Every sample that makes a user's function raise is left out, and counted as failed."""
 
 
 def sources_of(sample: Any) -> tuple[Any, ...] | None:

@@ -29,13 +29,11 @@ from energize.loader import live
 from energize.loader.agreement import Agreement
 from energize.loader.edits import Edits
 from energize.loader.failures import (
-    ByHandler,
     Decisions,
     FailureLog,
     FailureSummary,
     ListWriter,
     OnError,
-    decided_by,
     listed_samples,
 )
 from energize.loader.feeds import Before, StreamState, ThisRank
@@ -100,9 +98,12 @@ class Loader(Generic[T]):
         self.remapped: RemapReport | None = None
         self._settings = settings
         self._failures = FailureLog(settings.failure_budget)
-        on_error = decided_by(settings.on_error, worker_config.global_error_handler)
-        listed = listed_samples(dataset, settings.lists, settings.quarantine)
-        self._decisions = Decisions(on_error, settings.quarantine is not None, listed)
+        self._decisions = Decisions.of(
+            settings.on_error,
+            worker_config.global_error_handler,
+            locate=settings.quarantine is not None,
+            listed=listed_samples(dataset, settings.lists, settings.quarantine),
+        )
         self._run = Run(dataset, settings, self._decisions, worker_config.num_workers)
         self._resume: Place | None = None
         self._loaded = self._stale = False
@@ -177,10 +178,9 @@ class Loader(Generic[T]):
 
         See `energize.restore_sample`, which raises `RestoreKeyError` for what is no such key.
         """
-        on_error = self.worker_config.restore_error_handler
-        decisions = self._decisions
-        if on_error is not None:
-            decisions = replace(decisions, on_error=ByHandler(on_error))
+        decisions, handler = self._decisions, self.worker_config.restore_error_handler
+        if handler is not None:
+            decisions = replace(decisions, handler=handler)
         with activate(self._settings.cache_pool):
             reading = decisions.reading(log_failure)
             return restore_sample(self.dataset, restore_key, reading=reading)

@@ -7,7 +7,6 @@ from itertools import islice
 import pytest
 
 from energize import EpochizeDataset, FilterDataset, LimitDataset, RepeatDataset
-from energize.errors import ConfigError
 from tests.support.datasets import is_even, shuffled
 from tests.support.loading import loader_of
 
@@ -57,8 +56,3 @@ def test_a_loop_that_is_left_early_does_not_count_what_was_asked_ahead(name):
         trained += [item for item, _ in islice(ahead(loader), 2)]
         trained += [item for item, _ in ahead(loader)]
     assert trained == epoch
-
-
-def test_asked_ahead_is_true_or_false():
-    with pytest.raises(ConfigError, match="asked_ahead"):
-        loader_of(shuffled(9), asked_ahead=-1)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from energize import ConfigError, FilterDataset, MapDataset, WorkerConfig, get_loader
+from energize import FilterDataset, MapDataset, WorkerConfig, get_loader
 from energize.core.stores import NoCachePool, active_pool
 from energize.data.stores import SystemFileStore
 from energize.extras.cache import FileStoreCachePool
@@ -68,11 +68,6 @@ def test_hooks_have_the_pool(workers, method, streams, folder, caches):
     assert eventually(lambda: not list(caches.iterdir())), "what it kept is gone with the loader"
 
 
-def test_without_a_pool_files_are_read(folder):
-    loader = get_loader(MapDataset(numbers(3), Reads(folder)))
-    assert [kind for kind, _, _ in loader] == ["NoCachePool"] * 3
-
-
 def test_loaders_with_pools_of_their_own_side_by_side(folder, caches):
     one, other = (
         get_loader(
@@ -86,8 +81,3 @@ def test_loaders_with_pools_of_their_own_side_by_side(folder, caches):
         assert mine is first[0]
         assert theirs is second[0]
         assert mine is not theirs
-
-
-def test_something_else_than_a_pool():
-    with pytest.raises(ConfigError, match="cache_pool is a CachePool"):
-        get_loader(numbers(3), cache_pool="/tmp")

@@ -14,7 +14,6 @@ from energize import (
     ExcessLoss,
     FilterDataset,
     ListSource,
-    LossCurves,
     ShuffleDataset,
     WeightsFile,
     WorkerConfig,
@@ -127,18 +126,6 @@ def test_blends_in_blends_and_streams():
     with loader_of(outer, 0, lanes=2) as other:
         other.load_state_dict(state)
         assert prints(take(other, 10)) == prints(rest)
-
-
-def test_loss_curves_followed():
-    with loader_of(batches()) as loader:
-        curves = LossCurves({"a": 1, "b": 1}, warm_up=3, adaptation=1.0, floor=0.1)
-        follower = loader.follow(curves, every=10)
-        for step, batch in zip(range(100), loader, strict=False):
-            hard = 1 + 30 * (4 * step + 4) ** -0.5
-            follower.observe([hard if name == "b" else 2.0 for name, _ in batch])
-        names = [name for batch in take(loader, 50) for name, _ in batch]
-    assert follower.weights["b"] > 0.8
-    assert names.count("b") / len(names) == pytest.approx(follower.weights["b"], abs=0.03)
 
 
 # A file

@@ -17,10 +17,8 @@ from energize import (
     FailureBudgetError,
     FatalSampleError,
     FilterDataset,
-    ListSource,
     MapDataset,
     SkipSample,
-    TextSample,
     WorkerConfig,
     get_train_dataset,
     log_exception,
@@ -148,19 +146,6 @@ def test_nobody_passes_over_a_fatal_error(options, workers):
         read(MapDataset(numbers(5), ends_the_run), workers, **options)
 
 
-def test_a_handler_may_end_the_run():
-    def handler(error, sample, sources):
-        raise FatalSampleError(f"not again: {sample}") from error
-
-    with pytest.raises(FatalSampleError, match="not again: 0"):
-        read(DATASETS["indexed"], global_error_handler=handler)
-
-
-def test_the_failure_budget_holds_with_a_handler():
-    with pytest.raises(FailureBudgetError, match="3 samples failed"):
-        read(DATASETS["stream"], global_error_handler=log_exception, failure_budget=2)
-
-
 def test_two_who_decide_are_refused():
     with pytest.raises(ConfigError, match="give one of the two"):
         read(DATASETS["indexed"], global_error_handler=log_exception, on_error="skip")
@@ -190,57 +175,7 @@ def test_configs_with_handlers_are_compared_and_copied():
     assert "global_error_handler=log_exception" in repr(config)
 
 
-def test_a_config_equals_nothing_else():
-    config = WorkerConfig(0, 2, 3)
-    for other in (None, 3, "config", (0, 2, 3), object()):
-        assert (config == other, config != other) == (False, True)
-
-
-def test_arguments_without_effect_are_told_of(caplog):
-    caplog.set_level(logging.INFO, "energize")
-    assert WorkerConfig(0, 1, 0, worker_debug_path="d-{pid}", worker_log_level=2) == WorkerConfig(
-        0, 1, 0
-    )
-
-
-def test_two_loaders_have_handlers_of_their_own_side_by_side():
-    """Nothing of a loader is kept in a class, so one may run inside another's function."""
-    told: list[str] = []
-
-    def inner(number):
-        config = WorkerConfig(0, 1, 0, global_error_handler=lambda *_: told.append("inner"))
-        loader = get_loader(MapDataset(numbers(2), no_tens), worker_config=config)
-        return number, list(loader)
-
-    outer = lambda *_: told.append("outer")  # noqa: E731
-    items, _ = read(MapDataset(numbers(3), inner), global_error_handler=outer)
-    assert items == [(number, [1, 1]) for number in range(3)]
-    assert set(told) == {"inner"}
-
-
 # Failures that are alike
-
-
-def test_samples_that_fail_alike_are_told_of_once(caplog):
-    def fails(sample):
-        if int(sample.__key__) % 2:
-            raise KeyError(f"column {sample.__key__!r} of /data/{sample.__key__}.tar")
-        if int(sample.__key__) % 5 == 0:
-            raise DataError("no image")
-        return sample
-
-    texts = [TextSample(__key__=str(i), text="") for i in range(60)]
-    dataset = MapDataset(FilterDataset(ListSource(texts), everything), fails)
-    _, loader = read(dataset, on_error="skip", failure_budget=None)
-    summary = loader.failures
-    assert summary.count == 36
-    assert sorted(summary.kinds.values()) == [6, 30]
-    assert all("fails raised KeyError" in first or "no image" in first for first in summary.kinds)
-    warned = [each.message for each in caplog.records if each.levelno == logging.WARNING]
-    assert len(warned) == 2 + 1 + 2  # the firsts, the tenth KeyError, and the two sums
-    assert "10 samples failed alike so far, the last: 19" in warned[2]
-    assert "30 samples failed alike, the first: 1" in caplog.text
-    assert "6 samples failed alike, the first: 0" in caplog.text
 
 
 def test_the_budget_says_what_failed_and_how_often():

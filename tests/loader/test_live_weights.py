@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import logging
 import os
@@ -28,7 +27,6 @@ from energize import (
     Stage,
     StagedDataset,
     StagePlan,
-    by_property,
 )
 from energize.errors import ConfigError, StateError, StateMismatchError, WeightError
 from tests.support.loading import loader_of, prints, take, with_pid
@@ -157,39 +155,6 @@ def test_in_a_stage_and_one_to_come():
         assert prints(take(other, 35)) == prints(rest)
 
 
-@pytest.mark.parametrize("size", [10, 14])
-@pytest.mark.parametrize("at", [1, 3, 4, 5])
-def test_loops_that_ranks_do_not_divide(size, at):
-    """Of 7 or 5 items on two ranks: changed in the middle of one, at its last step, after it."""
-    cut = EpochizeDataset(batches(mix(), size), num_epochs=1)
-    parts, pads = [], []
-    for rank in range(2):
-        items = []
-        with loader_of(cut, 0, rank, 2) as loader:
-            made = 0
-            for _ in range(3):
-                for item in loader:
-                    made += 1
-                    if made == at:
-                        loader.set_weights({"a": 1, "b": 9})
-                    items += [] if loader.padding else [item]
-                pads.append(loader.padding)
-            parts.append(items)
-            assert made == 3 * (len(cut) // 2 + 1)
-    one, other = (batched(part, len(cut) // 2 + 1 - rank) for rank, part in enumerate(parts))
-    pairs = [p for two in zip(one, other, strict=True) for p in itertools.zip_longest(*two)]
-    items = prints([item for pair in pairs for item in pair if item is not None])
-    assert pads == [False] * 3 + [True] * 3
-    loops, rest = divmod(at - 1, len(cut) // 2 + 1)
-    slot = size * (loops * len(cut) + min(2 * (rest + 1), len(cut)))
-    changed = batches(mix().with_weights_from(slot, [1, 9]), size)
-    assert items == prints(changed.at(range(3 * len(cut))))
-
-
-def batched(items, length):
-    return [items[at : at + length] for at in range(0, len(items), length)]
-
-
 def packing(dataset):
     kept = FilterDataset(dataset, lambda item: item[1] % 3 > 0)
     return PackingDataset(kept, 5, lambda group: [group[:2], group[2:]], list)
@@ -295,16 +260,6 @@ def test_changes_that_are_none():
         loader_of(ConcatDataset(*(source(*each) for each in ITEMS))).set_weights({"a": 1})
     with pytest.raises(ConfigError, match="ends"):
         loader_of(mix(stop="all_exhausted")).set_weights({"a": 1, "b": 2})
-
-
-def test_two_changes_the_earlier_one_said_later():
-    with loader_of(batches(mix())) as loader:
-        loader.set_weights({"a": 1, "b": 3}, at_step=20)
-        loader.set_weights({"a": 3, "b": 1}, at_step=10)
-        loader.set_weights({"a": 9, "b": 1}, at_step=10)
-        read = take(loader, 30)
-    expected = mix().with_weights_from(40, [9, 1]).with_weights_from(80, [1, 3])
-    assert prints(read) == prints(batches(expected).at(range(30)))
 
 
 def test_a_loader_that_hands_out_items_before_they_are_trained_on():
@@ -419,18 +374,6 @@ def test_weights_of_tokens():
         0.5, abs=0.02
     )
     assert cost(after, "a") / (cost(after, "a") + cost(after, "b")) == pytest.approx(0.75, abs=0.02)
-    assert not report.warnings
-
-
-def test_weights_of_properties():
-    by = by_property([source("a", 30), source("b", 45)], "quality", {"high": 1, "low": 1})
-    assert by.names == ("high/a", "high/b", "low/a", "low/b")
-    before, after, report = changed_at(batches(by), {"high": 7, "low": 1}, 20, 40)
-    names = shares(after)
-    assert names["a"] / names.total() == pytest.approx(30 / 75, abs=0.01)
-    for items, share in ((before, 0.5), (after, 0.875)):
-        high = [n % 3 > 0 for batch in items for _, n in batch]
-        assert sum(high) / len(high) == pytest.approx(share, abs=0.01)
     assert not report.warnings
 
 

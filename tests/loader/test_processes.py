@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import gc
 import multiprocessing
-import operator
 import os
 import signal
 import subprocess
 import sys
 import textwrap
-import threading
 import time
 
 import pytest
@@ -26,8 +24,6 @@ from tests.support.loading import (
     eventually,
     gone,
     loader_of,
-    plain,
-    prints,
     take,
     with_pid,
 )
@@ -45,12 +41,6 @@ def worker_pids() -> list[int]:
 
 def endless_pids():
     return MapDataset(RepeatDataset(numbers(100)), with_pid)
-
-
-def test_spawned_workers_give_the_same_stream():
-    dataset = MapDataset(numbers(100), operator.neg)
-    with loader_of(dataset, workers=1, multiprocessing_context="spawn") as loader:
-        assert prints(list(loader)) == plain(dataset, 100)
 
 
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
@@ -105,20 +95,6 @@ def test_a_worker_that_dies_or_stops_is_replaced_and_the_stream_goes_on(dataset,
     assert "replacement 1" in caplog.text
 
 
-def test_a_worker_that_dies_while_the_trainer_waits_for_it(tmp_path):
-    def once(item):
-        if not (tmp_path / "first").exists():
-            (tmp_path / "first").touch()
-            time.sleep(60)
-        return item
-
-    with loader_of(MapDataset(numbers(9), once), workers=1) as loader:
-        iterator = iter(loader)
-        (pid,) = worker_pids()
-        threading.Timer(0.5, os.kill, (pid, signal.SIGKILL)).start()
-        assert list(iterator) == list(range(9))
-
-
 @pytest.mark.parametrize("dataset", [MapDataset(numbers(9), with_pid), endless_pids()])
 def test_a_worker_that_died_while_nobody_asked_it_is_noticed_at_once(dataset, caplog):
     with loader_of(dataset, workers=1, timeout=60) as loader:
@@ -134,29 +110,12 @@ def test_a_worker_that_died_while_nobody_asked_it_is_noticed_at_once(dataset, ca
     assert "SIGKILL" in caplog.text
 
 
-def _sleep_long(item):
-    time.sleep(60)
-    return item
-
-
 def test_a_dataset_that_ends_every_worker():
     loader = loader_of(MapDataset(numbers(9), lambda _: sys.exit(7)), workers=1)
     with pytest.raises(
         WorkerDiedError, match=r"exit code 7 while it had the items at 0 .*last of 3"
     ):
         take(loader, 1)
-    assert not worker_pids()
-
-
-def test_a_dataset_that_never_answers():
-    loader = loader_of(MapDataset(numbers(9), _sleep_long), workers=1, timeout=0.2)
-    iterator = iter(loader)
-    (pid,) = worker_pids()
-    with pytest.raises(
-        LoaderError, match=r"timeout=0\.2 s while it had the items at 0 .*last of 3"
-    ):
-        next(iterator)
-    assert gone(pid)
     assert not worker_pids()
 
 
@@ -256,14 +215,6 @@ def test_a_trainer_may_save_after_ctrl_c_and_go_on(tmp_path):
     os.killpg(trainer.pid, signal.SIGINT)
     output, errors = trainer.communicate(timeout=20)
     assert (output.strip(), trainer.returncode) == ("True", 0), errors
-
-
-def test_workers_end_with_a_trainer_that_was_killed(tmp_path):
-    trainer = _run_trainer(tmp_path, "time.sleep(600)")
-    pids = _workers_of(trainer)
-    trainer.kill()
-    trainer.communicate(timeout=20)
-    assert eventually(lambda: all(gone(pid) for pid in pids), seconds=15)
 
 
 def test_a_trainer_that_ends_without_closing_leaves_no_worker_and_no_noise(tmp_path):

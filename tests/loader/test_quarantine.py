@@ -31,7 +31,7 @@ from energize import (
     WebdatasetSource,
     WorkerConfig,
 )
-from energize.core.quarantine import Entry, files_of, path_for_rank, read_entries
+from energize.core.quarantine import Entry, files_of, read_entries
 from energize.core.reading import SamplePlace
 from energize.data.jsonl import JsonlSource
 from energize.loader import get_loader
@@ -270,20 +270,6 @@ def test_rows_of_a_join_are_listed_by_their_first_sample(tmp_path):
     assert list(get_loader(dataset, skip_listed=path, failure_budget=0)) == first
 
 
-def test_lists_of_one_name_in_a_mix_are_told_apart(tmp_path):
-    def fails(item):
-        if item == 3:
-            raise DataError("bad")
-        return item
-
-    path = tmp_path / "bad.jsonl"
-    one, other = numbers(9, 0, "same"), numbers(9, 100, "same")
-    dataset = MapDataset(BlendDataset((one, 1), (other, 1), stop="first_exhausted"), fails)
-    first = list(get_loader(dataset, quarantine=path))
-    assert 103 in first
-    assert list(get_loader(dataset, skip_listed=path, failure_budget=0)) == first
-
-
 # Ranks
 
 
@@ -309,16 +295,6 @@ def test_each_rank_has_a_file_and_all_are_read_by_one_path(folder, notes, tmp_pa
                 failure_budget=0,
             )
             assert prints(list(loader)) == found[rank]
-
-
-def test_names_of_the_files_of_ranks(tmp_path):
-    assert path_for_rank("a/bad.jsonl", 0, 1) == Path("a/bad.jsonl")
-    assert path_for_rank("a/bad.jsonl", 3, 4) == Path("a/bad.rank3.jsonl")
-    assert path_for_rank("a/bad-{rank}.jsonl", 3, 4) == Path("a/bad-3.jsonl")
-    strange = tmp_path / "b[a]d*.jsonl"
-    for name in ("b[a]d*.rank0.jsonl", "bad.jsonl", "b[a]d*x.rank0.jsonl"):
-        (tmp_path / name).touch()
-    assert files_of(str(strange)) == [tmp_path / "b[a]d*.rank0.jsonl"]
 
 
 # Writing
@@ -371,23 +347,6 @@ def test_a_file_that_cannot_be_written_is_an_error_at_the_first_item(name, tmp_p
         iter(loader)
 
 
-def test_a_run_without_failures_leaves_an_empty_list(tmp_path):
-    path = tmp_path / "bad.jsonl"
-    list(get_loader(numbers(5), quarantine=path))
-    assert path.read_text() == ""
-    assert list(get_loader(numbers(5), skip_listed=path)) == list(range(5))
-
-
-def test_a_last_line_without_an_end_is_not_written_into(tmp_path):
-    path = tmp_path / "bad.jsonl"
-    place = SamplePlace("elsewhere", None, 0)
-    path.write_text(Entry(place, "by hand").line.rstrip())
-    with get_loader(MapDataset(numbers(5), odd), quarantine=path) as loader:
-        list(loader)
-    entries = [Entry.parsed(line, "") for line in path.read_text().splitlines()]
-    assert (entries[0].place, len(entries)) == (place, 3)
-
-
 # Reading
 
 
@@ -423,15 +382,6 @@ def test_half_a_line_of_a_machine_that_stopped_is_taken_back(letters, tmp_path, 
     assert file.read_text() == whole
 
 
-@pytest.mark.parametrize("text", ['{"version": 4', '{"dataset": "a"}', "x"])
-def test_what_is_no_half_line_of_a_list_is_left_alone(text, tmp_path):
-    file = tmp_path / "mine.json"
-    file.write_text(text)
-    with pytest.raises(ConfigError, match=r"mine\.json, line 1"):
-        ListWriter(file)
-    assert file.read_text() == text
-
-
 def test_a_list_that_cannot_be_read(tmp_path):
     with pytest.raises(ConfigError, match=r"there is no list of failed samples at .*none\.jsonl"):
         get_loader(numbers(5), skip_listed=tmp_path / "none.jsonl")
@@ -449,22 +399,6 @@ def test_the_list_of_this_very_run_need_not_be_there_yet(tmp_path):
     (tmp_path / "samples").mkdir()
     assert ListSource([1]).find(None, 0) == 0
     assert ListSource([1]).find("0.tar", 0) is None
-
-
-def test_parts_of_one_folder_are_told_apart(folder, notes, tmp_path):
-    path = tmp_path / "bad.jsonl"
-    source = WebdatasetSource(folder)
-    parts = [
-        RepeatDataset(MapDataset(source.part(*bounds), Fails(notes, BAD)))
-        for bounds in ((0, 5), (5, 10))
-    ]
-    dataset = BlendDataset((parts[0], 1), (parts[1], 1))
-    failed, _ = read(dataset, quarantine=path)
-    assert {json.loads(line)["index"] for line in path.read_text().splitlines()} == {1, 4, 7}
-    notes.unlink()
-    assert read(dataset, skip_listed=path)[0] == failed
-    called = set(notes.read_text().split())
-    assert called == {f"{n:06d}" for n in range(10)} - set(BAD)
 
 
 def test_a_loader_that_is_forgotten_keeps_no_list_open(tmp_path):

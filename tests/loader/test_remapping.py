@@ -12,14 +12,12 @@ from hypothesis import strategies as st
 from energize import (
     BatchDataset,
     BlendDataset,
-    EpochizeDataset,
     FilterDataset,
     LevelDataset,
     ListSource,
     MapDataset,
     PackingDataset,
     RepeatDataset,
-    Schedule,
     ShuffleDataset,
     Stage,
     StagedDataset,
@@ -159,33 +157,6 @@ def test_law_of_places(before, now, steps, sizes, scheme):
             assert abs(len(of(name, read)) - 30 * sizes[1] * weight / total) < 4
 
 
-def test_nested_blends_batches_of_types_and_schedules_go_on():
-    def outer(inner, share=1, extra=()):
-        kinds = {"texts": batches(inner), "c": batches(RepeatDataset(source("c")))}
-        weights = {"texts": Schedule([(0, 1), (50, 3)]), "c": share}
-        kinds |= {name: batches(RepeatDataset(source(name))) for name in extra}
-        return BlendDataset(kinds, weights=weights | dict.fromkeys(extra, 1), scheme="exact")
-
-    loader = loader_of(outer(mix({"a": 1, "b": 1}, scheme="even")))
-    old = flat(take(loader, 48))
-    edited = outer(mix({"a": 3, "b": 1}, scheme="even"), extra=("d",))
-    _, read = went_on(None, edited, saved(loader), 52)
-    read = flat(read)
-    for name in "abcd":
-        assert of(name, read) == in_order(name, len(of(name, read)), len(of(name, old)))
-    texts = len(of("a", read)) + len(of("b", read))
-    assert abs(texts - 208 * 3 / 5) <= 8  # step 50 of the schedule is behind it
-
-
-def test_loops_go_on():
-    loader = loader_of(EpochizeDataset(batches(mix({"a": 1, "b": 1})), 9))
-    take(loader, 12)
-    now = EpochizeDataset(batches(mix({"a": 1, "b": 1, "c": 1})), 9)
-    other = loader_of(now)
-    other.load_state_dict(saved(loader), on_mismatch="remap")
-    assert [len(list(other)), len(list(other))] == [6, 9]
-
-
 def kept(item):
     return item[1] % 3 > 0
 
@@ -220,22 +191,6 @@ def test_streams_keep_the_places_of_their_lanes(lanes):
         with loader_of(now, lanes=1) as each:
             each.load_state_dict(again)
             assert prints(take(each, 3)) == prints(take(whole, 3))
-
-
-def test_indexed_parts_beside_streams_keep_theirs():
-    def both(weights):
-        parts = {"a": FilterDataset(RepeatDataset(source("a")), kept)}
-        parts |= {name: source(name) for name in weights if name != "a"}
-        return BlendDataset({name: parts[name] for name in weights}, weights=weights)
-
-    loader = loader_of(both({"a": 1, "b": 1}), lanes=2)
-    old = take(loader, 30)
-    other = loader_of(both({"d": 1, "b": 2, "a": 1}), 1, lanes=2)
-    other.load_state_dict(saved(loader), on_mismatch="remap")
-    read = take(other, 80)
-    other.close()
-    assert of("b", read) == in_order("b", 40, len(of("b", old)))
-    assert of("d", read) == in_order("d", 20)
 
 
 def packs(weights):
@@ -343,18 +298,6 @@ def test_a_source_in_another_order_begins_anew():
     assert other.remapped.kept == {"b": 10}
     assert "a: its samples or their order changed" in str(other.remapped)
     assert of("a", take(other, 20)) == parts["a"].at(range(10))
-
-
-def test_items_before_the_edit_are_not_those_of_the_edited_mix():
-    loader = loader_of(mix({"a": 1, "b": 1}))
-    take(loader, 20)
-    key = loader.restore_key
-    other = loader_of(mix({"a": 1, "b": 1, "c": 3}))
-    other.load_state_dict(saved(loader), on_mismatch="remap")
-    take(other, 5)
-    assert other.restore_sample(other.restore_key)
-    with pytest.raises(StateError, match="was read before the mix was edited"):
-        other.restore_sample(key)
 
 
 def test_words_of_the_argument():

@@ -20,8 +20,6 @@ from energize import (
     write_shards,
 )
 from energize.core.description import digest
-from energize.loader.state import _records
-from energize.preparation.jsonl import prepare_jsonl
 from tests.support.loading import loader_of, take
 
 OTHERS = "its shards are others than when the state was saved"
@@ -74,15 +72,6 @@ def test_shards_of_the_same_names_and_counts_are_told_by_the_name_of_the_source(
     assert "'code'" not in str(e.value)
 
 
-def test_going_on_all_the_same_is_possible_and_warned_of(mix, tmp_path, caplog):
-    state = saved_at(mix)
-    prepared_texts(tmp_path / "web", word="a text that is quite another one " * 20)
-    with loader_at(mix) as loader:
-        loader.load_state_dict(state, strict=False)
-        assert OTHERS in caplog.text
-        assert len(take(loader, 1)) == 1
-
-
 def test_remapped_a_replaced_source_starts_anew_and_the_others_go_on(mix, tmp_path):
     state = saved_at(mix)
     prepared_texts(tmp_path / "web", word="a text that is quite another one " * 20)
@@ -133,17 +122,6 @@ def test_a_record_that_is_new_or_gone_fits(mix, tmp_path):
             assert len(take(loader, 1)) == 1
 
 
-def test_a_file_of_json_lines_of_another_size(tmp_path):
-    lines = tmp_path / "lines.jsonl"
-    lines.write_text("".join(f'{{"text": "{i}"}}\n' for i in range(20)))
-    prepare_jsonl(lines)
-    state = saved_at(lines)
-    lines.write_text("".join(f'{{"text": "line {i}"}}\n' for i in range(20)))
-    prepare_jsonl(lines)
-    with loader_at(lines) as loader, pytest.raises(StateMismatchError, match=OTHERS):
-        loader.load_state_dict(state)
-
-
 class Recorded(ListSource):
     """A source whose files are known, but of some."""
 
@@ -168,9 +146,3 @@ def test_of_a_mix_of_many_one_is_named(monkeypatch, count):
     with pytest.raises(StateMismatchError, match=f"'folder 123': {OTHERS}") as error:
         loader_of(wide(count)).load_state_dict(state)
     assert str(error.value).count(OTHERS) == 1
-
-
-def test_what_a_state_keeps_is_small():
-    assert len(json.dumps(_records(wide(200)))) < 4 * 1024
-    assert len(json.dumps(_records(wide(2000)))) < 5 * 1024
-    assert _records(wide(20, kind=ListSource)) == {}

@@ -8,7 +8,6 @@ from itertools import islice
 from typing import Any
 
 import pytest
-import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -18,7 +17,6 @@ from energize import (
     BlendDataset,
     DefaultTaskEncoder,
     EmptyDatasetError,
-    EpochizeDataset,
     FilterDataset,
     GroupBatchDataset,
     IterMapDataset,
@@ -37,11 +35,8 @@ from energize import (
     reraise_exception,
     restore_sample,
 )
-from energize.data.jsonl import JsonlSource
 from energize.errors import EncoderError, SubstitutionError
 from energize.loader import get_loader
-from energize.preparation.jsonl import prepare_jsonl
-from energize.task.load import SampleLoader
 from energize.testing import fingerprint
 from tests.loader.test_trees import trees
 from tests.support.datasets import noisy, numbers, shuffled
@@ -122,23 +117,6 @@ def test_a_key_asked_for_late_is_that_of_the_item():
         assert restore_sample(dataset, loader.restore_key) == last
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_loops_that_count_steps(workers):
-    for source in (shuffled(10), FilterDataset(shuffled(20), not_each_third)):
-        dataset = EpochizeDataset(RepeatDataset(source), 7)
-        with loader_of(dataset, workers) as loader:
-            found = delivered(loader, 20)
-            check_restored(dataset, loader, found)
-
-
-def test_before_any_item_there_is_no_key():
-    loader = loader_of(numbers(3))
-    assert loader.restore_key is None
-    next(iter(loader))
-    assert loader.restore_key == ("energize", 0)
-    assert loader.can_restore_sample() is True
-
-
 def reached(number: int):
     """As many items as a number says."""
     for each in range(number % 4):
@@ -214,21 +192,6 @@ def test_samples_batches_and_dicts_carry_their_keys(workers, streams):
                 assert restore_sample(dataset, list(loader.restore_key)) == item
 
 
-def test_other_items_are_left_as_they_are():
-    rows = [{"text": "a"}, ("b",), torch.ones(2)]
-    assert next(iter(loader_of(ListSource(rows)))) is rows[0]
-    assert rows == [{"text": "a"}, ("b",), rows[2]]
-
-
-def test_items_that_the_dataset_keeps_are_not_changed():
-    dataset = RepeatDataset(texts(1), 2)
-    before = dataset[0]
-    first, second = list(loader_of(dataset))
-    assert (first.__restore_key__, second.__restore_key__) == (("energize", 0), ("energize", 1))
-    assert before.__restore_key__ == ("Webdataset", "0.tar", 0)
-    assert dataset[0].__restore_key__ == ("Webdataset", "0.tar", 0)
-
-
 def test_padding_has_the_key_of_what_it_is_a_copy_of():
     stream = FilterDataset(texts(9), long_enough)  # 6 samples
     for dataset in (texts(5), stream):
@@ -291,26 +254,6 @@ def test_a_sample_that_two_sources_may_have(tmp_path):
     with pytest.raises(RestoreKeyError, match=r"several sources: .*one, .*other"):
         restore_sample(mix, sample.__stored_key__)
     assert restore_sample(datasets[0], sample.__stored_key__).caption is not None
-
-
-def test_the_key_of_a_line_of_json(tmp_path):
-    path = tmp_path / "texts.jsonl"
-    path.write_text("".join(json.dumps({"text": f"line {i}"}) + "\n" for i in range(9)))
-    prepare_jsonl(path)
-    source = JsonlSource(path).part(2, 8)
-    load = SampleLoader(sample_type=TextSample, field_map={"text": "json[text]"})
-    typed = MapDataset(source, load, seeded=False)
-    dataset = BatchDataset(MapDataset(typed, replaced), 2, Texts.from_samples)
-    for batch in loader_of(dataset):
-        for key, text in zip(batch.__stored_key__, batch.text, strict=True):
-            assert restore_sample(dataset, key).text.upper() == text
-    for index in (1, 8):
-        with pytest.raises(RestoreKeyError, match="none of the 1 sources"):
-            restore_sample(dataset, ("Webdataset", "texts.jsonl", index))
-
-
-def replaced(sample: TextSample) -> TextSample:
-    return TextSample.extend(sample, text=sample.text.upper())
 
 
 # What is no key of the dataset

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import io
 import json
 import time
 
 import pytest
-import torch
 import torch.distributed.checkpoint as dcp
 from hypothesis import given
 from hypothesis import strategies as st
 
-from energize import BatchDataset, BlendDataset, ListSource, MapDataset, RepeatDataset
-from energize.errors import StateError, StateMismatchError
+from energize import BatchDataset, MapDataset, RepeatDataset
+from energize.errors import StateError
 from tests.support.datasets import INDEXED, STREAMING, numbers, shuffled
 from tests.support.loading import epoch_in_turns, loader_of, plain, prints, square, take
 from tests.support.states import resealed
@@ -77,18 +75,6 @@ def test_a_state_of_an_epochs_end_starts_the_next_epoch(workers, finish):
             assert list(other) == list(loader)
 
 
-def test_one_ranks_state_resumes_another_number_of_ranks():
-    dataset = RepeatDataset(shuffled(10))
-    loader = loader_of(dataset, rank=1, ranks=3)
-    take(loader, 4)
-    state = loader.state_dict()
-    others = [loader_of(dataset, rank=rank, ranks=2) for rank in range(2)]
-    for other in others:
-        other.load_state_dict(state)
-    merged = [item for pair in zip(*(take(o, 3) for o in others), strict=True) for item in pair]
-    assert prints(merged) == plain(dataset, 18)[12:]
-
-
 @given(
     size=st.integers(1, 40),
     legs=st.lists(st.tuples(st.integers(1, 8), st.integers(0, 9)), min_size=1, max_size=5),
@@ -106,14 +92,6 @@ def test_any_chain_of_runs_on_any_numbers_of_ranks_is_one_stream(size, legs):
         state = json.loads(json.dumps(states[-1]))
     assert merged == plain(dataset, len(merged))
     assert len(merged) == sum(ranks * steps for ranks, steps in legs)
-
-
-def test_ranks_of_an_uneven_epoch_start_the_next_one_together():
-    loaders = [loader_of(numbers(5), rank=rank, ranks=3) for rank in range(3)]
-    assert [list(loader) for loader in loaders] == [[0, 3], [1, 4], [2, 0]]
-    assert [loader.padding for loader in loaders] == [False, False, True]
-    assert len({json.dumps(loader.state_dict()) for loader in loaders}) == 1
-    assert [next(iter(loader)) for loader in loaders] == [0, 1, 2]
 
 
 def test_loading_while_iterating_takes_effect_at_the_next_loop():
@@ -141,24 +119,6 @@ def test_state_is_small_and_resuming_costs_the_same_far_out():
     assert resumed(dataset, far, 2) == prints(dataset.at([10**9, 10**9 + 1]))
 
 
-def test_energons_names_are_the_same_methods():
-    loader = loader_of(numbers(9))
-    take(loader, 4)
-    other = loader_of(numbers(9))
-    other.restore_state_rank(loader.save_state_rank())
-    assert list(other) == [4, 5, 6, 7, 8]
-
-
-def test_state_through_torch_save_without_pickled_classes():
-    loader = loader_of(INDEXED["tower"])
-    take(loader, 3)
-    file = io.BytesIO()
-    torch.save({"loader": loader.state_dict()}, file)
-    file.seek(0)
-    state = torch.load(file, weights_only=True)["loader"]
-    assert resumed(INDEXED["tower"], state, 5) == plain(INDEXED["tower"], 8)[3:]
-
-
 @alone
 @pytest.mark.parametrize("name", ["tower", "limit of filter", "blend of filter"])
 def test_state_through_torch_distributed_checkpoint(name, tmp_path):
@@ -175,25 +135,6 @@ def test_a_checkpoint_of_another_dataset_names_the_difference(tmp_path):
     dcp.save({"loader": loader_of(numbers(5))}, checkpoint_id=tmp_path, no_dist=True)
     with pytest.raises(Exception, match=r"'numbers0': count was 5, is 6"):
         dcp.load({"loader": loader_of(numbers(6))}, checkpoint_id=tmp_path, no_dist=True)
-
-
-def test_a_state_of_another_mix_names_the_weight():
-    one, other = numbers(5), numbers(6, 100)
-    loader = loader_of(BlendDataset((one, 0.7), (other, 0.3)))
-    take(loader, 3)
-    state = loader.state_dict()
-    with pytest.raises(StateMismatchError, match=r"weights of 'numbers0' was 0\.7, is 0\.6"):
-        loader_of(BlendDataset((one, 0.6), (other, 0.3))).load_state_dict(state)
-    with pytest.raises(StateMismatchError, match="was a BlendDataset, is a ListSource"):
-        loader_of(one).load_state_dict(state)
-
-
-def test_a_state_of_other_samples_names_count_and_seed():
-    state = loader_of(ListSource(range(5), seed=1)).state_dict()
-    with pytest.raises(StateMismatchError) as caught:
-        loader_of(ListSource(range(6), seed=2)).load_state_dict(state)
-    assert "'list': count was 5, is 6" in str(caught.value)
-    assert "'list': seed was 1, is 2" in str(caught.value)
 
 
 @pytest.mark.parametrize(

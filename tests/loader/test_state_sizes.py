@@ -20,12 +20,9 @@ from energize import (
     StagedDataset,
     StagePlan,
     StateMismatchError,
-    TaskEncoder,
-    get_train_dataset,
 )
 from energize.core.config import packed, unpacked
 from tests.support.loading import loader_of, prints, take
-from tests.support.shards import prepared
 from tests.support.states import resealed
 
 FOLDERS, MANY = 200, 10_000
@@ -94,13 +91,6 @@ MIXES = {
 }  # fmt: skip
 
 
-ENERGON = {"__module__": "megatron.energon"}
-CAPTIONS = {
-    "sample_type": {**ENERGON, "__class__": "CaptioningSample"},
-    "field_map": {"image": "jpg", "caption": "txt"},
-}
-
-
 def length(loader):
     return len(json.dumps(loader.state_dict()))
 
@@ -121,23 +111,6 @@ def test_of_200_folders(name):
     assert length(loader) <= SMALL
     take(loader, 3)
     assert length(loader) <= SMALL
-
-
-def test_of_200_prepared_folders_with_labels_of_their_own(tmp_path):
-    """A metadataset; labels and decoders of folders are functions to a state."""
-    names = [f"data/train/shard-folder-{number:06d}" for number in range(FOLDERS)]
-    for name in names:
-        meta = prepared(tmp_path / name, (2, 1)) / ".nv-meta"
-        (meta / "dataset.yaml").write_text(json.dumps(CAPTIONS))
-    parts = [
-        {"path": name, "weight": weight(n), "subflavors": {"loss_weight": n / 7, "domain": f"{n}"}}
-        for n, name in enumerate(names)
-    ]
-    mix = {"__class__": "MetadatasetV2", "splits": {"train": {"blend": parts}}}
-    (tmp_path / "mix.yaml").write_text(json.dumps(ENERGON | mix))
-    dataset = get_train_dataset(tmp_path / "mix.yaml", batch_size=4, task_encoder=TaskEncoder())
-    assert len(dataset.sources) == FOLDERS
-    assert length(loader_of(dataset)) <= SMALL
 
 
 @pytest.fixture(scope="module")
@@ -163,34 +136,10 @@ def test_of_10_000_sources(many, name):
     assert prints(take(other, 3)) == prints(take(loader, 3))
 
 
-def test_of_10_000_sources_with_names_that_have_nothing_in_common():
-    """Then names are left out, and digests tell that something is different."""
-    draw = random.Random(1)
-
-    def named(number):
-        letters = "".join(draw.choices("abcdefghijklmnopqrstuvwxyz0123456789", k=30))
-        return folder(number, name=f"/data/{letters}")
-
-    parts = [(named(each), draw.random()) for each in range(MANY)]
-    state = loader_of(BlendDataset(parts)).state_dict()
-    assert len(json.dumps(state)) <= LARGE
-    changed = loader_of(BlendDataset([*parts[:-1], (parts[-1][0], 7.0)]))
-    with pytest.raises(StateMismatchError, match="its weight or its settings changed"):
-        changed.load_state_dict(state)
-
-
 def test_one_different_source_of_10_000_is_named(many):
     state = loader_of(many["blend"]).state_dict()
     with pytest.raises(StateMismatchError, match="'/data/train/shard-folder-007777': its weight"):
         loader_of(many["changed"]).load_state_dict(state)
-
-
-def test_one_different_source_far_down_is_found(many):
-    state = loader_of(many["nested"]).state_dict()
-    parts = list(many["nested"].inputs)
-    parts[4] = nested(10, 3, 5)
-    with pytest.raises(StateMismatchError, match="of '/data/train/shard-folder-005000'"):
-        loader_of(ConcatDataset(*parts)).load_state_dict(state)
 
 
 def advanced(tree, draw):

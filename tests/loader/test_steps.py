@@ -122,13 +122,6 @@ def test_equal_steps_of_streams_of_unknown_length(uneven, ranks):
             assert set(items) == set(range(0, 97, 2))
 
 
-def test_a_filter_of_every_second_item_gives_all_ranks_something():
-    loaders = ranks_of(FilterDataset(numbers(100), is_even), 2)
-    shares = [list(loader) for loader in loaders]
-    assert sorted({item for share in shares for item in share}) == list(range(0, 100, 2))
-    assert all(len(set(share)) > 15 for share in shares)
-
-
 def test_a_stream_that_gives_nothing_is_an_error_on_all_ranks():
     for loader in ranks_of(FilterDataset(numbers(20), lambda _: False), 2):
         with pytest.raises(EmptyDatasetError, match="no item in a whole epoch"):
@@ -206,16 +199,6 @@ class TestSteps:
             read += [item for step in steps for item, _ in step]
         assert read == whole.at(range(63))
 
-    def test_a_finite_dataset_goes_on_into_its_next_pass(self):
-        loaders = ranks_of(EpochizeDataset(numbers(10), 4), 3)
-        steps, _ = epoch(loaders)
-        assert [item for step in steps for item, _ in step] == [*range(10), 0, 1]
-        assert not any(pads for step in steps for _, pads in step)
-
-    def test_through_maps(self):
-        dataset = MapDataset(EpochizeDataset(RepeatDataset(numbers(5)), 3), str)
-        assert [len(list(each)) for each in ranks_of(dataset, 4)] == [3, 3, 3, 3]
-
     def test_streams(self):
         endless = RepeatDataset(FilterDataset(shuffled(30), is_even))
         whole = take(loader_of(endless, lanes=4), 40)
@@ -237,13 +220,6 @@ class TestSteps:
         read = [item for step in steps for item, _ in step]
         assert first + read == RepeatDataset(shuffled(10)).at(range(18))
         assert len(epoch(loaders)[0]) == 7
-
-    def test_within_a_mix_the_length_counts_items(self):
-        assert len(list(LimitDataset(EpochizeDataset(numbers(10), 4), 9))) == 4
-
-    def test_passes_are_what_is_read(self):
-        loaders = ranks_of(EpochizeDataset(numbers(5), num_epochs=2), 2)
-        assert [list(each) for each in loaders] == [[0, 2, 4, 1, 3], [1, 3, 0, 2, 4]]
 
 
 class TestGlobalBatches:

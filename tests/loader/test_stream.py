@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 
 import numpy as np
@@ -12,7 +11,6 @@ from energize import (
     BatchDataset,
     FilterDataset,
     Lane,
-    ListSource,
     MapDataset,
     ShuffleDataset,
 )
@@ -63,32 +61,6 @@ def test_worker_processes_give_the_plain_stream(name):
         assert prints(take(loader, count)) == plain(INDEXED[name], count)
 
 
-@pytest.mark.parametrize("workers", [1, 2, 3])
-@pytest.mark.parametrize("ranks", [1, 2, 3])
-def test_ranks_with_workers_give_the_plain_stream(ranks, workers):
-    dataset = INDEXED["tower"]
-    loaders = [loader_of(dataset, workers, rank, ranks) for rank in range(ranks)]
-    got = [each for _ in range(3) for each in epoch_in_turns(loaders, 10)]
-    for loader in loaders:
-        loader.close()
-    assert got == plain(dataset, 3 * len(dataset) * ranks)
-
-
-@pytest.mark.parametrize("prefetch", [1, 2, 7])
-def test_prefetch_does_not_change_the_stream(prefetch):
-    dataset = MapDataset(ShuffleDataset(ListSource(range(1000))), str)
-    with loader_of(dataset, workers=2, prefetch_factor=prefetch) as loader:
-        assert prints(list(loader)) == plain(dataset, 1000)
-
-
-def test_all_workers_are_used():
-    dataset = MapDataset(ListSource(range(64 * 40)), with_pid)
-    with loader_of(dataset, workers=3) as loader:
-        by_process = Counter(pid for pid, _ in loader)
-    assert len(by_process) == 3
-    assert os.getpid() not in by_process
-
-
 @pytest.mark.parametrize("name", STREAMING)
 def test_a_stream_in_one_lane_is_the_plain_one(name):
     for workers in (0, 2):
@@ -133,13 +105,6 @@ def test_a_lane_reads_its_own_part_only():
         list(dataset.open(Lane(lane, 4)))
         assert len(read) - before == 200
     assert sorted(read) == list(range(800))
-
-
-def test_the_epochs_of_a_stream_end_where_they_do_in_process():
-    dataset = FilterDataset(numbers(20), is_even)
-    with loader_of(dataset, workers=1) as loader:
-        assert list(loader) == list(range(0, 20, 2))
-        assert list(loader) == list(range(0, 20, 2))
 
 
 @pytest.mark.parametrize("workers", [0, 8])

@@ -11,10 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from energize import ConfigError, FilterDataset, LoaderError, MapDataset, WorkerConfig
+from energize import FilterDataset, LoaderError, MapDataset, WorkerConfig
 from energize.loader import get_loader
 from tests.support.datasets import numbers
-from tests.support.loading import eventually
 
 
 def late_for_three(number: int) -> int:
@@ -129,47 +128,3 @@ def test_workers_that_start_from_nothing_show_their_stacks(method, caplog):
     with loading(late_for_three, 1, multiprocessing_context=method, **options) as loader:
         assert list(loader) == list(range(6))
     assert "late_for_three" in caplog.text
-
-
-def test_epochs_leave_no_threads_and_no_files_behind():
-    before = threading.active_count()
-    loader = loading(int, 0)
-    for _ in range(30):
-        assert len(list(loader)) == 6
-    assert threading.active_count() <= before + 1
-    loader.close()
-    assert eventually(lambda: threading.active_count() <= before)
-    loader = loading(int, 0)
-    next(iter(loader))
-    del loader
-    assert eventually(lambda: threading.active_count() <= before)
-
-    def descriptors() -> int:
-        return len(os.listdir("/proc/self/fd"))
-
-    def epoch() -> None:
-        with loading(int, 2) as loader:
-            list(loader)
-
-    epoch()
-    open_before = descriptors()
-    for _ in range(5):
-        epoch()
-    assert descriptors() <= open_before
-
-
-@pytest.mark.parametrize("name", ["watchdog_timeout_seconds", "watchdog_initial_timeout_seconds"])
-def test_seconds_that_are_none(name):
-    for value in (0, -1, True, "60"):
-        with pytest.raises(ConfigError, match=f"{name} is a number of seconds"):
-            loading(int, 0, **{name: value})
-    with pytest.raises(ConfigError, match="fail_on_timeout is True or False"):
-        loading(int, 0, fail_on_timeout=1)
-
-
-def test_a_patience_longer_than_the_timeout_moves_it():
-    settings = loading(int, 0, watchdog_initial_timeout_seconds=600)._settings
-    assert settings.silence == 1200
-    assert loading(int, 0, timeout=20, watchdog_timeout_seconds=60)._settings.silence == 20
-    assert loading(int, 0, timeout=None)._settings.silence is None
-    assert loading(int, 0, watchdog_timeout_seconds=None)._settings.silence == 300
