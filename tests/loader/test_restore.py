@@ -38,7 +38,7 @@ from energize import (
 from energize.errors import EncoderError, SubstitutionError
 from energize.loader import get_loader
 from energize.testing import fingerprint
-from tests.loader.test_trees import trees
+from tests.loader.test_delivery import trees
 from tests.support.datasets import noisy, numbers, shuffled
 from tests.support.loading import loader_of
 from tests.support.prepared import captions

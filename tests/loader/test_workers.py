@@ -1,16 +1,22 @@
-"""What workers send: items, failed samples and errors."""
+"""What workers send: items, errors, shared memory; and what hooks have there."""
 
 from __future__ import annotations
 
+import gc
+import os
 import resource
 import threading
 import time
+import weakref
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from energize import FilterDataset, MapDataset, WorkerConfig
+from energize import BatchDataset, FilterDataset, MapDataset, WorkerConfig, get_loader
+from energize.core.stores import NoCachePool, active_pool
+from energize.data.stores import SystemFileStore
 from energize.errors import (
     DataError,
     EncoderError,
@@ -18,7 +24,8 @@ from energize.errors import (
     LoaderError,
     SubstitutionError,
 )
-from energize.loader import get_loader
+from energize.extras.cache import FileStoreCachePool
+from energize.loader.shipping import Regions, Reply, dumps
 from tests.support.datasets import INDEXED, is_even, numbers
 from tests.support.loading import (
     eventually,
@@ -235,3 +242,190 @@ def test_a_loader_iterated_in_another_thread():
         thread.start()
         thread.join(20)
     assert got == list(range(0, 50, 2))
+
+
+def test_a_reply_is_let_go_as_soon_as_it_is_packed():
+    gc.disable()  # collecting garbage would hide that something refers to itself
+    try:
+        batch = torch.zeros(2**20)
+        left = weakref.ref(batch)
+        reply = Reply(1, 0, items=[{"image": batch}])
+        del batch
+        dumps(reply, Regions())
+        del reply
+        assert left() is None
+    finally:
+        gc.enable()
+
+
+ELEMENTS = 300_000
+"""As bytes enough for shared memory in every dtype with two bytes or more."""
+
+
+def filled(number):
+    return torch.full((3, ELEMENTS // 3), number, dtype=torch.float32)
+
+
+def twice(number):
+    tensor = filled(number)
+    return {"a": tensor, "b": tensor, "view": tensor[1]}
+
+
+def of_dtype(number):
+    dtype = (torch.int16, torch.bfloat16, torch.float64, torch.complex64)[number % 4]
+    return torch.arange(ELEMENTS).reshape(100, -1).t().to(dtype)
+
+
+def varied(number):
+    return torch.full((ELEMENTS * (1 + number % 10),), number, dtype=torch.float32)
+
+
+def test_memory_is_used_again_when_batches_are_let_go():
+    places = set()
+    one_at_a_time = BatchDataset(numbers(200 * 64), 64, lambda batch: filled(batch[0] // 64))
+    with loader_of(one_at_a_time, workers=1, prefetch_factor=4) as loader:
+        for number, tensor in enumerate(loader):
+            assert torch.equal(tensor, filled(number))
+            places.add(tensor.data_ptr())
+    assert len(places) < 20
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_kept_tensors_are_never_written_again(workers):
+    with loader_of(MapDataset(numbers(300), filled), workers=workers) as loader:
+        kept = list(loader)
+    assert all(torch.equal(tensor, filled(number)) for number, tensor in enumerate(kept))
+
+
+def test_a_view_keeps_its_memory():
+    rows = []
+    with loader_of(MapDataset(numbers(300), filled), workers=1) as loader:
+        for number, tensor in enumerate(loader):
+            if number % 50 == 0:
+                rows.append((number, tensor[1], tensor.numpy()[2]))
+    assert all((row == n).all() and (array == n).all() for n, row, array in rows)
+
+
+def test_one_tensor_at_two_places_stays_one():
+    with loader_of(MapDataset(numbers(3), twice), workers=1) as loader:
+        for number, item in enumerate(loader):
+            assert item["a"] is item["b"]
+            assert torch.equal(item["view"], filled(number)[1])
+
+
+def test_every_dtype_and_layout_arrives_unchanged():
+    with loader_of(MapDataset(numbers(8), of_dtype), workers=2) as loader:
+        for number, tensor in enumerate(loader):
+            assert tensor.dtype == of_dtype(number).dtype
+            assert torch.equal(tensor, of_dtype(number))
+
+
+def test_slots_of_many_sizes_are_given_up():
+    with loader_of(MapDataset(numbers(120), varied), workers=1) as loader:
+        for number, tensor in enumerate(loader):
+            assert tensor.numel() == ELEMENTS * (1 + number % 10)
+            assert tensor[0] == tensor[-1] == number
+
+
+class Wrapped:
+    """Its tensors exist only while it is pickled."""
+
+    def __init__(self, number):
+        self.number = number
+
+    def __reduce__(self):
+        return tuple, ([filled(self.number)],)
+
+
+def wrapped(number):
+    return [Wrapped(number * 10 + i) for i in range(10)]
+
+
+def test_tensors_made_while_pickling_are_not_taken_for_one_another():
+    with loader_of(MapDataset(numbers(4), wrapped), workers=1) as loader:
+        for number, items in enumerate(loader):
+            found = [tensor[0, 0].item() for (tensor,) in items]
+            assert found == [number * 10 + i for i in range(10)]
+
+
+def test_a_forked_process_does_not_free_what_its_parent_holds():
+    with loader_of(MapDataset(numbers(300), filled), workers=1) as loader:
+        iterator = iter(loader)
+        held = next(iterator)
+        child = os.fork()
+        if child == 0:
+            del held
+            gc.collect()
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        for _ in iterator:
+            pass
+        assert torch.equal(held, filled(0))
+
+
+def everything(number: int) -> bool:
+    return True
+
+
+class Reads:
+    """Reads a file for each item by way of the active pool."""
+
+    def __init__(self, folder: Path) -> None:
+        self.store = SystemFileStore(folder)
+
+    def __call__(self, number: int) -> tuple[str, bytes, int]:
+        pool = active_pool()
+        return type(pool).__name__, pool.get_lazy(self.store, f"{number}.txt").get(), os.getpid()
+
+
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    place = tmp_path / "files"
+    place.mkdir()
+    for number in range(8):
+        (place / f"{number}.txt").write_text(f"file {number}")
+    return place
+
+
+@pytest.fixture
+def caches(tmp_path) -> Path:
+    place = tmp_path / "caches"
+    place.mkdir()
+    return place
+
+
+@pytest.mark.parametrize(("workers", "method"), [(0, None), (2, "fork"), (1, "spawn")])
+@pytest.mark.parametrize("streams", [False, True])
+def test_hooks_have_the_pool(workers, method, streams, folder, caches):
+    source = FilterDataset(numbers(8), everything) if streams else numbers(8)
+    pool = FileStoreCachePool(parent_cache_dir=caches, num_workers=1)
+    dataset = MapDataset(source, Reads(folder))
+    config = WorkerConfig(0, 1, workers)
+    with get_loader(
+        dataset, worker_config=config, cache_pool=pool, multiprocessing_context=method
+    ) as loader:
+        for _ in range(2):
+            found = sorted(loader)
+            assert [content for _, content, _ in found] == [b"file %d" % n for n in range(8)]
+            assert {kind for kind, _, _ in found} == {"FileStoreCachePool"}
+            assert (os.getpid() in {pid for _, _, pid in found}) == (workers == 0)
+            assert type(active_pool()) is NoCachePool, "the training loop has none"
+        kind, content, _ = loader.restore_sample(loader.restore_key)
+        assert (kind, content[:5]) == ("FileStoreCachePool", b"file ")
+        assert list(caches.iterdir()), "it was used"
+    assert eventually(lambda: not list(caches.iterdir())), "what it kept is gone with the loader"
+
+
+def test_loaders_with_pools_of_their_own_side_by_side(folder, caches):
+    one, other = (
+        get_loader(
+            MapDataset(numbers(4), lambda n: active_pool()),
+            cache_pool=FileStoreCachePool(parent_cache_dir=caches),
+        )
+        for _ in range(2)
+    )
+    first, second = list(one), list(other)
+    for mine, theirs in zip(first, second, strict=True):
+        assert mine is first[0]
+        assert theirs is second[0]
+        assert mine is not theirs

@@ -1,4 +1,4 @@
-"""One rank of a run that saves or restores a global state; see tests/loader/test_global_states.py.
+"""One rank of a run that saves or restores a global state; see tests/loader/test_rank_groups.py.
 
 Arguments: what to do, rank, ranks, a folder.
 """

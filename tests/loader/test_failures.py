@@ -1,10 +1,13 @@
-"""Samples that failed are written down, and later runs leave them out unread."""
+"""Samples that fail: who decides, what is told, and lists of them."""
 
 from __future__ import annotations
 
+import copy
 import gc
 import json
+import logging
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -15,11 +18,15 @@ from typing import Any
 
 import pytest
 
+import energize
 from energize import (
     BatchDataset,
     BlendDataset,
     ConfigError,
     DataError,
+    EncoderError,
+    FailureBudgetError,
+    FatalSampleError,
     FilterDataset,
     JoinedSource,
     ListSource,
@@ -27,9 +34,13 @@ from energize import (
     MapDataset,
     RepeatDataset,
     ShuffleDataset,
+    SkipSample,
     TextSample,
     WebdatasetSource,
     WorkerConfig,
+    get_train_dataset,
+    log_exception,
+    reraise_exception,
 )
 from energize.core.quarantine import Entry, files_of, read_entries
 from energize.core.reading import SamplePlace
@@ -42,11 +53,170 @@ from tests.support.joining import keys, texts
 from tests.support.loading import eventually, prints
 from tests.support.prepared import captions
 
-CALLED = "called.txt"
-
 
 def everything(item: Any) -> bool:
     return True
+
+
+def no_tens(number: int) -> int:
+    if number % 10 == 0:
+        raise ValueError(f"{number} is a multiple of ten")
+    return number
+
+
+def read(dataset, workers: int = 0, **options):
+    """All items, and the loader."""
+    loading = {k: options.pop(k) for k in ("failure_budget", "on_error") if k in options}
+    with get_loader(
+        dataset, worker_config=WorkerConfig(0, 1, workers, **options), lanes=1, **loading
+    ) as loader:
+        return list(loader), loader
+
+
+DATASETS = {
+    "indexed": MapDataset(numbers(40), no_tens),
+    "stream": MapDataset(FilterDataset(numbers(40), everything), no_tens),
+}
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("name", DATASETS)
+def test_log_exception_leaves_the_sample_out(name, workers, caplog):
+    items, loader = read(DATASETS[name], workers, global_error_handler=log_exception)
+    assert not [item for item in items if item % 10 == 0]
+    assert len(items) == (40 if name == "indexed" else 36)
+    assert loader.failures.count >= 4
+    if not workers:
+        logged = [each for each in caplog.records if each.levelno == logging.ERROR]
+        assert logged[0].exc_info[0] is ValueError
+        assert "ValueError: 0 is a multiple of ten" in logged[0].message
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("name", DATASETS)
+def test_reraise_exception_raises_what_the_function_raised(name, workers):
+    with pytest.raises(ValueError, match="0 is a multiple of ten") as caught:
+        read(DATASETS[name], workers, global_error_handler=reraise_exception)
+    assert "no_tens raised ValueError" in str(caught.value.__notes__)
+
+
+def test_a_handler_is_given_the_sample_and_its_sources(tmp_path):
+    told: list[tuple[Exception, Any, Any]] = []
+
+    class Encoder(energize.DefaultTaskEncoder):
+        def encode_sample(self, sample):
+            if sample.caption.endswith("3"):
+                raise KeyError("no threes")
+            return sample
+
+    config = WorkerConfig(0, 1, 0, global_error_handler=lambda *each: told.append(each))
+    dataset = get_train_dataset(
+        captions(tmp_path / "captions", 8), worker_config=config, batch_size=None,
+        task_encoder=Encoder(), shuffle_buffer_size=None, max_samples_per_sequence=None,
+    )  # fmt: skip
+    loader = get_loader(dataset)
+    for _ in zip(range(20), loader, strict=False):
+        pass
+    error, sample, sources = told[0]
+    assert (type(error), sample.caption) == (KeyError, "caption 3")
+    assert sources == sample.__sources__
+    assert sources[0].shard_name.endswith(".tar")
+    assert loader.failures.count == len(told)
+
+
+def test_a_handler_is_told_of_damaged_samples_too():
+    told = []
+
+    def damaged(number):
+        if number == 3:
+            raise DataError("bad bytes")
+        return number
+
+    handler = lambda *each: told.append(each)  # noqa: E731
+    items, loader = read(MapDataset(numbers(5), damaged), global_error_handler=handler)
+    assert (len(items), loader.failures.count) == (5, len(told))
+    assert (type(told[0][0]), told[0][1]) == (DataError, "numbers0, sample 3")
+    with pytest.raises(DataError, match="bad bytes"):
+        read(MapDataset(numbers(5), damaged), 1, global_error_handler=reraise_exception)
+
+
+def test_a_handler_is_not_asked_about_skips():
+    def skips(number):
+        if number:
+            return number
+        raise SkipSample
+
+    items, loader = read(MapDataset(numbers(5), skips), global_error_handler=reraise_exception)
+    assert (len(items), loader.failures.count) == (5, 0)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("handler", [log_exception, reraise_exception])
+def test_faults_of_the_program_are_fatal(handler, workers):
+    def encode(number):
+        return undefined_name  # noqa: F821
+
+    with pytest.raises(FatalSampleError, match=r"(?s)NameError: name 'undefined_name'.*numbers"):
+        read(MapDataset(numbers(5), encode), workers, global_error_handler=handler)
+
+
+def ends_the_run(number):
+    raise FatalSampleError("the token store is gone")
+
+
+@pytest.mark.parametrize("options", [{"on_error": "skip"}, {"global_error_handler": log_exception}])
+@pytest.mark.parametrize("workers", [0, 1])
+def test_nobody_passes_over_a_fatal_error(options, workers):
+    with pytest.raises(FatalSampleError, match="the token store is gone"):
+        read(MapDataset(numbers(5), ends_the_run), workers, **options)
+
+
+def test_two_who_decide_are_refused():
+    with pytest.raises(ConfigError, match="give one of the two"):
+        read(DATASETS["indexed"], global_error_handler=log_exception, on_error="skip")
+    with pytest.raises(ConfigError, match=r"global_error_handler is a function.*got 'log'"):
+        WorkerConfig(global_error_handler="log")
+
+
+def test_a_spawned_worker_has_the_handler_too():
+    config = WorkerConfig(0, 1, 1, global_error_handler=log_exception)
+    dataset = MapDataset(numbers(20), no_tens)
+    with get_loader(dataset, worker_config=config, multiprocessing_context="spawn") as loader:
+        assert len(list(loader)) == 20
+        assert loader.failures.count >= 2
+
+
+# Worker configs
+
+
+def test_configs_with_handlers_are_compared_and_copied():
+    config = WorkerConfig(0, 2, 3, global_error_handler=log_exception)
+    for other in (pickle.loads(pickle.dumps(config)), copy.deepcopy(config)):
+        assert other == config
+        assert hash(other) == hash(config)
+        assert other.global_error_handler is log_exception
+    assert config != WorkerConfig(0, 2, 3)
+    assert WorkerConfig(0, 2, 3) != WorkerConfig(0, 2, 3, seed_offset=1)
+    assert "global_error_handler=log_exception" in repr(config)
+
+
+# Failures that are alike
+
+
+def test_the_budget_says_what_failed_and_how_often():
+    with pytest.raises(FailureBudgetError, match=r"(?s)5 samples .*  5 like .*no_tens.*the last"):
+        read(MapDataset(numbers(100), no_tens), on_error="skip", failure_budget=4)
+
+
+def test_samples_do_not_travel_with_errors():
+    error = EncoderError("it raised")
+    error.sample = lambda: None
+    error.add_note("a note")
+    other = pickle.loads(pickle.dumps(error))
+    assert (str(other), other.sample, other.__notes__) == ("it raised", None, ["a note"])
+
+
+CALLED = "called.txt"
 
 
 class Fails:
@@ -103,7 +273,9 @@ def blend(folder: Path, notes: Path):
 KINDS = [indexed, stream, below, blend]
 
 
-def read(dataset, workers: int = 0, count: int = 40, **options) -> tuple[list[str], list[Any]]:
+def run_with_states(
+    dataset, workers: int = 0, count: int = 40, **options
+) -> tuple[list[str], list[Any]]:
     """So many items of an endless run as fingerprints, and the states after some of them."""
     config = WorkerConfig(0, 1, workers)
     items, states = [], []
@@ -123,7 +295,7 @@ def read(dataset, workers: int = 0, count: int = 40, **options) -> tuple[list[st
 def test_what_failed_is_left_out_and_nothing_else_changes(kind, workers, folder, notes, tmp_path):
     path = tmp_path / "bad.jsonl"
     dataset = kind(folder, notes)
-    failed, states = read(dataset, workers, quarantine=path)
+    failed, states = run_with_states(dataset, workers, quarantine=path)
     entries = [json.loads(line) for line in path.read_text().splitlines()]
     assert {entry["key"] for entry in entries} == set(BAD)
     assert {(Path(each["dataset"]).name, each["shard"]) for each in entries} == {
@@ -134,12 +306,12 @@ def test_what_failed_is_left_out_and_nothing_else_changes(kind, workers, folder,
     assert all("is bad" in entry["reason"] for entry in entries)
 
     notes.unlink()
-    left_out, others = read(dataset, workers, skip_listed=path)
+    left_out, others = run_with_states(dataset, workers, skip_listed=path)
     assert left_out == failed
     assert others == states
     assert not set(BAD) & set(notes.read_text().split()), "a listed sample was read"
     before = path.read_text()
-    assert read(dataset, workers, quarantine=path, skip_listed=path)[0] == failed
+    assert run_with_states(dataset, workers, quarantine=path, skip_listed=path)[0] == failed
     assert path.read_text() == before
 
 
@@ -147,7 +319,7 @@ def test_what_failed_is_left_out_and_nothing_else_changes(kind, workers, folder,
 def test_a_run_goes_on_with_a_list_as_without(kind, folder, notes, tmp_path):
     path = tmp_path / "bad.jsonl"
     dataset = kind(folder, notes)
-    whole, states = read(dataset, quarantine=path)
+    whole, states = run_with_states(dataset, quarantine=path)
     loader = get_loader(dataset, lanes=2, failure_budget=None, skip_listed=str(path))
     loader.load_state_dict(states[1])
     got = []
@@ -191,21 +363,21 @@ def test_samples_in_memory_are_listed_by_their_number(tmp_path):
 
 def test_a_folder_mounted_elsewhere_is_known_by_its_samples(folder, notes, tmp_path):
     path = tmp_path / "bad.jsonl"
-    first, _ = read(indexed(folder, notes), quarantine=path)
+    first, _ = run_with_states(indexed(folder, notes), quarantine=path)
     moved = tmp_path / "elsewhere" / "captions"
     moved.parent.mkdir()
     folder.rename(moved)
     notes.unlink()
-    assert read(indexed(moved, notes), skip_listed=path)[0] == first
+    assert run_with_states(indexed(moved, notes), skip_listed=path)[0] == first
     assert not set(BAD) & set(notes.read_text().split())
 
 
 def test_another_folder_of_the_same_name_is_not_meant(folder, notes, tmp_path, caplog):
     path = tmp_path / "bad.jsonl"
-    read(indexed(folder, notes), quarantine=path)
+    run_with_states(indexed(folder, notes), quarantine=path)
     other = captions(tmp_path / "other" / "captions", 30, shards=2, start=100)
     notes.unlink()
-    read(indexed(other, notes), skip_listed=path)
+    run_with_states(indexed(other, notes), skip_listed=path)
     assert set(BAD) & set(notes.read_text().split())
     assert "3 entries are of samples that this run does not read" in caplog.text
 

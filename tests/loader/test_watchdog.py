@@ -1,0 +1,387 @@
+"""When nothing comes, or a function misbehaves: who is busy, and with what."""
+
+from __future__ import annotations
+
+import logging
+import os
+import resource
+import signal
+import stat
+import threading
+import time
+from contextlib import suppress
+from multiprocessing import forkserver
+from pathlib import Path
+
+import pytest
+import torch
+
+from energize import FilterDataset, LoaderError, MapDataset, WorkerConfig, WorkerDiedError
+from energize.loader import get_loader
+from tests.support.datasets import numbers
+from tests.support.loading import eventually, gone, loader_of
+
+
+def late_for_three(number: int) -> int:
+    if number == 3:
+        time.sleep(1.5)
+    return number
+
+
+def hangs_at_three(number: int) -> int:
+    if number == 3:
+        waits_for_ever()
+    return number
+
+
+def waits_for_ever() -> None:
+    while True:
+        time.sleep(0.01)
+
+
+def everything(number: int) -> bool:
+    return True
+
+
+def loading(function, workers, *, streams=False, **options):
+    source = FilterDataset(numbers(6), everything) if streams else numbers(6)
+    config = WorkerConfig(0, 1, workers)
+    return get_loader(MapDataset(source, function), worker_config=config, **options)
+
+
+@pytest.mark.parametrize("streams", [False, True])
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_late_item_is_told_of_with_what_is_busy(workers, streams, caplog):
+    options = {"watchdog_timeout_seconds": 0.4, "watchdog_initial_timeout_seconds": 60}
+    with loading(late_for_three, workers, streams=streams, **options) as loader:
+        assert list(loader) == list(range(6))
+    told = [each.getMessage() for each in caplog.records if "no item" in each.getMessage()]
+    assert 1 <= len(told) <= 2, "after 0.4 s, perhaps 0.8 s"
+    assert "late_for_three" in told[0], "the Python stack"
+    if workers:
+        assert "energize worker 0 (pid" in told[0]
+        assert "to answer" in told[0]
+    assert loader.workers_replaced == 0
+
+
+@pytest.mark.parametrize("streams", [False, True])
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("on_error", ["raise", "skip"])
+def test_fail_on_timeout_is_an_error_whoever_handles_exceptions(workers, streams, on_error):
+    options = {"watchdog_timeout_seconds": 0.5, "watchdog_initial_timeout_seconds": 60}
+    loader = loading(
+        hangs_at_three, workers, streams=streams, fail_on_timeout=True, on_error=on_error, **options
+    )
+    got: list[int] = []
+    said = r"(?s)no item.*fail_on_timeout.*waits_for_ever"
+    with loader, pytest.raises(LoaderError, match=said):
+        got.extend(loader)
+    assert got in ([], [0], [0, 1], [0, 1, 2])
+    assert workers or got == [0, 1, 2]
+    assert not [each for each in threading.enumerate() if each.name == "energize watch"]
+
+
+def test_the_first_item_has_a_patience_of_its_own(caplog):
+    def slow_start(number):
+        time.sleep(0.8 if number == 0 else 0)
+        return number
+
+    for workers in (0, 1):
+        patient = {"watchdog_timeout_seconds": 0.2, "watchdog_initial_timeout_seconds": 20}
+        with loading(slow_start, workers, prefetch_factor=1, **patient) as loader:
+            assert list(loader) == list(range(6))
+        assert "no item" not in caplog.text
+    impatient = {"watchdog_timeout_seconds": 20, "watchdog_initial_timeout_seconds": 0.2}
+    with loading(slow_start, 0, **impatient) as loader:
+        assert list(loader) == list(range(6))
+    assert "no item came" in caplog.text
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_nobody_watches_without_a_timeout(workers, caplog):
+    with loading(late_for_three, workers, watchdog_timeout_seconds=None) as loader:
+        assert list(loader) == list(range(6))
+    assert "no item" not in caplog.text
+
+
+def test_a_training_loop_that_takes_its_time_is_not_told_of(caplog):
+    with loading(int, 0, watchdog_timeout_seconds=0.1) as loader:
+        for _ in loader:
+            time.sleep(0.2)
+    assert not [each for each in caplog.records if each.levelno >= logging.WARNING]
+
+
+def test_a_worker_that_is_stopped_is_told_of_too(caplog, tmp_path):
+    noted = tmp_path / "pid"
+
+    def note(number):
+        noted.write_text(str(os.getpid()))
+        return number
+
+    options = {"watchdog_timeout_seconds": 0.4, "timeout": 2.5, "prefetch_factor": 1}
+    with loading(note, 1, **options) as loader:
+        items = iter(loader)
+        assert next(items) == 0
+        os.kill(int(Path(noted).read_text()), signal.SIGSTOP)
+        assert list(items) == [1, 2, 3, 4, 5]
+    assert "it does not say what it is busy with: it is stopped" in caplog.text
+    assert loader.workers_replaced == 1
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_workers_that_start_from_nothing_show_their_stacks(method, caplog):
+    options = {"watchdog_timeout_seconds": 0.4, "watchdog_initial_timeout_seconds": 60}
+    with loading(late_for_three, 1, multiprocessing_context=method, **options) as loader:
+        assert list(loader) == list(range(6))
+    assert "late_for_three" in caplog.text
+
+
+OPTIONS = {"timeout": 1.0, "watchdog_timeout_seconds": 0.3}
+
+
+class HangsInPickle:
+    def __call__(self, number: int) -> int:
+        return number
+
+    def __reduce__(self):
+        while True:
+            time.sleep(0.01)
+
+
+def plus_one(number: int) -> int:
+    return number + 1
+
+
+def server() -> int:
+    """The process id of multiprocessing's fork server, which runs."""
+    forkserver.ensure_running()
+    return forkserver._forkserver._forkserver_pid
+
+
+def ends(function, method: str, caplog, **options) -> str:
+    """What is said by a loader whose worker cannot start."""
+    loader = loader_of(
+        MapDataset(numbers(9), function), 1, multiprocessing_context=method, **OPTIONS
+    )
+    began = time.monotonic()
+    with loader, pytest.raises(LoaderError, match=r"energize worker 0 has not started") as caught:
+        list(loader)
+    assert time.monotonic() - began >= 1.0, "not before the timeout"
+    told = [each.getMessage() for each in caplog.records if "not started" in each.getMessage()]
+    assert told, "the watchdog speaks first"
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_a_class_that_hangs_while_it_is_pickled(method, caplog):
+    assert "__reduce__" in ends(HangsInPickle(), method, caplog)
+
+
+def test_a_thread_of_its_own_is_ended_too(caplog):
+    said: list[str] = []
+    thread = threading.Thread(target=lambda: said.append(ends(HangsInPickle(), "spawn", caplog)))
+    thread.start()
+    thread.join(60)
+    assert "__reduce__" in said[0]
+
+
+def test_a_fork_server_that_is_stopped(caplog):
+    stopped = server()
+    os.kill(stopped, signal.SIGSTOP)
+    try:
+        assert "forkserver.py" in ends(plus_one, "forkserver", caplog)
+    finally:
+        os.kill(stopped, signal.SIGCONT)
+
+
+_hold_up = threading.Event()
+os.register_at_fork(before=lambda: _hold_up.is_set() and time.sleep(600))
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_what_is_registered_for_forks_hangs(caplog):
+    """Python drops what is raised there, so the fork goes on."""
+    _hold_up.set()
+    timer = threading.Timer(0.8, _hold_up.clear)
+    timer.start()
+    try:
+        with loader_of(MapDataset(numbers(9), plus_one), 1, **OPTIONS) as loader:
+            assert list(loader) == list(range(1, 10))
+    finally:
+        timer.cancel()
+        _hold_up.clear()
+    assert "has not started for" in caplog.text
+    assert "register_at_fork" in caplog.text
+
+
+def test_fail_on_timeout_ends_the_start_with_the_watchdog():
+    loader = loader_of(
+        MapDataset(numbers(9), HangsInPickle()),
+        1,
+        multiprocessing_context="spawn",
+        watchdog_timeout_seconds=0.3,
+        fail_on_timeout=True,
+    )
+    with loader, pytest.raises(LoaderError, match="fail_on_timeout"):
+        list(loader)
+
+
+def test_signal_handlers_are_put_back():
+    numbers_of = [signal.SIGINT, signal.SIGRTMIN + 6]
+    before = [signal.getsignal(each) for each in numbers_of]
+    with loader_of(numbers(9), 1) as loader:
+        list(loader)
+    assert [signal.getsignal(each) for each in numbers_of] == before
+
+
+@pytest.mark.jobs
+def test_a_fork_server_that_was_killed_is_started_again():
+    os.kill(server(), signal.SIGKILL)
+    with loader_of(
+        MapDataset(numbers(9), plus_one), 1, multiprocessing_context="forkserver"
+    ) as each:
+        assert list(each) == list(range(1, 10))
+
+
+AT = 5
+"""The sample at which it happens."""
+
+
+def sockets() -> list[int]:
+    found = []
+    for descriptor in range(3, 300):
+        with suppress(OSError):
+            if stat.S_ISSOCK(os.fstat(descriptor).st_mode):
+                found.append(descriptor)
+    return found
+
+
+def writes_everywhere(number: int) -> int:
+    if number == AT:
+        for descriptor in sockets():
+            os.write(descriptor, b"\0what belongs to a log, say")
+        time.sleep(60)
+    return number
+
+
+def closes_everything(number: int) -> int:
+    if number == AT:
+        os.closerange(3, 300)
+    return number
+
+
+class Panic(BaseException):
+    """As native code has it that was written in Rust."""
+
+
+def panics(number: int) -> int:
+    if number == AT:
+        raise Panic("index out of bounds")
+    return number
+
+
+class NoWayBack:
+    def __reduce__(self):
+        return int, ("no number",)
+
+
+def cannot_be_rebuilt(number: int):
+    return NoWayBack() if number == AT else number
+
+
+def forks_itself(number: int) -> int:
+    if number == AT:
+        os.fork()  # and both go on
+    return number
+
+
+@pytest.mark.parametrize(
+    ("function", "error", "message"),
+    [
+        (writes_everywhere, LoaderError, r"sent what is no message, b'.*what belongs.*at \d"),
+        (closes_everything, WorkerDiedError, r"ended with exit code 0 .*closed its file descri"),
+        (panics, Panic, "index out of bounds"),
+        (
+            cannot_be_rebuilt,
+            LoaderError,
+            r"cannot be rebuilt in the trainer: ValueError.*leave out",
+        ),
+    ],
+)
+def test_it_is_told(function, error, message):
+    loader = loader_of(MapDataset(numbers(40), function), workers=2, timeout=60)
+    with loader, pytest.raises(error, match=message):
+        list(loader)
+
+
+def test_a_worker_that_forks_itself_goes_on_alone():
+    with loader_of(MapDataset(numbers(400), forks_itself), workers=2, timeout=60) as loader:
+        assert list(loader) == list(range(400))
+        assert loader.workers_replaced == 0
+
+
+def test_a_worker_whose_child_lives_on_is_missed_at_once(tmp_path, caplog):
+    def leaves_a_child(number: int) -> int:
+        if number == AT and not (tmp_path / "child").exists():
+            child = os.fork()
+            if not child:
+                time.sleep(600)
+                os._exit(0)
+            (tmp_path / "child").write_text(str(child))
+            os.kill(os.getpid(), signal.SIGKILL)
+        return number
+
+    try:
+        with loader_of(MapDataset(numbers(40), leaves_a_child), 2, timeout=60) as loader:
+            assert list(loader) == list(range(40))
+            assert loader.workers_replaced == 1
+        assert "was killed by SIGKILL" in caplog.text
+    finally:
+        os.kill(int((tmp_path / "child").read_text()), signal.SIGKILL)
+
+
+def test_signal_handlers_of_a_function_keep_no_worker_alive():
+    def ignores_signals(number: int) -> tuple[int, int]:
+        for each in (signal.SIGIO, signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
+            signal.signal(each, signal.SIG_IGN)
+        return os.getpid(), number
+
+    loader = loader_of(MapDataset(numbers(40), ignores_signals), workers=1)
+    pid, _ = next(iter(loader))
+    loader.close()
+    assert eventually(lambda: gone(pid))
+
+
+def five_large(number: int) -> list[torch.Tensor]:
+    return [torch.full((600_000,), number, dtype=torch.uint8) for _ in range(5)]
+
+
+def test_too_few_file_descriptors_for_shared_memory_are_told():
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with loader_of(MapDataset(numbers(90), five_large), workers=1) as loader:
+        items = iter(loader)
+        kept = [next(items)]
+        room = len(os.listdir("/proc/self/fd")) + 8
+        resource.setrlimit(resource.RLIMIT_NOFILE, (room, before[1]))
+        try:
+            with pytest.raises(LoaderError, match=r"cannot be taken over.*ulimit -n"):
+                kept.extend(items)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    assert all(int(each.max()) == at for at, item in enumerate(kept) for each in item)
+
+
+def test_a_replaced_worker_says_nothing_of_the_trainers_errors(capfd):
+    """What a forked worker prints as it ends begins with its own error."""
+
+    def interrupts(number: int) -> int:
+        raise KeyboardInterrupt
+
+    logging.getLogger("energize").disabled = True
+    try:
+        loader = loader_of(MapDataset(numbers(9), interrupts), workers=1)
+        with loader, pytest.raises(WorkerDiedError):
+            list(loader)
+    finally:
+        logging.getLogger("energize").disabled = False
+    assert "During handling" not in capfd.readouterr().err
