@@ -59,10 +59,10 @@ def items_of(name: str) -> int:
 
 
 @pytest.mark.parametrize("name", INDEXED)
-def test_ranks_in_turn_give_the_plain_stream_for_world_sizes_1_to_8(name):
+def test_ranks_in_turn_give_the_plain_stream(name):
     dataset = INDEXED[name]
     rounds = 45 if dataset.size == INFINITE else dataset.size + 1
-    for ranks in range(1, 9):
+    for ranks in (1, 2, 3, 5, 8):
         loaders = [loader_of(dataset, rank=rank, ranks=ranks) for rank in range(ranks)]
         got = epoch_in_turns(loaders, rounds)
         if dataset.size != INFINITE:
@@ -570,7 +570,7 @@ def check(tree, data) -> None:
         assume(False)  # filters and skips that leave nothing; that this is an error is tested
 
 
-@settings(max_examples=100)
+@settings(max_examples=50)
 @given(tree=trees(), data=st.data())
 def test_any_tree_is_one_stream_on_any_ranks(tree, data):
     check(tree, data)

@@ -178,6 +178,7 @@ def test_two_who_decide_are_refused():
         WorkerConfig(global_error_handler="log")
 
 
+@pytest.mark.jobs
 def test_a_spawned_worker_has_the_handler_too():
     config = WorkerConfig(0, 1, 1, global_error_handler=log_exception)
     dataset = MapDataset(numbers(20), no_tens)
@@ -472,6 +473,7 @@ def test_each_rank_has_a_file_and_all_are_read_by_one_path(folder, notes, tmp_pa
 # Writing
 
 
+@pytest.mark.jobs
 def test_no_line_is_lost_when_the_run_is_killed(tmp_path):
     path, go = tmp_path / "bad.jsonl", tmp_path / "go"
     program = f"""
