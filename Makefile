@@ -10,18 +10,21 @@ MUTANTS ?= 30000
 SEED ?= 0
 PACKAGES := -c 'import sysconfig; print(sysconfig.get_path("purelib"))'
 
-.PHONY: demo test jobs sweep soak kills fuzz check peers bench bench-mixing bench-resuming clean
+.PHONY: demo test jobs sweep soak kills fuzz lint check peers bench bench-mixing bench-resuming clean
 
 demo: $(READY)
 	$(BIN)/python -m examples.demo --data $(DEMO_DATA)
 
+# The quick tests: laws, tables, and what needs no other process for long.
 test: $(READY)
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile
 
-# Whole jobs and examples, and what runs other libraries beside energize (after `make peers`).
+# The others that take minutes together: whole jobs, ranks, kills, disks that fail, the examples of
+# docstrings and pages, and what runs other libraries beside energize (after `make peers`).
 jobs: $(READY)
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile \
 		-m '(jobs or energon or streaming) and not slow'
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --doctest-modules energize
 
 sweep: $(READY)
 	HYPOTHESIS_PROFILE=sweep $(BIN)/python -m pytest -n $(JOBS) -m 'slow or not slow' --timeout 3600
@@ -39,10 +42,13 @@ kills: $(READY)
 fuzz: $(READY)
 	$(BIN)/python -m tests.fuzz --mutants $(MUTANTS) --seed $(SEED)
 
-check: $(READY)
+lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# Everything that has to pass before a change lands.
+check: lint test jobs
 
 # Megatron-Energon and MosaicML Streaming, each in an environment of its own: for the tests and
 # benchmarks that run both them and energize.

@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from energize import WorkerConfig, prepare, write_shards
-from tests.support.sick_disk import Fault, SickDisk
-from tests.support.sick_program import ROOT
-from tests.support.sick_ranks import EPOCH, batches_of, loader_of
+from tests.faults.disk import Fault, SickDisk
+from tests.faults.ranks import EPOCH, batches_of, loader_of
+from tests.faults.scenes import ROOT
 
 pytestmark = pytest.mark.jobs
 
@@ -67,7 +67,7 @@ def train(disk, kind, folder, out, world, steps, workers, *sick):
         command = [
             sys.executable,
             "-m",
-            "tests.support.sick_ranks",
+            "tests.faults.ranks",
             kind,
             folder,
             out,

@@ -1,6 +1,6 @@
 """Ranks that train with DDP on a disk that fails, while workers are killed and stopped.
 
-    python -m tests.support.sick_ranks KIND FOLDER OUT STEPS WORKERS [SICK]
+    python -m tests.faults.ranks KIND FOLDER OUT STEPS WORKERS [SICK]
 
 After its first step each rank stops one of its workers, after its third it kills one. After the
 sixth rank 0 makes the file SICK unreadable for ever. Resumes from OUT/state.json, where it is. Each
@@ -34,7 +34,7 @@ from energize import (
     WorkerConfig,
     get_loader,
 )
-from tests.support.sick_disk import Fault, planned
+from tests.faults.disk import Fault, planned
 
 EPOCH = 29
 """Batches of two samples, which neither 2 nor 3 ranks divide."""

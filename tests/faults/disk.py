@@ -1,6 +1,6 @@
 """File system calls that fail by a plan, in this test's processes and all that they start.
 
-A library of C (`sick_disk.c`) is preloaded, so that sqlite, Arrow, numpy and the interpreter
+A library of C (`disk.c`) is preloaded, so that sqlite, Arrow, numpy and the interpreter
 itself meet the same faults, in workers and in commands alike.
 """
 
