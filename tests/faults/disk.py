@@ -15,7 +15,6 @@ import shutil
 import struct
 import subprocess
 import tempfile
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,7 +36,7 @@ _CALLS = {
     "mkdir": 256,
     "unlink": 512,
 }
-_FAIL, _SHORT, _SLOW, _FLIP = 1, 2, 3, 4
+_FAIL, _SHORT, _SLOW = 1, 2, 3
 
 
 @dataclass(frozen=True)
@@ -45,18 +44,16 @@ class Fault:
     """What happens to calls (`"read"`, or several, `"open stat"`) on paths that match a pattern.
 
     `error` is the name of an errno; else `short` leaves so many bytes of each read or write, -1
-    half of them, -2 all but one; `slow` waits so many milliseconds first; `flip` changes one byte
-    that is read. The first `skip` calls are not touched; after these each `every`-th is, or
-    `permille` of them drawn by `seed`; `times` of them at most. Calls of all processes are counted
-    together.
+    half of them, -2 all but one; `slow` waits so many milliseconds first. The first
+    `skip` calls are not touched; after these each `every`-th is, or `permille` of them drawn by
+    `seed`; `times` of them at most. Calls of all processes are counted together.
     """
 
     pattern: str
     calls: str = "read"
     error: str | None = None
     short: int | None = None
-    slow: int | None = None
-    flip: bool = False
+    slow: int = 0
     skip: int = 0
     every: int = 1
     permille: int | None = None
@@ -64,15 +61,12 @@ class Fault:
     seed: int = 0
 
     def packed(self) -> bytes:
-        act, value = _FLIP, 0
         if self.error is not None:
             act, value = _FAIL, getattr(numbers, self.error)
         elif self.short is not None:
             act, value = _SHORT, self.short
-        elif self.slow is not None:
+        else:
             act, value = _SLOW, self.slow
-        elif not self.flip:
-            raise ValueError(f"{self} does nothing")
         pattern = os.fsencode(self.pattern)
         assert len(pattern) < 512, pattern
         calls = sum(_CALLS[each] for each in self.calls.split())
@@ -86,15 +80,11 @@ class Fault:
 class SickDisk:
     """The faults of one test, for processes that are started with `environment`."""
 
-    def __init__(self, faults: Sequence[Fault] = ()) -> None:
+    def __init__(self) -> None:
         self._library = preloaded_library()
         self._folder = Path(tempfile.mkdtemp(prefix="sick_disk_"))
         self._path = self._folder / "plan"
-        size = _COUNT.size + _MOST * _RULE.size
-        self._path.write_bytes(bytes(size))
-        with self._path.open("r+b") as file:
-            self._map = mmap.mmap(file.fileno(), size)
-        self.plan(*faults)
+        self._path.write_bytes(bytes(_COUNT.size + _MOST * _RULE.size))
 
     @property
     def environment(self) -> dict[str, str]:
@@ -104,39 +94,21 @@ class SickDisk:
             "SICK_DISK_PLAN": str(self._path),
         }
 
-    @property
-    def path(self) -> Path:
-        """The plan, which programs may change by `planned`."""
-        return self._path
-
-    def plan(self, *faults: Fault) -> None:
-        """These faults from now on, instead of those before; without any the disk is well."""
-        written(self._map, faults)
-
-    def hits(self, number: int = 0) -> int:
-        """How often the fault of this number happened since it was planned."""
-        at = _COUNT.size + (number + 1) * _RULE.size - 8
-        return int(struct.unpack_from("=q", self._map, at)[0])
-
     def close(self) -> None:
-        self._map.close()
         shutil.rmtree(self._folder)
 
 
-def written(plan: mmap.mmap, faults: Sequence[Fault]) -> None:
-    """Put faults into a plan that processes have mapped."""
-    assert len(faults) <= _MOST
-    _COUNT.pack_into(plan, 0, 0)
-    for number, fault in enumerate(faults):
-        at = _COUNT.size + number * _RULE.size
-        plan[at : at + _RULE.size] = fault.packed()
-    _COUNT.pack_into(plan, 0, len(faults))
-
-
 def planned(*faults: Fault) -> None:
-    """Change the plan of the process that calls this, and of those beside it."""
+    """Let these faults happen from now on, in the process that calls this and in those beside it;
+    without any the disk is well.
+    """
+    assert len(faults) <= _MOST
     with open(os.environ["SICK_DISK_PLAN"], "r+b") as file, mmap.mmap(file.fileno(), 0) as plan:
-        written(plan, faults)
+        _COUNT.pack_into(plan, 0, 0)
+        for number, fault in enumerate(faults):
+            at = _COUNT.size + number * _RULE.size
+            plan[at : at + _RULE.size] = fault.packed()
+        _COUNT.pack_into(plan, 0, len(faults))
 
 
 def hits(number: int = 0) -> int:

@@ -15,12 +15,12 @@ import re
 from collections.abc import Iterator
 from enum import Enum
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import typer
 
 import energize
-from tests.support.energon_names import PATHS
 
 HERE, ROOT = Path(__file__).parent, Path(__file__).parents[2]
 API, ENERGON = HERE / "api.json", HERE / "energon_paths.json"
@@ -46,6 +46,8 @@ def found(name: str) -> Any:
             value = value if callable(value) else ATTRIBUTE
         else:
             value = getattr(value, step)
+            if isinstance(value, ModuleType) and callable(value):
+                value = getattr(value, step)  # a path of Energon that has the name of a function
     return value
 
 
@@ -163,12 +165,12 @@ def _options(command: Any, name: str) -> Iterator[tuple[str, str]]:
 
 
 def energon_paths() -> Iterator[tuple[str, Any]]:
-    """Paths of Megatron-Energon's modules, with their names and where those are defined: nowhere
-    near for modules that only hand names on.
+    """The paths that are recorded, with their names and where those are defined: nowhere near for
+    modules that only hand names on.
     """
-    for path, names in PATHS.items():
-        module = importlib.import_module(f"energize.{path}")
-        every = sorted({*names.split(), *getattr(module, "__all__", ())})
+    for path, known in json.loads(ENERGON.read_text()).items():
+        module = importlib.import_module(path)
+        every = sorted({*known["names"], *getattr(module, "__all__", ())})
         defined = {name: getattr(getattr(module, name), "__module__", None) for name in every}
         own = module.__name__ in defined.values() or None in defined.values()
         yield (

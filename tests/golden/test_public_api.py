@@ -69,7 +69,7 @@ def test_paths_of_energon():
                 differences.append(str(error))
                 continue
             value = scope[name]
-            if name in energize.__all__ and value is not getattr(energize, name):
+            if name in energize.__all__ and value is not api.found(f"energize:{name}"):
                 differences.append(f"{path}.{name} is not energize.{name}")
             if isinstance(value, type) and pickle.loads(pickle.dumps(value)) is not value:
                 differences.append(f"{path}.{name} is another class when it is pickled")

@@ -1,19 +1,16 @@
-"""All hostile inputs. As a program it prints what becomes of each: python -m tests.hostile.every"""
+"""All hostile inputs, and what becomes of each."""
 
 from __future__ import annotations
 
-import logging
 import os
 import shutil
 import socket
-import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from tests.hostile import folders, metadatasets, samples
-from tests.support.prepared import captions
 from tests.support.trying import Ending, tried
 
 CASES: dict[str, Callable[[Path], Callable[[], Any]]] = {
@@ -40,16 +37,3 @@ def outcome_of(name: str, whole: Path) -> Ending:
         listening.bind(str(place / "socket.yaml"))
         action = CASES[name](place)
         return tried(lambda: repr(action())[:200])
-
-
-def main() -> None:
-    logging.disable(logging.CRITICAL)
-    with tempfile.TemporaryDirectory() as made:
-        whole = captions(Path(made) / "whole", 12, shards=3)
-        for name in CASES:
-            if all(word in name for word in sys.argv[1:]):
-                print(f"{name:45}", outcome_of(name, whole), flush=True)
-
-
-if __name__ == "__main__":
-    main()

@@ -11,9 +11,7 @@ LISTS = ("The first 100 errors in ", "first shard")
 """What a message may begin with that tells of many faults."""
 
 SECONDS = 10
-"""Of CPU: what would go on and on is told from what takes one. What each takes says
-`python -m tests.hostile.every`.
-"""
+"""Of CPU: what would go on and on is told from what takes one."""
 
 
 @pytest.fixture(scope="module")

@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from examples.clients import common
-
 pytestmark = pytest.mark.jobs
 
 ROOT = Path(__file__).parents[2]
@@ -53,11 +51,3 @@ def test_every_example_is_run_and_listed():
     for name in names:
         assert f"examples.clients.{name}`" in listed
         assert f"examples/clients/{name}.py" in documented
-
-
-def test_a_difference_is_shown(capsys):
-    assert common.alike("Batches", [[1], [2]], [[1], [2]])
-    assert not common.alike("Batches", [[1], [2], [3]], [[1], [4], [3]])
-    assert "from 1 on: expected [[2], [3]]" in capsys.readouterr().out
-    assert not common.alike("Batches", [[1], [2]], [[1]])
-    assert not common.alike("Batches", [], [])

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import io
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -12,12 +10,8 @@ import time
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
-from energize.metadataset import leaves_with_weights, resolve
-from energize.testing import fingerprint
-from examples import command_line, photographs, resume, showing, train_blend
-from examples.encoders import CaptionBatch, ImageBatch
+from examples import photographs, resume
 
 pytestmark = pytest.mark.jobs
 
@@ -127,32 +121,6 @@ def test_an_example_on_its_own_saves_a_model_that_another_loads(data, tmp_path):
     assert all(loss[name] < before[name] for name in NAMES)
 
 
-def test_resuming_with_a_different_batch_is_shown_and_fails():
-    kept = [("ImageBatch", fingerprint(number), 1.0) for number in range(4)]
-    console = Console(record=True, quiet=True)
-    assert resume.compare(kept, kept, 0, console)
-    changed = [*kept[:3], ("ImageBatch", fingerprint("other"), 1.0)]
-    console = Console(record=True, width=100, file=io.StringIO())
-    assert not resume.compare(kept, changed, 0, console)
-    shown = console.export_text()
-    assert "DIFFERS" in shown
-    assert "3 of 4" in shown
-    assert not resume.compare(kept, [], 0, Console(quiet=True))
-
-
-def test_folders_left_damaged_or_half_made_are_made_again(data, tmp_path):
-    broken = tmp_path / "data"
-    shutil.copytree(data, broken)
-    before = {path: path.read_bytes() for path in broken.rglob("*.tar")}
-    (broken / "captions_a" / "shard-003.tar").unlink()
-    os.truncate(broken / "captions_b" / "shard-007.tar", 20_000)
-    shutil.rmtree(broken / "classification" / ".nv-meta")
-    (broken / ".classification-killed" / "classification").mkdir(parents=True)
-    assert run("photographs", broken).count(", made") == 3
-    assert {path: path.read_bytes() for path in broken.rglob("*.tar")} == before
-    assert not list(broken.glob(".*"))
-
-
 def test_a_folder_of_somebody_else_is_left_alone(tmp_path):
     (tmp_path / "classification").mkdir()
     (tmp_path / "classification" / "mine.tar").write_bytes(b"mine")
@@ -160,13 +128,6 @@ def test_a_folder_of_somebody_else_is_left_alone(tmp_path):
     assert str(tmp_path / "classification") in said
     assert "--data" in said
     assert (tmp_path / "classification" / "mine.tar").read_bytes() == b"mine"
-
-
-def test_a_missing_package_is_named():
-    with pytest.raises(command_line.ExampleError, match="pip install scikit-image"):
-        photographs.photograph("no_such_package", "data/cat.png")
-    with pytest.raises(command_line.ExampleError, match=r"cat\.png is missing"):
-        photographs.photograph("numpy", "data/cat.png")
 
 
 def test_ctrl_c_leaves_no_process_and_no_half_made_folder(data):
@@ -202,31 +163,6 @@ def members(group: int) -> list[int]:
         if int(fields[2]) == group and fields[0] != "Z":
             found.append(int(stat.parent.name))
     return found
-
-
-def test_data_elsewhere_get_a_metadataset_of_their_own(data):
-    file = train_blend.metadataset(data)
-    assert file.parent == data
-    leaves = leaves_with_weights(resolve(file, "train"))
-    assert {leaf.path.resolve() for leaf, _ in leaves} == {data.resolve() / name for name in NAMES}
-    assert train_blend.metadataset(ROOT / "demo-data") == ROOT / "metadatasets" / "demo.yaml"
-
-
-def test_batches_do_not_depend_on_workers(data):
-    told = [command_line.Settings(data, batch_size=8, workers=workers) for workers in (0, 2)]
-    prints = []
-    for each in told:
-        with train_blend.blend_loader(each) as loader:
-            batches = [batch for batch, _ in zip(loader, range(12), strict=False)]
-        assert {type(batch) for batch in batches} == {ImageBatch, CaptionBatch}
-        prints.append([fingerprint(batch) for batch in batches])
-    assert prints[0] == prints[1]
-
-
-def test_pictures_of_losses():
-    assert showing.tenths([1.0, 3.0]) == [1.0, 3.0]
-    assert showing.tenths([float(number) for number in range(20)])[:2] == [0.5, 2.5]
-    assert showing.picture([8.0, 4.0, 0.0]) == "█▅▁"
 
 
 def test_the_readme_lists_every_file():

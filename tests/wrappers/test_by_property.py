@@ -20,7 +20,7 @@ from energize import (
     by_property,
 )
 from energize.errors import ColumnError, ConfigError, WeightError
-from energize.testing import check_resume, check_topology
+from energize.testing import check_topology
 from tests.support.loading import loader_of, take
 
 KINDS = ("high", "low", "low", None, "low")
@@ -94,28 +94,6 @@ def test_ranges_of_numbers():
     found = [number for _, _, number in mix.at(range(400))]
     assert sum(number < 10 for number in found) == 100
     assert found.count(49) == 100
-
-
-def test_shares_may_be_of_what_samples_cost():
-    def texts(name, tokens):
-        samples = [(name, KINDS[i % 2], tokens) for i in range(30)]
-        columns = {"kind": [kind for _, kind, _ in samples], "tokens": [tokens] * 30}
-        return ShuffleDataset(ListSource(samples, name=name, columns=columns))
-
-    both = [texts("short", 10), texts("long", 40)]
-    mix = by_property(both, "kind", {"high": 3, "low": 1}, unit="tokens")
-    spent = Counter()
-    for _, kind, tokens in mix.at(range(4000)):
-        spent[kind] += tokens
-    assert abs(spent["high"] - 3 * spent["low"]) <= 200
-
-
-def test_in_a_blend_weights_multiply():
-    inner = by_property(shuffled(50), "kind", {"high": 3, "low": 1}, other=0)
-    mix = BlendDataset({"text": inner, "web": shuffled(9, "web")}, weights={"text": 1, "web": 1})
-    assert mix.names == ("text/high", "text/low", "text/other", "web")
-    assert mix.shares() == [0.375, 0.125, 0.0, 0.5]
-    check_resume(BatchDataset(mix, 3, list), items=20)
 
 
 def saved(dataset, steps=7):

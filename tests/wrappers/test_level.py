@@ -85,16 +85,6 @@ class TestGlobalBatches:
                 assert held == expected
                 assert list(map(len, level.at(at))) == list(map(len, plain.at(at)))
 
-    def test_the_last_samples_that_fill_no_batch_are_those_of_the_plain_order(self):
-        data = ShuffleDataset(lengths(21))
-        plain = BatchDataset(data, 4, list)
-        level = BatchDataset(data, 4, list, level="tokens", global_batch_size=8)
-        for epoch in range(3):
-            assert level.at([6 * epoch + 5]) == plain.at([6 * epoch + 5])
-        dropping = BatchDataset(data, 4, list, level="tokens", global_batch_size=8, drop_last=True)
-        assert dropping.size == 5
-        assert sorted(chain(*dropping.at(range(5)))) == sorted(chain(*plain.at(range(5))))
-
     def test_micro_batches_cost_the_same(self):
         source = lengths(4096)
         level = BatchDataset(
@@ -252,12 +242,6 @@ class TestLoaders:
         with pytest.raises(ConfigError, match=r"6 is given, and ComposedDataset .* of 4"):
             get_loader(composed, global_batch_size=6)
 
-    def test_the_same_one_or_several_of_them(self):
-        config = WorkerConfig(0, 2, 0)
-        for size, steps in ((None, 4), (16, 4), (32, 8)):
-            loader = get_loader(self.batches(), worker_config=config, global_batch_size=size)
-            assert loader.accumulation_steps == steps
-
     def test_weights_that_change_act_from_the_next_global_batch_on(self):
         level = BatchDataset(blended(), 2, list, level="tokens", global_batch_size=16)
         loader = get_loader(level)
@@ -272,13 +256,6 @@ class TestLoaders:
         again = get_loader(level)
         again.load_state_dict(loader.state_dict())
         assert next(iter(again)) == next(items)
-
-    def test_ranks_that_global_batches_cannot_be_shared_out_to_are_told(self, caplog):
-        with caplog.at_level(logging.WARNING):
-            loader = get_loader(self.batches(), worker_config=WorkerConfig(0, 3, 0))
-            next(iter(loader))
-        assert "8 micro batches cannot be shared out evenly to 3 ranks" in caplog.text
-        assert "1, 2, 4, 8" in caplog.text
 
 
 class TestStreams:

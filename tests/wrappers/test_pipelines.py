@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import random
 from collections import Counter
@@ -27,7 +26,7 @@ from energize.errors import (
     EncoderError,
     FailureBudgetError,
 )
-from energize.testing import check_laws, fingerprint
+from energize.testing import check_laws
 from tests.support.prepared import captions, classes
 
 
@@ -112,16 +111,6 @@ class TestMetadatasets:
         assert {type(batch) for batch in batches} == {Images, Texts}
         assert all(len(batch.__key__) == 4 for batch in batches)
 
-    def test_one_encoder_for_all_mixes_inside_batches(self, root):
-        (root / "texts.yaml").write_text(
-            "__module__: energize\n__class__: MetadatasetV2\n"
-            "splits: {train: {blend: [{path: one, weight: 3}, {path: two, weight: 1}]}}\n"
-        )
-        batches = train(root / "texts.yaml", TextTask()).at(range(250))
-        mixed = {len({int(text.split()[1]) >= 1000 for text in batch.caption}) for batch in batches}
-        assert mixed == {2}  # in each batch of 4, 3 of one and 1 of the other
-        assert sum(int(t.split()[1]) < 1000 for b in batches for t in b.caption) == 750
-
     def test_a_type_without_an_encoder(self, root):
         with pytest.raises(
             ConfigError, match=r"ImageClassificationSample.*given are for Captioning"
@@ -160,18 +149,6 @@ class TestMetadatasets:
         assert all(order[i : i + 8] == [*range(order[i], order[i] + 8)] for i in range(0, 40, 8))
         settings.write_text(settings.read_text() + "shuffle_over_epochs: null\n")
         assert train(data, repeat=False).refs(range(10)).index.tolist() == list(range(40))
-
-    def test_repeat_false_of_a_blend(self, root):
-        with pytest.raises(ConfigError, match="never ends"):
-            train(root / "mix.yaml", repeat=False)
-
-    def test_seed_offset_chooses_another_order(self, root):
-        def keys(seed):
-            data = train(root / "one", worker_config=WorkerConfig(seed_offset=seed))
-            return [batch.__key__ for batch in data.at(range(5))]
-
-        assert keys(0) == keys(0)
-        assert keys(0) != keys(1)
 
 
 class TestBadInput:
@@ -225,19 +202,3 @@ def damaged(folder: Path, numbers: set[int]) -> Path:
         tar[header + 512 : header + 1024] = bytes(512)
     (data / "shard-000.tar").write_bytes(tar)
     return data
-
-
-class TestResume:
-    @pytest.mark.parametrize(("before", "after"), [(0, 2), (2, 0), (3, 1)])
-    def test_with_other_numbers_of_workers(self, root, before, after):
-        data = train(root / "mix.yaml")
-        expected = [fingerprint(batch) for batch in data.at(range(12))]
-        with get_loader(data, worker_config=WorkerConfig(num_workers=before)) as loader:
-            batches = iter(loader)
-            found = [fingerprint(next(batches)) for _ in range(5)]
-            state = json.loads(json.dumps(loader.state_dict()))
-        with get_loader(data, worker_config=WorkerConfig(num_workers=after)) as loader:
-            loader.load_state_dict(state)
-            batches = iter(loader)
-            found += [fingerprint(next(batches)) for _ in range(7)]
-        assert found == expected

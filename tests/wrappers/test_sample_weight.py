@@ -166,19 +166,6 @@ class TestTargets:
         factors = {each["__key__"][0]: weight_of(each) for each in blend.at(range(40))}
         assert factors == {"a": pytest.approx(2 / 3), "b": 2.0}
 
-    def test_by_name_and_over_batches(self):
-        named = {
-            name: BatchDataset(rows(name), 2, lambda s: {"__key__": [e["__key__"] for e in s]})
-            for name in ("web", "code")
-        }
-        blend = BlendDataset(
-            named, weights={"web": 3, "code": 1}, target_weights={"code": 1, "web": 1}
-        )
-        found = {
-            each["__key__"][0][0]: each["sample_weights"].tolist() for each in blend.at(range(9))
-        }
-        assert found == {"w": [pytest.approx(2 / 3)] * 2, "c": [2.0, 2.0]}
-
     def test_right_at_every_slot_of_a_schedule(self):
         rising = Schedule([(0, 1), (50, 3)], "step")
         blend = self.blend(rising, 1, target_weights=[1, 1])

@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from energize import (
-    INFINITE,
     BatchDataset,
     BlendDataset,
     ConfigError,
@@ -25,7 +24,7 @@ from energize import (
 )
 from energize.testing import check_laws
 from tests.support.datasets import is_even, numbers, shuffled
-from tests.support.stages import maths, mix, staged, two_mixes, web
+from tests.support.stages import maths, mix, staged, web
 
 
 def test_a_step_takes_its_items_from_its_stage():
@@ -36,13 +35,6 @@ def test_a_step_takes_its_items_from_its_stage():
     assert "".join(data) == "abcdef012"
     assert len(data) == 9
     assert data[7] == "1"
-
-
-def test_after_the_end_of_the_plan_the_last_stage_goes_on():
-    data = staged(
-        Stage("a", 0, 2, dataset=ListSource("ab")), Stage("b", 2, 4, dataset=ListSource("0123"))
-    )
-    assert "".join(data.at(range(8))) == "ab012301"
 
 
 # Counting what is consumed
@@ -60,19 +52,6 @@ def refs_of(dataset, positions, before=0):
 def visits(dataset, items):
     """How often each (source, sample, pass) is visited in the first items."""
     return Counter(refs_of(dataset, range(items)))
-
-
-def test_no_sample_comes_again_before_its_pass_is_over():
-    data = two_mixes()
-    assert len(data.sources) == 2
-    seen = visits(data, data.size)
-    assert set(seen.values()) == {1}
-    consumed = data.consumed(data.size)
-    assert consumed.sum() == 40 * 2 + 20 * 2 * 3
-    for source, count in enumerate(consumed.tolist()):
-        size = data.sources[source].count
-        passes = Counter(epoch for number, _, epoch in seen if number == source)
-        assert passes == {e: min(size, count - e * size) for e in range(-(-count // size))}
 
 
 parts = st.tuples(st.integers(0, 2), st.integers(1, 9))
@@ -143,19 +122,6 @@ def test_a_seed_names_another_order_from_its_beginning():
     items = list(data)
     assert items[:20] + items[40:] == web().at(range(40))
     assert items[20:40] == web().reseeded(5).at(range(20))
-
-
-def test_the_seed_of_a_stage_stays_when_the_run_is_reseeded():
-    data = staged(Stage("a", 0, 20, dataset=web()), Stage("b", 20, 40, dataset=web(), seed=5))
-    other = data.reseeded(99)
-    assert list(other)[:20] == web().reseeded(99).at(range(20))
-    assert list(other)[20:] == list(data)[20:]
-
-
-def test_an_offset_far_out():
-    data = staged(Stage("a", 0, 10**12, dataset=mix(0.75)), Stage("b", 10**12, dataset=web()))
-    assert data.at([10**12])[0] == web().at([75 * 10**10])[0]
-    assert data.size == INFINITE
 
 
 # Streams, and what cannot be staged

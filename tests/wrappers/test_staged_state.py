@@ -15,7 +15,6 @@ from energize import (
     StagedDataset,
     StagePlan,
     StateMismatchError,
-    WorkerConfig,
     get_loader,
 )
 from tests.support.stages import maths, mix, staged, two_mixes, web
@@ -143,26 +142,6 @@ def test_the_plan_and_every_transition_are_logged(log):
     assert start == "data stages: reading begins at step 0, in stage 'general'"
     assert transition.startswith("data stages: step 40: 'general' -> 'long': ")
     assert "seq_len 4096 -> 32768; global_batch_size None -> 4" in transition
-
-
-def test_a_global_batch_size_that_the_trainer_works_out_counts_no_tokens():
-    stage = Stage("general", 0, 10, dataset=mix(0.8), seq_len=4096, batch={"global_batch_size": -1})
-    assert staged(stage).report[0].tokens is None
-
-
-def test_a_resumed_run_says_where_it_goes_on(log):
-    data = two_mixes()
-    next(data.open(state=state_at(data, 50)))
-    assert messages(log)[-1] == "data stages: reading begins at step 45, in stage 'reasoning'"
-
-
-def test_transitions_are_logged_by_the_first_rank_with_workers_too(log):
-    data = two_mixes()
-    for rank in range(2):
-        config = WorkerConfig(rank=rank, world_size=2, num_workers=1)
-        with get_loader(data, worker_config=config, multiprocessing_context="fork") as loader:
-            assert len(list(loader)) == 40
-    assert len([m for m in messages(log) if "'general' -> 'reasoning'" in m]) == 1
 
 
 def test_sources_that_come_and_go(log):

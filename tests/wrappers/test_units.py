@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from functools import partial
 from itertools import islice
 
 import numpy as np
@@ -20,12 +19,10 @@ from energize import (
     SkipSample,
 )
 from energize.core.config import config_of
-from energize.core.trace import where
 from energize.errors import (
     ColumnError,
     ConfigError,
     EncoderError,
-    NotIndexedError,
     StateError,
     StateMismatchError,
     SubstitutionError,
@@ -272,42 +269,3 @@ def test_a_function_of_items_may_leave_them_out_and_its_errors_name_the_sample()
 
     with pytest.raises(SubstitutionError, match="256 items in a row were left out"):
         next(BlendDataset(parts, unit=ItemCost(none)).open())
-
-
-def test_a_field_that_is_not_there():
-    blend = BlendDataset((texts("books"), 1), unit=ItemCost("tokns"))
-    with pytest.raises(EncoderError, match=r"'books/0' has no field 'tokns'.*mean 'tokens'"):
-        next(blend.open())
-    with pytest.raises(ConfigError, match="a function of an item, or the name of a field"):
-        ItemCost(3)
-
-
-def test_counts_of_a_stream_are_not_known_before():
-    assert by_item().taken(10) is None
-    for ask in (by_item().spent, by_item().consumed, partial(where, by_item())):
-        with pytest.raises(NotIndexedError, match="BlendDataset is a stream"):
-            ask(10)
-
-
-def test_target_weights_need_shares_that_are_known_before():
-    parts = list(zip(shuffled_texts().values(), SHARES.values(), strict=True))
-    blend = BlendDataset(parts, unit="tokens", target_weights=[1, 1, 1])
-    assert blend.corrections() == pytest.approx([2 / 3, 10 / 9, 5 / 3])
-    with pytest.raises(ConfigError, match="target_weights"):
-        BlendDataset(parts, unit=ItemCost("tokens"), target_weights=[1, 1, 1])
-
-
-@pytest.mark.parametrize("make", [by_column, by_item])
-def test_a_running_loader_takes_other_weights_and_replays_them(make):
-    options = {} if make is by_column else {"lanes": 4}
-    asked = {"books": 1, "captions": 1, "chats": 8}
-    with loader_of(batches(make()), **options) as loader:
-        take(loader, 10)
-        loader.set_weights(asked)
-        rest = take(loader, 400)
-        assert shares_of(rest[20:]) == near({"books": 0.1, "captions": 0.1, "chats": 0.8}, 0.02)
-        state = json.loads(json.dumps(loader.state_dict()))
-        after = take(loader, 5)
-    with loader_of(batches(make()), 1, **options) as resumed:
-        resumed.load_state_dict(state)
-        assert take(resumed, 5) == after

@@ -68,18 +68,12 @@ class TestRepeat:
         assert len(RepeatDataset(numbers(100), 0.29)) == 29
         assert len(RepeatDataset(numbers(100), 0.57)) == 57
 
-    def test_whole_passes_over_a_stream(self):
-        assert list(RepeatDataset(FilterDataset(numbers(5), is_even), 2)) == [0, 2, 4, 0, 2, 4]
-
 
 class TestEpochize:
     def test_repeats_for_ever(self):
         epochs = EpochizeDataset(numbers(10), 6)
         assert [len(epoch(epochs, n)) for n in range(5)] == [6] * 5
         assert epoch(epochs, 0) + epoch(epochs, 1) == [*range(10), 0, 1]
-
-    def test_num_epochs_of_a_finite_dataset(self):
-        assert len(EpochizeDataset(numbers(10), num_epochs=10)) == 100
 
     def test_num_epochs_of_an_endless_dataset_are_passes_over_what_it_reads(self):
         assert len(EpochizeDataset(RepeatDataset(numbers(3)), num_epochs=2)) == 6
@@ -103,13 +97,6 @@ class TestBatch:
 
 
 class TestMap:
-    def test_augmentations_are_a_function_of_the_position(self):
-        drawn = MapDataset(numbers(20), noisy)
-        values = list(drawn)
-        assert len({value[1:] for value in values}) == 20
-        assert drawn[7] == values[7]
-        assert MapDataset(numbers(20), noisy).reseeded(1)[7] != values[7]
-
     def test_the_callers_generators_are_left_as_they_were(self):
         np.random.seed(3)
         expected = np.random.rand(2).tolist()
@@ -165,9 +152,6 @@ class TestMap:
 
 
 class TestFilter:
-    def test_batches_of_what_is_left(self):
-        assert list(BatchDataset(filtered(9), 2, list)) == [[0, 2], [4, 6], [8]]
-
     def test_what_is_rejected_is_counted_anew_after_each_item(self):
         tens = FilterDataset(
             RepeatDataset(numbers(30)), lambda item: item % 10 == 0, max_rejected_in_a_row=10
@@ -194,13 +178,6 @@ class TestMixBatch:
         mix = MixBatchDataset((numbers(10), 6), (numbers(10, 100), 4), batch_size=10)
         drawn = Counter(value >= 100 for batch in mix.at(range(100)) for value in batch)
         assert drawn == {False: 600, True: 400}
-
-
-class TestLogSample:
-    def test_writes_json_lines(self, caplog):
-        with caplog.at_level(logging.INFO, logger="energize.samples"):
-            list(LogSampleDataset(ListSource([{"__key__": "a"}]), "train"))
-        assert caplog.messages == ['{"mode": "train", "position": 0, "keys": "a"}']
 
 
 class TestShuffle:
