@@ -18,7 +18,7 @@ from typing import Any
 from energize import EnergizeError
 
 MIB = 1024 * 1024
-_MEMORY = 6 * 1024 * MIB
+_MEMORY = 3 * 1024 * MIB
 """What an action may take at most, so that a fault does not end the machine."""
 
 
