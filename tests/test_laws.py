@@ -49,6 +49,7 @@ from tests.support.datasets import (
 def test_an_indexed_dataset_is_the_same_stream_however_it_is_read(name):
     dataset = INDEXED[name]
     check_resume(dataset, epochs=2, items=30)
+    check_resume(dataset, epochs=2, items=9, lanes=(3,))
     check_topology(dataset, world_sizes=(1, 2, 3, 5, 8), num_workers=(0, 3), items=30)
     check_purity(dataset, items=30)
 
