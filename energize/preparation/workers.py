@@ -10,7 +10,6 @@ from __future__ import annotations
 import ctypes
 import multiprocessing
 import os
-import resource
 import signal
 from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
@@ -22,7 +21,6 @@ from energize.core.checks import checked_whole
 from energize.errors import PrepareError
 
 _MOST_WORKERS = 16
-_FILES_EACH = 8
 _PARENT_DEATH_SIGNAL = 1
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _PATIENCE_SECONDS = 10.0
@@ -36,13 +34,11 @@ Progress = Callable[[int, int], None]
 
 def default_workers(workers: int | None = None) -> int:
     """Return the number of workers asked for; by default of the cores that this process may use, at
-    most 16, and fewer where it may not open files for so many.
+    most 16.
     """
     if workers is not None:
         return checked_whole(workers, "workers", 1)
-    files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    allowed = max(1, files // _FILES_EACH) if files > 0 else _MOST_WORKERS
-    return min(_MOST_WORKERS, allowed, len(os.sched_getaffinity(0)))
+    return min(_MOST_WORKERS, len(os.sched_getaffinity(0)))
 
 
 def map_in_order(

@@ -99,15 +99,11 @@ def test_few_open_files(tmp_path, files, workers, told):
     assert all(name.endswith(".tar") for name in contents(folder))
 
 
-def test_there_are_fewer_processes_where_few_files_may_be_open(monkeypatch):
-    monkeypatch.setattr(os, "sched_getaffinity", lambda process: range(64))
-
-    def with_few():
-        resource.setrlimit(resource.RLIMIT_NOFILE, (32, 32))
-        return default_workers()
-
-    assert default_workers() == 16
-    assert apart(with_few) == 4
+def test_there_are_as_many_processes_as_cores_but_sixteen(monkeypatch):
+    for cores in (3, 64):
+        monkeypatch.setattr(os, "sched_getaffinity", lambda process, cores=cores: range(cores))
+        assert default_workers() == min(cores, 16)
+    assert default_workers(40) == 40
 
 
 def run_prepare(folder, setup="", options=""):
