@@ -544,17 +544,17 @@ class RandomHorizontalFlipMapper(_Described):
 
     def _step(self, height: int, width: int) -> Step:
         flipped = bool(torch.rand(1) < self.transform.p)
-        matrix = self.translate(width, 0) @ self.hflip() if flipped else np.eye(3)
-        return matrix, (height, width), flipped
+        return self._flip(height, width) if flipped else np.eye(3), (height, width), flipped
+
+    def _flip(self, height: int, width: int) -> Matrix:
+        return self.translate(width, 0) @ self.hflip()
 
 
-class RandomVerticalFlipMapper(_Described):
+class RandomVerticalFlipMapper(RandomHorizontalFlipMapper):
     """`RandomVerticalFlip`."""
 
-    def _step(self, height: int, width: int) -> Step:
-        flipped = bool(torch.rand(1) < self.transform.p)
-        matrix = self.translate(0, height) @ self.vflip() if flipped else np.eye(3)
-        return matrix, (height, width), flipped
+    def _flip(self, height: int, width: int) -> Matrix:
+        return self.translate(0, height) @ self.vflip()
 
 
 class RandomRotationMapper(_Described):

@@ -17,6 +17,7 @@ from __future__ import annotations
 import io
 import math
 import os
+import sys
 import traceback
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
@@ -138,14 +139,12 @@ def prepare_columns(
 
 
 class Piece(NamedTuple):
-    """A column of one shard: its numbers, or the places of its words among `words`, of samples that
-    are not `absent`.
+    """A column of one shard: its numbers, or as objects its words, of samples not `absent`.
 
     `why` says where the first without a value is, and why; `first` is one that has a value.
     """
 
     values: npt.NDArray[Any]
-    words: npt.NDArray[np.str_] | None
     absent: npt.NDArray[np.bool_]
     why: str
     first: str
@@ -201,10 +200,8 @@ class Columns:
                 first = told
             values.append(value)
             absent.append(False)
-        found, words = np.array(values), None
-        if found.dtype.kind == "U":
-            words, found = np.unique(found, return_inverse=True)
-        return Piece(found, words, np.array(absent), why, first)
+        kind = object if values and isinstance(values[0], str) else None
+        return Piece(np.array(values, dtype=kind), np.array(absent), why, first)
 
     def stage(  # noqa: PLR0917
         self,
@@ -241,36 +238,32 @@ class Columns:
         absent = np.concatenate([piece.absent for piece in pieces])
         default = self._defaults.get(name) if absent.any() else None
         known = [piece for piece in pieces if piece.first]
-        words = [piece.words for piece in known if piece.words is not None]
-        if 0 < len(words) < len(known):
-            raise _mixed(name, *{piece.words is None: piece.first for piece in known}.values())
+        kinds = {piece.values.dtype == object: piece.first for piece in known}
+        if len(kinds) > 1:
+            raise _mixed(name, *kinds.values())
         if absent.any():
             told = f"column {name!r}: {absent.sum()} of {len(absent)} samples have no value"
             why = f"the first of them {next(piece.why for piece in pieces if piece.why)}"
-            if not known or (default is None and not words):
+            if not known or (default is None and False in kinds):
                 option = f"--column-default {name}=0, or defaults={{{name!r}: 0}}"
                 raise PrepareError(f"{told}, {why}. Give one for these: {option}")
             given = "are without a word" if default is None else f"were given {default!r}"
             notes.append(f"{told} and {given}, {why}")
-        if words:
-            others = [] if default is None else [[str(default)]]
-            found = np.unique(np.concatenate([*words, *others]))
-            if len(found) > MOST_WORDS:
+        values = np.concatenate([piece.values for piece in known])
+        if True in kinds:
+            words = sorted({*values, *([] if default is None else [str(default)])})
+            if len(words) > MOST_WORDS:
                 raise PrepareError(
-                    f"column {name!r}: it has {len(found)} different words, and a property has at "
+                    f"column {name!r}: it has {len(words)} different words, and a property has at "
                     f"most {MOST_WORDS}; measure something that samples have in common"
                 )
-            place = -1 if default is None else np.searchsorted(found, str(default))
-            column = np.full(len(absent), place, dtype=np.int32)
-            places = zip(words, known, strict=True)
-            column[~absent] = np.concatenate(
-                [np.searchsorted(found, w)[p.values] for w, p in places]
-            )
-            return Column(column, tuple(found.tolist()))
-        numbers = np.concatenate([piece.values for piece in known])
+            places = {word: place for place, word in enumerate(words)}
+            column = np.full(len(absent), places.get(str(default), -1), dtype=np.int32)
+            column[~absent] = [places[word] for word in values]
+            return Column(column, tuple(words))
         filled = np.array(0 if default is None else _default_number(name, default))
-        column = np.full(len(absent), filled, dtype=np.result_type(numbers, filled))
-        column[~absent] = numbers
+        column = np.full(len(absent), filled, dtype=np.result_type(values, filled))
+        column[~absent] = values
         return Column(column)
 
 
@@ -388,7 +381,7 @@ def _checked(value: Any) -> Value:
     if isinstance(value, bool | np.bool_):
         return int(value)
     if isinstance(value, str) and len(value) <= _LONGEST_WORD and not value.endswith("\0"):
-        return value
+        return sys.intern(str(value))  # so that workers send each word once
     whole = whole_number(value)
     if whole is not None and -(2**63) <= whole < 2**63:
         return whole

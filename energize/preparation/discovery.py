@@ -15,17 +15,7 @@ from energize.data.files import os_errors_as
 from energize.data.nv_meta import expand, is_inside
 from energize.errors import ConfigError, DatasetNotFoundError, PrepareError
 
-_SHARDS = (
-    ".tar",
-    ".tgz",
-    ".tbz2",
-    ".txz",
-    ".tar.gz",
-    ".tar.bz2",
-    ".tar.xz",
-    ".tar.zst",
-    ".tar.lz4",
-)
+_SHARDS = re.compile(r"\.(tar(\.(gz|bz2|xz|zst|lz4))?|tgz|tbz2|txz)\Z")
 """How shards are called; that some are compressed is told when they are read."""
 _SHOWN = 10
 _UNWRITABLE = {"Cc", "Cs", "Zl", "Zp"}
@@ -65,7 +55,7 @@ def find_shards(
     found = FoundShards()
     unreadable: dict[str, str] = {}
     for name in _files(path, found.notes, unreadable):
-        shard = name.endswith(_SHARDS)
+        shard = _SHARDS.search(name) is not None
         why = _why_unreadable(path / name) if shard or os.path.islink(path / name) else None
         if shard and not why:
             found.names.append(name)

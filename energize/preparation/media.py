@@ -21,7 +21,7 @@ from energize.errors import DatasetNotFoundError, PrepareError, SampleError, Sha
 from energize.preparation.discovery import listed
 from energize.preparation.index import is_utf8, new_database, prepare
 from energize.preparation.scan import Shard
-from energize.preparation.workers import Progress, default_workers, map_in_order
+from energize.preparation.workers import Progress, told_in_order
 from energize.preparation.write import commit, staging
 
 _TABLES = """
@@ -208,7 +208,6 @@ def _stored(
     count = 0
     damaged: list[str] = []
     final = root / META_FOLDER / SQLITE_NAME
-    tell = on_progress or (lambda done, total: None)
     with staging(root, root / META_FOLDER) as files, ExitStack() as ends:
         place = built = files.place(final)
         with writing(final, PrepareError):
@@ -220,16 +219,14 @@ def _stored(
         with new_database(files, final, _TABLES, place=built) as database:
             filters = "INSERT OR IGNORE INTO media_filters (strategy, patterns) VALUES (?, ?)"
             database.execute(filters, (media.strategy.value, ",".join(media.patterns)))
-            tell(0, len(names))
-            results = map_in_order(function, names, default_workers(workers))
-            for done, found in enumerate(ends.enter_context(closing(results)), 1):
+            results = told_in_order(function, names, workers, on_progress)
+            for found in ends.enter_context(closing(results)):
                 if isinstance(found, Exception):
                     raise PrepareError(str(found)) if isinstance(found, ShardError) else found
                 database.executemany(_ADD, found.rows)
                 database.executemany(_REMOVE, [(name,) for name in found.damaged])
                 count += len(found.rows)
                 damaged += found.damaged.values()
-                tell(done, len(names))
         if not count:
             raise PrepareError(_nothing(root, media, damaged))
         if built != place:

@@ -26,7 +26,7 @@ from energize.data.nv_meta import read_info
 from energize.data.tar import ScannedSample, index_path, scan
 from energize.errors import DatasetError, PrepareError, ShardError
 from energize.preparation.discovery import listed
-from energize.preparation.workers import Progress, default_workers, map_in_order
+from energize.preparation.workers import Progress, told_in_order
 from energize.task.fields import PartAccess
 
 _AT_ONCE = 8 * 1024 * 1024
@@ -183,18 +183,15 @@ def scan_shards(
     kept: list[T] = []
     damaged: list[str] = []
     tolerated = ShardError if faults is None else DatasetError
-    tell = on_progress or (lambda done, total: None)
-    tell(0, len(names))
     work = _Scan(root, functions or {})
-    with closing(map_in_order(work, names, default_workers(workers))) as results:
-        for done, result in enumerate(results, 1):
+    with closing(told_in_order(work, names, workers, on_progress)) as results:
+        for result in results:
             try:
                 if isinstance(result, Exception):
                     raise result
                 kept.append(keep(result))
             except tolerated as fault:
                 (damaged if faults is None else faults).append(str(fault))
-            tell(done, len(names))
     if damaged:
         raise PrepareError(
             f"{len(damaged)} of {len(names)} shards of {root} cannot be used:{listed(damaged)}\n"

@@ -241,12 +241,11 @@ def _column_faults(
             continue  # which has been told
         # Samples without a value have a default, or none.
         known, then = np.flatnonzero(~piece.absent), was[start - count : start]
-        now = piece.values if piece.words is None else piece.words[piece.values]
-        rows = np.flatnonzero(now != then[known])
+        rows = np.flatnonzero(piece.values != then[known])
         wrong += len(rows)
         if len(rows) and not first:
             row = known[rows[0]]
-            first = f"{path / shard}, sample {row}: {then[row]}, and now {now[rows[0]]}"
+            first = f"{path / shard}, sample {row}: {then[row]}, and now {piece.values[rows[0]]}"
     if wrong:
         yield (
             f"{path}: the column {name!r} says something else of {wrong} of {start} samples than "

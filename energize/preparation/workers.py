@@ -12,7 +12,7 @@ import multiprocessing
 import os
 import signal
 from collections.abc import Callable, Generator, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkProcess
 from typing import TypeVar
@@ -93,6 +93,21 @@ def map_in_order(
             process.join(_PATIENCE_SECONDS)
         for receiver in receivers:
             receiver.close()
+
+
+def told_in_order(
+    function: Callable[[N], R],
+    names: Sequence[N],
+    workers: int | None,
+    on_progress: Progress | None,
+) -> Generator[R | Exception, None, None]:
+    """Yield what `map_in_order` does, and tell of progress: before the first, and after each."""
+    tell = on_progress or (lambda done, total: None)
+    tell(0, len(names))
+    with closing(map_in_order(function, names, default_workers(workers))) as results:
+        for done, result in enumerate(results, 1):
+            yield result
+            tell(done, len(names))
 
 
 def _work(

@@ -153,30 +153,6 @@ class TestPrepareDataset:
         known = factory.as_file_store().get_media_metadata("000.jpg")
         assert (known.width, known.height) == (32, 24)
 
-    @pytest.mark.parametrize(
-        ("paths", "error", "said"),
-        [
-            (["parts/data-7.tar"], PrepareError, "parts/data-7.tar: cannot be read"),
-            (["parts/data-0.tar"] * 2, PrepareError, "parts/data-0.tar is named twice"),
-            (["../elsewhere.tar"], PrepareError, "not below the folder"),
-            (["/tmp/elsewhere.tar"], PrepareError, "not below the folder"),
-            ([], PrepareError, "no shard is named"),
-            (["parts/data-{0..2.tar"], ConfigError, "malformed brace pattern"),
-        ],
-    )
-    def test_names_of_shards_that_cannot_be(self, tmp_path, paths, error, said):
-        write_shards_of(tmp_path, 1)
-        with pytest.raises(error, match=said):
-            BaseWebdatasetFactory.prepare_dataset(
-                tmp_path, paths, split_parts_ratio=[("train", 1.0)]
-            )
-        assert not (tmp_path / MAIN_FOLDER_NAME).exists()
-
-    def test_jsonl(self, tmp_path):
-        file = tmp_path / "texts.jsonl"
-        file.write_text("".join(json.dumps({"n": n}) + "\n\n" for n in range(5)))
-        assert CrudeJsonlDatasetFactory.prepare_dataset(file) == 5
-
 
 class TestGetDatasetFromConfig:
     def test_samples_as_stored_and_typed(self, folder):
@@ -234,7 +210,7 @@ class TestGetDatasetFromConfig:
         assert sample["json"] == {"caption": {"en": "json 0"}}
         file = tmp_path / "texts.jsonl"
         file.write_text("".join(json.dumps({"n": n}) + "\n" for n in range(5)))
-        CrudeJsonlDatasetFactory.prepare_dataset(file)
+        assert CrudeJsonlDatasetFactory.prepare_dataset(file) == 5
         lines = get_dataset_from_config(file, subflavors={"of": "lines"}, **AS_STORED)
         assert [each["json"]["n"] for each in lines.build()] == list(range(5))
         assert next(iter(lines.build()))["__subflavors__"] == {"of": "lines"}
@@ -264,18 +240,6 @@ class TestGetDatasetFromConfig:
         )
         assert next(iter(own.build())).caption == "own"
 
-    def test_wrong_arguments(self, folder, tmp_path):
-        with pytest.raises(ConfigError, match=r"CaptioningSample.*asks for TextSample"):
-            get_dataset_from_config(folder, sample_type=TextSample, worker_config=HERE)
-        with pytest.raises(SplitError, match="no split part 'vall'"):
-            get_dataset_from_config(folder, split_part="vall", worker_config=HERE)
-        with pytest.raises(ConfigError, match=r"dataset_config='d.yaml' .*file of JSON lines"):
-            get_dataset_from_config(
-                tmp_path / "a.jsonl", dataset_config="d.yaml", worker_config=HERE
-            )
-        with pytest.raises(TypeError, match="shuffle_over_epoch"):
-            get_dataset_from_config(folder, shuffle_over_epoch=1, worker_config=HERE)
-
 
 @edataclass
 class Shouted(Sample):
@@ -285,6 +249,69 @@ class Shouted(Sample):
 def shouting(parts: dict) -> dict:
     assert "jpg" not in parts
     return {"__key__": f"loud-{parts['__key__']}", "text": parts["txt"].upper()}
+
+
+class Louder(DefaultDecoderWebdatasetFactory[CaptioningSample]):
+    __sample_type__ = CaptioningSample
+
+    def load_sample(self, raw_data):
+        sample = super().load_sample(raw_data)
+        sample.caption = sample.caption.upper()
+        return sample
+
+
+class Plain(DefaultGenericWebdatasetFactory[CaptioningSample]):
+    __sample_type__ = CaptioningSample
+
+
+class Own(BaseWebdatasetFactory[dict]):
+    __sample_type__ = dict
+
+    def load_sample(self, raw_data):
+        return {"key": raw_data["__key__"], "text": raw_data["txt"].decode()}
+
+
+class Typeless(DefaultDecoderWebdatasetFactory):
+    pass
+
+
+def test_what_cannot_be(folder, tmp_path):
+    def prepare(*paths):
+        BaseWebdatasetFactory.prepare_dataset(raw, paths, split_parts_ratio=[("train", 1.0)])
+
+    def config(path=folder, **options):
+        get_dataset_from_config(path, worker_config=HERE, **options)
+
+    def typed(sample_type=Shouted, **options):
+        StandardWebdatasetFactory(folder, sample_type=sample_type, **AS_STORED, **options)
+
+    raw, lines = tmp_path / "raw", tmp_path / "a.jsonl"
+    write_shards_of(raw, 1)
+    loaded = {"sample_loader": shouting, "part_filter": [], "field_map": {"text": "txt"}}
+    for made, error, said in (
+        (lambda: prepare("parts/data-7.tar"), PrepareError, "data-7.tar: cannot be read"),
+        (lambda: prepare(*["parts/data-0.tar"] * 2), PrepareError, "data-0.tar is named twice"),
+        (lambda: prepare("../elsewhere.tar"), PrepareError, "not below the folder"),
+        (lambda: prepare("/tmp/elsewhere.tar"), PrepareError, "not below the folder"),
+        (prepare, PrepareError, "no shard is named"),
+        (lambda: prepare("parts/data-{0..2.tar"), ConfigError, "malformed brace pattern"),
+        (lambda: config(sample_type=TextSample), ConfigError, "CaptioningSample.*for TextSample"),
+        (lambda: config(split_part="vall"), SplitError, "no split part 'vall'"),
+        (lambda: config(lines, dataset_config="d.yaml"), ConfigError, "d.yaml.*file of JSON lines"),
+        (lambda: config(shuffle_over_epoch=1), TypeError, "shuffle_over_epoch"),
+        (lambda: typed(sample_loader="a.py:load"), UntrustedCodeError, "sample_loader='a.py:"),
+        (lambda: typed(part_filter="a.py"), UntrustedCodeError, "part_filter='a.py'"),
+        (lambda: typed(sample_loader=shouting), ConfigError, "needs part_filter"),
+        (lambda: typed(**loaded), ConfigError, "give no field_map too"),
+        (lambda: typed(field_map={"txet": "txt"}), ConfigError, "txet"),
+        (lambda: typed(subset=(0, 1)), ConfigError, "subset is"),
+        (lambda: typed(paralel_shard_iters=2), TypeError, "paralel_shard_iters"),
+        (lambda: typed(int), ConfigError, "extends energize.Sample; got <class 'int'>"),
+        (lambda: Typeless(folder, **AS_STORED), ConfigError, "Typeless: set .* __sample_type__"),
+    ):
+        with pytest.raises(error, match=said):
+            made()
+    assert not (raw / MAIN_FOLDER_NAME).exists()
 
 
 class TestFactories:
@@ -305,35 +332,17 @@ class TestFactories:
         assert samples[3].__sources__[0].index == 3
 
     def test_load_sample_may_be_overridden_at_every_level(self, folder):
-        class Own(BaseWebdatasetFactory[dict]):
-            __sample_type__ = dict
-
-            def load_sample(self, raw_data):
-                return {"key": raw_data["__key__"], "text": raw_data["txt"].decode()}
-
-        class Louder(DefaultDecoderWebdatasetFactory[CaptioningSample]):
-            __sample_type__ = CaptioningSample
-
-            def load_sample(self, raw_data):
-                sample = super().load_sample(raw_data)
-                sample.caption = sample.caption.upper()
-                return sample
-
         assert [each["text"] for each in Own(folder, **AS_STORED).build()][:2] == [
             "caption 0",
             "caption 1",
         ]
         louder = Louder(folder, field_map={"image": "jpg", "caption": "txt"}, **AS_STORED)
         assert next(iter(louder.build())).caption == "CAPTION 0"
-
-    def test_parts_are_bytes_without_a_decoder(self, folder):
-        class Plain(DefaultGenericWebdatasetFactory[CaptioningSample]):
-            __sample_type__ = CaptioningSample
-
-        sample = next(
-            iter(Plain(folder, field_map={"image": "jpg", "caption": "txt"}, **AS_STORED).build())
-        )
-        assert sample.caption == b"caption 0"
+        built = louder.build()
+        again = restore_sample(built, built[7].__restore_key__)
+        assert (again.__key__, again.caption) == ("007", "CAPTION 7")
+        plain = Plain(folder, field_map={"image": "jpg", "caption": "txt"}, **AS_STORED)
+        assert next(iter(plain.build())).caption == b"caption 0"
 
     def test_crude_parts_may_be_left_out(self, folder):
         factory = CrudeWebdataset(folder, part_filter=lambda part: part != "jpg", **AS_STORED)
@@ -343,6 +352,9 @@ class TestFactories:
 
     def test_what_is_built_goes_to_other_processes(self, folder):
         factory = get_dataset_from_config(folder, worker_config=HERE)
+        store = factory.as_file_store()
+        assert isinstance(store, WebdatasetFileStore)
+        assert store["007.txt"][0] == b"caption 7"
         assert pickle.loads(pickle.dumps(factory.build())) == factory.build()
         assert factory.config() == factory.build().describe()
 
@@ -383,57 +395,6 @@ class TestFactories:
         ).sample_excludes == {"parts/data-1.tar/004", "parts/data-1.tar/005"}
         half = get_dataset_from_config(folder, subset=Subset(ratios=(0.5, 1.0)), **options)
         assert len(half) == len(list(half.build())) == 4
-
-    def test_a_stored_sample_is_restored_by_its_key(self, folder):
-        class Louder(DefaultDecoderWebdatasetFactory[CaptioningSample]):
-            __sample_type__ = CaptioningSample
-
-            def load_sample(self, raw_data):
-                sample = super().load_sample(raw_data)
-                sample.caption = sample.caption.upper()
-                return sample
-
-        built = Louder(folder, field_map={"image": "jpg", "caption": "txt"}, **AS_STORED).build()
-        again = restore_sample(built, built[7].__restore_key__)
-        assert (again.__key__, again.caption) == ("007", "CAPTION 7")
-
-    def test_files_by_name(self, folder):
-        store = get_dataset_from_config(folder, worker_config=HERE).as_file_store()
-        assert isinstance(store, WebdatasetFileStore)
-        assert store["007.txt"][0] == b"caption 7"
-
-    @pytest.mark.parametrize(
-        ("options", "error", "said"),
-        [
-            ({"sample_loader": "loader.py:load"}, UntrustedCodeError, "sample_loader='loader.py:"),
-            ({"part_filter": "loader.py"}, UntrustedCodeError, "part_filter='loader.py'"),
-            ({"sample_loader": shouting}, ConfigError, "needs part_filter"),
-            (
-                {"sample_loader": shouting, "part_filter": [], "field_map": {"text": "txt"}},
-                ConfigError,
-                "give no field_map too",
-            ),
-            ({"field_map": {"txet": "txt"}}, ConfigError, "txet"),
-            ({"subset": (0, 1)}, ConfigError, "subset is"),
-            (
-                {"shuffle_over_epochs": 1, "paralel_shard_iters": 2},
-                TypeError,
-                "paralel_shard_iters",
-            ),
-        ],
-    )
-    def test_wrong_arguments(self, folder, options, error, said):
-        with pytest.raises(error, match=said):
-            StandardWebdatasetFactory(folder, sample_type=Shouted, **AS_STORED, **options)
-
-    def test_a_type_is_needed(self, folder):
-        class Typeless(DefaultDecoderWebdatasetFactory):
-            pass
-
-        with pytest.raises(ConfigError, match="Typeless: set the class attribute __sample_type__"):
-            Typeless(folder, **AS_STORED)
-        with pytest.raises(ConfigError, match=r"extends energize.Sample; got <class 'int'>"):
-            StandardWebdatasetFactory(folder, sample_type=int, **AS_STORED)
 
     def test_older_names_warn(self, folder):
         typed = {n: getattr(flavors, n) for n in energize.__all__ if n.endswith("Webdataset")}

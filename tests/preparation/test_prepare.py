@@ -44,13 +44,14 @@ def test_index_and_metadata(folder, workers):
     for shard in folder.rglob("*.tar"):
         shard.chmod(0o664)
     seen = []
-    report = prepare(
-        folder,
-        split_ratios=RATIOS,
-        sample_type="CaptioningSample",
-        workers=workers,
-        on_progress=lambda *counts: seen.append(counts),
-    )
+
+    def progress(*counts):
+        seen.append(counts)
+        with pytest.raises(PrepareError, match="another process"):
+            prepare(folder, split_ratios=ALL, overwrite=True)
+
+    options = {"sample_type": "CaptioningSample", "workers": workers, "on_progress": progress}
+    report = prepare(folder, split_ratios=RATIOS, **options)
     assert seen == [(0, 3), (1, 3), (2, 3), (3, 3)]
     for name, count in {"parts/d0.tar": 3, "parts/d1.tar": 2, "parts/d2.tar": 4}.items():
         index = (folder / f"{name}.idx").read_bytes()

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
+from functools import partial
 
 import pytest
 
@@ -106,34 +107,31 @@ def test_there_are_as_many_processes_as_cores_but_sixteen(monkeypatch):
     assert default_workers(40) == 40
 
 
-def run_prepare(folder, setup="", options=""):
-    script = (
-        "import resource\nfrom energize.preparation import prepare\n"
-        f"{setup}\nprepare({str(folder)!r}, split_ratios={{'train': 1}}{options})\n"
-    )
-    return subprocess.Popen([sys.executable, "-c", script], stderr=subprocess.PIPE, text=True)
+PREPARE = """
+import sys
+from energize.preparation import prepare
+prepare(sys.argv[1], split_ratios={"train": 1}, workers=int(sys.argv[2]))
+"""
 
 
-@pytest.mark.parametrize("options", [", workers=2", ", workers=2, sqlite=True"])
-def test_a_full_disk(tmp_path, options):
+def test_a_full_disk(tmp_path):
     folder = unprepared(tmp_path / "ds", counts=(200, 200, 200))
     before = contents(folder)
-    # A limit on file sizes makes writing fail as a full disk does.
-    limit = 1000 if "sqlite" not in options else 20000
-    process = run_prepare(
-        folder, f"resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}))", options
-    )
-    _, errors = process.communicate(timeout=60)
-    assert process.returncode == 1
-    assert "PrepareError" in errors
-    assert "cannot be written" in errors
-    assert contents(folder) == before
+
+    def written(limit, **options):  # a limit on file sizes makes writing fail as a full disk does
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+        return prepare(folder, split_ratios=ALL, workers=2, **options)
+
+    for writing in (partial(written, 1000), partial(written, 20000, sqlite=True)):
+        told = apart(writing)
+        assert "cannot be written" in told
+        assert contents(folder) == before
 
 
 @pytest.mark.parametrize("workers", [1, 3])
 def test_killed_in_the_middle(tmp_path, workers):
     folder = unprepared(tmp_path / "ds", counts=(1500,) * 12)
-    process = run_prepare(folder, options=f", workers={workers}")
+    process = subprocess.Popen([sys.executable, "-c", PREPARE, str(folder), str(workers)])
     deadline = time.monotonic() + 60
     while not list(folder.rglob("*.tar.idx.*.tmp")) and time.monotonic() < deadline:
         time.sleep(0.001)
@@ -148,18 +146,6 @@ def test_killed_in_the_middle(tmp_path, workers):
             report = prepare(folder, split_ratios=ALL, workers=2)
     assert report.samples == 18000
     assert not list(folder.rglob("*.tmp"))
-
-
-def test_two_processes_do_not_prepare_one_folder(tmp_path):
-    folder = unprepared(tmp_path / "ds")
-
-    def prepare_inside(done, total):
-        if done == 1:
-            with pytest.raises(PrepareError, match="another process"):
-                prepare(folder, split_ratios=ALL, overwrite=True)
-
-    prepare(folder, split_ratios=ALL, on_progress=prepare_inside)
-    assert (folder / ".nv-meta/.info.json").exists()
 
 
 @pytest.mark.jobs

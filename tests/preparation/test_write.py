@@ -2,9 +2,11 @@
 
 import io
 import json
+import resource
 import subprocess
 import sys
 import tarfile
+from functools import partial
 
 import numpy as np
 import pytest
@@ -16,6 +18,7 @@ from PIL import Image
 from energize import WebdatasetSource, write_shards
 from energize.errors import ConfigError, PrepareError
 from energize.preparation import prepare
+from tests.support.apart import apart
 from tests.support.tars import contents
 
 PIXELS = np.arange(192, dtype=np.uint8).reshape(8, 8, 3)
@@ -151,43 +154,43 @@ def test_wrong_parameters(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def run_writing(
-    folder, setup="", samples="({'__key__': str(i), 'bin': bytes(999)} for i in range(99))"
-):
-    script = (
-        "import resource, sys\nfrom energize import write_shards\n"
-        f"{setup}\nwrite_shards({samples}, {str(folder)!r}, samples_per_shard=10)\n"
-    )
+def test_a_full_disk(tmp_path):
+    samples = [{"__key__": str(i), "bin": bytes(999)} for i in range(99)]
+
+    def written(limit):  # a limit on file sizes makes writing fail as a full disk does
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+        return write_shards(samples, tmp_path / "ds", samples_per_shard=10)
+
+    for limit in (0, 20_479):
+        told = apart(partial(written, limit))
+        assert "shard-000000.tar: cannot be written (File too large" in told
+        assert not list(tmp_path.iterdir())
+
+
+WAITING = """
+import sys
+from energize import write_shards
+
+def waiting():
+    for i in range(20):
+        yield {"__key__": str(i), "txt": "x"}
+    print("waiting", flush=True)
+    sys.stdin.read()
+
+write_shards(waiting(), sys.argv[1], samples_per_shard=10)
+"""
+
+
+def waiting_process(folder):
+    command = [sys.executable, "-c", WAITING, str(folder)]
     piped = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-    return subprocess.Popen([sys.executable, "-c", script], text=True, **piped)
-
-
-@pytest.mark.parametrize("limit", [0, 20_479], ids="{} bytes".format)
-def test_a_full_disk(tmp_path, limit):
-    # A limit on file sizes makes writing fail as a full disk does.
-    process = run_writing(
-        tmp_path / "ds",
-        f"import webdataset; resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}))",
-    )
-    _, errors = process.communicate(timeout=60)
-    assert process.returncode == 1
-    for word in ("PrepareError", "shard-000000.tar", "cannot be written (File too large"):
-        assert word in errors.splitlines()[-1]
-    assert not list(tmp_path.iterdir())
-
-
-WAITING = (
-    "def waiting():\n"
-    "    for i in range(20):\n"
-    "        yield {'__key__': str(i), 'txt': 'x'}\n"
-    "    print('waiting', flush=True)\n"
-    "    sys.stdin.read()\n"
-)
+    process = subprocess.Popen(command, text=True, **piped)
+    assert process.stdout.readline() == "waiting\n"
+    return process
 
 
 def test_a_killed_process_leaves_no_shard_and_frees_the_folder(tmp_path):
-    process = run_writing(tmp_path / "ds", WAITING, "waiting()")
-    assert process.stdout.readline() == "waiting\n"
+    process = waiting_process(tmp_path / "ds")
     with pytest.raises(PrepareError, match="by another process"):
         write_shards(texts(2), tmp_path / "ds")
     process.kill()
@@ -201,8 +204,7 @@ def test_a_killed_process_leaves_no_shard_and_frees_the_folder(tmp_path):
 
 @pytest.mark.parametrize("number", [2, 15], ids=["interrupt", "terminate"])
 def test_a_process_that_is_asked_to_end_leaves_nothing(tmp_path, number):
-    process = run_writing(tmp_path / "ds", WAITING, "waiting()")
-    assert process.stdout.readline() == "waiting\n"
+    process = waiting_process(tmp_path / "ds")
     process.send_signal(number)
     process.communicate(timeout=60)
     assert process.returncode in (-number, 128 + number)
