@@ -318,3 +318,11 @@ def test_a_stream_has_no_index(index):
     for dataset in (*STREAMING.values(), rows, RepeatDataset(rows)):
         with pytest.raises(NotIndexedError, match="a stream, so it has no random access"):
             dataset[index]
+
+
+@pytest.mark.parametrize("lanes", [1, 2, 3, 8])
+def test_all_lanes_end_an_epoch_in_the_state_at_its_end(lanes):
+    for index in range(lanes):
+        cursor = numbers(7).open(Lane(index, lanes))
+        assert list(cursor) == list(range(index, 7, lanes))
+        assert cursor.state() == {"position": 7}

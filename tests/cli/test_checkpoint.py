@@ -105,6 +105,7 @@ def test_the_states_given_are_not_written_over_by_accident(folder, tmp_path):
     assert "is a file" in run("checkpoint", "redist", file, file, "--new-world-size", 2, code=2)
 
 
+@pytest.mark.jobs
 def test_wrong_world_sizes(folder, tmp_path):
     state, _ = saved(folder, "stream")
     file = tmp_path / "state.json"

@@ -6,6 +6,7 @@ import re
 import shlex
 from pathlib import Path
 
+import pytest
 import typer
 from PIL import Image
 from typer.testing import CliRunner
@@ -43,12 +44,14 @@ def ran(page, folder, monkeypatch):
     return seen
 
 
+@pytest.mark.jobs
 def test_the_page(tmp_path, monkeypatch):
     lay_out(tmp_path)
     seen = ran(PAGE, tmp_path, monkeypatch)
     assert {"prepare", "prepare-media", "info", "lint", "preview", "replay"} <= set(seen)
 
 
+@pytest.mark.jobs
 def test_the_page_of_pictures(tmp_path, monkeypatch):
     spec = importlib.util.spec_from_file_location("draw", DOCS / "images" / "draw.py")
     drawing = importlib.util.module_from_spec(spec)

@@ -212,6 +212,7 @@ def test_metadatasets(damaged, tmp_path):
     assert "did you mean 'web'" in shown
 
 
+@pytest.mark.jobs
 def test_on_a_terminal_it_shows_how_far_it_is(damaged):
     terminal = Terminal("lint", damaged)
     assert terminal.answer([]) == 1
@@ -253,6 +254,7 @@ def test_values_of_other_types_than_their_fields_declare(tmp_path):
         assert shown.splitlines()[-1] == "80 faults in 100 samples"
 
 
+@pytest.mark.jobs
 def test_a_process_that_dies_is_an_error_that_names_its_samples(tmp_path):
     folder = captions(tmp_path / "web", 400)
     (tmp_path / "dies.py").write_text(
@@ -271,6 +273,7 @@ def test_a_process_that_dies_is_an_error_that_names_its_samples(tmp_path):
     assert f"samples 160 to 191 of {folder} [train] was killed" in errors
 
 
+@pytest.mark.jobs
 def test_a_reader_that_goes_away_is_no_traceback(tmp_path):
     folder = captions(tmp_path / "web", 40)
     command = [sys.executable, "-m", "energize.cli", "preview", str(folder), "-n", "20"]

@@ -5,6 +5,7 @@ import json
 import sys
 
 import numpy as np
+import pytest
 import torch
 from PIL import Image
 from rich.console import Console
@@ -52,6 +53,7 @@ def test_without_a_count_a_pipe_gets_a_few_of_each_split(tmp_path):
     assert "sample 3 of" not in shown
 
 
+@pytest.mark.jobs
 def test_a_person_is_asked_whether_to_go_on(tmp_path):
     folder = captions(tmp_path / "web", 40)
     terminal = Terminal("preview", folder)
@@ -168,6 +170,7 @@ def test_commands_of_energon_that_differ_on_purpose(tmp_path):
     assert "energize preview PATH" in errors
 
 
+@pytest.mark.jobs
 def test_types_of_the_program_are_imported_by_name(tmp_path, monkeypatch):
     folder = captions(tmp_path / "web", 20)
     (tmp_path / "worded.py").write_text(

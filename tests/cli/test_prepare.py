@@ -208,6 +208,7 @@ def test_only_what_was_not_given_is_asked(folder):
     assert len(read_splits(folder).parts["val"]) == 2
 
 
+@pytest.mark.jobs
 def test_an_interrupt_writes_nothing(tmp_path):
     folder = tmp_path / "ds"
     for shard in range(8):

@@ -29,6 +29,7 @@ def folder(tmp_path):
     return unprepared(tmp_path / "ds", counts=(3, 2))
 
 
+@pytest.mark.jobs
 def test_answers_from_a_pipe(folder):
     shown, _ = program("prepare", folder, stdin=SCRIPTED)
     assert shown.splitlines()[-1] == "Done"
@@ -127,6 +128,7 @@ def test_keys_that_only_later_samples_have(tmp_path):
     assert "5 samples: DataError" in run("lint", tmp_path, code=1)
 
 
+@pytest.mark.jobs
 @pytest.mark.parametrize("kind", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
 def test_repeated_keys_are_made_unique(tmp_path, kind):
     names = ["a", "b", f"{'long' * 30}/c"] if kind != tarfile.USTAR_FORMAT else ["a", "b"]

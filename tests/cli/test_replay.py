@@ -80,6 +80,7 @@ def test_batches_of_a_mix(folder):
             assert f"{sources.dataset_path}/{sources.shard_name}, sample {sources.index}" in shown
 
 
+@pytest.mark.jobs
 def test_as_a_program_with_the_encoder_of_the_run(folder):
     item, key = delivered(folder / "web", 4, batch_size=3, task_encoder=Upper())[-1]
     shown, _ = program(

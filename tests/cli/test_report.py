@@ -186,6 +186,7 @@ def test_a_state_that_keeps_too_little_says_what_it_knows(mix):
     assert "give the mix too" in said
 
 
+@pytest.mark.jobs
 def test_a_picture_of_a_state(mix):
     file, _ = saved(mix, "train")
     picture = mix.parent / "state.png"

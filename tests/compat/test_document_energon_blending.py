@@ -107,6 +107,7 @@ def run(name: str, data: Path, batches: int = 50, **supplied) -> dict:
     return names | {"seen": seen}
 
 
+@pytest.mark.jobs
 def test_blend(data):
     names = run("blend.py", data, batches=1000)
     kinds = Counter(type(batch).__name__ for batch in names["seen"])
@@ -127,6 +128,7 @@ def test_homogeneous_mix(data):
     assert first == {True: 2400, False: 1600}
 
 
+@pytest.mark.jobs
 def test_heterogeneous_mix(data):
     seen = run("mix_heterogeneous.py", data, batches=125)["seen"]
     assert {type(batch) for batch in seen} == {ImageWithOptionalCaptionBatch}

@@ -237,6 +237,7 @@ def test_numbers_of_numpy_and_torch_will_do():
         assert list(Multiplexer(sources(9, 9), SAMPLING, numbers, most, seed)) == expected
 
 
+@pytest.mark.jobs
 @pytest.mark.parametrize("order", ORDERS)
 def test_many_sources_in_turn(order):
     mux = Multiplexer([[i] for i in range(5000)] + [range(20_000)], ROUND_ROBIN, order=order)

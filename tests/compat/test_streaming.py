@@ -400,6 +400,7 @@ def test_data_loader_without_workers(folder):
     assert len(DataLoader(dataset, batch_size=8)) == len(batches) == 20
 
 
+@pytest.mark.jobs
 @pytest.mark.parametrize(
     "options", [{}, {"persistent_workers": True}, {"multiprocessing_context": "spawn"}]
 )

@@ -94,6 +94,7 @@ def test_the_order_does_not_depend_on_the_folder(parquet, tmp_path):
     assert list(one) == list(two) != list(ParquetSource(f"{parquet}/?.parquet"))
 
 
+@pytest.mark.jobs
 def test_workers_read_the_same_rows(parquet):
     source = ShuffleDataset(ParquetSource(f"{parquet}/*.parquet"))
     with get_loader(

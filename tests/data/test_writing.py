@@ -154,6 +154,7 @@ def test_files_are_on_the_disk_before_they_get_names_and_the_last_one_last(tmp_p
     assert log[last + 1] == ("fsync", meta)
 
 
+@pytest.mark.jobs
 def test_a_process_that_is_asked_to_end_takes_back_what_it_wrote(tmp_path):
     script = (
         "import pathlib, sys\nfrom energize import write_shards\n"

@@ -91,6 +91,7 @@ def test_frames_by_number_and_by_time(name):
     assert times == sorted(times)
 
 
+@pytest.mark.jobs
 @settings(max_examples=20, deadline=None)
 @given(
     name=st.sampled_from(["mp4 h264", "mkv h264", "avi h264 mp3", "ts h264", "mp4 hevc"]),
@@ -443,6 +444,7 @@ def taken(loader, count):
     return [batch for _, batch in zip(range(count), loader, strict=False)]
 
 
+@pytest.mark.jobs
 def test_frames_come_in_batches_whatever_the_workers_and_after_a_resume(tmp_path):
     data = [video(frames=20 + i) for i in range(12)]
     with get_loader(train(tmp_path / "shards", data, 2)) as loader:

@@ -295,6 +295,7 @@ def in_a_process(pool, folder, sender):
     pool.close()
 
 
+@pytest.mark.jobs
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_each_process_has_a_folder_of_its_own(make, tmp_path, method):
     (tmp_path / "a.txt").write_text("hello")
@@ -346,6 +347,7 @@ def started(tmp_path, how):
     return process
 
 
+@pytest.mark.jobs
 def test_what_processes_leave(make, tmp_path):
     for how in ("end", "raise"):
         started(tmp_path, how).wait(30)
@@ -402,6 +404,7 @@ OPERATIONS = st.lists(
 )
 
 
+@pytest.mark.jobs
 @settings(max_examples=15, deadline=None)
 @given(OPERATIONS, st.integers(0, 4), st.integers(0, 120), st.integers(1, 3))
 def test_whatever_is_done_limits_hold_and_contents_are_right(

@@ -257,6 +257,7 @@ sys.stdout.write(pickle.loads(bytes.fromhex(sys.argv[1])).read_text())
 """
 
 
+@pytest.mark.jobs
 def test_pickles_have_no_secrets_and_are_read_elsewhere(profiles):
     for text in ("msc://store/secret.txt", "s3://bucket/secret.txt"):
         path = EPath(text)

@@ -114,6 +114,7 @@ def test_asked_shares_are_dashed_lines_wherever_the_bands_end(tmp_path):
     assert (none.max(axis=2) < 90)[5:-5].mean() < 0.01
 
 
+@pytest.mark.jobs
 def test_a_page_is_whole_and_fetches_nothing(tmp_path):
     for name, run in ((name, made()) for name, made in RUNS.items()):
         draw(run, tmp_path / "run.html", title=f"mix {NASTY}", done="delivered")

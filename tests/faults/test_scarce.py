@@ -98,6 +98,7 @@ def read_with_little_memory(folder):
             return str(error), type(error.__cause__).__name__
 
 
+@pytest.mark.jobs
 def test_memory_that_is_short_is_no_fault_of_a_sample(tmp_path):
     write_shards([{"__key__": "a", "bin": bytes(200_000_000)}], tmp_path / "large")
     prepare(tmp_path / "large", split_ratios={"train": 1}, workers=1)

@@ -91,7 +91,7 @@ def test_data_with_an_unchecked_fault_and_a_missed_one_are_silently_wrong(tmp_pa
     corpus = _corpus(lambda text: Seen((told(text),)))
     hunt = Hunt(Format("text", corpus, "*", unchecked=lambda old, new: [(0, 15)]), tmp_path)
     found = {}
-    for verdict in map(hunt.verdict, range(80)):
+    for verdict in map(hunt.verdict, range(30)):
         mutant = verdict.mutant
         if len(mutant.new) == len(TEXT):
             last = max(changed_bytes(mutant.old, mutant.new))

@@ -47,9 +47,11 @@ def check(asked, loaded: bool) -> None:
     assert not found, "\n".join([f"{len(found)} mixes differ ({show}):", *found])
 
 
+@pytest.mark.timeout(600)
 def test_orders_and_items(asked):
     check(asked, loaded=False)
 
 
+@pytest.mark.timeout(600)
 def test_what_loaders_deliver(asked):
     check(asked, loaded=True)

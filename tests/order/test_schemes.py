@@ -319,6 +319,7 @@ def test_schemes_are_equal_when_all_that_decides_is():
     assert len(pickle.dumps(small)) == before < 3000, "what was computed is pickled"
 
 
+@pytest.mark.jobs
 def test_a_hundred_thousand_sources():
     for name in ("block", "even"):
         scheme = make_scheme(name, (1 + np.arange(100_000) % 7).tolist(), key=1)

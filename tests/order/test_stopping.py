@@ -131,6 +131,7 @@ def test_slots_of_a_source_that_is_over_go_to_the_others_by_weight():
     assert stopped([10, 7], [1.0, 1.0], every, [None, 3])[1] == 31
 
 
+@pytest.mark.jobs
 @pytest.mark.timeout(120)
 def test_mixes_of_many_sources():
     sizes = [1 + (31 * i) % 97 for i in range(800)]

@@ -148,6 +148,7 @@ def test_the_command(folder):
     assert (folder / "lines.jsonl.crc").stat().st_size == 4
 
 
+@pytest.mark.jobs
 def test_lint_tells_what_changed(folder):
     prepare_checksums(folder)
     assert run("lint", folder).splitlines()[-1] == "No faults in 9 samples"

@@ -76,6 +76,7 @@ def test_workers_end_when_nobody_wants_their_results():
         os.kill(process, 0)
 
 
+@pytest.mark.jobs
 @pytest.mark.parametrize(
     ("files", "workers", "told"),
     [
@@ -128,6 +129,7 @@ def test_a_full_disk(tmp_path):
         assert contents(folder) == before
 
 
+@pytest.mark.jobs
 @pytest.mark.parametrize("workers", [1, 3])
 def test_killed_in_the_middle(tmp_path, workers):
     folder = unprepared(tmp_path / "ds", counts=(1500,) * 12)

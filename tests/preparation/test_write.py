@@ -154,6 +154,7 @@ def test_wrong_parameters(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.jobs
 def test_a_full_disk(tmp_path):
     samples = [{"__key__": str(i), "bin": bytes(999)} for i in range(99)]
 
@@ -202,6 +203,7 @@ def test_a_killed_process_leaves_no_shard_and_frees_the_folder(tmp_path):
     assert [path.name for path in (tmp_path / "ds").iterdir()] == ["shard-000000.tar"]
 
 
+@pytest.mark.jobs
 @pytest.mark.parametrize("number", [2, 15], ids=["interrupt", "terminate"])
 def test_a_process_that_is_asked_to_end_leaves_nothing(tmp_path, number):
     process = waiting_process(tmp_path / "ds")
