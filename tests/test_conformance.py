@@ -2,7 +2,7 @@
 
 The cases are runs of EasyDeL 0.3, squirrel-core 0.20, nanotron, the data-stages document and
 MosaicML Streaming 0.13. Where "improve" is in a name, there it is another value, and the one that
-is intended is asked for. What has to be refused is in test_conformance_errors.py.
+is intended is asked for.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import pytest
 
 from energize import (
     ComposedDataset,
+    ConfigError,
     Quota,
     StateMismatchError,
 )
@@ -211,3 +212,20 @@ def test_a_stream_too_small_for_every_batch_comes_as_often_as_asked(least, caplo
     assert not caplog.records
     ComposedDataset(data, batch_size=smallest - 1, batching_method="stratified")
     assert f"Batches of {smallest} would hold all" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("sizes", "method", "batch", "whole", "told"),
+    [
+        ((5, 5), "random", 1, 4, r"10 samples leaves 2 .* too few for 4 devices. Use drop_last"),
+        ((3, 3), "stratified", 8, 8, "cannot fill one global batch of 8; use .* of at most 6"),
+        ((1000, 6), "per_stream", 4, 8, r"stream 1 \(.*\) gives 6 samples .* 8.* at most 6"),
+        ((8, 3), "device_per_stream", 4, None, r"stream 1 \(.*\) gives 3 samples .* at most 3"),
+    ],
+)
+def test_batches_that_cannot_be_filled(sizes, method, batch, whole, told):
+    """MosaicML Streaming ends some of these without a message."""
+    data = [numbers(size, 10_000 * i) for i, size in enumerate(sizes)]
+    options = {"batch_size": batch, "global_batch_size": whole, "batching_method": method}
+    with pytest.raises(ConfigError, match=told):
+        ComposedDataset(data, **options)

@@ -67,6 +67,7 @@ class TestRepeat:
     def test_a_decimal_fraction_is_not_truncated(self):
         assert len(RepeatDataset(numbers(100), 0.29)) == 29
         assert len(RepeatDataset(numbers(100), 0.57)) == 57
+        assert len(RepeatDataset(numbers(9), 0.5)) == 5
 
 
 class TestEpochize:
@@ -171,6 +172,7 @@ class TestLimit:
         assert list(LimitDataset(numbers(9), 4)) == [0, 1, 2, 3]
         assert epoch(LimitDataset(numbers(9), 4), 1) == [0, 1, 2, 3]
         assert len(LimitDataset(numbers(3), 4)) == 3
+        assert epoch(LimitDataset(shuffled(9), 4), 1) == shuffled(9).at(range(9, 13))
 
 
 class TestMixBatch:
