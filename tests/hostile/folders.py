@@ -29,32 +29,19 @@ def _named(name: str) -> dict[str, str]:
     return {".info.json": json.dumps({"shard_counts": {name: 4}}), "split.yaml": listed}
 
 
-def _train(listed: str) -> dict[str, str]:
-    return {"split.yaml": f"split_parts:\n  train: {listed}\nexclude: []\n"}
+def _parts(listed: str, exclude: str = "[]") -> str:
+    return f"split_parts: {{{listed}}}\nexclude: {exclude}\n"
 
 
-def _left_out(listed: str) -> dict[str, str]:
-    return {"split.yaml": f"split_parts: {{train: ['{SHARD}']}}\nexclude: {listed}\n"}
+def _train(listed: str) -> str:
+    return _parts(f"train: {listed}")
 
 
-FILES: dict[str, dict[str, str]] = {
-    ".info.json, a thousand levels": {".info.json": "[" * 1000 + "]" * 1000},
-    ".info.json, 30 million levels": {".info.json": "[" * 30 * M},
-    ".info.json of 100 MB": {".info.json": '{"' + "x" * 100 * M + '": 1}'},
-    ".info.json, 15 million values": {".info.json": "[" + "1," * 15 * M + "1]"},
-    ".info.json, a text of 30 MB": {".info.json": '{"shard_counts": "' + "x" * 30 * M + '"}'},
-    ".info.json, a wide text": {".info.json": '{"' + "x" * 30 * M + '\U0001f600": 1}'},
-    ".info.json, 480,000 counts of -1": {
-        ".info.json": _info(",".join(f'"{i:06d}":-1' for i in range(480_000)))
-    },
-    ".info.json, 5,000 digits": {".info.json": _info('"a.tar": ' + "9" * 5000)},
-    ".info.json, 10^30 samples": {".info.json": _info('"a.tar": 1' + "0" * 30)},
-    ".info.json, -1 samples": {".info.json": _info('"a.tar": -1')},
-    ".info.json, 1.0 samples": {".info.json": _info('"a.tar": 1.0')},
-    ".info.json, true samples": {".info.json": _info('"a.tar": true')},
-    ".info.json, NaN samples": {".info.json": _info('"a.tar": NaN')},
-    ".info.json, 2^40 - 1 samples": {".info.json": _info("").replace("4, }", f"{2**40 - 1}}}")},
-    ".info.json, an unknown key with an escape": {".info.json": '{"\\u001b[31mx": 1}'},
+def _left_out(listed: str) -> str:
+    return _parts(f"train: ['{SHARD}']", listed)
+
+
+NAMED: dict[str, dict[str, str]] = {
     "a shard by its whole path": _named("/etc/passwd"),
     "a shard in another folder": _named("../other/0.tar"),
     "a shard with a zero byte": _named("a\0b.tar"),
@@ -64,43 +51,52 @@ FILES: dict[str, dict[str, str]] = {
     "a shard that is an endless device": _named("zero.tar"),
     "a shard that is the folder": _named("."),
     "a shard that is a link to itself": _named("loop.tar"),
-    "split.yaml, 10^12 names": _train("['{0..999999999999}.tar']"),
-    "split.yaml, 200,000 names": _train("['{0..199999}.tar']"),
-    "split.yaml, 2^40 names": _train("['" + "{a,b}" * 40 + "']"),
-    "split.yaml, 50,000 patterns": _train("[" + "'{0..9}'," * 50_000 + "]"),
-    "split.yaml, 300,000 braces": _train("['" + "{a}" * 300_000 + "']"),
-    "split.yaml, braces without an end": _train("['" + "{" * 90 + "']"),
-    "split.yaml, 50,000 names": _train("[" + ",".join(f"x{i}.tar" for i in range(50_000)) + "]"),
-    "split.yaml, 15,000 parts": {
-        "split.yaml": "split_parts: {" + ",".join(f"p{i}: [a]" for i in range(15_000)) + "}\n"
+}
+FILES: dict[str, dict[str, str]] = {
+    ".info.json": {
+        "a thousand levels": "[" * 1000 + "]" * 1000,
+        "30 million levels": "[" * 30 * M,
+        "100 MB": '{"' + "x" * 100 * M + '": 1}',
+        "15 million values": "[" + "1," * 15 * M + "1]",
+        "a text of 30 MB": '{"shard_counts": "' + "x" * 30 * M + '"}',
+        "a wide text": '{"' + "x" * 30 * M + '\U0001f600": 1}',
+        "480,000 counts of -1": _info(",".join(f'"{i:06d}":-1' for i in range(480_000))),
+        "5,000 digits": _info('"a.tar": ' + "9" * 5000),
+        "10^30 samples": _info('"a.tar": 1' + "0" * 30),
+        "-1 samples": _info('"a.tar": -1'),
+        "1.0 samples": _info('"a.tar": 1.0'),
+        "true samples": _info('"a.tar": true'),
+        "NaN samples": _info('"a.tar": NaN'),
+        "2^40 - 1 samples": _info("").replace("4, }", f"{2**40 - 1}}}"),
+        "an unknown key with an escape": '{"\\u001b[31mx": 1}',
     },
-    "split.yaml, leaving out a million folders": _left_out("['" + "/" * M + "']"),
-    "split.yaml, leaving out many folders": _left_out("['" + f"{'a/' * 4900}'," * 100 + "x]"),
-    "dataset.yaml, a thousand levels": {"dataset.yaml": _TYPE + "subflavors: " + "[" * 1000},
-    "dataset.yaml, a call": {"dataset.yaml": "!!python/object/apply:os.system ['echo hi']"},
-    "dataset.yaml, a type of the system": {
-        "dataset.yaml": "sample_type: {__module__: os, __class__: system}"
+    "split.yaml": {
+        "10^12 names": _train("['{0..999999999999}.tar']"),
+        "200,000 names": _train("['{0..199999}.tar']"),
+        "2^40 names": _train("['" + "{a,b}" * 40 + "']"),
+        "50,000 patterns": _train("[" + "'{0..9}'," * 50_000 + "]"),
+        "300,000 braces": _train("['" + "{a}" * 300_000 + "']"),
+        "braces without an end": _train("['" + "{" * 90 + "']"),
+        "50,000 names": _train("[" + ",".join(f"x{i}.tar" for i in range(50_000)) + "]"),
+        "15,000 parts": _parts(",".join(f"p{i}: [a]" for i in range(15_000))),
+        "leaving out a million folders": _left_out("['" + "/" * M + "']"),
+        "leaving out many folders": _left_out("['" + f"{'a/' * 4900}'," * 100 + "x]"),
     },
-    "dataset.yaml, code": {"dataset.yaml": _TYPE + "sample_loader: code.py:f"},
-    "dataset.yaml, a field of many spaces": {
-        "dataset.yaml": _TYPE + f"field_map: {{image: '{' ' * 9000}[', caption: txt}}"
+    "dataset.yaml": {
+        "a thousand levels": _TYPE + "subflavors: " + "[" * 1000,
+        "a call": "!!python/object/apply:os.system ['echo hi']",
+        "a type of the system": "sample_type: {__module__: os, __class__: system}",
+        "code": _TYPE + "sample_loader: code.py:f",
+        "a field of many spaces": _TYPE + f"field_map: {{image: '{' ' * 9000}[', caption: txt}}",
+        "a number in sixties": _FIELDS + f"subflavors: {{a: 1{':1' * M}}}",
+        "a million digits": _FIELDS + f"subflavors: {{a: {'9' * M}}}",
+        "a date that is none": _FIELDS + "subflavors: {a: !!timestamp x}",
+        "a truth that is none": _FIELDS + "subflavors: {a: !!bool x}",
+        "a split file above": _FIELDS + "split_config: ../../secret.yaml",
+        "a split file by its path": _FIELDS + "split_config: /etc/secret.yaml",
+        "a split file 5": _FIELDS + "split_config: 5",
+        "10^30 epochs": _FIELDS + "shuffle_over_epochs: 1" + "0" * 30,
     },
-    "dataset.yaml, a number in sixties": {
-        "dataset.yaml": _FIELDS + f"subflavors: {{a: 1{':1' * M}}}"
-    },
-    "dataset.yaml, a million digits": {"dataset.yaml": _FIELDS + f"subflavors: {{a: {'9' * M}}}"},
-    "dataset.yaml, a date that is none": {
-        "dataset.yaml": _FIELDS + "subflavors: {a: !!timestamp x}"
-    },
-    "dataset.yaml, a truth that is none": {"dataset.yaml": _FIELDS + "subflavors: {a: !!bool x}"},
-    "dataset.yaml, a split file above": {
-        "dataset.yaml": _FIELDS + "split_config: ../../secret.yaml"
-    },
-    "dataset.yaml, a split file by its path": {
-        "dataset.yaml": _FIELDS + "split_config: /etc/secret.yaml"
-    },
-    "dataset.yaml, a split file 5": {"dataset.yaml": _FIELDS + "split_config: 5"},
-    "dataset.yaml, 10^30 epochs": {"dataset.yaml": _FIELDS + "shuffle_over_epochs: 1" + "0" * 30},
 }
 
 _TABLES = (
@@ -170,7 +166,12 @@ _INDEX = f"{SHARD}.idx"
 _META = [f".nv-meta/{name}" for name in (".info.json", "split.yaml", "dataset.yaml")]
 
 CASES = (
-    {name: partial(_with_files, files) for name, files in FILES.items()}
+    {name: partial(_with_files, files) for name, files in NAMED.items()}
+    | {
+        f"{file}, {name}": partial(_with_files, {file: text})
+        for file, texts in FILES.items()
+        for name, text in texts.items()
+    }
     | {f"index.sqlite, {name}": partial(_with_database, s) for name, s in DATABASES.items()}
     | {
         f"{name} is {kind}": partial(_in_place, make, name)
