@@ -63,6 +63,8 @@ class TestRepeat:
             for number in range(6)
         ]
         assert len(set(map(frozenset, extra))) > 1
+        passes = repeated.refs(range(30)).epoch.reshape(2, 15)
+        assert [set(each) for each in passes.tolist()] == [{0, 1}, {2, 3}]
 
     def test_a_decimal_fraction_is_not_truncated(self):
         assert len(RepeatDataset(numbers(100), 0.29)) == 29
