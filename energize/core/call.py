@@ -158,6 +158,8 @@ class Call:
             else:
                 _seed(word)
                 made = fn(argument)
+            if self._keep is None and type(made) is not GeneratorType:  # as for most samples
+                return made
             return self._checked(argument, made)
         except Exception as error:
             return self._failed(error, argument, reading, where(row))

@@ -10,6 +10,7 @@ Only streams that numpy promises never to change are used: raw Philox words and 
 from __future__ import annotations
 
 import hashlib
+import math
 from typing import Any
 
 import numpy as np
@@ -78,3 +79,145 @@ def shuffled(key: int, counter: int, count: int) -> Int64Array:
 def generator(word: int) -> np.random.Generator:
     """A random generator of its own for each 64-bit word."""
     return np.random.Generator(np.random.Philox(key=word))
+
+
+# Permutations of `range(n)` that are evaluated at single points, without a table.
+
+_TABLE_LIMIT = 512
+"""Up to this size a permutation is sorted outright: small Feistel networks are visibly uneven."""
+
+_ROUNDS = 6
+
+
+class Permutation:
+    """A family of random permutations of `range(size)`, one per tweak (an epoch, a window).
+
+    `permutation(index, tweak)` is elementwise, for arrays of equal shape; memory does not grow with
+    `size`. Small domains sort keyed hashes; large ones use a Feistel network on the mixed-radix
+    digits (left, right) with left < a, right < b and a * b only just above `size`, walking the few
+    values outside back in.
+
+    Source: Black, Rogaway, "Ciphers with arbitrary finite domains", CT-RSA 2002.
+
+    >>> import numpy as np
+    >>> p = Permutation(10**9, key=1)
+    >>> at = np.arange(5)
+    >>> len(set(p(at, np.zeros(5, dtype=np.int64)).tolist()))
+    5
+    """
+
+    def __init__(self, size: int, key: int) -> None:
+        self.size, self.key = size, key
+        self._a = math.isqrt(max(size - 1, 0)) + 1
+        self._b = -(-size // self._a) if size else 1
+        self._round_keys = [np.uint64(derive(key, r) & _MASK) for r in range(_ROUNDS)]
+
+    def __call__(
+        self, index: Int64Array, tweak: Int64Array, *, inverse: bool = False
+    ) -> Int64Array:
+        """Return the image of each index; with `inverse`, the index of each image."""
+        if self.size <= _TABLE_LIMIT:
+            tweaks, row = np.unique(tweak, return_inverse=True)
+            cells = tweaks[:, None] * np.int64(self.size) + np.arange(self.size, dtype=np.int64)
+            tables = np.argsort(hash_positions(self.key, cells), axis=1, kind="stable")
+            found: Int64Array = (np.argsort(tables, axis=1) if inverse else tables)[row, index]
+            return found
+        tweaked = mix64(tweak.astype(np.uint64) + np.uint64(self.key & _MASK))
+        out = self._pass(index, tweaked, inverse=inverse)
+        while (outside := np.flatnonzero(out >= self.size)).size:
+            out[outside] = self._pass(out[outside], tweaked[outside], inverse=inverse)
+        return out
+
+    def _pass(self, values: Int64Array, tweaked: UInt64Array, *, inverse: bool) -> Int64Array:
+        """Run once through the network over the domain a * b; the halves change in turn."""
+        left, right = np.divmod(values, self._b)
+        sign = -1 if inverse else 1
+        for r in range(_ROUNDS)[::sign]:
+            keyed = tweaked ^ self._round_keys[r]
+            if r % 2:
+                move = mix64(left.astype(np.uint64) + keyed) % np.uint64(self._b)
+                right = (right + sign * move.astype(np.int64)) % self._b
+            else:
+                move = mix64(right.astype(np.uint64) + keyed) % np.uint64(self._a)
+                left = (left + sign * move.astype(np.int64)) % self._a
+        return left * self._b + right
+
+
+class WindowedPermutation:
+    """A family of permutations of `range(size)` that move nothing out of its window: the first
+    `window` places, the next ones, ...; one per tweak.
+    """
+
+    def __init__(self, size: int, window: int, key: int, tail_key: int) -> None:
+        self._window = window
+        self._whole = size // window
+        self._within = Permutation(window, key)
+        self._within_tail = Permutation(size % window, tail_key)
+
+    def __call__(self, index: Int64Array, tweak: Int64Array | int = 0) -> Int64Array:
+        number, offset = np.divmod(index, self._window)
+        tweaks = tweak * (self._whole + 1) + number
+        whole = number < self._whole
+        out = np.empty_like(index)
+        for rows, within in ((whole, self._within), (~whole, self._within_tail)):
+            out[rows] = within(offset[rows], tweaks[rows])
+        return number * self._window + out
+
+
+class ShuffleOrder:
+    """Which sample is visited at a position: every epoch a new permutation of `range(size)`.
+
+    `over_epochs` epochs may be shuffled together, each sample coming that many times in them; -1
+    draws every sample independently, with replacement.
+
+    Without `run_length` and `window` it is a full permutation. With them it trades randomness for
+    locality, like a loader that opens shards at random and keeps a shuffle buffer: runs of
+    `run_length` neighbouring samples are put in random order, then samples are shuffled within
+    windows of `window` positions. Any position costs the same, and nothing is buffered.
+
+    >>> import numpy as np
+    >>> order = ShuffleOrder(6, key=7)
+    >>> sorted(order.locate(np.arange(6)).tolist()) == list(range(6))
+    True
+    """
+
+    def __init__(
+        self,
+        size: int,
+        key: int,
+        run_length: int | None = None,
+        window: int | None = None,
+        over_epochs: int = 1,
+    ) -> None:
+        self._samples, self._key = size, key
+        self._with_replacement = over_epochs == -1
+        self.size = size = size * max(over_epochs, 1)
+        self._run = size if run_length is None else min(run_length, size)
+        self._window = 1 if window is None else min(max(window, 1), size)
+        self._full = run_length is None and window is None
+        runs = -(-size // self._run) if size else 0
+        self._missing = runs * self._run - size
+        """By how much the last run is shorter than the others."""
+        keys = derive(key, "window"), derive(key, "tail window")
+        self._in_windows = WindowedPermutation(size, self._window, *keys)
+        self._runs = Permutation(runs, derive(key, "runs"))
+        self._all = Permutation(size, derive(key, "all"))
+
+    def locate(self, positions: Int64Array) -> Int64Array:
+        """Return the sample, 0 <= sample < size, visited at each position; epochs follow one
+        another.
+        """
+        if self._with_replacement:
+            drawn = hash_positions(derive(self._key, "with replacement"), positions)
+            return (drawn % np.uint64(self._samples)).astype(np.int64)
+        epoch, at = np.divmod(positions, self.size)
+        if self._full:
+            return self._all(at, epoch) % self._samples
+        if self._window > 1:
+            at = self._in_windows(at, epoch)
+        # Runs in random order. The last one may be short: after its place all slots move up.
+        last = np.full_like(at, self._runs.size - 1)
+        short_end = (self._runs(last, epoch, inverse=True) + 1) * self._run - self._missing
+        run, offset = np.divmod(at + (at >= short_end) * self._missing, self._run)
+        sample: Int64Array = (self._runs(run, epoch) * self._run + offset) % self._samples
+        return sample

@@ -106,10 +106,10 @@ def columns_of(
     Raises `ConfigError` naming `what` they are where only some have another name.
     """
     names = dict.fromkeys(chain.from_iterable(rows))
-    odd = [name for name in names if name not in optional and any(name not in r for r in rows)]
-    if odd:
-        shown = ", ".join(sorted(map(repr, odd)))
-        raise ConfigError(f"{what}: only some have the keys {shown}; {MAKE_ALIKE}")
+    if set(map(len, rows)) != {len(names)}:
+        some = [name for name in names if not all(name in row for row in rows)]
+        if odd := sorted(repr(name) for name in some if name not in optional):
+            raise ConfigError(f"{what}: only some have the keys {', '.join(odd)}; {MAKE_ALIKE}")
     return {name: [row.get(name) for row in rows] for name in names}
 
 

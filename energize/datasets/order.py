@@ -17,10 +17,10 @@ from energize.core.checks import checked_whole
 from energize.core.dataset import Dataset, IndexedDataset
 from energize.core.ignored import accepted
 from energize.core.lanes import WorkerConfig
+from energize.core.rng import ShuffleOrder
 from energize.core.stream import INFINITE, ChainStream, LimitStream, Opening, Stream
 from energize.core.trace import Routes, Span, one_each
 from energize.errors import ConfigError, NotIndexedError
-from energize.order.shuffle import ShuffleOrder
 
 T_co = TypeVar("T_co", covariant=True)
 

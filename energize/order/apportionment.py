@@ -136,6 +136,7 @@ class Apportionment:
     ) -> None:
         self._tree = tree = HuffmanTree(weights)
         inner = np.arange(len(tree.whole))
+        self._narrow = bool(tree.whole.max(initial=0) < _NARROW)
         self._phase = tree.whole // 2 if key is None else np.zeros_like(inner)
         self._keys = None if key is None else hash_positions(key, inner)
         self._shortest, self._longer = np.divmod(tree.whole, tree.part)
@@ -189,7 +190,10 @@ class Apportionment:
         """
         part, whole, phase = self._tree.part[inner], self._tree.whole[inner], self._phase[inner]
         passes, within = np.divmod(counts, whole)
-        number, left = divided(within, part, phase, whole)
+        if self._narrow:
+            number, left = np.divmod(within * part + phase, whole)
+        else:
+            number, left = divided(within, part, phase, whole)
         number += passes * part
         if self._keys is None:
             return number, left >= whole - part

@@ -11,10 +11,9 @@ import numpy as np
 
 from energize.core.arrays import Int64Array
 from energize.core.checks import whole_number
-from energize.core.rng import derive
+from energize.core.rng import Permutation, WindowedPermutation, derive
 from energize.errors import ConfigError, EmptyDatasetError, WeightError
 from energize.order.schedule import checked_weight
-from energize.order.shuffle import Permutation, WindowedPermutation
 from energize.order.weights import as_fraction, integer_weights, largest_remainder
 
 _MOST_SAMPLES = 2**62

@@ -21,6 +21,7 @@ from energize.core.samples import (
     columns_of,
     fields_of,
     is_record,
+    is_record_type,
     pin_memory,
     rebuilt,
     type_fields,
@@ -49,20 +50,22 @@ class Joining:
 
     def join(self, values: list[Any], where: str = "") -> Any:
         """Return the values as one; raise `ConfigError` naming the field where they differ."""
-        if all(isinstance(each, torch.Tensor) for each in values):
+        kinds = set(map(type, values))
+        if {issubclass(kind, torch.Tensor) for kind in kinds} <= {True}:
             try:
                 return self.tensors(values)
             except ConfigError as error:
                 raise ConfigError(f"field {where}: {error}" if where else str(error)) from None
-        if self.lists is not None and all(isinstance(each, list) for each in values):
+        if self.lists is not None and {issubclass(kind, list) for kind in kinds} == {True}:
             return self.lists(values)
-        if is_record(values[0]) and len(set(map(type, values))) == 1:
+        records = {kind for kind in kinds if is_record_type(kind)}
+        if records and len(kinds) == 1:
             return self._records(values, where)
-        joined = torch.Tensor if self.lists is None else torch.Tensor | list
-        if any(isinstance(each, joined) or is_record(each) for each in values):
-            kinds = ", ".join(sorted({type(each).__name__ for each in values}))
+        joined = torch.Tensor if self.lists is None else (torch.Tensor, list)
+        if records or (len(kinds) > 1 and any(issubclass(kind, joined) for kind in kinds)):
+            names = ", ".join(sorted(kind.__name__ for kind in kinds))
             what = f"field {where}" if where else "values"
-            raise ConfigError(f"{what} of different types cannot be joined: {kinds}; {MAKE_ALIKE}")
+            raise ConfigError(f"{what} of different types cannot be joined: {names}; {MAKE_ALIKE}")
         return values
 
     def columns(self, records: Sequence[Any], where: str = "") -> dict[str, list[Any]]:
@@ -126,6 +129,8 @@ def check_alike(tensors: Sequence[torch.Tensor], owner: str) -> None:
     for number, each in enumerate(tensors):
         if not isinstance(each, torch.Tensor):
             raise ConfigError(f"{owner}: entry {number} is a {type(each).__name__}, not a tensor")
+    if len({(each.ndim, each.dtype, each.device) for each in tensors}) == 1:
+        return
     for what, values, remedy in (
         ("ranks", [each.ndim for each in tensors], "reshape them to one rank"),
         ("dtypes", [each.dtype for each in tensors], "convert them to one, or values are cut off"),
@@ -167,9 +172,15 @@ def concat_pad(
         )
     if side not in ("left", "right"):
         raise ConfigError(f"concat_pad: side is 'left' or 'right', got {side!r}")
-    sizes = [max(dims) for dims in zip(*(each.shape[1:] for each in batch), strict=True)]
-    if all(list(each.shape[1:]) == sizes for each in batch):
+    if len({each.shape[1:] for each in batch}) == 1:
         return torch.cat(list(batch))
+    return _padded(batch, pad_value, side)
+
+
+def _padded(
+    batch: Sequence[torch.Tensor], pad_value: float, side: Literal["left", "right"]
+) -> torch.Tensor:
+    sizes = [max(dims) for dims in zip(*(each.shape[1:] for each in batch), strict=True)]
     joined = batch[0].new_full((sum(len(each) for each in batch), *sizes), pad_value)
     row = 0
     for each in batch:
@@ -246,7 +257,9 @@ def batch_pad_stack(batch: Sequence[torch.Tensor], *, pad_value: float = 0) -> t
             [ 3, -1]])
     """
     check_alike(batch, "batch_pad_stack")
-    return concat_pad([each.unsqueeze(0) for each in batch], pad_value=pad_value)
+    if len({each.shape for each in batch}) == 1:
+        return torch.stack(list(batch))
+    return _padded([each.unsqueeze(0) for each in batch], pad_value, "right")
 
 
 def batch_list(batch: Sequence[T]) -> list[T]:

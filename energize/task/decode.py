@@ -182,7 +182,7 @@ def _file(packed: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytes:
 
 
 _DECODERS: Mapping[str, Callable[[bytes], Any]] = {
-    "txt text transcript": lambda data: data.decode("utf-8"),
+    "txt text transcript": bytes.decode,
     "json jsn": load_json,
     "cls cls2 class index inx id count": int,
     "npy": _array,

@@ -48,10 +48,10 @@ def contradiction(kind: Any, values: Mapping[str, Any]) -> tuple[str, str] | Non
     """
     declared = declared_types(kind)
     for name, value in values.items():
-        if name in declared and not fits(value, declared[name]):
-            plain = typing.get_origin(declared[name]) is None
-            asked = getattr(declared[name], "__name__", None) if plain else None
-            told = f"is declared as {asked or declared[name]}, and its value is "
+        wanted = declared.get(name, Any)
+        if type(value) is not wanted and not fits(value, wanted):
+            asked = None if typing.get_origin(wanted) else getattr(wanted, "__name__", None)
+            told = f"is declared as {asked or wanted}, and its value is "
             return name, told + value_text(value)
     return None
 

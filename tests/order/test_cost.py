@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from energize.core.rng import ShuffleOrder
 from energize.errors import ConfigError, WeightError
 from energize.order import Schedule
 from energize.order.cost import CostLine, Cycle, OffsetLine, cost_scheme
-from energize.order.shuffle import ShuffleOrder
 from tests.support.tables import check_faults, row
 
 

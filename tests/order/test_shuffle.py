@@ -6,9 +6,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from energize.core.rng import derive, hash_positions, shuffled, words
+from energize.core.rng import Permutation, ShuffleOrder, derive, hash_positions, shuffled, words
 from energize.order.level import levelled
-from energize.order.shuffle import Permutation, ShuffleOrder
 
 
 @given(size=st.integers(1, 3000), key=st.integers(0, 2**128 - 1), tweak=st.integers(0, 2**40))
