@@ -41,7 +41,7 @@ from energize.core.stream import (
     WholeStream,
     counter_field,
 )
-from energize.core.trace import Origin, Refs, Routes, Span, Trace, consumed, refs_of
+from energize.core.trace import Origin, Refs, Routes, Span, Trace, consumed, read_items, refs_of
 from energize.errors import ConfigError, NotIndexedError
 
 if TYPE_CHECKING:
@@ -354,8 +354,7 @@ class IndexedDataset(Dataset[T_co]):
             position += self.size
         if not 0 <= position < self.size:
             raise IndexError(f"position {position} of a dataset of {self.size} items per epoch")
-        item: T_co = Trace(self, np.array([position], dtype=np.int64)).items(_READING)[0]
-        return item
+        return read_items(self, np.array([position], dtype=np.int64), _READING)[0]
 
     def at(self, positions: npt.ArrayLike, reading: Reading = _READING) -> list[T_co]:
         """Return the items at any positions, of any epochs, with failed samples substituted."""
@@ -368,7 +367,7 @@ class IndexedDataset(Dataset[T_co]):
                 f"{type(self).__name__}.at: positions are whole numbers, 0 or more and below 2**62,"
                 f" in one row; got {str(positions)[:80]}"
             )
-        return Trace(self, asked.astype(np.int64)).items(reading)
+        return read_items(self, asked.astype(np.int64), reading)
 
     def open(
         self,

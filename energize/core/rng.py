@@ -38,22 +38,26 @@ def derive(*parts: str | int) -> int:
     return int.from_bytes(digest.digest(), "little")
 
 
-def mix64(values: UInt64Array) -> UInt64Array:
+def mix64(values: UInt64Array, *keys: np.uint64) -> UInt64Array:
     """The splitmix64 finaliser: a bijection of 64-bit words in which every bit depends on every
-    bit.
+    bit. With `keys`, once more for each, of the words with that key on top.
 
     Source: Steele, Lea, Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014.
     """
-    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return values ^ (values >> np.uint64(31))
+    for key in (None, *keys):
+        if key is not None:
+            values = values ^ key
+        values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        values = values ^ (values >> np.uint64(31))
+    return values
 
 
 def hash_positions(key: int, positions: npt.NDArray[Any], salt: int = 0) -> UInt64Array:
     """One uniform 64-bit word per position, a function of (key, salt, position) alone."""
     low = np.uint64((key ^ (salt * _GOLDEN)) & _MASK)
     high = np.uint64((key >> 64) & _MASK)
-    return mix64(mix64(positions.astype(np.uint64) * np.uint64(_GOLDEN) + low) ^ high)
+    return mix64(positions.astype(np.uint64) * np.uint64(_GOLDEN) + low, high)
 
 
 def words(key: int, counter: int, count: int) -> UInt64Array:

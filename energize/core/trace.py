@@ -175,7 +175,14 @@ class Trace:
             positions = positions[start:stop]
         routes = self.routes
         if routes is None:
-            return cast("Source[Any]", node)._fetch(positions, reading)
+            source = cast("Source[Any]", node)
+            if reading.attempt or reading.listed is not None or not source.size:
+                return source._fetch(positions, reading)
+            index = positions % source.size
+            try:
+                return source.read(index)
+            except (OSError, MemoryError) as refused:
+                return source._read_again(index, refused)
         if routes.owner is None:
             below = self._below
             single = len(below) == 1 and below[0][1] is None
@@ -234,6 +241,11 @@ class Trace:
 
     def _where(self, attempt: int, start: int, row: int) -> str:
         return where(self.node, int(self.positions[start + row]), attempt)
+
+
+def read_items(dataset: IndexedDataset[T], positions: Int64Array, reading: Reading) -> list[T]:
+    """Return the items at `positions`, see `Trace.items`."""
+    return Trace(dataset, positions).items(reading)
 
 
 def _substituted(

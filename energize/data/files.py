@@ -144,7 +144,7 @@ class LocalFiles:
         return partial(LocalFiles, follow=self._follow), (self._most_open,)
 
     def size(self, path: str) -> int:
-        return self._file(path).signature[0]
+        return (self._open.get(path) or self._file(path)).signature[0]
 
     def read(self, path: str, start: int = 0, stop: int | None = None) -> bytes:
         return next(self.read_ranges(path, [start], [self.size(path) if stop is None else stop]))
@@ -205,12 +205,21 @@ class LocalFiles:
         return again(read, path, failed, before=partial(self._open.pop, path, None))
 
     def kept(self, path: str) -> bytes:
-        file = self._file(path)
+        file = self._open.get(path) or self._file(path)
         if file.kept is None:
             file.kept = self.read(path)
         return file.kept
 
     def check(self, path: str) -> None:
+        file = self._open.get(path)
+        if file is not None:
+            try:
+                found = os.fstat(file.number)
+            except OSError:  # a second look tells
+                pass
+            else:
+                if (found.st_size, found.st_mtime_ns, found.st_ino) == self._seen[path]:
+                    return
         forget = partial(self._open.pop, path, None)
         if again(lambda: self._file(path).now(), path, before=forget) != self._seen[path]:
             raise _changed(path)

@@ -199,8 +199,7 @@ class Source(IndexedDataset[T_co]):
 
     def _fetch(self, positions: Int64Array, reading: Reading) -> list[T_co | Failed]:
         """Return the samples at positions, or their substitutes."""
-        attempt, size = reading.attempt, self.size
-        indices = self._samples(positions, attempt) if attempt or not size else positions % size
+        indices = self._samples(positions, reading.attempt)
         left_out = {} if reading.listed is None else reading.listed.left_out(self, indices)
         if left_out:
             indices = np.array(
@@ -209,8 +208,6 @@ class Source(IndexedDataset[T_co]):
             )
         try:
             found = self.read(indices)
-        except EnergizeError:
-            raise
         except (OSError, MemoryError) as refused:
             found = self._read_again(indices, refused)
         if left_out:
@@ -222,6 +219,8 @@ class Source(IndexedDataset[T_co]):
         self, indices: Int64Array, failed: OSError | MemoryError
     ) -> list[T_co | Failed]:
         """What the system refuses is no fault of a sample: tried again, then an error."""
+        if isinstance(failed, EnergizeError):
+            raise failed
         try:
             if isinstance(failed, OSError):
                 return again(lambda: self.read(indices), self.location, failed)

@@ -11,8 +11,7 @@ from energize.core.arrays import Int64Array, Rows, pairs_by_value
 from energize.core.checks import checked_choice
 from energize.core.rng import derive, hash_positions, shuffled
 from energize.errors import ConfigError
-from energize.order.apportionment import rearranged
-from energize.order.timeline import make_scheme
+from energize.order.timeline import make_scheme, rearranged
 from energize.order.weights import largest_remainder
 
 BATCHING_METHODS = ("random", "in_turn", "stratified", "per_stream", "device_per_stream")
