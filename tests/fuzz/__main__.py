@@ -7,12 +7,9 @@ import logging
 import math
 import sys
 import tempfile
-import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-
-import torch
 
 from tests.fuzz.corpora import commands, mixes, parts, rows, saved, shards
 from tests.fuzz.formats import Format
@@ -36,9 +33,6 @@ def fuzzed(
 
     The folders of those that end as none may are written into `keep`.
     """
-    logging.disable(logging.CRITICAL)
-    warnings.simplefilter("ignore")
-    torch.set_num_threads(1)
     whole = sum(1 / form.cost for form in forms)
     for form in forms:
         hunt = Hunt(form, folder, seed)
@@ -65,6 +59,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     repeated = [form for form in FORMATS if form.name == name]
     if asked.mutants < 1 or not chosen(asked.only) or (asked.repeat and not repeated):
         parser.error(f"there are no mutants to read; formats: {', '.join(f.name for f in FORMATS)}")
+    logging.disable(logging.CRITICAL)
+    try:
+        return _run(asked, repeated, number)
+    finally:
+        logging.disable(logging.NOTSET)
+
+
+def _run(asked: argparse.Namespace, repeated: list[Format], number: str) -> int:
     found: dict[str, Counter[Outcome]] = {}
     # Names of equal length, so that the same seed gives the same mutants where files hold paths.
     with tempfile.TemporaryDirectory(prefix="energize-fuzz-") as made:

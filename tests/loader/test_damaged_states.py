@@ -346,6 +346,7 @@ def many():
     }
 
 
+@pytest.mark.jobs
 @pytest.mark.parametrize("name", ["blend", "nested"])
 def test_of_10_000_sources(many, name):
     loader = loader_of(many[name])

@@ -62,7 +62,7 @@ def items_of(name: str) -> int:
 def test_ranks_in_turn_give_the_plain_stream(name):
     dataset = INDEXED[name]
     rounds = 45 if dataset.size == INFINITE else dataset.size + 1
-    for ranks in (1, 2, 3, 5, 8):
+    for ranks in (1, 3, 8):
         loaders = [loader_of(dataset, rank=rank, ranks=ranks) for rank in range(ranks)]
         got = epoch_in_turns(loaders, rounds)
         if dataset.size != INFINITE:
@@ -76,7 +76,7 @@ def test_ranks_in_turn_give_the_plain_stream(name):
         assert got == whole, f"world size {ranks}"
 
 
-@pytest.mark.parametrize("name", INDEXED)
+@pytest.mark.parametrize("name", [*INDEXED][::4])
 def test_worker_processes_give_the_plain_stream(name):
     count = items_of(name)
     with loader_of(INDEXED[name], workers=2) as loader:
@@ -94,7 +94,7 @@ def test_a_stream_in_one_lane_is_the_plain_one(name):
 def test_a_stream_is_the_same_on_any_number_of_ranks_and_workers(name):
     dataset, lanes = STREAMING[name], 2 if name in FEW_ITEMS else 6
     one = prints(take(loader_of(dataset, lanes=lanes), 60))
-    for ranks, workers in ((1, 1), (1, 4), (2, 0), (2, 2), (3, 0), (6, 0)):
+    for ranks, workers in ((1, 4), (2, 2), (3, 0), (6, 0)):
         if ranks > lanes:
             continue
         loaders = [loader_of(dataset, workers, rank, ranks, lanes=lanes) for rank in range(ranks)]

@@ -93,6 +93,7 @@ def test_any_item_of_any_tree(tree, data):
         assume(False)
 
 
+@pytest.mark.jobs
 @settings(max_examples=12, deadline=None)
 @given(tree=trees(), lanes=st.sampled_from([2, 4]))
 def test_any_item_that_workers_made(tree, lanes):

@@ -112,6 +112,7 @@ def test_a_training_loop_that_takes_its_time_is_not_told_of(caplog):
     assert not [each for each in caplog.records if each.levelno >= logging.WARNING]
 
 
+@pytest.mark.jobs
 def test_a_worker_that_is_stopped_is_told_of_too(caplog, tmp_path):
     noted = tmp_path / "pid"
 
@@ -129,6 +130,7 @@ def test_a_worker_that_is_stopped_is_told_of_too(caplog, tmp_path):
     assert loader.workers_replaced == 1
 
 
+@pytest.mark.jobs
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
 def test_workers_that_start_from_nothing_show_their_stacks(method, caplog):
     options = {"watchdog_timeout_seconds": 0.4, "watchdog_initial_timeout_seconds": 60}

@@ -290,6 +290,7 @@ def test_memory_is_used_again_when_batches_are_let_go():
     assert len(places) < 20
 
 
+@pytest.mark.jobs
 @pytest.mark.parametrize("workers", [1, 2])
 def test_kept_tensors_are_never_written_again(workers):
     with loader_of(MapDataset(numbers(300), filled), workers=workers) as loader:
@@ -394,6 +395,7 @@ def caches(tmp_path) -> Path:
     return place
 
 
+@pytest.mark.jobs
 @pytest.mark.parametrize(("workers", "method"), [(0, None), (2, "fork"), (1, "spawn")])
 @pytest.mark.parametrize("streams", [False, True])
 def test_hooks_have_the_pool(workers, method, streams, folder, caches):

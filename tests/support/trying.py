@@ -71,7 +71,7 @@ def tried(action: Callable[[], Any], patience: float = 30.0) -> Ending:
     if answer:
         return pickle.loads(answer)
     how = f"it ended with status {status}" if ready else HANG
-    return Ending(how, seconds=usage.ru_utime + usage.ru_stime, mib=usage.ru_maxrss / 1024)
+    return Ending(how, seconds=usage.ru_utime + usage.ru_stime)
 
 
 def _measured(action: Callable[[], Any]) -> Ending:
