@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from energize.core.arrays import Int64Array
+from energize.core.description import function_name
 from energize.core.lazy import torch
 from energize.core.loss_weights import Keep, LostWeightError
 from energize.core.quarantine import place_of
@@ -286,9 +287,3 @@ def _forget_frames(reason: BaseException | None) -> None:
     while reason is not None:
         reason.__traceback__ = None
         reason = reason.__cause__ or reason.__context__
-
-
-def function_name(fn: Callable[..., Any]) -> str:
-    """Return what to call a user's function in messages."""
-    called: Any = inspect.unwrap(fn)
-    return str(getattr(called, "__qualname__", None) or type(called).__qualname__)

@@ -8,7 +8,7 @@ import functools
 import hashlib
 import inspect
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from functools import cached_property
 from pathlib import Path
@@ -60,6 +60,18 @@ def name_of(value: Any) -> str:
 def _named(thing: Any) -> str:
     module = getattr(thing, "__module__", None) or "builtins"  # str.upper has none
     return f"{module}.{thing.__qualname__}"
+
+
+def function_name(fn: Callable[..., Any]) -> str:
+    """Return what to call a user's function in messages."""
+    called: Any = inspect.unwrap(fn)
+    return str(getattr(called, "__qualname__", None) or type(called).__qualname__)
+
+
+def functions_of(dataset: Description) -> str:
+    """Return the names of the functions that a dataset calls, for messages."""
+    values = (getattr(dataset, name) for name in dataset._parameters)
+    return ", ".join(function_name(each) for each in values if callable(each)) or "it"
 
 
 def digest(tree: Any) -> str:

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self, TypeVar, cast
 import numpy as np
 
 from energize.core.arrays import Int64Array, rows_by_value
+from energize.core.description import functions_of
 from energize.core.lanes import SINGLE_LANE, Lane
 from energize.core.reading import MAX_ATTEMPTS, Failed, Reading
 from energize.core.rng import derive, hash_positions
@@ -534,8 +535,8 @@ class ContentStream(Stream[T]):
                 return made  # type: ignore[return-value]  # mypy does not follow `type(made) is not`
             self._reading.leave_out(made, self._node, self.origin)
         raise SubstitutionError(
-            f"{type(self._node).__name__}: what was made of {in_vain} "
-            f"{self._counted} in a row was left out; check the condition of its function"
+            f"{type(self._node).__name__}: {functions_of(self._node)} left out what was made of "
+            f"{in_vain} {self._counted} in a row; check the condition"
         )
 
     _counted = "samples"

@@ -10,10 +10,11 @@ from typing import Any, ClassVar, Self, TypeVar, cast
 import numpy as np
 
 from energize.core.arrays import Int64Array
-from energize.core.call import Call, function_name, generates
+from energize.core.call import Call, generates
 from energize.core.checks import check_names, checked_batch_size, checked_flag, raised_as
 from energize.core.costs import ColumnCost, Cost
 from energize.core.dataset import Dataset, IndexedDataset
+from energize.core.description import function_name
 from energize.core.ignored import accepted
 from energize.core.lanes import WorkerConfig
 from energize.core.loss_weights import Keep, carried, carried_one_by_one, joined

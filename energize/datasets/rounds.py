@@ -16,8 +16,8 @@ from functools import cached_property
 from itertools import islice
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
-from energize.core.call import function_name
 from energize.core.dataset import Dataset
+from energize.core.description import functions_of
 from energize.core.lanes import Lane
 from energize.core.reading import Reading
 from energize.core.rng import derive
@@ -120,11 +120,9 @@ def keyed_by(dataset: Dataset[Any], kind: str, *origins: Origin) -> int:
 
 def nothing_made(dataset: Dataset[Any], items: int) -> EmptyDatasetError:
     """Return what to raise if so many items in a row brought nothing."""
-    values = (getattr(dataset, name) for name in dataset._parameters)
-    functions = ", ".join(function_name(each) for each in values if callable(each))
     return EmptyDatasetError(
         f"{type(dataset).__name__}: nothing was made of {items} items in a row; check what its "
-        f"functions leave out ({functions})"
+        f"functions leave out ({functions_of(dataset)})"
     )
 
 

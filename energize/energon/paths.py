@@ -77,9 +77,17 @@ class _Path(ModuleType):
                 return found
         raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Importing a module sets it on its parent, in place of a function of that name."""
-        return getattr(self, self.__name__.rpartition(".")[2])(*args, **kwargs)
+
+class _Package(ModuleType):
+    """The package itself, in which no path takes the place of a name: importing a module sets it on
+    its parent, and `energize.edataclass` and `energize.prepare` are functions, too.
+    """
+
+    __all__: list[str]
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not (isinstance(value, _Path) and name in self.__all__):
+            super().__setattr__(name, value)
 
 
 class _Finder(MetaPathFinder, Loader):
@@ -99,5 +107,6 @@ class _Finder(MetaPathFinder, Loader):
 
 def install() -> None:
     """Find the paths from now on, after all modules that have files."""
+    sys.modules["energize"].__class__ = _Package
     if not any(isinstance(each, _Finder) for each in sys.meta_path):
         sys.meta_path.append(_Finder())

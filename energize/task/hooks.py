@@ -12,8 +12,8 @@ from difflib import get_close_matches
 from functools import cached_property
 from typing import Any, TypeVar, cast, overload
 
-from energize.core.call import function_name, generates, index_of_call
-from energize.core.description import described
+from energize.core.call import generates, index_of_call
+from energize.core.description import described, function_name
 from energize.core.ignored import accepted
 from energize.core.samples import Sample
 from energize.core.trace import gathering

@@ -15,8 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, ClassVar, Generic, TypeVar
 
-from energize.core.call import function_name
-from energize.core.description import described
+from energize.core.description import described, function_name
 from energize.core.limits import load_json
 from energize.core.samples import (
     CrudeSample,
