@@ -21,9 +21,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from energize.epathlib import EPath  # type: ignore[import-not-found]  # a path of Energon's
 from PIL import Image
 
 from energize import (
+    BaseWebdatasetFactory,
     Batch,
     Cooker,
     DefaultTaskEncoder,
@@ -31,6 +33,7 @@ from energize import (
     SkipSample,
     WorkerConfig,
     basic_sample_keys,
+    edataclass,
     get_loader,
     get_savable_loader,
     get_train_dataset,
@@ -38,9 +41,6 @@ from energize import (
     prepare_metadataset,
     stateless,
 )
-from energize.energon.factories import BaseWebdatasetFactory
-from energize.energon.names import edataclass
-from energize.extras.paths import EPath
 
 WORDS = ["a", "an", "the", "cat", "dog", "boat", "hill", "tree", "red", "blue", "small", "large"]
 PACK_LENGTH = 64

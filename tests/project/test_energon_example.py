@@ -43,7 +43,7 @@ def test_it_is_a_script_of_energon_but_for_its_imports(tmp_path):
     script = tmp_path / "script.py"
     theirs, changed = re.subn(r"(?m)^from energize\b", "from megatron.energon", text)
     script.write_text(theirs)
-    assert changed == 4
+    assert changed == 2
     done = run(peer_python("energon"), script, tmp_path / "data")
     # It trains there too. Packs of joined samples cannot be restored there.
     assert re.search(r"step 11: loss \d", done.stdout), done.stdout + done.stderr
