@@ -356,14 +356,25 @@ def test_flipped_bytes_give_frames_or_an_error_that_says_so(name):
     assert refused
 
 
+def with_damaged_frame(data, number):
+    """The bytes of a video of 25 frames a second, a third of those of one frame turned over."""
+    with av.open(io.BytesIO(data)) as container:
+        stream = container.streams.video[0]
+        packets = [each for each in container.demux(stream) if each.pts is not None]
+        first = min(each.pts for each in packets)
+        [found] = [p for p in packets if round((p.pts - first) * stream.time_base * 25) == number]
+        pos, size = found.pos, found.size
+    damaged = bytearray(data)
+    for at in range(pos + 3 * size // 10, pos + 6 * size // 10):
+        damaged[at] ^= 0xFF
+    return bytes(damaged)
+
+
 def test_damaged_frames_are_named():
-    for name, seed, frame in (("mp4 h264", 7, 23), ("mkv h264", 5, 44), ("ts h264", 2, 18)):
-        chance = random.Random(seed)
-        data = bytearray(video(name))
-        for _ in range(3 ** (seed % 4)):
-            data[chance.randrange(len(data) // 4, len(data))] ^= chance.randrange(1, 256)
-        decoder = AVDecoder(bytes(data))
-        with pytest.raises(DecodeError, match=rf"frame {frame} \(at .* is damaged"):
+    """A key frame: what encoders make of others is too short to be damaged for sure."""
+    for name in ("mp4 h264", "mkv h264"):
+        decoder = AVDecoder(with_damaged_frame(video(name), 40))
+        with pytest.raises(DecodeError, match=r"frame 40 \(at 1.600 s\) .* is damaged"):
             decoder.get_frames()
         assert numbers(decoder.get_video_clips([(0, 5)], "frames")[0]) == [list(range(6))]
 

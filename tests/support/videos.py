@@ -78,7 +78,6 @@ def video(
         av.open(made.name, "w", format=container, options=dict(options)) as output,
     ):
         seen = output.add_stream(codec, rate=rate)
-        seen.codec_context.thread_count = 1  # the same bytes on a busy machine
         seen.width, seen.height = WIDTH, HEIGHT
         seen.pix_fmt = "yuvj420p" if codec == "mjpeg" else "yuv420p"
         seen.options = {"g": str(keys_every), **_OPTIONS.get(codec, {})}
