@@ -252,7 +252,7 @@ AT = 5
 
 def sockets() -> list[int]:
     found = []
-    for descriptor in range(3, 300):
+    for descriptor in map(int, os.listdir("/proc/self/fd")):
         with suppress(OSError):
             if stat.S_ISSOCK(os.fstat(descriptor).st_mode):
                 found.append(descriptor)
@@ -269,7 +269,7 @@ def writes_everywhere(number: int) -> int:
 
 def closes_everything(number: int) -> int:
     if number == AT:
-        os.closerange(3, 300)
+        os.closerange(3, 4096)
     return number
 
 
