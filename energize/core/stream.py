@@ -59,9 +59,6 @@ ones do not pile up."""
 _WINDOW = 256
 """Positions that are announced together."""
 
-_LOCATED = 4096
-"""Samples of items that are located together."""
-
 _PASSES_PER_LANE = 100
 """How many empty passes for each lane are an error: fewer may be chance, where lanes are many and
 items few."""
@@ -159,48 +156,6 @@ def epoch_end(position: int, size: int) -> int:
     return min((position // size + 1) * size, INFINITE)
 
 
-class Window(Generic[T]):
-    """Reads positions that come in a row, or at equal distances, and locates many of them at once.
-
-    Only what is read counts: other positions may be asked for at any time.
-    """
-
-    def __init__(self, dataset: IndexedDataset[T]) -> None:
-        self._dataset = dataset
-        self._most = max(1, _LOCATED // max(1, _samples_of(dataset)))
-        self._found: Trace | None = None
-        self._positions = range(0)
-        self._size = 1
-
-    def read(self, positions: range, reading: Reading) -> list[T]:
-        """Return the items at `positions`."""
-        start, count = positions.start, len(positions)
-        known, step = self._positions, positions.step
-        if not (
-            self._found is not None
-            and known.step == step
-            and known.start <= start
-            and positions[-1] < known.stop
-            and not (start - known.start) % step
-        ):
-            self._size = min(max(2 * self._size, count), max(self._most, count))
-            known = self._positions = range(start, start + self._size * step, step)
-            at = np.arange(known.start, known.stop, step, dtype=np.int64)
-            self._found = Trace(self._dataset, at)
-        first = (start - known.start) // step
-        found = self._found
-        return found.items(reading, first, first + count)
-
-
-def _samples_of(dataset: IndexedDataset[Any]) -> int:
-    """About how many samples an item is made of."""
-    samples, node = 1, dataset
-    while node.inputs:
-        samples *= getattr(node, "batch_size", 1) if node._many else 1
-        node = node._children[0]
-    return samples
-
-
 class CountingCursor(Cursor[T]):
     """The cursor of every indexed dataset: it counts.
 
@@ -214,7 +169,6 @@ class CountingCursor(Cursor[T]):
         if dataset.size == 0:
             raise EmptyDatasetError(f"{type(dataset).__name__} has no items to read")
         self._dataset, self._reading, self._lane = dataset, reading, lane
-        self._window = Window(dataset)
         self._at_once = 1
         self._start = start
         self._end = epoch_end(start, dataset.size)
@@ -239,7 +193,8 @@ class CountingCursor(Cursor[T]):
             self._taken = -(-(self._end - self._start) // self._lane.count)
             raise StopIteration
         began = time.perf_counter()
-        self._waiting.extend(self._window.read(chunk, self._reading))
+        at = np.arange(chunk.start, chunk.stop, chunk.step, dtype=np.int64)
+        self._waiting.extend(Trace(self._dataset, at).items(self._reading))
         self._fetched += len(chunk)
         if time.perf_counter() - began < _AT_ONCE_SECONDS:
             self._at_once = min(2 * self._at_once, self._dataset._read_ahead)
