@@ -54,8 +54,15 @@ class Job:
     def log(self) -> str:
         return f"exit codes {list(self._codes.values())}\n{self._log.read_text()[-6000:]}"
 
+    def _hold(self) -> None:
+        """Have an agent start no rank any more that nobody would find."""
+        if self._group is None:
+            with suppress(ProcessLookupError):
+                os.kill(self._children[0], signal.SIGSTOP)
+
     def kill_all(self) -> None:
         """SIGKILL to all processes, at once."""
+        self._hold()
         if self._group is not None:
             with suppress(ProcessLookupError):
                 os.killpg(self._group, signal.SIGKILL)
@@ -86,6 +93,7 @@ class Job:
 
     def kill_ranks(self, rng: random.Random) -> None:
         """SIGKILL to one rank after another; their workers have to find out."""
+        self._hold()
         ranks = self.ranks()
         rng.shuffle(ranks)
         for pid in [*(self._children if self._group is None else ()), *ranks]:
