@@ -20,12 +20,11 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from energize.core.arrays import Int64Array
 from energize.core.description import function_name
 from energize.core.lazy import torch
 from energize.core.loss_weights import Keep, LostWeightError
 from energize.core.quarantine import place_of
-from energize.core.reading import Failed, Reading
+from energize.core.reading import Failed, Reading, Request
 from energize.core.rng import generator, hash_positions
 from energize.errors import DataError, EncoderError, ReturnError, SampleError, SkipSample
 
@@ -107,18 +106,13 @@ class Call:
         self.seeding = seeding_of(fn, seeded=seeded)
 
     def each(
-        self,
-        arguments: Sequence[Any],
-        numbers: Int64Array,
-        reading: Reading,
-        where: Where,
-        words: Sequence[int] | None = None,
+        self, arguments: Sequence[Any], request: Request, words: Sequence[int] | None = None
     ) -> list[Any]:
         """Return what the function makes of each argument; those that have failed stay.
 
-        `numbers`: int64, the number of each call, by which its draws are keyed unless `words` are
-        given.
+        Its draws are keyed by the position of each, unless `words` are given.
         """
+        numbers, reading, where = request
         seeding = self.seeding
         if words is None and seeding is not Seeding.NONE:
             words = hash_positions(self._key, numbers, reading.attempt).tolist()

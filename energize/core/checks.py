@@ -54,6 +54,19 @@ def checked_whole(value: object, where: str, least: int | None = None) -> int:
     return number
 
 
+def checked_function(value: F, where: str) -> F:
+    """A function of the user; `ConfigError` beginning with `where` for what cannot be called.
+
+    >>> checked_function("len", "Dice: roll")
+    Traceback (most recent call last):
+        ...
+    energize.errors.ConfigError: Dice: roll is a function; got 'len'
+    """
+    if not callable(value):
+        raise ConfigError(f"{where} is a function; got {str(value)[:80]!r}")
+    return value
+
+
 def checked_batch_size(value: object, where: str) -> int:
     """The size of a batch; `ConfigError` beginning with `where` for what is none, or for more than
     the limit BATCH_ITEMS: all that a batch holds lies in memory.

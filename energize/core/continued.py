@@ -18,7 +18,7 @@ from energize.core.arrays import Int64Array
 from energize.core.blends import Way, replaced, slot_after
 from energize.core.config import config_of
 from energize.core.dataset import Dataset, IndexedDataset
-from energize.core.reading import Failed, Reading
+from energize.core.reading import Failed, Request
 from energize.core.rng import derive
 from energize.core.stream import MixStream, Opening, State, Stream
 from energize.core.trace import Routes, Span
@@ -59,16 +59,11 @@ class ContinuedDataset(IndexedDataset[T_co]):
     def _spans(self, n: int) -> tuple[Sequence[Span], int]:
         return [Span(0, self.read, self.read + max(n - self.since, 0))], n
 
-    def make(
-        self,
-        items: list[Any],
-        positions: Int64Array,
-        reading: Reading,
-        where: Callable[[int], str],
-    ) -> list[T_co | Failed]:
-        if len(positions) and int(positions.min()) < self.since:
+    def make(self, items: list[Any], request: Request) -> list[T_co | Failed]:
+        first = int(request.positions.min(initial=self.since))
+        if first < self.since:
             raise StateError(
-                f"item {int(positions.min())} of {self.sources[0].name!r} was read before the mix "
+                f"item {first} of {self.sources[0].name!r} was read before the mix "
                 "was edited, and is found in the mix as it was then"
             )
         return items

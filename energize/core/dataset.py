@@ -23,7 +23,7 @@ import numpy.typing as npt
 from energize.core.arrays import Int64Array
 from energize.core.description import Description
 from energize.core.lanes import SINGLE_LANE, Lane
-from energize.core.reading import Failed, Reading
+from energize.core.reading import Failed, Reading, Request
 from energize.core.stream import (
     INFINITE,
     LAST_START,
@@ -247,17 +247,11 @@ class IndexedDataset(Dataset[T_co]):
         """
         return Routes(positions)
 
-    def make(
-        self,
-        items: list[Any],
-        positions: Int64Array,
-        reading: Reading,
-        where: Callable[[int], str],
-    ) -> list[T_co | Failed]:
-        """Return the items at `positions`, each made of what stands for it in `items`.
+    def make(self, items: list[Any], request: Request) -> list[T_co | Failed]:
+        """Return the items asked for, each made of what stands for it in `items`.
 
         That is an item of an input, or `Failed`; or where `route` gives owners, the list of its
-        members, of which none has failed. `where(n)` says where the n-th comes from, for messages.
+        members, of which none has failed.
         By default items pass through.
         """
         return items

@@ -7,97 +7,68 @@ import logging
 _log = logging.getLogger("energize")
 
 _MARK = (
-    "it marks a function as one that keeps no state, so that a sample can be restored; here items "
-    "are functions of their position and every one can be"
+    "it marks a function that keeps no state, so that a sample can be restored; here every item "
+    "can be, as items are functions of their position"
 )
-_DESCRIBED = (
-    "it is printed when a pipeline is described; here dataset.describe() names the functions"
-)
-_STATE_COPIES = (
-    "it says how often workers copy their state, from which a resume reads again; here the state "
-    "of a run is kept with every item and a resume reads nothing again"
-)
-_COLLECTING = "it says when workers run the garbage collector; here workers do not stop to collect"
-_WATCHING = (
-    "it says how long to wait for an item; here get_loader has it, as watchdog_timeout_seconds, "
-    "watchdog_initial_timeout_seconds and fail_on_timeout"
-)
-
-_TOLERANCE = (
+_FAILURES = (
     "it says how many calls in a row may fail; here all failures of a loader are counted, and "
     "failure_budget of get_loader says how many there may be"
 )
 
-IGNORED: dict[str, str] = {
-    "batcher_config": _DESCRIBED,
-    "batcher_stateless": _MARK,
-    "checkpoint_every_min_n_samples": _STATE_COPIES,
-    "checkpoint_every_sec": _STATE_COPIES,
-    "every_n_iter": _COLLECTING,
-    "fail_on_timeout": _WATCHING,
-    "failure_tolerance": _TOLERANCE,
-    "filter_fn_config": _DESCRIBED,
-    "final_packer_failure_tolerance": _TOLERANCE,
-    "final_packer_stateless": _MARK,
-    "freeze": _COLLECTING,
-    "gc_collect_every_n_steps": _COLLECTING,
-    "gc_freeze_at_start": _COLLECTING,
+_REASONS = {
+    "batcher_stateless final_packer_stateless sample_encoder_stateless": _MARK,
+    "stateless_iter_fn stateless_map_fn": _MARK,
+    "batcher_config filter_fn_config iter_map_fn_config map_fn_config packer_config": (
+        "it is printed when a pipeline is described; here dataset.describe() names the functions"
+    ),
+    "checkpoint_every_min_n_samples checkpoint_every_sec n_checkpoints": (
+        "it says how often workers copy their state; here the state is kept with every item, and "
+        "a resume reads nothing again"
+    ),
+    "every_n_iter freeze gc_collect_every_n_steps gc_freeze_at_start": (
+        "it says when workers run the garbage collector; here workers do not stop to collect"
+    ),
+    "fail_on_timeout initial_timeout_seconds timeout_seconds": (
+        "it says how long to wait for an item; here get_loader has it, as "
+        "watchdog_timeout_seconds, watchdog_initial_timeout_seconds and fail_on_timeout"
+    ),
+    "failure_tolerance final_packer_failure_tolerance pre_packer_failure_tolerance": _FAILURES,
+    "sample_encoder_failure_tolerance": _FAILURES,
     "handler": (
-        "it is told of what functions raise, and is passed over since 7.0; here "
-        "WorkerConfig(global_error_handler=) is told, or on_error of get_loader"
+        "it is told of what functions raise; here WorkerConfig(global_error_handler=) is, or "
+        "on_error of get_loader"
     ),
-    "index_sqlite_tmp_path": (
-        "it says where the index is built before it is moved; here it is built beside its place"
-    ),
-    "initial_timeout_seconds": _WATCHING,
-    "iter_map_fn_config": _DESCRIBED,
-    "join_index": (
-        "it names the file of what belongs together; here that comes from the index of the folders"
-    ),
+    "index_sqlite_tmp_path": "it says where the index is built; here that is beside its place",
+    "join_index": "it names the file of what belongs together; here the folders' index tells it",
     "len_map_fn": (
         "it says how many items a function of a stream gives; here only reading tells, and "
         "EpochizeDataset says how many make an epoch"
     ),
-    "map_fn_config": _DESCRIBED,
-    "n_checkpoints": _STATE_COPIES,
-    "packer_config": _DESCRIBED,
     "parallel_shard_iters": (
         "it says between how many open shards a worker shuffles; here every sample of a dataset "
         "is shuffled with every other"
     ),
     "part_filter": (
-        "it says which parts of a sample are read; a line of JSON is one part and is read whole"
+        "it says which parts of a sample are read; a line of JSON is one part, read whole"
     ),
-    "pre_packer_failure_tolerance": _TOLERANCE,
-    "reset_after_epoch": (
-        "it says whether the input starts anew after each epoch; here an epoch goes on where the "
-        "one before it ended, and EpochizeDataset and RepeatDataset say where passes end"
+    "reset_after_epoch restart": (
+        "it says whether an epoch begins the input anew; here it goes on where the one before it "
+        "ended, and EpochizeDataset and RepeatDataset say where passes end"
     ),
-    "restart": (
-        "it says whether passes begin anew when an epoch was left; here an epoch goes on after the "
-        "last item delivered"
-    ),
-    "sample_encoder_failure_tolerance": _TOLERANCE,
-    "sample_encoder_stateless": _MARK,
     "sample_type": (
-        "it checks the type of the samples of a dataset; here dataset.yaml names the type, and "
-        "values that contradict it are an error"
+        "it checks the type of samples; here dataset.yaml names it, and values that contradict it "
+        "are an error"
     ),
-    "stateless_iter_fn": _MARK,
-    "stateless_map_fn": _MARK,
-    "timeout_seconds": _WATCHING,
-    "worker_debug_path": (
-        "it names a file for events of workers; here LogSampleDataset writes which samples were "
-        "read, to the logger 'energize.samples'"
-    ),
-    "worker_log_level": (
-        "it says how much workers write to worker_debug_path; here the level of the logger "
-        "'energize' does"
+    "worker_debug_path worker_log_level": (
+        "it says what workers write about their work; here LogSampleDataset logs which samples "
+        "were read, and the logger 'energize' has a level"
     ),
     "worker_rotation_offset": (
-        "it moves shards to other workers; here items fall to ranks and workers in turn"
+        "it moves shards to other workers; here items go to ranks and workers in turn"
     ),
 }
+
+IGNORED = {name: reason for names, reason in _REASONS.items() for name in names.split()}
 """What each argument is for in Megatron-Energon, and why it has no use here."""
 
 _said: set[tuple[str, str]] = set()

@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from energize.core.arrays import Int64Array
 from energize.errors import EncoderError, SampleError, SkipSample
 
 if TYPE_CHECKING:
@@ -68,6 +69,17 @@ def log_failure(failed: Failed) -> None:
 def raise_error(error: EncoderError) -> None:
     """What happens to an exception of a user's function where nobody asked for anything else."""
     raise error
+
+
+class Request(NamedTuple):
+    """What a node is asked to make: the items at `positions` (int64), read as `reading` says.
+
+    `where(n)` says where the n-th of them comes from, for messages.
+    """
+
+    positions: Int64Array
+    reading: Reading
+    where: Callable[[int], str]
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ import numpy as np
 from energize.core.arrays import Int64Array, rows_by_value
 from energize.core.description import functions_of
 from energize.core.lanes import SINGLE_LANE, Lane
-from energize.core.reading import MAX_ATTEMPTS, Failed, Reading
+from energize.core.reading import MAX_ATTEMPTS, Failed, Reading, Request
 from energize.core.rng import derive, hash_positions
 from energize.core.trace import Origin, Routes, Trace
 from energize.errors import EmptyDatasetError, StateError, SubstitutionError
@@ -485,7 +485,7 @@ class ContentStream(Stream[T]):
                 self._called += 1
             at = np.array([number], dtype=np.int64)
             made: T | Failed
-            [made] = self._node.make([item], at, self._reading, by_keys(item))
+            [made] = self._node.make([item], Request(at, self._reading, by_keys(item)))
             if type(made) is not Failed:
                 return made  # type: ignore[return-value]  # mypy does not follow `type(made) is not`
             self._reading.leave_out(made, self._node, self.origin)

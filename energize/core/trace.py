@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 import numpy as np
 
 from energize.core.arrays import BoolArray, Int64Array, rows_by_value
-from energize.core.reading import MAX_ATTEMPTS, Failed, Reading
+from energize.core.reading import MAX_ATTEMPTS, Failed, Reading, Request
 from energize.errors import SubstitutionError
 
 if TYPE_CHECKING:
@@ -194,7 +194,8 @@ class Trace:
             items = [members[a - first : b - first] for a, b in pairwise(bounds)]
         if not node._makes:
             return items
-        return node.make(items, positions, reading, partial(self._where, reading.attempt, start))
+        where = partial(self._where, reading.attempt, start)
+        return node.make(items, Request(positions, reading, where))
 
     def items(self, reading: Reading, start: int = 0, stop: int | None = None) -> list[Any]:
         """Return the items in rows `start` to before `stop`, each failed one replaced by the first

@@ -11,14 +11,20 @@ import numpy as np
 
 from energize.core.arrays import Int64Array
 from energize.core.call import Call, generates
-from energize.core.checks import check_names, checked_batch_size, checked_flag, raised_as
+from energize.core.checks import (
+    check_names,
+    checked_batch_size,
+    checked_flag,
+    checked_function,
+    raised_as,
+)
 from energize.core.costs import ColumnCost, Cost
 from energize.core.dataset import Dataset, IndexedDataset
 from energize.core.description import function_name
 from energize.core.ignored import accepted
 from energize.core.lanes import WorkerConfig
 from energize.core.loss_weights import Keep, carried, carried_one_by_one, joined
-from energize.core.reading import MAX_ATTEMPTS, Failed, Reading
+from energize.core.reading import MAX_ATTEMPTS, Failed, Reading, Request
 from energize.core.stream import (
     INFINITE,
     ContentStream,
@@ -109,8 +115,7 @@ class BatchDataset(IndexedDataset[T_batch_co]):
     ) -> None:
         """Check and set the parameters, those of a subclass too."""
         owner = type(self).__name__
-        if not callable(batcher):
-            raise ConfigError(f"{owner}: batcher is a function of a list; got {batcher!r}")
+        checked_function(batcher, f"{owner}: batcher")
         if generates(batcher) and not isinstance(self, FlatBatchDataset):
             raise ConfigError(
                 f"{owner}: the batcher {function_name(batcher)} is a generator function, and may "
@@ -179,17 +184,11 @@ class BatchDataset(IndexedDataset[T_batch_co]):
         epoch, at = divmod(member, self.inputs[0].size)
         return (epoch * self.size if epoch else 0) + at // self.batch_size
 
-    def make(
-        self,
-        items: list[Any],
-        positions: Int64Array,
-        reading: Reading,
-        where: Callable[[int], str],
-    ) -> list[T_batch_co | Failed]:
+    def make(self, items: list[Any], request: Request) -> list[T_batch_co | Failed]:
         def of_batch(row: int) -> str:
-            return f"a batch of {len(items[row])} that begins with {where(row)}"
+            return f"a batch of {len(items[row])} that begins with {request.where(row)}"
 
-        return self._call.each(items, positions, reading, of_batch)
+        return self._call.each(items, request._replace(where=of_batch))
 
     def taken(self, n: int) -> list[int] | None:
         inner = self.inputs[0].size
@@ -353,8 +352,7 @@ class MixBatchDataset(BatchDataset[T_batch_co]):
     ) -> None:
         mix_fn: Callable[[list[T_in]], Any] = same if batch_mix_fn is None else batch_mix_fn
         with raised_as(type(self).__name__, "BlendDataset"):
-            if not callable(mix_fn):
-                raise ConfigError(f"batch_mix_fn is a function of a list; got {mix_fn!r}")
+            checked_function(mix_fn, "batch_mix_fn")
             scheme = blend.get("scheme") or "block"  # a block_size names it, too
             options = option_names(scheme) if isinstance(scheme, str) else list(blend)
             check_names(blend, options, MixBatchDataset, BlendDataset)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Self, TypeVar, cast
 
@@ -16,7 +16,7 @@ from energize.core.costs import ColumnCost
 from energize.core.dataset import Dataset, IndexedDataset
 from energize.core.lanes import WorkerConfig
 from energize.core.loss_weights import checked_factor, weighed
-from energize.core.reading import Failed, Reading
+from energize.core.reading import Failed, Request
 from energize.core.stream import INFINITE, ContentStream, Opening, Stream
 from energize.core.trace import Routes
 from energize.datasets.entries import (
@@ -492,17 +492,12 @@ class BlendDataset(IndexedDataset[T_co]):
     def _makes(self) -> bool:  # type: ignore[override]  # of each blend, not of the class
         return self.targets is not None
 
-    def make(
-        self,
-        items: list[Any],
-        positions: Int64Array,
-        reading: Reading,
-        where: Callable[[int], str],
-    ) -> list[T_co | Failed]:
+    def make(self, items: list[Any], request: Request) -> list[T_co | Failed]:
         """With target weights, items count by the factor target share / drawn share at their slot,
         at most `max_correction`: the weights of importance sampling (Kahn and Marshall, 1953), cut
         off as by Ionides (Truncated importance sampling, 2008).
         """
+        positions = request.positions
         slots = positions if self.size == INFINITE else positions % self.size
         child, _ = self._mix[0].locate(positions)
         made = []

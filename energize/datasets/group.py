@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from energize.core.call import Call, generates
-from energize.core.checks import checked_batch_size, checked_flag
+from energize.core.checks import checked_batch_size, checked_flag, checked_function
 from energize.core.dataset import Dataset
 from energize.core.description import function_name
 from energize.core.ignored import accepted
@@ -77,9 +77,7 @@ class GroupBatchDataset(FoundDataset[T_batch_co]):
         owner = "GroupBatchDataset"
         accepted(owner, **ignored)
         for name, function in (("sample_group_key", sample_group_key), ("batcher", batcher)):
-            if not callable(function):
-                raise ConfigError(f"{owner}: {name} is a function; got {function!r}")
-            if generates(function):
+            if generates(checked_function(function, f"{owner}: {name}")):
                 raise ConfigError(
                     f"{owner}: {name} {function_name(function)} is a generator function, and may "
                     "not yield: a group gives one batch. To make several of one, put a MapDataset "

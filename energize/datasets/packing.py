@@ -11,13 +11,13 @@ from typing import Any, ClassVar, TypeVar
 import numpy as np
 
 from energize.core.call import Call, generates
-from energize.core.checks import checked_whole
+from energize.core.checks import checked_function, checked_whole
 from energize.core.dataset import Dataset
 from energize.core.description import function_name
 from energize.core.ignored import accepted
 from energize.core.lanes import WorkerConfig
 from energize.core.loss_weights import carried, carried_one_by_one
-from energize.core.reading import Failed, Reading
+from energize.core.reading import Failed, Reading, Request
 from energize.core.rng import shuffled
 from energize.core.stream import sample_keys_of
 from energize.datasets.rounds import (
@@ -92,8 +92,7 @@ class PackingDataset(RoundsDataset[T_pack_co]):
         if sample_encoder is not None:
             functions["sample_encoder"] = sample_encoder
         for name, function in functions.items():
-            if not callable(function):
-                raise ConfigError(f"PackingDataset: {name} is a function; got {function!r}")
+            checked_function(function, f"PackingDataset: {name}")
             if name != "final_packer" and generates(function):
                 raise ConfigError(
                     f"PackingDataset: {name} {function_name(function)} is a generator function; "
@@ -189,13 +188,10 @@ class PackingDataset(RoundsDataset[T_pack_co]):
             return [each.item for each in pack], origins_of(pack)
         samples: list[Any] = []
         kept: list[Taken] = []
-        made = call.each(
-            [each.item for each in pack],
-            np.array([each.number for each in pack], dtype=np.int64),
-            reading,
-            lambda row: sample_keys_of(pack[row].item),
-            words=[keyed_by(self, "encode", *each.origin) for each in pack],
-        )
+        numbers = np.array([each.number for each in pack], dtype=np.int64)
+        request = Request(numbers, reading, lambda row: sample_keys_of(pack[row].item))
+        words = [keyed_by(self, "encode", *each.origin) for each in pack]
+        made = call.each([each.item for each in pack], request, words)
         for each, item in zip(pack, made, strict=True):
             if isinstance(item, Failed):
                 reading.leave_out(item, self, each.origin)

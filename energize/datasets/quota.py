@@ -12,10 +12,10 @@ import numpy.typing as npt
 
 from energize.core.arrays import FloatArray, Int64Array, rows_by_value
 from energize.core.call import Call
-from energize.core.checks import checked_batch_size, checked_flag, raised_as
+from energize.core.checks import checked_batch_size, checked_flag, checked_function, raised_as
 from energize.core.dataset import Dataset, IndexedDataset
 from energize.core.loss_weights import carried, zeroed
-from energize.core.reading import MAX_ATTEMPTS, Failed, Reading
+from energize.core.reading import MAX_ATTEMPTS, Failed, Reading, Request
 from energize.core.rng import derive
 from energize.core.stream import INFINITE
 from energize.core.trace import Routes, Span, one_each, padding, where
@@ -400,8 +400,8 @@ class ComposedDataset(BatchDataset[T_batch_co]):
         pad: Callable[[Any], Any] | None = None,
     ) -> None:
         owner = type(self).__name__
-        if pad is not None and not callable(pad):
-            raise ConfigError(f"{owner}: pad is a function of a sample, or None; got {pad!r}")
+        if pad is not None:
+            checked_function(pad, f"{owner}: pad")
         with raised_as(owner, "ComposedSamples"):
             samples: ComposedSamples[Any] = ComposedSamples(
                 *streams,
@@ -456,24 +456,19 @@ class ComposedDataset(BatchDataset[T_batch_co]):
     def _pad_call(self) -> Call | None:
         return None if self.pad is None else Call(self.pad, self.key, carried)
 
-    def make(
-        self,
-        items: list[Any],
-        positions: Int64Array,
-        reading: Reading,
-        where: Callable[[int], str],
-    ) -> list[T_batch_co | Failed]:
+    def make(self, items: list[Any], request: Request) -> list[T_batch_co | Failed]:
+        positions, reading, _ = request
         rows = np.flatnonzero(self.padding(positions))
         if self._pad_call is None or not len(rows):
-            return super().make(items, positions, reading, where)
+            return super().make(items, request)
         lent = [items[row][0] for row in rows]
-        copies = self._pad_call.each(
-            lent, positions[rows], reading, lambda n: self._lender(int(positions[rows[n]]), reading)
-        )
+        at = positions[rows]
+        padding = Request(at, reading, lambda n: self._lender(int(at[n]), reading))
+        copies = self._pad_call.each(lent, padding)
         items = list(items)
         for row, copy in zip(rows.tolist(), copies, strict=True):
             items[row] = copy if type(copy) is Failed else [copy]
-        made = super().make(items, positions, reading, where)
+        made = super().make(items, request)
         for row in rows.tolist():
             if type(made[row]) is not Failed:
                 made[row] = zeroed(made[row])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeVar, cast
@@ -97,19 +97,6 @@ def source_names(sources: Sequence[Source[Any]]) -> list[str]:
     return [names[key] for key in keys]
 
 
-def source_shares(
-    stage: Stage[Any], read: Sequence[tuple[str, Source[Any], int]], samples: Sequence[int]
-) -> tuple[SourceShare, ...]:
-    """The share of each source of a stage, given with its name and what was `read` of it before,
-    when `samples` come of them; a number over some items when the stage does not end.
-    """
-    total = max(sum(samples), 1)
-    return tuple(
-        SourceShare(name, each / total, None if stage.steps is None else each, before, source.count)
-        for (name, source, before), each in zip(read, samples, strict=True)
-    )
-
-
 def plan_lines(reports: Sequence[StageReport]) -> list[str]:
     """The plan as lines of text."""
     end = reports[-1].stage.end_step
@@ -124,14 +111,12 @@ def plan_lines(reports: Sequence[StageReport]) -> list[str]:
 
 
 def _stage_line(report: StageReport) -> str:
-    stage = report.stage
-    steps = f"steps {stage.start_step:,} -> "
-    steps += "the end" if stage.end_step is None else f"{stage.end_step:,} ({stage.steps:,} steps)"
-    parts = [f"{stage.name}: {steps}"]
-    if report.tokens is not None:
-        parts.append(f"{_in_units(report.tokens)} tokens")
-    parts += [f"{name} {value}" for name, value in _settings(stage).items() if value is not None]
-    return ", ".join(parts)
+    stage, tokens = report.stage, report.tokens
+    until = "the end" if stage.steps is None else f"{stage.end_step:,} ({stage.steps:,} steps)"
+    facts = [f"{stage.name}: steps {stage.start_step:,} -> {until}"]
+    facts += [] if tokens is None else [f"{_in_units(tokens)} tokens"]
+    facts += [f"{name} {value}" for name, value in _settings(stage).items() if value is not None]
+    return ", ".join(facts)
 
 
 def _source_line(source: SourceShare) -> str:
@@ -156,36 +141,28 @@ def _in_units(tokens: int) -> str:
 
 
 def changes(old: StageReport, new: StageReport) -> list[str]:
-    """What is different in `new`: sources, shares and settings."""
-    return [*_changed_sources(old, new), *_changed_settings(old.stage, new.stage)]
-
-
-def _changed_sources(old: StageReport, new: StageReport) -> Iterator[str]:
+    """Return what is different in `new`: sources, shares and settings."""
+    lines = []
     before, after = _shares(old), _shares(new)
     for name in {**before, **after}:
         one, other = before.get(name, 0.0), after.get(name, 0.0)
-        if name not in before:
-            yield f"{name} is new with {other:.3f}"
-        elif name not in after:
-            yield f"{name} is gone, was {one:.3f}"
+        if not one or not other:
+            lines.append(
+                f"{name} is gone, was {one:.3f}" if one else f"{name} is new with {other:.3f}"
+            )
         elif abs(one - other) >= _SHARE_STEP:
-            yield f"{name} {one:.3f} -> {other:.3f}"
+            lines.append(f"{name} {one:.3f} -> {other:.3f}")
+    was, is_now = _settings(old.stage), _settings(new.stage)
+    pairs = {name: (was.get(name), is_now.get(name)) for name in {**was, **is_now}}
+    return lines + [f"{name} {a} -> {b}" for name, (a, b) in pairs.items() if a != b]
 
 
 def _shares(report: StageReport) -> dict[str, float]:
     """The shares that are not 0, by name."""
-    shares: dict[str, float] = {}
+    shares: Counter[str] = Counter()
     for each in report.sources:
-        if each.share:
-            shares[each.name] = shares.get(each.name, 0.0) + each.share
-    return shares
-
-
-def _changed_settings(old: Stage[Any], new: Stage[Any]) -> Iterator[str]:
-    before, after = _settings(old), _settings(new)
-    for name in {**before, **after}:
-        if before.get(name) != after.get(name):
-            yield f"{name} {before.get(name)} -> {after.get(name)}"
+        shares[each.name] += each.share
+    return {name: share for name, share in shares.items() if share}
 
 
 # What a state says of the stage it was saved in, and whether it may be resumed in a plan.
@@ -405,16 +382,21 @@ class StagedDataset(IndexedDataset[T_co]):
                 reports.append(StageReport(stage, ()))
                 continue
             items = _SHARES_OVER if stage.steps is None else stage.steps * stage.items_per_step
-            samples, rows = self._consumed_by(number, items), self._numbers[number].tolist()
+            dataset, start = self._carried[number]
+            samples = consumed(dataset, start + items) - consumed(dataset, start)
             before = consumed(self, self.plan.first_items[number]) * self.carry_over
-            read = [(names[row], self.sources[row], int(before[row])) for row in rows]
-            reports.append(StageReport(stage, source_shares(stage, read, samples.tolist())))
+            shares = [
+                SourceShare(
+                    names[row],
+                    count / max(int(samples.sum()), 1),
+                    None if stage.steps is None else count,
+                    int(before[row]),
+                    self.sources[row].count,
+                )
+                for row, count in zip(self._numbers[number], samples.tolist(), strict=True)
+            ]
+            reports.append(StageReport(stage, tuple(shares)))
         return tuple(reports)
-
-    def _consumed_by(self, stage: int, items: int) -> Int64Array:
-        """What the first items of a stage consume."""
-        dataset, start = self._carried[stage]
-        return consumed(dataset, start + items) - consumed(dataset, start)
 
 
 class _StagedStream(MixStream[T]):

@@ -11,15 +11,14 @@ from functools import cached_property, partial
 from itertools import islice
 from typing import Any, ClassVar, Self, TypeVar, cast
 
-from energize.core.arrays import Int64Array
 from energize.core.call import Call, Seeding, generates
-from energize.core.checks import checked_whole
+from energize.core.checks import checked_function, checked_whole
 from energize.core.dataset import Dataset, PassingDataset
 from energize.core.description import described
 from energize.core.ignored import accepted
 from energize.core.lanes import Lane, WorkerConfig
 from energize.core.loss_weights import Passed, carried, carried_one_by_one, checked_factor, weighed
-from energize.core.reading import Failed, Reading
+from energize.core.reading import Failed, Reading, Request
 from energize.core.rng import derive
 from energize.core.stream import (
     INFINITE,
@@ -28,7 +27,6 @@ from energize.core.stream import (
 )
 from energize.core.trace import Origin
 from energize.datasets.rounds import Origins, RoundsDataset, Step, Taken, alone, keyed_by
-from energize.errors import ConfigError
 
 T = TypeVar("T")
 T_in = TypeVar("T_in")
@@ -79,8 +77,7 @@ class MapDataset(PassingDataset[T_out_co]):
         **ignored: Any,
     ) -> None:
         accepted("MapDataset", **ignored)
-        if not callable(map_fn):
-            raise ConfigError(f"MapDataset: map_fn is a function of an item; got {map_fn!r}")
+        checked_function(map_fn, "MapDataset: map_fn")
         self._freeze(inputs=[dataset], worker_config=worker_config, map_fn=map_fn, seeded=seeded)
 
     @cached_property
@@ -95,14 +92,8 @@ class MapDataset(PassingDataset[T_out_co]):
         keep = None if getattr(self.map_fn, "loads_stored", False) else carried
         return Call(self.map_fn, self._seed_key, keep, seeded=self.seeded)
 
-    def make(
-        self,
-        items: list[Any],
-        positions: Int64Array,
-        reading: Reading,
-        where: Callable[[int], str],
-    ) -> list[T_out_co | Failed]:
-        return self._call.each(items, positions, reading, where)
+    def make(self, items: list[Any], request: Request) -> list[T_out_co | Failed]:
+        return self._call.each(items, request)
 
 
 class FlatMapDataset(RoundsDataset[T_out_co], MapDataset[T_out_co]):
@@ -170,14 +161,10 @@ class FilterDataset(RoundsDataset[T_co]):
         **ignored: Any,
     ) -> None:
         accepted("FilterDataset", **ignored)
-        if not callable(filter_fn):
-            raise ConfigError(
-                f"FilterDataset: filter_fn is a function of an item; got {filter_fn!r}"
-            )
         self._freeze(
             inputs=[dataset],
             worker_config=worker_config,
-            filter_fn=filter_fn,
+            filter_fn=checked_function(filter_fn, "FilterDataset: filter_fn"),
             max_rejected_in_a_row=checked_whole(
                 max_rejected_in_a_row, "FilterDataset: max_rejected_in_a_row", 1
             ),
@@ -251,18 +238,12 @@ class IterMapDataset(RoundsDataset[T_out_co]):
         **ignored: Any,
     ) -> None:
         accepted("IterMapDataset", **ignored)
-        if not callable(iter_map_fn):
-            raise ConfigError(
-                f"IterMapDataset: iter_map_fn is a function of an iterator; got {iter_map_fn!r}"
-            )
-        if len_map_fn is not None and not callable(len_map_fn):
-            raise ConfigError(
-                f"IterMapDataset: len_map_fn is a function of a length, or None; got {len_map_fn!r}"
-            )
+        if len_map_fn is not None:
+            checked_function(len_map_fn, "IterMapDataset: len_map_fn")
         self._freeze(
             inputs=[dataset],
             worker_config=worker_config,
-            iter_map_fn=iter_map_fn,
+            iter_map_fn=checked_function(iter_map_fn, "IterMapDataset: iter_map_fn"),
             len_map_fn=len_map_fn,
             segment_length=checked_whole(segment_length, "IterMapDataset: segment_length", 1),
         )
@@ -334,20 +315,11 @@ class LogSampleDataset(PassingDataset[T_co]):
         worker_config: WorkerConfig | None = None,
     ) -> None:
         keys_fn = default_keys if get_keys_fn is None else get_keys_fn
-        if not callable(keys_fn):
-            raise ConfigError(
-                f"LogSampleDataset: get_keys_fn is a function of an item; got {keys_fn!r}"
-            )
+        checked_function(keys_fn, "LogSampleDataset: get_keys_fn")
         self._freeze(inputs=[dataset], worker_config=worker_config, mode=mode, get_keys_fn=keys_fn)
 
-    def make(
-        self,
-        items: list[Any],
-        positions: Int64Array,
-        reading: Reading,
-        where: Callable[[int], str],
-    ) -> list[T_co | Failed]:
-        for position, item in zip(positions.tolist(), items, strict=True):
+    def make(self, items: list[Any], request: Request) -> list[T_co | Failed]:
+        for position, item in zip(request.positions.tolist(), items, strict=True):
             if type(item) is not Failed:
                 keys = self.get_keys_fn(item)
                 line = {"mode": self.mode, "position": position, "keys": keys}
