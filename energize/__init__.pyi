@@ -2,12 +2,16 @@
 
 from . import compat, errors, mixing, order, packing, testing
 from .compat.stage_files import StageData, build_stage, get_staged_train_dataset, read_stages
-from .core.costs import ColumnCost
+from .core.costs import ColumnCost, ItemCost
 from .core.dataset import Dataset, IndexedDataset
 from .core.lanes import Lane, WorkerConfig
-from .core.loss_weights import batch_weights, effective_sample_size, total_weight, weighted_mean
-from .core.padding import is_padding
-from .core.reading import Failed, Reading
+from .core.loss_weights import (
+    batch_weights,
+    effective_sample_size,
+    is_padding,
+    total_weight,
+    weighted_mean,
+)
 from .core.restoring import restore_sample
 from .core.samples import (
     CaptioningSample,
@@ -37,7 +41,7 @@ from .core.stores import (
     PrimaryFileStore,
 )
 from .core.stream import INFINITE, Cursor
-from .core.trace import Refs
+from .core.trace import Failed, Reading, Refs
 from .data.join import JoinedSource
 from .data.jsonl import JsonlSource
 from .data.mds import MdsSource
@@ -49,7 +53,6 @@ from .data.webdataset import WebdatasetSource
 from .datasets.batch import BatchDataset, MixBatchDataset
 from .datasets.blend import BlendDataset
 from .datasets.group import GroupBatchDataset
-from .datasets.item_cost import ItemCost
 from .datasets.level import LevelBufferDataset, LevelDataset
 from .datasets.order import (
     ConcatDataset,

@@ -26,8 +26,7 @@ from energize import (
     SubstitutionError,
     get_loader,
 )
-from energize.core.reading import Failed, Reading, log_failure, raise_error
-from energize.core.trace import Trace
+from energize.core.trace import Failed, Reading, Trace, log_failure, raise_error
 from tests.support.datasets import INDEXED, STREAMING, numbers, shuffled
 from tests.support.loading import loader_of, prints
 

@@ -16,9 +16,8 @@ from energize.cli.progress import OnProgress
 from energize.core.arrays import Int64Array, UInt64Array
 from energize.core.dataset import IndexedDataset
 from energize.core.lazy import torch
-from energize.core.reading import Failed, Reading
 from energize.core.samples import METADATA, Sample, fields_of
-from energize.core.trace import Trace, where
+from energize.core.trace import Failed, Reading, Trace, where
 from energize.errors import EnergizeError, PrepareError
 from energize.preparation.scan import key_hashes
 from energize.preparation.workers import map_in_order

@@ -17,10 +17,9 @@ from energize.cli.mix_options import at_least
 from energize.cli.pictures import drawn, pictures_of
 from energize.core.dataset import IndexedDataset
 from energize.core.loss_weights import WEIGHTS
-from energize.core.reading import Failed, Reading
 from energize.core.samples import fields_of, is_record
 from energize.core.show import format_sample_compact, format_sample_detailed
-from energize.core.trace import Trace
+from energize.core.trace import Failed, Reading, Trace
 from energize.errors import DatasetNotFoundError
 from energize.task.decode import SampleDecoder
 

@@ -13,8 +13,8 @@ from energize.cli.console import print_json
 from energize.cli.mix_options import table_console
 from energize.cli.saved_states import SavedState, one_of, read_states
 from energize.cli.simulate import Plot, waiting
-from energize.core.config import batch_size_of
 from energize.core.dataset import Dataset, IndexedDataset
+from energize.core.description import batch_size_of
 from energize.core.stream import State
 from energize.errors import (
     ConfigError,

@@ -19,9 +19,9 @@ from energize.cli.mix_options import counted_text
 from energize.cli.replay import Encoder, PackingBufferSize, Unbatched, made_encoder
 from energize.cli.saved_states import SavedState, one_of, read_states, write_state
 from energize.cli.state_views import change_lines, taken_of
-from energize.core.config import batch_size_of, leaf_names
-from energize.core.config import differences as config_differences
 from energize.core.dataset import Dataset
+from energize.core.description import batch_size_of, leaf_names
+from energize.core.description import differences as config_differences
 from energize.data.writing import writing
 from energize.errors import ConfigError
 from energize.loader import get_loader

@@ -12,7 +12,7 @@ from rich.text import Text
 from energize.cli.console import Console
 from energize.cli.mix_options import print_table
 from energize.cli.saved_states import SavedState
-from energize.core.config import leaf_names, leaves, unpacked
+from energize.core.description import leaf_names, leaves, unpacked
 from energize.core.stream import State
 from energize.loader.edits import Edits
 from energize.loader.feeds import StreamState

@@ -24,8 +24,8 @@ from energize.core.description import function_name
 from energize.core.lazy import torch
 from energize.core.loss_weights import Keep, LostWeightError
 from energize.core.quarantine import place_of
-from energize.core.reading import Failed, Reading, Request
 from energize.core.rng import generator, hash_positions
+from energize.core.trace import Failed, Reading, Request
 from energize.errors import DataError, EncoderError, ReturnError, SampleError, SkipSample
 
 T = TypeVar("T")

@@ -23,7 +23,6 @@ import numpy.typing as npt
 from energize.core.arrays import Int64Array
 from energize.core.description import Description
 from energize.core.lanes import SINGLE_LANE, Lane
-from energize.core.reading import Failed, Reading, Request
 from energize.core.stream import (
     INFINITE,
     LAST_START,
@@ -41,7 +40,19 @@ from energize.core.stream import (
     WholeStream,
     counter_field,
 )
-from energize.core.trace import Origin, Refs, Routes, Span, Trace, consumed, read_items, refs_of
+from energize.core.trace import (
+    Failed,
+    Origin,
+    Reading,
+    Refs,
+    Request,
+    Routes,
+    Span,
+    Trace,
+    consumed,
+    read_items,
+    refs_of,
+)
 from energize.errors import ConfigError, NotIndexedError
 
 if TYPE_CHECKING:

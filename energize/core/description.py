@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import base64
+import binascii
 import copy
 import dataclasses
 import functools
 import hashlib
 import inspect
 import json
-from collections.abc import Callable, Mapping, Sequence
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from functools import cached_property
+from itertools import islice, zip_longest
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NamedTuple, Self, cast
 
+from energize.core import limits
 from energize.core.lanes import WorkerConfig
+from energize.core.limits import load_json
 from energize.core.rng import derive
-from energize.errors import ConfigError
+from energize.errors import ConfigError, StateError
 
 ATOMS = frozenset({type(None), bool, int, float, str})
 """Types of values that are their own description."""
@@ -221,3 +228,321 @@ def _common_worker_config(
             "whole loader, or give it to the loader alone"
         )
     return next(iter(carried), None)
+
+
+Tree = dict[str, Any]
+"""A node of a config: its kind, its settings, its inputs."""
+
+_FUNCTIONS = 40
+"""Functions whose names are kept: folders of a mix mostly have the same ones."""
+
+_PLAIN = 1024
+"""Characters up to which JSON stays readable; longer texts are compressed."""
+
+_LONGEST = 9 * 1024
+"""Characters of a config that a state keeps; of a longer one it keeps a few for each input."""
+
+_DIGITS = 4
+
+_OVER_TIME = {"changes", "plan"}
+"""Settings of nodes that may be others from some item on."""
+
+_IDENTITY = 8
+"""Characters of a source's identity that tell it from others."""
+
+_NAMED = 3
+
+
+class Config(NamedTuple):
+    """The `fingerprint` of all that decides which samples come, and the `text` of it, if that is
+    not too long. Beside it what decides nothing: the `functions` that are called on items, and a
+    digest of the `places` where folders are mounted.
+    """
+
+    fingerprint: str
+    text: str
+    functions: tuple[str, ...]
+    places: str
+
+
+def config_of(dataset: Description) -> Config:
+    """Return the config of a dataset, which is worked out once."""
+    known = dataset.__dict__.get("_config")
+    if known is None:
+        tree, (functions, places) = config_tree(dataset), _beside(dataset)
+        text = packed(tree)
+        text = text if len(text) <= _LONGEST else packed(_cut(tree))
+        known = Config(digest(_tree(_deciding(dataset))), text, functions, places)
+        object.__setattr__(dataset, "_config", known)
+    return cast("Config", known)
+
+
+def config_tree(dataset: Description) -> Tree:
+    """Return what decides which samples come, as a JSON-able tree, in which the identities of
+    sources are short.
+    """
+    return _tree(_deciding(dataset), _IDENTITY)
+
+
+def _deciding(node: Description) -> Description:
+    while node._passes_on or node._ends_loops:
+        node = node.inputs[0]
+    return node
+
+
+def _tree(node: Description, identity: int | None = None) -> Tree:
+    while node._passes_on:
+        node = node.inputs[0]
+    values, left_out = node.__dict__, node._changes_no_sample
+    tree: Tree = {"kind": type(node).__name__}
+    for name, value in node._settings().items():
+        if name not in left_out and not callable(values.get(name)):
+            tree[name] = value
+    if node.inputs:
+        tree["inputs"] = [_tree(each, identity) for each in node.inputs]
+    elif isinstance(tree.get("identity"), str):
+        tree["identity"] = tree["identity"][:identity]
+    return tree
+
+
+def _cut(tree: Tree) -> Tree:
+    """A config in which each input of its outermost mix is a few digits, weights and all."""
+    inputs = tree.get("inputs", [])
+    if len(inputs) < 2:
+        return {**tree, "inputs": [_cut(each) for each in inputs]} if inputs else tree
+    of_each = _of_each_input(tree)
+    kept = {name: value for name, value in tree.items() if name not in of_each}
+    columns = [tree[name] for name in of_each]
+    return {**kept, "inputs": [digest(row)[:_DIGITS] for row in zip(*columns, strict=True)]}
+
+
+def _of_each_input(tree: Tree) -> list[str]:
+    """The fields that have a value for each input, and the inputs."""
+    count = len(tree["inputs"])
+    return [name for name, each in tree.items() if isinstance(each, list) and len(each) == count]
+
+
+def _beside(dataset: Description) -> tuple[tuple[str, ...], str]:
+    functions: dict[str, None] = {}
+    places: list[str] = []
+    waiting: list[Any] = [dataset]
+    while waiting:
+        node = waiting.pop()
+        if len(functions) < _FUNCTIONS:
+            values = (getattr(node, name) for name in node._parameters)
+            told = ((each, described(each)) for each in values if callable(each))
+            names = (text if isinstance(text, str) else name_of(each) for each, text in told)
+            functions.update(dict.fromkeys(names))
+        if not node.inputs and "path" in node.__dict__:
+            places.append(str(node.path))
+        waiting.extend(node.inputs[::-1])
+    return tuple(functions), digest(places)
+
+
+def changed_until(dataset: Any, saved: Any, current: Any, items: int | None) -> Iterator[str]:
+    """Yield a line for each difference of two configs, the second of which is that of `dataset`.
+
+    With `items`, those that concern only what comes after the first `items` items are none: weights
+    of later slots, later stages.
+    """
+    while dataset._passes_on or dataset._ends_loops:
+        dataset = dataset.inputs[0]
+    if items is not None and isinstance(saved, dict) and isinstance(current, dict):
+        if saved.get("kind") == current.get("kind") and saved != current:
+            saved, current = dataset._until(saved, current, items)
+        inputs = current.get("inputs"), saved.get("inputs")
+        reached = dataset._reached(items) if dataset.inputs else None
+        same = {**saved, "inputs": 0} == {**current, "inputs": 0}
+        listed = all(isinstance(each, list) for each in inputs)
+        if reached is not None and same and listed and _labels(inputs[0]) == _labels(inputs[1]):
+            rows = zip(dataset.inputs, inputs[1], inputs[0], reached, strict=False)
+            for each, before, now, count in rows:
+                yield from changed_until(each, before, now, count)
+            return
+        if saved.get("kind") == current.get("kind") and not same and _OVER_TIME & saved.keys():
+            yield f"{_label(current)}: {items:,} of its items are read; it may change from there on"
+    yield from differences(saved, current)
+
+
+def differences(saved: Any, current: Any, label: str = "") -> Iterator[str]:
+    """Yield a line for each difference of two configs: the name of the source, the argument, and
+    what it was and is.
+    """
+    if not isinstance(saved, dict) or not isinstance(current, dict):
+        yield "the saved state does not describe its dataset: it is damaged"
+        return
+    label = label or _label(current)
+    if saved.get("kind") != current.get("kind"):
+        yield f"{_label(saved)}: was a {saved.get('kind')}, is a {current.get('kind')}"
+        return
+    old, new = saved.get("inputs") or [], current.get("inputs") or []
+    names = _labels(new)
+    if old and all(isinstance(each, str) for each in old):  # as `_cut` leaves them
+        columns = _of_each_input(current)
+        cut, current = _cut(current), {k: v for k, v in current.items() if k not in columns}
+        if len(old) != len(new):
+            yield f"{label}: had {len(old):,} inputs, has {len(new):,}"
+        else:
+            pairs = zip(names, old, cut["inputs"], strict=True)
+            yield from (
+                f"{who}: its weight or its settings changed" for who, a, b in pairs if a != b
+            )
+        old = new = names = []
+    for name in {**saved, **current}:
+        if name in ("kind", "inputs"):
+            continue
+        if name not in current or name not in saved:
+            where, value = ("is new", current) if name in current else ("is gone, was", saved)
+            yield f"{label}: {name} {where} {_short(value[name])}"
+        else:
+            yield from _changed(label, name, saved[name], current[name], names)
+    renamed = []
+    if len(old) != 1 or len(new) != 1:
+        renamed = list(_renamed(label, _labels(old), names))
+        yield from renamed
+    if not renamed:
+        for one, other in zip(old, new, strict=True):
+            yield from differences(one, other)
+
+
+def _changed(
+    label: str, name: str, saved: Any, current: Any, inputs: Sequence[str]
+) -> Iterator[str]:
+    """One setting; where it has a value for each input, those that changed."""
+    if saved == current:
+        return
+    if isinstance(saved, dict) and isinstance(current, dict):
+        for inner in {**saved, **current}:
+            old, new = saved.get(inner), current.get(inner)
+            yield from _changed(label, f"{name}.{inner}", old, new, inputs)
+        return
+    each = isinstance(saved, list) and isinstance(current, list)
+    if each and all(isinstance(one, dict) and "name" in one for one in [*saved, *current]):
+        for old, new in zip_longest(saved, current):  # stages of a plan
+            called = f"{name}[{(old or new)['name']!r}]"
+            if old is None or new is None:
+                yield f"{label}: {called} is {'new' if old is None else 'gone'}"
+            else:
+                yield from _changed(label, called, old, new, ())
+        return
+    if each and len(saved) == len(current) == len(inputs):
+        for one, other, which in zip(saved, current, inputs, strict=True):
+            if one != other:
+                yield f"{label}: {name} of {which} was {_short(one)}, is {_short(other)}"
+        return
+    yield f"{label}: {name} was {_short(saved)}, is {_short(current)}"
+
+
+def _renamed(label: str, before: Sequence[str], now: Sequence[str]) -> Iterator[str]:
+    """What of the names of inputs is gone or new, or that their order is another one."""
+    old, new = Counter(before), Counter(now)
+    for word, names in (("is gone", old - new), ("is new", new - old)):
+        yield from (f"{label}: {name} {word}" for name in names)
+    if old == new and before != now:
+        yield f"{label}: the order of its inputs was {', '.join(before)}, is {', '.join(now)}"
+
+
+def _labels(trees: Any) -> list[str]:
+    return [_label(each) for each in trees] if isinstance(trees, list) else []
+
+
+def _label(tree: Any) -> str:
+    """A node by the sources that it reads, as messages name it."""
+    if not isinstance(tree, dict):
+        return "a dataset"
+    if not tree.get("inputs"):
+        return repr(tree["name"]) if "name" in tree else str(tree.get("kind"))
+    names = [repr(name) for name in islice(leaf_names(tree), _NAMED + 1)]
+    more = ", ..." if len(names) > _NAMED else ""
+    return f"{tree.get('kind')} of {', '.join(names[:_NAMED])}{more}"
+
+
+def leaves(tree: Any) -> Iterator[Tree]:
+    """Yield the sources of a config."""
+    waiting = [tree]
+    while waiting:
+        node = waiting.pop()
+        inputs = node.get("inputs") if isinstance(node, dict) else None
+        if isinstance(inputs, list) and inputs:
+            waiting.extend(inputs[::-1])
+        elif isinstance(node, dict) and node:
+            yield node
+
+
+def leaf_names(tree: Any) -> Iterator[str]:
+    """Yield the names of the sources of a config."""
+    return (str(leaf.get("name", leaf.get("kind"))) for leaf in leaves(tree))
+
+
+def weights_of(tree: Any) -> dict[str, float]:
+    """Return the weights of the outermost mix of a config that are numbers, by their sources."""
+    while isinstance(tree, dict) and "weights" not in tree:
+        inputs = tree.get("inputs")
+        tree = inputs[0] if isinstance(inputs, list) and len(inputs) == 1 else None
+    inputs = tree.get("inputs") if isinstance(tree, dict) else None
+    if not isinstance(inputs, list) or not isinstance(tree["weights"], list):
+        return {}
+    names = [", ".join(leaf_names(each)) for each in inputs]
+    pairs = zip(names, tree["weights"], strict=False)
+    return {name: weight for name, weight in pairs if isinstance(weight, int | float)}
+
+
+def shares_of(weights: Mapping[str, float]) -> dict[str, float]:
+    """Return the part that each weight is of all."""
+    total = sum(weights.values())
+    return {name: weight / total for name, weight in weights.items()}
+
+
+def batch_size_of(tree: Any) -> int | None:
+    """Return the samples per batch, if a config says it."""
+    while isinstance(tree, dict):
+        size = tree.get("batch_size")
+        if isinstance(size, int) and not isinstance(size, bool):
+            return size
+        inputs = tree.get("inputs")
+        tree = inputs[0] if isinstance(inputs, list) and inputs else None
+    return None
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 100 else f"{text[:97]}..."
+
+
+def packed(tree: Tree) -> str:
+    """Return a JSON-able tree as a text: readable if it is short, else compressed."""
+    text = json.dumps(tree, separators=(",", ":"))
+    if len(text) <= _PLAIN:
+        return text
+    return base64.b64encode(zlib.compress(text.encode(), 9)).decode()
+
+
+def unpacked(text: str, what: str) -> Tree:
+    """Return what `packed` packed; raise `StateError` naming `what` for anything else, and for what
+    is larger or deeper than states are (see `energize.core.limits`), before it is made.
+    """
+    try:
+        plain = text if text.startswith("{") else _unzipped(text)
+        if len(plain) > limits.JSON_BYTES:
+            raise ValueError(limits.over("JSON_BYTES", len(plain)))
+        if sum(map(plain.count, ",[{")) > limits.JSON_VALUES:
+            raise ValueError(limits.over("JSON_VALUES"))
+        value = load_json(plain)
+    except (ValueError, zlib.error, binascii.Error) as error:
+        raise StateError(
+            f"the saved state's {what!r} cannot be read, it is damaged or cut off: "
+            f"{type(error).__name__}: {str(error)[:200]}"
+        ) from error
+    if not isinstance(value, dict):
+        raise StateError(f"the saved state's {what!r} is not a JSON object: {plain[:80]}")
+    return value
+
+
+def _unzipped(text: str) -> str:
+    most, unzip = limits.JSON_BYTES, zlib.decompressobj()
+    data = unzip.decompress(base64.b64decode(text, validate=True), most)
+    if unzip.unconsumed_tail:
+        raise ValueError(limits.over("JSON_BYTES"))
+    if not unzip.eof or unzip.unused_data:
+        raise ValueError("it ends too early, or goes on behind its end")
+    return data.decode()

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any
 
 from energize.core.arrays import Int64Array
 from energize.core.limits import load_json
-from energize.core.reading import Failed, SamplePlace
 from energize.core.stream import LAST_START
+from energize.core.trace import Failed, SamplePlace
 from energize.data.files import read_file
 from energize.errors import ConfigError, SkipSample
 

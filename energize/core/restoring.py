@@ -24,10 +24,9 @@ from energize.core import limits
 from energize.core.dataset import Dataset, IndexedDataset
 from energize.core.lanes import Lane
 from energize.core.limits import load_json
-from energize.core.padding import STORED_KEY, Markable, marked
-from energize.core.reading import Failed, Reading
+from energize.core.loss_weights import STORED_KEY, Markable, marked
 from energize.core.stream import INFINITE, LAST_START, MOST_COUNTED, State
-from energize.core.trace import padding
+from energize.core.trace import Failed, Reading, padding
 from energize.errors import EnergizeError, RestoreKeyError
 
 T = TypeVar("T")

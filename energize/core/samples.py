@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any, Self, TypeVar, cast
 
 from energize.core.lazy import av, torch
-from energize.core.padding import Markable
+from energize.core.loss_weights import Markable
 from energize.errors import ConfigError, DatasetError, UntrustedCodeError, nearest
 
 T = TypeVar("T")

@@ -28,9 +28,8 @@ import numpy as np
 from energize.core.arrays import Int64Array, rows_by_value
 from energize.core.description import functions_of
 from energize.core.lanes import SINGLE_LANE, Lane
-from energize.core.reading import MAX_ATTEMPTS, Failed, Reading, Request
 from energize.core.rng import derive, hash_positions
-from energize.core.trace import Origin, Routes, Trace
+from energize.core.trace import MAX_ATTEMPTS, Failed, Origin, Reading, Request, Routes, Trace
 from energize.errors import EmptyDatasetError, StateError, SubstitutionError
 
 if TYPE_CHECKING:

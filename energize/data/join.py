@@ -22,7 +22,7 @@ from numpy.lib.format import open_memmap
 from energize.core.arrays import Int64Array
 from energize.core.columns import Column
 from energize.core.description import digest
-from energize.core.reading import Failed, SamplePlace
+from energize.core.trace import Failed, SamplePlace
 from energize.data.columns import BAD_ARRAY, folder_version
 from energize.data.files import again, files_at, own_errors
 from energize.data.nv_meta import META_FOLDER, SQLITE_NAME, read_info

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from energize.core.description import digest
-from energize.core.reading import Failed
+from energize.core.trace import Failed
 from energize.data.files import files_at, own_errors, read_entries
 from energize.data.rows import FieldSource, Row, parsed_row
 from energize.data.sharded import ShardedSource

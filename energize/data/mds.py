@@ -17,7 +17,7 @@ from energize.core.checks import checked_whole
 from energize.core.description import digest
 from energize.core.lazy import optional_module
 from energize.core.limits import load_json
-from energize.core.reading import Failed
+from energize.core.trace import Failed
 from energize.core.validation import Listed, faults
 from energize.data.files import Files, Recent, exists, files_at, own_errors
 from energize.data.mds_layouts import DecodeSample, Layout, Loose

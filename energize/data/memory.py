@@ -14,7 +14,6 @@ from energize.core.columns import Column
 from energize.core.dataset import Dataset
 from energize.core.lanes import SINGLE_LANE
 from energize.core.lazy import is_instance_of, torch
-from energize.core.reading import Failed
 from energize.core.rng import derive
 from energize.core.samples import fields_of, is_record
 from energize.core.stream import (
@@ -24,7 +23,7 @@ from energize.core.stream import (
     counter_field,
     state_field,
 )
-from energize.core.trace import Origin
+from energize.core.trace import Failed, Origin
 from energize.data.rows import FieldSource, Row
 from energize.errors import (
     ColumnError,

@@ -16,7 +16,7 @@ import numpy as np
 from energize.core.arrays import BoolArray, Int64Array
 from energize.core.columns import Column
 from energize.core.description import digest
-from energize.core.reading import Failed, SamplePlace
+from energize.core.trace import Failed, SamplePlace
 from energize.data.source import Source
 from energize.errors import ColumnError, ConfigError, EmptyDatasetError, WeightError, nearest
 

@@ -10,7 +10,7 @@ from typing import Any, Self, TypeVar
 import numpy as np
 
 from energize.core.arrays import Int64Array
-from energize.core.reading import Failed, SamplePlace
+from energize.core.trace import Failed, SamplePlace
 from energize.data.source import Source, Window, narrowed, read_by_file
 
 T_co = TypeVar("T_co", covariant=True)

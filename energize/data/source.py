@@ -16,8 +16,8 @@ import numpy as np
 from energize.core.arrays import Int64Array
 from energize.core.columns import Column
 from energize.core.dataset import IndexedDataset
-from energize.core.reading import Failed, Reading, SamplePlace
 from energize.core.rng import derive, hash_positions
+from energize.core.trace import Failed, Reading, SamplePlace
 from energize.data.files import again, told
 from energize.errors import (
     ColumnError,

@@ -18,7 +18,7 @@ from energize.core import limits
 from energize.core.arrays import Int64Array
 from energize.core.columns import Column
 from energize.core.description import digest
-from energize.core.reading import Failed
+from energize.core.trace import Failed
 from energize.data import integrity, tar
 from energize.data.columns import PreparedColumns, column_command
 from energize.data.files import Files, files_at, own_errors, read_entries

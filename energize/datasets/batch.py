@@ -24,7 +24,6 @@ from energize.core.description import function_name
 from energize.core.ignored import accepted
 from energize.core.lanes import WorkerConfig
 from energize.core.loss_weights import Keep, carried, carried_one_by_one, joined
-from energize.core.reading import MAX_ATTEMPTS, Failed, Reading, Request
 from energize.core.stream import (
     INFINITE,
     ContentStream,
@@ -35,7 +34,7 @@ from energize.core.stream import (
     by_keys,
     state_field,
 )
-from energize.core.trace import Origin, Routes
+from energize.core.trace import MAX_ATTEMPTS, Failed, Origin, Reading, Request, Routes
 from energize.datasets.blend import BlendDataset, PairOf
 from energize.datasets.level import check_batches, level_below, with_level
 from energize.datasets.order import cut_epochs

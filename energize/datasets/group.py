@@ -14,7 +14,6 @@ from energize.core.description import function_name
 from energize.core.ignored import accepted
 from energize.core.lanes import WorkerConfig
 from energize.core.loss_weights import carried
-from energize.core.reading import Failed, Reading
 from energize.core.stream import (
     LaneReader,
     Opening,
@@ -26,7 +25,7 @@ from energize.core.stream import (
     sample_keys_of,
     state_field,
 )
-from energize.core.trace import Origin
+from energize.core.trace import Failed, Origin, Reading
 from energize.datasets.rounds import FoundDataset, keyed_by, nothing_made
 from energize.errors import ConfigError, EncoderError
 

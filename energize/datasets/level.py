@@ -11,14 +11,12 @@ import numpy as np
 from energize.core.arrays import FloatArray, Int64Array, rows_by_value
 from energize.core.call import Call
 from energize.core.checks import checked_batch_size, checked_whole, raised_as
-from energize.core.costs import ColumnCost, Cost
+from energize.core.costs import ColumnCost, Cost, ItemCost
 from energize.core.dataset import Dataset, IndexedDataset
 from energize.core.description import described
 from energize.core.lanes import WorkerConfig
-from energize.core.reading import Failed, Reading
 from energize.core.stream import INFINITE, sample_keys_of
-from energize.core.trace import Routes, Span
-from energize.datasets.item_cost import ItemCost
+from energize.core.trace import Failed, Reading, Routes, Span
 from energize.datasets.rounds import RoundsDataset, Step, Taken, alone
 from energize.errors import ConfigError, NotIndexedError
 from energize.order.level import levelled

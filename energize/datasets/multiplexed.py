@@ -11,7 +11,6 @@ import numpy as np
 
 from energize.core.dataset import Dataset
 from energize.core.description import described
-from energize.core.reading import MAX_ATTEMPTS
 from energize.core.stream import (
     LaneReader,
     Opening,
@@ -22,7 +21,7 @@ from energize.core.stream import (
     shifted,
     state_field,
 )
-from energize.core.trace import refs_of
+from energize.core.trace import MAX_ATTEMPTS, refs_of
 from energize.errors import EmptyDatasetError, SkipSample, StateError, SubstitutionError
 from energize.order.timeline import MixingScheme, Scheme
 

@@ -17,9 +17,9 @@ from energize.core.description import function_name
 from energize.core.ignored import accepted
 from energize.core.lanes import WorkerConfig
 from energize.core.loss_weights import carried, carried_one_by_one
-from energize.core.reading import Failed, Reading, Request
 from energize.core.rng import shuffled
 from energize.core.stream import sample_keys_of
+from energize.core.trace import Failed, Reading, Request
 from energize.datasets.rounds import (
     Origins,
     RoundsDataset,

@@ -15,10 +15,19 @@ from energize.core.call import Call
 from energize.core.checks import checked_batch_size, checked_flag, checked_function, raised_as
 from energize.core.dataset import Dataset, IndexedDataset
 from energize.core.loss_weights import carried, zeroed
-from energize.core.reading import MAX_ATTEMPTS, Failed, Reading, Request
 from energize.core.rng import derive
 from energize.core.stream import INFINITE
-from energize.core.trace import Routes, Span, one_each, padding, where
+from energize.core.trace import (
+    MAX_ATTEMPTS,
+    Failed,
+    Reading,
+    Request,
+    Routes,
+    Span,
+    one_each,
+    padding,
+    where,
+)
 from energize.data.naming import source_labels
 from energize.datasets.batch import BatchDataset, members_between, same
 from energize.errors import ConfigError, NotIndexedError, nearest

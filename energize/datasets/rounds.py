@@ -19,7 +19,6 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 from energize.core.dataset import Dataset
 from energize.core.description import functions_of
 from energize.core.lanes import Lane
-from energize.core.reading import Reading
 from energize.core.rng import derive
 from energize.core.stream import (
     INFINITE,
@@ -29,7 +28,7 @@ from energize.core.stream import (
     Stream,
     most_in_vain,
 )
-from energize.core.trace import Origin
+from energize.core.trace import Origin, Reading
 from energize.errors import EmptyDatasetError, EncoderError
 
 T = TypeVar("T")

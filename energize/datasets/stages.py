@@ -13,7 +13,7 @@ from typing import Any, TypeVar, cast
 import numpy as np
 
 from energize.core.arrays import Int64Array
-from energize.core.continued import ContinuedDataset
+from energize.core.blends import ContinuedDataset
 from energize.core.dataset import Dataset, IndexedDataset
 from energize.core.description import digest
 from energize.core.lanes import Lane, WorkerConfig
@@ -159,9 +159,9 @@ def changes(old: StageReport, new: StageReport) -> list[str]:
 
 def _shares(report: StageReport) -> dict[str, float]:
     """The shares that are not 0, by name."""
-    shares: Counter[str] = Counter()
+    shares: dict[str, float] = {}
     for each in report.sources:
-        shares[each.name] += each.share
+        shares[each.name] = shares.get(each.name, 0.0) + each.share
     return {name: share for name, share in shares.items() if share}
 
 

@@ -18,14 +18,13 @@ from energize.core.description import described
 from energize.core.ignored import accepted
 from energize.core.lanes import Lane, WorkerConfig
 from energize.core.loss_weights import Passed, carried, carried_one_by_one, checked_factor, weighed
-from energize.core.reading import Failed, Reading, Request
 from energize.core.rng import derive
 from energize.core.stream import (
     INFINITE,
     by_keys,
     empty_passes,
 )
-from energize.core.trace import Origin
+from energize.core.trace import Failed, Origin, Reading, Request
 from energize.datasets.rounds import Origins, RoundsDataset, Step, Taken, alone, keyed_by
 
 T = TypeVar("T")

@@ -12,17 +12,16 @@ from typing import Any, NamedTuple, TypeAlias, cast
 import numpy as np
 
 from energize.core.arrays import FloatArray
+from energize.core.blends import ContinuedDataset
 from energize.core.call import Call
-from energize.core.continued import ContinuedDataset
-from energize.core.costs import ColumnCost, Cost
+from energize.core.costs import ColumnCost, Cost, ItemCost
 from energize.core.dataset import Dataset, IndexedDataset
 from energize.core.description import digest
 from energize.core.lanes import Lane
-from energize.core.reading import Failed, Reading
 from energize.core.rng import derive, hash_positions
 from energize.core.stream import INFINITE, State, counter_field, state_field
+from energize.core.trace import Failed, Reading
 from energize.data.source import Source
-from energize.datasets.item_cost import ItemCost
 from energize.errors import ConfigError, NotIndexedError, SkipSample, StateError
 from energize.order.cost import CostLine, Cycle, Line, OffsetLine
 from energize.order.timeline import WeightedScheme, make_scheme

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from energize.core.arrays import FloatArray, Int64Array
-from energize.core.continued import ContinuedDataset
+from energize.core.blends import ContinuedDataset
 from energize.core.costs import ColumnCost
 from energize.core.dataset import Dataset
 from energize.ledger.counting import (

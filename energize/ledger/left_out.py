@@ -10,8 +10,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 
 from energize.core.dataset import Dataset, IndexedDataset
-from energize.core.reading import Failed
-from energize.core.trace import Origin, refs_of
+from energize.core.trace import Failed, Origin, refs_of
 
 _TOGETHER = 256
 """How many wait until they are looked up together."""

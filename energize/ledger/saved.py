@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from energize.core.config import leaf_names
 from energize.core.dataset import Dataset
+from energize.core.description import leaf_names
 from energize.core.stream import State
 from energize.ledger.book import Book
 from energize.ledger.report import LedgerRow, Report

@@ -8,8 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from energize.core.blends import blend_called, replaced
-from energize.core.continued import Move, moved
+from energize.core.blends import Move, blend_called, moved, replaced
 from energize.core.dataset import Dataset
 from energize.core.stream import MOST_COUNTED, State
 from energize.errors import ConfigError, StateError

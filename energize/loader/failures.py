@@ -25,7 +25,7 @@ from energize.core.quarantine import (
     listed_for,
     read_entries,
 )
-from energize.core.reading import Failed, Reading, SamplePlace, raise_error
+from energize.core.trace import Failed, Reading, SamplePlace, raise_error
 from energize.data.files import check_path, of_machine
 from energize.data.writing import writing
 from energize.errors import (

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 
-from energize.core.config import packed, unpacked
+from energize.core.description import packed, unpacked
 from energize.core.lanes import Lane, Ranks
-from energize.core.padding import marked
+from energize.core.loss_weights import marked
 from energize.core.restoring import lane_key, position_key
 from energize.core.stream import INFINITE, State, counter_field, state_field
 from energize.core.trace import padding

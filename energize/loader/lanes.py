@@ -17,9 +17,8 @@ import numpy as np
 
 from energize.core.dataset import IndexedDataset
 from energize.core.lanes import Lane
-from energize.core.reading import Reading
 from energize.core.stream import INFINITE, State
-from energize.core.trace import Trace
+from energize.core.trace import Reading, Trace
 from energize.ledger.places import NOTHING, Made, flat
 from energize.loader.edits import NOT_EDITED, Edits
 

@@ -19,10 +19,10 @@ from energize.core.ignored import accepted
 from energize.core.lanes import Ranks, WorkerConfig
 from energize.core.lazy import torch
 from energize.core.quarantine import path_for_rank
-from energize.core.reading import log_failure
 from energize.core.restoring import has_place, restore_sample, with_key
 from energize.core.stores import activate
 from energize.core.stream import INFINITE, State
+from energize.core.trace import log_failure
 from energize.errors import ConfigError, EmptyDatasetError, LoaderError, StateError
 from energize.ledger import Book, Ledger, Report, Stand
 from energize.loader import live

@@ -9,8 +9,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any
 
-from energize.core.config import Tree, config_tree, leaf_names, packed, shares_of, weights_of
-from energize.core.continued import (
+from energize.core.blends import (
     MOST_PARTS,
     Move,
     Place,
@@ -21,10 +20,11 @@ from energize.core.continued import (
     read_mix,
 )
 from energize.core.dataset import Dataset
+from energize.core.description import Tree, config_tree, leaf_names, packed, shares_of, weights_of
 from energize.core.lanes import Lane
-from energize.core.reading import Reading
 from energize.core.restoring import is_endless, without_loops
 from energize.core.stream import State, counter_field, state_field
+from energize.core.trace import Reading
 from energize.errors import StateError
 from energize.loader.edits import Edits
 from energize.loader.feeds import StreamState

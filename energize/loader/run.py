@@ -10,9 +10,9 @@ from typing import Any, Generic, TypeVar, cast
 from energize.core.dataset import Dataset, IndexedDataset
 from energize.core.description import digest
 from energize.core.lanes import Lane, Ranks
-from energize.core.reading import Reading, log_failure
 from energize.core.restoring import is_endless, without_loops
 from energize.core.stream import INFINITE, State, counter_field
+from energize.core.trace import Reading, log_failure
 from energize.errors import ConfigError, EmptyDatasetError, StateError, WeightError
 from energize.loader.agreement import Agreement
 from energize.loader.edits import NOT_EDITED, Edits

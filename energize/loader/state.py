@@ -16,16 +16,16 @@ from typing import Any
 
 from energize.core import limits
 from energize.core.checks import whole_number
-from energize.core.config import (
+from energize.core.dataset import Dataset
+from energize.core.description import (
     Tree,
     changed_until,
     config_of,
     config_tree,
+    digest,
     packed,
     unpacked,
 )
-from energize.core.dataset import Dataset
-from energize.core.description import digest
 from energize.core.stream import INFINITE, State, counter_field, state_field
 from energize.errors import ConfigError, StateError, StateMismatchError, WeightError, nearest
 from energize.loader.edits import NOT_EDITED, Edits

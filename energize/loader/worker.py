@@ -26,8 +26,8 @@ from typing import Any
 
 from energize.core.dataset import Dataset
 from energize.core.lazy import torch
-from energize.core.reading import Failed, Reading
 from energize.core.stores import activate
+from energize.core.trace import Failed, Reading
 from energize.errors import LoaderError
 from energize.ledger.left_out import LeftOut
 from energize.ledger.places import flat

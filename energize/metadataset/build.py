@@ -12,7 +12,7 @@ from typing import Any, TypeVar, cast
 from pydantic import TypeAdapter, ValidationError
 
 from energize.core.checks import checked_whole
-from energize.core.costs import Cost
+from energize.core.costs import Cost, ItemCost
 from energize.core.dataset import Dataset, IndexedDataset
 from energize.core.lanes import WorkerConfig
 from energize.core.samples import CrudeSample
@@ -22,7 +22,6 @@ from energize.data.files import own_errors
 from energize.data.source import Subset
 from energize.data.stores import open_store
 from energize.datasets.blend import BlendDataset
-from energize.datasets.item_cost import ItemCost
 from energize.datasets.order import ConcatDataset, EpochizeDataset, LimitDataset, RepeatDataset
 from energize.datasets.quota import ComposedDataset, QuotaDataset
 from energize.datasets.stages import StagedDataset

@@ -28,10 +28,10 @@ from pydantic.json_schema import SkipJsonSchema, WithJsonSchema
 from pydantic_core import CoreSchema, core_schema
 
 from energize.core import limits
+from energize.core.costs import ItemCost
 from energize.core.validation import Model, short
 from energize.data.join import NONMATCH
 from energize.data.source import Subset
-from energize.datasets.item_cost import ItemCost
 from energize.datasets.quota import SAMPLING_METHODS
 from energize.errors import ConfigError
 from energize.order import Schedule

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from energize.core.arrays import Int64Array
-from energize.core.config import Tree
 from energize.core.dataset import IndexedDataset
-from energize.core.reading import Failed
+from energize.core.description import Tree
+from energize.core.trace import Failed
 from energize.data.source import Source
 from energize.datasets.batch import BatchDataset
 from energize.datasets.blend import BlendDataset

@@ -6,7 +6,7 @@ from bisect import bisect_right
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from energize.core.continued import ContinuedDataset
+from energize.core.blends import ContinuedDataset
 from energize.core.dataset import IndexedDataset
 from energize.core.description import digest
 from energize.core.stream import INFINITE

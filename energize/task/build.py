@@ -6,11 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from energize.core.costs import ColumnCost, Cost
+from energize.core.costs import ColumnCost, Cost, ItemCost
 from energize.core.dataset import Dataset
 from energize.core.ignored import accepted
 from energize.datasets.batch import BatchDataset
-from energize.datasets.item_cost import ItemCost
 from energize.datasets.level import LevelBufferDataset
 from energize.errors import ConfigError
 from energize.packing.concat import concat_pack

@@ -10,8 +10,15 @@ from typing import Any, Literal, Self, TypeVar, cast
 import numpy as np
 
 from energize.core.lazy import torch
-from energize.core.loss_weights import OWN, WEIGHT, WEIGHTS, batch_weights, counted, joined_weights
-from energize.core.padding import Markable
+from energize.core.loss_weights import (
+    OWN,
+    WEIGHT,
+    WEIGHTS,
+    Markable,
+    batch_weights,
+    counted,
+    joined_weights,
+)
 from energize.core.samples import (
     MAKE_ALIKE,
     METADATA,

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from energize import ConfigError, DatasetError, JoinedSource, ShardError
-from energize.core.reading import Failed, Reading
+from energize.core.trace import Failed, Reading
 from energize.data.join import partners, remove_matches, write_matches
 from energize.data.webdataset import WebdatasetSource
 from energize.testing import check_laws

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from energize import ShuffleDataset
-from energize.core.reading import Reading
+from energize.core.trace import Reading
 from energize.data.mds import MdsSource, unpacked
 from energize.errors import (
     ConfigError,

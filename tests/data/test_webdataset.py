@@ -23,7 +23,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from energize import WebdatasetSource, prepare, prepare_checksums, write_shards
-from energize.core.reading import Failed, Reading
+from energize.core.trace import Failed, Reading
 from energize.data.files import LocalFiles
 from energize.data.integrity import read_records
 from energize.data.tar import index_path

@@ -19,7 +19,7 @@ import numpy as np
 import PIL.Image
 
 from energize import prepare
-from energize.core.reading import Failed, Reading
+from energize.core.trace import Failed, Reading
 from energize.data.jsonl import JsonlSource
 from energize.data.mds import MdsSource
 from energize.data.webdataset import WebdatasetSource

@@ -36,7 +36,7 @@ from energize import (
     StateError,
     StateMismatchError,
 )
-from energize.core.config import packed, unpacked
+from energize.core.description import packed, unpacked
 from energize.errors import SubstitutionError
 from energize.loader.state import FIELDS, VERSION, checked_state
 from tests.loader.test_delivery import trees

@@ -43,7 +43,7 @@ from energize import (
     reraise_exception,
 )
 from energize.core.quarantine import Entry, files_of, read_entries
-from energize.core.reading import SamplePlace
+from energize.core.trace import SamplePlace
 from energize.data.jsonl import JsonlSource
 from energize.loader import get_loader
 from energize.loader.failures import ListWriter

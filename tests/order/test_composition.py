@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from energize import ConcatDataset, ListSource, MapDataset, QuotaDataset
-from energize.core.reading import Reading
+from energize.core.trace import Reading
 from energize.datasets.quota import ComposedDataset
 from energize.errors import ConfigError, EncoderError
 from energize.order.composition import BATCHING_METHODS, Composition

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from energize import BatchDataset, BlendDataset, ListSource, Schedule, ShuffleDataset
-from energize.core.config import config_tree
+from energize.core.description import config_tree
 from energize.errors import StateError
 from energize.preview.of_outline import mix_of_outline
 from tests.support.datasets import INDEXED

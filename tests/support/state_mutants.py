@@ -9,10 +9,10 @@ from itertools import islice
 from typing import Any
 
 from energize import EnergizeError, StateError
-from energize.core.config import packed, unpacked
+from energize.core.description import packed, unpacked
 from energize.core.lanes import Lane
-from energize.core.reading import Reading
 from energize.core.restoring import is_endless, without_loops
+from energize.core.trace import Reading
 from tests.support.loading import loader_of, prints, take
 from tests.support.states import resealed
 

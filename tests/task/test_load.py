@@ -17,7 +17,6 @@ import torch
 import energize as ez
 from energize.core.description import described
 from energize.core.lanes import WorkerConfig
-from energize.core.reading import Reading
 from energize.core.samples import (
     CaptioningSample,
     CrudeSample,
@@ -31,6 +30,7 @@ from energize.core.samples import (
     TextSample,
     VQASample,
 )
+from energize.core.trace import Reading
 from energize.errors import (
     ConfigError,
     DataError,

@@ -15,8 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import energize as ez
-from energize.core.loss_weights import field_of, weighed, weight_of
-from energize.core.padding import marked
+from energize.core.loss_weights import field_of, marked, weighed, weight_of
 from tests.support.refusals import check_refusals
 
 

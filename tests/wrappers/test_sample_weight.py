@@ -29,7 +29,7 @@ from energize import (
     WeightError,
     generic_batch,
 )
-from energize.core.config import config_of
+from energize.core.description import config_of
 from energize.core.loss_weights import weight_of
 from energize.datasets.blend import effective_part
 from tests.support.loading import loader_of, prints, take

@@ -18,7 +18,7 @@ from energize import (
     ListSource,
     SkipSample,
 )
-from energize.core.config import config_of
+from energize.core.description import config_of
 from energize.errors import (
     ColumnError,
     ConfigError,

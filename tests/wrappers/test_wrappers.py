@@ -29,7 +29,7 @@ from energize import (
     WorkerConfig,
     get_loader,
 )
-from energize.core.reading import Reading
+from energize.core.trace import Reading
 from energize.datasets.transform import WatchdogDataset
 from energize.errors import (
     ConfigError,

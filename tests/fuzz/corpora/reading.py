@@ -17,7 +17,7 @@ from energize import (
     get_val_dataset,
 )
 from energize.core.dataset import Dataset, IndexedDataset
-from energize.core.reading import Failed, Reading
+from energize.core.trace import Failed, Reading
 from tests.fuzz.formats import Seen, told
 
 HERE = WorkerConfig(rank=0, world_size=1, num_workers=0)
