@@ -10,11 +10,14 @@ import re
 from pathlib import Path
 
 import pytest
+import yaml
 
 import energize
 from energize.core.ignored import IGNORED
 from tests.support.energon import run_energon
-from tests.support.energon_names import DIFFERENT, MODULES, PASSED_ON, PATHS, ROOT, VERSION
+
+TABLE = yaml.safe_load((Path(__file__).parent / "energon_names.yaml").read_text())
+DIFFERENT, PASSED_ON, PATHS = TABLE["different"], TABLE["passed_on"], TABLE["paths"]
 
 PEER_SIGNATURES = """
 import importlib, inspect, json, sys
@@ -41,7 +44,7 @@ print(json.dumps(found))
 
 def rows():
     """Of each line of the tables, its module, name and arguments."""
-    for module, text in {"": ROOT, **MODULES}.items():
+    for module, text in TABLE["names"].items():
         for line in text.replace("\n    ", " ").strip().splitlines():
             name, *arguments = line.split()
             yield ".".join(filter(None, ["energize", module])), name, arguments
@@ -131,7 +134,7 @@ def test_the_page_for_newcomers_has_all_of_them():
 def test_the_tables_are_those_of_the_real_package():
     places = [f"{module.replace('energize', 'energon', 1)}:{name}" for module, name, _ in ROWS]
     signatures = json.loads(run_energon(json.dumps(places), program=PEER_SIGNATURES))
-    assert signatures["__version__"].startswith(f"{VERSION}.")
+    assert signatures["__version__"].startswith(f"{TABLE['version']}.")
     assert TOP | {"__version__"} == set(signatures["__all__"])
     for place, (_, _, arguments) in zip(places, ROWS, strict=True):
         of_peer = signatures[place]

@@ -40,32 +40,6 @@ def kinds(items):
     return Counter(kind for _, kind, _ in items)
 
 
-@pytest.mark.parametrize("scheme", ["even", "exact", "block"])
-def test_shares_are_those_of_the_weights_whatever_the_sizes(scheme):
-    mix = by_property(shuffled(50), "kind", {"high": 3, "low": 1}, other=0, scheme=scheme)
-    assert mix.names == ("high", "low", "other")
-    assert kinds(mix.at(range(4000))) == {"high": 3000, "low": 1000}
-    assert mix.by_name(mix.taken(4000)) == {"high": 3000, "low": 1000, "other": 0}
-    assert [source.name for source in mix.sources] == ["rows/high", "rows/low", "rows/other"]
-    assert mix.consumed(4000).tolist() == [3000, 1000, 0]
-
-
-def test_a_pass_over_a_value_visits_each_of_its_samples_once():
-    mix = by_property(
-        shuffled(50),
-        "kind",
-        {
-            "high": 1,
-            "low": 3,
-        },
-        other=1,
-    )
-    highs = [number for _, kind, number in mix.at(range(500)) if kind == "high"]
-    for start in range(0, 90, 10):
-        assert sorted(highs[start : start + 10]) == list(range(0, 50, 5))
-    assert len({tuple(highs[start : start + 10]) for start in range(0, 90, 10)}) == 9
-
-
 def test_several_datasets_are_mixed_by_how_many_samples_they_have():
     both = [shuffled(50, "a"), shuffled(25, "b")]
     mix = by_property(both, "kind", {"high": 1, "low": 1}, other=0)
@@ -86,14 +60,6 @@ def test_a_mix_that_ends_reads_each_sample_once():
     most = {"high": 2, "low": 1}
     some = by_property(both, "kind", {"high": 1, "low": 1}, other=0, max_epochs=most)
     assert kinds(some.at(range(some.size))) == {"high": 30, "low": 45}
-
-
-def test_ranges_of_numbers():
-    mix = by_property(shuffled(50), "n", {"..10": 1, "10..49": 2, 49: 1})
-    assert mix.names == ("..10", "10..49", "49")
-    found = [number for _, _, number in mix.at(range(400))]
-    assert sum(number < 10 for number in found) == 100
-    assert found.count(49) == 100
 
 
 def saved(dataset, steps=7):

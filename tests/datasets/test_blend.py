@@ -25,12 +25,6 @@ from energize.order.timeline import make_scheme
 from tests.support.datasets import noisy, numbers, shuffled
 
 
-def test_pairs_or_one_iterable_of_pairs():
-    pairs = [(shuffled(5), 2), (shuffled(7, 100), 1)]
-    assert BlendDataset(*pairs) == BlendDataset(pairs) == BlendDataset(iter(pairs))
-    assert BlendDataset(pairs[0]).shares() == [1.0]
-
-
 def test_missing_weights():
     with pytest.raises(WeightError, match="dataset 1 has no weight"):
         BlendDataset((numbers(2), 1), numbers(2, 5))
@@ -102,24 +96,9 @@ def test_a_scheme_object_is_part_of_the_state():
         loader.load_state_dict(state)
 
 
-def test_a_scheme_object_over_other_names():
-    named = {"code": numbers(2), "text": numbers(2, 5)}
-    weights = {"code": 3, "text": 1}
-    scheme = make_scheme("exact", weights)
-    assert BlendDataset(named, weights=weights, scheme=scheme).consumed(8).tolist() == [6, 2]
-    turned = make_scheme("exact", {"text": 1, "code": 3})
-    with pytest.raises(WeightError, match="over the sources text, code, and the datasets are"):
-        BlendDataset(named, weights=weights, scheme=turned)
-
-
 def test_a_scheme_of_another_size():
     with pytest.raises(ConfigError, match="3 sources, but there are 2 datasets"):
         BlendDataset((numbers(2), 1), (numbers(2, 5), 1), scheme=make_scheme("block", [1, 1, 1]))
-
-
-def test_position_10_to_the_9_costs_what_position_0_costs():
-    blend = BlendDataset((shuffled(5), 0.6), (shuffled(3, 100), 0.4))
-    assert len(blend.at([10**9, 10**12, 2**60])) == 3
 
 
 # Weights that change: what came before stays, and states go on.
@@ -220,13 +199,6 @@ def test_names():
     assert nested.by_name(nested.taken(300)) == {"texts/a": 150, "texts/b": 50, "c": 100}
     unnamed = BlendDataset((numbers(3), 1), (numbers(4, 100), 1))
     assert unnamed.names == ("numbers0", "numbers100")
-
-
-def test_exact_numbers_all_the_way():
-    third = BlendDataset((numbers(3), 1), (numbers(4, 100), 2))
-    mix = BlendDataset((third, 0.1), (numbers(5, 500), 0.2))
-    assert [str(weight) for weight in mix.weights] == ["1/30", "1/15", "0.2"]
-    assert mix.taken(9 * 10**12) == [10**12, 2 * 10**12, 6 * 10**12]
 
 
 @pytest.mark.parametrize(

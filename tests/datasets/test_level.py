@@ -14,11 +14,9 @@ from hypothesis import strategies as st
 from energize import (
     BatchDataset,
     BlendDataset,
-    ComposedDataset,
     ConfigError,
     EncoderError,
     FilterDataset,
-    ItemCost,
     LevelBufferDataset,
     LevelDataset,
     ListSource,
@@ -26,7 +24,6 @@ from energize import (
     NotIndexedError,
     RepeatDataset,
     ShuffleDataset,
-    SkipSample,
     Stage,
     StagedDataset,
     StagePlan,
@@ -35,8 +32,6 @@ from energize import (
     get_loader,
 )
 from energize.errors import ColumnError
-from energize.packing import attention_cost
-from tests.support.datasets import costly
 
 
 def lengths(count, start=0, seed=0, name="texts"):
@@ -85,24 +80,6 @@ class TestGlobalBatches:
                 assert held == expected
                 assert list(map(len, level.at(at))) == list(map(len, plain.at(at)))
 
-    def test_micro_batches_cost_the_same(self):
-        source = lengths(4096)
-        level = BatchDataset(
-            RepeatDataset(ShuffleDataset(source)), 8, list, level="tokens", global_batch_size=512
-        )
-        plain = BatchDataset(RepeatDataset(ShuffleDataset(source)), 8, list)
-        for start in range(0, 640, 64):
-            at = range(start, start + 64)
-            worst = [
-                max(costs) / (sum(costs) / 64)
-                for costs in (
-                    [sum(costs_of(source, batch)) for batch in dataset.at(at)]
-                    for dataset in (level, plain)
-                )
-            ]
-            assert worst[0] <= 1.05
-            assert worst[1] > 1.4
-
 
 class TestPositions:
     def test_a_later_stage_goes_on_after_the_global_batches_that_were_begun(self):
@@ -148,14 +125,6 @@ class TestStates:
         with pytest.raises(StateMismatchError, match=r"(?s)LevelDataset.*cost.*squared_tokens"):
             get_loader(self.batches(squared_tokens)).load_state_dict(state)
 
-    def test_nor_may_another_function_of_the_same_columns_take_its_place(self):
-        state = self.after(self.batches(squared_tokens), 7)
-        with pytest.raises(StateMismatchError, match=r"cost.function was .*squared_tokens"):
-            get_loader(self.batches(attention_cost)).load_state_dict(state)
-        fitting = get_loader(self.batches(squared_tokens))
-        fitting.load_state_dict(state)
-        assert next(iter(fitting)) == self.batches(squared_tokens).at([7])[0]
-
 
 def yielding(items):
     yield from items
@@ -192,13 +161,6 @@ class TestCosts:
         with pytest.raises(ColumnError, match=rf"letters.* 2.*its cost is {bad:g}.*above 0"):
             level.at([0])
 
-    def test_a_source_that_has_no_column_for_it(self):
-        bare = ListSource(range(4), name="bare")
-        for cost in (patches_or_tokens, lambda size=0: size):
-            level = LevelDataset(bare, 2, global_batch_size=4, cost=cost)
-            with pytest.raises(ColumnError, match=r"bare.* 0: its cost is 0"):
-                level.at([0])
-
     @pytest.mark.parametrize(
         ("options", "error", "message"),
         [
@@ -234,13 +196,6 @@ class TestCosts:
 class TestLoaders:
     def batches(self):
         return BatchDataset(lengths(64), 2, list, level="tokens", global_batch_size=16)
-
-    def test_another_global_batch_size(self):
-        with pytest.raises(ConfigError, match=r"24 is given, and BatchDataset .* of 16"):
-            get_loader(self.batches(), global_batch_size=24)
-        composed = ComposedDataset(costly(24), batch_size=2, global_batch_size=4)
-        with pytest.raises(ConfigError, match=r"6 is given, and ComposedDataset .* of 4"):
-            get_loader(composed, global_batch_size=6)
 
     def test_weights_that_change_act_from_the_next_global_batch_on(self):
         level = BatchDataset(blended(), 2, list, level="tokens", global_batch_size=16)
@@ -281,31 +236,12 @@ class TestStreams:
         assert max(worst) < 1.15
         assert np.std(alone) / np.mean(alone) > 0.25
 
-    def test_what_the_cost_skips_is_left_out_and_batches_stay_whole(self):
-        def cost(number):
-            if number % 3 == 0:
-                raise SkipSample
-            return number
-
-        level = BatchDataset(LevelBufferDataset(ListSource(range(24)), 8, 4, cost), 4, list)
-        batches = list(level)
-        assert sorted(chain(*batches)) == [n for n in range(24) if n % 3]
-        assert list(map(len, batches)) == [4] * 4
-        assert sorted(batches[0] + batches[1]) == [n for n in range(12) if n % 3]
-
     @pytest.mark.parametrize("bad", [0, -1.5, math.nan, "7"])
     def test_a_cost_that_is_none_names_the_sample(self, bad):
         samples = [{"__key__": f"key-{n}", "cost": 1 if n != 2 else bad} for n in range(4)]
         level = LevelBufferDataset(ListSource(samples), 4, 2, lambda sample: sample["cost"])
         with pytest.raises(EncoderError, match="key-2"):
             list(level)
-
-    def test_a_field(self):
-        samples = [{"__key__": str(n), "ids": [0] * n} for n in (9, 8, 1, 2)]
-        level = LevelBufferDataset(ListSource(samples), 4, 2, "ids")
-        assert [sample["__key__"] for sample in level] == ["9", "1", "8", "2"]
-        with pytest.raises(EncoderError, match="no field 'id'; it has"):
-            list(LevelBufferDataset(ListSource(samples), 4, 2, ItemCost("id")))
 
     @pytest.mark.parametrize("sizes", [(5, 2), (1, 2), (0, 1), (4, 0)])
     def test_sizes(self, sizes):

@@ -12,13 +12,11 @@ from hypothesis import strategies as st
 
 from energize import (
     BlendDataset,
-    ColumnCost,
     ItemCost,
     Lane,
     ListSource,
     SkipSample,
 )
-from energize.core.description import config_of
 from energize.errors import (
     ColumnError,
     ConfigError,
@@ -82,36 +80,6 @@ def test_a_function_of_columns_and_batches_cost_what_their_samples_cost():
 
     whole = BlendDataset([(batches(each), weight) for each, weight in pairs], unit="tokens")
     assert shares_of(whole.at(range(5000))) == near(dict.fromkeys(SHARES, 1 / 3), 0.005)
-
-
-def test_samples_are_the_unit_that_is_not_said():
-    parts = list(zip(shuffled_texts().values(), SHARES.values(), strict=True))
-    plain, said = BlendDataset(parts), BlendDataset(parts, unit="samples")
-    assert (plain, config_of(plain)) == (said, config_of(said))
-    assert "unit" not in plain._settings()
-    assert said.spent(1000) == [float(count) for count in said.taken(1000)] == [500, 300, 200]
-
-
-def test_nested_blends_in_one_unit_are_opened_up_and_others_are_not():
-    books, captions, chats = shuffled_texts().values()
-    short = BlendDataset((captions, 3), (chats, 1), unit="tokens")
-    flat = BlendDataset((books, 1), (short, 1), unit="tokens")
-    assert flat.shares() == [0.5, 0.375, 0.125]
-    assert flat.inputs == (books, captions, chats)
-    by_samples = BlendDataset((books, 1), (short, 1))
-    assert len(by_samples.inputs) == 2
-    counted = by_samples.consumed(20_000)
-    assert counted[0] == 10_000
-    tokens = by_samples.inputs[1].spent(10_000)
-    assert tokens[0] / sum(tokens) == near(0.75)
-    mixed = BlendDataset(
-        (books, 1), (BlendDataset((captions, 3), (chats, 1)), 1), unit=ColumnCost("tokens")
-    )
-    assert len(mixed.inputs) == 2
-    cost = spent(mixed.at(range(20_000)))
-    assert cost["books"] / sum(cost.values()) == near(0.5, 0.002)
-    taken = mixed.consumed(20_000)
-    assert taken[1] / (taken[1] + taken[2]) == near(0.75)
 
 
 def test_weights_change_from_a_slot_on_and_states_go_on(caplog):

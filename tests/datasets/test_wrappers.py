@@ -6,7 +6,6 @@ import gc
 import logging
 import pickle
 import random
-from collections import Counter
 
 import numpy as np
 import pytest
@@ -20,14 +19,12 @@ from energize import (
     GcDataset,
     LimitDataset,
     ListSource,
-    LogSampleDataset,
     MapDataset,
     MixBatchDataset,
     RepeatDataset,
     SequenceSource,
     ShuffleDataset,
     WorkerConfig,
-    get_loader,
 )
 from energize.core.trace import Reading
 from energize.datasets.transform import WatchdogDataset
@@ -49,44 +46,13 @@ def epoch(dataset, number):
 
 
 class TestRepeat:
-    def test_every_epoch_has_two_and_a_half_passes(self):
-        repeated = RepeatDataset(shuffled(10), 2.5)
-        for number in range(5):
-            visits = Counter(epoch(repeated, number))
-            assert sum(visits.values()) == 25
-            assert set(visits.values()) == {2, 3}
-
-    def test_the_fractional_pass_takes_other_samples_each_epoch(self):
-        repeated = RepeatDataset(shuffled(10), 1.5)
-        extra = [
-            {value for value, visits in Counter(epoch(repeated, number)).items() if visits == 2}
-            for number in range(6)
-        ]
-        assert len(set(map(frozenset, extra))) > 1
-        passes = repeated.refs(range(30)).epoch.reshape(2, 15)
-        assert [set(each) for each in passes.tolist()] == [{0, 1}, {2, 3}]
-
     def test_a_decimal_fraction_is_not_truncated(self):
         assert len(RepeatDataset(numbers(100), 0.29)) == 29
         assert len(RepeatDataset(numbers(100), 0.57)) == 57
         assert len(RepeatDataset(numbers(9), 0.5)) == 5
 
 
-class TestEpochize:
-    def test_repeats_for_ever(self):
-        epochs = EpochizeDataset(numbers(10), 6)
-        assert [len(epoch(epochs, n)) for n in range(5)] == [6] * 5
-        assert epoch(epochs, 0) + epoch(epochs, 1) == [*range(10), 0, 1]
-
-    def test_num_epochs_of_an_endless_dataset_are_passes_over_what_it_reads(self):
-        assert len(EpochizeDataset(RepeatDataset(numbers(3)), num_epochs=2)) == 6
-
-
 class TestBatch:
-    def test_short_last_batch_in_every_epoch(self):
-        batches = BatchDataset(numbers(7), 3, list)
-        assert [len(batch) for n in range(3) for batch in epoch(batches, n)] == [3, 3, 1] * 3
-
     def test_batches_stay_full_when_samples_are_skipped(self):
         def no_small_ones(item):
             if item < 10:
@@ -138,14 +104,6 @@ class TestMap:
         with pytest.raises(SubstitutionError, match="255 substitutes were all skipped"):
             MapDataset(numbers(5), nothing)[0]
 
-    def test_what_is_done_with_items_does_not_change_the_order_of_a_mix(self):
-        def refs(*wrapped):
-            return BlendDataset((wrapped[0], 1), (wrapped[1], 1)).refs(range(200)).index.tolist()
-
-        one, other = shuffled(50), shuffled(60, 100)
-        mapped = MapDataset(MapDataset(one, noisy), str)
-        assert refs(mapped, LogSampleDataset(other)) == refs(one, other)
-
     def test_maps_on_top_of_one_another_draw_apart(self):
         def draw(item):
             return [*item, random.random()] if isinstance(item, list) else [random.random()]
@@ -167,27 +125,6 @@ class TestFilter:
         )
         with pytest.raises(EmptyDatasetError, match="50 items in a row"):
             next(endless.open())
-
-
-class TestLimit:
-    def test_takes_the_first_of_each_epoch(self):
-        assert list(LimitDataset(numbers(9), 4)) == [0, 1, 2, 3]
-        assert epoch(LimitDataset(numbers(9), 4), 1) == [0, 1, 2, 3]
-        assert len(LimitDataset(numbers(3), 4)) == 3
-        assert epoch(LimitDataset(shuffled(9), 4), 1) == shuffled(9).at(range(9, 13))
-
-
-class TestMixBatch:
-    def test_batches_hold_the_shares(self):
-        mix = MixBatchDataset((numbers(10), 6), (numbers(10, 100), 4), batch_size=10)
-        drawn = Counter(value >= 100 for batch in mix.at(range(100)) for value in batch)
-        assert drawn == {False: 600, True: 400}
-
-
-class TestShuffle:
-    def test_runs_stay_together(self):
-        order = list(shuffled(20, max_samples_per_sequence=5))
-        assert all(order[i : i + 5] == [*range(order[i], order[i] + 5)] for i in range(0, 20, 5))
 
 
 class TestDescriptions:
@@ -290,15 +227,6 @@ class TestGc:
         monkeypatch.setattr(gc, "collect", lambda: collected.append(1))
         assert list(GcDataset(ListSource(range(10)), every_n_iter=3)) == list(range(10))
         assert len(collected) == 3
-
-    def test_one_may_be_added_in_the_middle_of_a_run(self):
-        source = ListSource(range(20))
-        first = get_loader(source)
-        head = [item for _, item in zip(range(7), first, strict=False)]
-        again = get_loader(GcDataset(source, every_n_iter=100))
-        again.load_state_dict(first.state_dict())
-        assert [*head, *again] == list(range(20))
-        assert GcDataset(source, every_n_iter=2) != GcDataset(source, every_n_iter=3)
 
     def test_the_loader_watches(self, caplog, monkeypatch):
         monkeypatch.setattr("energize.core.ignored._said", set())

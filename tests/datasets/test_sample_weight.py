@@ -24,7 +24,6 @@ from energize import (
     ListSource,
     MapDataset,
     SampleWeightDataset,
-    Schedule,
     ShuffleDataset,
     WeightError,
     generic_batch,
@@ -91,16 +90,6 @@ def test_a_run_goes_on_with_other_weights_and_is_told_so(name, caplog):
     assert "functions that are new: sample_weight=" in caplog.text
 
 
-def test_weights_multiply():
-    twice = SampleWeightDataset(SampleWeightDataset(rows("a"), 0.5), lambda sample: 3)
-    assert {weight_of(each) for each in twice} == {1.5}
-    assert SampleWeightDataset(rows("a"), 0).weight == 0.0
-    assert twice != SampleWeightDataset(SampleWeightDataset(rows("a"), 0.5), 3)
-    one = rows("a")
-    half = SampleWeightDataset(one, 0.5)
-    assert half == SampleWeightDataset(one, 0.5) != SampleWeightDataset(one, 0.25)
-
-
 def test_one_source_with_two_weights_is_read_for_both():
     one = rows("a")
     both = BlendDataset((SampleWeightDataset(one, 0.5), 1), (SampleWeightDataset(one, 2), 1))
@@ -160,19 +149,6 @@ class TestTargets:
             [*(targets[0] * each / sum(inner[2:4]) for each in inner[2:4]), *targets[1:]]
         )
         assert np.allclose(shares, asked / asked.sum())
-
-    def test_factors_of_items(self):
-        blend = self.blend(3, 1, target_weights=[1, 1])
-        factors = {each["__key__"][0]: weight_of(each) for each in blend.at(range(40))}
-        assert factors == {"a": pytest.approx(2 / 3), "b": 2.0}
-
-    def test_right_at_every_slot_of_a_schedule(self):
-        rising = Schedule([(0, 1), (50, 3)], "step")
-        blend = self.blend(rising, 1, target_weights=[1, 1])
-        items = blend.at(range(100))
-        for part, factors in ((items[:50], (1.0, 1.0)), (items[50:], (2 / 3, 2.0))):
-            for each in part:
-                assert weight_of(each) == pytest.approx(factors[each["__key__"][0] == "b"])
 
     def test_right_after_a_loader_was_told_of_other_weights(self):
         named = {"a": rows("a"), "b": rows("b")}

@@ -24,18 +24,7 @@ from energize import (
 )
 from energize.testing import check_laws
 from tests.support.datasets import is_even, numbers, shuffled
-from tests.support.stages import maths, mix, staged, web
-
-
-def test_a_step_takes_its_items_from_its_stage():
-    data = staged(
-        Stage("letters", 0, 2, dataset=ListSource("abcdef"), items_per_step=3),
-        Stage("digits", 2, 5, dataset=ListSource("0123")),
-    )
-    assert "".join(data) == "abcdef012"
-    assert len(data) == 9
-    assert data[7] == "1"
-
+from tests.support.stages import staged, web
 
 # Counting what is consumed
 
@@ -80,15 +69,6 @@ def test_carrying_over_visits_nothing_twice_for_any_plan(drawn):
         assert max(places, default=-1) < count  # no pass begins before the one before it has ended
 
 
-def test_a_source_skips_stages_that_do_not_read_it():
-    data = staged(
-        Stage("a", 0, 10, dataset=web()),
-        Stage("b", 10, 30, dataset=maths()),
-        Stage("c", 30, 40, dataset=web()),
-    )
-    assert list(data)[:10] + list(data)[30:] == web().at(range(20))
-
-
 def test_batches_that_drop_samples_and_limits_go_on_as_they_would_alone():
     for part in (
         BatchDataset(shuffled(10), 4, list, drop_last=True),
@@ -101,27 +81,6 @@ def test_batches_that_drop_samples_and_limits_go_on_as_they_would_alone():
         )
         alone = part.at(range(20))
         assert list(data) == alone[:5] + [str(each) for each in alone[5:]]
-
-
-def test_cutting_a_stage_in_two_changes_nothing():
-    whole = staged(Stage("a", 0, 60, dataset=mix(0.7, 3)))
-    cut = staged(
-        Stage("a", 0, 13, dataset=mix(0.7, 3)),
-        Stage("b", 13, 14, dataset=mix(0.7, 3), seq_len=7),
-        Stage("c", 14, 60, dataset=mix(0.7, 3)),
-    )
-    assert list(cut) == list(whole)
-
-
-def test_a_seed_names_another_order_from_its_beginning():
-    data = staged(
-        Stage("a", 0, 20, dataset=web()),
-        Stage("b", 20, 40, dataset=web(), seed=5),
-        Stage("c", 40, 60, dataset=web()),
-    )
-    items = list(data)
-    assert items[:20] + items[40:] == web().at(range(40))
-    assert items[20:40] == web().reseeded(5).at(range(20))
 
 
 # Streams, and what cannot be staged
