@@ -1,4 +1,4 @@
-"""TOML as plain values that remember the lines they were written on."""
+"""Stages of a run in a trainer's own file, TOML or YAML: its table `training`."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import math
 import os
 import re
 import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 from pydantic import (
     Field,
@@ -24,8 +24,9 @@ from energize.core import limits
 from energize.core.dataset import Dataset
 from energize.core.lanes import WorkerConfig
 from energize.core.limits import check_depth
-from energize.core.validation import KeyPath, faults, short
+from energize.core.validation import KeyPath, faults
 from energize.data.files import exists, own_errors
+from energize.data.nv_meta import is_prepared
 from energize.datasets.stages import StagedDataset
 from energize.errors import ConfigError, DatasetNotFoundError, MetadatasetError, nearest
 from energize.metadataset.build import batch_size_of, check_one_epoch, get_train_dataset
@@ -43,10 +44,11 @@ from energize.metadataset.nodes import Blend, Node, Staged
 from energize.metadataset.resolution import DEFAULT, not_staged, plan_of, resolve
 from energize.order.stages import Stage, StagePlan, stage_label
 
-_BETWEEN = re.compile(r"[=\[\]{},\n]")
+# TOML as plain values that remember the lines they were written on.
 
-_LONGEST = 50
-"""Lines of a value, in a longer one of which lines are not told apart."""
+_BETWEEN = re.compile(r"[=\[\]{},\n]")
+_HEADER = re.compile(r"\s*(\[\[?)\s*([\w.-]+)\s*\]")
+_KEY = re.compile(r"\s*([\w-]+)\s*=")
 
 
 def read_toml(file: Path, problems: list[Problem]) -> Located | None:
@@ -83,61 +85,30 @@ def _check(text: str) -> None:
 
 
 def _lines(text: str) -> dict[KeyPath, int]:
-    """The line of each table and each key of a TOML text.
-
-    The parser does not tell them, but it tells whether a statement is complete: each is parsed by
-    itself, from its first line on.
-    """
+    """The line of each table and of each of its keys, as far as they are plain words."""
     lines: dict[KeyPath, int] = {}
     lengths: dict[KeyPath, int] = {}
     table: KeyPath = ()
-    statement, first = "", 1
     for number, line in enumerate(text.splitlines(), 1):
-        statement += f"{line}\n"
-        found = _parsed(statement)
-        if found is None and number - first < _LONGEST:
-            continue  # in the middle of a value
-        paths = list(_paths(found or {}))
-        if found and statement.lstrip().startswith("["):
-            names, table = [name for name in paths[-1] if name != 0], ()
-            for name in names:
-                table = (*_in_last(table, lengths), name)
-            if 0 in paths[-1]:
-                lengths[table] = lengths.get(table, 0) + 1
-                lines.setdefault(table, first)
-            table = _in_last(table, lengths)
-            paths = [()]
-        for path in paths:
-            lines.setdefault((*table, *path), first)
-        statement, first = "", number + 1
+        if header := _HEADER.match(line):
+            table = tuple(header[2].split("."))
+            if header[1] == "[[":
+                lines.setdefault(table, number)
+                lengths[table] = lengths.get(table, -1) + 1
+                table = (*table, lengths[table])
+            lines.setdefault(table, number)
+        elif key := _KEY.match(line):
+            lines.setdefault((*table, key[1]), number)
     return lines
-
-
-def _parsed(statement: str) -> dict[str, Any] | None:
-    try:
-        return tomllib.loads(statement)
-    except tomllib.TOMLDecodeError:
-        return None
-
-
-def _paths(value: Any) -> Iterator[KeyPath]:
-    """The paths of all values in a value, the innermost of the last one last."""
-    items = value.items() if isinstance(value, dict) else enumerate(value)
-    for name, inner in items:
-        yield (name,)
-        if isinstance(inner, dict | list):
-            yield from ((name, *path) for path in _paths(inner))
-
-
-def _in_last(table: KeyPath, lengths: Mapping[KeyPath, int]) -> KeyPath:
-    """The last table so far of an array of tables; other tables as they are."""
-    return (*table, lengths[table] - 1) if table in lengths else table
 
 
 # What a stage file says: the table `training`, and each of its `data_stages`.
 
 _TOLERANCE = 0.001
 """How far the sum of weights may be from 1: they are often written with two or three digits."""
+
+_FOLDERS = "a list of one or more folders, relative to this file"
+_WEIGHT = Annotated[float, Field(ge=0, le=1)]
 
 
 class DataKeys(Keys):
@@ -148,22 +119,8 @@ class DataKeys(Keys):
         None, description="a prepared folder or a metadataset .yaml, relative to this file"
     )
     dataset_type: Name | None = Field(None, description="such as energize")
-    dataset_folders: (
-        Annotated[
-            list[Name],
-            Field(min_length=1),
-            Expected("a list of one or more folders, relative to this file"),
-        ]
-        | None
-    ) = None
-    dataset_weights: (
-        Annotated[
-            list[Annotated[int | float, Field(json_schema_extra={"minimum": 0, "maximum": 1})]],
-            Field(min_length=1),
-            Expected("a list of numbers, one for each folder"),
-        ]
-        | None
-    ) = None
+    dataset_folders: Annotated[list[Name], Field(min_length=1), Expected(_FOLDERS)] | None = None
+    dataset_weights: Annotated[list[_WEIGHT], Field(min_length=1)] | None = None
     dataset_random_seed: NonNegativeInt | None = Field(
         None, description="the order of what is read"
     )
@@ -176,26 +133,27 @@ class DataKeys(Keys):
         """The order of what is read."""
         return self.dataset_random_seed
 
-    @property
-    def has_data(self) -> bool:
-        """Whether anything says which data are read."""
-        given = (self.dataset, self.dataset_path, self.dataset_type)
-        return any(
-            each is not None for each in (*given, self.dataset_folders, self.dataset_weights)
-        )
-
     @model_validator(mode="after")
-    def _data(self) -> DataKeys:
+    def _data(self) -> Self:
+        folders, weights = self.dataset_folders, self.dataset_weights
         if self.dataset_type == "huggingface" and self.dataset is None:
             raise ConfigError("a huggingface dataset is named by 'dataset'; give it")
-        if self.dataset_type == "nanoset" and self.dataset_folders is None:
+        if self.dataset_type == "nanoset" and folders is None:
             raise ConfigError("a nanoset is read from 'dataset_folders'; give them")
-        both = [self.dataset_path, self.dataset_folders]
-        if self.dataset_type == "energize" and both.count(None) != 1:
-            found = "neither is given" if both.count(None) else "both are given"
-            raise ConfigError(f"energize reads 'dataset_path' or 'dataset_folders'; {found}")
-        for fault in _weight_faults(self.dataset_weights, self.dataset_folders):
-            raise ConfigError(fault)
+        if self.dataset_type == "energize" and (self.dataset_path is None) == (folders is None):
+            found = "neither is" if folders is None else "both are"
+            raise ConfigError(f"energize reads 'dataset_path' or 'dataset_folders'; {found} given")
+        if weights is None:
+            return self
+        if len(weights) != len(folders or ()):
+            raise ConfigError(
+                f"there are {len(weights)} weights for {len(folders or ())} folders in "
+                "'dataset_folders'; give one for each"
+            )
+        if abs(math.fsum(weights) - 1) > _TOLERANCE:
+            raise ConfigError(
+                f"weights sum to 1 (within {_TOLERANCE}); these sum to {math.fsum(weights):g}"
+            )
         return self
 
 
@@ -218,8 +176,14 @@ class TrainingKeys(DataKeys):
     )
     data_stages: tuple[StageKeys, ...] = Field((), strict=False)
 
+    @property
+    def has_data(self) -> bool:
+        """Whether it says which data are read, in the stage `default`."""
+        given = (self.dataset, self.dataset_path, self.dataset_type, self.dataset_folders)
+        return any(each is not None for each in given)
+
     @model_validator(mode="after")
-    def _default(self) -> TrainingKeys:
+    def _default(self) -> Self:
         for name in ("dataset_type", "seq_len"):
             if self.has_data and getattr(self, name) is None:
                 raise ConfigError(
@@ -245,20 +209,6 @@ def json_schema() -> dict[str, Any]:
     }
 
 
-def _weight_faults(weights: Sequence[float] | None, folders: Sequence[str] | None) -> Iterator[str]:
-    if weights is None:
-        return
-    if folders is None:
-        yield "weights are for 'dataset_folders', and there are none; give folders, or no weights"
-    elif len(weights) != len(folders):
-        yield f"there are {len(weights)} weights for {len(folders)} folders; give one for each"
-    wrong = [weight for weight in weights if not 0 <= weight <= 1]  # not a number is wrong too
-    if wrong:
-        yield f"a weight is a finite number from 0 to 1; got {', '.join(map(short, wrong))}"
-    elif abs(math.fsum(weights) - 1) > _TOLERANCE:
-        yield f"weights sum to 1 (within {_TOLERANCE}); these sum to {math.fsum(weights):g}"
-
-
 # Stages in a file: those of a trainer's table `training`, or of a split of a metadataset.
 
 _ROOT = "training"
@@ -269,8 +219,8 @@ _SPLITS = "splits"
 class StageData:
     """What a stage file says about the data of a stage, as it is written.
 
-    `folder` is that of the file: paths are relative to it. `place`: where it was written.
-    `split_part` is what is read of a folder or a metadataset.
+    `folder` is that of the file: paths are relative to it. `split_part` is what is read of a folder
+    or a metadataset.
     """
 
     dataset_type: str
@@ -279,17 +229,14 @@ class StageData:
     dataset_folders: tuple[str, ...]
     dataset_weights: tuple[float, ...]
     folder: Path
-    place: str = ""
     split_part: str = "train"
 
 
 def is_stage_file(path: str | os.PathLike[str]) -> bool:
     """Whether a file is one of stages rather than a metadataset: TOML, or YAML with `training`."""
     file = Path(path)
-    if file.suffix == ".toml":
-        return True
     if file.suffix not in (".yaml", ".yml") or not file.is_file():
-        return False
+        return file.suffix == ".toml"
     text = read_yaml(file, [])
     return text is not None and isinstance(text.data, dict) and _ROOT in text.data
 
@@ -298,7 +245,7 @@ def is_stage_file(path: str | os.PathLike[str]) -> bool:
 def read_stages(
     path: str | os.PathLike[str], split_part: str = "train"
 ) -> StagePlan[StageData] | StagePlan[Node]:
-    """The plan in a `.toml` or `.yaml` file of stages, or in a split of a metadataset.
+    """Return the plan in a `.toml` or `.yaml` file of stages, or in a split of a metadataset.
 
     In a stage file it is the table `training`. Each of `training.data_stages` says all about its
     data; only `dataset_random_seed`, `items_per_step` and `global_batch_size` fall back to
@@ -338,89 +285,70 @@ def read_stages(
     text = (read_toml if file.suffix == ".toml" else read_yaml)(file, problems)
     data = None if text is None else text.data
     if isinstance(data, dict) and _SPLITS in data and _ROOT not in data:
-        return _of_split(file, split_part)
-    if text is None or problems:
-        raise as_error(file, problems)
-    training = _training(text, problems)
-    if training is None:
+        node = resolve(file, split_part)
+        if isinstance(node, Staged):
+            return node.plan
+        raise MetadatasetError(
+            f"{node.place}: the split {split_part!r} has no stages, so there is no plan; read it "
+            "with get_train_dataset, or give it `stages`"
+        )
+    training = None if text is None or problems else _training(text, problems)
+    if text is None or training is None:
         raise as_error(file, sorted(problems, key=lambda problem: problem.line))
 
-    def read(written: DataKeys, path: KeyPath) -> tuple[KeyPath, StageData]:
-        return path, _data(written, text.file.parent, text.place(path), split_part)
+    def data_of(keys: DataKeys) -> StageData:
+        return StageData(
+            keys.dataset_type or "",
+            keys.dataset,
+            keys.dataset_path,
+            tuple(keys.dataset_folders or ()),
+            tuple(keys.dataset_weights or ()),
+            file.parent,
+            split_part,
+        )
 
     stages = [
-        (each, *read(each, (_ROOT, "data_stages", i)))
+        (each, (_ROOT, "data_stages", i), data_of(each))
         for i, each in enumerate(training.data_stages)
     ]
     size = training.global_batch_size
-    batch = {} if size is None else {"global_batch_size": size}
-    around = training.model_copy(update={"batch": batch})
-    default = read(training, (_ROOT,)) if training.has_data else None
-
-    def fault(place: str, message: str) -> None:
-        problems.append(Problem(place, message))
-
-    plan = plan_of(text, (_ROOT,), around, stages, default=default, fault=fault)
+    plan = plan_of(
+        text,
+        (_ROOT,),
+        training.model_copy(update={"batch": {} if size is None else {"global_batch_size": size}}),
+        stages,
+        default=((_ROOT,), data_of(training)) if training.has_data else None,
+        fault=lambda place, message: problems.append(Problem(place, message)),
+    )
     if plan is None:
         raise as_error(file, problems)
     return plan
 
 
-def _of_split(file: Path, split_part: str) -> StagePlan[Node]:
-    node = resolve(file, split_part)
-    if not isinstance(node, Staged):
-        raise MetadatasetError(
-            f"{node.place}: the split {split_part!r} has no stages, so there is no plan; read it "
-            "with get_train_dataset, or give it `stages`"
-        )
-    return node.plan
-
-
 def _training(text: Located, problems: list[Problem]) -> TrainingKeys | None:
     """The table `training`, or None when something in it is wrong, which goes to `problems`."""
-    root = text.data
-    table = root.get(_ROOT) if isinstance(root, dict) else None
+    table = text.data.get(_ROOT) if isinstance(text.data, dict) else None
     if not isinstance(table, dict):
         told = f"there is no table {_ROOT!r}; a stage file has its stages in {_ROOT}.data_stages"
         problems.append(text.problem((), f"{told}, and a metadataset in its {_SPLITS}"))
         return None
     known = list(TrainingKeys.model_fields)
-    meant = {key: value for key, value in table.items() if _is_meant(key, known)}
+
+    def is_ours(key: str) -> bool:
+        misspelt = key.startswith(("dataset_", "data_stage")) and nearest(key, known)
+        return key in known or bool(misspelt)
+
     try:
-        return _TRAINING.validate_python(meant)
+        return _TRAINING.validate_python({key: table[key] for key in table if is_ours(key)})
     except ValidationError as error:
         for path, message in faults(error, _TRAINING):
             problems.append(text.problem((_ROOT, *path), message))
         return None
 
 
-def _is_meant(key: str, known: list[str]) -> bool:
-    """Whether a key of `training` is for this library, and not for the trainer alone."""
-    misspelt = key.startswith(("dataset_", "data_stage")) and nearest(key, known)
-    return key in known or bool(misspelt)
-
-
-def _data(written: DataKeys, folder: Path, place: str, split_part: str) -> StageData:
-    return StageData(
-        dataset_type=written.dataset_type or "",
-        dataset=written.dataset,
-        dataset_path=written.dataset_path,
-        dataset_folders=tuple(written.dataset_folders or ()),
-        dataset_weights=tuple(written.dataset_weights or ()),
-        folder=folder,
-        place=place,
-        split_part=split_part,
-    )
-
-
 # From stages in a file to a dataset of batches that changes with the step of training.
 
-BuildStage = Callable[[Stage[Any]], Dataset[Any]]
-
-_ENERGIZE = "energize"
-_FOLDERS = "nanoset"
-_BUILT = (_ENERGIZE, _FOLDERS)
-_EPOCHS = ("repeat", "virtual_epoch_length")
+_BUILT = ("energize", "nanoset")
 
 
 @own_errors
@@ -428,12 +356,13 @@ def get_staged_train_dataset(
     path: str | os.PathLike[str],
     *,
     split_part: str = "train",
-    build: BuildStage | None = None,
+    build: Callable[[Stage[Any]], Dataset[Any]] | None = None,
     carry_over: bool = True,
     worker_config: WorkerConfig | None = None,
     **options: Any,
 ) -> StagedDataset[Any]:
-    """The batches of a run whose stages are in a file; see `read_stages` and `StagedDataset`.
+    """Return the batches of a run whose stages are in a file; see `read_stages` and
+    `StagedDataset`.
 
     Each stage is made by `build(stage)`, or else by `build_stage` with `options`, which are those
     of `get_train_dataset` that do not cut epochs. `stage.dataset` is what the file says of its
@@ -449,27 +378,28 @@ def get_staged_train_dataset(
             f"get_staged_train_dataset: {', '.join(options)} would have no effect beside build, "
             "which makes the datasets; use them in it, for example with build_stage"
         )
-    check_one_epoch(path, **{key: options[key] for key in _EPOCHS if key in options})
     if build is not None and not callable(build):
         raise ConfigError(
             f"get_staged_train_dataset: build is a function of a stage that returns its dataset; "
             f"got {build!r}"
         )
-    make = build or (lambda stage: build_stage(stage, **options))
-    plan = read_stages(path, split_part).with_datasets(lambda stage: _made(stage, make(stage)))
+    cuts = ("repeat", "virtual_epoch_length")
+    check_one_epoch(path, **{key: options[key] for key in cuts if key in options})
+
+    def made(stage: Stage[Any]) -> Dataset[Any]:
+        dataset = build_stage(stage, **options) if build is None else build(stage)
+        if not isinstance(dataset, Dataset):
+            raise ConfigError(
+                f"{stage_label(stage)}: build returns the dataset of the stage; got {dataset!r}"
+            )
+        return dataset
+
+    plan = read_stages(path, split_part).with_datasets(made)
     return StagedDataset(plan, carry_over=carry_over, worker_config=worker_config)
 
 
-def _made(stage: Stage[Any], dataset: object) -> Dataset[Any]:
-    if not isinstance(dataset, Dataset):
-        raise ConfigError(
-            f"{stage_label(stage)}: build returns the dataset of the stage; got {dataset!r}"
-        )
-    return dataset
-
-
 def build_stage(stage: Stage[StageData] | Stage[Node], **options: Any) -> Dataset[Any]:
-    """The training batches of one stage of a file, by `get_train_dataset` with `options`.
+    """Return the training batches of one stage of a file, by `get_train_dataset` with `options`.
 
     A stage of a metadataset has been resolved. Of one of a stage file, `dataset_type` "energize"
     reads `dataset_path`, a prepared folder or a metadataset, or a blend of `dataset_folders` by
@@ -490,7 +420,7 @@ def build_stage(stage: Stage[StageData] | Stage[Node], **options: Any) -> Datase
         raise ConfigError(
             f"{where}: there is no batch_size; give it as an argument, or in the stage's batch"
         )
-    with place_noted(stage.dataset.place):
+    with place_noted(stage.place):
         dataset: Dataset[Any] = get_train_dataset(
             stage_node(stage), **options | {"batch_size": size}
         )
@@ -498,7 +428,7 @@ def build_stage(stage: Stage[StageData] | Stage[Node], **options: Any) -> Datase
 
 
 def stage_node(stage: Stage[StageData] | Stage[Node]) -> Node:
-    """What a stage of a file reads: what its path resolves to, or the blend of its folders.
+    """Return what a stage of a file reads: what its path resolves to, or the blend of its folders.
 
     Raises what `build_stage` raises for data that energize does not read.
     """
@@ -512,30 +442,25 @@ def stage_node(stage: Stage[StageData] | Stage[Node]) -> Node:
             f"are: {', '.join(_BUILT)}; for others pass build=, a function of a stage that returns "
             "its dataset"
         )
-    if data.dataset_path is not None:
+    tokens = data.dataset_type == "nanoset"
+    if data.dataset_path is not None and not tokens:
         return _resolved(data, data.dataset_path, where)
-    for folder in data.dataset_folders:
-        path = _existing(data, folder, where)
-        if data.dataset_type == _FOLDERS and not (path / ".nv-meta").is_dir():
-            raise MetadatasetError(
-                f"{where}: {path} has no .nv-meta, so it is not a prepared folder. A nanoset of "
-                "tokens is not read by energize: pass build=, a function of a stage that returns "
-                "its dataset, or prepare a folder of shards with `energize prepare`"
-            )
-    weights = data.dataset_weights or (1.0,) * len(data.dataset_folders)
-    nodes = [_resolved(data, folder, where) for folder in data.dataset_folders]
-    return Blend(tuple(zip(nodes, weights, strict=True)), data.place)
+    nodes = [_resolved(data, each, where, tokens=tokens) for each in data.dataset_folders]
+    weights = data.dataset_weights or (1.0,) * len(nodes)
+    return Blend(tuple(zip(nodes, weights, strict=True)), stage.place)
 
 
-def _resolved(data: StageData, given: str, where: str) -> Node:
-    node = resolve(_existing(data, given, where), data.split_part)
-    return not_staged(node, f"{where}: {given!r}", "a stage is one mixture")
-
-
-def _existing(data: StageData, given: str, where: str) -> Path:
+def _resolved(data: StageData, given: str, where: str, *, tokens: bool = False) -> Node:
     path = data.folder / given
     if not exists(path):
         raise DatasetNotFoundError(
             f"{where}: {given!r} does not exist, looked for {os.path.abspath(path)}"
         )
-    return path
+    if tokens and not is_prepared(path):
+        raise MetadatasetError(
+            f"{where}: {path} has no .nv-meta, so it is not a prepared folder. A nanoset of tokens "
+            "is not read by energize: pass build=, a function of a stage that returns its dataset, "
+            "or prepare a folder of shards with `energize prepare`"
+        )
+    node = resolve(path, data.split_part)
+    return not_staged(node, f"{where}: {given!r}", "a stage is one mixture")

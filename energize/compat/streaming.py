@@ -1,4 +1,4 @@
-"""Streams: folders of samples with a quota, and the kinds of them by name."""
+"""MosaicML Streaming's words for mixing: folders with quotas, epochs of composed batches."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
 import numpy as np
-from pydantic import InstanceOf, SkipValidation, StrictBool
 from torch.utils.data import IterableDataset
 
-from energize.compat.checks import Count, Whole, checked, checked_fields
-from energize.compat.torch_data import Pass, Place, SharedPlace
-from energize.core.checks import raised_as
+from energize.compat.torch_data import TorchDataset, as_torch_dataset
+from energize.core.checks import checked_whole, raised_as
 from energize.core.dataset import IndexedDataset
 from energize.core.lanes import WorkerConfig
 from energize.core.stream import State, counter_field
+from energize.core.validation import short
 from energize.data.mds import INDEX, MdsSource
+from energize.data.nv_meta import META_FOLDER
 from energize.data.webdataset import WebdatasetSource
 from energize.datasets.quota import ComposedDataset, ComposedSamples
 from energize.datasets.transform import MapDataset
@@ -30,14 +30,13 @@ from energize.task.decode import SampleDecoder
 
 __all__ = ["Stream", "StreamingDataset", "StreamsRegistry", "streams_registry"]
 
+T = TypeVar("T")
 
-_META = ".nv-meta"
 _DEFAULT_SPLIT = "train"
 
 _log = logging.getLogger("energize")
 
 
-@checked_fields
 @dataclass(kw_only=True, eq=False, repr=False)
 class Stream:
     """A folder of samples and how much of it an epoch takes.
@@ -53,17 +52,16 @@ class Stream:
     Raises `ConfigError` when neither path is given, `WeightError` for quotas that cannot be used.
     """
 
-    remote: SkipValidation[str | None] = None
-    local: SkipValidation[str | None] = None
+    remote: str | None = None
+    local: str | None = None
     split: str | None = None
-    proportion: SkipValidation[float | None] = None
-    repeat: SkipValidation[float | None] = None
-    choose: SkipValidation[int | None] = None
+    proportion: float | None = None
+    repeat: float | None = None
+    choose: int | None = None
 
     def __post_init__(self) -> None:
         if not self.remote and not self.local:
             raise ConfigError("Stream: give local, the folder of the data, or remote")
-        self.split = self.split or ""
         _ = self.quota  # which is checked when it is made
 
     @property
@@ -74,13 +72,13 @@ class Stream:
 
     def __repr__(self) -> str:
         given = {each.name: getattr(self, each.name) for each in fields(self)}
-        shown = [f"{name}={value!r}" for name, value in given.items() if value not in {None, ""}]
+        shown = [f"{name}={value!r}" for name, value in given.items() if value is not None]
         return f"{type(self).__name__}({', '.join(shown)})"
 
     def samples(self, *, split: str = "", seed: int = 0) -> IndexedDataset[Any]:
-        """The samples, in the order in which they are stored.
+        """Return the samples, in the order in which they are stored.
 
-        `split` is the one to take when the stream names none. Raises `DatasetNotFoundError` when
+        `split` is the one to take when the stream names none. Raise `DatasetNotFoundError` when
         there are no data at the paths, and what the sources of the folders raise.
         """
         split = self.split or split
@@ -92,58 +90,45 @@ class Stream:
 
     def _folder(self, split: str) -> Path:
         """The first of the two folders that has data."""
+        url = urlsplit(self.remote or "")
+        stored = bool(url.scheme) and "://" in str(self.remote) and url.scheme != "file"
         places = [Path(self.local)] if self.local else []
-        distant = _is_distant(self.remote)
-        if self.remote and not distant:
-            places.append(_path_of(self.remote))
+        if self.remote and not stored:
+            places.append(Path(unquote(url.path) if url.scheme == "file" else self.remote))
         for place in places:
-            if (place / split / INDEX).exists() or (place / _META).exists():
-                if distant:
-                    _log.info("%s is read from %s; nothing is downloaded", self.remote, place)
+            if (place / split / INDEX).exists() or (place / META_FOLDER).exists():
                 return place
-        if distant:
+        if stored:
             raise DatasetNotFoundError(
-                f"{self.remote} is remote storage, which energize.compat.streaming does not read "
-                f"yet, and local={self.local!r} has no data: copy the folder there"
+                f"{self.remote} is remote storage, from which nothing is downloaded, and "
+                f"local={self.local!r} has no data: copy the folder there"
             )
         raise DatasetNotFoundError(
             f"no data at {' or '.join(map(str, places))}"
             f"{f', split {split!r}' if split else ''}: a folder of MDS shards has an {INDEX}, one "
-            f"of tar shards a {_META}, which `energize prepare` makes"
+            f"of tar shards a {META_FOLDER}, which `energize prepare` makes"
         )
-
-
-def _is_distant(remote: str | None) -> bool:
-    return bool(remote) and "://" in str(remote) and urlsplit(str(remote)).scheme != "file"
-
-
-def _path_of(remote: str) -> Path:
-    return Path(unquote(urlsplit(remote).path) if remote.startswith("file://") else remote)
 
 
 class StreamsRegistry(dict[str, Callable[..., Stream]]):
     """Kinds of streams, or functions that make one, by name.
 
-    >>> kinds = StreamsRegistry({"stream": Stream})
-    >>> @kinds.register("mine")
-    ... class MyStream(Stream): ...
+    >>> kinds = StreamsRegistry()
+    >>> kinds.register("mine", func=Stream)
     >>> kinds.get("mine").__name__
-    'MyStream'
+    'Stream'
     """
 
-    def register(self, name: str, *, func: Callable[..., Stream] | None = None) -> Any:
-        """Know `func` by `name`; without it, a decorator that does."""
-        if func is None:
-            return lambda given: self.register(name, func=given)
+    def register(self, name: str, *, func: Callable[..., Stream]) -> None:
+        """Know `func` by `name`."""
         if not callable(func):
             raise ConfigError(
-                f"stream {name!r} is a subclass of Stream or a function; got {func!r}"
+                f"stream {name!r} is a subclass of Stream or a function; got {short(func)}"
             )
         self[name] = func
-        return func
 
     def get(self, name: str) -> Callable[..., Stream]:  # type: ignore[override]  # no default
-        """What is known by `name`; `ConfigError` when nothing is."""
+        """Return what is known by `name`; raise `ConfigError` when nothing is."""
         if name not in self:
             raise ConfigError(
                 f"no stream is registered as {name!r}{nearest(name, list(self)) or '.'} "
@@ -151,20 +136,9 @@ class StreamsRegistry(dict[str, Callable[..., Stream]]):
             )
         return self[name]
 
-    def get_all(self) -> dict[str, Callable[..., Stream]]:
-        """All that are known, by their names."""
-        return dict(self)
-
 
 # Programs register their streams in it, once, by the name that configurations use for them.
-streams_registry = StreamsRegistry({"stream": Stream})
-
-
-# Streams as one dataset for torch's DataLoader.
-
-T = TypeVar("T")
-
-_READ_AHEAD = 64
+streams_registry = StreamsRegistry(stream=Stream)
 
 
 class StreamingDataset(IterableDataset[Any]):
@@ -192,21 +166,20 @@ class StreamingDataset(IterableDataset[Any]):
     Raises what these datasets raise, and `ConfigError` for streams beside paths, or neither.
     """
 
-    @checked
     def __init__(
         self,
         *,
-        streams: Sequence[InstanceOf[Stream]] | None = None,
-        remote: SkipValidation[str | None] = None,
-        local: SkipValidation[str | None] = None,
+        streams: Sequence[Stream] | None = None,
+        remote: str | None = None,
+        local: str | None = None,
         split: str | None = None,
-        epoch_size: SkipValidation[int | str | None] = None,
+        epoch_size: int | str | None = None,
         batching_method: str = "random",
-        batch_size: Count | None = None,
+        batch_size: int | None = None,
         sampling_method: str = "balanced",
-        shuffle: StrictBool = False,
-        shuffle_seed: Whole = 9176,
-        drop_last: StrictBool | None = None,
+        shuffle: bool = False,
+        shuffle_seed: int = 9176,
+        drop_last: bool | None = None,
         pad: Callable[[Any], Any] | None = None,
         stream_name: str = "stream",
         stream_config: Mapping[str, Any] | None = None,
@@ -218,12 +191,10 @@ class StreamingDataset(IterableDataset[Any]):
                 f"StreamingDataset: batching_method={batching_method!r} puts batches together; say "
                 "with batch_size of how many samples on each rank"
             )
-        self.world = WorkerConfig().ranks()
+        seed = checked_whole(shuffle_seed, "StreamingDataset: shuffle_seed", 0)
+        self._ranks = WorkerConfig().ranks()
         self.batch_size = 1 if batch_size is None else batch_size
-        self._pairs = [
-            (each.samples(split=split or "", seed=shuffle_seed), each.quota)
-            for each in self.streams
-        ]
+        checked_whole(self.batch_size, "StreamingDataset: batch_size", 1)
         in_turn = batching_method == "random" and not shuffle
         if in_turn and len(self.streams) > 1:
             _log.warning(
@@ -233,9 +204,10 @@ class StreamingDataset(IterableDataset[Any]):
             )
         if drop_last is None:
             drop_last = batch_size is None and pad is None
+        self._pairs = [(e.samples(split=split or "", seed=seed), e.quota) for e in self.streams]
         self._settings: dict[str, Any] = {
             "batch_size": self.batch_size,
-            "global_batch_size": self.batch_size * self.world.world_size,
+            "global_batch_size": self.batch_size * self._ranks.world_size,
             "batching_method": "in_turn" if in_turn else batching_method,
             "epoch_size": epoch_size,
             "sampling_method": sampling_method,
@@ -244,16 +216,14 @@ class StreamingDataset(IterableDataset[Any]):
             "pad": pad,
         }
         with raised_as("StreamingDataset", "ComposedDataset"):
-            self._all: ComposedDataset[list[Any]] = self.batches()
-        self.samples: ComposedSamples[Any] = self._all.samples
-        self._position = SharedPlace((0,))
+            batches: ComposedDataset[list[Any]] = self.batches()
+        self.samples: ComposedSamples[Any] = batches.samples
+        config = WorkerConfig(rank=self._ranks.rank, world_size=self._ranks.world_size)
+        self._epochs: TorchDataset[list[Any]] = as_torch_dataset(batches, worker_config=config)
         self._delivered = 0
 
-    def __repr__(self) -> str:
-        return f"StreamingDataset(streams={list(self.streams)!r})"
-
     def batches(self, batcher: Callable[[list[Any]], T] | None = None) -> ComposedDataset[T]:
-        """The device batches of all ranks in turn, each `batcher(samples)` or a list."""
+        """Return the device batches of all ranks in turn, each `batcher(samples)` or a list."""
         return ComposedDataset(self._pairs, batcher=batcher, **self._settings)
 
     @property
@@ -263,69 +233,60 @@ class StreamingDataset(IterableDataset[Any]):
 
     def __len__(self) -> int:
         """Samples of an epoch on this rank, padding among them."""
-        mixed, ranks = self.samples.composition, self.world.world_size
+        mixed, ranks = self.samples.composition, self._ranks.world_size
         before = mixed.batches // ranks - 1
-        first, end = mixed.bounds(np.array([before * ranks + self.world.rank]))
+        first, end = mixed.bounds(np.array([before * ranks + self._ranks.rank]))
         return before * mixed.batch_size + max(1, int(end[0] - first[0]))
 
     def __iter__(self) -> Iterator[Any]:
         self._delivered = 0
-        for sample in self._read(self._position.begin(self._next_epoch)):
-            self._delivered += 1
-            yield sample
+        return self._given(iter(self._epochs))
 
-    def _next_epoch(self, place: Place) -> Place:
-        return ((place[0] // self.size + 1) * self.size,)
-
-    def _read(self, run: Pass) -> Iterator[Any]:
-        """The samples of this rank from the start of a pass to the end of its epoch, of every
-        `run.workers`-th device batch; some batches are read at a time.
-        """
-        mixed, ranks = self.samples.composition, self.world.world_size
-        epoch, taken = divmod(run.start[0], mixed.size)
-        batch, begun = divmod(taken // ranks, mixed.batch_size)
-        mine = range(self.world.rank + batch * ranks, mixed.batches, ranks)
-        numbers = mine[run.worker :: run.workers]
-        some = max(1, _READ_AHEAD // mixed.batch_size)
-        for at in range(0, len(numbers), some):
-            first, end = mixed.bounds(np.array(numbers[at : at + some], dtype=np.int64))
-            if at == 0 and run.worker == 0:
-                first[0] += begun
-            samples = [np.arange(*ends) for ends in zip(first, end, strict=True)]
-            yield from self.samples.at(epoch * mixed.size + np.concatenate(samples))
-        if len(numbers) and self._all.padding(numbers[-1:])[0]:
-            yield from self._all.at([epoch * mixed.batches + numbers[-1]])[0]
+    def _given(self, batches: Iterator[list[Any]]) -> Iterator[Any]:
+        """The samples of device batches, but those of the first one that were given before."""
+        given = getattr(batches, "given_before", 0)
+        for batch in batches:
+            for sample in batch[given:]:
+                self._delivered += 1
+                yield sample
+            given = 0
 
     def state_dict(self, num_samples: int | None = None, from_beginning: bool = True) -> State:
-        """Where the current epoch stands: a small dict, JSON-able, the same on all ranks.
+        """Return where the current epoch stands: a small dict, JSON-able, the same on all ranks.
 
         `num_samples`: how many samples all ranks together have taken of it, counted from its
         beginning, or else from where this iteration started; more than the epoch has, as where
         padding is counted too, is its end. By default as many as were iterated over in this
         process; it has to be said when DataLoader's workers read.
         """
-        start, size, ranks = self._position.start[0], self.size, self.world.world_size
-        if num_samples is None:
-            if self._position.in_workers:
-                raise StateError(
-                    "how many samples were taken from DataLoader's workers is only known outside: "
-                    "state_dict(num_samples=batches * batch_size * ranks)"
-                )
-            over = start % size // ranks + self._delivered >= len(self)
-            position = self._position.following[0] if over else start + self._delivered * ranks
+        size, ranks = self.size, self._ranks.world_size
+        batch, given = self._epochs.place.start
+        epoch, batch = divmod(batch, self.samples.composition.batches)
+        taken = batch * self.batch_size + given * ranks
+        if num_samples is not None:
+            taken = num_samples if from_beginning else taken + num_samples
+        elif self._epochs.place.in_workers:
+            raise StateError(
+                "how many samples were taken from DataLoader's workers is only known outside: "
+                "state_dict(num_samples=batches * batch_size * ranks)"
+            )
+        elif taken // ranks + self._delivered >= len(self):
+            taken = size
         else:
-            taken = (start // size * size if from_beginning else start) + num_samples
-            position = min(taken, (start // size + 1) * size)
-        return packed_state(self.samples, {"position": position})
+            taken += self._delivered * ranks
+        return packed_state(self.samples, {"position": epoch * size + min(taken, size)})
 
     def load_state_dict(self, state: State) -> None:
         """Start the next iteration at a saved state; one of an epoch's end starts the next epoch.
 
-        Raises `StateMismatchError` naming what differs when it was saved over other streams or
+        Raise `StateMismatchError` naming what differs when it was saved over other streams or
         settings, `StateError` when it cannot be used.
         """
         position = counter_field(unpacked_state(self.samples, state), "position")
-        self._position.set((position,))
+        epoch, taken = divmod(position, self.size)
+        ranks, batches = self._ranks.world_size, self.samples.composition.batches
+        batch, given = divmod(taken // ranks, self.batch_size)
+        self._epochs.place.set((epoch * batches + batch * ranks, given))
         self._delivered = 0
 
 
@@ -344,6 +305,8 @@ def _streams(
             "local and remote describe; the streams given are made already"
         )
     if given:
+        if not isinstance(given, Sequence) or not all(isinstance(e, Stream) for e in given):
+            raise ConfigError(f"StreamingDataset: streams is a list of Stream; got {short(given)}")
         return tuple(given)
     kind = streams_registry.get(name)
     try:

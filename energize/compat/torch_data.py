@@ -1,4 +1,4 @@
-"""Where something stands that torch's DataLoader reads: one place for a process and its workers."""
+"""Any dataset under torch's own DataLoader, and torchdata's StatefulDataLoader."""
 
 from __future__ import annotations
 
@@ -7,17 +7,20 @@ import multiprocessing
 import os
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from contextlib import contextmanager
+from dataclasses import replace
 from multiprocessing.context import get_spawning_popen
-from typing import Any, Generic, TypeVar, cast
+from typing import Annotated, Any, Generic, TypeAlias, TypeVar, cast
 
+from pydantic import Field, NonNegativeInt, TypeAdapter, ValidationError
 from torch.utils.data import IterableDataset, get_worker_info
 
 from energize.core.checks import checked_whole
 from energize.core.dataset import Dataset, IndexedDataset
 from energize.core.lanes import Ranks, WorkerConfig
 from energize.core.restoring import without_loops
-from energize.core.stream import INFINITE, State, counter_field, state_field
+from energize.core.stream import INFINITE, State, counter_field
+from energize.core.validation import Model, faults, told
 from energize.datasets.order import EpochizeDataset
 from energize.errors import ConfigError, EnergizeError, LoaderError, StateError
 from energize.loader import Loader
@@ -26,163 +29,12 @@ from energize.loader.settings import LoaderSettings, configured
 from energize.loader.state import checked_state, packed_state, unpacked_state
 from energize.loader.steps import plan_epoch
 
-Place = tuple[int, ...]
-"""A place: some whole numbers, always as many."""
-
-_OWNERS = 64
-_OWNER, _SEED, _BEGUN, _JOINED, _IN_WORKERS, _PLACES = range(6)
-
-_NO_SEED = -1
-
-
-@dataclass(frozen=True, slots=True)
-class Pass:
-    """One iteration as all its workers see it: where it starts, and who of how many this is.
-
-    `given_up`: it was left before this worker came to it, and the next one has begun; nobody will
-    take what the worker delivers.
-    """
-
-    start: Place
-    worker: int
-    workers: int
-    given_up: bool = False
-
-
-class SharedPlace:
-    """The place at which the next iteration starts, known to a process and its DataLoader workers.
-
-    A DataLoader that iterates makes iterators in all its workers, which do not know of each other;
-    the first of them moves the place on, the others of the same iteration find it moved.
-
-    Each process that makes DataLoaders has a place of its own. Ranks that are forked or spawned
-    with one made before begin where the process that made it stood.
-    """
-
-    def __init__(self, place: Place) -> None:
-        self._width = len(place)
-        self._begun = 0
-        self._shared = _shared_array(self._new_table(place, place))
-
-    def _new_table(self, start: Place, following: Place) -> list[int]:
-        row = [os.getpid(), _NO_SEED, 0, 0, 0, *start, *following]
-        return row + [0] * len(row) * (_OWNERS - 1)
-
-    def __getstate__(self) -> dict[str, Any]:
-        """A process that is being started shares the table; any other copy has one of its own."""
-        shared: Any = self._shared if get_spawning_popen() else (self.start, self.following)
-        return {**self.__dict__, "_shared": shared}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        if isinstance(self._shared, tuple):
-            self._shared = _shared_array(self._new_table(*self._shared))
-
-    def begin(self, following: Callable[[Place], Place], at: Place | None = None) -> Pass:
-        """Start an iteration, or join the one that another worker has started.
-
-        `following(start)` is where the one after it starts. `at` is where this one starts, if not
-        where the last one said. What either raises leaves the place as it is.
-        """
-        info = get_worker_info()
-        self._begun += 1
-        seed = _NO_SEED if info is None else info.seed - info.id
-        with self._shared:
-            row = self._row()
-            begun = self._get(row, _BEGUN) if self._get(row, _SEED) == seed else 0
-            # Iterations of equal seeds are told apart by their workers, who are all there by then.
-            all_there = info is not None and self._get(row, _JOINED) >= info.num_workers
-            failed = self._begun == begun and self._get(row, _JOINED) < 0
-            if self._begun > begun or all_there or failed:
-                self._put(row, _SEED, seed, self._begun, -1, info is not None)
-                start = at or self._places(row)[1]
-                self._put(row, _PLACES, *start, *following(start))
-                self._put(row, _JOINED, 1)
-            elif self._begun == begun:
-                self._put(row, _JOINED, self._get(row, _JOINED) + 1)
-            start = self._places(row)[0]
-            given_up = self._begun < begun
-        if info is None:
-            return Pass(start, 0, 1)
-        return Pass(start, info.id, info.num_workers, given_up)
-
-    def set(self, place: Place) -> None:
-        """Start the next iteration at `place`."""
-        with self._shared:
-            row = self._row()
-            # A worker that is slow to join the iteration before is still known by its seed.
-            self._put(row, _JOINED, 0, 0, *place, *place)
-
-    @property
-    def start(self) -> Place:
-        """Where the last iteration started, or the first will."""
-        with self._shared:
-            return self._places(self._row())[0]
-
-    @property
-    def following(self) -> Place:
-        """Where the next iteration will start."""
-        with self._shared:
-            return self._places(self._row())[1]
-
-    @property
-    def in_workers(self) -> bool:
-        """Whether the last iteration is one of DataLoader's workers."""
-        with self._shared:
-            return bool(self._get(self._row(), _IN_WORKERS))
-
-    def _row(self) -> int:
-        """Where the row of this process begins in the table; a new one if it has none."""
-        width = _PLACES + 2 * self._width
-        rows = range(0, _OWNERS * width, width)
-        owners = [self._get(row, _OWNER) for row in rows]
-        me = owner()
-        if me in owners:
-            return rows[owners.index(me)]
-        free = [number for number, pid in enumerate(owners) if number and not _runs(pid)]
-        if not free:
-            raise LoaderError(f"more than {_OWNERS} processes on this machine read one dataset")
-        row = rows[free[0]]
-        self._put(row, _OWNER, me, _NO_SEED, 0, 0, 0, *self._shared[_PLACES:width])
-        return row
-
-    def _get(self, row: int, name: int) -> int:
-        return int(self._shared[row + name])
-
-    def _put(self, row: int, name: int, *values: int) -> None:
-        self._shared[row + name : row + name + len(values)] = list(map(int, values))
-
-    def _places(self, row: int) -> tuple[Place, Place]:
-        found = tuple(self._shared[row + _PLACES : row + _PLACES + 2 * self._width])
-        return found[: self._width], found[self._width :]
-
-
-def owner() -> int:
-    """The process that iterates: in a worker of DataLoader the one that made it, else this one."""
-    parent = None if get_worker_info() is None else multiprocessing.parent_process()
-    return os.getpid() if parent is None or parent.pid is None else parent.pid
-
-
-def _runs(pid: int) -> bool:
-    if not pid:
-        return False
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass
-    return True
-
-
-def _shared_array(values: list[int]) -> Any:
-    # Spawned workers can take over locks of this context only, forked ones any.
-    return multiprocessing.get_context("spawn").Array("q", values)
-
-
-# Any dataset under torch's own DataLoader, and torchdata's StatefulDataLoader.
-
 T = TypeVar("T")
+
+Place: TypeAlias = tuple[int, int]
+"""Where a loop starts: position and step in an indexed dataset, the number of a loop over a stream
+and 0. What has no steps of its own may count there what it has given of the first item.
+"""
 
 _NEVER = (-1, -1)
 """The place at which the loop after one without end starts."""
@@ -190,8 +42,102 @@ _NEVER = (-1, -1)
 _NO_END = 2**60
 """Steps of a loop whose end is decided where the steps of all workers are counted."""
 
+_NO_SEED = -1
+_OWNER, _SEED, _BEGUN, _JOINED, _IN_WORKERS, _START, _FOLLOWING = (*range(6), 7)
 
 _log = logging.getLogger("energize")
+
+
+class SharedPlace:
+    """Where the next loop starts, as a process and the workers of its DataLoaders know it.
+
+    A DataLoader makes an iterator in each of its workers, which do not know of each other; the
+    first of them moves the place on, the others of the same loop find it moved.
+    """
+
+    def __init__(self) -> None:
+        self._begun = 0
+        self._table = _shared_table((0, 0, 0, 0))
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A process that is being started shares the table; any other copy has one of its own."""
+        table: Any = self._table if get_spawning_popen() else tuple(self._table[_START:])
+        return {**self.__dict__, "_table": table}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        if isinstance(self._table, tuple):
+            self._table = _shared_table(self._table)
+
+    def begin(self, following: Callable[[Place], Place], at: Place | None = None) -> Place | None:
+        """Begin a loop, or join the one that another worker has begun; return where it starts.
+
+        `following(start)` is where the loop after it starts. `at` is where this one starts, if not
+        where the last one said. What either raises leaves the place as it is. None: the loop was
+        left before this worker came to it, and the next one has begun.
+        """
+        info = get_worker_info()
+        self._begun += 1
+        seed = _NO_SEED if info is None else info.seed - info.id
+        with self._owned() as table:
+            begun = table[_BEGUN] if table[_SEED] == seed else 0
+            # Loops of equal seeds are told apart by their workers, who are all there by then.
+            all_there = info is not None and table[_JOINED] >= info.num_workers
+            failed = self._begun == begun and table[_JOINED] < 0
+            if self._begun > begun or all_there or failed:
+                table[_SEED:_START] = [seed, self._begun, -1, int(info is not None)]
+                start = at or _place(table, _FOLLOWING)
+                table[_START:] = [*start, *following(start)]
+                table[_JOINED] = 1
+            elif self._begun == begun:
+                table[_JOINED] += 1
+            else:
+                return None
+            return _place(table, _START)
+
+    def set(self, place: Place) -> None:
+        """Start the next loop at `place`."""
+        with self._owned() as table:
+            # A worker that is slow to join the loop before is still known by its seed.
+            table[_JOINED:] = [0, 0, *place, *place]
+
+    @property
+    def start(self) -> Place:
+        """Where the last loop started, or the first will."""
+        with self._owned() as table:
+            return _place(table, _START)
+
+    @property
+    def in_workers(self) -> bool:
+        """Whether the last loop is one of DataLoader's workers."""
+        with self._owned() as table:
+            return bool(table[_IN_WORKERS])
+
+    @contextmanager
+    def _owned(self) -> Iterator[Any]:
+        """The table, locked. A process that was started with it makes one of its own."""
+        in_worker = get_worker_info() is not None
+        parent = multiprocessing.parent_process() if in_worker else None
+        owner = os.getpid() if parent is None else parent.pid
+        if self._table[_OWNER] != owner:
+            if in_worker:
+                raise LoaderError(
+                    "a dataset for DataLoader was made by another process than the one that reads "
+                    "it with workers; call as_torch_dataset in the process of each rank"
+                )
+            self._table = _shared_table(tuple(self._table[_START:]))
+        with self._table:
+            yield self._table
+
+
+def _shared_table(places: tuple[int, ...]) -> Any:
+    # Spawned workers can take over locks of this context only, forked ones any.
+    values = [os.getpid(), _NO_SEED, 0, 0, 0, *places]
+    return multiprocessing.get_context("spawn").Array("q", values)
+
+
+def _place(table: Any, first: int) -> Place:
+    return table[first], table[first + 1]
 
 
 def as_torch_dataset(
@@ -254,12 +200,9 @@ class TorchDataset(IterableDataset[T], Generic[T]):
         self.dataset = dataset
         self.worker_config = worker_config
         self._settings = settings
-        self._place = SharedPlace((0, 0))
-        self._resumed: State | None = None
+        self.place = SharedPlace()
+        self._resumed: _ShareState | None = None
         self._share: _Share[T] | None = None
-
-    def __repr__(self) -> str:
-        return f"TorchDataset({type(self.dataset).__name__})"
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_share": None}
@@ -282,24 +225,20 @@ class TorchDataset(IterableDataset[T], Generic[T]):
         if share is None or share.mark != [ranks.rank, ranks.world_size, *turn]:
             share = _Share(self.dataset, ranks, *turn, self._settings)
         at = None if saved is None else share.place_of(saved)
-        run = self._place.begin(lambda start: self._following(start, ranks), at)
-        if run.given_up:
+        start = self.place.begin(lambda start: self._following(start, ranks), at)
+        if start is None:
             return iter(())
         if saved is not None:
-            share.begin(
-                run.start, saved["reader"], counter_field(saved, "made"), over=saved["over"]
-            )
+            share.begin(start, saved.reader, saved.made, over=saved.over)
         elif self.dataset.indexed:
-            share.begin(run.start, self._state_at(run.start))
+            share.begin(start, self._state_at(start))
         else:
-            share.go_on(run.start)
+            share.go_on(start)
         self._share = share
         return share
 
     def _following(self, start: Place, ranks: Ranks) -> Place:
-        """Where the loop after the one at `start` starts: position and step in an indexed dataset,
-        the number of the loop over a stream.
-        """
+        """Where the loop after the one at `start` starts."""
         dataset, loop = self.dataset, self.dataset._steps_per_epoch
         if start == _NEVER:
             raise LoaderError(
@@ -326,7 +265,7 @@ class TorchDataset(IterableDataset[T], Generic[T]):
             return self._share.state()
         if steps is not None:
             steps = checked_whole(steps, "state_dict: steps")
-        if steps is None and self._place.in_workers:
+        if steps is None and self.place.in_workers:
             raise StateError(
                 "how many steps DataLoader's workers have delivered is only known where they are "
                 "counted: state_dict(steps)"
@@ -336,7 +275,7 @@ class TorchDataset(IterableDataset[T], Generic[T]):
                 "where a stream stands is only known to those who read it; use torchdata's "
                 "StatefulDataLoader, or energize.get_loader"
             )
-        return self._state_at(self._after(self._place.start, steps or 0))
+        return self._state_at(self._after(self.place.start, steps or 0))
 
     def _after(self, place: Place, steps: int) -> Place:
         """The place so many steps on, at most where the next loop starts."""
@@ -368,24 +307,27 @@ class TorchDataset(IterableDataset[T], Generic[T]):
         state = unpacked_state(self.dataset, loader.state_dict())
         self._share, self._resumed = None, None
         step = counter_field(state, "step") if "step" in state else 0
-        self._place.set((counter_field(state, "position"), step))
+        self.place.set((counter_field(state, "position"), step))
 
 
-def _checked_share(saved: State) -> State:
-    """The state of a worker's share; `StateError` for what is none."""
-    for name, length in (("share", 4), ("place", 2)):
-        numbers = state_field(saved, name, list)
-        if len(numbers) != length:
-            raise StateError(
-                f"the saved state's {name!r} are {length} numbers: {str(numbers)[:80]}"
-            )
-        for each in numbers:
-            counter_field({name: each}, name)
-    counter_field(saved, "made")
-    if not isinstance(saved.get("over"), bool) or len(saved) != 5:
-        raise StateError(f"the saved state of a worker's share has {str(sorted(saved))[:80]}")
-    checked_state(saved.get("reader"))
-    return saved
+class _ShareState(Model):
+    """The state of a worker's share: whose, in which loop, and after how many items of it."""
+
+    share: Annotated[list[NonNegativeInt], Field(min_length=4, max_length=4)]
+    place: Annotated[list[NonNegativeInt], Field(min_length=2, max_length=2)]
+    made: NonNegativeInt
+    over: bool
+    reader: dict[str, Any]
+
+
+def _checked_share(saved: State) -> _ShareState:
+    schema = TypeAdapter(_ShareState)
+    try:
+        found = schema.validate_python(saved)
+    except ValidationError as error:
+        raise StateError(told(faults(error, schema), "the saved state", {})) from None
+    checked_state(found.reader)
+    return found
 
 
 def _raising(error: EnergizeError) -> Iterator[Any]:
@@ -427,6 +369,11 @@ class _Share(Iterator[T]):
     def mark(self) -> list[int]:
         """Rank, world size, worker, workers."""
         return [self._ranks.rank, self._ranks.world_size, self._worker, self._workers]
+
+    @property
+    def given_before(self) -> int:
+        """The second number of the place, for the worker that reads the first item of the loop."""
+        return 0 if self._worker else self._place[1]
 
     def begin(
         self, place: Place, state: State | None, made: int = 0, *, over: bool = False
@@ -495,12 +442,12 @@ class _Share(Iterator[T]):
             "reader": self._loader.state_dict(),
         }
 
-    def place_of(self, saved: State) -> Place:
+    def place_of(self, saved: _ShareState) -> Place:
         """Where the loop starts in which a state was taken; `StateError` for another share's."""
-        if saved["share"] != self.mark:  # what else it holds was looked at when it was loaded
+        if saved.share != self.mark:
             raise StateError(
-                f"the state is of rank, world size, worker, workers {saved['share']}, this is "
+                f"the state is of rank, world size, worker, workers {saved.share}, this is "
                 f"{self.mark}. A worker's state goes on with as many of them; that of "
                 "state_dict(steps), asked of the dataset outside of workers, with any number"
             )
-        return saved["place"][0], saved["place"][1]
+        return saved.place[0], saved.place[1]

@@ -313,25 +313,21 @@ class _SchemeSlotCursor:
 
 @dataclass(frozen=True)
 class TurnSlots:
-    """One source after another. When one is left out the next one follows, or the first that is
-    left if `from_first`.
-    """
+    """One source after another; when one is left out the next one follows."""
 
     sources: int
-    from_first: bool = False
 
     def begin(self, state: State | None, left_out: frozenset[int]) -> _TurnCursor:
         left = [each for each in range(self.sources) if each not in left_out]
-        return _TurnCursor(left, self.from_first, state)
+        return _TurnCursor(left, state)
 
     def describe(self) -> dict[str, Any]:
-        return {"turns": self.sources, "from_first": self.from_first}
+        return {"turns": self.sources}
 
 
 class _TurnCursor:
-    def __init__(self, left: list[int], from_first: bool, state: State | None) -> None:
+    def __init__(self, left: list[int], state: State | None) -> None:
         self._left = left
-        self._from_first = from_first
         self._turn = counter_field(state, "turn")
         if self._turn >= max(len(left), 1):
             raise StateError(f"the saved state has turn {self._turn} of {len(left)} sources")
@@ -345,7 +341,7 @@ class _TurnCursor:
     def exhausted(self, *, left_out: bool) -> None:
         if left_out:
             del self._left[self._turn]
-            if self._from_first or self._turn == len(self._left):
+            if self._turn == len(self._left):
                 self._turn = 0
 
     def state(self) -> State:

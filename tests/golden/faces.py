@@ -27,16 +27,13 @@ POINTS = [
     easydel.WeightSchedulePoint(0, {"code": 0.2, "text": 0.8}),
     easydel.WeightSchedulePoint(50, {"code": 0.9, "text": 0.1}),
 ]
-ENDS = {
-    "energize": ("restart", "first_exhausted", "all_exhausted"),
-    "easydel": ("restart", "first_exhausted"),
-}
+ENDS = ("restart", "first_exhausted", "all_exhausted")
 EXAMPLES = {"code": [{"i": i} for i in range(13)], "text": [{"i": i} for i in range(29)]}
 STRATEGIES = tuple(squirrel.MultiplexingStrategy)
 
 
-def source(order: str = "energize", stop: str = "restart", **options: Any) -> Any:
-    given = {**RULES, "stop_strategy": stop, "order": order, **options}
+def source(stop: str = "restart", **options: Any) -> Any:
+    given = {**RULES, "stop_strategy": stop, **options}
     return easydel.MixedShardedSource(EXAMPLES, **given)
 
 
@@ -55,21 +52,19 @@ def streamed(root: Path, method: str = "random", **options: Any) -> Any:
     return streaming.StreamingDataset(streams=streams, batching_method=method, **given)
 
 
-def multiplexer(strategy: Any, order: str) -> Any:
+def multiplexer(strategy: Any) -> Any:
     sources = {"a": range(13), "b": range(100, 107), "c": range(200, 230)}
-    return squirrel.Multiplexer(
-        sources, strategy, {"a": 0.35, "b": 0.6, "c": 0.05}, seed=42, order=order
-    )
+    return squirrel.Multiplexer(sources, strategy, {"a": 0.35, "b": 0.6, "c": 0.05}, seed=42)
 
 
 # fmt: off
 FACE_MIXES: dict[str, Callable[[Path], Any]] = {
-    **{f"easydel, {order}, {stop}": lambda root, given=(order, stop): source(*given).dataset for order, stops in ENDS.items() for stop in stops},
+    **{f"easydel, energize, {stop}": lambda root, stop=stop: source(stop).dataset for stop in ENDS},
     "easydel, scheduled": lambda root: source(weight_scheduler=easydel.WeightScheduler(POINTS, "linear")).dataset,
     "easydel, files": partial(files, streaming=False, mixture_weights={"ds1": 0.3, "ds2": 0.7}),
     "easydel, files in turn": partial(files, streaming=False, block_mixture=False),
     **{f"streaming, {method}": lambda root, method=method: streamed(root, method).batches() for method in METHODS if method != "in_turn"},
-    **{f"squirrel, {order}, {each.name}": lambda root, given=(each, order): multiplexer(*given).dataset for order in ("energize", "squirrel") for each in STRATEGIES},
+    **{f"squirrel, energize, {each.name}": lambda root, each=each: multiplexer(each).dataset for each in STRATEGIES},
 }
 # fmt: on
 """Datasets that other libraries' words make."""
@@ -112,11 +107,10 @@ def iterated(root: Path) -> dict[str, Any]:
 
 def multiplexed(root: Path) -> dict[str, Any]:
     found: dict[str, Any] = {}
-    for order, strategy in [(order, each) for order in ENDS for each in STRATEGIES]:
-        words = order.replace("easydel", "squirrel")
-        made = [multiplexer(strategy, words) for _ in range(2)]
+    for strategy in STRATEGIES:
+        made = [multiplexer(strategy) for _ in range(2)]
         counts = [list(made[0]), made[0].num_samples_by_name, made[0].reinit_counts_by_name]
-        found[f"{words}, {strategy.name}"] = [counts, resumed(made)]
+        found[f"energize, {strategy.name}"] = [counts, resumed(made)]
     return found
 
 
