@@ -295,7 +295,10 @@ class IterableSource(Dataset[T_co]):
         """Pass `number`, not read from yet; of a Hugging Face dataset a copy that keeps a state."""
         if not is_instance_of(self.samples, "datasets", "IterableDataset"):
             return self.samples if isinstance(self.samples, Iterable) else self.samples()
-        dataset: Any = copy.deepcopy(self.samples)
+        # The library's file systems are shared: copying them makes one for each new thread, in the
+        # very dict that is being copied.
+        shared = getattr(self.samples, "_IterableDataset__hffs_cache", None)
+        dataset: Any = copy.deepcopy(self.samples, {id(shared): shared})
         dataset.set_epoch(dataset.epoch + number)
         return dataset  # type: ignore[no-any-return]
 

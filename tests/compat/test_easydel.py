@@ -1,26 +1,43 @@
-"""EasyDeL's mixing: its order where that is a promise, its faults mended everywhere."""
+"""EasyDeL's words: exact shares in blocks, Hugging Face datasets, shards, pipelines."""
 
 from __future__ import annotations
 
 import copy
+import json
+import pickle
 from collections import Counter
+from importlib.util import find_spec
 from itertools import islice
 
+import datasets
+import numpy as np
 import pytest
+from datasets.distributed import split_dataset_by_node
+from torch.utils.data import DataLoader
 
-from energize import (
-    ConfigError,
-    EmptyDatasetError,
-    NotIndexedError,
-    StateMismatchError,
-    WeightError,
-    get_loader,
+from energize import ConfigError, EmptyDatasetError, EncoderError, StateMismatchError, WeightError
+from energize.compat.easydel import (
+    CompositeShardedSource,
+    DatasetConfig,
+    DatasetMixture,
+    HFDatasetShardedSource,
+    JsonShardedSource,
+    LoadStageConfig,
+    MixedShardedSource,
+    MixStageConfig,
+    ParquetShardedSource,
+    Pipeline,
+    PipelineConfig,
+    TextDatasetInform,
+    TokenizerConfig,
+    WeightSchedulePoint,
+    WeightScheduler,
+    block_mixture_interleave,
+    build_dataset,
 )
-from energize.compat.easydel import MixedShardedSource, block_mixture_interleave
-from energize.core.lanes import WorkerConfig
-from energize.order.schedule import WeightSchedulePoint, WeightScheduler
-from energize.testing import check_laws, check_resume
-from tests.support.rows import Stream
+from energize.errors import DatasetNotFoundError, NotIndexedError, StateError
+from energize.testing import check_laws
+from tests.support.rows import Stream, texts, write_lines, write_parquet
 
 
 def lists(**sizes):
@@ -28,7 +45,10 @@ def lists(**sizes):
 
 
 def streams(**sizes):
-    return {name: Stream({"i": i} for i in range(size)) for name, size in sizes.items()}
+    return {name: Stream(rows) for name, rows in lists(**sizes).items()}
+
+
+MAKE = (lists, streams)
 
 
 def taken(mixed, count):
@@ -39,300 +59,357 @@ def tags(mixed, count):
     return "".join(example["__source__"] for example in taken(mixed, count))
 
 
-GOLDEN_ORDERS = [
-    ({"a": 0.3, "b": 0.7}, 42, "bbabbabbababbbbabbabbaabbabbbb"),
-    ({"a": 0.3, "b": 0.7}, 0, "bbabbbbababbbaaabbbbaabbbbbbba"),
-    ({"a": 0.3, "b": 0.7}, 43, "abbbbabbabbaabbabbbbbbabbbbaab"),
-    ({"a": 0.3, "b": 0.7}, 123, "bbaaabbbbbbaaabbbbbbabbbbbbaba"),
-    ({"a": 1.0, "b": 1.0, "c": 1.0}, 42, "bbacaabcacaccbcabbaa"),
-    ({"b": 0.7, "a": 0.3}, 42, "bbbabbbababaababbbbbbbbbbbabaa"),
+# Block size, weights, and how many of the first block are of each: as EasyDeL 0.3 has them, or by
+# largest remainders where it gives the whole rest to one source.
+BLOCKS = [
+    (1000, [0.4, 0.5, 0.1], [400, 500, 100]),
+    (1000, [0.3, 0.7], [300, 700]),
+    (1000, [1, 1, 1], [334, 333, 333]),
+    (100, [2, 6], [25, 75]),
+    (100, [0.29, 0.71], [29, 71]),
+    (10, [1] * 7, [2, 2, 2, 1, 1, 1, 1]),
+    (10, [0.15, 0.15, 0.7], [2, 1, 7]),
+    (3, [0.4, 0.4, 0.2], [1, 1, 1]),
 ]
 
 
-@pytest.mark.parametrize("make", [lists, streams])
-@pytest.mark.parametrize(("weights", "seed", "order"), GOLDEN_ORDERS)
-def test_easydel_order(weights, seed, order, make):
-    sources = make(**dict.fromkeys(weights, 50))
-    mixed = MixedShardedSource(sources, weights, 10, seed, order="easydel")
-    assert tags(mixed, len(order)) == order
+def test_blocks_hold_the_shares():
+    for (size, weights, held), make in [(row, make) for row in BLOCKS for make in MAKE]:
+        by_name = dict(zip("abcdefg", weights, strict=False))
+        mixed = MixedShardedSource(make(**dict.fromkeys(by_name, 7)), by_name, size, 5)
+        found = Counter(tags(mixed, size))
+        assert sorted(found.values()) == sorted(held), (size, weights, make)
+        due = {name: size * weight / sum(weights) for name, weight in by_name.items()}
+        assert all(abs(found[name] - due[name]) < 1 - 1e-9 for name in due), (size, weights)
+    for size, weights in ((100, {"a": 0.005, "b": 0.995}), (1, {"a": 0.5, "b": 0.5})):
+        mixed = MixedShardedSource(lists(a=7, b=7), weights, size, 5).dataset
+        counts = mixed.consumed(200_000).tolist()
+        assert counts == pytest.approx([200_000 * w for w in weights.values()], abs=2), size
 
 
-@pytest.mark.parametrize("make", [lists, streams])
-def test_easydel_order_under_restart(make):
-    sources = make(a=3, b=5)
-    mixed = MixedShardedSource(sources, None, 4, 42, order="easydel")
-    seen = [f"{each['__source__']}{each['i']}" for each in taken(mixed, 20)]
-    assert " ".join(seen) == "b0 b1 a0 a1 a2 b2 a0 b3 a1 a2 b4 b0 b1 b2 a0 a1 a2 a0 b3 b4"
+def test_the_order_of_a_seed():
+    """It does not depend on the order of names; neighbouring seeds have none in common."""
 
+    def order(seed, names="ab"):
+        sources = {name: lists(a=9, b=8)[name] for name in names}
+        return tags(MixedShardedSource(sources, {"a": 0.3, "b": 0.7}, 10, seed), 200)
 
-@pytest.mark.parametrize("make", [lists, streams])
-@pytest.mark.parametrize(("seed", "size"), [(42, 25), (0, 17), (1, 30), (2, 19), (3, 23)])
-def test_easydel_end_at_the_first_exhausted(make, seed, size):
-    mixed = MixedShardedSource(
-        make(a=10, b=1000), None, 1000, seed, "first_exhausted", order="easydel"
-    )
-    seen = Counter(each["__source__"] for each in mixed.iter_shards())
-    assert seen == {"a": 10, "b": size - 10}
-
-
-SCHEDULE = [
-    WeightSchedulePoint(0, {"code": 0.2, "text": 0.8}),
-    WeightSchedulePoint(10_000, {"code": 0.5, "text": 0.5}),
-    WeightSchedulePoint(50_000, {"code": 0.8, "text": 0.2}),
-]
-
-
-def scheduled(order="energize", **options):
-    scheduler = WeightScheduler(SCHEDULE, "linear", **options)
-    sources = lists(code=100, text=100)
-    return MixedShardedSource(sources, None, 1000, 1, weight_scheduler=scheduler, order=order)
-
-
-def test_easydel_schedule_per_block():
-    mixed = scheduled("easydel").dataset
-    counts = {
-        block: sum(
-            mixed.refs(range(block * 1000, (block + 1) * 1000)).source
-            == [s.name for s in mixed.sources].index("code")
-        )
-        for block in (0, 1, 2, 5, 9, 10, 11, 12, 30, 50, 400)
-    }
-    expected = {0: 200, 1: 230, 2: 260, 5: 350, 9: 470, 10: 500, 11: 508, 12: 515, 30: 650}
-    assert counts == expected | {50: 800, 400: 800}
-    assert mixed.consumed(50_000).tolist()[0] == 29_212
+    assert order(0) == order(0) == order(0, "ba")
+    blocks = [{order(seed)[k : k + 10] for k in range(0, 200, 10)} for seed in (42, 43)]
+    assert order(42)[10:] != order(43)[:190]
+    assert len(blocks[0] & blocks[1]) < 15
+    assert order(None) != order(None)
 
 
 def test_a_schedule_gives_its_integral():
-    mixed = scheduled().dataset
-    code = [source.name for source in mixed.sources].index("code")
-    assert mixed.consumed(50_000)[code] == 29_500
-    assert mixed.consumed(1_000)[code] == 215
+    points = [(0, 0.2), (10_000, 0.5), (50_000, 0.8)]
+    schedule = [WeightSchedulePoint(s, {"code": w, "text": 1 - w}) for s, w in points]
+    for make in MAKE:
+        sources = make(code=100, text=100)
+        scheduler = WeightScheduler(schedule, "linear")
+        mixed = MixedShardedSource(sources, None, 1000, 1, weight_scheduler=scheduler)
+        assert Counter(e["__source__"] for e in taken(mixed, 1000))["code"] == 215
+    assert MixedShardedSource(
+        lists(code=9, text=9), None, 1000, 1, weight_scheduler=scheduler
+    ).dataset.consumed(50_000).tolist() == [29_500, 20_500]
 
 
-BLOCKS = [
-    ({"code": 0.4, "text": 0.5, "math": 0.1}, 1000, {"code": 400, "text": 500, "math": 100}),
-    ({"a": 0.3, "b": 0.7}, 1000, {"a": 300, "b": 700}),
-    ({"a": 2, "b": 6}, 100, {"a": 25, "b": 75}),
-    (dict.fromkeys("abc", 1), 1000, {"a": 334, "b": 333, "c": 333}),
-    (dict.fromkeys("abc", 1), 10, {"a": 4, "b": 3, "c": 3}),
-    (dict.fromkeys("abcdefg", 1), 10, {**dict.fromkeys("abc", 2), **dict.fromkeys("defg", 1)}),
-    ({"a": 0.15, "b": 0.15, "c": 0.7}, 10, {"a": 2, "b": 1, "c": 7}),
-    ({"a": 0.4, "b": 0.4, "c": 0.2}, 3, {"a": 1, "b": 1, "c": 1}),
-    ({"a": 0.29, "b": 0.71}, 100, {"a": 29, "b": 71}),
-]
+def test_how_mixes_end():
+    for make in MAKE:
+        for sizes in ({"a": 10, "b": 30}, {"a": 3, "b": 50, "c": 50}, {"a": 10}):
+            for block in (1, 3, 1000):
+                mixed = MixedShardedSource(make(**sizes), None, block, 0, "all_exhausted")
+                seen = Counter((e["__source__"], e["i"]) for e in mixed.iter_shards())
+                whole = [(name, i) for name, size in sizes.items() for i in range(size)]
+                assert seen == dict.fromkeys(whole, 1), (make, sizes, block)
+        whole = MixedShardedSource(make(a=50, b=50), None, 10, 0, "first_exhausted")
+        assert sum(1 for _ in whole.iter_shards()) == 100
+        some = {"a": 1, "b": 0}
+        untouched = MixedShardedSource(make(a=10, b=0), some, 10, 0, "first_exhausted")
+        assert tags(untouched, 99) == "a" * 10
+        endless = MixedShardedSource(make(a=10, b=1000), None, 100, 0)
+        assert [tags(endless, 500)[k : k + 100].count("a") for k in (0, 100, 400)] == [50] * 3
+        with pytest.raises(EmptyDatasetError, match=r"a gave no item|no items \(it reads 'a'\)"):
+            taken(MixedShardedSource(make(a=0, b=5), None, 4, 0), 10)
+    assert len(MixedShardedSource(lists(a=5, b=12), None, 4, 3, "all_exhausted")) == 17
+    with pytest.raises(NotIndexedError):
+        len(MixedShardedSource(streams(a=5, b=12), None, 4, 3, "all_exhausted"))
 
 
-@pytest.mark.parametrize("make", [lists, streams])
-@pytest.mark.parametrize(("weights", "block_size", "first"), BLOCKS)
-def test_the_first_block_holds_the_shares_in_whole_examples(weights, block_size, first, make):
-    """Shares that are not whole are rounded up or down; which of equal ones is no promise."""
-    mixed = MixedShardedSource(make(**dict.fromkeys(weights, 7)), weights, block_size, 5)
-    found = Counter(each["__source__"] for each in taken(mixed, block_size))
-    assert sorted(found.values()) == sorted(first.values())
-    total = sum(weights.values())
-    for name, weight in weights.items():
-        assert abs(found[name] - block_size * weight / total) < 1 - 1e-9
+def test_every_mix_keeps_the_laws():
+    for make in MAKE:
+        for stop in ("restart", "first_exhausted", "all_exhausted"):
+            mixed = MixedShardedSource(make(a=5, b=12), {"a": 1, "b": 2}, 4, 3, stop)
+            check_laws(mixed.dataset, items=30)
 
 
-@pytest.mark.parametrize(
-    ("weights", "block_size"),
-    [
-        ({"a": 0.005, "b": 0.995}, 100),
-        ({"a": 0.5, "b": 0.4995, "c": 0.0005}, 1000),
-        ({"a": 0.5, "b": 0.5}, 1),
-    ],
-)
-def test_small_shares_are_carried_from_block_to_block(weights, block_size):
-    """A source is not starved because it is due less than one slot of a block."""
-    mixed = MixedShardedSource(lists(**dict.fromkeys(weights, 7)), weights, block_size, 5)
-    n = 200_000
-    counts = dict(zip(sorted(weights), mixed.dataset.consumed(n).tolist(), strict=True))
-    assert counts == {name: pytest.approx(weights[name] * n, abs=2) for name in weights}
-
-
-@pytest.mark.parametrize("make", [lists, streams])
-@pytest.mark.parametrize("block_size", [1, 2, 3, 4, 1000])
-@pytest.mark.parametrize("sizes", [{"a": 10, "b": 30}, {"a": 3, "b": 50, "c": 50}, {"a": 10}])
-def test_all_exhausted_gives_each_example_once(make, sizes, block_size):
-    """Neither endless nor too early, whatever the block size."""
-    mixed = MixedShardedSource(make(**sizes), None, block_size, 0, "all_exhausted")
-    seen = Counter((each["__source__"], each["i"]) for each in mixed.iter_shards())
-    assert seen == {(name, i): 1 for name, size in sizes.items() for i in range(size)}
-
-
-@pytest.mark.parametrize("make", [lists, streams])
-def test_first_exhausted(make):
-    whole = MixedShardedSource(make(a=1000, b=1000), None, 1000, 0, "first_exhausted")
-    assert sum(1 for _ in whole.iter_shards()) == 2000
-    untouched = MixedShardedSource(make(a=10, b=0), {"a": 1, "b": 0}, 1000, 0, "first_exhausted")
-    assert tags(untouched, 99) == "a" * 10
-
-
-@pytest.mark.parametrize("make", [lists, streams])
-def test_restart(make):
-    """An empty source is an error that names it; a short one starts again, in every block."""
-    mixed = MixedShardedSource(make(a=10, b=1000), None, 100, 0)
-    assert [tags(mixed, 1000)[k : k + 100].count("a") for k in range(0, 1000, 100)] == [50] * 10
-    with pytest.raises(EmptyDatasetError, match=r"a gave no item|no items \(it reads 'a'\)"):
-        taken(MixedShardedSource(make(a=0, b=5), None, 4, 0), 10)
-
-
-def test_restarted_sources_are_shuffled_anew():
-    """And, for who wants it, in the stored order."""
-    mixed = MixedShardedSource(lists(a=20), None, 10, 0)
-    passes = [[each["i"] for each in mixed.dataset.at(range(20 * k, 20 * k + 20))] for k in (0, 1)]
+def test_passes_over_a_source():
+    """Shuffled anew, or as stored; the example is copied, and any row is one look away."""
+    shared = [{"i": i} for i in range(20)]
+    before = copy.deepcopy(shared)
+    mixed = MixedShardedSource({"a": shared}, None, 10, 0)
+    passes = [[e["i"] for e in mixed.dataset.at(range(20 * k, 20 * k + 20))] for k in (0, 1)]
     assert sorted(passes[0]) == sorted(passes[1]) == list(range(20))
     assert passes[0] != passes[1]
-    stored = MixedShardedSource(lists(a=20), None, 10, 0, shuffle=False)
-    assert [each["i"] for each in taken(stored, 25)] == [*range(20), *range(5)]
+    stored = MixedShardedSource({"a": shared, "b": shared}, None, 10, 0, shuffle=False)
+    assert [e["i"] for e in taken(stored, 60) if e["__source__"] == "a"] == [*range(20), *range(10)]
+    assert shared == before
+    for source in (mixed, MixedShardedSource(streams(a=9), None, 10, 0)):
+        resumed = source.open_shard_at_row("mixed_shard_0", 34)
+        assert list(islice(resumed, 9)) == taken(source, 43)[34:]
+        again = source.open_shard("mixed_shard_0", state=resumed.state())
+        assert next(again) == next(resumed)
+    assert next(mixed.open_shard_at_row("mixed_shard_0", 10**9))["__source__"] == "a"
 
 
-def test_neighbouring_seeds_do_not_share_blocks():
-    orders = [
-        tags(MixedShardedSource(lists(a=50, b=50), {"a": 0.3, "b": 0.7}, 10, seed), 200)
-        for seed in (42, 43)
+# Hugging Face datasets
+
+
+def rows(count, start=0):
+    return datasets.Dataset.from_dict({"x": list(range(start, start + count))})
+
+
+KINDS = {
+    "map-style": lambda: (rows(70), rows(90, 1000)),
+    "both": lambda: (rows(70), rows(90, 1000).to_iterable_dataset(num_shards=4)),
+}
+
+
+def mix(kind, stop="restart", weights=(0.3, 0.7)):
+    sources = dict(zip(("code", "text"), KINDS[kind](), strict=True))
+    return block_mixture_interleave(sources, dict(zip(sources, weights, strict=True)), 100, 7, stop)
+
+
+def xs(examples, count=None):
+    return [example["x"] for example in islice(examples, count)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_hugging_face_datasets(kind):
+    mixed = mix(kind)
+    assert isinstance(mixed, datasets.IterableDataset)
+    assert sum(x < 1000 for x in xs(mixed, 300)) == 90
+    source = MixedShardedSource(
+        dict(zip(("code", "text"), KINDS[kind](), strict=True)), {"code": 3, "text": 7}, 100, 7
+    )
+    assert xs(source.iter_shards(), 300) == xs(source.to_iterable_dataset(), 300) == xs(mixed, 300)
+    for at in (1, 134):
+        iterator = iter(mixed)
+        xs(iterator, at)
+        state = mixed.state_dict()
+        kept = copy.deepcopy(state)
+        rest = xs(iterator, 50)
+        assert state == kept != mixed.state_dict()
+        fresh = mix(kind)
+        fresh.load_state_dict(json.loads(json.dumps(state)))
+        assert xs(fresh, 50) == rest, at
+    if kind == "map-style":
+        assert xs(pickle.loads(pickle.dumps(mixed)), 3)
+    doubled = mixed.map(lambda e: {"y": 2 * e["x"]}).shuffle(seed=1, buffer_size=10).take(20)
+    assert all(example["y"] == 2 * example["x"] for example in doubled)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_parts_of_hugging_face_datasets(kind):
+    """Ranks and torch workers take turns in one order; states stay with their part."""
+    whole = xs(mix(kind, "all_exhausted"))
+    assert sorted(whole) == [*range(70), *range(1000, 1090)]
+    parts = [split_dataset_by_node(mix(kind, "all_exhausted"), rank, 3) for rank in range(3)]
+    assert [xs(part) for part in parts] == [whole[rank::3] for rank in range(3)]
+    seen = Counter(
+        x
+        for part in parts
+        for batch in DataLoader(part, batch_size=7, num_workers=2)
+        for x in batch["x"].tolist()
+    )
+    assert seen == dict.fromkeys(whole, 1)
+    if kind == "both":
+        with pytest.raises(ConfigError, match="split_dataset_by_node"):
+            mix(kind).shard(2, 1)
+        return
+    next(iter(parts[0]))
+    parts[1].load_state_dict(parts[0].state_dict())
+    with pytest.raises(StateError, match=r"part \[0, 3\].*part \[1, 3\]"):
+        next(iter(parts[1]))
+    one, other = mix(kind), mix(kind, weights=(0.25, 0.75))
+    next(iter(one))
+    other.load_state_dict(one.state_dict())
+    with pytest.raises(StateMismatchError, match="weights"):
+        next(iter(other))
+
+
+# Shards
+
+
+def test_shards(tmp_path):
+    for name in ("x", "y"):
+        write_parquet(tmp_path / f"{name}.parquet", texts(name, 3))
+        write_lines(tmp_path / f"{name}.jsonl", texts(name, 3))
+    for kind in (ParquetShardedSource, JsonShardedSource):
+        source = kind(f"{tmp_path}/*.{'parquet' if kind is ParquetShardedSource else 'jsonl'}")
+        assert (source.num_shards(), len(source)) == (2, 6)
+        assert list(source.open_shard(source.shard_names[1])) == texts("y", 3)
+        assert list(source) == list(source.dataset) == texts("x", 3) + texts("y", 3)
+        assert next(source.open_shard_at_row(source.shard_names[0], 2)) == texts("x", 3)[2]
+        with pytest.raises(ConfigError, match="has no shard 'z'"):
+            source.open_shard("z")
+    combined = CompositeShardedSource([source, HFDatasetShardedSource(texts("last", 1)), source])
+    assert len(set(combined.shard_names)) == combined.num_shards() == 5
+    opened = [row for name in combined.shard_names for row in combined.open_shard(name)]
+    assert opened == list(combined) == [*source, *texts("last", 1), *source]
+    for workers in (0, 2):
+        batches = DataLoader(combined, batch_size=4, num_workers=workers)
+        seen = [text for batch in batches for text in batch["text"]]
+        assert sorted(seen) == sorted(each["text"] for each in combined), workers
+
+
+# Pipelines
+
+
+def letters(text):
+    return [ord(letter) for letter in text]
+
+
+@pytest.fixture
+def files(tmp_path):
+    write_parquet(tmp_path / "code/0.parquet", texts("code", 30))
+    write_parquet(tmp_path / "code/1.parquet", texts("code", 20))
+    write_lines(tmp_path / "text/0.jsonl", texts("prose", 40))
+    return tmp_path
+
+
+def pipeline(files, tokenizer=letters, mixed=None, **options):
+    given = {"code": f"{files}/code/*.parquet", "text": f"{files}/text/*.jsonl"}
+    read = [{"name": n, "data_files": p, "tokenizer": tokenizer} for n, p in given.items()]
+    return Pipeline.from_config({"datasets": read, "seed": 3, "mix": mixed or {}} | options)
+
+
+def test_from_files_to_batches(files):
+    def made():
+        mixed = {"weights": {"code": 0.3, "text": 0.7}, "block_size": 100}
+        return pipeline(files, mixed=mixed).source().tokenize().mix().load().build()
+
+    loader = made()
+    iterator = iter(loader)
+    batches = list(islice(iterator, 25))
+    assert {len(batch["input_ids"]) for batch in batches} == {8}
+    assert Counter(n for batch in batches for n in batch["__source__"]) == {"code": 60, "text": 140}
+    for batch in batches:
+        for ids, mask, source in zip(*(batch[name] for name in batch), strict=True):
+            text = "".join(map(chr, ids))
+            assert text.startswith("code " if source == "code" else "prose ")
+            assert list(mask) == [1] * len(text)
+    again = made()
+    again.load_state_dict(loader.state_dict())
+    for one, other in zip(islice(again, 5), islice(iterator, 5), strict=True):
+        pairs = zip(one["input_ids"], other["input_ids"], strict=True)
+        assert all(np.array_equal(*pair) for pair in pairs)
+
+
+def test_settings_of_pipelines(files):
+    def order(seed, own=None, **mixed):
+        built = pipeline(files, None, {"seed": own, **mixed}, seed=seed).source().mix().build()
+        return [row["__source__"] + row["text"] for row in built.at(range(100))]
+
+    assert order(5, 0) == order(6, 0) != order(5) == order(7, 5)
+    steps = [WeightSchedulePoint(k, {"code": 1.0 - k, "text": float(k)}) for k in (0, 1)]
+    given = {"weights": {"code": 0.5, "text": 0.5}, "weight_schedule": steps, "block_size": 1}
+    assert [row.startswith("text") for row in order(5, **given)] == [False] + [True] * 99
+    short = TokenizerConfig(name_or_path=lambda text: {"input_ids": letters(text)}, max_length=4)
+    row = pipeline(files, short).source().tokenize().mix().build()[0]
+    assert row["attention_mask"] == [1] * 4 == [1 for _ in row["input_ids"]]
+    sized = pipeline(files, None, load={"batch_size": 3}).source().mix().load().build()
+    assert len(next(iter(sized))["text"]) == 3
+    opened = pipeline(files).source()
+    for call, told in (
+        (lambda: pipeline(files).mix(), r"call source\(\) before mix\(\)"),
+        (opened.source, "called already"),
+        (opened.load, r"code, text; call mix\(\)"),
+        (opened.build, r"code, text; call mix\(\)"),
+        (lambda: opened.mix().tokenize(), "before mix"),
+    ):
+        with pytest.raises(ConfigError, match=told):
+            call()
+
+
+def test_the_older_mixture(files):
+    informs = [
+        TextDatasetInform(data_files=f"{files}/{path}", content_field="text")
+        for path in ("code/*.parquet", "text/*.jsonl")
     ]
-    blocks = [{order[k : k + 10] for k in range(0, 200, 10)} for order in orders]
-    assert orders[0][10:190] != orders[1][:180]
-    assert len(blocks[0] & blocks[1]) < 15
+
+    def built(ds1=None, **options):
+        weights = None if ds1 is None else {"ds1": ds1, "ds2": 1 - ds1}
+        given = {"informs": informs, "mixture_weights": weights, "streaming": False}
+        return build_dataset(DatasetMixture(**given | options))
+
+    def code(rows):
+        return [row["text"].startswith("code") for row in rows]
+
+    stream = built(0.7, streaming=True, mixture_block_size=100)
+    assert isinstance(stream, datasets.IterableDataset)
+    assert sum(code(stream.take(100))) == 70
+    whole = built(stop_strategy="all_exhausted", text_target_field="said")
+    assert (len(whole), set(whole[0])) == (90, {"said"})
+    drawn = built(0.2, block_mixture=False)
+    assert sum(code(drawn.at(range(5000)))) == pytest.approx(1000, abs=120)
+    assert code(built(block_mixture=False).at(range(6))) == [True, False] * 3
 
 
-def test_the_order_does_not_depend_on_the_order_of_names():
-    one = MixedShardedSource(lists(a=9, b=8), {"a": 0.3, "b": 0.7}, 10, 42)
-    other = MixedShardedSource(lists(b=8, a=9), {"b": 0.7, "a": 0.3}, 10, 42)
-    assert taken(one, 100) == taken(other, 100)
+def refused(files):
+    """What is refused, with which error and words."""
+    one = [{"data_files": f"{files}/text/0.jsonl"}]
+    sources = {"sources": lists(a=2, b=2), "seed": 0}
+
+    def mixed(**options):
+        return lambda: MixedShardedSource(**sources | options)
+
+    def tokenized(**options):
+        config = {"datasets": [one[0] | options]}
+        return lambda: Pipeline.from_config(config).source().tokenize().build()[0]
+
+    unknown = WeightScheduler([WeightSchedulePoint(0, {"a": 0.5, "c": 0.5})])
+    yield from (
+        (mixed(weights={"a": 1}), WeightError, "missing 'b'"),
+        (mixed(weights={"a": 1, "b": 1, "bb": 1}), WeightError, "unknown 'bb'"),
+        (mixed(weights=[1, 1]), WeightError, r"numbers by name.*got \[1, 1\]"),
+        (mixed(weights={"a": -1, "b": 2}), WeightError, "'a': a weight is .*-1"),
+        (mixed(weights={"a": 0, "b": 0}), WeightError, "all 2 weights are 0"),
+        (mixed(weight_scheduler=unknown), WeightError, "missing 'b'; unknown 'c'"),
+        (mixed(weight_scheduler="linear"), ConfigError, "WeightScheduler; got 'linear'"),
+        (mixed(block_size=0), ConfigError, "MixedShardedSource: .*block_size.*got 0"),
+        (mixed(stop_strategy="restrat"), ConfigError, "did you mean 'restart'"),
+        (mixed(seed=-1), ConfigError, "seed.*-1"),
+        (mixed(sources={}), ConfigError, "no datasets to mix"),
+        (mixed(sources={1: [{"i": 0}]}), ConfigError, "by name.*got {1: "),
+        (lambda: CompositeShardedSource([["a"]]), ConfigError, "list of sharded sources"),
+        (lambda: PipelineConfig(datasets=[]), ConfigError, "no datasets"),
+        (lambda: PipelineConfig(datasets=["a"]), ConfigError, r"datasets\[0\].*got 'a'"),
+        (lambda: PipelineConfig(datasets=[one[0] | {"name": "x"}] * 2), ConfigError, "called 'x'"),
+        (lambda: Pipeline.from_config(None), ConfigError, "PipelineConfig or a dict; got nothing"),
+        (lambda: DatasetConfig(data_files=""), ConfigError, "data_files"),
+        (lambda: DatasetConfig(data_files="a", nam="b"), ConfigError, "did you mean 'name'"),
+        (lambda: DatasetConfig(name="b"), ConfigError, "'data_files' is missing"),
+        (lambda: LoadStageConfig(batch_size=0), ConfigError, "batch_size"),
+        (lambda: MixStageConfig(weights={"a": 0.9}), WeightError, r"sum to 0\.9"),
+        (lambda: MixStageConfig(weights={"a": -0.5, "b": 1.5}), WeightError, "'a'.* -0.5"),
+        (lambda: MixStageConfig(stop_strategy="restat"), ConfigError, "did you mean 'restart'"),
+        (lambda: MixStageConfig(weight_schedule_type="cubic"), ConfigError, "got 'cubic'"),
+        (lambda: DatasetMixture(informs=[]) and build_dataset({}), ConfigError, "DatasetMixture"),
+        (tokenized(type="parket"), ConfigError, "did you mean 'parquet'"),
+        (tokenized(data_files=f"{files}/none*.jsonl"), DatasetNotFoundError, "none"),
+        (tokenized(tokenizer=letters, content_field="txt"), EncoderError, "mean 'text'[^$]*row 0"),
+        (tokenized(tokenizer=lambda _: {"ids": [7]}), EncoderError, "gave ids and no input_ids"),
+    )
+    if not find_spec("transformers"):
+        yield tokenized(tokenizer="meta-llama/Llama-2-7b"), ConfigError, "needs transformers.*pip"
 
 
-def test_seeds():
-    """The same seed is the same mix; none at all is another one each time; 0 is a seed."""
-
-    def first(seed):
-        return tags(MixedShardedSource(lists(a=9, b=9), None, 100, seed), 100)
-
-    assert first(0) == first(0) != first(1)
-    assert first(None) != first(None)
-
-
-def test_without_a_seed_ranks_would_read_different_mixes(monkeypatch):
+def test_what_is_refused(files, monkeypatch):
+    for number, (make, error, told) in enumerate(refused(files)):
+        with pytest.raises(error, match=told):
+            print(number, make())
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(ConfigError, match="give all of them the same seed"):
         MixedShardedSource(lists(a=9, b=9))
-
-
-def test_the_source_is_written_into_a_copy():
-    """Two sources may share their examples."""
-    shared = [{"i": 0}, {"i": 1}]
-    before = copy.deepcopy(shared)
-    mixed = MixedShardedSource({"a": shared, "b": shared}, None, 4, 0)
-    assert Counter(each["__source__"] for each in taken(mixed, 100)) == {"a": 50, "b": 50}
-    assert shared == before
-
-
-def test_one_source_is_mixed_like_many():
-    """It is tagged, and starts again."""
-    assert tags(MixedShardedSource(lists(a=3), None, 4, 0), 10) == "a" * 10
-
-
-@pytest.mark.parametrize("make", [lists, streams])
-@pytest.mark.parametrize("stop", ["restart", "first_exhausted", "all_exhausted"])
-def test_every_mix_keeps_the_laws(make, stop):
-    check_laws(MixedShardedSource(make(a=5, b=12), {"a": 1, "b": 2}, 4, 3, stop).dataset, items=40)
-
-
-def test_a_stream_under_a_schedule_keeps_the_laws():
-    scheduler = WeightScheduler(
-        [WeightSchedulePoint(0, {"a": 1, "b": 0}), WeightSchedulePoint(20, {"a": 0, "b": 1})],
-        "linear",
-    )
-    mixed = MixedShardedSource(streams(a=5, b=7), None, 4, 3, weight_scheduler=scheduler)
-    check_resume(mixed.dataset, items=40)
-    assert tags(mixed, 2) == "aa"
-    assert tags(mixed, 40).endswith("b" * 10)
-
-
-SWITCH = [WeightSchedulePoint(0, {"a": 1, "b": 0}), WeightSchedulePoint(1000, {"a": 0, "b": 1})]
-
-
-@pytest.mark.parametrize("make", [lists, streams])
-@pytest.mark.parametrize("interpolation", ["step", "linear"])
-def test_sources_left_without_a_weight_are_read_all_the_same(make, interpolation):
-    scheduler = WeightScheduler(SWITCH, interpolation)
-    mixed = MixedShardedSource(
-        make(a=10, b=7), None, 4, 3, "all_exhausted", weight_scheduler=scheduler
-    )
-    assert tags(mixed, 99) == "a" * 10 + "b" * 7
-    check_resume(mixed.dataset, items=40)
-
-
-def test_resuming_at_a_row_costs_no_replay():
-    """Row 1234 and row 10**9 are one look away."""
-    sources = lists(a=700, b=900)
-    mixed = MixedShardedSource(sources, {"a": 0.3, "b": 0.7}, 100, 7)
-    whole = taken(mixed, 1734)
-    resumed = mixed.open_shard_at_row("mixed_shard_0", 1234)
-    assert list(islice(resumed, 500)) == whole[1234:]
-    assert resumed.state() == {"position": 1734}
-    assert next(mixed.open_shard_at_row("mixed_shard_0", 10**9))["__source__"] in "ab"
-    again = mixed.open_shard("mixed_shard_0", state=resumed.state())
-    assert next(again) == next(resumed)
-
-
-def test_ranks_read_parts_of_one_mix():
-    mixed = MixedShardedSource(lists(a=5, b=12), None, 4, 3, "all_exhausted").dataset
-    configs = [WorkerConfig(rank, 3) for rank in range(3)]
-    parts = [list(get_loader(mixed, worker_config=c, uneven="allow")) for c in configs]
-    assert [part[k] for k in range(6) for part in parts if k < len(part)] == list(mixed)
-
-
-def test_lengths_are_true():
-    assert len(MixedShardedSource(lists(a=5, b=12), None, 4, 3, "all_exhausted")) == 17
-    assert len(MixedShardedSource(lists(a=5, b=12), None, 4, 3)) == 17
-    with pytest.raises(NotIndexedError, match="have been read"):
-        len(MixedShardedSource(streams(a=5, b=12), None, 4, 3, "all_exhausted"))
-
-
-BAD = [
-    ({"weights": {"a": 1}}, WeightError, "missing 'b'"),
-    ({"weights": {"a": 1, "b": 1, "bb": 1}}, WeightError, "unknown 'bb'"),
-    ({"weights": [1, 1]}, WeightError, r"weights maps names to numbers.*got \[1, 1\]"),
-    ({"weights": {"a": -1, "b": 2}}, WeightError, "'a': a weight is .*-1"),
-    ({"weights": {"a": float("nan"), "b": 2}}, WeightError, "'a': a weight is .*nan"),
-    ({"weights": {"a": 0, "b": 0}}, WeightError, "all 2 weights are 0"),
-    ({"block_size": 0}, ConfigError, "block_size.*got 0"),
-    ({"stop_strategy": "restrat"}, ConfigError, "did you mean 'restart'"),
-    ({"order": "other"}, ConfigError, "order is 'energize' or 'easydel'; got 'other'"),
-    ({"seed": -1}, ConfigError, "seed.*-1"),
-    ({"stop_strategy": "all_exhausted", "order": "easydel"}, ConfigError, "order='energize'"),
-    (
-        {"weight_scheduler": WeightScheduler([WeightSchedulePoint(0, {"a": 0.5, "c": 0.5})])},
-        WeightError,
-        "missing 'b'; unknown 'c'",
-    ),
-    ({"sources": {}}, ConfigError, "no datasets to mix"),
-    ({"sources": [1]}, ConfigError, r"sources is given by name.*got \[1\]"),
-    ({"sources": {1: [{"i": 0}]}}, ConfigError, "sources is given by name.*got {1: "),
-    ({"weight_scheduler": "linear"}, ConfigError, "is a WeightScheduler.*got 'linear'"),
-]
-
-
-@pytest.mark.parametrize(("given", "error", "message"), BAD)
-def test_bad_input_is_refused_where_it_is_given(given, error, message):
-    with pytest.raises(error, match=message):
-        MixedShardedSource(**{"sources": lists(a=2, b=2), "seed": 0} | given)
-
-
-def test_the_mixed_shard_has_a_name():
-    with pytest.raises(ConfigError, match="mixed_shard_0"):
-        MixedShardedSource(lists(a=2), seed=0).open_shard("other")
-
-
-def test_a_state_of_another_mix_is_refused_with_the_difference():
-    def mix(share):
-        return block_mixture_interleave(lists(a=9, b=9), {"a": share, "b": 1 - share})
-
-    one, other = mix(0.5), mix(0.25)
-    next(iter(one))
-    other.load_state_dict(one.state_dict())
-    with pytest.raises(StateMismatchError, match=r"weights"):
-        next(iter(other))

@@ -1,11 +1,15 @@
-"""A dataset under torch's DataLoader and torchdata's: epoch after epoch, and resumed."""
+"""A dataset under torch's DataLoader and torchdata's: epoch after epoch, and resumed.
+
+Workers of a DataLoader are played in one process; the tests of `jobs` have real ones.
+"""
 
 from __future__ import annotations
 
-import gc
+import copy
 import json
 import logging
-from itertools import islice
+from itertools import count, islice
+from types import SimpleNamespace
 
 import pytest
 from torch.utils.data import DataLoader, _utils
@@ -21,26 +25,16 @@ from energize import (
     WorkerConfig,
     is_padding,
 )
+from energize.compat import torch_data
 from energize.compat.torch_data import as_torch_dataset
 from energize.errors import ConfigError, LoaderError, StateError
 from tests.support.datasets import INDEXED, is_even, numbers, shuffled
 from tests.support.loading import loader_of, prints, with_pid
 
 pytestmark = [
-    pytest.mark.jobs,
     pytest.mark.filterwarnings("ignore:This DataLoader will create .* worker processes"),
     pytest.mark.filterwarnings("ignore:'set_vital' is deprecated"),
 ]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def shutting_down_soon():
-    """torch waits 5 seconds for each worker that failed, where its loader is collected."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_utils, "MP_STATUS_CHECK_INTERVAL", 0.5)
-        yield
-        gc.collect()
-
 
 INDEXED_ONES = {
     "list": shuffled(23),
@@ -54,7 +48,6 @@ STREAMS = {
     "stream of known size": LimitDataset(RepeatDataset(FilterDataset(shuffled(40), is_even)), 24),
 }
 DATASETS = INDEXED_ONES | STREAMS
-ENDLESS = RepeatDataset(shuffled(9))
 
 
 def as_it_is(item):
@@ -75,20 +68,45 @@ def data_loader(dataset, workers=0, kind=DataLoader, **options):
     return kind(dataset, batch_size=None, num_workers=workers, collate_fn=as_it_is, **options)
 
 
-def loops_of(dataset, count, rank=0, ranks=1, **options):
+@pytest.fixture
+def play(monkeypatch):
+    """Loops over a dataset, as the persistent workers of one DataLoader give them."""
+    seeds = count(0, 100)
+
+    def play(dataset, workers=0):
+        if not workers:
+            while True:
+                yield list(dataset)
+        seed, parts = next(seeds), [copy.copy(dataset) for _ in range(workers)]
+        for part in parts:
+            part.place = copy.copy(dataset.place)  # what it has begun is its own
+            part.place._table = dataset.place._table
+        while True:
+            with monkeypatch.context() as patch:
+                given = []
+                for k, part in enumerate(parts):
+                    info = SimpleNamespace(id=k, num_workers=workers, seed=seed + k)
+                    patch.setattr(torch_data, "get_worker_info", lambda info=info: info)
+                    given.append(list(part))
+            yield [
+                each[step] for step in range(len(given[0])) for each in given if step < len(each)
+            ]
+
+    return play
+
+
+def loops_of(dataset, count, rank=0, ranks=1):
     """What `get_loader` delivers in so many loops, without padding."""
-    loader = loader_of(dataset, 0, rank, ranks, lanes=lanes_of(dataset), **options)
+    loader = loader_of(dataset, 0, rank, ranks, lanes=lanes_of(dataset))
     loops = [[item for item in loader if not loader.padding] for _ in range(count)]
     return [prints(loop) for loop in loops]
 
 
 @pytest.mark.parametrize("name", DATASETS)
-def test_it_delivers_what_the_loader_does_for_every_number_of_workers(name):
+def test_it_delivers_what_the_loader_does_for_every_number_of_workers(name, play):
     dataset = DATASETS[name]
-    for rank, ranks, workers in ((0, 1, 0), (0, 1, 2), (1, 2, 0), (0, 2, 1), (1, 2, 3)):
-        options = {} if dataset.indexed or not workers else {"persistent_workers": True}
-        loader = data_loader(torch_dataset(dataset, rank, ranks), workers, **options)
-        found = [list(loader) for _ in range(3)]
+    for rank, ranks, workers in ((0, 1, 0), (0, 1, 2), (1, 2, 0), (1, 2, 3)):
+        found = islice(play(torch_dataset(dataset, rank, ranks), workers), 3)
         got = [prints([item for item in loop if not is_padding(item)]) for loop in found]
         for ours, theirs in zip(got, loops_of(dataset, 3, rank, ranks), strict=True):
             assert ours[: len(theirs)] == theirs, (rank, ranks, workers)
@@ -96,114 +114,62 @@ def test_it_delivers_what_the_loader_does_for_every_number_of_workers(name):
 
 
 @pytest.mark.parametrize("uneven", ["pad", "drop", "repeat", "allow"])
-def test_ranks_make_the_loaders_steps_and_padding(uneven):
+def test_ranks_make_the_loaders_steps_and_padding(uneven, play):
     dataset = MapDataset(numbers(11), lambda number: {"number": number})
     padding = 0
     for rank in range(3):
-        ours = list(data_loader(torch_dataset(dataset, rank, 3, uneven=uneven), 2))
+        ours = next(play(torch_dataset(dataset, rank, 3, uneven=uneven), 2))
         theirs = loader_of(dataset, 0, rank, 3, uneven=uneven)
         loop = [(item, theirs.padding) for item in theirs]
         assert len(ours) == len(loop)
-        assert [item for item in ours if not is_padding(item)] == [
-            item for item, pads in loop if not pads
-        ]
+        known = [item for item, pads in loop if not pads]
+        assert [item for item in ours if not is_padding(item)] == known
         padding += sum(map(is_padding, ours))
     assert padding == (uneven == "pad")
 
 
 @pytest.mark.parametrize("name", INDEXED_ONES)
-def test_a_state_after_some_steps_goes_on_anywhere(name):
+def test_a_state_after_some_steps_goes_on_anywhere(name, play):
+    """Also the next loop is that after the one that was resumed."""
     dataset = DATASETS[name]
-    loops = loops_of(dataset, 3)
-    for workers, other, loop, most in ((0, 2, 0, 3), (2, 3, 1, 1), (2, 0, 1, 99)):
-        steps = min(most, len(loops[loop]))
-        ours = torch_dataset(dataset)
-        loader = data_loader(ours, workers)
-        for _ in range(loop):
-            list(loader)
-        taken = prints(list(islice(iter(loader), steps)))
-        assert taken == loops[loop][:steps]
-        state = json.loads(json.dumps(ours.state_dict(steps)))
-        rest = loops[loop][steps:] or loops[loop + 1]
-        resumed = torch_dataset(dataset)
-        resumed.load_state_dict(state)
-        assert prints(list(data_loader(resumed, other))) == rest
-        plain = loader_of(dataset)
-        plain.load_state_dict(state)
-        assert prints(list(plain)) == rest
+    for rank, ranks in ((0, 1), (1, 2)):
+        loops = loops_of(dataset, 4, rank, ranks)
+        for workers, other, loop, steps in ((0, 2, 0, 3), (2, 3, 1, 1), (2, 0, 1, 99)):
+            ours = torch_dataset(dataset, rank, ranks)
+            playing = play(ours, workers)
+            for _ in range(loop + 1):
+                next(playing)
+            state = json.loads(json.dumps(ours.state_dict(steps)))
+            expected = [loops[loop][steps:], *loops[loop + 1 :]]
+            expected = expected if expected[0] else expected[1:]
+            resumed = torch_dataset(dataset, rank, ranks)
+            resumed.load_state_dict(state)
+            assert ours.state_dict(steps) == resumed.state_dict(0)
+            found = [prints(each)[:99] for each in islice(play(resumed, other), 2)]
+            for known, got in zip(expected, found, strict=False):
+                assert got[: len(known)] == known, (rank, workers, loop, steps)
+                assert len(got) <= len(known) + 1
+            plain = loader_of(dataset, 0, rank, ranks)
+            plain.load_state_dict(state)
+            assert prints([item for item in plain if not plain.padding]) == expected[0]
 
 
-def test_it_goes_on_from_a_loaders_state():
+def test_it_goes_on_from_a_loaders_state(play):
     plain = loader_of(INDEXED_ONES["counted"])
     taken = list(islice(iter(plain), 3))
     ours = torch_dataset(INDEXED_ONES["counted"])
     ours.load_state_dict(plain.state_dict())
-    loader = data_loader(ours, 2)
-    both = [prints(taken + list(loader)), prints(list(loader))]
-    assert both == loops_of(INDEXED_ONES["counted"], 2)
+    first, second = islice(play(ours, 2), 2)
+    assert [prints(taken + first), prints(second)] == loops_of(INDEXED_ONES["counted"], 2)
 
 
-@pytest.mark.parametrize("name", ["batch", "counted", *STREAMS])
-@pytest.mark.parametrize("workers", [0, 2])
-def test_a_stateful_data_loader_goes_on(name, workers):
-    """In the middle of the second loop, at its end, and before the first item."""
-    dataset = DATASETS[name]
-    options = {"kind": StatefulDataLoader}
-    options |= {"persistent_workers": True} if workers else {}
-    loader = data_loader(torch_dataset(dataset), workers, **options)
-    whole = [prints(list(loader)) for _ in range(4)]
-    for steps in (0, 1, 4, len(whole[1])):
-        loader = data_loader(torch_dataset(dataset), workers, **options)
-        list(loader)
-        iterator = iter(loader)
-        loop = prints(list(islice(iterator, steps)))
-        at_end = steps == len(whole[1])
-        assert not (at_end and list(iterator))
-        state = loader.state_dict()
-        again = data_loader(torch_dataset(dataset), workers, **options)
-        again.load_state_dict(state)
-        loops = [prints(list(again)) for _ in range(2)]
-        assert ([] if at_end else loop) + loops[0] == whole[1 + at_end], steps
-        assert loops[1] == whole[2 + at_end], steps
-
-
-def test_the_loop_after_one_left_early_is_the_next():
-    for dataset, options in ((shuffled(23), {}), (STREAMS["counted stream"], {})):
-        for workers in (0, 2):
-            persistent = {"persistent_workers": True} if workers else {}
-            loader = data_loader(torch_dataset(dataset), workers, **persistent, **options)
-            next(iter(loader))
-            assert prints(list(loader)) == loops_of(dataset, 2)[1]
-
-
-def test_spawned_workers_are_of_the_same_rank():
-    dataset = MapDataset(BatchDataset(shuffled(23), 2, list), with_pid)
-    loader = data_loader(torch_dataset(dataset, 1, 2), 2, multiprocessing_context="spawn")
-    found = list(loader)
-    assert len({pid for pid, _ in found}) == 2
-    expected = loops_of(BatchDataset(shuffled(23), 2, list), 1, 1, 2)[0]
-    assert prints([item for _, item in found])[: len(expected)] == expected
-
-
-def test_a_second_loop_over_a_stream_by_new_workers(tmp_path):
-    told = logging.FileHandler(tmp_path / "log")
-    logging.getLogger("energize").addHandler(told)
-    loader = data_loader(torch_dataset(STREAMS["counted stream"]), 2)
-    assert [prints(list(loader)) for _ in range(2)] == loops_of(STREAMS["counted stream"], 2)
-    logging.getLogger("energize").removeHandler(told)
-    assert (tmp_path / "log").read_text().count("persistent_workers=True") == 1
-
-
-def test_a_second_loop_over_what_never_ends():
-    loader = data_loader(torch_dataset(ENDLESS))
-    next(iter(loader))
+def test_what_is_refused(play):
+    endless = data_loader(torch_dataset(RepeatDataset(shuffled(9))))
+    next(iter(endless))
     with pytest.raises(LoaderError, match="virtual_epoch_length"):
-        next(iter(loader))
-
-
-def test_states_that_nobody_knows():
+        next(iter(endless))
     ours = torch_dataset(shuffled(23))
-    next(iter(data_loader(ours, 1)))
+    next(play(ours, 1))
     with pytest.raises(StateError, match=r"state_dict\(steps\)"):
         ours.state_dict()
     stream = torch_dataset(STREAMS["finite stream"])
@@ -211,27 +177,74 @@ def test_states_that_nobody_knows():
         stream.state_dict(3)
     with pytest.raises(StateError, match="get_loader"):
         stream.load_state_dict(loader_of(STREAMS["finite stream"]).state_dict())
-
-
-def test_a_workers_state_is_that_worker_s():
-    loader = data_loader(torch_dataset(shuffled(23)), 2, StatefulDataLoader)
-    iterator = iter(loader)
-    next(iterator)
-    state = loader.state_dict()
-    other = data_loader(torch_dataset(shuffled(23), 1, 2), 2, StatefulDataLoader)
+    share = torch_dataset(shuffled(23))
+    next(iter(share))
+    state = share.state_dict()
+    for damage in ({"share": [0]}, {"made": -1}, {"over": 1}, {"more": 0}, {"place": [0, "a"]}):
+        with pytest.raises(StateError):
+            share.load_state_dict({**state, **damage})
+    other = torch_dataset(shuffled(23), 1, 2)
     other.load_state_dict(state)
-    with pytest.raises(StateError, match=r"\[0, 1, ., 2\], this is \[1, 2, ., 2\]"):
-        list(other)
-
-
-def test_a_loop_over_a_stream_that_the_workers_cannot_share():
+    with pytest.raises(StateError, match=r"\[0, 1, 0, 1\], this is \[1, 2, 0, 1\]"):
+        next(iter(other))
     with pytest.raises(ConfigError, match="6 steps over a stream cannot be shared out to 4"):
-        list(data_loader(torch_dataset(STREAMS["counted stream"]), 4))
-
-
-def test_length_and_what_is_no_dataset():
+        next(play(torch_dataset(STREAMS["counted stream"]), 4))
     assert len(data_loader(torch_dataset(shuffled(23), 0, 2))) == 12
     with pytest.raises(TypeError):
-        len(torch_dataset(STREAMS["finite stream"]))
+        len(stream)
     with pytest.raises(ConfigError, match="takes an energize Dataset; got list"):
         as_torch_dataset([1, 2])
+
+
+# With real workers
+
+
+@pytest.mark.jobs
+@pytest.mark.parametrize("name", ["batch", "counted", *STREAMS])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_stateful_data_loader_goes_on(name, workers):
+    """In the middle of the second loop, at its end, and before the first item."""
+    dataset, options = DATASETS[name], {"kind": StatefulDataLoader}
+    options |= {"persistent_workers": True} if workers else {}
+    loader = data_loader(torch_dataset(dataset), workers, **options)
+    whole = [prints(list(loader)) for _ in range(4)]
+    for steps in (0, 4, len(whole[1])):
+        loader = data_loader(torch_dataset(dataset), workers, **options)
+        list(loader)
+        iterator = iter(loader)
+        loop = prints(list(islice(iterator, steps)))
+        at_end = steps == len(whole[1])
+        assert not (at_end and list(iterator))
+        again = data_loader(torch_dataset(dataset), workers, **options)
+        again.load_state_dict(loader.state_dict())
+        loops = [prints(list(again)) for _ in range(2)]
+        assert ([] if at_end else loop) + loops[0] == whole[1 + at_end], steps
+        assert loops[1] == whole[2 + at_end], steps
+
+
+@pytest.mark.jobs
+def test_real_workers(tmp_path, monkeypatch):
+    """Spawned ones are of the same rank; the loop after one left early is the next; new workers
+    read a stream again, and say so; of a process that did not make the dataset they say so too.
+    """
+    monkeypatch.setattr(_utils, "MP_STATUS_CHECK_INTERVAL", 0.5)
+    batches = BatchDataset(shuffled(23), 2, list)
+    spawned = torch_dataset(MapDataset(batches, with_pid), 1, 2)
+    found = list(data_loader(spawned, 2, multiprocessing_context="spawn"))
+    assert len({pid for pid, _ in found}) == 2
+    (expected,) = loops_of(batches, 1, 1, 2)
+    assert prints([item for _, item in found])[: len(expected)] == expected
+    for dataset in (shuffled(23), STREAMS["counted stream"]):
+        loader = data_loader(torch_dataset(dataset), 2, persistent_workers=True)
+        next(iter(loader))
+        assert prints(list(loader)) == loops_of(dataset, 2)[1]
+    handler = logging.FileHandler(tmp_path / "log")
+    logging.getLogger("energize").addHandler(handler)
+    loader = data_loader(torch_dataset(STREAMS["counted stream"]), 2)
+    assert [prints(list(loader)) for _ in range(2)] == loops_of(STREAMS["counted stream"], 2)
+    logging.getLogger("energize").removeHandler(handler)
+    assert (tmp_path / "log").read_text().count("persistent_workers=True") == 1
+    of_another = torch_dataset(shuffled(23))
+    of_another.place._table[0] = 1
+    with pytest.raises(LoaderError, match="in the process of each rank"):
+        next(iter(data_loader(of_another, 1)))
