@@ -42,33 +42,6 @@ def taken(source, count):
     return list(islice(source.iter_shards(), count))
 
 
-# Weights, block size, counts of every block; in this order nothing is carried to the next one.
-EVERY_BLOCK = [
-    ([0.4, 0.5, 0.1], 1000, [400, 500, 100]),
-    ([0.5, 0.3, 0.2], 1000, [500, 300, 200]),
-    ([0.3, 0.7], 1000, [300, 700]),
-    ([1, 1], 1000, [500, 500]),
-    ([1, 1, 1], 1000, [334, 333, 333]),
-    ([1, 1, 1], 10, [4, 3, 3]),
-    ([1] * 7, 10, [4, 1, 1, 1, 1, 1, 1]),
-    ([0.15, 0.15, 0.7], 10, [1, 1, 8]),
-    ([0.005, 0.995], 100, [0, 100]),
-    ([0.4, 0.4, 0.2], 3, [2, 1, 0]),
-    ([2, 6], 100, [25, 75]),
-    ([0.5, 0.4995, 0.0005], 1000, [501, 499, 0]),
-    ([0.5, 0.5], 1, [1, 0]),
-]
-
-
-@pytest.mark.parametrize(("weights", "size", "counts"), EVERY_BLOCK, ids=str)
-def test_every_block_of_the_easydel_order(weights, size, counts):
-    source = mixed([5] * len(weights), weights, size, order="easydel")
-    seen = [row["__source__"] for row in taken(source, 3 * size)]
-    blocks = [seen[start : start + size] for start in range(0, 3 * size, size)]
-    names = "abcdefg"[: len(weights)]
-    assert [[block.count(name) for name in names] for block in blocks] == [counts] * 3
-
-
 def test_a_short_source_is_seen_evenly():
     seen = taken(mixed([10, 1000], [1, 1], 100), 1000)
     visits = Counter((row["__source__"], row["i"]) for row in seen)
@@ -76,9 +49,8 @@ def test_a_short_source_is_seen_evenly():
     assert max(visits["b", i] for i in range(1000)) == 1
 
 
-@pytest.mark.parametrize("order", ["easydel", "energize"])
-def test_stored_order_wraps(order):
-    source = mixed([5000, 200], [0.9, 0.1], 1000, order=order, shuffle=False)
+def test_stored_order_wraps():
+    source = mixed([5000, 200], [0.9, 0.1], 1000, shuffle=False)
     math = [row["i"] for row in taken(source, 3000) if row["__source__"] == "b"]
     assert math == [*range(200), *range(100)]
 

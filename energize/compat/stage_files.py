@@ -87,18 +87,23 @@ def _check(text: str) -> None:
 def _lines(text: str) -> dict[KeyPath, int]:
     """The line of each table and of each of its keys, as far as they are plain words."""
     lines: dict[KeyPath, int] = {}
-    lengths: dict[KeyPath, int] = {}
+    last: dict[KeyPath, int] = {}
     table: KeyPath = ()
+    in_text = False
     for number, line in enumerate(text.splitlines(), 1):
-        if header := _HEADER.match(line):
-            table = tuple(header[2].split("."))
-            if header[1] == "[[":
-                lines.setdefault(table, number)
-                lengths[table] = lengths.get(table, -1) + 1
-                table = (*table, lengths[table])
+        header, key = _HEADER.match(line), _KEY.match(line)
+        if header and not in_text:
+            table = ()
+            for name in header[2].split("."):
+                table = (*table, last[table], name) if table in last else (*table, name)
             lines.setdefault(table, number)
-        elif key := _KEY.match(line):
+            if header[1] == "[[":
+                last[table] = last.get(table, -1) + 1
+                table = (*table, last[table])
+                lines[table] = number
+        elif key and not in_text:
             lines.setdefault((*table, key[1]), number)
+        in_text ^= bool((line.count('"""') + line.count("'''")) % 2)
     return lines
 
 
