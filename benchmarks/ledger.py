@@ -42,7 +42,7 @@ from energize import (
     WorkerConfig,
     get_loader,
 )
-from energize.ledger import Book, Ledger
+from energize.report import Book, Ledger
 
 __all__ = ["CASES", "main"]
 

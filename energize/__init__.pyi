@@ -139,7 +139,6 @@ from .errors import (
 )
 from .extras.cache import FileCacheLazy, FileStoreCachePool, MockLazy
 from .extras.paths import EPath
-from .ledger import Ledger
 from .loader import Follower, Loader, RemapReport, WeightsFile, get_loader, get_savable_loader
 from .loader.loader import BasicDataLoader, SavableDataLoader, SavableDataLoaderState
 from .metadataset.build import get_train_dataset, get_val_dataset, get_val_datasets
@@ -150,6 +149,7 @@ from .order.stages import Stage, StagePlan
 from .order.timeline import Scheme, make_scheme
 from .packing import Packer, concat_pack
 from .preparation import PrepareReport, prepare, prepare_checksums, prepare_columns, write_shards
+from .report import Ledger
 from .task.collate import (
     Batch,
     batch_list,

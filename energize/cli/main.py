@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from importlib.metadata import version
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
-from energize.cli import checkpoint, elsewhere, state
+from energize.cli import state
 from energize.cli.console import Console
-from energize.cli.imports import imported
 from energize.cli.info import info
 from energize.cli.lint import lint
+from energize.cli.mixes import imported
 from energize.cli.plan import plan
-from energize.cli.prepare import prepare
-from energize.cli.prepare_media import prepare_media
+from energize.cli.prepare import prepare, prepare_media
 from energize.cli.preview import preview
 from energize.cli.replay import replay
 from energize.cli.report import report
-from energize.cli.schema import schema
 from energize.cli.simulate import simulate
+from energize.compat import stage_files
 from energize.data.files import os_errors_as
+from energize.data.writing import write_new
 from energize.errors import (
     ConfigError,
     DatasetError,
@@ -31,6 +33,7 @@ from energize.errors import (
     MetadatasetError,
     UntrustedCodeError,
 )
+from energize.metadataset.documents import json_schema
 
 _FAULTS, _USAGE = 1, 2
 """How commands end: 0 when all is well, 1 when something is wrong with the data, 2 when the command
@@ -79,14 +82,11 @@ app.command("prepare-media")(prepare_media)
 app.command("info")(info)
 app.command("lint")(lint)
 app.command("preview")(preview)
-app.add_typer(checkpoint.app, name="checkpoint")
 app.add_typer(state.app, name="state")
 app.command("plan")(plan)
 app.command("simulate")(simulate)
 app.command("report")(report)
 app.command("replay")(replay)
-app.command("schema")(schema)
-elsewhere.add_to(app)
 
 
 def _print_version(asked: bool) -> None:
@@ -114,3 +114,68 @@ def main(
     del debug, show_version
     for name in modules or ():
         imported(name, "--import")
+
+
+def schema(
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Write to this file, not to the screen.")
+    ] = None,
+    stages: Annotated[
+        bool, typer.Option("--stages", help="The schema of stage files instead.")
+    ] = False,
+) -> None:
+    """Print the JSON schema of metadataset files.
+
+    Editors complete and check a file that names it in its first line:
+
+    # yaml-language-server: $schema=metadataset.schema.json
+    """
+    text = json.dumps(stage_files.json_schema() if stages else json_schema(), indent=2)
+    if output is None:
+        typer.echo(text)
+        return
+    write_new(output, f"{text}\n".encode(), ConfigError)
+    typer.echo(f"Wrote {output}")
+
+
+_LOOSE = {"ignore_unknown_options": True, "allow_extra_args": True}
+
+Given = Annotated[list[str] | None, typer.Argument(hidden=True)]
+
+
+def analyze_debug(given: Given = None) -> None:
+    """Differs on purpose: `plan` and `simulate` tell what is read, without a log of it."""
+    raise ConfigError(
+        "analyze-debug reads what workers wrote to worker_debug_path, to see how random an order "
+        "was. Here no such log is written, for the order is known before anything is read: "
+        "`energize plan MIX --at STEP` shows the samples of any batch, `energize simulate MIX "
+        "--steps N` what a run takes of each source and when it repeats; LogSampleDataset logs "
+        "what was read"
+    )
+
+
+def mount(given: Given = None) -> None:
+    """Differs on purpose: `preview`, and stores, give the files of a folder without mounting it."""
+    raise ConfigError(
+        "mount shows the samples of a folder as files, through FUSE, which is no part of energize. "
+        "`energize preview PATH` shows samples, WebdatasetFileStore(PATH)['KEY.jpg'] gives a "
+        "file of one to a program, and `tar -xf SHARD` writes the files of a shard; a folder "
+        "prepared with --sqlite is Megatron-Energon's too, so its own `energon mount` mounts it"
+    )
+
+
+def redist(given: Given = None) -> None:
+    """Differs on purpose: a state of energize resumes any number of ranks and workers."""
+    raise ConfigError(
+        "checkpoint redist writes states for another number of ranks. A state of energize needs "
+        "none: every rank of any world loads the state of any rank"
+    )
+
+
+app.command("schema")(schema)
+checkpoint = typer.Typer(no_args_is_help=True, help="As `state`, by Megatron-Energon's names.")
+checkpoint.command("info")(state.show)
+checkpoint.command("redist", context_settings=_LOOSE)(redist)
+app.add_typer(checkpoint, name="checkpoint")
+for name, command in (("analyze-debug", analyze_debug), ("mount", mount)):
+    app.command(name, context_settings=_LOOSE)(command)

@@ -13,13 +13,18 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-import energize.cli.mix_options as opt
-from energize.cli.console import Console, print_json
-from energize.cli.mix_options import count_text, counted_text, print_table, table_console
-from energize.cli.showing import show_note
-from energize.preview.planning import PlannedBatch, PlannedSample
-from energize.preview.planning import plan as planned
-from energize.preview.units import weighed_in
+from energize.cli.console import (
+    Console,
+    count_text,
+    counted_text,
+    print_json,
+    print_table,
+    show_note,
+    table_console,
+)
+from energize.cli.mixes import AsJson, MixPath, Run, at_least, takes_run
+from energize.report.forecast import PlannedBatch, PlannedSample, weighed_in
+from energize.report.forecast import plan as planned
 
 _STEPS_PER_TABLE = 20
 _SHARDS_SHOWN = 12
@@ -27,51 +32,40 @@ _SHARDS_SHOWN = 12
 At = Annotated[
     int,
     typer.Option(
-        callback=opt.at_least(0),
+        callback=at_least(0),
         help="The first step, from 0: how many batches all ranks have had before.",
     ),
 ]
 WorldSize = Annotated[
     int | None,
     typer.Option(
-        callback=opt.at_least(1), help="How many ranks take turns: shows which one gets a batch."
+        callback=at_least(1), help="How many ranks take turns: shows which one gets a batch."
     ),
+]
+Steps = Annotated[
+    int, typer.Option(callback=at_least(1), help="How many steps: batches of all ranks together.")
 ]
 Keys = Annotated[
     bool, typer.Option("--keys", help="Show keys instead of numbers; this opens the shards.")
 ]
 
 
+@takes_run
 def plan(
-    mix: opt.MixPath,
+    mix: MixPath,
+    run: Run,
     *,
     at: At = 0,
-    steps: opt.Steps = 1,
-    batch_size: opt.BatchSize = None,
-    split: opt.SplitPart = "train",
-    validation: opt.Validation = None,
-    encoder_per_type: opt.EncoderPerType = False,
+    steps: Steps = 1,
     world_size: WorldSize = None,
-    seed: opt.Seed = 0,
-    shuffle_buffer_size: opt.ShuffleBufferSize = None,
-    max_samples_per_sequence: opt.MaxSamplesPerSequence = None,
     keys: Keys = False,
-    as_json: opt.AsJson = False,
+    as_json: AsJson = False,
 ) -> None:
     """Show which samples of which sources the batches of some steps are made of.
 
     Nothing but the metadata of the folders is read, and a far step costs what the first one does.
     """
-    read = opt.given_mix(
-        mix,
-        split,
-        validation,
-        batch_size=batch_size,
-        seed=seed,
-        shuffle_buffer_size=shuffle_buffer_size,
-        max_samples_per_sequence=max_samples_per_sequence,
-        encoder_per_type=encoder_per_type,
-    )
+    read = run.read(mix)
     batches = planned(read.dataset, at, steps, world_size=world_size, keys=keys)
     if as_json:
         for batch in batches:
@@ -79,8 +73,8 @@ def plan(
         return
     console = table_console()
     _show(console, batches, "" if read.validates else f"; weights count {weighed_in(read.dataset)}")
-    note = opt.said_of_types(read, encoder_per_type=encoder_per_type)
-    if note and not read.validates:
+    note = run.said_of_types(read)
+    if note:
         show_note(console, note)
 
 

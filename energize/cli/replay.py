@@ -8,17 +8,13 @@ from typing import Annotated, Any
 
 import typer
 
-import energize.cli.mix_options as opt
 from energize.cli.console import Console
-from energize.cli.contents import TrustCode
-from energize.cli.imports import object_named
+from energize.cli.mixes import MixPath, Run, takes_run
 from energize.cli.preview import show_item
 from energize.core.restoring import restore_sample
 from energize.core.samples import SourceInfo, fields_of, is_record
 from energize.errors import ConfigError
-from energize.preview.asked import read_mix
-from energize.preview.planning import plan as planned
-from energize.task.encoder import TaskEncoder
+from energize.report.forecast import plan as planned
 
 _SOURCES_SHOWN = 32
 
@@ -28,59 +24,17 @@ Key = Annotated[
         metavar="KEY", help="As loader.restore_key prints it, a tuple of Python or a list of JSON."
     ),
 ]
-Encoder = Annotated[
-    str | None,
-    typer.Option(
-        "--encoder",
-        help="The task encoder of the run, or a function that makes it: MODULE:NAME, FILE.py:NAME.",
-    ),
-]
-Unbatched = Annotated[
-    bool, typer.Option("--unbatched", help="The run has batch_size=None: its items are samples.")
-]
-PackingBufferSize = Annotated[
-    int | None, typer.Option(callback=opt.at_least(1), help="As in the run, when it packs samples.")
-]
 
 
-def replay(
-    mix: opt.MixPath,
-    key: Key,
-    *,
-    batch_size: opt.BatchSize = None,
-    unbatched: Unbatched = False,
-    split: opt.SplitPart = "train",
-    seed: opt.Seed = 0,
-    shuffle_buffer_size: opt.ShuffleBufferSize = None,
-    max_samples_per_sequence: opt.MaxSamplesPerSequence = None,
-    packing_buffer_size: PackingBufferSize = None,
-    encoder: Encoder = None,
-    trust_code: TrustCode = None,
-) -> None:
+@takes_run
+def replay(mix: MixPath, key: Key, run: Run) -> None:
     """Show one sample or batch of a run again: its fields, and the files it was made from.
 
     The options have to be those of the run. Without its encoder, samples are shown as they are
     before it, in batches of the default encoder.
     """
     parsed = parse_key(key)
-    options: dict[str, Any] = {}
-    if encoder is not None:
-        options["task_encoder"] = made_encoder(encoder)
-    if trust_code:
-        options["trust_code"] = trust_code
-    if packing_buffer_size is not None:
-        options["packing_buffer_size"] = packing_buffer_size
-    dataset = read_mix(
-        mix,
-        split_part=split,
-        batch_size=batch_size,
-        seed=seed,
-        unbatched=unbatched,
-        reads=True,
-        shuffle_buffer_size=shuffle_buffer_size,
-        max_samples_per_sequence=max_samples_per_sequence,
-        **options,
-    ).dataset
+    dataset = run.read(mix, samples=True).dataset
     item = restore_sample(dataset, parsed)
     console = Console(soft_wrap=True)
     console.print(f"{type(item).__name__} {parsed!r}", markup=False, style="bold")
@@ -113,20 +67,6 @@ def parse_key(text: str) -> tuple[Any, ...]:
         "KEY: expected a restore key as loader.restore_key prints it, in quotes, such as "
         f"\"('energize', 7)\"; got {text[:200]!r}"
     )
-
-
-def made_encoder(text: str) -> TaskEncoder[Any, Any, Any, Any]:
-    """The task encoder that MODULE:NAME names, or makes; `ConfigError` for anything else."""
-    found = object_named(text, "--encoder")
-    try:
-        made = found if isinstance(found, TaskEncoder) else found()
-    except Exception as reason:  # whatever the code of a user raises
-        raise ConfigError(
-            f"--encoder: {text} cannot be made: {type(reason).__name__}: {reason}"
-        ) from reason
-    if not isinstance(made, TaskEncoder):
-        raise ConfigError(f"--encoder: {text} is no TaskEncoder, it is a {type(made).__name__}")
-    return made
 
 
 def _sources(item: Any) -> list[str]:

@@ -2,31 +2,41 @@
 
 from __future__ import annotations
 
+import io
+import json
 import logging
-from collections.abc import Iterator
+import os
+import pickle
+import re
+import warnings
+import zipfile
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+from rich.text import Text
 
-import energize.cli.mix_options as opt
-from energize.cli.checkpoint import info
-from energize.cli.console import Console
-from energize.cli.contents import TrustCode
-from energize.cli.mix_options import counted_text
-from energize.cli.replay import Encoder, PackingBufferSize, Unbatched, made_encoder
-from energize.cli.saved_states import SavedState, one_of, read_states, write_state
-from energize.cli.state_views import change_lines, taken_of
+from energize.cli.console import Console, counted_text, print_table, table_console
+from energize.cli.mixes import MixPath, Run, takes_run
+from energize.core import limits
 from energize.core.dataset import Dataset
-from energize.core.description import batch_size_of, leaf_names
+from energize.core.description import batch_size_of, leaf_names, leaves, unpacked
 from energize.core.description import differences as config_differences
-from energize.data.writing import writing
-from energize.errors import ConfigError
+from energize.core.lazy import torch
+from energize.core.limits import load_json
+from energize.core.stream import State
+from energize.data.files import files_at, read_file
+from energize.data.writing import write_new, writing
+from energize.errors import ConfigError, DatasetNotFoundError, StateError
 from energize.loader import get_loader
-from energize.loader.state import cursor_of, differences, tree_of
-from energize.preview.asked import read_mix
+from energize.loader.edits import Edits
+from energize.loader.feeds import StreamState
+from energize.loader.state import checked_state, cursor_of, differences, tree_of
 
 _STATE_SUFFIXES = (".pt", ".pth", ".json", ".state")
 
@@ -35,7 +45,6 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Look into saved states, compare them, and have them go on in an edited mix.",
 )
-app.command("show")(info)
 
 StateFile = Annotated[
     Path, typer.Argument(metavar="STATE", help="A file with a state, or a folder of such.")
@@ -46,29 +55,14 @@ Other = Annotated[
 Output = Annotated[
     Path, typer.Option("--output", "-o", help="The file to write; in the format of STATE.")
 ]
-BatchSize = Annotated[
-    int | None,
-    typer.Option(
-        callback=opt.at_least(1),
-        help="Samples per batch of one rank; by default that of the state.",
-    ),
-]
 
 
 @app.command("diff")
+@takes_run
 def diff(
     state: StateFile,
     other: Other,
-    *,
-    batch_size: BatchSize = None,
-    unbatched: Unbatched = False,
-    split: opt.SplitPart = "train",
-    seed: opt.Seed = 0,
-    shuffle_buffer_size: opt.ShuffleBufferSize = None,
-    max_samples_per_sequence: opt.MaxSamplesPerSequence = None,
-    packing_buffer_size: PackingBufferSize = None,
-    encoder: Encoder = None,
-    trust_code: TrustCode = None,
+    run: Run,
 ) -> None:
     """Show how a state differs from another one, or from a mix that may have been edited since.
 
@@ -78,7 +72,7 @@ def diff(
     if other.suffix in _STATE_SUFFIXES or (other.is_dir() and not (other / ".nv-meta").exists()):
         lines = list(_apart(saved, one_of(read_states([other]))))
     else:
-        dataset = _mix(saved, other, locals())
+        dataset = _mix(saved, other, run)
         lines = differences(dataset, saved.state)
     console = Console(soft_wrap=True)
     for line in lines:
@@ -89,20 +83,13 @@ def diff(
 
 
 @app.command("remap")
+@takes_run
 def remap(
     state: StateFile,
-    mix: opt.MixPath,
-    output: Output,
+    mix: MixPath,
+    run: Run,
     *,
-    batch_size: BatchSize = None,
-    unbatched: Unbatched = False,
-    split: opt.SplitPart = "train",
-    seed: opt.Seed = 0,
-    shuffle_buffer_size: opt.ShuffleBufferSize = None,
-    max_samples_per_sequence: opt.MaxSamplesPerSequence = None,
-    packing_buffer_size: PackingBufferSize = None,
-    encoder: Encoder = None,
-    trust_code: TrustCode = None,
+    output: Output,
 ) -> None:
     """Write the state with which a run goes on in an edited mix, every source at its place.
 
@@ -112,7 +99,7 @@ def remap(
     saved = one_of(read_states([state]))
     if output.exists() and output.resolve() == saved.file.resolve():
         raise ConfigError(f"{output} is the state given; write to another file")
-    dataset = _mix(saved, mix, locals())
+    dataset = _mix(saved, mix, run)
     with get_loader(dataset, lanes=_lanes(saved)) as loader, _unlogged():
         loader.load_state_dict(saved.state, on_mismatch="remap")
         report = loader.remapped
@@ -127,26 +114,9 @@ def remap(
     console.print(f"Wrote {output}", markup=False)
 
 
-def _mix(saved: SavedState, mix: Path, given: dict[str, Any]) -> Dataset[Any]:
+def _mix(saved: SavedState, mix: Path, run: Run) -> Dataset[Any]:
     """The dataset that a run reads, by the options of a command."""
-    options: dict[str, Any] = {}
-    if given["encoder"] is not None:
-        options["task_encoder"] = made_encoder(given["encoder"])
-    for name in ("trust_code", "packing_buffer_size"):
-        if given[name]:
-            options[name] = given[name]
-    tree = tree_of(saved.state)
-    return read_mix(
-        mix,
-        split_part=given["split"],
-        batch_size=given["batch_size"] or batch_size_of(tree),
-        seed=given["seed"],
-        unbatched=given["unbatched"],
-        reads=True,
-        shuffle_buffer_size=given["shuffle_buffer_size"],
-        max_samples_per_sequence=given["max_samples_per_sequence"],
-        **options,
-    ).dataset
+    return run.read(mix, batch_size_of(tree_of(saved.state)), samples=True).dataset
 
 
 @contextmanager
@@ -201,3 +171,313 @@ def _taken_apart(trees: list[Any], cursors: list[Any]) -> Iterator[str]:
 
 def _shown(value: object) -> str:
     return f"{value:,}" if isinstance(value, int) else "not there"
+
+
+Inputs = Annotated[
+    list[Path], typer.Argument(metavar="IN...", help="Files of states, or folders of such.")
+]
+
+
+@app.command("show")
+def show(files: Inputs) -> None:
+    """Show what the saved states of a loader hold: where it stood, and over which dataset."""
+    console = table_console()
+    groups: dict[Any, list[SavedState]] = {}
+    for each in read_states(files):
+        groups.setdefault(each.decides, []).append(each)
+    for alike in groups.values():
+        show_states(console, alike)
+
+
+def show_states(console: Console, alike: Sequence[SavedState]) -> None:
+    """Print what states that are all the same hold."""
+    first = alike[0]
+    more = f" and {len(alike) - 1} more, all of them the same" if len(alike) > 1 else ""
+    console.print(f"{first.place}{more}", markup=False, style="bold", soft_wrap=True)
+    cursor, tree = cursor_of(first.state), tree_of(first.state)
+    console.print(
+        f"  version: {first.state['version']}, fingerprint: {first.state['fingerprint']}",
+        markup=False,
+    )
+    console.print(f"  position: {_position(cursor)}", markup=False)
+    console.print(f"  dataset: {tree.get('kind', 'unknown')}", markup=False)
+    details = unpacked(first.state["details"], "details")
+    if details.get("loop") is not None:
+        console.print(f"  a loop is {details['loop']} steps", markup=False)
+    names = details.get("functions", [])
+    for name in map(str, names if isinstance(names, list) else []):
+        told = name if len(name) <= _LONGEST else f"{name[: _LONGEST - 3]}..."
+        console.print(f"  calls {told}", markup=False, soft_wrap=True)
+    _show_sources(console, tree, cursor)
+    for line in change_lines(cursor):
+        console.print(f"  {line}", markup=False, soft_wrap=True)
+    if "lanes" in cursor:
+        _show_lanes(console, StreamState.loaded(cursor))
+
+
+def _position(cursor: State) -> str:
+    position = f"{cursor.get('position', 0):,}"
+    if "lanes" not in cursor:
+        return f"{position} items delivered, those of all ranks"
+    return (
+        f"{position} items of epoch {cursor.get('epoch')} delivered, those of all ranks; step "
+        f"{cursor.get('step'):,} of the loop, {cursor['lanes']} lanes"
+    )
+
+
+def _show_sources(console: Console, tree: State, cursor: State) -> None:
+    table = Table(title="Sources", title_justify="left", box=SIMPLE_HEAD)
+    table.add_column("name", overflow="fold", min_width=12)
+    table.add_column("split", no_wrap=True)
+    table.add_column("samples", justify="right", no_wrap=True)
+    table.add_column("seed", justify="right", no_wrap=True)
+    taken = taken_of(cursor, list(leaf_names(tree)))
+    if taken:
+        table.add_column("taken", justify="right", no_wrap=True)
+    for number, leaf in enumerate(leaves(tree)):
+        count = leaf.get("count")
+        table.add_row(
+            Text(str(leaf.get("name", leaf.get("kind")))),
+            Text(str(leaf.get("split_part", "-"))),
+            f"{count:,}" if isinstance(count, int) else "-",
+            Text(str(leaf.get("seed", "-"))),
+            *([f"{taken[number]:,}"] if taken else []),
+        )
+    print_table(console, table)
+
+
+def taken_of(cursor: State, names: Sequence[str]) -> list[int]:
+    """How many samples were taken of each source, where the state keeps it of all of them."""
+    places = cursor.get("places")
+    found = list(places.values()) if isinstance(places, dict) else []
+    return found if len(found) == len(names) else []
+
+
+def change_lines(cursor: State) -> list[str]:
+    """A line for each change of weights that was made while the run went on."""
+    lines = []
+    for change in Edits.loaded(cursor).changes:
+        of = f"of the blend {change.blend!r} " if change.blend else ""
+        place = (
+            f"item {change.at:,}, when it comes to it," if change.waits else f"slot {change.at:,}"
+        )
+        weights = ", ".join(f"{name} {weight:g}" for name, weight in change.weights)
+        lines.append(f"weights {of}from {place} on: {weights}")
+    return lines
+
+
+def _show_lanes(console: Console, state: StreamState) -> None:
+    table = Table(title="Lanes", title_justify="left", box=SIMPLE_HEAD)
+    table.add_column("lane", justify="right", no_wrap=True)
+    table.add_column("items", justify="right", no_wrap=True)
+    table.add_column("bytes", justify="right", no_wrap=True)
+    table.add_column("state", overflow="fold", min_width=12)
+    for lane in range(min(state.lanes, _LANES_SHOWN)):
+        cursor = state.cursors.get(lane)
+        if cursor is None:
+            table.add_row(str(lane), "-", "-", "before its first item")
+            continue
+        text = json.dumps(cursor, separators=(",", ":"))
+        shown = text if len(text) <= _WIDEST else f"{text[: _WIDEST - 3]}..."
+        position = cursor.get("position", cursor.get("taken"))
+        told = f"{position:,}" if isinstance(position, int) else "-"
+        table.add_row(str(lane), told, f"{len(text):,}", Text(shown))
+    print_table(console, table)
+    if state.lanes > _LANES_SHOWN:
+        console.print(f"  and {state.lanes - _LANES_SHOWN} more lanes")
+
+
+_LANES_SHOWN, _WIDEST, _LONGEST = 64, 60, 80
+_FIELDS = ("version", "cursor")
+_ONE_OF = ("fingerprint", "digest")  # that of version 4
+_DEEPEST = 8
+_SUFFIXES = (".pt", ".pth", ".json")
+_NUMBER = re.compile(r"(\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class SavedState:
+    """A state, the file that holds it, and the keys under which it lies there."""
+
+    file: Path
+    keys: tuple[str | int, ...]
+    state: State
+
+    @property
+    def place(self) -> str:
+        """Where it is, for messages."""
+        return str(self.file) + "".join(f"[{key!r}]" for key in self.keys)
+
+    @property
+    def is_json(self) -> bool:
+        """Whether the file is JSON, whatever it is called."""
+        return _is_json(_start(self.file)[:1])
+
+    @property
+    def decides(self) -> tuple[Any, ...]:
+        """What has to be the same for all ranks of a run."""
+        return self.state["fingerprint"], self.state["cursor"]
+
+
+def read_states(paths: Sequence[Path]) -> list[SavedState]:
+    """The states in these files, and in the files of folders: plain, or anywhere in a checkpoint.
+
+    Files are JSON, or written by torch.save. Nothing but tensors and plain data is unpickled.
+
+    Raises `StateError` for a file that holds no state of energize, saying what to do about one of
+    Megatron-Energon; `DatasetNotFoundError` for one that does not exist.
+    """
+    found: list[SavedState] = []
+    for file in _files(paths):
+        states = [SavedState(file, keys, state) for keys, state in _states(_content(file), ())]
+        if not states:
+            raise StateError(
+                f"{file} holds no state of a loader, which is what its state_dict() returns: a "
+                "dict with version, fingerprint, config, details, cursor and check"
+            )
+        found += states
+    for each in found:
+        try:
+            held = checked_state(each.state)
+            cursor_of(held)
+            tree_of(held)
+        except StateError as reason:
+            raise StateError(f"{each.place}: {reason}") from reason
+    return found
+
+
+def natural(name: str) -> list[tuple[int, str]]:
+    """A key to sort names by, their numbers as numbers.
+
+    >>> sorted(["rank10.pt", "rank9.pt"], key=natural)
+    ['rank9.pt', 'rank10.pt']
+    """
+    return [(int(each), "") if each.isdecimal() else (0, each) for each in _NUMBER.split(name)]
+
+
+def _files(paths: Sequence[Path]) -> list[Path]:
+    files: list[Path] = []
+    for path in paths:
+        try:
+            if not path.exists():
+                raise DatasetNotFoundError(f"{path} does not exist")
+            inside = list(path.iterdir()) if path.is_dir() else [path]
+        except DatasetNotFoundError:
+            raise
+        except OSError as reason:
+            raise StateError(f"{path} cannot be read: {reason.strerror or reason}") from reason
+        if path.is_dir():
+            inside = [each for each in inside if each.suffix in _SUFFIXES]
+        if not inside:
+            raise StateError(f"{path} has no files that end in {', '.join(_SUFFIXES)}")
+        files += inside
+    return sorted(dict.fromkeys(files), key=lambda file: natural(str(file)))
+
+
+def _content(file: Path) -> Any:
+    """What a file holds, without tensors in memory and without running anything."""
+    try:
+        start = _start(file)
+        if _is_json(start[:1]):
+            return load_json(read_file(file, "JSON_BYTES").decode("utf-8"))
+        if start[:2] == b"PK":
+            _check_stored(file)
+        with warnings.catch_warnings(action="ignore"):  # of pickles, which are refused
+            mapped = start[:2] == b"PK"
+            return torch.load(file, map_location="cpu", weights_only=True, mmap=mapped)
+    except pickle.UnpicklingError as reason:
+        raise _refused(file, str(reason)) from None
+    except OSError as reason:
+        raise StateError(f"{file} cannot be read: {reason.strerror or reason}") from reason
+    except StateError:
+        raise
+    except Exception as reason:  # whatever damaged files make torch raise
+        # What torch says of such files is how to load them unsafely.
+        told = f": {reason}" if isinstance(reason, ValueError) else ""
+        raise StateError(
+            f"{file} is neither whole JSON nor a whole file of torch.save "
+            f"({type(reason).__name__}{told[:200]})"
+        ) from reason
+
+
+def _start(file: Path) -> bytes:
+    """The first bytes of a file."""
+    place = os.fspath(file)
+    files = files_at(place)
+    return files.read(place, 0, min(4, files.size(place)))
+
+
+def _check_stored(file: Path) -> None:
+    """Raise `StateError` for what torch.save does not write, and what unpickling would not end."""
+    with zipfile.ZipFile(file) as archive:
+        for each in archive.infolist():
+            if each.compress_type != zipfile.ZIP_STORED:
+                raise StateError(f"{file} is compressed, and no file of torch.save")
+            if each.filename.endswith(".pkl") and each.file_size > limits.JSON_BYTES:
+                raise StateError(f"{file}: {limits.over('JSON_BYTES', each.file_size)}")
+
+
+def _is_json(start: bytes) -> bool:
+    return start in (b"{", b"[")
+
+
+def _refused(file: Path, reason: str) -> StateError:
+    if "megatron.energon" in reason:
+        return StateError(
+            f"{file} is a state of Megatron-Energon itself: pickled objects of its classes, which "
+            "are never unpickled here, and positions of its random order, which mean nothing here. "
+            "Finish the epoch with Megatron-Energon, or start the data anew with energize (the "
+            "model's checkpoint stays as it is) and save states with loader.state_dict()"
+        )
+    named = re.search(r"GLOBAL (\S+)", reason)
+    what = f"it names {named[1]}" if named else "it holds others"
+    return StateError(
+        f"{file} holds pickled objects, and nothing but tensors and plain data is unpickled: "
+        f"{what}. Save the loader's state in a file of its own, with "
+        "torch.save(loader.state_dict(), file)"
+    )
+
+
+def _states(
+    content: Any, keys: tuple[str | int, ...]
+) -> Iterator[tuple[tuple[str | int, ...], State]]:
+    if len(keys) > _DEEPEST:
+        return
+    if isinstance(content, dict):
+        if all(name in content for name in _FIELDS) and any(name in content for name in _ONE_OF):
+            yield keys, content
+            return
+        for key, value in content.items():
+            if isinstance(key, str | int):
+                yield from _states(value, (*keys, key))
+    elif isinstance(content, list | tuple):
+        for number, value in enumerate(content):
+            yield from _states(value, (*keys, number))
+
+
+def one_of(states: Sequence[SavedState]) -> SavedState:
+    """The state that all of these are; `StateError` when they are of several places or datasets."""
+    first = states[0]
+    for other in states[1:]:
+        if other.decides != first.decides:
+            what = (
+                "place" if other.state["fingerprint"] == first.state["fingerprint"] else "dataset"
+            )
+            raise StateError(
+                f"{first.place} and {other.place} are of different {what}s. All ranks of a run "
+                "have one state after the same number of steps; give those of one step"
+            )
+    return first
+
+
+def write_state(found: SavedState, file: Path, ranks: int) -> None:
+    """The state as it lay in its file, in the same format; in a list, once for each rank."""
+    content: Any = found.state
+    for key in reversed(found.keys):
+        content = {key: content} if isinstance(key, str) else [content] * ranks
+    data = io.BytesIO()
+    if found.is_json:
+        data.write(json.dumps(content).encode())
+    else:
+        torch.save(content, data)
+    write_new(file, data.getvalue(), ConfigError)

@@ -13,8 +13,8 @@ from typing import Any
 from energize.core.checks import checked_whole
 from energize.core.lazy import optional_module
 from energize.errors import ConfigError
-from energize.ledger import Report
 from energize.loader import Loader
+from energize.report import Report
 
 __all__ = [
     "LedgerLog",

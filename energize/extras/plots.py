@@ -17,8 +17,7 @@ from energize.core.dataset import IndexedDataset
 from energize.core.lazy import optional_module
 from energize.data.writing import write_new
 from energize.errors import ConfigError, nearest
-from energize.preview.simulating import Simulation, SourceForecast
-from energize.preview.units import BATCHES, weighed_in
+from energize.report.forecast import BATCHES, Simulation, SourceForecast, weighed_in
 
 __all__ = ["check_plot", "draw", "intervals_for"]
 
@@ -88,7 +87,7 @@ def draw(run: Simulation, path: Path, *, title: str = "", done: str = "planned")
 
     >>> import tempfile
     >>> from energize import BlendDataset, ListSource
-    >>> from energize.preview import simulate
+    >>> from energize.report import simulate
     >>> blend = BlendDataset((ListSource("ab", name="web"), 3), (ListSource("c", name="code"), 1))
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     file = Path(folder) / "mix.html"
@@ -129,7 +128,7 @@ def bands_of(run: Simulation) -> list[Band]:
     never read, nor asked for, are left out.
 
     >>> from energize import BlendDataset, ListSource
-    >>> from energize.preview import simulate
+    >>> from energize.report import simulate
     >>> sources = [(ListSource("ab", name=f"s{i}"), 1) for i in range(20)]
     >>> bands = bands_of(simulate(BlendDataset(sources), 1000))
     >>> len(bands), bands[-1].name, round(bands[-1].share, 3)

@@ -37,7 +37,7 @@ from energize.errors import (
     LoaderError,
     ReturnError,
 )
-from energize.ledger.left_out import LeftOut
+from energize.report.counting import LeftOut
 
 _log = logging.getLogger("energize")
 

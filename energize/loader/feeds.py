@@ -18,12 +18,12 @@ from energize.core.restoring import lane_key, position_key
 from energize.core.stream import INFINITE, State, counter_field, state_field
 from energize.core.trace import padding
 from energize.errors import ConfigError, LoaderError, StateError
-from energize.ledger.places import NOTHING, Made
 from energize.loader.agreement import Agreement
 from energize.loader.failures import FailureLog
 from energize.loader.lanes import HereLanes, Lanes, LaneSet, Span
 from energize.loader.steps import divisors
 from energize.loader.workers import ReadAhead, WorkerLanes, WorkerPool
+from energize.report.levels import NOTHING, Made
 
 if TYPE_CHECKING:
     from energize.loader.run import Run

@@ -19,8 +19,8 @@ from energize.core.dataset import IndexedDataset
 from energize.core.lanes import Lane
 from energize.core.stream import INFINITE, State
 from energize.core.trace import Reading, Trace
-from energize.ledger.places import NOTHING, Made, flat
 from energize.loader.edits import NOT_EDITED, Edits
+from energize.report.levels import NOTHING, Made, flat
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)

@@ -24,7 +24,6 @@ from energize.core.stores import activate
 from energize.core.stream import INFINITE, State
 from energize.core.trace import log_failure
 from energize.errors import ConfigError, EmptyDatasetError, LoaderError, StateError
-from energize.ledger import Book, Ledger, Report, Stand
 from energize.loader import live
 from energize.loader.agreement import Agreement
 from energize.loader.edits import Edits
@@ -52,6 +51,7 @@ from energize.loader.state import packed_state, resumed
 from energize.loader.watchdog import LateError, Watchdog
 from energize.loader.worker import Task
 from energize.loader.workers import ReadAhead, WorkerPool
+from energize.report import Book, Ledger, Report, Stand
 
 T = TypeVar("T")
 

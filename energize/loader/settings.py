@@ -13,10 +13,10 @@ from energize.core.checks import checked_whole
 from energize.core.dataset import Dataset
 from energize.core.lanes import WorkerConfig
 from energize.errors import ConfigError, nearest
-from energize.ledger import Ledger
 from energize.loader.failures import OnError
 from energize.loader.steps import UNEVEN
 from energize.loader.watchdog import Patience
+from energize.report import Ledger
 
 T = TypeVar("T")
 

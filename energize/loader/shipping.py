@@ -32,10 +32,10 @@ import numpy.typing as npt
 from energize.core.lazy import torch
 from energize.core.stream import State
 from energize.errors import LoaderError
-from energize.ledger.left_out import LeftOut
-from energize.ledger.places import Made
 from energize.loader.failures import Failure
 from energize.loader.lanes import LaneSet
+from energize.report.counting import LeftOut
+from energize.report.levels import Made
 
 SMALL = 512 * 1024
 """Bytes up to which a tensor or an array is copied through the socket."""

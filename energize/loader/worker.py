@@ -29,12 +29,12 @@ from energize.core.lazy import torch
 from energize.core.stores import activate
 from energize.core.trace import Failed, Reading
 from energize.errors import LoaderError
-from energize.ledger.left_out import LeftOut
-from energize.ledger.places import flat
 from energize.loader.edits import NOT_EDITED, Edits
 from energize.loader.failures import Decisions, Failure
 from energize.loader.lanes import PositionLane
 from energize.loader.shipping import Channel, Read, Regions, Reply, ShippedError, dumps
+from energize.report.counting import LeftOut
+from energize.report.levels import flat
 
 STACKS = signal.SIGRTMIN + 5 if hasattr(signal, "SIGRTMIN") else signal.SIGUSR2
 """Asks a worker for the Python stacks of its threads; no launcher sends it. A worker that hangs

@@ -28,7 +28,6 @@ from typing import Any, Generic, TypeVar
 
 from energize.core.stream import INFINITE, State
 from energize.errors import ConfigError, LoaderError, WorkerDiedError
-from energize.ledger.places import NOTHING, Made
 from energize.loader.failures import FailureLog
 from energize.loader.lanes import LaneSet
 from energize.loader.shipping import (
@@ -42,6 +41,7 @@ from energize.loader.shipping import (
 )
 from energize.loader.watchdog import Patience, ctrl_c_later, watched_start
 from energize.loader.worker import STACKS, Task, on_leash, serve
+from energize.report.levels import NOTHING, Made
 
 T = TypeVar("T")
 

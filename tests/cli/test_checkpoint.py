@@ -18,7 +18,6 @@ from tests.cli.commands import run
 from tests.support.energon import run_energon
 from tests.support.prepared import captions
 from tests.support.states import resealed
-from tests.support.terminal import Terminal
 
 
 def is_even(sample):
@@ -52,86 +51,16 @@ def saved(folder, kind, steps=7):
     return state, keys_of(islice(items, 12))
 
 
-@pytest.mark.parametrize("kind", ["indexed", "stream"])
-def test_every_rank_of_a_new_world_goes_on_from_what_was_written(folder, tmp_path, kind):
-    state, after = saved(folder, kind)
-    for rank in range(2):
-        torch.save({"dataloader_state_dict": state}, tmp_path / f"loader_rank{rank}.pt")
-    given = sorted(tmp_path.glob("*.pt"))
-    shown = run("checkpoint", "redist", *given, tmp_path / "out", "--new-world-size", 3)
-    assert "Wrote 3 files, from loader_rank0.pt to loader_rank2.pt" in shown
-    assert "It was not needed" in shown
-    streams = []
-    for rank in range(3):
-        loader = loader_of(folder, kind, rank, 3)
-        content = torch.load(tmp_path / "out" / f"loader_rank{rank}.pt", weights_only=True)
-        loader.load_state_dict(content["dataloader_state_dict"])
-        streams.append(keys_of(islice(loader, 4)))
-    assert [key for step in zip(*streams, strict=True) for key in step] == after
-
-
-def test_formats_and_names(folder, tmp_path):
-    state, _ = saved(folder, "indexed")
-    torch.save([state, state], tmp_path / "global.pt")
-    run("checkpoint", "redist", tmp_path / "global.pt", tmp_path / "out", "--new-world-size", 5)
-    content = torch.load(tmp_path / "out/global.pt", weights_only=True)
-    assert content == [state] * 5
-    (tmp_path / "step100.json").write_text(json.dumps({"data": {"train": state}}))
-    run("checkpoint", "redist", tmp_path / "step100.json", tmp_path / "out", stdin="4\n")
-    assert json.loads((tmp_path / "out/step100.json").read_text()) == {"data": {"train": state}}
-    (tmp_path / "step7.state").write_text(json.dumps(state))
-    run("checkpoint", "redist", tmp_path / "step7.state", tmp_path / "out", stdin="4\n")
-    assert json.loads((tmp_path / "out/step7.state").read_text()) == state
-    assert sorted(each.name for each in (tmp_path / "out").iterdir()) == [
-        "global.pt",
-        "step100.json",
-        "step7.state",
-    ]
-
-
-def test_the_states_given_are_not_written_over_by_accident(folder, tmp_path):
-    state, _ = saved(folder, "indexed")
-    file = tmp_path / "rank0.json"
-    file.write_text(json.dumps(state))
-    options = ("checkpoint", "redist", file, tmp_path, "--new-world-size", 2)
-    assert "rank0.json is one of the states given" in run(*options, code=2)
-    assert not (tmp_path / "rank1.json").exists()
-    other = tmp_path / "other"
-    for world_size in (3, 2):
-        run("checkpoint", "redist", file, other, "--new-world-size", world_size)
-    assert len(list(other.iterdir())) == 3
-    run(*options, "--force-overwrite")
-    assert json.loads((tmp_path / "rank1.json").read_text()) == state
-    assert "is a file" in run("checkpoint", "redist", file, file, "--new-world-size", 2, code=2)
-
-
-@pytest.mark.jobs
-def test_wrong_world_sizes(folder, tmp_path):
-    state, _ = saved(folder, "stream")
-    file = tmp_path / "state.json"
-    file.write_text(json.dumps(state))
-    options = ("checkpoint", "redist", file, tmp_path / "out")
-    said = run(*options, "--new-world-size", 5, code=2)
-    assert "world sizes that can have it: 1, 2, 3, 4, 6, 12" in said
-    assert "expected 1 or more" in run(*options, "--new-world-size", 0, code=2)
-    assert "--new-world-size" in run(*options, code=2)
-    assert not (tmp_path / "out").exists()
-    terminal = Terminal(*options)
-    assert terminal.answer([("New world size", "6")]) == 0
-
-
-def test_states_of_several_steps_are_not_mixed(folder, tmp_path):
+def test_states_of_several_steps_are_told_apart(folder, tmp_path):
     for rank, steps in enumerate((7, 8)):
         (tmp_path / f"rank{rank}.json").write_text(json.dumps(saved(folder, "indexed", steps)[0]))
-    options = ("redist", tmp_path / "rank0.json", tmp_path / "rank1.json", tmp_path / "out")
-    said = run("checkpoint", *options, "--new-world-size", 2, code=1)
-    assert "are of different places" in said
+    assert "are of different places" in run("report", tmp_path, code=1)
     shown = run("checkpoint", "info", tmp_path)
     assert "7 items delivered" in shown
     assert "8 items delivered" in shown
     (tmp_path / "rank1.json").write_text(json.dumps(saved(folder, "stream")[0]))
-    said = run("checkpoint", *options, "--new-world-size", 2, code=1)
-    assert "are of different datasets" in said
+    assert "are of different datasets" in run("report", tmp_path, code=1)
+    assert "needs none" in run("checkpoint", "redist", tmp_path, "--new-world-size", 2, code=2)
 
 
 def test_info_says_where_a_run_stood(folder, tmp_path):
@@ -207,8 +136,6 @@ def test_a_state_of_energon_is_named_as_one_and_not_unpickled(folder, tmp_path):
         "next(iter(loader))\n"
         "torch.save(loader.save_state_rank(), sys.argv[2])",
     )
-    for command in (("info",), ("redist", tmp_path / "out", "--new-world-size", 2)):
-        arguments = (command[0], tmp_path / "theirs.pt", *command[1:])
-        said = run("checkpoint", *arguments, code=1)
-        assert "is a state of Megatron-Energon itself" in said
-        assert "Finish the epoch with Megatron-Energon, or start the data anew" in said
+    said = run("checkpoint", "info", tmp_path / "theirs.pt", code=1)
+    assert "is a state of Megatron-Energon itself" in said
+    assert "Finish the epoch with Megatron-Energon, or start the data anew" in said

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from energize import prepare
-from energize.cli.faults import Fault, FaultList
+from energize.cli.lint import Fault, FaultList
 from tests.cli.commands import program, run
 from tests.support.prepared import captions, classes, image_bytes
 from tests.support.shards import packed

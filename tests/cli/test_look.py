@@ -11,7 +11,7 @@ from PIL import Image
 from rich.console import Console
 
 from energize import prepare
-from energize.cli.pictures import drawn, pictures_of
+from energize.cli.preview import drawn, pictures_of
 from tests.cli.commands import program, run
 from tests.support.prepared import captions, classes
 from tests.support.shards import packed

@@ -9,7 +9,7 @@ import pytest
 import yaml
 from PIL import Image
 
-from energize.cli.asking import numbered_types
+from energize.cli.prepare import numbered_types
 from energize.data.nv_meta import read_dataset_yaml, read_info, read_splits
 from energize.data.stores import WebdatasetFileStore
 from energize.data.webdataset import WebdatasetSource

@@ -157,35 +157,6 @@ def test_a_state_with_its_mix_tells_what_was_delivered(mix, split, options):
         assert f"<td>{count}</td>" in row or split == "staged"
 
 
-@pytest.mark.parametrize(
-    ("split", "options"),
-    [("train", {}), ("staged", {"steps": 14}), ("changed", {"change": {"web": 1, "books": 9}})],
-)
-def test_a_state_alone_tells_nearly_as_much(mix, split, options):
-    file, seen = saved(mix, split, **options)
-    samples, report = told(file)
-    assert samples.total() == seen.total()
-    assert all(abs(samples[name] - count) <= 8 for name, count in seen.items())
-    assert "worked out from the state alone" in report["notes"][-1]
-    exact = told(file, mix, "--split", split)[1]
-    asked = [[row["asked"] for row in each["rows"]] for each in (report, exact)]
-    assert asked[0] == asked[1]
-    page = mix.parent / "alone.html"
-    run("report", file, "--plot", page)
-    assert f"<h1>{split}.pt</h1>" in page.read_text()
-
-
-def test_a_state_that_keeps_too_little_says_what_it_knows(mix):
-    file, _ = saved(mix, "quotas")
-    shown = run("report", file)
-    assert f"After {2 * STEPS} items to all ranks" in shown
-    assert "web" in shown
-    assert "give the mix too" in shown
-    said = run("report", file, "--plot", mix.parent / "x.html", code=1)
-    assert "what it keeps of a QuotaDataset is not enough" in said
-    assert "give the mix too" in said
-
-
 @pytest.mark.jobs
 def test_a_picture_of_a_state(mix):
     file, _ = saved(mix, "train")

@@ -155,7 +155,7 @@ def test_validation_is_what_get_val_dataset_reads(mix, per_type):
         each["name"]: (each["drawn"], each["count"], each["epochs"]) for each in told["sources"]
     }
     assert parts == {"web": (20, 20, 1.0), "books": (15, 15, 1.0), "classes": (10, 10, 1.0)}
-    assert {each["asked_share"] for each in told["sources"]} == {None}
+    assert {each["asked"] for each in told["sources"]} == {None}
 
 
 def test_validation_is_said_to_be_such(mix):

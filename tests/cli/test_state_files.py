@@ -14,7 +14,7 @@ import torch
 from typer.testing import CliRunner
 
 from energize.cli.main import app
-from energize.cli.saved_states import read_states
+from energize.cli.state import read_states
 from energize.errors import StateError
 from tests.support.states import evens, mixed, resealed, saved
 

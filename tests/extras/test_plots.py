@@ -24,7 +24,7 @@ from energize import (
     StagePlan,
 )
 from energize.extras.plots import COLOURS, _short, bands_of, check_plot, draw, intervals_for
-from energize.preview import simulate
+from energize.report import simulate
 
 NASTY = "<script>alert(1)</script>&$a_b$"
 

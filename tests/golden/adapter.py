@@ -14,7 +14,7 @@ import numpy as np
 
 from energize import INFINITE, EnergizeError, Lane, WorkerConfig, get_loader, is_padding
 from energize.core.trace import padding
-from energize.preview import simulate
+from energize.report import simulate
 
 END, PADDING = "| end", "| padding"
 _EMPTY = 12
@@ -96,11 +96,11 @@ def asked(dataset: Any) -> dict[str, Any]:
 
 
 def forecast(dataset: Any, steps: int = 500) -> Any:
-    """Of each source what is drawn and asked for, and where it begins to repeat."""
+    """Of each source what is drawn and asked for."""
     run = told(lambda: simulate(dataset, steps))
     if isinstance(run, str):
         return run
-    keys = ("name", "drawn", "share", "asked", "repeats_at", "repeats_exact")
+    keys = ("name", "drawn", "share", "asked")
     return [[getattr(each, key) for key in keys] for each in run.sources]
 
 

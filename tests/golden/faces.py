@@ -17,7 +17,7 @@ import energize as ez
 from energize.compat import easydel, squirrel, streaming
 from energize.compat.torch_data import as_torch_dataset
 from energize.packing import attention_cost, balanced, best_fit, first_fit
-from energize.preview import plan
+from energize.report import plan
 from tests.golden.adapter import lanes_of
 from tests.golden.mixes import LINE, METHODS, MIXES, SCHEMES, STEP, WAVE
 from tests.golden.stored import METADATASETS, SPLITS, Keys, file_of

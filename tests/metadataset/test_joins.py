@@ -25,7 +25,7 @@ from energize import (
 )
 from energize.data.join import sealed
 from energize.metadataset import JoinedLeaf, leaves_with_weights, resolve
-from energize.preview.planning import plan
+from energize.report.forecast import plan
 from energize.testing import check_laws, check_resume
 from tests.support.joining import Pair, keys, pair, texts
 from tests.support.metadatasets import written

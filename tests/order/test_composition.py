@@ -16,7 +16,7 @@ from energize.datasets.quota import ComposedDataset
 from energize.errors import ConfigError, EncoderError
 from energize.order.composition import BATCHING_METHODS, Composition
 from energize.order.quota import Quota
-from energize.preview import plan
+from energize.report import plan
 from tests.support.composing import composed, epoch_of, global_batches
 from tests.support.datasets import noisy, numbers, skip_thirds
 from tests.support.mosaicml_cases import BATCHES

@@ -27,7 +27,7 @@ from energize import (
     get_loader,
     restore_sample,
 )
-from energize.cli.saved_states import read_states
+from energize.cli.state import read_states
 from energize.core.dataset import Dataset
 from energize.data.join import write_matches
 from energize.preparation.media import prepare_media

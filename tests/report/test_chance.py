@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from energize import BlendDataset
-from energize.ledger.chance import chance_of, kish
 from energize.order import weights
 from energize.order.weights import Era
+from energize.report.ledger import chance_of, kish
 from tests.support.deliveries import told
 
 

@@ -33,7 +33,7 @@ from energize import (
     StagedDataset,
     StagePlan,
 )
-from energize.ledger import Report
+from energize.report import Report
 from tests.support.deliveries import counted, told, weighed_batch
 from tests.support.loading import loader_of, take
 

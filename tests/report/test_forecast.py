@@ -6,15 +6,12 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from energize import (
     BatchDataset,
     BlendDataset,
     FilterDataset,
     LimitDataset,
-    MapDataset,
     Schedule,
     SequenceSource,
     ShuffleDataset,
@@ -26,7 +23,7 @@ from energize.data.naming import source_labels
 from energize.data.selection import PropertySource
 from energize.errors import ConfigError, NotIndexedError
 from energize.order.stages import Stage
-from energize.preview import plan, simulate
+from energize.report import plan, simulate
 from tests.support.datasets import INDEXED, is_even
 from tests.support.shards import prepared
 
@@ -131,30 +128,6 @@ def stored(source, index):
     return int(source.rows[index]) if isinstance(source, PropertySource) else index
 
 
-@given(
-    weights=st.lists(st.integers(0, 9), min_size=1, max_size=5).filter(any),
-    counts=st.lists(st.integers(1, 40), min_size=5, max_size=5),
-    over_epochs=st.sampled_from([1, 1, 2, -1]),
-    size=st.integers(1, 9),
-    steps=st.integers(1, 120),
-)
-def test_simulations_of_any_weights(weights, counts, over_epochs, size, steps):
-    pairs = [
-        (shuffled(count, f"s{i}", over_epochs=over_epochs), weight)
-        for i, (count, weight) in enumerate(zip(counts, weights, strict=False))
-    ]
-    check_against_counting(batches(*pairs, size=size), steps)
-
-
-def test_the_first_repeat_is_far_away_and_found_at_once():
-    few, many = shuffled(10**6, "few"), shuffled(10**9, "many")
-    run = simulate(batches((few, 1), (many, 3), size=256), 10**12)
-    assert run.samples == 256 * 10**12
-    for each, share in zip(run.sources, (0.25, 0.75), strict=True):
-        assert each.drawn == share * 256 * 10**12
-        assert each.repeats_at == pytest.approx(each.count / (share * 256), abs=10)
-
-
 def test_far_steps_cost_what_near_ones_do():
     dataset = batches((shuffled(10**8, "a"), 2), (shuffled(10**6, "b"), 1), size=100)
     list(plan(dataset, 0, 10))
@@ -170,13 +143,6 @@ def test_a_plan_is_what_is_read():
     dataset = MIXES["three"]
     planned = [[s.index for s in batch.samples] for batch in plan(dataset, 1000, 20)]
     assert planned == dataset.at(range(1000, 1020))
-
-
-def test_plans_come_in_pieces_that_fit_together():
-    dataset = batches((shuffled(300, "a"), 2), (shuffled(70, "b"), 1), size=5000)
-    whole = list(plan(dataset, 3, 8))
-    assert whole == [each for step in range(3, 11) for each in plan(dataset, step, 1)]
-    assert [len(batch.samples) for batch in whole] == [5000] * 8
 
 
 def test_ranks_take_turns_in_every_epoch():
@@ -255,10 +221,3 @@ def test_numbers_of_numpy():
     assert type(run.steps) is int
     with pytest.raises(ConfigError, match="at is a whole number, 0 or more; got "):
         plan(dataset, np.int64(-1), 1)
-
-
-def test_a_map_above_the_sources_changes_nothing():
-    plain = batches((shuffled(30, "a"), 1), (shuffled(9, "b"), 1))
-    mapped = MapDataset(plain, str)
-    assert list(plan(mapped, 5, 9)) == list(plan(plain, 5, 9))
-    assert simulate(mapped, 30).sources == simulate(plain, 30).sources

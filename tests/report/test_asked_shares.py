@@ -11,18 +11,14 @@ from energize import (
     ConcatDataset,
     LimitDataset,
     ListSource,
-    Quota,
-    QuotaDataset,
     Schedule,
     ShuffleDataset,
     Stage,
     StagedDataset,
     StagePlan,
-    by_property,
 )
-from energize.preview import simulate
-from energize.preview.asked_shares import asked_between
-from energize.preview.units import weighed_in
+from energize.report import simulate
+from energize.report.forecast import asked_between, weighed_in
 from tests.support.datasets import INDEXED
 
 _SLOTS = 3.4
@@ -108,20 +104,6 @@ def test_what_weights_do_not_say_is_not_asked_for():
     assert [each.asked for each in run.sources] == [None, None, 0.75]
 
 
-def test_quotas_ask_for_the_shares_of_an_epoch():
-    epoch = QuotaDataset((source(0, 30), Quota(repeat=1.5)), (source(1, 15), Quota()))
-    [asked] = asked_between(epoch, np.array([0, 77]))
-    assert asked.tolist() == pytest.approx([0.75, 0.25])
-
-
-def test_an_exhausted_source_is_seen_between_asked_and_planned():
-    mix = BlendDataset((source(0, 10), 1), (source(1, 90), 1), stop="all_exhausted")
-    run = simulate(mix, 100, intervals=10)
-    assert [each.asked for each in run.sources] == [0.5, 0.5]
-    assert [each.share for each in run.sources] == [0.1, 0.9]
-    assert run.shares()[-1].tolist() == [0, 1]
-
-
 def test_whole_batches_of_two_sizes_are_shares_of_their_samples():
     small = BatchDataset(source(0, 60), 2, list)
     large = BatchDataset(source(1, 60), 6, list)
@@ -173,15 +155,6 @@ def test_stages_that_count_different_things_have_shares_of_samples():
     assert both.unit == "tokens"
     assert [each.asked for each in both.sources] == [0.5, 0.5]
     assert [each.share for each in both.sources] == pytest.approx([0.5, 0.5], abs=0.05)
-
-
-def test_properties_have_shares_of_their_own():
-    words = ["high", "low", "low"] * 20
-    texts = ListSource(range(60), name="texts", columns={"quality": words})
-    mix = by_property(ShuffleDataset(texts), "quality", {"high": 3, "low": 1})
-    run = simulate(BatchDataset(mix, 10, list), 100)
-    told = [(each.name, each.count, each.asked, each.drawn) for each in run.sources]
-    assert told == [("texts/high", 20, 0.75, 750), ("texts/low", 40, 0.25, 250)]
 
 
 @pytest.mark.parametrize("name", INDEXED)

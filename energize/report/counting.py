@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections import Counter as Counts
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from threading import Lock
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
 from energize.core.arrays import FloatArray, Int64Array, rows_by_value
-from energize.core.costs import ColumnCost
+from energize.core.costs import ColumnCost, Cost
+from energize.core.dataset import Dataset, IndexedDataset
 from energize.core.loss_weights import OWN, WEIGHTS, weight_of
 from energize.core.loss_weights import WEIGHT as OF_SOURCES
+from energize.core.trace import Failed, Origin, refs_of
 from energize.errors import ConfigError
-from energize.ledger.levels import Level, rows_of
-from energize.ledger.places import Found, Made, Places
+from energize.report.levels import Found, Level, Made, Places, rows_of
 
 _TOGETHER = 256
 """Items that wait until they are looked up together: many for numpy, few enough that where their
@@ -240,3 +244,156 @@ def _costs(value: Any) -> Sequence[float]:
 def _is_cost(value: object) -> bool:
     number = isinstance(value, int | float | np.integer | np.floating)
     return number and not isinstance(value, bool) and 0 <= float(value) < math.inf  # type: ignore[arg-type]  # a number
+
+
+_REASONS = 1000
+"""How many reasons for skipping are told apart."""
+
+UNKNOWN = -1
+"""The key of a source that is not known."""
+
+Key = tuple[int, bool]
+"""The key of a source, and whether its samples were skipped or failed."""
+
+
+class _Waiting(NamedTuple):
+    """Positions of items of a dataset, read with an attempt."""
+
+    dataset: Dataset[Any]
+    positions: list[int]
+
+
+@dataclass(slots=True)
+class LeftOut:
+    """Counts samples that were skipped or failed, by the keys of their sources.
+
+    `of_sources`: how many of each source, skipped ones and failed ones apart. `reasons`: how many
+    were skipped for each reason that a `SkipSample` gives. They are looked up in bulk, so `drained`
+    has them all, and nothing stays.
+    """
+
+    of_sources: Counts[Key] = field(default_factory=Counts)
+    reasons: Counts[str] = field(default_factory=Counts)
+    _waiting: dict[tuple[int, int, bool], _Waiting] = field(default_factory=dict)
+    _count: int = 0
+
+    def add(
+        self, failed: Failed, dataset: Any, made: int | Sequence[Origin] | None, attempt: int
+    ) -> None:
+        """One more: the item of `dataset` at a position, read with `attempt`, or with some origins;
+        None where that is not known.
+        """
+        skipped = failed.skipped
+        if skipped:
+            reason = str(failed.reason) or "SkipSample"
+            known = reason in self.reasons or len(self.reasons) < _REASONS
+            self.reasons[reason if known else "others"] += 1
+        if made is None:
+            self.of_sources[UNKNOWN, skipped] += 1
+        elif isinstance(made, int):
+            key = (id(dataset), attempt, skipped)
+            self._waiting.setdefault(key, _Waiting(dataset, [])).positions.append(made)
+            self._count += 1
+            if self._count >= _TOGETHER:
+                self._look_up()
+        else:
+            parts = [source for part in dataset._parts for source in part.sources]
+            self._found([parts[row] for row in refs_of(dataset, made).source.tolist()], skipped)
+
+    def _look_up(self) -> None:
+        for (_, attempt, skipped), (dataset, positions) in self._waiting.items():
+            at = np.array(positions, dtype=np.int64)
+            refs = cast("IndexedDataset[Any]", dataset).refs(at, attempt)
+            self._found([dataset.sources[row] for row in refs.source.tolist()], skipped)
+        self._waiting.clear()
+        self._count = 0
+
+    def _found(self, sources: Iterable[Any], skipped: bool) -> None:
+        for source in sources:
+            self.of_sources[source.key, skipped] += 1
+
+    def drained(self) -> LeftOut | None:
+        """What was added since the last time, and nothing stays here; None for nothing."""
+        self._look_up()
+        if not self.of_sources:
+            return None
+        gone = LeftOut(self.of_sources, self.reasons)
+        self.of_sources, self.reasons = Counts(), Counts()
+        return gone
+
+    def take_over(self, other: LeftOut | None) -> None:
+        """Add what another has drained."""
+        if other is not None:
+            self.of_sources.update(other.of_sources)
+            self.reasons.update(other.reasons)
+
+    @property
+    def counts(self) -> Mapping[Key, int]:
+        """How many of each source."""
+        self._look_up()
+        return self.of_sources
+
+    def __getstate__(self) -> tuple[Counts[Key], Counts[str]]:
+        """What is copied and pickled: counts, and no dataset."""
+        self._look_up()
+        return self.of_sources, self.reasons
+
+    def __setstate__(self, state: tuple[Counts[Key], Counts[str]]) -> None:
+        self.of_sources, self.reasons = state
+        self._waiting, self._count = {}, 0
+
+
+def by_row(counts: Mapping[Key, int], keys: Sequence[int]) -> dict[tuple[int, bool], int]:
+    """The counts by the numbers of rows whose sources have these keys; `UNKNOWN` for others."""
+    rows: dict[int, int] = {}
+    for row, key in enumerate(keys):
+        rows.setdefault(key, row)
+    found: defaultdict[tuple[int, bool], int] = defaultdict(int)
+    for (key, skipped), number in counts.items():
+        found[rows.get(key, UNKNOWN), skipped] += number
+    return dict(found)
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """What a loader's ledger counts beside samples and batches: `get_loader(..., ledger=...)`.
+
+    `cost`: what samples cost, by a column that their sources have, such as "tokens", or a function
+    of columns (see `energize.costs.ColumnCost`); nothing is read for it, and samples that took the
+    place of failed ones count as these. `item_cost`: what an item costs, by a function of it: a
+    number, which its samples share, or one for each of them, 0 or more. One of the two at most.
+    `name`: what the cost is called in reports; by default that of the column, or "cost".
+
+    Raises `ConfigError` for what cannot be used.
+
+    >>> from energize import ListSource, get_loader
+    >>> words = ListSource(["one two", "three"], name="words", columns={"tokens": [2, 1]})
+    >>> loader = get_loader(words, ledger=Ledger("tokens"))
+    >>> _ = list(loader)
+    >>> loader.report(show=False)["words"].cost
+    3.0
+    """
+
+    cost: Cost | None = None
+    item_cost: Callable[[Any], Any] | None = None
+    name: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.cost is not None and self.item_cost is not None:
+            raise ConfigError("Ledger: give a cost by columns or item_cost, not both")
+        if self.cost is not None:
+            ColumnCost(self.cost)
+        if self.item_cost is not None and not callable(self.item_cost):
+            raise ConfigError(
+                f"Ledger: item_cost is a function of an item; got {self.item_cost!r}. The name of "
+                "a column is a cost: Ledger(cost=...)"
+            )
+        if self.name is not None and not isinstance(self.name, str):
+            raise ConfigError(f"Ledger: name is a text; got {self.name!r}")
+
+    @property
+    def cost_name(self) -> str | None:
+        """What costs are called; None where nothing is counted."""
+        if self.cost is None and self.item_cost is None:
+            return None
+        return self.name or (self.cost if isinstance(self.cost, str) else "cost")

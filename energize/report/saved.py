@@ -7,14 +7,13 @@ from typing import Any
 from energize.core.dataset import Dataset
 from energize.core.description import leaf_names
 from energize.core.stream import State
-from energize.ledger.book import Book
-from energize.ledger.report import LedgerRow, Report
-from energize.ledger.settings import Ledger
-from energize.ledger.telling import Stand
 from energize.loader.edits import Edits
 from energize.loader.feeds import StreamState
 from energize.loader.loader import items_of
 from energize.loader.state import checked_state, cursor_of, resumed, tree_of
+from energize.report.counting import Ledger
+from energize.report.ledger import Book, Stand
+from energize.report.table import LedgerRow, Report
 
 
 def report_of_state(dataset: Dataset[Any] | None, state: State, *, strict: bool = True) -> Report:

@@ -1,0 +1,577 @@
+"""What a run of many steps takes of each source, what was asked for, and when sources repeat."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from energize.core.arrays import FloatArray, Int64Array, rows_by_value
+from energize.core.blends import ContinuedDataset
+from energize.core.checks import checked_whole
+from energize.core.costs import ColumnCost
+from energize.core.dataset import Dataset, IndexedDataset
+from energize.core.trace import Refs, one_each
+from energize.data.join import JoinedSource
+from energize.data.naming import source_labels
+from energize.data.selection import PropertySource
+from energize.data.source import Source
+from energize.data.webdataset import WebdatasetSource
+from energize.datasets.batch import BatchDataset
+from energize.datasets.blend import BlendDataset
+from energize.datasets.order import ShuffleDataset
+from energize.datasets.quota import QuotaDataset
+from energize.datasets.stages import StagedDataset
+from energize.errors import ConfigError, NotIndexedError
+
+
+@dataclass(frozen=True, slots=True)
+class SourceForecast:
+    """What a run takes of one source.
+
+    `name`: see `source_labels`. `count`: the samples it has. `drawn`: the samples that are read of
+    it. `share`: of all samples that are read, or of what they cost, 0 to 1. `asked`: the share that
+    the weights ask for over these steps, None where none is asked for. `repeats_at`: the first step
+    (0-based) with a sample that came before, or None when there is none. Where `repeats_exact` is
+    False, that is the latest that it can be, and None when a sample may have come before or not.
+    """
+
+    name: str
+    count: int
+    drawn: int
+    share: float
+    asked: float | None
+    repeats_at: int | None
+    repeats_exact: bool
+
+    @property
+    def epochs(self) -> float:
+        """How many times it is passed through."""
+        return self.drawn / self.count if self.count else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class StageSpan:
+    """The batches from `start` to before `stop` belong to the stage `name`."""
+
+    name: str
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True, slots=True)
+class Simulation:
+    """What `steps` batches are made of.
+
+    `points`: numbers of steps from 0 to `steps`, int64. `drawn`: the samples of each source
+    (columns) that are read in the first so many steps (rows), int64. `spent`: what they cost,
+    float64, where weights count that, see `measure_of`; else None. `asked`: the share of each
+    source (columns) that weights ask for from each point to the next (rows), float64; NaN where
+    nothing asks. `stages`: those that these steps belong to, none where there are no stages.
+    `unit`: what weights count, see `weighed_in`.
+    """
+
+    steps: int
+    sources: tuple[SourceForecast, ...]
+    points: Int64Array
+    drawn: Int64Array
+    spent: FloatArray | None
+    asked: FloatArray
+    stages: tuple[StageSpan, ...]
+    unit: str
+
+    @property
+    def samples(self) -> int:
+        """How many samples are read."""
+        return sum(each.drawn for each in self.sources)
+
+    def shares(self) -> npt.NDArray[np.float64]:
+        """The share of each source (columns) between two points (rows), 0 to 1: of samples, or of
+        what they cost where weights count that.
+        """
+        amounts = np.diff(self.drawn if self.spent is None else self.spent, axis=0)
+        totals = amounts.sum(axis=1, keepdims=True)
+        shares: npt.NDArray[np.float64] = amounts / np.where(totals > 0, totals, 1)
+        return shares
+
+
+def simulate(dataset: Dataset[Any], steps: int, *, intervals: int = 1) -> Simulation:
+    """What the first `steps` batches of a dataset of batches are made of, without reading.
+
+    Steps count the batches of all ranks together. They are cut into `intervals` (or `steps`, if
+    that is less) for shares over time, and where stages begin. The cost does not
+    depend on the number of steps. Samples that will be skipped or found damaged count, their
+    substitutes do not.
+
+    Raises `ConfigError` for steps that cannot be counted, and `NotIndexedError` for a stream.
+
+    >>> from energize import BatchDataset, BlendDataset, ListSource
+    >>> blend = BlendDataset((ListSource(range(900)), 9), (ListSource(range(50)), 1))
+    >>> run = simulate(BatchDataset(blend, 10, list), steps=100)
+    >>> [(each.drawn, each.epochs, each.asked) for each in run.sources]
+    [(900, 1.0, 0.9), (100, 2.0, 0.1)]
+    """
+    positions = indexed(dataset, "simulate")
+    _, steps = checked_steps(positions, 0, steps)
+    cuts = min(checked_whole(intervals, "simulate: intervals", 1), steps)
+    stages = _stages(positions, steps)
+    cut_at = {steps * i // cuts for i in range(cuts + 1)} | {each.start for each in stages}
+    points = np.array(sorted(cut_at), dtype=np.int64)
+    drawn = np.stack([positions.consumed(point) for point in points.tolist()])
+    measure = measure_of(positions)
+    spent = None
+    if measure is not None:
+        spending = Spending(positions, measure)
+        spent = np.stack([spending.until(point) for point in points.tolist()])
+    asked = asked_between(positions, points)
+    forecasts = _forecasts(positions, steps, drawn, drawn if spent is None else spent, asked)
+    unit = weighed_in(positions)
+    return Simulation(steps, forecasts, points, drawn, spent, asked, stages, unit)
+
+
+def _forecasts(
+    dataset: IndexedDataset[Any],
+    steps: int,
+    drawn: Int64Array,
+    amounts: npt.NDArray[Any],
+    asked: FloatArray,
+) -> tuple[SourceForecast, ...]:
+    """`amounts` are what shares are of: `drawn`, or what it costs."""
+    total = max(float(amounts[-1].sum()), 1e-300)
+    asked_shares = np.diff(amounts.sum(axis=1)) @ asked / total
+    columns = zip(
+        source_labels(dataset.sources),
+        dataset.sources,
+        drawn[-1].tolist(),
+        (amounts[-1] / total).tolist(),
+        (None if np.isnan(share) else round(share, 9) for share in asked_shares.tolist()),
+        first_repeats(dataset, steps),
+        strict=True,
+    )
+    return tuple(
+        SourceForecast(name, source.count, n, share, asked_share, *repeat)
+        for name, source, n, share, asked_share, repeat in columns
+    )
+
+
+def _stages(dataset: IndexedDataset[Any], steps: int) -> tuple[StageSpan, ...]:
+    if not isinstance(dataset, StagedDataset):
+        return ()
+    plan = dataset.plan
+    stops = [*plan.first_items[1:], steps]
+    spans = zip(plan.stages, plan.first_items, stops, strict=True)
+    return tuple(
+        StageSpan(stage.name, start, min(max(stop, start), steps))
+        for stage, start, stop in spans
+        if start < steps
+    )
+
+
+SAMPLES, BATCHES = "samples", "whole batches"
+
+
+def weighed_in(dataset: Dataset[Any]) -> str:
+    """What the weights of the outermost blends of a dataset count: "samples"; "whole batches" where
+    each entry has batches of its own, as with one task encoder for each type of samples; or what
+    samples cost, the name of a column. Joined by "and" where stages differ in that.
+
+    >>> from energize import BatchDataset, BlendDataset, ListSource
+    >>> web, code = ListSource("ab"), ListSource("12")
+    >>> weighed_in(BatchDataset(BlendDataset((web, 1), (code, 1)), 2, list))
+    'samples'
+    >>> weighed_in(BlendDataset((BatchDataset(web, 2, list), 1), (BatchDataset(code, 2, list), 1)))
+    'whole batches'
+    """
+    return " and ".join(dict.fromkeys(_told(each) for each in _outermost(dataset))) or SAMPLES
+
+
+def measure_of(dataset: Dataset[Any]) -> ColumnCost | None:
+    """What samples cost in the unit of the outermost blends; None where these count samples or
+    batches, or differ in what they count.
+
+    >>> from energize import BlendDataset, ListSource
+    >>> words = ListSource(["a b", "c"], columns={"words": [2, 1]})
+    >>> measure_of(BlendDataset((words, 1), unit="words"))
+    ColumnCost(cost='words')
+    """
+    units = [getattr(each, "unit", None) for each in _outermost(dataset)]
+    alike = bool(units) and all(each == units[0] for each in units)
+    return units[0] if alike and isinstance(units[0], ColumnCost) else None
+
+
+def _outermost(dataset: Dataset[Any]) -> list[BlendDataset[Any]]:
+    """The blends that no other blend is above."""
+    if isinstance(dataset, BlendDataset):
+        return [dataset]
+    return [blend for each in dataset.inputs for blend in _outermost(each)]
+
+
+def _told(blend: BlendDataset[Any]) -> str:
+    unit = getattr(blend, "unit", None)
+    if unit is None:
+        return BATCHES if any(map(_batched, blend.inputs)) else SAMPLES
+    cost = getattr(unit, "cost", unit)
+    if isinstance(cost, str):
+        return cost
+    return f"a cost of {', '.join(unit.columns)}" if isinstance(unit, ColumnCost) else "a cost"
+
+
+def _batched(dataset: Dataset[Any]) -> bool:
+    return isinstance(dataset, BatchDataset) or any(map(_batched, dataset.inputs))
+
+
+_FARTHEST = 2**62
+"""Positions of samples below it fit in int64 with all that is computed from them."""
+
+
+def indexed(dataset: Dataset[Any], purpose: str) -> IndexedDataset[Any]:
+    """`dataset`, if it has positions; `NotIndexedError` for a stream."""
+    if not isinstance(dataset, IndexedDataset) or not dataset.indexed:
+        raise NotIndexedError(
+            f"{purpose}: which samples a stream reads is known by reading it only, and "
+            f"{type(dataset).__name__} is one, or reads from one; leave out what "
+            "filters or packs, or filter when the data are prepared"
+        )
+    return dataset
+
+
+def checked_steps(dataset: IndexedDataset[Any], at: object, steps: object) -> tuple[int, int]:
+    """`at` and `steps` as whole numbers of Python; numpy's will do.
+
+    Raises `ConfigError` for steps from `at` on that are none, or too far away to be counted.
+
+    >>> import numpy as np
+    >>> from energize import ListSource
+    >>> checked_steps(ListSource("ab"), np.int64(7), 2)
+    (7, 2)
+    """
+    first, count = checked_whole(at, "at", 0), checked_whole(steps, "steps", 1)
+    samples = int(dataset.consumed(1).sum())
+    if (first + count) * samples > _FARTHEST:
+        raise ConfigError(
+            f"step {first + count:,} of {samples:,} samples each is too far away; samples are "
+            f"counted up to {_FARTHEST:,}"
+        )
+    return first, count
+
+
+_ITEMS = 64
+"""Of batches, over which their mean size is taken."""
+
+
+def asked_between(dataset: IndexedDataset[Any], points: Int64Array) -> FloatArray:
+    """The shares that are asked for from each of `points` to the next (rows), for each source
+    (columns): float64, 0 to 1, in the unit that the mix is measured in.
+
+    NaN stands for a source that nothing asks a share of, such as one that is read after another, or
+    one whose share counts something else. Weights of whole batches are shares of their samples
+    here. Stop rules are not looked at.
+
+    >>> from energize import BatchDataset, BlendDataset, ListSource, Schedule
+    >>> glide = Schedule([(0, 3), (8, 1)], "linear")
+    >>> blend = BlendDataset((ListSource("a"), glide), (ListSource("b"), 1))
+    >>> asked_between(BatchDataset(blend, 2, list), np.array([0, 4, 8])).round(2).tolist()
+    [[0.65, 0.35], [0.5, 0.5]]
+    """
+    measure = measure_of(dataset)
+    rows = [_asked(dataset, a, b, measure) / (b - a) for a, b in pairwise(points.tolist())]
+    return np.array(rows)
+
+
+def _asked(
+    dataset: IndexedDataset[Any], start: int, stop: int, measure: ColumnCost | None
+) -> FloatArray:
+    """How many of the items from `start` to before `stop` are asked for of each source: they sum to
+    the number of these items.
+    """
+    if len(dataset.sources) == 1:
+        return np.array([float(stop - start)])
+    if isinstance(dataset, StagedDataset):
+        return _asked_by_stages(dataset, start, stop, measure)
+    if isinstance(dataset, BlendDataset | QuotaDataset):
+        return _asked_of_inputs(dataset, start, stop, measure)
+    inputs = dataset._children
+    if len(inputs) > 1:
+        return np.full(len(dataset.sources), np.nan)
+    below = _asked(inputs[0], *_below(dataset, start, stop), measure)
+    asked: FloatArray = below * ((stop - start) / below.sum())
+    return asked
+
+
+def _below(dataset: IndexedDataset[Any], start: int, stop: int) -> tuple[int, int]:
+    """The items of the only input that are read; of several epochs, those of the first."""
+    before, after = dataset.taken(start), dataset.taken(stop)
+    if before is not None and after is not None:
+        return before[0], max(after[0], before[0] + 1)
+    if isinstance(dataset, ContinuedDataset):
+        return dataset.read + start, dataset.read + stop
+    epoch, first = divmod(start, dataset.size)
+    one = stop <= (epoch + 1) * dataset.size
+    return (first, first + stop - start) if one else (0, dataset.size)
+
+
+def _asked_by_stages(
+    dataset: StagedDataset[Any], start: int, stop: int, measure: ColumnCost | None
+) -> FloatArray:
+    total = np.zeros(len(dataset.sources))
+    firsts = dataset.plan.first_items
+    for stage, (first, end) in enumerate(pairwise([*firsts, max(stop, firsts[-1])])):
+        begin, length = max(first, start), min(end, stop) - max(first, start)
+        if length > 0:
+            at = int(dataset.route(np.array([begin], dtype=np.int64)).position[0])
+            asked = _asked(dataset._children[stage], at, at + length, measure)
+            np.add.at(total, dataset.numbers_of(stage), asked)
+    return total
+
+
+def _asked_of_inputs(
+    dataset: BlendDataset[Any] | QuotaDataset[Any],
+    start: int,
+    stop: int,
+    measure: ColumnCost | None,
+) -> FloatArray:
+    inputs = dataset._children
+    before, after = dataset._asked(start), dataset._asked(stop)
+    if before is None or after is None or getattr(dataset, "unit", None) != measure:
+        return np.full(len(dataset.sources), np.nan)
+    asked = after - before
+    asked *= (stop - start) / max(asked.sum(), 1e-300)  # costs, where weights of them have changed
+    if measure is None and not all(one_each(each) for each in inputs):
+        asked = asked * [_samples_per_item(each) for each in inputs]
+        asked *= (stop - start) / asked.sum()
+    begun = dataset.taken(start) or [0] * len(inputs)
+    ended = dataset.taken(stop) or [each.size for each in inputs]
+    parts = []
+    for each, count, first, end in zip(inputs, asked.tolist(), begun, ended, strict=True):
+        below = _asked(each, first, max(end, first + 1), measure)
+        parts.append(below * (count / below.sum()) if count else np.zeros(len(below)))
+    return np.concatenate(parts)
+
+
+def _samples_per_item(dataset: IndexedDataset[Any]) -> float:
+    if one_each(dataset):
+        return 1.0
+    items = min(_ITEMS, dataset.size)
+    return float(dataset.consumed(items).sum()) / max(items, 1)
+
+
+_AT_ONCE = 2**20
+
+
+class Spending:
+    """What the first items of `dataset` cost by `measure`, of each of its sources.
+
+    It is exact where each dataset of a blend in that unit reads one source. Several below one of
+    them share what that one costs by the mean cost of their samples; elsewhere the mean is all that
+    is looked at.
+    """
+
+    def __init__(self, dataset: IndexedDataset[Any], measure: ColumnCost) -> None:
+        self._dataset, self._measure = dataset, measure
+        self._means: dict[int, float] = {}
+
+    def until(self, items: int) -> FloatArray:
+        """What the first `items` cost: float64, one for each source."""
+        return self._spent(self._dataset, items)
+
+    def _spent(self, dataset: IndexedDataset[Any], items: int) -> FloatArray:
+        if isinstance(dataset, StagedDataset):
+            return self._spent_by_stages(dataset, items)
+        taken = dataset.taken(items)
+        if taken is None or isinstance(dataset, Source):
+            return self._by_means(dataset, items)
+        parts = [
+            self._spent(each, count) for each, count in zip(dataset._children, taken, strict=True)
+        ]
+        if isinstance(dataset, BlendDataset) and dataset.unit == self._measure:
+            costs = zip(parts, dataset.spent(items), strict=True)
+            parts = [part * (cost / max(part.sum(), 1e-300)) for part, cost in costs]
+        return np.concatenate(parts)
+
+    def _spent_by_stages(self, dataset: StagedDataset[Any], items: int) -> FloatArray:
+        total = np.zeros(len(dataset.sources))
+        firsts = [first for first in dataset.plan.first_items if first < items]
+        for stage, (start, stop) in enumerate(pairwise([*firsts, items])):
+            read = dataset._children[stage]
+            first = int(dataset.route(np.array([start], dtype=np.int64)).position[0])
+            spent = self._spent(read, first + stop - start) - self._spent(read, first)
+            np.add.at(total, dataset.numbers_of(stage), spent)
+        return total
+
+    def _by_means(self, dataset: IndexedDataset[Any], items: int) -> FloatArray:
+        means = [self._mean(source) for source in dataset.sources]
+        return np.asarray(dataset.consumed(items) * means, dtype=np.float64)
+
+    def _mean(self, source: Source[Any]) -> float:
+        if source.key not in self._means:
+            total = 0.0
+            for start in range(0, source.count, _AT_ONCE):
+                index = np.arange(start, min(start + _AT_ONCE, source.count), dtype=np.int64)
+                total += float(self._measure.of_samples(source, index).sum())
+            self._means[source.key] = total / max(source.count, 1)
+        return self._means[source.key]
+
+
+_SAMPLES_AT_ONCE = 2**14
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedSample:
+    """A sample that will be read.
+
+    `source`: the name of its source, see `source_labels`. `index`: its number in `shard`, or in the
+    source where that has no shards. `epoch`: how many times the source has been passed through
+    before. `key`: None when it was not asked for, or cannot be read.
+    """
+
+    source: str
+    shard: str | None
+    index: int
+    epoch: int
+    key: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedBatch:
+    """The samples of the batch of a step, in their order; none where the batch is padding.
+
+    `rank` is None for an unknown number of ranks.
+    """
+
+    step: int
+    rank: int | None
+    samples: tuple[PlannedSample, ...]
+
+
+def plan(
+    dataset: Dataset[Any],
+    at: int,
+    steps: int,
+    *,
+    world_size: int | None = None,
+    keys: bool = False,
+) -> Iterator[PlannedBatch]:
+    """Batches `at` to `at + steps` of a dataset of batches, as they will be read.
+
+    Steps count the batches of all ranks together, as the position of a saved state does; ranks take
+    turns, beginning anew with each epoch of the dataset. The plan is what is read as long as no
+    sample is skipped or damaged: substitutes of such samples are not foreseen. No shard is opened,
+    unless `keys` are asked for.
+
+    Raises `ConfigError` for numbers that cannot be used, and `NotIndexedError` for a stream, at
+    once; `ShardError` for a shard whose keys cannot be read.
+
+    >>> from energize import BatchDataset, BlendDataset, ListSource
+    >>> blend = BlendDataset((ListSource("ab", name="a"), 1), (ListSource("xyz", name="x"), 1))
+    >>> for batch in plan(BatchDataset(blend, 2, list), at=10**9, steps=2, world_size=2):
+    ...     print(batch.step, batch.rank, len(batch.samples))
+    1000000000 0 2
+    1000000001 1 2
+    """
+    positions = indexed(dataset, "plan")
+    at, steps = checked_steps(positions, at, steps)
+    if world_size is not None:
+        world_size = checked_whole(world_size, "plan: world_size", 1)
+    return _batches(positions, at, at + steps, world_size, keys=keys)
+
+
+def _batches(
+    dataset: IndexedDataset[Any], start: int, stop: int, world_size: int | None, *, keys: bool
+) -> Iterator[PlannedBatch]:
+    labels = source_labels(dataset.sources)
+    at_once = max(1, _SAMPLES_AT_ONCE // max(1, int(dataset.consumed(1).sum())))
+    for first in range(start, stop, at_once):
+        steps = np.arange(first, min(first + at_once, stop), dtype=np.int64)
+        refs = dataset.refs(steps)
+        samples = _samples(dataset.sources, labels, refs, keys=keys)
+        ends = np.searchsorted(refs.item, np.arange(len(steps)), side="right").tolist()
+        begin = 0
+        for step, end in zip(steps.tolist(), ends, strict=True):
+            rank = None if world_size is None else step % dataset.size % world_size
+            yield PlannedBatch(step, rank, tuple(samples[begin:end]))
+            begin = end
+
+
+def _samples(
+    sources: tuple[Source[Any], ...], labels: list[str], refs: Refs, *, keys: bool
+) -> list[PlannedSample]:
+    samples: dict[int, PlannedSample] = {}
+    for number, rows in rows_by_value(refs.source):
+        located = _located(sources[number], refs.index[rows], keys=keys)
+        epochs = refs.epoch[rows].tolist()
+        for row, epoch, (shard, at, key) in zip(rows.tolist(), epochs, located, strict=True):
+            samples[row] = PlannedSample(labels[number], shard, at, epoch, key)
+    return [samples[row] for row in range(len(refs))]
+
+
+def _located(
+    source: Source[Any], index: Int64Array, *, keys: bool
+) -> Iterator[tuple[str | None, int, str | None]]:
+    """The shard of each sample, its number there, and its key; of a joined one, those of its first
+    part.
+    """
+    if isinstance(source, PropertySource):
+        return _located(source.source, source.rows[index], keys=keys)
+    if isinstance(source, JoinedSource):
+        return _located(source.parts[0], source.matches[index, 0], keys=keys)
+    if not isinstance(source, WebdatasetSource):
+        return ((None, number, None) for number in index.tolist())
+    shards, numbers = source.locate(index)
+    names = (source.shards[shard] for shard in shards.tolist())
+    found: Sequence[str | None] = source.keys(index) if keys else [None] * len(index)
+    return zip(names, numbers.tolist(), found, strict=True)
+
+
+# When samples of a source come again.
+
+
+def first_repeats(dataset: IndexedDataset[Any], steps: int) -> list[tuple[int | None, bool]]:
+    """For each of `dataset.sources` the first of `steps` items with which more samples of it are
+    drawn than it has, and whether none comes again earlier. None when there is none; or, if that is
+    not exact, when it cannot be told.
+
+    >>> from energize import BatchDataset, ListSource, ShuffleDataset
+    >>> first_repeats(BatchDataset(ShuffleDataset(ListSource(range(100))), 8, list), 50)
+    [(13, True)]
+    """
+    found: list[tuple[int | None, bool]] = []
+    read = dataset.consumed(steps).tolist()
+    for number, exact in enumerate(_pass_by_pass(dataset)):
+        count = dataset.sources[number].count
+        if read[number] > count:
+            more = partial(_drawn_more, dataset, number, count)
+            found.append((bisect_left(range(steps), True, key=more), exact))
+        else:
+            found.append((None, exact or read[number] <= 1))
+    return found
+
+
+def _drawn_more(dataset: IndexedDataset[Any], number: int, count: int, step: int) -> bool:
+    return int(dataset.consumed(step + 1)[number]) > count
+
+
+def _pass_by_pass(dataset: IndexedDataset[Any]) -> list[bool]:
+    """For each source whether all its samples are drawn before one comes again."""
+    if isinstance(dataset, Source):
+        return [True]
+    if isinstance(dataset, StagedDataset):
+        passes = [dataset.carry_over] * len(dataset.sources)
+        for stage, each in enumerate(dataset._children):
+            for row, known in zip(
+                dataset.numbers_of(stage).tolist(), _pass_by_pass(each), strict=True
+            ):
+                passes[row] &= known
+        return passes
+    below = [known for each in dataset._children for known in _pass_by_pass(each)]
+    if isinstance(dataset, ShuffleDataset) and dataset.over_epochs == 1:
+        epoch = dataset.consumed(dataset.size).tolist()
+        counts = [source.count for source in dataset.sources]
+        return [known and n <= most for known, n, most in zip(below, epoch, counts, strict=True)]
+    on_and_on = isinstance(dataset, ContinuedDataset) or dataset.taken(0) is not None
+    return below if on_and_on else [False] * len(below)
