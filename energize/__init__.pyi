@@ -87,7 +87,6 @@ from .energon.factories import (
     JoinedWebdatasetFactory,
     MultiChoiceVQAWebdataset,
     OCRWebdataset,
-    SavableDataset,
     SimilarityInterleavedWebdataset,
     StandardWebdatasetFactory,
     TextWebdataset,
@@ -105,7 +104,7 @@ from .energon.loading import (
     prepare_metadataset,
     traverse_metadataset,
 )
-from .energon.names import edataclass
+from .energon.names import SavableDataset, edataclass
 from .errors import (
     ConfigError,
     DataError,

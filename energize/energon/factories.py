@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 import re
 import warnings
-from abc import ABCMeta, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, cast
 
-from energize.core.dataset import Dataset
 from energize.core.ignored import accepted
 from energize.core.lanes import WorkerConfig
 from energize.core.samples import (
@@ -56,43 +55,11 @@ from energize.preparation.index import prepare
 from energize.preparation.jsonl import prepare_jsonl
 from energize.preparation.media import prepare_media
 from energize.preparation.workers import Progress
-from energize.task.decode import SampleDecoder
+from energize.task.decode import IMAGE_SPECS, SampleDecoder
 from energize.task.load import JoinLoader, LoadFunction, PartFilter, SampleLoader, loading_code
 from energize.task.pipeline import STORED, SampleOrder, SourceFactory
 
 T_co = TypeVar("T_co", covariant=True)
-
-if TYPE_CHECKING:
-    SavableDataset = Dataset
-else:
-
-    class _AnyDataset(ABCMeta):
-        """Every dataset is an instance, and every class of datasets a subclass."""
-
-        def __instancecheck__(cls, instance: object) -> bool:
-            return Dataset in type(instance).__mro__  # isinstance would ask here again
-
-        def __subclasscheck__(cls, subclass: type) -> bool:
-            return Dataset in subclass.__mro__
-
-    class SavableDataset(Dataset[T_co], metaclass=_AnyDataset):
-        """The name of `Dataset` in Megatron-Energon, for annotations and `isinstance`.
-
-        It cannot be extended: there a dataset moves and says itself what its state is, here a
-        dataset is a description, and cursors over it move. Extending it is a `ConfigError`.
-
-        >>> from energize import ListSource
-        >>> isinstance(ListSource([1]), SavableDataset)
-        True
-        """
-
-        def __init_subclass__(cls, **kwargs: Any) -> None:
-            raise ConfigError(
-                f"{cls.__name__} extends SavableDataset, whose state nothing here would ask for. "
-                "Give items by number as a list or with SequenceSource, items that come one after "
-                "another with IterableSource, and change a stream of items with MapDataset or "
-                "IterMapDataset; all of them are saved and resumed"
-            )
 
 
 class PinMemoryMixin:
@@ -129,16 +96,14 @@ class WebdatasetPreparator:
         media_filter: MediaFilterConfig | None = None,
         fix_duplicates: bool = False,
         index_sqlite_tmp_path: str | os.PathLike[str] | None = None,
-        checksums: bool = False,
     ) -> set[str]:
-        """Index the shards `paths` of the folder `parent_path`; returns the parts they have.
+        """Index the shards `paths` of the folder `parent_path`; return the parts they have.
 
         `energize.prepare` with Megatron-Energon's arguments: `paths` are relative to the folder,
         with braces; splits are pairs of a name and a ratio, or of a name and a pattern (a name may
         come several times); shards are shuffled before they are cut by ratios, unless
         `shuffle_seed` is None. A folder that is prepared already is prepared anew. No dataset.yaml
-        is written. `media_filter` adds the metadata of images, videos and sounds to the index,
-        `checksums` writes one of each sample, as `energize.prepare_checksums` does.
+        is written. `media_filter` adds the metadata of images, videos and sounds to the index.
 
         Raises what `energize.prepare` raises.
         """
@@ -159,7 +124,6 @@ class WebdatasetPreparator:
             overwrite=True,
             tar_index_only=tar_index_only,
             fix_duplicates=fix_duplicates,
-            checksums=checksums,
             on_progress=shown_by(progress_fn),
         )
         if media_filter is not None:
@@ -197,25 +161,26 @@ def shown_by(progress_fn: ProgressFn | None) -> Progress | None:
     """What is told how many of how many are done, and goes on with `progress_fn` as many steps."""
     if progress_fn is None:
         return None
-    steps: Iterator[Any] = iter(())
-    stepped = -1
+    running: list[Iterator[Any]] = []
+    stepped = 0
 
     def tell(done: int, total: int) -> None:
-        nonlocal steps, stepped
-        if stepped < 0:
-            steps, stepped = iter(progress_fn(iter(range(total)), total)), 0
-        for _ in range(stepped, done):
-            next(steps, None)
+        nonlocal stepped
+        if not running:
+            running.append(iter(progress_fn(iter(range(total)), total)))
+        # One step more at the end, where a progress bar closes.
+        for _ in range(stepped, done + (done >= total)):
+            next(running[0], None)
         stepped = max(stepped, done)
-        if done >= total:
-            next(steps, None)  # where a progress bar closes
 
     return tell
 
 
-DEFAULT_DECODER = SampleDecoder()
+def _order(training: bool, over_epochs: int | None, max_samples: int | None) -> SampleOrder:
+    return SampleOrder(over_epochs, max_samples) if training else STORED
 
-_UNUSED = ("parallel_shard_iters",)
+
+DEFAULT_DECODER = SampleDecoder()
 
 # Factories of datasets over prepared folders of shards.
 
@@ -224,8 +189,7 @@ class BaseWebdatasetFactory(SourceFactory[T_co], WebdatasetPreparator):
     """A split part of a prepared folder, as it is asked for; `build()` makes the dataset.
 
     A subclass sets `__sample_type__` and makes a sample of the raw one in `load_sample`. What is
-    read is shuffled as by `SourceFactory`. `part_filter` says which parts are read at all. With
-    `checksums` every sample is compared with the one that `energize prepare --checksums` wrote.
+    read is shuffled as by `SourceFactory`. `part_filter` says which parts are read at all.
 
     Raises `ConfigError` without `__sample_type__`, and what `WebdatasetSource` raises.
     """
@@ -245,28 +209,20 @@ class BaseWebdatasetFactory(SourceFactory[T_co], WebdatasetPreparator):
         subset: Subset | None = None,
         split_config: str | None = None,
         part_filter: PartFilter | None = None,
-        checksums: bool = False,
     ) -> None:
         if getattr(self, "__sample_type__", None) is None:
             raise ConfigError(f"{type(self).__name__}: set the class attribute __sample_type__")
         accepted(type(self).__name__, parallel_shard_iters=parallel_shard_iters)
         self.path, self.split_part = Path(path), split_part
         self.part_filter = part_filter
-        source = WebdatasetSource(
-            self.path,
-            split_part=split_part,
-            split_config=split_config,
-            checksums=checksums,
-            seed=worker_config.seed_offset,
-        )
-        order = SampleOrder(shuffle_over_epochs, max_samples_per_sequence)
+        seed = worker_config.seed_offset
         super().__init__(
-            source,
+            WebdatasetSource(path, split_part=split_part, split_config=split_config, seed=seed),
             self._loading(),
             self.__sample_type__,
             [self.path],
             getattr(self, "subflavors", {}),
-            order=order if training else STORED,
+            order=_order(training, shuffle_over_epochs, max_samples_per_sequence),
             worker_config=worker_config,
             subset=subset,
         )
@@ -489,32 +445,29 @@ class CrudeJsonlDatasetFactory(SourceFactory[CrudeSample]):
         max_samples_per_sequence: int | None = None,
         subset: Subset | None = None,
         part_filter: Any = None,
-        checksums: bool = False,
     ) -> None:
         unused = {"parallel_shard_iters": parallel_shard_iters, "part_filter": part_filter}
         accepted(type(self).__name__, **unused)
         self.path = Path(path)
         load: Any = SampleLoader(sample_type=CrudeSample, subflavors=dict(subflavors or {}))
-        order = SampleOrder(shuffle_over_epochs, max_samples_per_sequence)
         super().__init__(
-            JsonlSource(self.path, checksums=checksums, seed=worker_config.seed_offset),
+            JsonlSource(self.path, seed=worker_config.seed_offset),
             load,
             CrudeSample,
             [self.path],
             subflavors or {},
-            order=order if training else STORED,
+            order=_order(training, shuffle_over_epochs, max_samples_per_sequence),
             worker_config=worker_config,
             subset=subset,
         )
 
     @staticmethod
-    def prepare_dataset(path: str | os.PathLike[str], *, checksums: bool = False) -> int:
-        """Write the index of a `.jsonl` file, and its checksums if asked; return how many samples
-        it has.
+    def prepare_dataset(path: str | os.PathLike[str]) -> int:
+        """Write the index of a `.jsonl` file; return how many samples it has.
 
         Raises what `energize.preparation.jsonl.prepare_jsonl` raises.
         """
-        return prepare_jsonl(Path(path), checksums=checksums)
+        return prepare_jsonl(Path(path))
 
 
 class DefaultCrudeJsonlDatasetFactory(CrudeJsonlDatasetFactory):
@@ -527,8 +480,8 @@ class JoinedWebdatasetFactory(SourceFactory[T_co]):
     `inner_datasets` is a list, whose samples `joiner` is given by place, or a mapping, by name. A
     `joiner` that is a type of samples joins by its `from_joined`. `nonmatch` says for each dataset
     but the first what happens to samples without a partner there: "error", "skip" or "none". What
-    belongs together comes from the `index.sqlite` of the folders, and from `cache`, see
-    `JoinedSource`; a `join_index` that Megatron-Energon wrote is not needed.
+    belongs together comes from the `index.sqlite` of the folders, see `JoinedSource`; a
+    `join_index` that Megatron-Energon wrote is not needed.
 
     Raises `ConfigError` for a joiner that is none, and what `JoinedSource` raises.
     """
@@ -547,7 +500,6 @@ class JoinedWebdatasetFactory(SourceFactory[T_co]):
         max_samples_per_sequence: int | None = None,
         subset: Subset | None = None,
         join_index: str | os.PathLike[str] | None = None,
-        cache: Path | None = None,
     ) -> None:
         unused = {"parallel_shard_iters": parallel_shard_iters, "join_index": join_index}
         accepted(type(self).__name__, **unused)
@@ -563,14 +515,13 @@ class JoinedWebdatasetFactory(SourceFactory[T_co]):
         sources = [cast("WebdatasetSource", each.source) for each in self.inner_datasets]
         seed = worker_config.seed_offset
         loaders = tuple(each.load for each in self.inner_datasets)
-        order = SampleOrder(shuffle_over_epochs, max_samples_per_sequence)
         super().__init__(
-            JoinedSource(*sources, nonmatch=tuple(nonmatch), cache=cache, seed=seed),
+            JoinedSource(*sources, nonmatch=tuple(nonmatch), seed=seed),
             cast("Any", JoinLoader(loaders, names, joiner.from_joined if is_type else joiner)),
             joiner if is_type else Sample,
             [each.path for each in self.inner_datasets],
             self.inner_datasets[0].subflavors,
-            order=order if training else STORED,
+            order=_order(training, shuffle_over_epochs, max_samples_per_sequence),
             worker_config=worker_config,
             subset=subset,
         )
@@ -614,7 +565,8 @@ def get_dataset_from_config(
     >>> [sample.text for sample in get_dataset_from_config(folder, training=False).build()]
     ['a cat']
     """
-    accepted("get_dataset_from_config", **{n: kwargs.pop(n) for n in _UNUSED if n in kwargs})
+    unused = kwargs.pop("parallel_shard_iters", None)
+    accepted("get_dataset_from_config", parallel_shard_iters=unused)
     leaf = Leaf(Path(path), "train", subflavors or {}, dataset_config, split_config)
     decoder = kwargs.pop("decoder", DEFAULT_DECODER)
     if leaf.is_jsonl:
@@ -630,7 +582,8 @@ def get_dataset_from_config(
             f"for {sample_type.__name__}"
         )
     config, options = worker_config or WorkerConfig(), leaf.config.options
-    order = SampleOrder(
+    order = _order(
+        training,
         kwargs.pop("shuffle_over_epochs", options.get("shuffle_over_epochs", 1)),
         kwargs.pop("max_samples_per_sequence", options.get("max_samples_per_sequence")),
     )
@@ -642,7 +595,7 @@ def get_dataset_from_config(
         worker_config=config,
         **kwargs,
     )
-    made.order = order if training else STORED
+    made.order = order
     return made
 
 
@@ -682,18 +635,15 @@ def get_dataset_type(path: str | os.PathLike[str]) -> EnergonDatasetType:
     'invalid'
     """
     found = Path(path)
-    by_suffix = {
-        ".jsonl": EnergonDatasetType.JSONL,
-        ".yaml": EnergonDatasetType.METADATASET,
-        ".yml": EnergonDatasetType.METADATASET,
-    }
     if found.is_file():
-        return by_suffix.get(found.suffix, EnergonDatasetType.INVALID)
+        is_yaml = found.suffix in (".yaml", ".yml")
+        is_jsonl = found.suffix == ".jsonl"
+        kind = EnergonDatasetType.JSONL if is_jsonl else EnergonDatasetType.INVALID
+        return EnergonDatasetType.METADATASET if is_yaml else kind
     if is_prepared(found):
         return EnergonDatasetType.WEBDATASET
-    if (found / META_FOLDER / SQLITE_NAME).is_file():
-        return EnergonDatasetType.FILESYSTEM
-    return EnergonDatasetType.INVALID
+    has_media = (found / META_FOLDER / SQLITE_NAME).is_file()
+    return EnergonDatasetType.FILESYSTEM if has_media else EnergonDatasetType.INVALID
 
 
 @dataclass(frozen=True, slots=True)
@@ -750,25 +700,8 @@ def check_dataset_info_present(path: str | os.PathLike[str]) -> bool:
     return is_prepared(Path(path))
 
 
-# Decoding of the parts of samples.
-
-ImageDecoderType = Literal[
-    "l8",
-    "rgb8",
-    "rgba8",
-    "l",
-    "rgb",
-    "rgba",
-    "torchl8",
-    "torchrgb8",
-    "torchrgba8",
-    "torchl",
-    "torchrgb",
-    "torch",
-    "torchrgba",
-    "pill",
-    "pil",
-    "pilrgb",
-    "pilrgba",
-]
-"""The values of `image_decode`."""
+if TYPE_CHECKING:
+    ImageDecoderType = str
+else:
+    ImageDecoderType = Literal[*IMAGE_SPECS]
+    """The values of `image_decode`."""

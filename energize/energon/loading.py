@@ -52,9 +52,6 @@ class DatasetLoaderInterface(ABC):
     def node(self, split_part: str, asked: Folder, *, existing: bool = True) -> Node | Staged:
         """Return what a split reads, with the settings `asked` around it; see `resolve`."""
 
-    def post_initialize(self, mds_path: Path | None = None) -> None:  # noqa: B027
-        """Nothing: what there is to check was checked when the object was made."""
-
     def get_datasets(
         self,
         *,
@@ -174,9 +171,6 @@ class DatasetReference(dict[str, Any]):
     'train'
     """
 
-    def __init__(self, path: str | os.PathLike[str] = "", **keys: Any) -> None:
-        super().__init__({"path": path, **keys} if path else keys)
-
     def __getattr__(self, name: str) -> Any:
         if name not in self:
             raise AttributeError(name)
@@ -187,11 +181,11 @@ class Metadataset(DatasetLoaderInterface):
     """Splits by their names, each a dataset or a blend of some.
 
     `path` is the file in which it is written, or would be: paths in it are relative to its folder.
-    `splits` are `DatasetReference`s, or mappings of the same keys. Objects come from
+    `splits` are mappings of the same keys as there, or `DatasetReference`s. Objects come from
     `load_dataset`, which reads the file.
 
-    >>> split = DatasetReference(path="captions", split_part="train")
-    >>> sorted(Metadataset("/data/mix.yaml", {"train": split, "val": split}).splits)
+    >>> splits = {"train": {"path": "captions"}, "val": {"path": "captions"}}
+    >>> sorted(Metadataset("/data/mix.yaml", splits).splits)
     ['train', 'val']
     """
 
@@ -276,10 +270,7 @@ def load_dataset(
     if not Path(folder).exists():
         raise DatasetNotFoundError(f"{folder} does not exist")
     if kind is EnergonDatasetType.FILESYSTEM:
-        raise ConfigError(
-            f"{folder} is a plain folder; it can be read by cookers, as `aux` of a dataset, and is "
-            "none itself"
-        )
+        raise ConfigError(f"{folder} is a plain folder, for cookers to read as `aux` of a dataset")
     raise NotPreparedError(
         f"{folder} is no metadataset .yaml, no .jsonl file and no prepared folder; prepare it "
         f"with: energize prepare {folder}"

@@ -1,8 +1,7 @@
-"""The decorator of sample and batch types: a dataclass with slots and named fields."""
+"""Small names of Megatron-Energon: its decorator of samples, sources, what its classes extend."""
 
 from __future__ import annotations
 
-from abc import ABCMeta
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, dataclass_transform
 
@@ -12,6 +11,8 @@ from energize.core.stores import add_source
 from energize.errors import ConfigError
 
 T = TypeVar("T")
+T_in = TypeVar("T_in")
+T_co = TypeVar("T_co", covariant=True)
 
 
 @dataclass_transform(kw_only_default=True)
@@ -31,38 +32,8 @@ def edataclass(cls: type[T]) -> type[T]:
     return dataclass(slots=True, kw_only=True)(cls)
 
 
-# What Megatron-Energon's objects with a state extend: here an error that says what to do.
-
-
-class Savable:
-    """A name for annotations only: extending it is a `ConfigError`.
-
-    There an object is asked for its state; here nothing moves but cursors, and nobody would ask.
-
-    >>> class Counter(Savable):
-    ...     pass
-    Traceback (most recent call last):
-        ...
-    energize.errors.ConfigError: Counter extends Savable, and nothing here would ask...
-    """
-
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        raise ConfigError(
-            f"{cls.__name__} extends Savable, and nothing here would ask for its state, so a run "
-            "that goes on would not be the same. Make it a function of the sample, and of a "
-            "parameter rng where it draws random numbers; or, where items depend on those before "
-            "them, a function of a stream for IterMapDataset, which is resumed"
-        )
-
-
-# The name of Megatron-Energon's states.
-
-
 class FlexState(dict[str, Any]):
     """A state by the names of what it is made of: a dict. States here are plain ones."""
-
-
-# Where samples were read from.
 
 
 def add_source_info(sample: T, *source_infos: SourceInfo) -> T:
@@ -89,41 +60,87 @@ def get_source_info(sample: Any) -> list[SourceInfo] | None:
     return [source for one in of_each for source in one] or None
 
 
-# What Megatron-Energon's wrappers extend: a name for annotations and `isinstance`.
-
-T_in = TypeVar("T_in")
-T_co = TypeVar("T_co", covariant=True)
+# What Megatron-Energon's datasets and objects with a state extend: names for annotations.
 
 
-class _AnyWrapper(ABCMeta):
-    """Every dataset over others is an instance."""
+class _NameOnly:
+    """A name for annotations and `isinstance`. Extending it is a `ConfigError`: there objects move,
+    and are asked for their state; here they are descriptions, and cursors over them move.
+    """
+
+    _instead = ""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "_instead" not in vars(cls):
+            base = next(each for each in cls.__mro__ if "_instead" in vars(each))
+            raise ConfigError(
+                f"{cls.__name__} extends {base.__name__}, and nothing here would ask for what it "
+                f"adds, so a run that goes on would not be the same. {cls._instead}"
+            )
+
+
+class Savable(_NameOnly):
+    """A name for annotations only.
+
+    >>> class Counter(Savable):
+    ...     pass
+    Traceback (most recent call last):
+        ...
+    energize.errors.ConfigError: Counter extends Savable, and nothing here would ask...
+    """
+
+    _instead = (
+        "Make it a function of the sample, and of a parameter rng where it draws random numbers; "
+        "or, where items depend on those before them, a function of a stream for IterMapDataset, "
+        "which is resumed"
+    )
+
+
+class _Datasets(type):
+    """Every dataset, or every one over others, is an instance."""
 
     def __instancecheck__(cls, instance: object) -> bool:
-        return isinstance(instance, Dataset) and bool(instance.inputs)
+        return issubclass(type(instance), cls) and (
+            cls is not BaseWrapperDataset or bool(getattr(instance, "inputs", ()))
+        )
+
+    def __subclasscheck__(cls, subclass: type) -> bool:
+        return Dataset in subclass.__mro__
 
 
 if TYPE_CHECKING:
+    SavableDataset = Dataset
 
     class BaseWrapperDataset(Dataset[T_co], Generic[T_in, T_co]):
         """A dataset over others."""
 
 else:
 
-    class BaseWrapperDataset(Generic[T_in, T_co], metaclass=_AnyWrapper):
-        """The name of datasets over others in Megatron-Energon, for annotations and `isinstance`.
+    class SavableDataset(_NameOnly, Generic[T_co], metaclass=_Datasets):
+        """The name of `Dataset` in Megatron-Energon, for annotations and `isinstance`.
 
-        It cannot be extended: there a wrapper moves and says itself what its state is, here it is a
-        description. Extending it is a `ConfigError`.
+        >>> from energize import ListSource
+        >>> isinstance(ListSource([1]), SavableDataset)
+        True
+        """
+
+        _instead = (
+            "Give items by number as a list or with SequenceSource, items that come one after "
+            "another with IterableSource, and change a stream of items with MapDataset or "
+            "IterMapDataset; all of them are saved and resumed"
+        )
+
+    class BaseWrapperDataset(_NameOnly, Generic[T_in, T_co], metaclass=_Datasets):
+        """The name of datasets over others in Megatron-Energon, for annotations and `isinstance`.
 
         >>> from energize import LimitDataset, ListSource
         >>> isinstance(LimitDataset(ListSource("abc"), 2), BaseWrapperDataset)
         True
         """
 
-        def __init_subclass__(cls, **kwargs: Any) -> None:
-            raise ConfigError(
-                f"{cls.__name__} extends BaseWrapperDataset, whose __iter__ and state nothing here "
-                "would ask for. Write what it does with items as a function: for MapDataset, which "
-                "may yield several items or raise SkipSample, or of the whole stream, for "
-                "IterMapDataset; both are saved and resumed"
-            )
+        _instead = (
+            "Write what it does with items as a function: for MapDataset, which may yield several "
+            "items or raise SkipSample, or of the whole stream, for IterMapDataset; both are saved "
+            "and resumed"
+        )

@@ -23,7 +23,7 @@ _STANDS_FOR = {
     "flavors": "energon.factories task.pipeline core.samples energon.names extras.av",
     "media": "data.media preparation.media",
     "metadataset": "energon.loading task.pipeline",
-    "monitor": "extras.monitor ledger.saved",
+    "monitor": "extras.monitor report.saved",
     "plots": "extras.plots",
     "sample_utils": "core.show core.loss_weights",
     "savable": "energon.names",
@@ -38,30 +38,8 @@ _STANDS_FOR = {
 }
 """The modules in which names of a path, and of all below it, are looked for before energize."""
 
-_PATHS = frozenset(
-    f"{above}.{name}".lstrip(".")
-    for above, names in {
-        "": " ".join(_STANDS_FOR),
-        "av": "av_data av_decoder",
-        "cache": "base file_cache_pool file_store no_cache",
-        "epathlib": "epath",
-        "flavors": "base_dataset captioning crude image image_classification interleaved jsonl "
-        "multichoice_vqa ocr similarity_interleaved text vid_qa vqa vqa_and_ocr webdataset",
-        "flavors.jsonl": "crude_jsonl_dataset",
-        "flavors.webdataset": "base_webdataset config default_decoder_webdataset "
-        "default_generic_webdataset empty_dataset_error joined_webdataset metadata prepare "
-        "sample_decoder standard_webdataset",
-        "prepare": "jsonl media",
-        "media": "extractor filesystem_prepare metadata",
-        "metadataset": "dataset_loader loader loader_interface metadataset metadataset_v2",
-        "task_encoder": "base cooking loader",
-        "wrappers": "base batch_dataset blend_dataset concat_dataset epochize_dataset "
-        "filter_dataset gc_dataset group_batch_dataset iter_map_dataset limit_dataset "
-        "log_sample_dataset map_dataset mix_batch_dataset packing_dataset repeat_dataset "
-        "shuffle_buffer_dataset skip watchdog_dataset",
-    }.items()
-    for name in names.split()
-)
+_BESIDE_FILES = ("dataset_loader", "loader", "loader_interface", "metadataset", "metadataset_v2")
+"""The paths below `energize.metadataset`, which has files of its own."""
 
 
 class _Path(ModuleType):
@@ -70,7 +48,7 @@ class _Path(ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        _, above, *_ = self.__name__.split(".")
+        above = self.__name__.split(".")[1]
         for module in ["." + each for each in _STANDS_FOR[above].split()] + [""]:
             found = getattr(import_module(f"energize{module}"), name, None)
             if found is not None:
@@ -95,8 +73,11 @@ class _Finder(MetaPathFinder, Loader):
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         package, _, name = fullname.partition(".")
-        known = package == "energize" and name in _PATHS
-        return ModuleSpec(fullname, self, is_package=True) if known else None
+        first, _, below = name.partition(".")
+        known = package == "energize" and first in _STANDS_FOR
+        if not known or (first == "metadataset" and below not in _BESIDE_FILES):
+            return None
+        return ModuleSpec(fullname, self, is_package=True)
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         return _Path(spec.name)

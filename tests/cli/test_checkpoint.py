@@ -15,7 +15,7 @@ from energize import (
     get_train_dataset,
 )
 from tests.cli.commands import run
-from tests.support.energon import run_energon
+from tests.support.peers import run_energon
 from tests.support.prepared import captions
 from tests.support.states import resealed
 

@@ -6,7 +6,7 @@ import pytest
 import typer
 
 from energize.cli.main import app
-from tests.support.energon import run_energon
+from tests.support.peers import run_energon
 
 pytestmark = [pytest.mark.energon, pytest.mark.slow]
 

@@ -15,7 +15,7 @@ from energize.data.stores import WebdatasetFileStore
 from energize.data.webdataset import WebdatasetSource
 from energize.preparation.fields import SAMPLE_TYPE_NAMES
 from tests.cli.commands import program, run
-from tests.support.energon import run_energon
+from tests.support.peers import run_energon
 from tests.support.prepared import image_bytes
 from tests.support.shards import packed
 from tests.support.tars import contents, unprepared, write_tar

@@ -9,7 +9,7 @@ import pytest
 from energize.data.nv_meta import read_dataset_yaml, read_info, read_splits
 from energize.data.webdataset import WebdatasetSource
 from energize.preparation import prepare
-from tests.support.energon import run_energon
+from tests.support.peers import run_energon
 from tests.support.tars import write_tar
 
 pytestmark = pytest.mark.energon

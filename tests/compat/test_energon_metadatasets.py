@@ -11,8 +11,8 @@ import yaml
 from energize import get_train_dataset, get_val_dataset, load_dataset
 from energize.core.lanes import WorkerConfig
 from energize.metadataset import DatasetBlendMode
-from tests.support.energon import run_energon
 from tests.support.joining import keys, texts
+from tests.support.peers import run_energon
 
 pytestmark = pytest.mark.energon
 

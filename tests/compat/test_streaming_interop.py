@@ -21,8 +21,8 @@ from energize.order.quota import EpochDraws, Quota, epoch_counts
 from tests.support.composing import composed, global_batches
 from tests.support.mds import COMPRESS, numbered_mds, write_mds, write_rows
 from tests.support.mds_samples import COLUMNS, ENCODINGS, expected, sample, shown
-from tests.support.mosaicml import run_streaming
 from tests.support.mosaicml_cases import BATCHES, COUNTS, NONE, chosen, proportions, repeats
+from tests.support.peers import run_streaming
 
 pytestmark = pytest.mark.streaming
 

@@ -26,7 +26,7 @@ from energize.errors import (
 )
 from energize.preparation.jsonl import prepare_jsonl
 from energize.task.load import SampleLoader
-from tests.support.energon import run_energon
+from tests.support.peers import run_energon
 from tests.support.refusals import check_refusals
 
 

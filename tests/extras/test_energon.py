@@ -11,7 +11,7 @@ from energize.core.stores import PrimaryFileStore
 from energize.data.stores import JsonlFileStore, SystemFileStore, WebdatasetFileStore
 from energize.preparation import prepare
 from energize.preparation.jsonl import prepare_jsonl
-from tests.support.energon import run_energon
+from tests.support.peers import run_energon
 from tests.support.tars import unprepared
 
 pytestmark = pytest.mark.energon

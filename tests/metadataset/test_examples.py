@@ -9,8 +9,8 @@ import pytest
 
 from energize.errors import MetadatasetError
 from energize.metadataset import Staged, leaves_with_weights, read_metadataset, resolve
-from tests.support.energon import run_energon
 from tests.support.metadatasets import beside_folders
+from tests.support.peers import run_energon
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted(

@@ -22,7 +22,6 @@ from energize.extras.paths import EPath
 from energize.metadataset import (
     DatasetBlendMode,
     DatasetLoader,
-    DatasetReference,
     Metadataset,
     MetadatasetV2,
 )
@@ -140,9 +139,7 @@ def test_faults_of_a_mapping_are_told_by_their_paths(folder):
 
 
 def test_objects_may_be_made_by_a_program(folder):
-    blend = DatasetReference(
-        path="", blend=(DatasetReference(path="a", weight=3), DatasetReference(path="b"))
-    )
+    blend = {"blend": ({"path": "a", "weight": 3}, {"path": "b"})}
     mix = MetadatasetV2(folder / "mix.yaml", {"train": blend})
     found = mix.get_datasets(training=False, split_part="train", worker_config=CONFIG)
     assert [each.weight for each in found.datasets] == [0.75, 0.25]

@@ -17,7 +17,7 @@ from energize.data.columns import COLUMNS_FOLDER, read_columns
 from energize.errors import ColumnError, ConfigError, DatasetError, NotPreparedError, PrepareError
 from energize.preparation.verify import check_folder
 from tests.support.columns import revalued
-from tests.support.energon import run_energon
+from tests.support.peers import run_energon
 from tests.support.shards import packed
 
 ALL = {"train": 1}

@@ -25,7 +25,7 @@ from energize.preparation import prepare
 from energize.preparation.media import prepare_filesystem_dataset, prepare_media
 from energize.task.decode import SampleDecoder
 from tests.extras.test_media import EXTENSION, PNG, image
-from tests.support.energon import run_energon
+from tests.support.peers import run_energon
 from tests.support.tars import contents, write_tar
 from tests.support.videos import video, wav
 

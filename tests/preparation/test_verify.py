@@ -14,7 +14,6 @@ from energize import (
     write_shards,
 )
 from energize.data.integrity import read_records
-from energize.energon.factories import WebdatasetPreparator
 from energize.errors import NotPreparedError, PrepareError
 from energize.preparation.jsonl import prepare_jsonl
 from energize.preparation.verify import check_folder, check_lines
@@ -79,11 +78,6 @@ def test_of_folders_that_others_wrote(tmp_path):
     assert len(list(WebdatasetSource(tmp_path / "web", checksums=True))) == 25
     prepare_checksums(tmp_path / "web", workers=1)
     assert before == written(tmp_path / "web") == checksums_of(tmp_path / "web")
-    crude = unprepared(tmp_path / "crude")
-    names = [f"parts/d{i}.tar" for i in range(3)]
-    options = {"split_parts_ratio": [("train", 1)], "workers": 1, "checksums": True}
-    assert WebdatasetPreparator.prepare_dataset(crude, names, **options) == {"jpg", "txt"}
-    assert len(list(WebdatasetSource(crude, checksums=True))) == 9
 
 
 def test_prepared_again_they_stay_with_the_shards_that_are_as_they_were(tmp_path):
