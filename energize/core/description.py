@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import copy
 import dataclasses
 import functools
 import hashlib
@@ -179,8 +178,8 @@ class Description:
         return tree
 
     def _replace(self, **changed: Any) -> Self:
-        other = copy.copy(self)
-        for name, value in changed.items():
+        other = object.__new__(type(self))
+        for name, value in {**self.__getstate__(), **changed}.items():
             object.__setattr__(other, name, value)
         return other
 

@@ -201,13 +201,10 @@ class Refs:
         """Return several refs as one, ordered by item."""
         if len(found) == 1:
             return found[0]
-        empty = np.zeros(0, dtype=np.int64)
-        columns = [
-            np.concatenate([empty, *(getattr(each, name) for each in found)])
-            for name in cls.__slots__
-        ]
-        order = np.argsort(columns[0], kind="stable")
-        return cls(*(each[order] for each in columns))
+        none = np.zeros((4, 0), dtype=np.int64)
+        rows = [[each.item, each.source, each.index, each.epoch] for each in found]
+        columns = np.concatenate([none, *rows], axis=1)
+        return cls(*columns[:, np.argsort(columns[0], kind="stable")])
 
 
 class Trace:

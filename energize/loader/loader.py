@@ -349,7 +349,7 @@ class Loader(Generic[T]):
         ranks = self._ranks or self.worker_config.ranks()
         place = self._place() if self._feed is None else self._feed.reached
         items = items_of(self.dataset, place)
-        if not book.begun:
+        if not book.begun or self._stale:
             book.begin(self.dataset, items)
         stand, summed = Stand(items, ranks.rank, ranks.world_size), None
         if all_ranks and ranks.world_size > 1:
@@ -486,6 +486,9 @@ class Loader(Generic[T]):
             if token is self._iterator and (self._watched or self._run.edits.waiting):
                 live.before_step(self)
             feed = self._feed
+            if token is self._iterator and self._stale and feed and not feed.loop_ended:
+                self._read_anew()
+                feed = self._feed
             if token is not self._iterator or feed is None:
                 raise LoaderError(
                     "this iterator has ended: the loader was iterated anew, given a state, rewound "
@@ -561,16 +564,18 @@ class Loader(Generic[T]):
             self._feed = self._iterator = None
 
     def _edit(self, edits: Edits) -> None:
-        """Go on with a dataset that has these edits; what was read ahead is read anew."""
+        """Have a dataset with these edits from the next item on; what was read ahead is read anew
+        when that is asked for.
+        """
         self._run = self._run.edited(edits)
         self.dataset = self._run.dataset
-        feed, token, before = self._feed, self._iterator, self._before
-        if feed is None or feed.loop_ended:
-            self._stale = feed is not None
-            return
+        self._stale = self._feed is not None
+
+    def _read_anew(self) -> None:
+        """Go on in the dataset that was edited, where the last item was given."""
+        token, before = self._iterator, self._before
         self._let_go()
-        self._feed = self._open(self._ranks_now())
-        self._feed.padding = feed.padding
+        self._feed = self._open(self._ranks or self.worker_config.ranks())
         self._iterator, self._before = token, before
 
     def _forget(self) -> None:

@@ -19,7 +19,7 @@ from energize.core.loss_weights import OWN, WEIGHTS, weight_of
 from energize.core.loss_weights import WEIGHT as OF_SOURCES
 from energize.core.trace import Failed, Origin, refs_of
 from energize.errors import ConfigError
-from energize.report.levels import Found, Level, Made, Places, rows_of
+from energize.report.levels import Found, Level, Made, Places
 
 _TOGETHER = 256
 """Items that wait until they are looked up together: many for numpy, few enough that where their
@@ -72,7 +72,7 @@ class Counter:
         item_cost: Callable[[Any], Any] | None,
     ) -> None:
         self._places, self._column, self._item_cost = places, column, item_cost
-        self._sources = rows_of(levels)
+        self._sources = [cast("Any", each.source) for each in levels.leaves]
         self._part_of = np.zeros(places.rows, dtype=np.int64)
         top = next((each for each in levels.walk() if each.parts), levels)
         for number, part in enumerate(top.parts):

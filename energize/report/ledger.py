@@ -43,7 +43,7 @@ from energize.report.counting import (
     LeftOut,
     by_row,
 )
-from energize.report.levels import Level, Places, asked_of, levels_of, rows_of, spans
+from energize.report.levels import Level, Places, asked_of, levels_of, spans
 from energize.report.table import LedgerRow, RankTotals, Report
 
 if TYPE_CHECKING:
@@ -61,7 +61,6 @@ class Book:
         self.settings = settings
         self._dataset = dataset
         self._since: int | None = None
-        self._base: Counted | None = None
         self._counter: Counter | None = None
 
     @cached_property
@@ -72,7 +71,7 @@ class Book:
     @cached_property
     def names(self) -> list[str]:
         """What the source of each row is called."""
-        return [each.label for each in self.levels.walk() if each.source is not None]
+        return [each.label for each in self.levels.leaves]
 
     @cached_property
     def _places(self) -> Places:
@@ -189,7 +188,7 @@ class Book:
         """What this rank has counted."""
         rows, totals = self.counter.counted
         if left_out is not None:
-            keys = [source.key for source in rows_of(self.levels)]
+            keys = [cast("Any", each.source).key for each in self.levels.leaves]
             for (row, skipped), number in by_row(left_out.counts, keys).items():
                 totals[ALL_SKIPPED if skipped else ALL_FAILED] += number
                 if row != UNKNOWN:
@@ -478,7 +477,7 @@ class _Telling:
         for part, whole, own in zip(top.parts, of_parts, items.tolist(), strict=True):
             at = slice(part.rows.start, part.rows.stop)
             self.rows[at, ITEMS] += samples[at] * (own / whole if whole else 0.0)
-        counts = np.array([_count(each.source) for each in _leaves(self.told.levels)])
+        counts = np.array([_count(each.source) for each in self.told.levels.leaves])
         self.rows[:, REPEATS] += np.maximum(samples - counts, 0) * (counts > 0)
 
     @cached_property
@@ -663,10 +662,6 @@ def _notes(told: Told) -> list[str]:
     if not told.all_ranks:
         notes.append("report(all_ranks=True), called on all ranks, sums them")
     return notes
-
-
-def _leaves(levels: Level) -> list[Level]:
-    return [each for each in levels.walk() if each.source is not None]
 
 
 def _unit_of(level: Level) -> Any:

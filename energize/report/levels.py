@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
@@ -56,7 +56,7 @@ class Phased(Protocol):
         """The numbers in `sources` of those of an input."""
 
 
-@dataclass(slots=True)
+@dataclass
 class Level:
     """A part of a mix: a source, or what has parts itself.
 
@@ -74,11 +74,19 @@ class Level:
     above: tuple[Dataset[Any], ...] = ()
     source: Source[Any] | None = None
 
-    def walk(self) -> Iterator[Level]:
-        """The level itself, and all below it, from above."""
-        yield self
-        for each in self.parts:
-            yield from each.walk()
+    def walk(self) -> list[Level]:
+        """Return the level itself, and all below it, from above."""
+        found, waiting = [], [self]
+        while waiting:
+            level = waiting.pop()
+            found.append(level)
+            waiting += level.parts[::-1]
+        return found
+
+    @cached_property
+    def leaves(self) -> list[Level]:
+        """The levels of its sources, one for each row."""
+        return [each for each in self.walk() if each.source is not None]
 
     @property
     def label(self) -> str:
@@ -89,11 +97,6 @@ class Level:
 def levels_of(dataset: Dataset[Any]) -> Level:
     """The levels of a dataset; the first has them all, and an empty path."""
     return _level("", (), dataset, 0, whole=True)
-
-
-def rows_of(level: Level) -> list[Source[Any]]:
-    """The source of each row."""
-    return [each.source for each in level.walk() if each.source is not None]
 
 
 def _level(
