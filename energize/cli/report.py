@@ -21,10 +21,10 @@ from energize.errors import (
 )
 from energize.extras.plots import check_plot, draw, intervals_for
 from energize.loader.edits import Edits
+from energize.loader.saved import report_of_state
 from energize.loader.state import cursor_of, sealed, tree_of
 from energize.report import Report
 from energize.report.forecast import simulate
-from energize.report.saved import report_of_state
 
 StatePath = Annotated[
     Path, typer.Argument(metavar="STATE", help="A file with a state, or a folder of such.")

@@ -63,7 +63,7 @@ def checked_function(value: F, where: str) -> F:
     energize.errors.ConfigError: Dice: roll is a function; got 'len'
     """
     if not callable(value):
-        raise ConfigError(f"{where} is a function; got {str(value)[:80]!r}")
+        raise ConfigError(f"{where} is a function; got {repr(value)[:80]}")
     return value
 
 

@@ -15,8 +15,8 @@ import numpy.typing as npt
 from energize.core.arrays import FloatArray, Int64Array, rows_by_value
 from energize.core.checks import real_number
 from energize.core.dataset import IndexedDataset
-from energize.errors import ColumnError, ConfigError, NotIndexedError
-from energize.packing.packer import named, said_of
+from energize.core.samples import fields_of, is_record
+from energize.errors import ColumnError, ConfigError, NotIndexedError, nearest
 
 if TYPE_CHECKING:
     from energize.data.source import Source
@@ -185,3 +185,28 @@ class ItemCost:
             "before, or give a function that adds what every item costs, such as "
             "lambda item: len(item['tokens']) + 1"
         )
+
+
+def said_of(sample: Any, says: Callable[[Any], Any] | str, called: str, owner: str) -> Any:
+    """Return what `says`, a function of a sample or the name of a field of it, says.
+
+    What has entries is counted, but for what a function gives: a tensor with a single entry could
+    be read as a number, too. Raises `ConfigError`, of `owner` and of the sample as it is `called`,
+    for a field that is not there.
+    """
+    if not isinstance(says, str):
+        return says(sample)
+    fields = fields_of(sample) if is_record(sample) else {}
+    if says not in fields:
+        raise ConfigError(
+            f"{owner}: {called} has no field {says!r}; it has "
+            f"{', '.join(map(repr, fields)) or 'none'}{nearest(says, list(fields))}"
+        )
+    given = fields[says]
+    return len(given) if hasattr(given, "__len__") and getattr(given, "ndim", 1) != 0 else given
+
+
+def named(sample: Any, otherwise: str) -> str:
+    """Return a sample by its key, or else as it is called."""
+    key = fields_of(sample).get("__key__") if is_record(sample) else None
+    return otherwise if key is None else f"sample {key!r}"

@@ -14,7 +14,7 @@ import numpy as np
 from energize.core.arrays import FloatArray
 from energize.core.blends import ContinuedDataset
 from energize.core.call import Call
-from energize.core.costs import ColumnCost, Cost, ItemCost
+from energize.core.costs import ColumnCost, Cost, ItemCost, named
 from energize.core.dataset import Dataset, IndexedDataset
 from energize.core.description import digest
 from energize.core.lanes import Lane
@@ -25,7 +25,6 @@ from energize.data.source import Source
 from energize.errors import ConfigError, NotIndexedError, SkipSample, StateError
 from energize.order.cost import CostLine, Cycle, Line, OffsetLine
 from energize.order.timeline import WeightedScheme, make_scheme
-from energize.packing.packer import named
 
 Unit: TypeAlias = ColumnCost | ItemCost
 """What items cost, known from the index or when they have been read."""

@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 from itertools import accumulate, chain
 from typing import Any, TypeVar, overload
 
+from energize.core.costs import named
 from energize.core.lazy import torch
 from energize.core.loss_weights import OWN, WEIGHT, WEIGHTS, joined_weights
 from energize.core.samples import build, columns_of, fields_of, is_record
 from energize.errors import ConfigError, nearest
-from energize.packing.packer import named
 
 T = TypeVar("T")
 

@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeAlias, TypeVar
 import numpy as np
 
 from energize.core.checks import real_number, whole_number
-from energize.core.samples import fields_of, is_record
+from energize.core.costs import named, said_of
 from energize.errors import ConfigError, SampleError, nearest
 from energize.packing.methods import (
     MOST,
@@ -159,28 +159,3 @@ def _cost(sample: Any, number: int, cost: Callable[[Any], float]) -> float:
         called = named(sample, f"sample {number} of the list")
         raise ConfigError(f"Packer: cost of {called} is a number; got {given!r}")
     return float(found)
-
-
-def said_of(sample: Any, says: Callable[[Any], Any] | str, called: str, owner: str) -> Any:
-    """Return what `says`, a function of a sample or the name of a field of it, says.
-
-    What has entries is counted, but for what a function gives: a tensor with a single entry could
-    be read as a number, too. Raises `ConfigError`, of `owner` and of the sample as it is `called`,
-    for a field that is not there.
-    """
-    if not isinstance(says, str):
-        return says(sample)
-    fields = fields_of(sample) if is_record(sample) else {}
-    if says not in fields:
-        raise ConfigError(
-            f"{owner}: {called} has no field {says!r}; it has "
-            f"{', '.join(map(repr, fields)) or 'none'}{nearest(says, list(fields))}"
-        )
-    given = fields[says]
-    return len(given) if hasattr(given, "__len__") and getattr(given, "ndim", 1) != 0 else given
-
-
-def named(sample: Any, otherwise: str) -> str:
-    """Return a sample by its key, or else as it is called."""
-    key = fields_of(sample).get("__key__") if is_record(sample) else None
-    return otherwise if key is None else f"sample {key!r}"

@@ -256,7 +256,7 @@ def test_errors_of_padding():
     )
     faults = {
         "none": (lambda: padded(pad=None), remedies),
-        "a list": (lambda: padded(pad=[0]), "ComposedDataset: pad is a function ...got [0]"),
+        "a list": (lambda: padded(pad=[0]), "ComposedDataset: pad is a function; got [0]"),
         "size": (lambda: ComposedDataset(ListSource("a"), batch_size=0), "batch_size is a whole"),
     }
     check_faults(ConfigError, faults)

@@ -93,7 +93,7 @@ BLEND_FAULTS = [
 ]
 BATCH_FAULTS = [
     ([(A, 1)], {"mix_fn": "".join}, "no parameter 'mix_fn'; did you mean 'batch_mix_fn'?"),
-    ([(A, 1)], {"batch_mix_fn": "join"}, "batch_mix_fn is a function of a list; got 'join'"),
+    ([(A, 1)], {"batch_mix_fn": "join"}, "batch_mix_fn is a function; got 'join'"),
     ([(A, 1)], {"batch_size": "2"}, "batch_size is a whole number, 1 or more; got '2'"),
     ([(A, 1)], {"batch_size": 9, "drop_last": True, "max_epochs": 1}, "cannot fill one batch"),
 ]
@@ -123,8 +123,8 @@ COMPOSED_FAULTS = [
     ([A, B], {"batching_method": ["random"]}, "batching_method=['random'] is not one of random"),
     ([A, B], {"global_batch_size": 3}, "cannot be divided into device batches of 2"),
     ([A, B], {"batch_size": "3"}, "batch_size is a whole number, 1 or more; got '3'"),
-    ([A, B], {"batcher": "join"}, "batcher is a function of a list; got 'join'"),
-    ([A, B], {"pad": 0}, "pad is a function of a sample, or None; got 0"),
+    ([A, B], {"batcher": "join"}, "batcher is a function; got 'join'"),
+    ([A, B], {"pad": 0}, "pad is a function; got 0"),
     ([A, B], {"global_batch_size": 6}, "an epoch of 7 samples leaves 1 for its last"),
     ([A, B], {"batch_size": 9, "drop_last": True}, "the 7 samples of an epoch cannot fill one"),
 ]

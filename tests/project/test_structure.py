@@ -11,16 +11,14 @@ PACKAGE = Path(__file__).parents[2] / "energize"
 
 LAYERS = (
     *("errors", "core", "order", "data", "packing", "datasets", "task", "preparation"),
-    *("metadataset", "loader", "ledger", "preview", "report", "mixing", "extras", "energon"),
+    *("report", "loader", "metadataset", "mixing", "extras", "energon"),
     *("compat", "testing", "cli"),
 )
 """Lowest first: a package imports, when it is imported itself, packages before it in this list."""
 
 WAITING = {
     ("core", "data"),
-    ("loader", "ledger"),
     ("metadataset", "energon"),
-    ("preview", "compat"),
 }
 """Arrows that still run back up."""
 
