@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit
@@ -37,7 +37,7 @@ _DEFAULT_SPLIT = "train"
 _log = logging.getLogger("energize")
 
 
-@dataclass(kw_only=True, eq=False, repr=False)
+@dataclass(kw_only=True, eq=False)
 class Stream:
     """A folder of samples and how much of it an epoch takes.
 
@@ -69,11 +69,6 @@ class Stream:
         """How much of it an epoch takes."""
         with raised_as(f"Stream {str(self.local or self.remote)!r}", "a quota"):
             return Quota(proportion=self.proportion, repeat=self.repeat, choose=self.choose)
-
-    def __repr__(self) -> str:
-        given = {each.name: getattr(self, each.name) for each in fields(self)}
-        shown = [f"{name}={value!r}" for name, value in given.items() if value is not None]
-        return f"{type(self).__name__}({', '.join(shown)})"
 
     def samples(self, *, split: str = "", seed: int = 0) -> IndexedDataset[Any]:
         """Return the samples, in the order in which they are stored.

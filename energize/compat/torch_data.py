@@ -12,7 +12,7 @@ from dataclasses import replace
 from multiprocessing.context import get_spawning_popen
 from typing import Annotated, Any, Generic, TypeAlias, TypeVar, cast
 
-from pydantic import Field, NonNegativeInt, TypeAdapter, ValidationError
+from pydantic import Field, NonNegativeInt, TypeAdapter
 from torch.utils.data import IterableDataset, get_worker_info
 
 from energize.core.checks import checked_whole
@@ -20,7 +20,7 @@ from energize.core.dataset import Dataset, IndexedDataset
 from energize.core.lanes import Ranks, WorkerConfig
 from energize.core.restoring import without_loops
 from energize.core.stream import INFINITE, State, counter_field
-from energize.core.validation import Model, faults, told
+from energize.core.validation import Model, validated
 from energize.datasets.order import EpochizeDataset
 from energize.errors import ConfigError, EnergizeError, LoaderError, StateError
 from energize.loader import Loader
@@ -295,7 +295,9 @@ class TorchDataset(IterableDataset[T], Generic[T]):
     def load_state_dict(self, state_dict: State, strict: bool = True) -> None:
         """Start the next loop at a state, that of a `Loader` too; see `Loader.load_state_dict`."""
         if isinstance(state_dict, dict) and "share" in state_dict:
-            self._resumed = _checked_share(state_dict)
+            saved = validated(_SHARE_STATE, state_dict, StateError, "the saved state")
+            checked_state(saved.reader)
+            self._resumed = saved
             return
         if not self.dataset.indexed:
             raise StateError(
@@ -320,14 +322,7 @@ class _ShareState(Model):
     reader: dict[str, Any]
 
 
-def _checked_share(saved: State) -> _ShareState:
-    schema = TypeAdapter(_ShareState)
-    try:
-        found = schema.validate_python(saved)
-    except ValidationError as error:
-        raise StateError(told(faults(error, schema), "the saved state", {})) from None
-    checked_state(found.reader)
-    return found
+_SHARE_STATE = TypeAdapter(_ShareState)
 
 
 def _raising(error: EnergizeError) -> Iterator[Any]:

@@ -12,25 +12,10 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, cast
 
+from energize.core import samples
 from energize.core.ignored import accepted
 from energize.core.lanes import WorkerConfig
-from energize.core.samples import (
-    CaptioningSample,
-    CrudeSample,
-    ImageClassificationSample,
-    ImageSample,
-    InterleavedSample,
-    MultiChoiceVQASample,
-    OCRSample,
-    Sample,
-    SimilarityInterleavedSample,
-    TextSample,
-    VidQASample,
-    VQAOCRSample,
-    VQASample,
-    is_record,
-    pin_memory,
-)
+from energize.core.samples import CrudeSample, Sample, is_record, pin_memory
 from energize.data.files import own_errors
 from energize.data.join import JoinedSource
 from energize.data.jsonl import JsonlSource
@@ -400,17 +385,17 @@ def _typed(kind: type[Sample]) -> Any:
     return type(name, (DefaultDecoderWebdatasetFactory,), members)
 
 
-CaptioningWebdataset = _typed(CaptioningSample)
-ImageWebdataset = _typed(ImageSample)
-ImageClassificationWebdataset = _typed(ImageClassificationSample)
-InterleavedWebdataset = _typed(InterleavedSample)
-MultiChoiceVQAWebdataset = _typed(MultiChoiceVQASample)
-OCRWebdataset = _typed(OCRSample)
-SimilarityInterleavedWebdataset = _typed(SimilarityInterleavedSample)
-TextWebdataset = _typed(TextSample)
-VidQAWebdataset = _typed(VidQASample)
-VQAOCRWebdataset = _typed(VQAOCRSample)
-VQAWebdataset = _typed(VQASample)
+CaptioningWebdataset = _typed(samples.CaptioningSample)
+ImageWebdataset = _typed(samples.ImageSample)
+ImageClassificationWebdataset = _typed(samples.ImageClassificationSample)
+InterleavedWebdataset = _typed(samples.InterleavedSample)
+MultiChoiceVQAWebdataset = _typed(samples.MultiChoiceVQASample)
+OCRWebdataset = _typed(samples.OCRSample)
+SimilarityInterleavedWebdataset = _typed(samples.SimilarityInterleavedSample)
+TextWebdataset = _typed(samples.TextSample)
+VidQAWebdataset = _typed(samples.VidQASample)
+VQAOCRWebdataset = _typed(samples.VQAOCRSample)
+VQAWebdataset = _typed(samples.VQASample)
 
 
 # Factories of datasets over JSON lines, over joins, and over what a path says.

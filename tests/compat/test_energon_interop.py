@@ -1,18 +1,32 @@
-"""Folders prepared by one library and read by the other, with the real megatron-energon."""
+"""Folders and metadatasets that one library wrote and the other reads, with the real
+megatron-energon: the same samples, where its are right.
+"""
+
+from __future__ import annotations
 
 import json
 import sqlite3
 import tarfile
+from collections import Counter
 
 import pytest
+import yaml
 
+from energize import WorkerConfig, get_train_dataset, get_val_dataset, load_dataset
 from energize.data.nv_meta import read_dataset_yaml, read_info, read_splits
 from energize.data.webdataset import WebdatasetSource
+from energize.metadataset import DatasetBlendMode
 from energize.preparation import prepare
+from tests.support.joining import keys, texts
 from tests.support.peers import run_energon
 from tests.support.tars import write_tar
 
 pytestmark = pytest.mark.energon
+
+SPLITS = ("train", "val", "test")
+SHUFFLED = {"shuffle_buffer_size": None, "max_samples_per_sequence": None}
+
+# Prepared folders
 
 LOAD = """
 import json, sys
@@ -53,35 +67,24 @@ for split, count in counts.items():
         print(json.dumps([split, key, {part: shown(value) for part, value in parts.items()}]))
 """
 
-FORMATS = {
-    "ustar": tarfile.USTAR_FORMAT,
-    "gnu": tarfile.GNU_FORMAT,
-    "pax": tarfile.PAX_FORMAT,
-}
-ONE_SHARD = "parts/d-03.tar"
-TYPES = {
-    "CaptioningSample": {"image": "jpg", "caption": "seg.txt"},
-    "CrudeWebdataset": None,
-}
-
-
-def files(shard: int, count: int, folder: str) -> list[tuple[str, bytes]]:
-    """Samples with members in nested folders, between members that belong to no sample."""
-    found = [("README", b"no sample"), ("__meta__/x.json", b"{}")]
-    for i in range(count):
-        key = f"{folder}/a.b/{shard}-{i:04d}"
-        found.append((f"{key}.jpg", bytes(range(256)) * (i + 1)))
-        found.append((f"{key}.seg.txt", f"text {i}".encode() * 200))
-    return found
+FORMATS = {"ustar": tarfile.USTAR_FORMAT, "gnu": tarfile.GNU_FORMAT, "pax": tarfile.PAX_FORMAT}
+CAPTIONS = {"image": "jpg", "caption": "seg.txt"}
 
 
 @pytest.fixture(params=FORMATS)
 def folder(request, tmp_path):
-    """Ten shards; names too long for USTAR, and beyond ASCII, in the other two formats."""
+    """Ten shards of samples in nested folders, between members that belong to no sample; names too
+    long for USTAR, and beyond ASCII, in the other two formats.
+    """
     inside = "cats" if request.param == "ustar" else "naïve-" + "long/" * 40
     for shard in range(10):
+        files = [("README", b"no sample"), ("__meta__/x.json", b"{}")]
+        for i in range(shard + 1):
+            key = f"{inside}/a.b/{shard}-{i:04d}"
+            files.append((f"{key}.jpg", bytes(range(256)) * (i + 1)))
+            files.append((f"{key}.seg.txt", f"text {i}".encode() * 200))
         path = tmp_path / "ds" / "parts" / f"d-{shard:02d}.tar"
-        write_tar(path, files(shard, shard + 1, inside), FORMATS[request.param])
+        write_tar(path, files, FORMATS[request.param])
     return tmp_path / "ds"
 
 
@@ -95,9 +98,17 @@ def expected(folder, split):
                     continue
                 head, _, name = member.name.rpartition("/")
                 key, _, part = name.partition(".")
-                sample = samples.setdefault(f"{head}/{key}", {})
-                sample[part] = tar.extractfile(member).read()
+                content = tar.extractfile(member).read()
+                samples.setdefault(f"{head}/{key}", {})[part] = content
     return samples
+
+
+def loaded(folder, split, **options):
+    source = WebdatasetSource(folder, split_part=split, **options)
+    return {
+        sample["__key__"]: {p: v for p, v in sample.items() if not p.startswith("__")}
+        for sample in source
+    }
 
 
 def loaded_by_energon(folder):
@@ -110,113 +121,67 @@ def loaded_by_energon(folder):
     return samples
 
 
-def loaded_by_energize(folder, split):
-    source = WebdatasetSource(folder, split_part=split)
-    samples = [source[k] for k in range(len(source))]
-    return {
-        sample["__key__"]: {p: v for p, v in sample.items() if not p.startswith("__")}
-        for sample in samples
-    }
+def energon_prepares(folder, *options, captions=True):
+    kind = "CaptioningSample" if captions else "CrudeWebdataset"
+    mapped = ["--field-map", json.dumps(CAPTIONS)] if captions else []
+    asked = ["--non-interactive", "--split-ratio", "8,1,1", "--num-workers", "2"]
+    run_energon("prepare", folder, *asked, "--sample-type", kind, *mapped, *options)
 
 
-def energon_prepares(folder, sample_type, *options):
-    field_map = TYPES[sample_type]
-    mapped = [] if field_map is None else ["--field-map", json.dumps(field_map)]
-    run_energon(
-        "prepare", folder, "--non-interactive", "--split-ratio", "8,1,1",
-        "--sample-type", sample_type, "--num-workers", "2", *mapped, *options,
-    )  # fmt: skip
-
-
-def energize_prepares(folder, sample_type, **options):
-    return prepare(
-        folder,
-        split_ratios={"train": 8, "val": 1, "test": 1},
-        sample_type=sample_type,
-        field_map=TYPES[sample_type],
-        **options,
-    )
+def energize_prepares(folder, captions=True, **options):
+    kind = "CaptioningSample" if captions else "CrudeWebdataset"
+    ratios = {"train": 8, "val": 1, "test": 1}
+    field_map = CAPTIONS if captions else None
+    prepare(folder, split_ratios=ratios, sample_type=kind, field_map=field_map, **options)
 
 
 @pytest.mark.parametrize(
-    ("folder", "sample_type"),
-    [
-        ("gnu", "CaptioningSample"),
-        ("pax", "CrudeWebdataset"),
-        pytest.param("ustar", "CrudeWebdataset", marks=pytest.mark.slow),
-    ],
-    indirect=["folder"],
+    ("folder", "captions"), [("gnu", True), ("pax", False)], indirect=["folder"]
 )
-def test_energon_reads_what_energize_prepared(folder, sample_type):
-    energize_prepares(folder, sample_type, sqlite=sample_type == "CrudeWebdataset")
-    assert loaded_by_energon(folder) == {
-        split: expected(folder, split) for split in ("train", "val")
-    }
+def test_energon_reads_what_energize_prepared(folder, captions):
+    energize_prepares(folder, captions, sqlite=not captions)
+    known = {split: expected(folder, split) for split in ("train", "val")}
+    assert loaded_by_energon(folder) == known
+    if captions:
+        shown = run_energon("info", folder)
+        assert "CaptioningSample" in shown
+        assert "55" in shown
 
 
-@pytest.mark.parametrize(
-    "folder",
-    ["gnu", *(pytest.param(each, marks=pytest.mark.slow) for each in ("ustar", "pax"))],
-    indirect=True,
-)
+@pytest.mark.parametrize("folder", ["gnu"], indirect=True)
 def test_energize_reads_what_energon_prepared(folder):
-    energon_prepares(folder, "CaptioningSample")
+    """With and without its database; checksums of shards fit when it prepares them again."""
+    energize_prepares(folder, checksums=True)
+    energon_prepares(folder, "--force-overwrite")
     assert sum(read_info(folder).shard_counts.values()) == 55
-    assert read_dataset_yaml(folder).field_map == TYPES["CaptioningSample"]
-    with_database = [loaded_by_energize(folder, split) for split in ("train", "val", "test")]
-    (folder / ".nv-meta/index.sqlite").unlink()
-    (folder / ".nv-meta/index.uuid").unlink()
-    for split, samples in zip(("train", "val", "test"), with_database, strict=True):
-        assert samples == loaded_by_energize(folder, split) == expected(folder, split)
+    assert read_dataset_yaml(folder).field_map == CAPTIONS
+    for split in SPLITS:
+        assert loaded(folder, split, checksums=True) == expected(folder, split)
+    for name in ("index.sqlite", "index.uuid"):
+        (folder / ".nv-meta" / name).unlink()
+    for split in SPLITS:
+        assert loaded(folder, split) == expected(folder, split)
 
 
 @pytest.mark.parametrize(
-    ("folder", "sample_type", "shuffle"),
-    [
-        ("ustar", "CrudeWebdataset", True),
-        pytest.param("gnu", "CaptioningSample", True, marks=pytest.mark.slow),
-        ("pax", "CaptioningSample", False),
-    ],
+    ("folder", "captions", "shuffle"),
+    [("ustar", False, True), ("pax", True, False)],
     indirect=["folder"],
 )
-def test_both_write_the_same_files(folder, sample_type, shuffle):
-    energize_prepares(folder, sample_type, sqlite=True, shuffle_shards=shuffle)
+def test_both_write_the_same_files(folder, captions, shuffle):
+    energize_prepares(folder, captions, sqlite=True, shuffle_shards=shuffle)
     ours = written(folder)
     for name in ours:
         (folder / name).unlink()
-    energon_prepares(folder, sample_type, *(["--shuffle-tars"] if shuffle else []))
+    energon_prepares(folder, *(["--shuffle-tars"] if shuffle else []), captions=captions)
     theirs = written(folder)
     for made in (ours, theirs):
         assert len(made.pop(".nv-meta/index.uuid")) == 36
-    databases = [
-        described_database(folder, made.pop(".nv-meta/index.sqlite")) for made in (ours, theirs)
-    ]
+    databases = [described(folder, each.pop(".nv-meta/index.sqlite")) for each in (ours, theirs)]
     assert databases[0] == databases[1]
-    assert ".nv-meta/shards.json" not in theirs
     ours.pop(".nv-meta/shards.json")
     assert ours == theirs
-    assert f"{ONE_SHARD}.idx" in ours
-
-
-@pytest.mark.parametrize("folder", ["gnu"], indirect=True)
-def test_what_energize_wrote_of_shards_fits_when_energon_prepares_them_again(folder):
-    energize_prepares(folder, "CaptioningSample", checksums=True)
-    energon_prepares(folder, "CaptioningSample", "--force-overwrite")
-    for split in ("train", "val", "test"):
-        source = WebdatasetSource(folder, split_part=split, checksums=True)
-        assert source.record is not None
-        assert loaded_by_energize(folder, split) == expected(folder, split)
-        assert len(list(source)) == len(expected(folder, split))
-
-
-@pytest.mark.parametrize("folder", ["gnu"], indirect=True)
-def test_energon_info_of_what_energize_prepared(folder):
-    energize_prepares(folder, "CaptioningSample")
-    shown = run_energon("info", folder)
-    assert "CaptioningSample" in shown
-    assert "55" in shown
-    program = "import megatron.energon; print(megatron.energon.__version__)"
-    assert run_energon(program=program).strip() == read_info(folder).energon_version
+    assert "parts/d-03.tar.idx" in ours
 
 
 def written(folder):
@@ -227,22 +192,185 @@ def written(folder):
     }
 
 
-def described_database(folder, content):
+def described(folder, content):
     """Schema and rows of a database; the order of rows is not part of the format."""
     path = folder / "read.sqlite"
     path.write_bytes(content)
     database = sqlite3.connect(path)
+    master = "SELECT name, sql FROM sqlite_master WHERE sql NOT NULL"
     schema = {
         name: " ".join(sql.replace("IF NOT EXISTS ", "").split())
-        .replace("( ", "(").replace(" )", ")")
-        for name, sql in database.execute("SELECT name, sql FROM sqlite_master WHERE sql NOT NULL")
-    }  # fmt: skip
-    rows = [
-        sorted(database.execute(f"SELECT * FROM {table}")) for table in ("samples", "sample_parts")
-    ]
-    version, page = (
-        database.execute(f"PRAGMA {name}").fetchone() for name in ("user_version", "page_size")
-    )
+        .replace("( ", "(")
+        .replace(" )", ")")
+        for name, sql in database.execute(master)
+    }
+    rows = [sorted(database.execute(f"SELECT * FROM {t}")) for t in ("samples", "sample_parts")]
+    pragmas = ("user_version", "page_size")
+    numbers = [database.execute(f"PRAGMA {name}").fetchone() for name in pragmas]
     database.close()
     path.unlink()
-    return schema, rows, version, page
+    return schema, rows, numbers
+
+
+# Metadatasets
+
+MIXES = """
+import contextlib, json, sys
+from collections import Counter
+sys.path.insert(0, sys.argv[1])
+from megatron.energon import (
+    DefaultTaskEncoder, WorkerConfig, get_loader, get_train_dataset, get_val_dataset, load_dataset,
+    prepare_metadataset,
+)
+from megatron.energon.epathlib import EPath
+
+worker_config = WorkerConfig(rank=0, world_size=1, num_workers=0)
+for file, split in json.loads(sys.argv[2]):
+    with contextlib.redirect_stdout(sys.stderr):
+        prepare_metadataset(EPath(file))
+        common = {"split_part": split, "worker_config": worker_config, "batch_size": None}
+        stored = get_val_dataset(file, **common)
+        found = load_dataset(file).get_datasets(
+            training=True, split_part=split, worker_config=worker_config
+        )
+        in_order = [[sample.__key__, sample.text] for sample in get_loader(stored)]
+        epoch = None
+        if found.blend_mode.value == "sample_repetitions":
+            order = {"shuffle_buffer_size": None, "max_samples_per_sequence": None}
+            train = get_train_dataset(file, repeat=False, **order, **common)
+            epoch = Counter(sample.__key__ for sample in get_loader(train))
+    numbers = [[each.weight, each.repetitions] for each in found.datasets]
+    print(json.dumps([in_order, epoch, found.blend_mode.value, numbers]))
+"""
+
+JOINER = """
+from dataclasses import dataclass
+from megatron.energon import Sample
+
+@dataclass
+class Both(Sample):
+    text: str
+
+def both(first, second):
+    return Both.derive_from(first, text=f"{first.text} + {second.text}")
+"""
+
+
+def own_both(first, second):
+    """The joiner of the peer's program, here."""
+    return type(first).derive_from(first, text=f"{first.text} + {second.text}")
+
+
+@pytest.fixture
+def mixes(tmp_path):
+    """Three folders, one with excluded samples; the third has what the first has, elsewhere."""
+    first = [keys(*range(10)), keys(*range(10, 17)), keys(*range(20, 25))]
+    texts(tmp_path / "a", first, splits={"train": [0, 1], "val": [2]}, prefix="a ")
+    second = [keys(*range(100, 111)), keys(*range(120, 128))]
+    exclude = ["s0.tar/0103", "s0.tar/0104", "s1.tar/0121"]
+    texts(tmp_path / "b", second, splits={"train": [0], "val": [1]}, prefix="b ", exclude=exclude)
+    third = [keys(*range(30, 2, -1)), keys(2, 1, 0)]
+    texts(tmp_path / "c", third, splits={"train": [0, 1], "val": [0]}, prefix="c ")
+    (tmp_path / "joiners_of_energon.py").write_text(JOINER)
+    return tmp_path
+
+
+def mix(folder, name, node, newer=True):
+    kind = "MetadatasetV2" if newer else "Metadataset"
+    splits = {"train": node, "val": json.loads(json.dumps(node))}  # no aliases for the peer
+    document = {"__module__": "megatron.energon", "__class__": kind, "splits": splits}
+    (folder / name).write_text(yaml.safe_dump(document, sort_keys=False))
+    return folder / name
+
+
+def by_energon(folder, asked):
+    given = json.dumps([[str(file), split] for file, split in asked])
+    lines = run_energon(folder, given, program=MIXES).splitlines()
+    return zip(asked, map(json.loads, lines), strict=True)
+
+
+def stored(file, split):
+    samples = get_val_dataset(file, split_part=split, batch_size=None)
+    return [[each.__key__, each.text] for each in samples]
+
+
+def subset(start, end):
+    return {"subset": {"range": [start, end]}}
+
+
+def blended(*entries, kind="blend"):
+    return {kind: list(entries)}
+
+
+A, B, C = ({"path": name} for name in "abc")
+TWICE = {"path": "a", "repetitions": 2}
+NODES = {
+    "absolute": A | subset(2, 5),
+    "to the end": A | subset(3, "end"),
+    "percent": A | subset("29%", "71%"),
+    "excluded": B | subset("10%", "60%"),
+    "fractions": B | subset("33.3%", "66.6%"),
+    "blend": subset("25%", "75%") | blended(A, B | subset("0%", "80%")),
+    "both kinds": subset("50%", "100%") | blended(A | subset(1, 5), B),
+    "part": subset("0%", "70%") | blended(TWICE, B, kind="blend_epochized"),
+    "nested": subset("10%", "55%") | blended({"path": "blend.yaml"}, {"path": "absolute.yaml"}),
+    "inner": blended(TWICE | {"repetitions": 3}, B | {"repetitions": 2}, kind="blend_epochized"),
+    "outer": blended({"path": "inner.yaml", "repetitions": 2}, C, kind="blend_epochized"),
+    "weights": blended(A | {"weight": 3}, {"path": "old.yaml", "weight": 1}),
+}
+OLD = {"datasets": [B | {"weight": 4}, C | {"subflavor": "x"}]}
+
+
+def test_the_same_samples_and_numbers_of_mixes(mixes):
+    files = [mix(mixes, f"{name}.yaml", node) for name, node in NODES.items()]
+    files.append(mix(mixes, "old.yaml", OLD, newer=False))
+    asked = [(file, split) for file in files for split in ("train", "val")]
+    for (file, split), (in_order, epoch, mode, numbers) in by_energon(mixes, asked):
+        assert stored(file, split) == in_order, (file.name, split)
+        if file.stem not in ("inner", "outer", "old", "weights"):
+            continue  # a part of a mix has numbers of its own here
+        ours = load_dataset(file).get_datasets(
+            training=True, split_part=split, worker_config=WorkerConfig()
+        )
+        assert ours.blend_mode is DatasetBlendMode(mode)
+        for own, (weight, repetitions) in zip(ours.datasets, numbers, strict=True):
+            assert own.weight == (None if weight is None else pytest.approx(weight))
+            assert own.repetitions == repetitions
+        if epoch:
+            options = {"split_part": split, "batch_size": None, "repeat": False}
+            dataset = get_train_dataset(file, **options, **SHUFFLED)
+            assert Counter(sample.__key__ for sample in dataset) == epoch
+
+
+def test_the_same_rows_of_joins(mixes):
+    names = {"__module__": "joiners_of_energon", "__function__": "both"}
+    files = []
+    for nonmatch in ("error", "skip"):
+        node = {"join": [A, C | {"nonmatch": nonmatch}], "joiner": names}
+        files += [
+            mix(mixes, f"{nonmatch}.yaml", node),
+            mix(mixes, f"some {nonmatch}.yaml", node | subset("20%", "60%")),
+            mix(mixes, f"blend {nonmatch}.yaml", blended(node | {"weight": 2.0}, B)),
+        ]
+    for (file, _), (in_order, *_) in by_energon(mixes, [(file, "train") for file in files]):
+        text = file.read_text().replace("joiners_of_energon", __name__)
+        file.write_text(text.replace("__function__: both", "__function__: own_both"))
+        assert stored(file, "train") == in_order, file.name
+
+
+def test_what_is_wrong_there_is_right_here(mixes):
+    """Splits that share one file of joined samples; partners that may be missing; fractions."""
+    names = {"__module__": __name__, "__function__": "own_both"}
+    entries = [A, C | {"split_part": "train", "nonmatch": "skip"}]
+    file = mix(mixes, "join.yaml", {"join": entries, "joiner": names})
+    load_dataset(file).prepare()
+    there = set(keys(*range(31)))
+    for split, wanted in (("train", keys(*range(17))), ("val", keys(*range(20, 25)))):
+        assert [key for key, _ in stored(file, split)] == [k for k in wanted if k in there]
+    fractions = blended(A | {"repetitions": 1.5}, C, kind="blend_epochized")
+    file = mix(mixes, "fractions.yaml", fractions)
+    dataset = get_train_dataset(file, batch_size=None, repeat=False)
+    epochs = [[each.__key__ for each in dataset.at(range(e, e + 56))] for e in (0, 56)]
+    # Each time 17 samples once or twice, and 31 once, of which 17 are both.
+    once = [{key for key, count in Counter(epoch).items() if count == 3} for epoch in epochs]
+    assert once[0] | once[1] != once[0]

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import random
 from collections import Counter
-from collections.abc import Sequence
 from fractions import Fraction
 
 import numpy as np
@@ -17,7 +16,7 @@ import pytest
 
 from energize.data.mds import MdsSource
 from energize.errors import ConfigError, DatasetError
-from energize.order.quota import EpochDraws, Quota, epoch_counts
+from energize.order.quota import EpochDraws, epoch_counts
 from tests.support.composing import composed, global_batches
 from tests.support.mds import COMPRESS, numbered_mds, write_mds, write_rows
 from tests.support.mds_samples import COLUMNS, ENCODINGS, expected, sample, shown
@@ -26,53 +25,40 @@ from tests.support.peers import run_streaming
 
 pytestmark = pytest.mark.streaming
 
-ALIASES = {"jpegarray"}
-"""Other names of encodings of the package."""
-
 COMPRESSIONS = [None, "br", "br:3", "bz2", "bz2:1", "gz", "gz:0", "snappy", "zstd", "zstd:9"]
+ROWS = {"id": "int", "score": "float", "text": "str"}
+KINDS = {"json": "gz", "csv": None, "tsv": None, "xsv": "br"}
 
-WRITE_ROWS = """
+WRITE = """
 import json
 from streaming.base.format import CSVWriter, JSONWriter, TSVWriter, XSVWriter
-kind, compression, out = sys.argv[1:]
-writer = {"csv": CSVWriter, "json": JSONWriter, "tsv": TSVWriter, "xsv": XSVWriter}[kind]
-columns = {"id": "int", "score": "float", "text": "str"}
-options = {"separator": "<|>"} if kind == "xsv" else {}
-with writer(columns=columns, out=out, compression=compression or None, hashes=["sha1", "xxh64"],
-            size_limit=300, **options) as shards:
-    for sample in json.load(sys.stdin):
-        shards.write(sample)
+from mds_samples import COLUMNS, sample
+given = json.load(sys.stdin)
+for number, compression in enumerate(given["compressions"]):
+    with MDSWriter(columns=COLUMNS, out=f"{sys.argv[1]}/{number}", compression=compression,
+                   hashes=["md5", "sha1", "xxh64"], size_limit=20000) as shards:
+        for i in range(25):
+            shards.write(sample(i))
+writers = {"csv": CSVWriter, "json": JSONWriter, "tsv": TSVWriter, "xsv": XSVWriter}
+for kind, compression in given["kinds"].items():
+    options = {"separator": "<|>"} if kind == "xsv" else {}
+    with writers[kind](columns=given["columns"], out=f"{sys.argv[1]}/{kind}", size_limit=300,
+                       compression=compression, hashes=["sha1", "xxh64"], **options) as shards:
+        for row in given["rows"]:
+            shards.write(row)
 """
 
 READ = """
 import json
-data = StreamingDataset(local=sys.argv[1], batch_size=1)
-print(json.dumps([data[i] for i in range(len(data))]))
+from streaming.base.util import merge_index
+from mds_samples import shown
+for folder in json.load(sys.stdin):
+    if "merge" in folder:
+        merge_index(folder)
+    data = StreamingDataset(local=folder, batch_size=1)
+    rows = [data[i] for i in range(len(data))]
+    print(json.dumps([shown(row) for row in rows] if "mds" in folder else rows))
 """
-
-
-def test_what_it_writes_is_read(tmp_path):
-    run_streaming(
-        "from mds_samples import COLUMNS, sample\n"
-        f"for number, compression in enumerate({COMPRESSIONS!r}):\n"
-        "    with MDSWriter(columns=COLUMNS, out=f'{sys.argv[1]}/{number}',"
-        " compression=compression, hashes=['md5', 'sha1', 'xxh64'], size_limit=20000) as writer:\n"
-        "        for i in range(25):\n"
-        "            writer.write(sample(i))\n",
-        tmp_path,
-    )
-    for number, compression in enumerate(COMPRESSIONS):
-        index = json.loads((tmp_path / str(number) / "index.json").read_text())
-        assert {shard["compression"] for shard in index["shards"]} == {compression}
-        for algorithm in (None, "md5", "sha1", "xxh64"):
-            source = MdsSource(tmp_path / f"{number}", validate_hash=algorithm)
-            assert len(source.shards) > 2
-            assert [shown(found) for found in source] == [shown(expected(i)) for i in range(25)]
-
-
-SLOW = pytest.mark.slow  # each starts their package
-MORE = [("json", None), ("csv", None), ("tsv", None), ("xsv", "br")]
-KINDS = ["json", "csv", "tsv"]
 
 
 def rows(count):
@@ -80,80 +66,64 @@ def rows(count):
     return [{"id": i - 2, "score": i / 7, "text": texts[i % 4]} for i in range(count)]
 
 
-@pytest.mark.parametrize(
-    ("kind", "compression"),
-    [
-        ("xsv", None),
-        ("json", "gz"),
-        *(pytest.param(*each, marks=SLOW) for each in MORE),
-    ],
-)
-def test_rows_that_it_writes_are_read(tmp_path, kind, compression):
-    out = tmp_path / "written"
-    run_streaming(WRITE_ROWS, kind, compression or "", out, given=json.dumps(rows(40)))
-    source = MdsSource(out, validate_hash="xxh64")
-    assert len(source.shards) > 2
-    assert list(source) == rows(40)
+def test_what_it_writes_is_read(tmp_path):
+    given = {"compressions": COMPRESSIONS, "kinds": KINDS, "columns": ROWS, "rows": rows(40)}
+    run_streaming(WRITE, tmp_path, given=json.dumps(given))
+    for number, compression in enumerate(COMPRESSIONS):
+        index = json.loads((tmp_path / str(number) / "index.json").read_text())
+        assert {shard["compression"] for shard in index["shards"]} == {compression}
+        for algorithm in (None, "md5", "sha1", "xxh64"):
+            source = MdsSource(tmp_path / f"{number}", validate_hash=algorithm)
+            assert len(source.shards) > 2
+            assert [shown(found) for found in source] == [shown(expected(i)) for i in range(25)]
+    for kind in KINDS:
+        source = MdsSource(tmp_path / kind, validate_hash="xxh64")
+        assert len(source.shards) > 2
+        assert list(source) == rows(40), kind
+    read = run_streaming(READ, given=json.dumps([str(tmp_path / kind) for kind in KINDS]))
+    assert [json.loads(line) for line in read.splitlines()] == [rows(40)] * len(KINDS)
     # Its reader leaves the unpacked files beside the compressed ones.
-    assert json.loads(run_streaming(READ, out)) == rows(40)
-    names = {each.name for each in out.iterdir()}
-    assert {f"shard.00000.{kind}", f"shard.00000.{kind}.meta"} <= names
-    assert list(MdsSource(out, validate_hash="sha1")) == rows(40)
-
-
-@pytest.mark.parametrize("kind", ["xsv", *(pytest.param(each, marks=SLOW) for each in KINDS)])
-def test_it_reads_the_rows_that_the_tests_write(tmp_path, kind):
-    columns = {"id": "int", "score": "float", "text": "str"}
-    folder = write_rows(
-        tmp_path / "data", rows(23), columns, kind, separator="|", compression="snappy"
-    )
-    assert json.loads(run_streaming(READ, folder)) == rows(23)
-
-
-def test_its_merged_index_is_read(tmp_path):
-    root = tmp_path / "data"
-    numbered_mds(root / "a", 12, per_shard=5)
-    numbered_mds(root / "b", 7, start=12, compression="gz")
-    run_streaming("from streaming.base.util import merge_index\nmerge_index(sys.argv[1])", root)
-    by_folder = [each["number"] for each in MdsSource(root)]
-    assert sorted(by_folder) == list(range(19))
-    theirs = json.loads(run_streaming(READ, root))
-    assert [each["number"] for each in theirs] == by_folder
-    assert [each["number"] for each in MdsSource(root)] == by_folder
+    assert (tmp_path / "json" / "shard.00000.json.meta").is_file()
+    assert list(MdsSource(tmp_path / "json", validate_hash="sha1")) == rows(40)
 
 
 def test_it_reads_what_the_tests_write(tmp_path):
-    samples = [sample(i) for i in range(23)]
-    kinds = [None, *COMPRESS]
-    for kind in kinds:
-        write_mds(tmp_path / str(kind), samples, COLUMNS, compression=kind)
-    read = run_streaming(
-        "from mds_samples import shown\n"
-        "for folder in sys.argv[1:]:\n"
-        "    data = StreamingDataset(local=folder, batch_size=1)\n"
-        "    print([shown(data[i]) for i in range(23)])",
-        *(tmp_path / str(kind) for kind in kinds),
-    )
-    assert read.splitlines() == [str([shown(expected(i)) for i in range(23)])] * len(kinds)
+    folders = {}
+    for kind in [None, *COMPRESS]:
+        samples = [sample(i) for i in range(23)]
+        written = write_mds(tmp_path / f"mds {kind}", samples, COLUMNS, compression=kind)
+        folders[written] = [[list(each) for each in shown(expected(i))] for i in range(23)]
+    for kind in KINDS:
+        options = {"separator": "|", "compression": "snappy"}
+        folders[write_rows(tmp_path / kind, rows(23), ROWS, kind, **options)] = rows(23)
+    merged = tmp_path / "merge"
+    numbered_mds(merged / "a", 12, per_shard=5)
+    numbered_mds(merged / "b", 7, start=12, compression="gz")
+    given = json.dumps([*map(str, folders), str(merged)])
+    *read, last = map(json.loads, run_streaming(READ, given=given).splitlines())
+    for (folder, known), found in zip(folders.items(), read, strict=True):
+        assert found == known, folder
+    assert sorted(each["number"] for each in last) == list(range(19))
+    assert list(MdsSource(merged)) == last
 
 
 def test_every_encoding_it_knows_is_read_but_pickles(tmp_path):
     known = set(run_streaming("print(*get_mds_encodings())").split())
-    assert known == {each.partition(":")[0] for each in ENCODINGS} | ALIASES | {"pkl"}
+    assert known == {each.partition(":")[0] for each in ENCODINGS} | {"jpegarray", "pkl"}
     samples = [sample(i) for i in range(3)]
     folder = write_mds(tmp_path / "data", samples, COLUMNS)
     index = (folder / "index.json").read_text()
     called = {name: each.replace("jpeg_array", "jpegarray") for name, each in COLUMNS.items()}
     for written in (folder, write_mds(tmp_path / "alias", samples, called)):
-        read = [shown(found) for found in MdsSource(written)]
-        assert read == [shown(expected(i)) for i in range(3)]
+        assert [shown(each) for each in MdsSource(written)] == [
+            shown(expected(i)) for i in range(3)
+        ]
     (folder / "index.json").write_text(index.replace('"jpeg_array"', '"pkl"'))
     with pytest.raises(DatasetError, match=r"column 'column_\d+' holds pickles"):
         MdsSource(folder)
 
 
-Case = tuple[Sequence[int], Sequence[Quota], int | None]
-"""Sizes of the streams, their quotas, and the size of the epoch."""
+# Quotas: a case has the sizes of the streams, their quotas, and the size of the epoch.
 
 APPLY = """
 import json, numpy as np
@@ -169,97 +139,81 @@ print(json.dumps(found))
 """
 
 
-def their_counts(cases: Sequence[Case]) -> list[list[int] | str]:
-    """The samples that it takes of each stream, or its error."""
-    given = [
-        [sizes, [{each.kind: getattr(each, each.kind)} if each.kind else {} for each in quotas], e]
-        for sizes, quotas, e in cases
-    ]
-    return json.loads(run_streaming(APPLY, given=json.dumps(given)))
-
-
-def exact_counts(sizes: Sequence[int], quotas: Sequence[Quota], epoch_size: int | None) -> list:
+def exact_counts(sizes, quotas, epoch_size):
     """The samples that are asked of each stream, as fractions."""
     relative = [Fraction(repr(each.proportion)) for each in quotas if each.kind == "proportion"]
     if relative or epoch_size:
         weights = relative or [Fraction(size) for size in sizes]
         return [(epoch_size or sum(sizes)) * weight / sum(weights) for weight in weights]
+    repeated = [Fraction(repr(1.0 if each.repeat is None else each.repeat)) for each in quotas]
     return [
-        Fraction(each.choose)
-        if each.choose is not None
-        else size * Fraction(repr(1.0 if each.repeat is None else each.repeat))
-        for size, each in zip(sizes, quotas, strict=True)
+        Fraction(each.choose) if each.choose is not None else size * times
+        for size, each, times in zip(sizes, quotas, repeated, strict=True)
     ]
 
 
-def test_counts_are_theirs_or_named_as_improved():
-    rows = [row[:3] for row in COUNTS.values()]
-    for name, ours, theirs in zip(COUNTS, COUNTS.values(), their_counts(rows), strict=True):
-        assert (theirs == ours[3]) == ("match" in name), name
-
-
-def whole_cases(rng: random.Random) -> list[Case]:
+def whole_cases(rng):
     """Quotas that are whole numbers, in numbers that floats hold exactly."""
-    cases: list[Case] = []
     for _ in range(20):
         weights = [rng.randrange(9) for _ in range(rng.randrange(1, 6))] + [1]
         weights.append(64 - sum(weights))
         sizes = [rng.randrange(1, 50) * 4 for _ in weights]
         scale = rng.choice([1, 0.25, 8])
-        epoch_size = 64 * rng.randrange(1, 30)
-        cases.append((sizes, proportions(*(weight * scale for weight in weights)), epoch_size))
+        yield sizes, proportions(*(each * scale for each in weights)), 64 * rng.randrange(1, 30)
         absolute = [repeats(rng.randrange(1, 20) / 4), chosen(rng.randrange(300)), [NONE]]
-        cases.append((sizes, [rng.choice(absolute)[0] for _ in sizes], None))
-    return cases
+        yield sizes, [rng.choice(absolute)[0] for _ in sizes], None
 
 
-def test_whole_quotas_are_the_same():
-    cases = whole_cases(random.Random(3))
-    assert their_counts(cases) == [epoch_counts(*case).tolist() for case in cases]
-
-
-def other_cases(rng: random.Random) -> list[Case]:
+def other_cases(rng):
     """Quotas that have to be rounded, or that floats do not hold."""
-    cases: list[Case] = []
     for _ in range(20):
         sizes = [rng.randrange(1, 500) for _ in range(rng.randrange(2, 7))]
         some = [rng.randrange(1, 100) / 100 for _ in sizes]
-        cases.append((sizes, proportions(*some), rng.choice([None, rng.randrange(10, 5000)])))
-        cases.append((sizes, [NONE] * len(sizes), rng.randrange(10, 5000)))
-        cases.append((sizes, repeats(*(4 * each for each in some)), None))
-    return cases
+        yield sizes, proportions(*some), rng.choice([None, rng.randrange(10, 5000)])
+        yield sizes, [NONE] * len(sizes), rng.randrange(10, 5000)
+        yield sizes, repeats(*(4 * each for each in some)), None
 
 
-def test_rounded_quotas_are_nearer_to_what_is_asked():
-    """Both are within one sample of it. It cuts floats off and gives what is missing to random
-    streams; the largest remainders, and the nearest numbers of samples, are nearer.
+REFUSED = [
+    ([100, 200], [*proportions(1), *chosen(1)], None),
+    ([100, 200], [NONE, *proportions(1)], None),
+    ([100, 200], chosen(2, 1), 10),
+    ([100, 200], [NONE, *repeats(1)], 10),
+]
+
+
+def test_counts_of_an_epoch():
+    """Whole quotas are the same; others are nearer to what is asked: it cuts floats off, and gives
+    what is missing to random streams.
     """
-    cases = other_cases(random.Random(4))
+    named = [row[:3] for row in COUNTS.values()]
+    whole, other = (list(f(random.Random(k))) for k, f in ((3, whole_cases), (4, other_cases)))
+    cases = [*named, *whole, *other, *REFUSED]
+    given = [
+        [sizes, [{each.kind: getattr(each, each.kind)} if each.kind else {} for each in quotas], e]
+        for sizes, quotas, e in cases
+    ]
+    theirs = iter(json.loads(run_streaming(APPLY, given=json.dumps(given))))
+    for (name, row), counts in zip(COUNTS.items(), theirs, strict=False):
+        assert (counts == row[3]) == ("match" in name), name
+    for case, counts in zip(whole, theirs, strict=False):
+        assert counts == epoch_counts(*case).tolist(), case
     nearer = 0
-    for case, theirs in zip(cases, their_counts(cases), strict=True):
+    for case, counts in zip(other, theirs, strict=False):
         exact, ours = exact_counts(*case), epoch_counts(*case).tolist()
         if case[1][0].kind != "repeat":
-            assert sum(ours) == sum(theirs) == sum(exact)
-        off = [
-            [abs(count - asked) for count, asked in zip(counts, exact, strict=True)]
-            for counts in (ours, theirs)
-        ]
-        assert max(off[0]) < 1
-        assert max(off[1]) <= 1
-        assert sum(off[0]) <= sum(off[1])
-        nearer += sum(off[0]) < sum(off[1])
-    assert nearer > len(cases) / 3
-
-
-def test_quotas_that_both_refuse():
-    cases: list[Case] = [
-        ([100, 200], [*proportions(1), *chosen(1)], None),
-        ([100, 200], [NONE, *proportions(1)], None),
-        ([100, 200], chosen(2, 1), 10),
-        ([100, 200], [NONE, *repeats(1)], 10),
-    ]
-    for case, theirs in zip(cases, their_counts(cases), strict=True):
-        assert isinstance(theirs, str)
+            assert sum(ours) == sum(counts) == sum(exact)
+        off, theirs_off = (
+            [abs(count - asked) for count, asked in zip(each, exact, strict=True)]
+            for each in (ours, counts)
+        )
+        assert max(off) < 1
+        assert max(theirs_off) <= 1
+        assert sum(off) <= sum(theirs_off)
+        nearer += sum(off) < sum(theirs_off)
+    assert nearer > len(other) / 3
+    for case, error in zip(REFUSED, theirs, strict=True):
+        assert isinstance(error, str)
         with pytest.raises(ConfigError):
             epoch_counts(*case)
 
@@ -289,9 +243,8 @@ print(json.dumps(found))
 def test_samples_come_as_often(folders):
     """An epoch of c samples of n takes each floor(c / n) or ceil(c / n) times."""
     counts = [1, 400, 1000, 1001, 2600]
-    for count, theirs in zip(
-        counts, json.loads(run_streaming(VISITS, folders, given=json.dumps(counts))), strict=True
-    ):
+    visits = json.loads(run_streaming(VISITS, folders, given=json.dumps(counts)))
+    for count, theirs in zip(counts, visits, strict=True):
         draws = EpochDraws(1000, count, 7, shuffle=True, fixed=False)
         for epoch in range(3):
             nth = np.arange(count)
