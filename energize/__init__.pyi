@@ -87,12 +87,14 @@ from .energon.factories import (
     JoinedWebdatasetFactory,
     MultiChoiceVQAWebdataset,
     OCRWebdataset,
+    SavableDataset,
     SimilarityInterleavedWebdataset,
     StandardWebdatasetFactory,
     TextWebdataset,
     VidQAWebdataset,
     VQAOCRWebdataset,
     VQAWebdataset,
+    edataclass,
     get_dataset_from_config,
 )
 from .energon.loading import (
@@ -104,7 +106,6 @@ from .energon.loading import (
     prepare_metadataset,
     traverse_metadataset,
 )
-from .energon.names import SavableDataset, edataclass
 from .errors import (
     ConfigError,
     DataError,
@@ -143,26 +144,28 @@ from .loader.loader import BasicDataLoader, SavableDataLoader, SavableDataLoader
 from .metadataset.build import get_train_dataset, get_val_dataset, get_val_datasets
 from .mixing import ExcessLoss, LossCurves, MixingPolicy, unimax
 from .order.quota import Quota
-from .order.schedule import Schedule, WeightSchedulePoint, WeightScheduler
 from .order.stages import Stage, StagePlan
 from .order.timeline import Scheme, make_scheme
+from .order.weights import Schedule, WeightSchedulePoint, WeightScheduler
 from .packing import Packer, concat_pack
 from .preparation import PrepareReport, prepare, prepare_checksums, prepare_columns, write_shards
 from .report import Ledger
-from .task.collate import (
+from .task.decode import SampleDecoder
+from .task.encoder import AugmentTaskEncoder, DefaultTaskEncoder, TaskEncoder
+from .task.hooks import (
     Batch,
+    Cooker,
+    basic_sample_keys,
     batch_list,
     batch_pad_stack,
     batch_stack,
     concat_pad,
+    cooker,
     generic_batch,
     generic_concat,
     homogeneous_concat_mix,
+    stateless,
 )
-from .task.cook import Cooker, basic_sample_keys, cooker
-from .task.decode import SampleDecoder
-from .task.encoder import AugmentTaskEncoder, DefaultTaskEncoder, TaskEncoder
-from .task.hooks import stateless
 from .task.pipeline import BaseCoreDatasetFactory
 
 __version__: str

@@ -29,7 +29,6 @@ from energize.cli.mixes import is_folder, is_jsonl
 from energize.data.nv_meta import CRUDE, is_prepared
 from energize.energon.loading import prepare_metadataset
 from energize.errors import ConfigError, EnergizeError, nearest
-from energize.preparation.discovery import find_shards
 from energize.preparation.fields import (
     SAMPLE_TYPE_NAMES,
     FirstLook,
@@ -38,12 +37,11 @@ from energize.preparation.fields import (
     propose_sample_type,
     sample_fields,
 )
-from energize.preparation.index import PrepareReport
+from energize.preparation.index import PrepareReport, prepare_jsonl, split
 from energize.preparation.index import prepare as prepare_folder
-from energize.preparation.jsonl import prepare_jsonl
 from energize.preparation.media import MediaReport
 from energize.preparation.media import prepare_media as collect_media
-from energize.preparation.split import split
+from energize.preparation.scan import find_shards
 from energize.preparation.verify import prepare_checksums
 from energize.task.fields import parse_field
 

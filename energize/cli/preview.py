@@ -27,8 +27,12 @@ from energize.cli.mixes import (
 )
 from energize.core.dataset import IndexedDataset
 from energize.core.loss_weights import WEIGHTS
-from energize.core.samples import fields_of, is_record
-from energize.core.show import format_sample_compact, format_sample_detailed
+from energize.core.samples import (
+    fields_of,
+    format_sample_compact,
+    format_sample_detailed,
+    is_record,
+)
 from energize.core.trace import Failed, Reading, Trace
 from energize.errors import DatasetNotFoundError
 from energize.task.decode import SampleDecoder, UInt8Array

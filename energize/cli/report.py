@@ -11,6 +11,7 @@ from energize.cli.console import print_json, table_console, waiting
 from energize.cli.mixes import AsJson, Run, takes_run
 from energize.cli.simulate import Plot
 from energize.cli.state import SavedState, one_of, read_states
+from energize.core.blends import Edits
 from energize.core.dataset import Dataset, IndexedDataset
 from energize.core.description import batch_size_of
 from energize.core.stream import State
@@ -20,9 +21,7 @@ from energize.errors import (
     StateMismatchError,
 )
 from energize.extras.plots import check_plot, draw, intervals_for
-from energize.loader.edits import Edits
-from energize.loader.saved import report_of_state
-from energize.loader.state import cursor_of, sealed, tree_of
+from energize.loader.state import cursor_of, report_of_state, sealed, tree_of
 from energize.report import Report
 from energize.report.forecast import simulate
 

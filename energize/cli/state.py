@@ -24,6 +24,7 @@ from rich.text import Text
 from energize.cli.console import Console, counted_text, print_table, table_console
 from energize.cli.mixes import MixPath, Run, takes_run
 from energize.core import limits
+from energize.core.blends import Edits
 from energize.core.dataset import Dataset
 from energize.core.description import batch_size_of, leaf_names, leaves, unpacked
 from energize.core.description import differences as config_differences
@@ -34,7 +35,6 @@ from energize.data.files import files_at, read_file
 from energize.data.writing import write_new, writing
 from energize.errors import ConfigError, DatasetNotFoundError, StateError
 from energize.loader import get_loader
-from energize.loader.edits import Edits
 from energize.loader.feeds import StreamState
 from energize.loader.state import checked_state, cursor_of, differences, tree_of
 

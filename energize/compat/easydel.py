@@ -31,7 +31,7 @@ from energize.datasets.order import ConcatDataset, ShuffleDataset
 from energize.datasets.transform import MapDataset
 from energize.errors import ConfigError, WeightError, nearest
 from energize.loader import Loader, get_loader
-from energize.order.schedule import WeightSchedulePoint, WeightScheduler, checked_weight
+from energize.order.weights import WeightSchedulePoint, WeightScheduler, checked_weight
 
 if TYPE_CHECKING:
     import datasets

@@ -22,7 +22,7 @@ from energize.datasets.multiplexed import End, MultiplexedDataset, SchemeSlots, 
 from energize.errors import ConfigError, WeightError
 from energize.loader.state import packed_state, unpacked_state
 from energize.order import make_scheme
-from energize.order.schedule import checked_weight, names_apart
+from energize.order.weights import checked_weight, names_apart
 
 __all__ = ["Multiplexer", "MultiplexingStrategy"]
 

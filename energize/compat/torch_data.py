@@ -25,9 +25,9 @@ from energize.datasets.order import EpochizeDataset
 from energize.errors import ConfigError, EnergizeError, LoaderError, StateError
 from energize.loader import Loader
 from energize.loader.failures import OnError
+from energize.loader.feeds import plan_epoch
 from energize.loader.settings import LoaderSettings, configured
 from energize.loader.state import checked_state, packed_state, unpacked_state
-from energize.loader.steps import plan_epoch
 
 T = TypeVar("T")
 

@@ -27,7 +27,7 @@ from energize.data.columns import BAD_ARRAY, folder_version
 from energize.data.files import again, files_at, own_errors
 from energize.data.nv_meta import META_FOLDER, SQLITE_NAME, read_info
 from energize.data.source import Source, Window, narrowed
-from energize.data.sqlite import connected, unreadable
+from energize.data.stores import connected, unreadable
 from energize.data.webdataset import WebdatasetSource
 from energize.data.writing import write_new, writing
 from energize.errors import (

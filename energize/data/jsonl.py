@@ -158,7 +158,7 @@ class JsonlSource(ShardedSource[dict[str, Any]], FieldSource[dict[str, Any]]):
     for, `ShardError` if the file was changed after it was indexed, and `EmptyDatasetError`.
 
     >>> import tempfile
-    >>> from energize.preparation.jsonl import prepare_jsonl
+    >>> from energize.preparation.index import prepare_jsonl
     >>> path = Path(tempfile.mkdtemp(), "texts.jsonl")
     >>> _ = path.write_text('{"text": "a"}' + chr(10) + '{"text": "b"}')
     >>> _ = prepare_jsonl(path)

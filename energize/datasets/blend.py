@@ -19,20 +19,22 @@ from energize.core.lanes import WorkerConfig
 from energize.core.loss_weights import checked_factor, weighed
 from energize.core.stream import INFINITE, ContentStream, Opening, Stream
 from energize.core.trace import Failed, Request, Routes
-from energize.datasets.multiplexed import End, MultiplexedStream, SchemeSlots, Slots
-from energize.datasets.transform import gives_batches, without_weights
-from energize.datasets.units import (
+from energize.datasets.multiplexed import (
+    End,
     GivenUnit,
     MeasuredInputs,
+    MultiplexedStream,
     OwedSlots,
+    SchemeSlots,
+    Slots,
     Unit,
     check_ends,
     checked_unit,
     scheme_in,
 )
+from energize.datasets.transform import gives_batches, without_weights
 from energize.errors import ConfigError, EmptyDatasetError, WeightError, nearest
 from energize.order.cost import CostScheme, cost_scheme
-from energize.order.schedule import Schedule, WeightScheduler, names_apart
 from energize.order.timeline import (
     WEIGHTLESS,
     Scheme,
@@ -46,7 +48,9 @@ from energize.order.timeline import (
 from energize.order.weights import (
     Compound,
     Era,
+    Schedule,
     Weight,
+    WeightScheduler,
     as_fraction,
     asked,
     checked_temperature,
@@ -54,6 +58,7 @@ from energize.order.weights import (
     exact_weight,
     lean,
     limited,
+    names_apart,
     shares_at,
     tempered,
 )

@@ -19,7 +19,7 @@ from energize.core.stream import INFINITE, sample_keys_of
 from energize.core.trace import Failed, Reading, Routes, Span
 from energize.datasets.rounds import RoundsDataset, Step, Taken, alone
 from energize.errors import ConfigError, NotIndexedError
-from energize.order.level import levelled
+from energize.order.cost import levelled
 
 T_co = TypeVar("T_co", covariant=True)
 

@@ -28,7 +28,7 @@ from energize.core.trace import (
     padding,
     where,
 )
-from energize.data.naming import source_labels
+from energize.data.selection import source_labels
 from energize.datasets.batch import BatchDataset, members_between, same
 from energize.errors import ConfigError, NotIndexedError, nearest
 from energize.order.composition import Composition, EpochOrder

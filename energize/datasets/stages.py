@@ -27,7 +27,7 @@ from energize.core.stream import (
     state_field,
 )
 from energize.core.trace import Routes, Span, consumed
-from energize.data.naming import source_labels
+from energize.data.selection import source_labels
 from energize.data.source import Source
 from energize.errors import ConfigError, EmptyDatasetError, NotIndexedError, StateMismatchError
 from energize.order.stages import Stage, StagePlan, stage_label

@@ -15,11 +15,11 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
+from energize.core.blends import NOT_EDITED, Edits
 from energize.core.dataset import IndexedDataset
 from energize.core.lanes import Lane
 from energize.core.stream import INFINITE, State
 from energize.core.trace import Reading, Trace
-from energize.loader.edits import NOT_EDITED, Edits
 from energize.report.levels import NOTHING, Made, flat
 
 T = TypeVar("T")

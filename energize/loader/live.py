@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from energize.core.arrays import Int64Array
 from energize.core.blends import (
+    Change,
+    Edits,
     FoundBlend,
     chosen_blend,
     numbers_by_name,
@@ -27,7 +29,6 @@ from energize.core.lanes import Lane
 from energize.core.restoring import is_endless, without_loops
 from energize.core.stream import Opening, State, Stream
 from energize.errors import ConfigError, EmptyDatasetError, LoaderError
-from energize.loader.edits import Change, Edits
 from energize.loader.feeds import StreamState
 from energize.loader.run import SILENT, Place
 

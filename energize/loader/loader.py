@@ -14,6 +14,7 @@ from typing import Any, Generic, Self, TypeVar, cast
 
 from rich.console import Console
 
+from energize.core.blends import Edits
 from energize.core.dataset import Dataset
 from energize.core.ignored import accepted
 from energize.core.lanes import Ranks, WorkerConfig
@@ -21,12 +22,11 @@ from energize.core.lazy import torch
 from energize.core.quarantine import path_for_rank
 from energize.core.restoring import has_place, restore_sample, with_key
 from energize.core.stores import activate
-from energize.core.stream import INFINITE, State
+from energize.core.stream import State
 from energize.core.trace import log_failure
 from energize.errors import ConfigError, EmptyDatasetError, LoaderError, StateError
 from energize.loader import live
 from energize.loader.agreement import Agreement
-from energize.loader.edits import Edits
 from energize.loader.failures import (
     Decisions,
     FailureLog,
@@ -35,7 +35,7 @@ from energize.loader.failures import (
     OnError,
     listed_samples,
 )
-from energize.loader.feeds import Before, StreamState, ThisRank
+from energize.loader.feeds import Before, ThisRank, items_of
 from energize.loader.following import Follower, Policy, WeightsFile
 from energize.loader.remapping import RemapReport
 from energize.loader.run import Feed, Place, Run
@@ -591,20 +591,6 @@ class Loader(Generic[T]):
 
 def _book(dataset: Dataset[Any], settings: Ledger | bool) -> Book | None:
     return None if settings is False else Book(dataset, Ledger() if settings is True else settings)
-
-
-def items_of(dataset: Dataset[Any], place: Place) -> int | None:
-    """Return how many items all ranks were given up to a place; None of a stream whose epochs have
-    ended somewhere.
-    """
-    if not isinstance(place, StreamState):
-        position: int = place["position"]
-        return position
-    if not place.epoch:
-        return place.position
-    if dataset.sized and dataset.size != INFINITE:
-        return place.epoch * dataset.size + place.position
-    return None
 
 
 def _pinned(item: T) -> T:

@@ -11,6 +11,7 @@ from typing import Any
 
 from energize.core.blends import (
     MOST_PARTS,
+    Edits,
     Move,
     Place,
     ReadMix,
@@ -26,7 +27,6 @@ from energize.core.restoring import is_endless, without_loops
 from energize.core.stream import State, counter_field, state_field
 from energize.core.trace import Reading
 from energize.errors import StateError
-from energize.loader.edits import Edits
 from energize.loader.feeds import StreamState
 
 _log = logging.getLogger("energize")

@@ -7,6 +7,7 @@ from contextlib import closing, suppress
 from dataclasses import replace
 from typing import Any, Generic, TypeVar, cast
 
+from energize.core.blends import NOT_EDITED, Edits
 from energize.core.dataset import Dataset, IndexedDataset
 from energize.core.description import digest
 from energize.core.lanes import Lane, Ranks
@@ -15,19 +16,22 @@ from energize.core.stream import INFINITE, State, counter_field
 from energize.core.trace import Reading, log_failure
 from energize.errors import ConfigError, EmptyDatasetError, StateError, WeightError
 from energize.loader.agreement import Agreement
-from energize.loader.edits import NOT_EDITED, Edits
 from energize.loader.failures import Decisions, FailureLog
 from energize.loader.feeds import (
     Before,
+    EpochPlan,
     IndexedFeed,
     StreamFeed,
     StreamState,
     ThisRank,
     checked_lanes,
+    divisors,
+    global_items,
+    log_steps,
+    plan_epoch,
 )
 from energize.loader.remapping import places_kept
 from energize.loader.settings import LoaderSettings
-from energize.loader.steps import EpochPlan, divisors, global_items, log_steps, plan_epoch
 
 T = TypeVar("T")
 

@@ -14,7 +14,7 @@ from energize.core.dataset import Dataset
 from energize.core.lanes import WorkerConfig
 from energize.errors import ConfigError, nearest
 from energize.loader.failures import OnError
-from energize.loader.steps import UNEVEN
+from energize.loader.feeds import UNEVEN
 from energize.loader.watchdog import Patience
 from energize.report import Ledger
 

@@ -24,12 +24,12 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
+from energize.core.blends import NOT_EDITED, Edits
 from energize.core.dataset import Dataset
 from energize.core.lazy import torch
 from energize.core.stores import activate
 from energize.core.trace import Failed, Reading
 from energize.errors import LoaderError
-from energize.loader.edits import NOT_EDITED, Edits
 from energize.loader.failures import Decisions, Failure
 from energize.loader.lanes import PositionLane
 from energize.loader.shipping import Channel, Read, Regions, Reply, ShippedError, dumps

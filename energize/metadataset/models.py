@@ -37,8 +37,8 @@ from energize.errors import ConfigError
 from energize.order import Schedule
 from energize.order.composition import BATCHING_METHODS
 from energize.order.quota import Quota, epoch_size_in_samples
-from energize.order.schedule import CHANGES, INTERPOLATIONS
 from energize.order.timeline import SCHEMES, STOP_RULES
+from energize.order.weights import CHANGES, INTERPOLATIONS
 from energize.packing.packer import METHODS, Packer
 from energize.task.build import Level
 

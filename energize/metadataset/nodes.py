@@ -31,10 +31,9 @@ from energize.metadataset.located import place_noted
 from energize.metadataset.models import Composition, JoinerName, Packing
 from energize.order import Schedule
 from energize.order.quota import Quota, epoch_counts
-from energize.order.schedule import checked_weight
 from energize.order.stages import StagePlan
 from energize.order.timeline import WEIGHTLESS
-from energize.order.weights import limited, tempered
+from energize.order.weights import checked_weight, limited, tempered
 from energize.task.build import Level
 
 JSONL = ".jsonl"

@@ -1,7 +1,7 @@
 """Positions only: which source, and which of its samples, comes at a slot. Nothing is read here."""
 
-from energize.order.schedule import Schedule, WeightSchedulePoint, WeightScheduler
 from energize.order.timeline import Scheme, make_scheme
+from energize.order.weights import Schedule, WeightSchedulePoint, WeightScheduler
 
 __all__ = [
     "Schedule",

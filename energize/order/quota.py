@@ -13,8 +13,7 @@ from energize.core.arrays import Int64Array
 from energize.core.checks import whole_number
 from energize.core.rng import Permutation, WindowedPermutation, derive
 from energize.errors import ConfigError, EmptyDatasetError, WeightError
-from energize.order.schedule import checked_weight
-from energize.order.weights import as_fraction, integer_weights, largest_remainder
+from energize.order.weights import as_fraction, checked_weight, integer_weights, largest_remainder
 
 _MOST_SAMPLES = 2**62
 """An epoch is smaller than this, so that positions fit in int64."""

@@ -23,7 +23,6 @@ from energize.core.description import described
 from energize.core.rng import derive, hash_positions, mix64, shuffled
 from energize.core.stream import INFINITE
 from energize.errors import ConfigError, WeightError
-from energize.order.schedule import names_apart
 from energize.order.weights import (
     Era,
     GivenWeights,
@@ -32,6 +31,7 @@ from energize.order.weights import (
     ever_positive,
     first_difference,
     named_weights,
+    names_apart,
     schedules_in,
     shares_at,
     weight_as_described,

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import json
+import math
+import os
+import random
+import re
 import sqlite3
 import uuid
 import zlib
+from array import array
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from braceexpand import braceexpand
 
 from energize.core.columns import Column
 from energize.data.columns import COLUMNS_FOLDER, COLUMNS_NAME, folder_version
@@ -25,6 +33,7 @@ from energize.data.integrity import (
     dump_records,
     read_records,
 )
+from energize.data.jsonl import jsonl_checksums_path, jsonl_index_path
 from energize.data.nv_meta import (
     INFO_NAMES,
     META_FOLDER,
@@ -39,10 +48,16 @@ from energize.data.nv_meta import (
     is_prepared,
     read_info,
 )
-from energize.data.sqlite import ReadOnlyDatabase
+from energize.data.stores import ReadOnlyDatabase
 from energize.data.tar import END_MARK, index_path
-from energize.data.writing import NewFiles
-from energize.errors import DatasetError, PrepareError, ShardError
+from energize.data.writing import NewFiles, remove_left, taken_back_when_stopped
+from energize.errors import (
+    ConfigError,
+    DatasetError,
+    DatasetNotFoundError,
+    PrepareError,
+    ShardError,
+)
 from energize.preparation.columns import (
     Columns,
     How,
@@ -50,12 +65,19 @@ from energize.preparation.columns import (
     kept_columns,
     remove_unused,
 )
-from energize.preparation.discovery import FoundShards, find_shards, listed, named_shards
 from energize.preparation.fields import FirstLook, check_choice, choose_config, field_notes
-from energize.preparation.scan import ScannedShard, Shard, scan_shards
-from energize.preparation.split import split, split_notes
+from energize.preparation.scan import (
+    FoundShards,
+    ScannedShard,
+    Shard,
+    checksums_of,
+    find_shards,
+    listed,
+    named_shards,
+    scan_shards,
+)
 from energize.preparation.workers import Progress
-from energize.preparation.write import commit, make_unique, shard_folders, staging
+from energize.preparation.write import commit, locked, make_unique, shard_folders, staging
 
 _TABLES = """
 CREATE TABLE samples (
@@ -439,3 +461,195 @@ def _lost_media(database: Path) -> Iterator[str]:
                 "the media metadata are gone with the index they were in; collect them again with: "
                 f"energize prepare-media {database.parent.parent}"
             )
+
+
+Parts = dict[str, tuple[str, ...]]
+"""The shards of each split part."""
+
+
+def split(
+    shards: Sequence[str],
+    ratios: Mapping[str, float] | None,
+    patterns: Mapping[str, Sequence[str]] | None,
+    shuffle_seed: int | None = None,
+) -> Parts:
+    """Return the shards of each part, by exactly one of `ratios` and `patterns`.
+
+    Patterns are regular expressions, with braces (`train-{000..099}`), compared with names from
+    their start.
+
+    Raises `ConfigError` for wrong arguments, `PrepareError` for a part that gets no shard.
+    """
+    if ratios is not None and patterns is None:
+        return _by_ratios(shards, ratios, shuffle_seed)
+    if patterns is not None and ratios is None:
+        return _by_patterns(shards, patterns)
+    got = "neither" if ratios is None else "both"
+    raise ConfigError(f"give split_ratios (--split-ratio) or split_patterns (--split-parts): {got}")
+
+
+def _by_ratios(
+    shards: Sequence[str], ratios: Mapping[str, float], shuffle_seed: int | None
+) -> Parts:
+    """Cut the shards, in their order or shuffled, where the cumulative ratios say.
+
+    Part i ends before shard floor(n * (ratio 0 + ... + ratio i) / sum). The arithmetic is exact, so
+    every shard is in a part; Energon's floats lose the last of 10 shards at 7,2,1.
+    """
+    for part, ratio in ratios.items():
+        if not math.isfinite(ratio) or ratio < 0:
+            raise ConfigError(f"the split ratio of {part!r} must be 0 or more, got {ratio}")
+    if not any(ratios.values()):
+        raise ConfigError(f"at least one split ratio must be above 0, got {dict(ratios)}")
+    shards = list(shards)
+    if shuffle_seed is not None:
+        # The generator of Energon, so that the same seed cuts the same way.
+        random.Random(shuffle_seed).shuffle(shards)  # noqa: S311
+    exact = {part: Fraction(str(ratio)) for part, ratio in ratios.items()}
+    total = sum(exact.values())
+    parts: Parts = {}
+    start, cumulative = 0, Fraction(0)
+    for part, share in exact.items():
+        cumulative += share
+        end = len(shards) * cumulative // total
+        parts[part] = tuple(shards[start:end])
+        start = end
+    empty = [part for part, ratio in ratios.items() if ratio > 0 and not parts[part]]
+    if empty:
+        shown = ", ".join(f"{part}={ratio:g}" for part, ratio in ratios.items())
+        raise PrepareError(
+            f"{_plural(shards)} cannot be cut {shown}: none is left for {', '.join(empty)}. Give "
+            "other ratios (0 for no shards), or write the samples into more and smaller shards"
+        )
+    return parts
+
+
+def _by_patterns(shards: Sequence[str], patterns: Mapping[str, Sequence[str]]) -> Parts:
+    parts: Parts = {}
+    for part, given in patterns.items():
+        compiled: list[re.Pattern[str]] = []
+        for pattern in given:
+            try:
+                # A backslash belongs to the regular expression, so it escapes no brace.
+                compiled += map(re.compile, braceexpand(pattern, escape=False))
+            except (re.error, ValueError) as reason:
+                text = (
+                    f"the pattern {pattern!r} of split {part!r} is no regular expression: {reason}"
+                )
+                raise ConfigError(text) from reason
+        parts[part] = tuple(shard for shard in shards if any(p.match(shard) for p in compiled))
+        if not parts[part]:
+            raise PrepareError(
+                f"split {part!r}: no shard matches {' or '.join(given)}, regular expressions that "
+                f"are compared with names like {shards[0]} from their start"
+            )
+    return parts
+
+
+def split_notes(shards: Sequence[str], parts: Parts) -> list[str]:
+    """Return what is likely a mistake in a split: shards in no part, shards in several."""
+    times = Counter(shard for names in parts.values() for shard in names)
+    unused = [shard for shard in shards if not times[shard]]
+    shared = [shard for shard in shards if times[shard] > 1]
+    notes = [f"{_plural(unused)} in no split, {unused[0]} for example"] if unused else []
+    if shared:
+        inside = [part for part, names in parts.items() if shared[0] in names]
+        notes.append(
+            f"{_plural(shared)} in several splits: {shared[0]} for example is in "
+            f"{' and '.join(inside)}, so the splits share samples"
+        )
+    return notes
+
+
+def _plural(shards: Sequence[str]) -> str:
+    return f"{len(shards)} shard{'' if len(shards) == 1 else 's'}"
+
+
+_SHOWN = 10
+_REPORTED_BYTES = 4 * 1024 * 1024
+_NO_TEXT = (b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff", b"\x1f\x8b", b"\x28\xb5\x2f\xfd")
+"""How byte order marks and files that gzip and zstd compressed begin."""
+
+
+@os_errors_as(PrepareError, what="cannot be used")
+def prepare_jsonl(
+    path: str | os.PathLike[str],
+    *,
+    checksums: bool = False,
+    on_progress: Callable[[int, int], None] | None = None,
+) -> int:
+    """Write the index `PATH.idx` of a `.jsonl` file; return how many samples it has.
+
+    With `checksums` also `PATH.crc`, a checksum of each sample, with which it is compared where it
+    is read with `JsonlSource(checksums=True)`, `get_train_dataset(checksums=True)`, and by lint.
+
+    Every line that is not blank is a sample and has to be a JSON object; all of them are parsed.
+    The files appear when they are complete; on any error what was there stays. `on_progress` is
+    called with bytes done and bytes in all.
+
+    Raises `PrepareError` naming the lines that are no objects and what is wrong with them, a file
+    without samples and one that cannot be written; `DatasetNotFoundError`.
+
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp(), "texts.jsonl")
+    >>> _ = path.write_text('{"text": "a"}' + chr(10) + '{"text": "b"}')
+    >>> prepare_jsonl(path)
+    2
+    """
+    file = Path(path)
+    if not file.exists():
+        raise DatasetNotFoundError(f"{file} does not exist")
+    if not file.is_file() or file.suffix != ".jsonl":
+        raise PrepareError(f"{file} is no .jsonl file; for a folder of tar shards call prepare")
+    index, crc = Path(jsonl_index_path(str(file))), Path(jsonl_checksums_path(str(file)))
+    with taken_back_when_stopped(), locked(file), NewFiles(PrepareError) as files:
+        offsets = _offsets(file, on_progress or (lambda done, total: None))
+        for final in (index, crc):
+            remove_left(final.parent, of=final)
+        if checksums:
+            with os_errors_as(PrepareError):
+                files.write(crc, checksums_of(file, offsets[1:]))
+        files.write(index, offsets.tobytes())
+        commit(files, file)
+    return len(offsets) - 1
+
+
+def _offsets(path: Path, on_progress: Callable[[int, int], None]) -> array[int]:
+    """Return where each sample starts, and the size of the file."""
+    size = path.stat().st_size
+    offsets, faults = array("Q"), list[str]()
+    at = reported = wrong = 0
+    with os_errors_as(PrepareError, path), path.open("rb") as lines:
+        for number, line in enumerate(lines, 1):
+            text = line.strip()
+            if text:
+                # Blank lines at the start belong to the first sample.
+                offsets.append(at if offsets else 0)
+                fault = _fault(text)
+                wrong += fault is not None
+                if fault is not None and wrong <= _SHOWN:
+                    faults.append(f"line {number}: {fault}")
+            at += len(line)
+            if at - reported > _REPORTED_BYTES:
+                on_progress(reported := at, size)
+    if faults:
+        told = f"{path}: {wrong} of {len(offsets)} lines are no JSON objects, {{...}}"
+        raise PrepareError(f"{told}:{listed(faults, wrong)}")
+    if not offsets:
+        raise PrepareError(f"{path} holds no samples: every line is blank")
+    if at != size:
+        raise PrepareError(f"{path} grew or shrank while it was indexed; wait until it is written")
+    on_progress(size, size)
+    offsets.append(size)
+    return offsets
+
+
+def _fault(text: bytes) -> str | None:
+    """Return what is wrong with a line, if anything."""
+    if text.startswith(_NO_TEXT):
+        return "it is compressed, or has a byte order mark; save the file as plain UTF-8"
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as reason:
+        return f"{reason}: {str(text[:60])[1:]}"
+    return None if isinstance(value, dict) else f"it is no object: {str(text[:60])[1:]}"

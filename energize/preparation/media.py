@@ -18,9 +18,8 @@ from energize.data.nv_meta import META_FOLDER, SQLITE_NAME, is_prepared, read_in
 from energize.data.stores import SystemFileStore, local_path
 from energize.data.writing import writing
 from energize.errors import DatasetNotFoundError, PrepareError, SampleError, ShardError
-from energize.preparation.discovery import listed
 from energize.preparation.index import is_utf8, new_database, prepare
-from energize.preparation.scan import Shard
+from energize.preparation.scan import Shard, listed
 from energize.preparation.workers import Progress, told_in_order
 from energize.preparation.write import commit, staging
 

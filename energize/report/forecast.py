@@ -19,8 +19,7 @@ from energize.core.costs import ColumnCost
 from energize.core.dataset import Dataset, IndexedDataset
 from energize.core.trace import Refs, one_each
 from energize.data.join import JoinedSource
-from energize.data.naming import source_labels
-from energize.data.selection import PropertySource
+from energize.data.selection import PropertySource, source_labels
 from energize.data.source import Source
 from energize.data.webdataset import WebdatasetSource
 from energize.datasets.batch import BatchDataset

@@ -12,10 +12,17 @@ from energize.core.samples import CrudeSample, build, fields_of, is_record, is_r
 from energize.core.stores import CachePool, FileStore, active_pool
 from energize.errors import ConfigError
 from energize.task import pipeline
-from energize.task.collate import batch_as, generic_batch
-from energize.task.cook import Cooker, cooked
 from energize.task.decode import SampleDecoder
-from energize.task.hooks import BUILDERS, HOOKS, default, hook_index
+from energize.task.hooks import (
+    BUILDERS,
+    HOOKS,
+    Cooker,
+    batch_as,
+    cooked,
+    default,
+    generic_batch,
+    hook_index,
+)
 
 T = TypeVar("T")
 T_sample = TypeVar("T_sample")

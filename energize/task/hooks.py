@@ -5,21 +5,49 @@ from __future__ import annotations
 import inspect
 import types
 import typing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass
 from difflib import get_close_matches
 from functools import cached_property
-from typing import Any, TypeVar, cast, overload
+from itertools import chain
+from typing import Any, Literal, Self, TypeVar, cast, overload
+
+import numpy as np
 
 from energize.core.call import generates, index_of_call
 from energize.core.description import described, function_name
 from energize.core.ignored import accepted
-from energize.core.samples import Sample
+from energize.core.lazy import torch
+from energize.core.loss_weights import (
+    OWN,
+    WEIGHT,
+    WEIGHTS,
+    Markable,
+    batch_weights,
+    counted,
+    joined_weights,
+)
+from energize.core.samples import (
+    MAKE_ALIKE,
+    METADATA,
+    CrudeSample,
+    RestoreKey,
+    Sample,
+    SourceInfo,
+    build,
+    columns_of,
+    fields_of,
+    is_record,
+    is_record_type,
+    pin_memory,
+    rebuilt,
+    type_fields,
+)
+from energize.core.stores import FileStore, PrimaryFileStore, active_pool
 from energize.core.trace import gathering
 from energize.errors import ConfigError, ReturnError
-from energize.task.collate import Batch
-from energize.task.fields import contradiction
+from energize.task.fields import contradiction, declared_types
 
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
@@ -273,3 +301,485 @@ def _allows(hint: Any, kind: type) -> bool:
         return issubclass(kind, hint)
     except TypeError:  # a protocol that cannot be asked
         return True
+
+
+@dataclass(frozen=True)
+class Cooker:
+    """`cook(sample, **aux)` makes a typed sample of a crude one, of datasets with some subflavors.
+
+    `has_subflavors` are labels that a dataset must have for this cooker; None takes any. Of the
+    `cookers` of an encoder the first one that fits a dataset is taken, when the dataset is made.
+    `cook` is given the sample, a `CrudeSample`, and by name the auxiliary stores (`aux`) of its
+    dataset; what more it needs is said with `@cooker`.
+
+    Raises `ConfigError` for what is no function, and for labels that are no dict.
+
+    >>> def cook_text(sample):
+    ...     return TextSample(**basic_sample_keys(sample), text=sample["txt"])
+    >>> from energize import TextSample
+    >>> Cooker(cook=cook_text, has_subflavors={"kind": "text"}).fits({"kind": "text", "lang": "en"})
+    True
+    """
+
+    cook: Callable[..., Any]
+    has_subflavors: Mapping[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        if not callable(self.cook):
+            raise ConfigError(f"Cooker: cook is a function of a crude sample; got {self.cook!r}")
+        if not isinstance(self.has_subflavors, Mapping | None):
+            raise ConfigError(
+                f"Cooker: has_subflavors is a dict of labels, or None; got {self.has_subflavors!r}"
+            )
+
+    def fits(self, subflavors: Mapping[str, Any] | None) -> bool:
+        """Return whether a dataset with these labels is for this cooker."""
+        wanted, labels = self.has_subflavors or {}, subflavors or {}
+        return all(name in labels and labels[name] == value for name, value in wanted.items())
+
+
+@overload
+def cooker(fn: F) -> F: ...
+
+
+@overload
+def cooker(
+    fn: None = None, *, need_cache: bool = False, need_primary: bool = False
+) -> Callable[[F], F]: ...
+
+
+def cooker(
+    fn: F | None = None, *, need_cache: bool = False, need_primary: bool = False
+) -> F | Callable[[F], F]:
+    """Say what a cook function needs beside its sample and the auxiliary stores.
+
+    `need_cache` gives it `cache`, the loader's cache pool; `need_primary` gives it `primary`, the
+    store of all files of its own dataset, where a name that begins with "." is that part of the
+    sample being cooked.
+
+    >>> @cooker(need_cache=True)
+    ... def cook(sample, cache):
+    ...     return sample
+    """
+
+    def marked(function: F) -> F:
+        function.needs = (  # type: ignore[attr-defined]  # a function has attributes
+            ("cache",) * need_cache + ("primary",) * need_primary
+        )
+        return function
+
+    return marked if fn is None else marked(fn)
+
+
+def needs_of(cook: Callable[..., Any]) -> tuple[str, ...]:
+    """Return what a cook function asked for with `@cooker`."""
+    return getattr(getattr(cook, "__func__", cook), "needs", ())
+
+
+def basic_sample_keys(
+    crude_sample: Mapping[str, Any], additional_source_info: Sequence[SourceInfo] = ()
+) -> dict[str, Any]:
+    """Return the metadata of a crude sample, to be handed on to the typed one.
+
+    >>> basic_sample_keys({"__key__": "7", "__subflavors__": {}, "txt": "hello"})
+    {'__key__': '7', '__subflavors__': {}}
+    """
+    kept = {name: crude_sample[name] for name in sorted(METADATA) if name in crude_sample}
+    if additional_source_info:
+        kept["__sources__"] = (*(kept.get("__sources__") or ()), *additional_source_info)
+    return kept
+
+
+def cooker_for(
+    cookers: Sequence[Cooker], subflavors: Mapping[str, Any] | None, where: str
+) -> Cooker:
+    """Return the first cooker that fits; `ConfigError` when none does."""
+    for each in cookers:
+        if not isinstance(each, Cooker):
+            raise ConfigError(f"cookers is a list of Cooker, got {each!r}")
+        if each.fits(subflavors):
+            return each
+    wanted = ", ".join(str(dict(each.has_subflavors or {})) for each in cookers)
+    raise ConfigError(
+        f"{where}: no cooker fits its subflavors {dict(subflavors or {})}; those of the encoder "
+        f"are for {wanted}. Give it matching subflavors, or add a Cooker without has_subflavors"
+    )
+
+
+def cooked(sample: CrudeSample, chosen: Cooker, aux: Mapping[str, FileStore[Any]]) -> Any:
+    """Return the sample as `chosen` cooks it, given what it asked for."""
+    needs = needs_of(chosen.cook)
+    given: dict[str, Any] = {name: store for name, store in aux.items() if name != "primary"}
+    if "primary" in needs:
+        given["primary"] = aux["primary"]
+    if "cache" in needs:
+        given["cache"] = active_pool()
+    return chosen.cook(sample, **given)
+
+
+@dataclass(frozen=True)
+class Cook(Hook):
+    """Has an encoder cook the samples of a dataset: a function to map over it.
+
+    `primary` is the store of the dataset's own files, where the cooker asked for it.
+    """
+
+    cooker: Cooker
+    aux: Mapping[str, FileStore[Any]]
+    primary: FileStore[Any] | None = None
+
+    @cached_property
+    def method(self) -> Callable[..., Any]:
+        """What is called in the end: it says whether it yields, and asks for random numbers."""
+        return super().method if overrides(self.encoder, self.name) else self.cooker.cook
+
+    def describe(self) -> str:
+        """Return the name of the cook function."""
+        return getattr(self.cooker.cook, "__qualname__", type(self.cooker.cook).__qualname__)
+
+    def _called(self, argument: CrudeSample, own: dict[str, Any]) -> Any:
+        aux = dict(self.aux)
+        if self.primary is not None:
+            aux["primary"] = PrimaryFileStore(self.primary, argument["__key__"])
+        if self.method is self.cooker.cook:  # the encoder's hook hands on what the cooker asks for
+            return self.encoder.cook_crude_sample(argument, self.cooker, aux | own)
+        return self.encoder.cook_crude_sample(argument, self.cooker, aux, **own)
+
+
+_NUMBERS = (int, float, np.integer, np.floating)
+
+
+@dataclass(frozen=True, slots=True)
+class Joining:
+    """How to put tensors together, and lists; records are joined field by field.
+
+    What is none of these is left as a list of the values, and so is the metadata of samples; lists
+    are, too, where `lists` is not given. Metadata that no batch has stay None. With `from_samples`,
+    a record type that has a method of this name joins its records itself. The weights of samples
+    become the `sample_weights` of what is made of them.
+    """
+
+    tensors: Callable[[list[torch.Tensor]], torch.Tensor]
+    lists: Callable[[list[list[Any]]], list[Any]] | None = None
+    from_samples: bool = False
+
+    def join(self, values: list[Any], where: str = "") -> Any:
+        """Return the values as one; raise `ConfigError` naming the field where they differ."""
+        kinds = set(map(type, values))
+        if {issubclass(kind, torch.Tensor) for kind in kinds} <= {True}:
+            try:
+                return self.tensors(values)
+            except ConfigError as error:
+                raise ConfigError(f"field {where}: {error}" if where else str(error)) from None
+        if self.lists is not None and {issubclass(kind, list) for kind in kinds} == {True}:
+            return self.lists(values)
+        records = {kind for kind in kinds if is_record_type(kind)}
+        if records and len(kinds) == 1:
+            return self._records(values, where)
+        joined = torch.Tensor if self.lists is None else (torch.Tensor, list)
+        if records or (len(kinds) > 1 and any(issubclass(kind, joined) for kind in kinds)):
+            names = ", ".join(sorted(kind.__name__ for kind in kinds))
+            what = f"field {where}" if where else "values"
+            raise ConfigError(f"{what} of different types cannot be joined: {names}; {MAKE_ALIKE}")
+        return values
+
+    def columns(self, records: Sequence[Any], where: str = "") -> dict[str, list[Any]]:
+        """Return for each field but weights its values; raise `ConfigError` when fields differ."""
+        rows = [fields_of(each) for each in records]
+        if where:
+            return columns_of(rows, f"field {where}")
+        for row in rows:
+            row.pop(WEIGHT, None)
+            row.pop(WEIGHTS, None)
+        return columns_of(rows, "records", [OWN] if self.lists is None else ())
+
+    def column(self, name: str, values: list[Any], where: str = "") -> Any:
+        """Return the values of one field as one."""
+        batched = self.lists is not None and any(isinstance(each, list) for each in values)
+        if name not in METADATA or batched:
+            return self.join(values, f"{where}.{name}" if where else name)
+        if self.lists is not None and all(each is None for each in values):
+            return None
+        return values
+
+    def weights(self, records: Sequence[Any]) -> torch.Tensor | None:
+        """Return the weights of the samples, or of those of the batches; None without any."""
+        return batch_weights(records) if self.lists is None else joined_weights(records)
+
+    def _records(self, records: list[Any], where: str) -> Any:
+        first = records[0]
+        if self.from_samples and hasattr(first, "from_samples"):
+            return type(first).from_samples(records)
+        columns = self.columns(records, where)
+        if not where and self.lists is not None:
+            _spread(columns, records)
+        joined = {name: self.column(name, values, where) for name, values in columns.items()}
+        if where:
+            return rebuilt(first, joined)
+        weights = self.weights(records)
+        if isinstance(first, dict):
+            made = rebuilt(first, joined if weights is None else joined | {WEIGHTS: weights})
+            made.pop(WEIGHT, None)
+            return made
+        joined |= {WEIGHT: None, WEIGHTS: weights}
+        return rebuilt(first, {name: joined[name] for name in fields_of(first)})
+
+
+def _spread(columns: dict[str, list[Any]], batches: Sequence[Any]) -> None:
+    """Numbers `weight`, each of all samples of a batch, become a float32 tensor for each batch."""
+    weights = columns.get("weight", [])
+    if all(isinstance(each, (*_NUMBERS, torch.Tensor)) for each in weights) and any(
+        not getattr(each, "ndim", 0) for each in weights
+    ):
+        columns["weight"] = [
+            torch.as_tensor(weight, dtype=torch.float32).expand(counted(batch))
+            for weight, batch in zip(weights, batches, strict=True)
+        ]
+
+
+def check_alike(tensors: Sequence[torch.Tensor], owner: str) -> None:
+    """Raise `ConfigError` unless there are tensors, of one rank, dtype and device."""
+    if not tensors:
+        raise ConfigError(f"{owner}: there are no tensors to join")
+    for number, each in enumerate(tensors):
+        if not isinstance(each, torch.Tensor):
+            raise ConfigError(f"{owner}: entry {number} is a {type(each).__name__}, not a tensor")
+    if len({(each.ndim, each.dtype, each.device) for each in tensors}) == 1:
+        return
+    for what, values, remedy in (
+        ("ranks", [each.ndim for each in tensors], "reshape them to one rank"),
+        ("dtypes", [each.dtype for each in tensors], "convert them to one, or values are cut off"),
+        ("devices", [each.device for each in tensors], "move them to one"),
+    ):
+        if len(set(values)) > 1:
+            shapes = ", ".join(str(tuple(each.shape)) for each in tensors[:8])
+            raise ConfigError(
+                f"{owner}: tensors of different {what} cannot be joined: "
+                f"{', '.join(sorted(map(str, set(values))))}, of shapes {shapes}; {remedy}"
+            )
+
+
+# Joining batches into one: tensors along their first dimension, lists end to end.
+
+
+def concat_pad(
+    batch: Sequence[torch.Tensor],
+    *,
+    pad_value: float = 0,
+    side: Literal["left", "right"] = "right",
+) -> torch.Tensor:
+    """Return tensors of one rank joined along dimension 0, the others padded to the largest.
+
+    `pad_value` fills the rest of each padded dimension, after the values or, with `side="left"`,
+    before them. Dtype and device are those of the tensors.
+
+    Raises `ConfigError` for an empty list, tensors without a dimension, and for different ranks,
+    dtypes or devices.
+
+    >>> concat_pad([torch.ones(1, 2), torch.ones(1, 3)], pad_value=-1, side="left")
+    tensor([[-1.,  1.,  1.],
+            [ 1.,  1.,  1.]])
+    """
+    check_alike(batch, "concat_pad")
+    if batch[0].ndim == 0:
+        raise ConfigError(
+            "concat_pad: tensors of shape () have no dimension to be joined along; use batch_stack"
+        )
+    if side not in ("left", "right"):
+        raise ConfigError(f"concat_pad: side is 'left' or 'right', got {side!r}")
+    if len({each.shape[1:] for each in batch}) == 1:
+        return torch.cat(list(batch))
+    return _padded(batch, pad_value, side)
+
+
+def _padded(
+    batch: Sequence[torch.Tensor], pad_value: float, side: Literal["left", "right"]
+) -> torch.Tensor:
+    sizes = [max(dims) for dims in zip(*(each.shape[1:] for each in batch), strict=True)]
+    joined = batch[0].new_full((sum(len(each) for each in batch), *sizes), pad_value)
+    row = 0
+    for each in batch:
+        inner = [
+            slice(size - own, size) if side == "left" else slice(own)
+            for own, size in zip(each.shape[1:], sizes, strict=True)
+        ]
+        joined[(slice(row, row + len(each)), *inner)] = each
+        row += len(each)
+    return joined
+
+
+def generic_concat(batch: Sequence[Any]) -> Any:
+    """Return batches of one structure joined into one, field by field at any depth.
+
+    Tensors are joined by `concat_pad`, lists end to end; records (dataclasses, named tuples, dicts)
+    field by field, into a record of the type of the first. A number `weight`, as of all samples of
+    a batch, becomes a float32 tensor with an entry for each sample; `sample_weights` are joined,
+    with 1 for samples of batches without. Of anything else a list is made.
+
+    Raises `ConfigError` naming the field where types or fields differ, and `WeightError` for a
+    batch whose weight cannot be given to its samples, as nothing tells how many there are.
+
+    >>> generic_concat([{"__key__": ["a"], "weight": 0.5}, {"__key__": ["b"], "weight": 1.0}])
+    {'__key__': ['a', 'b'], 'weight': tensor([0.5000, 1.0000])}
+    """
+    return _CONCATENATION.join(list(batch))
+
+
+def homogeneous_concat_mix(samples: Sequence[T]) -> T:
+    """Return `generic_concat` of batches that are all of one type: a function for
+    `MixBatchDataset`.
+
+    Raises `ConfigError` naming the types when there are several.
+    """
+    types = sorted({str(type(each)) for each in samples})
+    if len(types) != 1:
+        raise ConfigError(
+            f"homogeneous_concat_mix joins batches of one type, got {', '.join(types) or 'none'}; "
+            "write a batch_mix_fn that makes one batch of them"
+        )
+    return generic_concat(samples)  # type: ignore[no-any-return]  # of the type of its parts
+
+
+_CONCATENATION = Joining(tensors=concat_pad, lists=lambda lists: list(chain.from_iterable(lists)))
+
+
+# Making one batch of samples.
+
+
+def batch_stack(batch: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Return tensors of one shape as one tensor with a new first dimension.
+
+    Raises `ConfigError` naming the shapes when they differ.
+    """
+    check_alike(batch, "batch_stack")
+    shapes = sorted({tuple(each.shape) for each in batch})
+    if len(shapes) > 1:
+        raise ConfigError(
+            f"batch_stack: tensors of the shapes {', '.join(map(str, shapes[:8]))} cannot be "
+            "stacked; resize them in encode_sample, or use batch_pad_stack"
+        )
+    return torch.stack(list(batch))
+
+
+def batch_pad_stack(batch: Sequence[torch.Tensor], *, pad_value: float = 0) -> torch.Tensor:
+    """Return tensors of one rank as one with a new first dimension, padded at the end to the
+    largest.
+
+    Raises `ConfigError` for an empty list and for different ranks, dtypes or devices.
+
+    >>> batch_pad_stack([torch.tensor([1, 2]), torch.tensor([3])], pad_value=-1)
+    tensor([[ 1,  2],
+            [ 3, -1]])
+    """
+    check_alike(batch, "batch_pad_stack")
+    if len({each.shape for each in batch}) == 1:
+        return torch.stack(list(batch))
+    return _padded([each.unsqueeze(0) for each in batch], pad_value, "right")
+
+
+def batch_list(batch: Sequence[T]) -> list[T]:
+    """Return the values as a list."""
+    return list(batch)
+
+
+_BATCHING = Joining(tensors=batch_pad_stack, from_samples=True)
+
+
+def generic_batch(batch: Sequence[Any]) -> Any:
+    """Return samples of one structure as one batch of that structure, field by field at any depth.
+
+    Tensors are padded and stacked by `batch_pad_stack`; records (dataclasses, named tuples, dicts)
+    become a record of the same type, whose metadata are lists; a type with a `from_samples` method
+    is batched by it. Of anything else, numpy arrays included, a list is made.
+
+    Raises `ConfigError` naming the field where types, ranks or fields differ.
+
+    >>> samples = [{"ids": torch.tensor([1])}, {"ids": torch.tensor([2, 3])}]
+    >>> generic_batch(samples)["ids"]
+    tensor([[1, 0],
+            [2, 3]])
+    """
+    return _BATCHING.join(list(batch))
+
+
+def batch_as(samples: Sequence[Any], kind: type[T], given: Mapping[str, Any] | None = None) -> T:
+    """Return samples as one batch of type `kind`, as its `from_samples` makes it.
+
+    Without that, and with fields that are `given`, the other fields that `kind` has are those of
+    the samples by name, each batched as by `generic_batch`, metadata as lists; numbers become a
+    tensor of shape (samples,) where the field is declared as one. Raises `ConfigError` naming the
+    fields that neither the samples nor `kind` itself have values for.
+    """
+    from_samples = getattr(kind, "from_samples", None)
+    if given is None and from_samples is not None:
+        return cast("T", from_samples(samples))
+    given = dict(given or {})
+    if not samples or not all(map(is_record, samples)):
+        found = ", ".join(sorted({type(each).__name__ for each in samples})) or "no samples"
+        raise ConfigError(f"a {kind.__name__} is made of records, filled by name; got {found}")
+    columns = _BATCHING.columns(samples)
+    wanted = columns if issubclass(kind, dict) else type_fields(kind)
+    declared = declared_types(cast("Any", kind))
+    values: dict[str, Any] = {}
+    for name in wanted:
+        if name in columns and name not in given:
+            value = _BATCHING.column(name, columns[name])
+            numbers = isinstance(value, list) and all(isinstance(v, _NUMBERS) for v in value)
+            as_tensor = numbers and declared.get(name) is torch.Tensor
+            values[name] = torch.tensor(value) if as_tensor else value
+    weights = None if WEIGHTS in given else _BATCHING.weights(samples)
+    if weights is not None:
+        values[WEIGHTS] = weights
+    return build(kind, values | given, f"a batch of {type(samples[0]).__name__}")
+
+
+# The base of batch types.
+
+
+@dataclass(kw_only=True, slots=True)
+class Batch(Markable):
+    """A batch as a dataclass, with the metadata of its samples: lists with one entry per sample.
+
+    `__restore_key__`, `__subflavors__` and `__sources__` are None in a batch that was made without
+    them; an entry is None for a sample that has none. In a batch that a loader has delivered,
+    `__restore_key__` is the key of the batch, by which `Loader.restore_sample` finds it, and
+    `__stored_key__` the list of the keys of its samples.
+
+    `sample_weights` is how much each of its samples counts in the loss: float32 of shape
+    (samples,), of packs (packs, pieces) with 0 where one has fewer; None where nobody says, so that
+    all count the same. A dataset sets it; a batch that was made with it keeps what it has.
+
+    >>> from energize import TextSample
+    >>> @dataclass
+    ... class TextBatch(Batch):
+    ...     text: list[str]
+    >>> samples = [TextSample(__key__="0", text="zero"), TextSample(__key__="1", text="one")]
+    >>> batch = TextBatch.from_samples(samples)
+    >>> batch.__key__, batch.text
+    (['0', '1'], ['zero', 'one'])
+    """
+
+    __key__: list[str]
+    __restore_key__: RestoreKey | list[RestoreKey] | None = None
+    __subflavors__: list[dict[str, Any] | None] | None = None
+    __sources__: list[tuple[SourceInfo, ...] | None] | None = None
+    sample_weights: torch.Tensor | None = field(default=None, repr=False)
+
+    @classmethod
+    def from_samples(cls, samples: Sequence[Any], **values: Any) -> Self:
+        """Return a batch whose fields are `values`, or else those of the samples by name.
+
+        Tensors are padded and stacked, records batched field by field, other values listed. Raises
+        `ConfigError` naming fields that have no default and that the samples lack.
+        """
+        return batch_as(samples, cls, values)
+
+    @classmethod
+    def derive_from(cls, base_batch: Batch, **values: Any) -> Self:
+        """Return a batch of this type with the metadata of `base_batch` and the fields `values`."""
+        kept = {name: getattr(base_batch, name) for name in METADATA if hasattr(base_batch, name)}
+        return cls(**kept | values)
+
+    def pin_memory(self) -> Self:
+        """A copy with all tensors in page-locked memory; the batch itself without a GPU."""
+        return pin_memory(self)

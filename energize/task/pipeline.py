@@ -32,8 +32,7 @@ from energize.datasets.quota import QuotaDataset
 from energize.datasets.transform import MapDataset, SampleWeightDataset
 from energize.errors import ConfigError
 from energize.order.quota import Quota
-from energize.task.cook import Cook, cooker_for, needs_of
-from energize.task.hooks import Hook, active_hooks
+from energize.task.hooks import Cook, Hook, active_hooks, cooker_for, needs_of
 
 T_co = TypeVar("T_co", covariant=True)
 

@@ -8,7 +8,7 @@ from PIL import Image
 
 from energize import WebdatasetSource, prepare, write_shards
 from energize.data.columns import COLUMNS_FOLDER, read_columns
-from energize.preparation.jsonl import prepare_jsonl
+from energize.preparation.index import prepare_jsonl
 from tests.cli.commands import program, run
 from tests.support.columns import revalued
 

@@ -44,11 +44,13 @@ from energize.energon.factories import (
     INDEX_SQLITE_FILENAME,
     INFO_JSON_FILENAME,
     MAIN_FOLDER_NAME,
+    BaseWrapperDataset,
+    Savable,
     WebdatasetMeta,
+    edataclass,
     skip_meta_re,
     split_name_re,
 )
-from energize.energon.names import BaseWrapperDataset, Savable, edataclass
 from energize.errors import ConfigError, PrepareError, SplitError, UntrustedCodeError
 from energize.task.decode import IMAGE_SPECS
 from tests.support.peers import run_energon

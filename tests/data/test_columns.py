@@ -23,7 +23,7 @@ from energize import (
 from energize.core.costs import ColumnCost
 from energize.data.columns import COLUMNS_FOLDER, COLUMNS_NAME, check_name, read_columns
 from energize.errors import ColumnError, DatasetError
-from energize.preparation.jsonl import prepare_jsonl
+from energize.preparation.index import prepare_jsonl
 from tests.support.joining import keys
 from tests.support.joining import texts as texts_folder
 from tests.support.refusals import check_refusals

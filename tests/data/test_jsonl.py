@@ -24,7 +24,7 @@ from energize.errors import (
     PrepareError,
     ShardError,
 )
-from energize.preparation.jsonl import prepare_jsonl
+from energize.preparation.index import prepare_jsonl
 from energize.task.load import SampleLoader
 from tests.support.peers import run_energon
 from tests.support.refusals import check_refusals

@@ -16,8 +16,7 @@ from energize import (
 )
 from energize.core.columns import Column
 from energize.core.quarantine import Entry, listed_for
-from energize.data.naming import source_labels
-from energize.data.selection import PropertySource, Selection, selections
+from energize.data.selection import PropertySource, Selection, selections, source_labels
 from energize.errors import ColumnError, ConfigError, EmptyDatasetError, WeightError
 from energize.testing import check_laws
 from tests.support.shards import packed

@@ -16,7 +16,7 @@ from energize.data.nv_meta import read_info
 from energize.data.writing import NewFiles, remove_left, temporary, write_new
 from energize.errors import ConfigError, PrepareError
 from energize.preparation import prepare
-from energize.preparation.jsonl import prepare_jsonl
+from energize.preparation.index import prepare_jsonl
 from tests.support.refusals import check_refusals
 from tests.support.tars import unprepared
 

@@ -10,7 +10,7 @@ import pytest
 from energize.core.stores import PrimaryFileStore
 from energize.data.stores import JsonlFileStore, SystemFileStore, WebdatasetFileStore
 from energize.preparation import prepare
-from energize.preparation.jsonl import prepare_jsonl
+from energize.preparation.index import prepare_jsonl
 from tests.support.peers import run_energon
 from tests.support.tars import unprepared
 

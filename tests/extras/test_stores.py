@@ -29,7 +29,7 @@ from energize.errors import (
     ShardError,
 )
 from energize.preparation import prepare
-from energize.preparation.jsonl import prepare_jsonl
+from energize.preparation.index import prepare_jsonl
 from energize.task.decode import SampleDecoder
 from tests.support.shards import packed
 from tests.support.tars import unprepared, write_tar

@@ -31,7 +31,7 @@ import energize as ez
 from energize.cli.main import app
 from energize.errors import DataError, EnergizeError
 from energize.extras.cache import FileStoreCachePool
-from energize.preparation.jsonl import prepare_jsonl
+from energize.preparation.index import prepare_jsonl
 from energize.testing import fingerprint
 from tests.faults.disk import Fault, SickDisk, hits, planned
 from tests.golden.stored import SPLITS, file_of, make_folders

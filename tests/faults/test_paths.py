@@ -32,7 +32,7 @@ from energize.data.media import MediaFilterConfig
 from energize.data.stores import JsonlFileStore, SystemFileStore, WebdatasetFileStore
 from energize.errors import ConfigError, DataError, EnergizeError
 from energize.extras.cache import FileStoreCachePool
-from energize.preparation.jsonl import prepare_jsonl
+from energize.preparation.index import prepare_jsonl
 from energize.preparation.media import prepare_media
 
 MIX = {"batch_size": 1, "shuffle_buffer_size": None, "max_samples_per_sequence": None}

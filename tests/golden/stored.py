@@ -22,7 +22,7 @@ import yaml
 from PIL import Image
 
 import energize as ez
-from energize.preparation.jsonl import prepare_jsonl
+from energize.preparation.index import prepare_jsonl
 from tests.golden.mixes import Batch, Blend, Filter, Repeat, Shuffle, noisy
 from tests.support.mds import numbered_mds
 

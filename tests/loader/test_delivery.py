@@ -36,7 +36,7 @@ from energize.core.stream import INFINITE
 from energize.core.trace import padding
 from energize.errors import LoaderError, NotIndexedError, SubstitutionError
 from energize.loader import Loader
-from energize.loader.steps import UNEVEN
+from energize.loader.feeds import UNEVEN
 from tests.support.datasets import INDEXED, STREAMING, is_even, numbers, shuffled
 from tests.support.loading import (
     epoch_in_turns,

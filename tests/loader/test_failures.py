@@ -47,7 +47,7 @@ from energize.core.trace import SamplePlace
 from energize.data.jsonl import JsonlSource
 from energize.loader import get_loader
 from energize.loader.failures import ListWriter
-from energize.preparation.jsonl import prepare_jsonl
+from energize.preparation.index import prepare_jsonl
 from tests.support.datasets import numbers
 from tests.support.joining import keys, texts
 from tests.support.loading import eventually, prints

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from energize import DefaultTaskEncoder, get_train_dataset, prepare, prepare_columns, write_shards
-from energize.preparation.jsonl import prepare_jsonl
+from energize.preparation.index import prepare_jsonl
 from tests.support.joining import keys, texts
 from tests.support.prepared import classes
 

@@ -25,7 +25,7 @@ from energize.metadataset import (
     Metadataset,
     MetadatasetV2,
 )
-from energize.preparation.jsonl import prepare_jsonl
+from energize.preparation.index import prepare_jsonl
 from tests.support.joining import Pair, keys, pair, texts
 from tests.support.metadatasets import written
 

@@ -14,7 +14,7 @@ from energize import (
     prepare_columns,
 )
 from energize.metadataset import leaves_with_weights, resolve
-from energize.preparation.jsonl import prepare_jsonl
+from energize.preparation.index import prepare_jsonl
 from tests.metadataset.conftest import Keys, folder_of, train
 from tests.support.joining import keys, texts
 from tests.support.loading import loader_of, take

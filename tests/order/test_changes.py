@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 
 from energize.errors import ConfigError, WeightError
 from energize.order import Schedule, make_scheme
-from energize.order.schedule import CHANGES
 from energize.order.timeline import SCHEMES, WEIGHTLESS
-from energize.order.weights import Compound, shares_at
+from energize.order.weights import CHANGES, Compound, shares_at
 from tests.support.schemes import check_counts, due_at
 from tests.support.tables import check_faults, row
 

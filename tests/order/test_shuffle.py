@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from energize.core.rng import Permutation, ShuffleOrder, derive, hash_positions, shuffled, words
-from energize.order.level import levelled
+from energize.order.cost import levelled
 
 
 @given(size=st.integers(1, 3000), key=st.integers(0, 2**128 - 1), tweak=st.integers(0, 2**40))

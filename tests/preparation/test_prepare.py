@@ -13,9 +13,8 @@ from energize.data.nv_meta import read_dataset_yaml, read_info, read_splits
 from energize.data.webdataset import WebdatasetSource
 from energize.errors import ConfigError, DatasetNotFoundError, PrepareError
 from energize.preparation import prepare
-from energize.preparation.jsonl import prepare_jsonl
+from energize.preparation.index import prepare_jsonl, split
 from energize.preparation.media import prepare_media
-from energize.preparation.split import split
 from tests.support.shards import offsets
 from tests.support.tars import contents, samples, unprepared, write_tar
 

@@ -15,7 +15,7 @@ from energize import (
 )
 from energize.data.integrity import read_records
 from energize.errors import NotPreparedError, PrepareError
-from energize.preparation.jsonl import prepare_jsonl
+from energize.preparation.index import prepare_jsonl
 from energize.preparation.verify import check_folder, check_lines
 from tests.cli.commands import run
 from tests.support.shards import prepared

@@ -19,8 +19,7 @@ from energize import (
     StagePlan,
     WebdatasetSource,
 )
-from energize.data.naming import source_labels
-from energize.data.selection import PropertySource
+from energize.data.selection import PropertySource, source_labels
 from energize.errors import ConfigError, NotIndexedError
 from energize.order.stages import Stage
 from energize.report import plan, simulate

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from energize import BatchDataset, BlendDataset, FilterDataset, StateError, StateMismatchError
-from energize.loader.saved import report_of_state
+from energize.loader.state import report_of_state
 from tests.support.deliveries import told
 from tests.support.loading import loader_of, take
 

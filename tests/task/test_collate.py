@@ -24,7 +24,7 @@ from energize import (
 )
 from energize.core.samples import CaptioningSample, ImageClassificationSample, SourceInfo
 from energize.errors import ConfigError
-from energize.task.collate import batch_as
+from energize.task.hooks import batch_as
 from tests.support.refusals import check_refusals
 
 SOURCE = SourceInfo(dataset_path="ds", index=0, shard_name="0.tar", file_names=("a.jpg",))

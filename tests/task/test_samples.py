@@ -27,12 +27,13 @@ from energize.core.samples import (
     Sample,
     SourceInfo,
     TextSample,
+    format_sample_compact,
+    format_sample_detailed,
     map_leaves,
     pin_memory,
     sample_type_named,
 )
-from energize.core.show import format_sample_compact, format_sample_detailed
-from energize.energon.names import edataclass
+from energize.energon.factories import edataclass
 from energize.errors import ConfigError, DatasetError, UntrustedCodeError
 from energize.task.fields import declared_types
 from tests.support.refusals import check_refusals

@@ -13,7 +13,7 @@ from energize import prepare
 from energize.cli.main import app
 from energize.data.tar import split_name
 from energize.errors import DatasetError
-from energize.preparation.jsonl import prepare_jsonl
+from energize.preparation.index import prepare_jsonl
 from tests.fuzz.corpora import rows, saved, shards
 from tests.fuzz.corpora.reading import validated
 from tests.fuzz.formats import Corpus, Format, Seen, told

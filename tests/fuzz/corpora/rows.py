@@ -13,7 +13,7 @@ import pyarrow
 import pyarrow.parquet
 
 from energize import JsonlSource, JsonSource, MdsSource, ParquetSource
-from energize.preparation.jsonl import prepare_jsonl
+from energize.preparation.index import prepare_jsonl
 from tests.fuzz.corpora.reading import fetched, validated
 from tests.fuzz.formats import Corpus, Format, Ranges, Seen, everything
 from tests.support.mds import COMPRESS, write_mds, write_rows
