@@ -21,6 +21,7 @@ from energize import (
     CrudeJsonlDatasetFactory,
     CrudeSample,
     CrudeWebdataset,
+    DatasetLoader,
     DefaultDecoderWebdatasetFactory,
     DefaultGenericWebdatasetFactory,
     JoinedWebdatasetFactory,
@@ -147,6 +148,8 @@ def test_every_name_and_argument_is_there():
                 assert pickle.loads(pickle.dumps(value)) is value, path
     with pytest.raises(ImportError):
         importlib.import_module("energize.nowhere.at_all")
+    # Importing a module sets it on the package, but not in the place of a name.
+    assert importlib.import_module("energize.edataclass").edataclass is energize.edataclass
 
 
 def test_the_page_for_newcomers_has_all_of_them():
@@ -272,6 +275,9 @@ def test_a_factory_of_what_a_folder_says(folder, tmp_path):
     assert len(half) == 6
     assert (half[1].caption, half[1].image) == ("json 1", image_bytes(1))
     assert half[1].__subflavors__ == {"a": 1, "b": 3}
+    kinds = DatasetLoader(folder, subflavors={"a": 1, "b": 2})
+    asked = AS_STORED | {"subflavors": {"b": 3}}
+    assert next(iter(kinds.get_dataset(**asked).build())).__subflavors__ == {"a": 1, "b": 3}
     file = tmp_path / "texts.jsonl"
     file.write_text("".join(json.dumps({"n": n}) + "\n" for n in range(5)))
     assert CrudeJsonlDatasetFactory.prepare_dataset(file) == 5

@@ -210,6 +210,9 @@ def test_states_of_ranks(folder, monkeypatch):
     rest = [part[start : start + 2] for start in range(0, 30, 2) for part in parts]
     assert joined(rest) == whole[40:]
     assert datasets[0].state_dict(num_samples=8, from_beginning=False) == later
+    ends = of_ranks(folder, monkeypatch, 4, epoch_size=166)
+    assert len({len(numbers_of(each)) for each in ends}) == 2
+    assert len({json.dumps(each.state_dict()) for each in ends}) == 1
     options = {"epoch_size": 163, "pad": marked}
     ranks = (of_ranks(folder, monkeypatch, 4, **options) for _ in range(2))
     for dataset, again in zip(*ranks, strict=True):

@@ -73,11 +73,12 @@ def play(monkeypatch):
     """Loops over a dataset, as the persistent workers of one DataLoader give them."""
     seeds = count(0, 100)
 
-    def play(dataset, workers=0):
+    def play(dataset, workers=0, seed=None):
         if not workers:
             while True:
                 yield list(dataset)
-        seed, parts = next(seeds), [copy.copy(dataset) for _ in range(workers)]
+        seed = next(seeds) if seed is None else seed
+        parts = [copy.copy(dataset) for _ in range(workers)]
         for part in parts:
             part.place = copy.copy(dataset.place)  # what it has begun is its own
             part.place._table = dataset.place._table
@@ -134,7 +135,12 @@ def test_a_state_after_some_steps_goes_on_anywhere(name, play):
     dataset = DATASETS[name]
     for rank, ranks in ((0, 1), (1, 2)):
         loops = loops_of(dataset, 4, rank, ranks)
-        for workers, other, loop, steps in ((0, 2, 0, 3), (2, 3, 1, 1), (2, 0, 1, 99)):
+        for workers, other, loop, steps in (
+            (0, 2, 0, 3),
+            (2, 3, 1, 1),
+            (2, 0, 1, 99),
+            (0, 2, 1, 5),
+        ):
             ours = torch_dataset(dataset, rank, ranks)
             playing = play(ours, workers)
             for _ in range(loop + 1):
@@ -152,6 +158,12 @@ def test_a_state_after_some_steps_goes_on_anywhere(name, play):
             plain = loader_of(dataset, 0, rank, ranks)
             plain.load_state_dict(state)
             assert prints([item for item in plain if not plain.padding]) == expected[0]
+
+
+def test_new_workers_of_the_same_seed_are_those_of_the_next_loop(play):
+    dataset = torch_dataset(INDEXED_ONES["list"])
+    loops = [prints(next(play(dataset, 2, seed=7))) for _ in range(3)]
+    assert loops == loops_of(INDEXED_ONES["list"], 3)
 
 
 def test_it_goes_on_from_a_loaders_state(play):
