@@ -21,7 +21,7 @@ from energize import (
     prepare_columns,
 )
 from energize.core.costs import ColumnCost
-from energize.data.columns import COLUMNS_FOLDER, COLUMNS_NAME, check_name, read_columns
+from energize.data.columns import COLUMNS_FOLDER, COLUMNS_NAME, read_columns
 from energize.errors import ColumnError, DatasetError
 from energize.preparation.index import prepare_jsonl
 from tests.support.joining import keys
@@ -84,13 +84,6 @@ def test_splits_parts_and_excluded_samples(tmp_path, exclude):
             assert words == [WORDS[(size - 1) % 4] for size in stored]
 
 
-def test_neighbouring_shards_are_not_copied(made):
-    assert read_columns(made).measured == MEASURED
-    for split in ("train", "middle"):
-        values = WebdatasetSource(made, split_part=split).column("tokens").values
-        assert isinstance(values, np.memmap)
-
-
 def test_a_folder_that_is_prepared_while_it_is_read_is_told(folder):
     source = WebdatasetSource(folder)
     (folder / "s1.tar").unlink()
@@ -98,20 +91,6 @@ def test_a_folder_that_is_prepared_while_it_is_read_is_told(folder):
     prepare_columns(folder, {"tokens": "size:txt"}, workers=1)
     with pytest.raises(DatasetError, match="prepared again, with other shards, while it was in"):
         source.column("tokens")
-
-
-def test_what_there_is_not_is_told_with_the_command_that_measures_it(made, tmp_path):
-    folder = shutil.copytree(made, tmp_path / "plain", ignore=shutil.ignore_patterns("columns"))
-    assert read_columns(folder) is None
-    check_refusals(None, {
-        "none": (lambda: WebdatasetSource(folder).column("quality"), ColumnError,
-                 "columns: none", f"energize prepare {folder} --column 'quality=json[quality]'"),
-        "nearest": (lambda: WebdatasetSource(made).column("tokn"), ColumnError,
-                    "no column 'tokn'; did you mean 'tokens'"),
-    } | {
-        f"{name}": (partial(check_name, name), ColumnError, "called as variables are")
-        for name in ["", "a b", "1st", "a/b", "../x", "a-b", None, "x" * 101]
-    })  # fmt: skip
 
 
 def test_a_damaged_or_foreign_index_is_told(folder):

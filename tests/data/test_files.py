@@ -10,8 +10,6 @@ import threading
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from energize.data import files as module
 from energize.data.files import LocalFiles
@@ -44,34 +42,6 @@ def many(tmp_path) -> list[str]:
     return [str(path) for path in paths]
 
 
-@given(st.lists(st.tuples(st.integers(0, 299_000), st.integers(0, 1000)), max_size=30).map(sorted))
-def test_ranges_are_the_bytes_that_were_asked_for(big, spans):
-    path, data = big
-    starts, stops = [start for start, _ in spans], [start + size for start, size in spans]
-    found = list(LocalFiles().read_ranges(path, starts, stops))
-    assert found == [data[start:stop] for start, stop in zip(starts, stops, strict=True)]
-
-
-def test_whole_files_sizes_and_what_lies_beyond_the_end(big):
-    path, data = big
-    files = LocalFiles()
-    assert (files.size(path), files.read(path), files.kept(path)) == (len(data), data, data)
-    assert files.read(path, 299_990) == data[299_990:]
-    with pytest.raises(OSError, match="no bytes 300000 to 300010: it has 300000"):
-        files.read(path, 299_990, 300_010)
-
-
-def test_neighbouring_ranges_share_a_read_of_bounded_size(big, monkeypatch):
-    path, _ = big
-    reads, pread = [], os.pread
-    monkeypatch.setattr(os, "pread", lambda *args: reads.append(args[1:]) or pread(*args))
-    list(LocalFiles().read_ranges(path, [0, 100, 200_000], [50, 150, 200_050]))
-    assert reads == [(150, 0), (50, 200_000)]
-    monkeypatch.setattr(module, "_RUN", 120)
-    list(LocalFiles().read_ranges(path, [0, 100], [50, 150]))
-    assert reads[2:] == [(50, 0), (50, 100)]
-
-
 def test_a_bounded_number_stays_open_and_threads_read_meanwhile(many):
     reader, wrong = [LocalFiles(most_open=4)], []
 
@@ -92,18 +62,6 @@ def test_a_bounded_number_stays_open_and_threads_read_meanwhile(many):
     reader.clear()
     assert not held_open() & set(many)
     assert copy.read(many[1]) == b"1"
-
-
-def test_a_forked_process_reads_the_same_while_the_parent_does(big):
-    path, data = big
-    files = LocalFiles()
-    files.size(path)
-    child = os.fork()
-    if child == 0:
-        right = all(files.read(path, i, i + 100) == data[i : i + 100] for i in range(5000))
-        os._exit(0 if right else 1)
-    assert all(files.read(path, i, i + 100) == data[i : i + 100] for i in range(5000, 10_000))
-    assert os.waitpid(child, 0)[1] == 0
 
 
 SHORTAGE = """
@@ -172,11 +130,3 @@ def test_what_fails_for_a_moment_is_read_again(big, monkeypatch, caplog):
     with pytest.raises(OSError, match="EIO") as caught:
         LocalFiles().read(path)
     assert caught.value.filename == path
-
-
-def test_what_is_no_regular_file_is_not_waited_for(tmp_path):
-    os.mkfifo(tmp_path / "pipe")
-    for path, what in ((tmp_path / "pipe", "named pipe"), (tmp_path, "directory"),
-                       ("/dev/zero", "device"), ("a\0b", "no path")):  # fmt: skip
-        with pytest.raises(OSError, match=what):
-            LocalFiles().size(str(path))

@@ -12,9 +12,8 @@ import pytest
 
 from energize import ConfigError, DatasetError, JoinedSource, ShardError
 from energize.core.trace import Failed, Reading
-from energize.data.join import partners, remove_matches, write_matches
+from energize.data.join import remove_matches, write_matches
 from energize.data.webdataset import WebdatasetSource
-from energize.testing import check_laws
 from tests.support.joining import keys, texts
 
 
@@ -32,27 +31,6 @@ def sources(folder):
 
 def read(source):
     return [tuple(None if each is None else each["txt"].decode() for each in row) for row in source]
-
-
-def test_rows_of_three_folders(folder):
-    joined = JoinedSource(*sources(folder), nonmatch=("skip", "none"))
-    assert read(joined) == [
-        (f"a {key}", f"b {key}", f"c {key}" if int(key) % 2 == 0 else None)
-        for key in keys(*range(3, 12))
-    ]
-    assert joined.name == "a+b+c"
-    assert joined.where(2).endswith("s1.tar, sample '0005' (index 0)")
-    assert joined.matches[:2].tolist() == [[3, 17, -1], [4, 16, 2]]
-    check_laws(joined)
-
-
-def test_a_part_has_the_rows_at_its_places(folder):
-    joined = JoinedSource(*sources(folder), nonmatch=("skip", "none"))
-    assert read(joined.part(2, 5)) == read(joined)[2:5]
-    assert read(joined.part(2, 8).part(1, 3)) == read(joined)[3:5]
-    assert len({joined.identity, joined.part(2, 5).identity, joined.part(3, 6).identity}) == 3
-    with pytest.raises(ConfigError, match="there is no part from 2 to 10"):
-        joined.part(2, 10)
 
 
 def test_samples_of_other_keys_are_never_joined(folder):
@@ -79,14 +57,6 @@ def test_a_key_that_is_damaged_in_an_index_is_no_missing_partner(folder):
             JoinedSource(*sources(folder)[:2], nonmatch=["none"])
 
 
-def test_partners_are_looked_up_in_what_is_read(folder):
-    a, b, _ = sources(folder)
-    found = partners(a, b.part(0, 10))
-    assert found[0].tolist() == [-1] * 11 + [9]
-    assert found[1] == "0000"
-    assert partners(a.part(5, 12), b)[0].tolist() == list(range(15, 8, -1))
-
-
 @pytest.mark.parametrize("nonmatch", [("skip",), ("skip", "drop"), ("error",) * 3])
 def test_wrong_arguments(folder, nonmatch):
     with pytest.raises(ConfigError, match="takes two sources or more"):
@@ -108,13 +78,6 @@ def test_a_damaged_partner_fails_the_row_and_another_row_takes_its_place(folder)
     assert read(joined.part(0, 4)) == [(f"a {key}", f"b {key}") for key in keys(3, 4, 5, 6)]
     (substitute,) = joined.at([4], Reading(report=lambda _: None))
     assert substitute[0]["__key__"] == substitute[1]["__key__"] != "0007"
-
-
-def test_a_folder_of_other_shards_than_its_index(folder):
-    info = folder / "b" / ".nv-meta" / ".info.json"
-    info.write_text(info.read_text().replace("18", "17"))
-    with pytest.raises(ShardError, match=r"lists 18 samples of s0\.tar, and \.info\.json 17"):
-        JoinedSource(*sources(folder)[:2], nonmatch=("skip",))
 
 
 def test_several_may_write_at_once(folder):

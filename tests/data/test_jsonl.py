@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
-import pickle
 import struct
 from functools import partial
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from energize.core.samples import CrudeSample, TextSample
+from energize.core.samples import CrudeSample
 from energize.data.jsonl import JsonlSource
-from energize.datasets.order import ShuffleDataset
 from energize.errors import (
     DatasetNotFoundError,
     DecodeError,
@@ -48,79 +43,6 @@ def offsets(path):
 ROWS = '{"n": 0}\n{"n": 1}\n{"n": 2}\n'
 
 
-def test_the_index(tmp_path):
-    path = written(tmp_path / "a.jsonl", '{"text": "number 0"}\n{"text": "number 1"}\n')
-    assert prepare_jsonl(path) == 2
-    assert offsets(path) == (0, 21, 42)
-    blank = indexed(tmp_path / "b.jsonl", '\n{"a": 1}\n\n{"a": 2}\r\n  \n{"a": 3}')
-    assert offsets(blank) == (0, 11, 24, 32)
-    assert [each["json"] for each in JsonlSource(blank)] == [b'{"a": 1}', b'{"a": 2}', b'{"a": 3}']
-    assert [each.name for each in tmp_path.iterdir() if "tmp" in each.name] == []
-
-
-def test_samples(tmp_path):
-    path = indexed(tmp_path / "a.jsonl", ROWS)
-    source = JsonlSource(path)
-    assert (source.count, source.size, source.name) == (3, 3, "a.jsonl")
-    assert source[1] == {
-        "__key__": "1",
-        "__dataset__": str(path),
-        "__shard__": "a.jsonl",
-        "__index__": 1,
-        "json": b'{"n": 1}',
-    }
-    crude = SampleLoader(sample_type=CrudeSample)(source[2])
-    assert (crude["json"], crude["__key__"]) == ({"n": 2}, "2")
-    assert crude["__restore_key__"] == ("Webdataset", "a.jsonl", 2)
-    assert crude["__sources__"][0].file_names == ("2.json",)
-    assert crude["__sources__"][0].dataset_path == str(path)
-    texts = indexed(tmp_path / "b.jsonl", '{"a": {"b": "x"}}\n{"a": {"b": "y"}}\n')
-    typed = SampleLoader(sample_type=TextSample, field_map={"text": "json[a][b]"})
-    assert [typed(raw).text for raw in JsonlSource(texts)] == ["x", "y"]
-    part = source.part(1, 3)
-    assert [each["__key__"] for each in part] == ["1", "2"]
-    assert part.where(1) == f"{path}, sample 2"
-    place = part.place(1)
-    assert (place.shard, place.index, place.key) == ("a.jsonl", 2, "2")
-    assert [part.find("a.jsonl", index) for index in range(4)] == [None, 0, 1, None]
-    assert part.find("b.jsonl", 2) is None
-    assert part.identity != source.identity
-
-
-def test_the_order_does_not_depend_on_the_folder(tmp_path):
-    (tmp_path / "other").mkdir()
-    rows = "".join(f'{{"n": {i}}}\n' for i in range(50))
-    paths = [indexed(tmp_path / name, rows) for name in ("a.jsonl", "other/a.jsonl", "b.jsonl")]
-    orders = [[s["__key__"] for s in ShuffleDataset(JsonlSource(p))] for p in paths]
-    assert orders[0] == orders[1] != orders[2]
-    assert sorted(orders[0], key=int) == [str(i) for i in range(50)]
-
-
-@given(
-    st.lists(
-        st.tuples(
-            st.dictionaries(st.text(max_size=3), st.text(max_size=5), max_size=2),
-            st.sampled_from(["\n", "\r\n", "\n\n", " \n", "\n \n\t\n"]),
-        ),
-        min_size=1,
-        max_size=20,
-    ),
-    st.sampled_from(["", "\n", " \n\n"]),
-    st.booleans(),
-    st.data(),
-)
-def test_every_line_is_read_alone_and_in_any_order(tmp_path_factory, rows, start, ended, data):
-    path = tmp_path_factory.mktemp("jsonl") / "a.jsonl"
-    text = start + "".join(json.dumps(value, ensure_ascii=False) + end for value, end in rows)
-    prepare_jsonl(written(path, text if ended else text.rstrip()), checksums=True)
-    source = JsonlSource(path)
-    assert source.count == len(rows)
-    asked = data.draw(st.lists(st.integers(0, len(rows) - 1), max_size=30))
-    found = source.read(np.array(asked, dtype=np.int64))
-    assert [json.loads(each["json"]) for each in found] == [rows[i][0] for i in asked]
-    assert JsonlSource(path, checksums=True).read(np.array(asked, dtype=np.int64)) == found
-
-
 MALFORMED = {
     '{"a": 1}\n[1]\n{"b": 2}\n': ("1 of 3 lines", "\n  line 2: it is no object: '[1]'"),
     '{"a": 1}\n\n{"a": \n3\n': ("2 of 3 lines", "  line 3: Expecting value", "\n  line 4: it is"),
@@ -150,15 +72,6 @@ def test_what_cannot_be_indexed(tmp_path):
     })  # fmt: skip
     assert offsets(path) == before
     assert len(list(tmp_path.iterdir())) == 3
-
-
-def test_progress_is_told(tmp_path):
-    path = written(tmp_path / "a.jsonl", '{"a": 1}\n' * 10 + json.dumps({"a": "x" * 5_000_000}))
-    seen = []
-    prepare_jsonl(path, on_progress=lambda done, total: seen.append((done, total)))
-    size = path.stat().st_size
-    assert seen[-1] == (size, size)
-    assert len(seen) == 2
 
 
 def test_files_that_are_not_prepared_or_changed(tmp_path):
@@ -203,18 +116,6 @@ def test_a_line_that_is_no_json_or_changed_names_its_sample(tmp_path):
     first, changed, last = JsonlSource(path, checksums=True).read(np.arange(3))
     assert (first["json"], last["json"]) == (b'{"n": 0}', b'{"n": 2}')
     assert f"{path}, sample 1: its checksum is" in str(changed.reason)
-
-
-def test_sources_travel(tmp_path):
-    source = JsonlSource(indexed(tmp_path / "a.jsonl", ROWS))
-    assert source[0]["json"] == b'{"n": 0}'
-    copy = pickle.loads(pickle.dumps(source))
-    assert copy == source
-    assert copy[2] == source[2]
-    child = os.fork()
-    if child == 0:
-        os._exit(0 if source[1]["json"] == b'{"n": 1}' else 1)
-    assert os.waitpid(child, 0)[1] == 0
 
 
 PREPARE = """

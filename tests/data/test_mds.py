@@ -17,7 +17,6 @@ import pytest
 import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
-from PIL import Image
 
 from energize import ShuffleDataset
 from energize.core.trace import Reading
@@ -100,29 +99,6 @@ def test_unpacked_shards_are_kept_up_to_a_limit(tmp_path):
         source = MdsSource(folder, **options)
         assert numbers(source) == list(range(40))
         assert len(source._unpacked._kept) == kept
-
-
-def test_images_as_bytes(tmp_path):
-    folder = write_mds(tmp_path / "data", [sample(1)], COLUMNS)
-    found = MdsSource(folder, decode_images=False)[0]
-    starts = {encoding: found[name] for name, encoding in COLUMNS.items()}
-    begin = {"jpeg": b"\xff\xd8\xff", "png": b"\x89PNG"}
-    for name, value in starts.items():
-        for kind, letters in begin.items():
-            if kind in name:
-                values = value if isinstance(value, list) else [value]
-                assert values
-                assert all(each.startswith(letters) for each in values), name
-    assert isinstance(starts["pil"], Image.Image)
-    assert isinstance(starts["list[pil]"][0], Image.Image)
-
-
-def test_names_and_orders_depend_on_the_folder_and_its_split(tmp_path):
-    source = MdsSource(numbered_mds(tmp_path / "data" / "val", 20).parent, split="val")
-    assert source.name == "data/val"
-    assert source.where(2) == f"{tmp_path}/data/val/shard.00000.mds, sample 2"
-    other = MdsSource(numbered_mds(tmp_path / "there" / "data" / "val", 20).parent, split="val")
-    assert list(ShuffleDataset(source)) == list(ShuffleDataset(other))
 
 
 def test_a_merged_index_is_of_subfolders(tmp_path):
@@ -362,20 +338,6 @@ def test_without_cramjam_the_remedy_is_named(tmp_path):
     command = [sys.executable, "-c", program]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert "pip install 'energize[mds]'" in done.stderr
-
-
-def test_what_is_there_uncompressed_is_read_so(tmp_path):
-    folder = numbered_mds(tmp_path / "data", 30, compression="zstd")
-    plain = numbered_mds(tmp_path / "plain", 30)
-    shutil.copy(plain / "shard.00001.mds", folder)
-    (folder / "shard.00001.mds.zstd").write_bytes(b"not looked at")
-    source = MdsSource(folder)
-    size = (plain / "shard.00001.mds").stat().st_size
-    # The copy of the index that begins a shard names its compression, so sizes differ.
-    change(folder, 1, raw_data={"basename": "shard.00001.mds", "bytes": size, "hashes": {}})
-    assert numbers(MdsSource(folder)) == list(range(30))
-    with pytest.raises(ShardError, match=rf"shard\.00001\.mds holds {size} bytes"):
-        source.at([10])
 
 
 @pytest.mark.parametrize("compression", [None, "zstd"])

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from functools import partial
 
 import pytest
-from hypothesis import given
 from hypothesis import strategies as st
 
 from energize.data.nv_meta import (
     DatasetConfig,
     Info,
     Splits,
-    collapse,
     dump_dataset_yaml,
     dump_info,
     dump_splits,
-    escaped,
-    expand,
     read_dataset_yaml,
     read_info,
     read_splits,
@@ -48,32 +43,6 @@ def folder(tmp_path):
 def write(folder, name, text):
     (folder / ".nv-meta" / name).write_text(text, encoding="utf-8")
     return folder
-
-
-@given(NAMES)
-def test_collapse_is_undone_by_expand(names):
-    assert list(expand(collapse(names))) == names
-
-
-@given(st.integers(0, 2000), st.integers(1, 300), st.integers(1, 5))
-def test_a_run_of_one_width_becomes_one_pattern(start, count, width):
-    names = [f"a/{i:0{width}}-of-7.tar" for i in range(start, start + count)]
-    patterns = collapse(names)
-    assert list(expand(patterns)) == names
-    assert len(patterns) == len({len(name) for name in names})
-
-
-@given(st.text(min_size=1))
-def test_an_escaped_name_stands_for_itself(name):
-    assert "\n" in name or expand([escaped(name)]) == (name,)
-
-
-def test_info_round_trip_keeps_the_order(folder):
-    info = Info({"b.tar": 3, "a.tar": 0}, "7.4.1")
-    write(folder, ".info.json", dump_info(info))
-    assert read_info(folder) == info
-    assert list(read_info(folder).shard_counts) == ["b.tar", "a.tar"]
-    assert list(json.loads(dump_info(info))) == ["energon_version", "shard_counts"]
 
 
 def test_older_and_other_files(folder):

@@ -2,7 +2,6 @@
 
 import pickle
 
-import numpy as np
 import pytest
 
 from energize import (
@@ -14,11 +13,9 @@ from energize import (
     prepare,
     prepare_columns,
 )
-from energize.core.columns import Column
 from energize.core.quarantine import Entry, listed_for
 from energize.data.selection import PropertySource, Selection, selections, source_labels
 from energize.errors import ColumnError, ConfigError, EmptyDatasetError, WeightError
-from energize.testing import check_laws
 from tests.support.shards import packed
 
 KINDS = ["low", "high", None, "low", "low", "high", None]
@@ -31,35 +28,6 @@ def letters(name="letters", **columns):
 
 def part(value, by="kind", source=None):
     return PropertySource(source or letters(), Selection(by, value))
-
-
-@pytest.mark.parametrize(
-    ("by", "value", "expected"),
-    [
-        ("kind", "low", "ade"),
-        ("kind", "high", "bf"),
-        ("score", 0.5, "bc"),
-        ("score", 2, "e"),
-        ("score", "0.5", "bc"),
-        ("score", "0.1..0.9", "abc"),
-        ("score", "0.5..", "bcde"),
-        ("score", "..0", "f"),
-        ("score", "-1..1e-3", "fg"),
-    ],
-)
-def test_which_samples_a_value_names(by, value, expected):
-    source = part(value, by)
-    assert "".join(source) == expected
-    assert source.name == f"letters/{value}"
-    assert source.column("score").values.tolist() == [SCORES["abcdefg".index(c)] for c in expected]
-    check_laws(source)
-
-
-def test_others_are_all_that_have_none_of_the_values():
-    others = PropertySource(letters(), Selection("kind", other_than=("low",)))
-    assert "".join(others) == "bcfg"
-    assert others.name == "letters/other"
-    check_laws(others)
 
 
 @pytest.mark.parametrize("value", ["..", "good", "0.5..0.5", "0.9..0.1", "1..2..3", ""])
@@ -81,28 +49,6 @@ def test_a_selection_is_a_value_or_others():
             Selection("kind", **wrong)
     with pytest.raises(ConfigError, match=r"kind: a value is a word.*got \('a',\)"):
         Selection("kind", ("a",))
-
-
-def test_words_are_taken_as_they_are_written():
-    source = letters(flag=["true", "1", "0..1", "1.5", "true", "1", "other"])
-    for value, expected in ((True, "ae"), (1, "bf"), ("0..1", "c"), (1.5, "d")):
-        assert "".join(part(value, "flag", source)) == expected
-
-
-def test_identity_is_that_of_the_samples_not_of_how_they_were_measured():
-    low = part("low")
-    assert low == part("low", source=low.source)
-    assert low.identity == part("low").identity
-    assert low.identity != part("high").identity
-    measured_anew = letters(kind=["low", "low", *KINDS[2:]], score=SCORES)
-    assert part("low", source=measured_anew).identity != low.identity
-    assert {name: low.settings()[name] for name in ("name", "count", "by")} == {
-        "name": "letters/low",
-        "count": 3,
-        "by": "kind",
-    }
-    assert low.reseeded(3).key != low.key
-    assert low._distinguished(1).key != low.key
 
 
 def test_other_processes_need_not_look_again():
@@ -158,16 +104,6 @@ def test_places_lead_back_and_quarantine_finds_them(tmp_path):
     assert len(low.at(range(8), Reading(listed=listed))) == 8
 
 
-def test_which_parts_weights_make():
-    source = letters()
-    named = selections([source], "kind", ["low"], other=True)
-    assert [each.name for each in named] == ["low", "other"]
-    assert [each.name for each in selections([source], "score", ["..1", "1.."], other=True)] == [
-        "..1",
-        "1..",
-    ]
-
-
 @pytest.mark.parametrize(
     ("by", "values", "told"),
     [
@@ -198,8 +134,3 @@ def test_a_word_here_and_a_number_there_is_told():
     one, two = letters("one", a=["x"] * 7), letters("two", a=range(7))
     with pytest.raises(ColumnError, match="a: it is a word in one and a number in two"):
         selections([one, two], "a", ["x"], other=True)
-
-
-def test_values_of_numbers_are_those_of_numpy_too():
-    column = Column.of(np.array([1, 2, 2], dtype=np.uint8), "n")
-    assert Selection("n", 2).rows(column).tolist() == [1, 2]

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from webdataset.tariterators import base_plus_ext
 
 from energize.core import limits
-from energize.data.tar import first_key, index_path, members, scan, split_name, walk
+from energize.data.tar import first_key, index_path, members, scan, split_name
 from energize.errors import ShardError
 from tests.support.refusals import check_refusals
 from tests.support.shards import offsets, packed
@@ -39,22 +39,6 @@ def regular(tar: bytes, **options) -> list[tuple[str, int, int, int]]:
 def content(tar: bytes) -> bytes:
     """The tar without its end mark."""
     return tar[: offsets(tar)[-1]]
-
-
-@pytest.mark.parametrize("format", FORMATS)
-@given(files=contents)
-def test_members_are_those_of_tarfile(format, files):  # noqa: A002
-    try:
-        tar = packed(files, format)
-    except ValueError:
-        return  # USTAR has no room for the name
-    with tarfile.open(fileobj=io.BytesIO(tar)) as opened:
-        opened.getmembers()
-        end = opened.offset
-    assert [tuple(m) for m in members(tar[:end], "here")] == regular(tar)
-    shifted = b"#" * 100 + tar
-    moved, _ = walk(lambda at, size: shifted[at : at + size], 100, 100 + end, "here")
-    assert [(m.name, m.offset - 100, m.size, m.header - 100) for m in moved] == regular(tar)
 
 
 @pytest.mark.parametrize("format", FORMATS)
@@ -154,28 +138,6 @@ def test_damage_is_named_with_its_place(monkeypatch):
     })  # fmt: skip
 
 
-@given(at=st.integers(0, 3071), value=st.integers(0, 255), format=st.sampled_from(FORMATS))
-def test_a_damaged_byte_is_found_or_harmless(at, value, format):  # noqa: A002
-    """A changed header byte never gives other members."""
-    data = bytearray(content(packed(TWO[:2], format)))
-    good = members(bytes(data), "here")
-    data[at % len(data)] = value
-    try:
-        found = members(bytes(data), "here")
-    except ShardError:
-        return
-    assert found == good
-
-
-@given(st.binary(max_size=2000))
-def test_garbage_never_raises_anything_else(data):
-    for garbage in (data, b"a.jpg" + bytes(119) + data[:300].ljust(133) + b"ustar" + data):
-        try:
-            members(garbage, "here")
-        except ShardError:
-            continue
-
-
 @given(st.text(st.sampled_from("ab./_")))
 def test_names_are_split_as_webdataset_does(name):
     expected = base_plus_ext(name)
@@ -199,38 +161,6 @@ part = st.tuples(
     st.sampled_from([".jpg", ".txt", ".meta.json", ""]),
     st.binary(max_size=700),
 )
-
-
-@pytest.mark.parametrize("format", FORMATS)
-@given(files=st.lists(part, max_size=10))
-def test_a_scan_finds_the_offsets_that_energon_writes(tmp_path_factory, format, files):  # noqa: A002
-    seen: dict[str, bytes] = {}
-    for key, suffix, data in files:
-        seen.setdefault(key + suffix, data)
-    try:
-        tar = packed(seen.items(), format)
-    except ValueError:
-        return
-    path = tmp_path_factory.mktemp("scan") / "shard.tar"
-    for data in (tar, content(tar) or tar):  # with an end mark and without
-        path.write_bytes(data)
-        found = scan(path)
-        assert [sample.offset for sample in found.samples] + [found.end] == offsets(tar)
-        read = {
-            f"{sample.key}.{part.name}": tar[part.offset : part.offset + part.size]
-            for sample in found.samples
-            for part in sample.parts
-        }
-        assert read == {n: data for n, data in seen.items() if split_name(n) is not None}
-
-
-def test_a_scan_names_keys_that_come_back(tmp_path):
-    path = tmp_path / "shard.tar"
-    path.write_bytes(packed([(f"{key}.jpg", b"") for key in "abacab"] + [("b.txt", b"")]))
-    found = scan(path)
-    assert [sample.key for sample in found.samples] == list("abacab")
-    assert found.duplicates == ("a", "b")
-    assert [each.name for each in found.samples[-1].parts] == ["jpg", "txt"]
 
 
 def test_files_that_are_no_shards_are_refused(tmp_path):

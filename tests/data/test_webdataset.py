@@ -5,13 +5,11 @@ prepared are errors before a sample is given.
 from __future__ import annotations
 
 import json
-import multiprocessing
 import os
 import pickle
 import shutil
 import struct
 import tarfile
-import threading
 import time
 import tracemalloc
 from functools import partial
@@ -22,15 +20,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from energize import WebdatasetSource, prepare, prepare_checksums, write_shards
-from energize.core.trace import Failed, Reading
+from energize import WebdatasetSource, prepare, prepare_checksums
 from energize.data.files import LocalFiles
 from energize.data.integrity import read_records
-from energize.data.tar import index_path
 from energize.data.webdataset import ShardReader
 from energize.errors import (
     ConfigError,
-    DataError,
     DatasetError,
     DatasetNotFoundError,
     EmptyDatasetError,
@@ -53,23 +48,6 @@ def numbers(samples) -> list[int]:
     return [int(sample["__key__"]) for sample in samples]
 
 
-def all_of(source: WebdatasetSource) -> list[int]:
-    return numbers(source.read(np.arange(source.count)))
-
-
-def test_a_sample_is_its_parts_and_where_it_is_from(folder):
-    source = WebdatasetSource(folder)
-    assert len(source) == source.count == 50
-    assert list(source[9].items()) == [
-        ("__key__", "000009"),
-        ("__dataset__", str(folder)),
-        ("__shard__", "parts/d3.tar"),
-        ("__index__", 1),
-        ("jpg", payload(9, "jpg")),
-        ("txt", payload(9, "txt")),
-    ]
-
-
 @given(st.lists(st.integers(0, 49), max_size=80))
 def test_samples_come_in_the_asked_order(folder, wanted):
     samples = WebdatasetSource(folder).read(np.array(wanted, dtype=np.int64))
@@ -77,57 +55,6 @@ def test_samples_come_in_the_asked_order(folder, wanted):
     for number, sample in zip(wanted, samples, strict=True):
         assert (sample["jpg"], sample["txt"]) == (payload(number, "jpg"), payload(number, "txt"))
     assert len({id(sample) for sample in samples}) == len(samples)
-
-
-@pytest.mark.parametrize("format", [tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
-def test_long_names_folders_and_many_parts(tmp_path, format):  # noqa: A002
-    keys = [f"{'深い' * 40}/{'k' * 90}/{i:04d}" for i in range(6)]
-    files = [("readme", b"no sample"), ("__meta__/x.json", b"neither")]
-    files += [(f"{key}.{part}", f"{key}{part}".encode()) for key in keys for part in ("b.npy", "c")]
-    count = write_shard(tmp_path / "a.tar", packed(files, format))
-    write_meta(tmp_path, {"a.tar": count}, {"train": ["a.tar"]})
-    source = WebdatasetSource(tmp_path)
-    samples = source.read(np.arange(6)[::-1])
-    assert [sample["__key__"] for sample in samples] == keys[::-1]
-    assert [sample["b.npy"] for sample in samples] == [f"{key}b.npy".encode() for key in keys[::-1]]
-    assert source.where(0) == f"{tmp_path}/a.tar, sample {keys[0]!r} (index 0)"
-
-
-def test_split_parts_and_files(folder, tmp_path):
-    assert all_of(WebdatasetSource(folder, split_part="val")) == list(range(10, 50))
-    copy = shutil.copytree(folder, tmp_path / "cats")
-    content = {"split_parts": {"tiny": ["parts/d{0,3}.tar"]}}
-    (copy / ".nv-meta/mine.json").write_text(json.dumps(content))
-    tiny = WebdatasetSource(copy, split_part="tiny", split_config="mine.json")
-    assert all_of(tiny) == [0, 1, 2, 8, 9]
-
-
-@given(left_out=st.sets(st.integers(0, 9), max_size=9), cut=st.tuples(*[st.integers(0, 10)] * 2))
-def test_any_samples_can_be_excluded_and_any_part_taken(tmp_path_factory, left_out, cut):
-    shards = [0, 0, 0, 1, 1, 1, 1, 1, 2, 2]
-    exclude = [f"parts/d{shards[number]}.tar/{number:06d}" for number in left_out]
-    folder = prepared(tmp_path_factory.mktemp("sets"), (3, 5, 2), exclude=exclude)
-    source, kept = WebdatasetSource(folder), sorted(set(range(10)) - left_out)
-    assert all_of(source) == kept
-    for index in range(source.count):
-        place = source.place(index)
-        assert (source.find(place.shard, place.index), place.key) == (index, f"{kept[index]:06d}")
-    start, stop = sorted(cut)
-    wanted = [number for number in kept if start <= number < stop]
-    if wanted and stop <= source.stored_count:
-        part = source.part(start, stop)
-        assert all_of(part) == wanted
-        assert (part.stored_count, part.identity != source.identity) == (stop - start, True)
-        found = [part.find("parts/d1.tar", index) for index in range(-1, 6)]
-        assert [wanted[i] for i in found if i is not None] == [n for n in wanted if 3 <= n < 8]
-
-
-def test_excluded_shards_and_keys_by_patterns(tmp_path):
-    exclude = ["parts/d1.tar", "parts/d0.tar/000001", "parts/d2.tar/00000{8,9}", "parts/d3.tar"]
-    source = WebdatasetSource(prepared(tmp_path / "x", (3, 5, 4, 1), exclude=exclude))
-    assert all_of(source) == [0, 2, 10, 11]
-    assert [sample["__index__"] for sample in source.read(np.arange(4))] == [0, 2, 2, 3]
-    assert "sample '000010' (index 2)" in source.where(2)
 
 
 def test_what_cannot_be_made_is_refused(tmp_path):
@@ -165,62 +92,6 @@ def test_what_cannot_be_made_is_refused(tmp_path):
     })  # fmt: skip
 
 
-def test_the_identity_does_not_depend_on_the_place(folder, tmp_path, monkeypatch):
-    source = WebdatasetSource(folder)
-    moved = WebdatasetSource(shutil.copytree(folder, tmp_path / "cats"))
-    renamed = WebdatasetSource(shutil.copytree(folder, tmp_path / "dogs"))
-    assert source.identity == moved.identity != renamed.identity
-    assert (source.key, source.describe()) == (moved.key, moved.describe())
-    assert source.identity != WebdatasetSource(folder, split_part="val").identity
-    assert source.key != source.reseeded(1).key != source._distinguished(1).key
-    monkeypatch.chdir(folder)
-    assert WebdatasetSource(".").identity == source.identity
-    assert (source.name, source.run_length) == ("cats", 10)
-    json.dumps(source.describe())
-
-
-def read_there(source: WebdatasetSource, results) -> None:
-    results.put(all_of(source))
-
-
-def test_sources_compare_and_travel_without_what_is_open(folder):
-    source = WebdatasetSource(folder)
-    fresh = pickle.dumps(source)
-    source.read(np.arange(50))
-    assert len(pickle.dumps(source)) == len(fresh)
-    copy = pickle.loads(fresh)
-    assert copy == source == WebdatasetSource(folder)
-    assert hash(copy) == hash(source)
-    assert copy != source.reseeded(3)
-    assert copy != WebdatasetSource(folder, split_part="val")
-    for method in ("fork", "spawn"):
-        context = multiprocessing.get_context(method)
-        results = context.SimpleQueue()
-        process = context.Process(target=read_there, args=(source, results))
-        process.start()
-        assert results.get() == list(range(50))
-        process.join()
-        assert process.exitcode == 0
-
-
-def test_threads_share_a_source(folder):
-    source, wrong = WebdatasetSource(folder), []
-
-    def read(seed: int) -> None:
-        generator = np.random.default_rng(seed)
-        for _ in range(50):
-            wanted = generator.integers(0, 50, 20)
-            if numbers(source.read(wanted)) != wanted.tolist():
-                wrong.append(wanted)
-
-    threads = [threading.Thread(target=read, args=(seed,)) for seed in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong
-
-
 def sparse(path: Path, size: int, places: dict[int, bytes]) -> None:
     with path.open("wb") as file:
         file.truncate(size)
@@ -247,42 +118,8 @@ def test_a_billion_samples_cost_what_ten_do(tmp_path):
     assert peak < 2_000_000
 
 
-def test_a_hundred_thousand_shards_open_fast(tmp_path):
-    shards = {f"s/{i:06d}.tar": 7 for i in range(100_000)}
-    write_shard(tmp_path / "s/012345.tar", packed([(f"{i}.txt", b"%d" % i) for i in range(7)]))
-    write_meta(tmp_path, shards, {"train": ["s/{000000..099999}.tar"]})
-    started = time.perf_counter()
-    sample = WebdatasetSource(tmp_path)[12345 * 7 + 3]
-    assert time.perf_counter() - started < 10
-    assert (sample["txt"], sample["__shard__"]) == (b"3", "s/012345.tar")
-
-
 def rewrite(file: Path, change) -> None:
     file.write_bytes(change(file.read_bytes()))
-
-
-def test_a_damaged_sample_fails_alone(tmp_path):
-    folder = prepared(tmp_path / "cats", (8,))
-    entries = struct.unpack("<9Q", (folder / "parts/d0.tar.idx").read_bytes())
-
-    def damaged(data: bytes) -> bytes:
-        data = bytearray(data)
-        data[entries[3] : entries[3] + 512] = bytes(512)
-        data[entries[5] + 257 : entries[5] + 265] = b"?" * 8
-        return bytes(data)
-
-    rewrite(folder / "parts/d0.tar", damaged)
-    source = WebdatasetSource(folder)
-    samples = source.read(np.arange(8))
-    assert [i for i, sample in enumerate(samples) if isinstance(sample, Failed)] == [3, 5]
-    for failed, number in ((samples[3], 3), (samples[5], 5)):
-        assert isinstance(failed.reason, DataError)
-        assert "d0.tar, sample " in failed.where
-        assert failed.where.endswith(f"(index {number})")
-        assert failed.where == source.where(number)
-    told: list[Failed] = []
-    assert all(sample["jpg"] for sample in source.at(np.arange(16), Reading(report=told.append)))
-    assert len(told) >= 4
 
 
 def test_parts_that_come_twice_or_have_our_names_and_too_many(tmp_path, monkeypatch):
@@ -363,15 +200,6 @@ def test_a_shard_cut_off_while_it_is_open_is_fatal(tmp_path):
     os.truncate(folder / "parts/d0.tar", 4096)
     with pytest.raises(ShardError, match=r"d0\.tar has changed since it was first read"):
         source.read(np.arange(8))
-
-
-def test_a_stored_first_entry_is_taken_for_zero(tmp_path):
-    """Energon stores where the first sample starts, after members that belong to none."""
-    tar = packed([("about", b"x" * 900), ("0.txt", b"a"), ("1.txt", b"b")])
-    count = write_shard(tmp_path / "a.tar", tar)
-    assert np.fromfile(index_path(str(tmp_path / "a.tar")), dtype="<u8")[0] == 1536
-    write_meta(tmp_path, {"a.tar": count}, {"train": ["a.tar"]})
-    assert [sample["txt"] for sample in WebdatasetSource(tmp_path)] == [b"a", b"b"]
 
 
 # With a record of how the shards were prepared, and with checksums.
@@ -474,36 +302,6 @@ def flipped(folder, text, at=0):
     rewrite(folder / "0.tar", change)
 
 
-def test_checksums_find_a_changed_bit(tmp_path):
-    folder = recorded(tmp_path / "web", count=20)
-    plain = WebdatasetSource(folder)
-    prepare_checksums(folder, workers=1)
-    checked = WebdatasetSource(folder, checksums=True)
-    assert (checked.key, checked.settings(), checked.record) == (
-        plain.key, plain.settings(), plain.record,
-    )  # fmt: skip
-    assert checked[7] == plain[7]
-    flipped(folder, b"txt 7")
-    flipped(folder, b"0003.jpg", at=-1)  # the padding before, which belongs to the sample before
-    assert WebdatasetSource(folder)[7]["txt"] == b"uxt 7"
-    found = WebdatasetSource(folder, checksums=True).read(np.arange(20))
-    assert [n for n, each in enumerate(found) if isinstance(each, Failed)] == [2, 7]
-    assert isinstance(found[7].reason, DataError)
-    assert "0.tar, sample '0007' (index 7): its checksum is" in str(found[7].reason)
-
-
-def test_what_changed_in_a_shard_is_told_in_the_log_and_costs_one_sample(tmp_path, caplog):
-    folder = recorded(tmp_path / "web", count=20)
-    assert WebdatasetSource(folder)[0]
-    assert not caplog.text
-    flipped(folder, b"txt 0")
-    assert WebdatasetSource(folder)[0]["txt"] == b"uxt 0"
-    assert "0.tar has changed since it was prepared: the files in it have the same" in caplog.text
-    flipped(folder, b"0003.txt")
-    found = WebdatasetSource(folder).read(np.arange(20))
-    assert [n for n, each in enumerate(found) if isinstance(each, Failed)] == [3]
-
-
 def test_checksums_have_to_be_those_that_were_written(tmp_path):
     folder = recorded(tmp_path / "web", count=20)
     prepare_checksums(folder, workers=1)
@@ -522,14 +320,3 @@ def test_checksums_have_to_be_those_that_were_written(tmp_path):
         "gone": (partial(read, None), ShardError, "0.tar.crc: cannot be read", "--checksums"),
     })  # fmt: skip
     assert read(sound)["txt"] == b"txt 0"
-
-
-def test_a_record_of_a_part_is_that_of_its_shards(tmp_path):
-    samples = [{"__key__": f"{i}", "txt": f"text {i}"} for i in range(30)]
-    write_shards(samples, tmp_path / "web", samples_per_shard=10)
-    prepare(tmp_path / "web", split_ratios={"train": 1}, sample_type="TextSample", workers=1)
-    source = WebdatasetSource(tmp_path / "web")
-    part = source.part(12, 18)
-    assert part.records == source.records[1:2]
-    assert part[0]["txt"] == b"text 12"
-    assert len({source.record, part.record, source.part(0, 5).record}) == 3

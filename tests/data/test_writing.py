@@ -12,11 +12,8 @@ from functools import partial
 
 import pytest
 
-from energize.data.nv_meta import read_info
-from energize.data.writing import NewFiles, remove_left, temporary, write_new
+from energize.data.writing import NewFiles, remove_left, write_new
 from energize.errors import ConfigError, PrepareError
-from energize.preparation import prepare
-from energize.preparation.index import prepare_jsonl
 from tests.support.refusals import check_refusals
 from tests.support.tars import unprepared
 
@@ -32,22 +29,6 @@ def written(paths, then, token=""):
         for path in paths:
             files.write(path, b"new")
         then(files)
-
-
-def test_links_are_replaced_and_never_followed(tmp_path):
-    victim, file, final = (tmp_path / name for name in ("victim", "a.json", "a.idx"))
-    victim.write_text("mine")
-    file.symlink_to(victim)
-    write_new(file, b"new", ConfigError)
-    assert file.read_bytes() == b"new"
-    assert not file.is_symlink()
-    temporary(final, TOKEN).symlink_to(victim)
-    with pytest.raises(PrepareError, match=r"a\.idx: cannot be written \(File exists"):
-        written([final], NewFiles.commit, TOKEN)
-    assert victim.read_text() == "mine"
-    assert names(tmp_path) == ["a.json", "victim"]
-    places = {NewFiles(PrepareError).place(tmp_path / "a") for _ in range(100)}
-    assert len(places) == 100  # nobody can guess them
 
 
 def test_files_get_their_names_together_or_none(tmp_path):
@@ -172,36 +153,3 @@ def test_a_process_that_is_asked_to_end_takes_back_what_it_wrote(tmp_path):
         _, errors = process.communicate(timeout=60)
     assert (process.returncode, errors) == (128 + signal.SIGTERM, "")
     assert names(tmp_path) == []
-
-
-def test_links_that_somebody_left_in_a_folder_are_not_written_through(tmp_path):
-    folder = unprepared(tmp_path / "ds")
-    victim = tmp_path / "victim"
-    victim.write_text("mine")
-    (folder / ".nv-meta").mkdir()
-    planted = [
-        *(folder / ".nv-meta" / name for name in (".info.json", "split.yaml", "index.sqlite")),
-        *(folder / "parts" / f"d{i}.tar.idx" for i in range(3)),
-    ]
-    for final in planted:
-        final.symlink_to(victim)
-        final.with_name(f"{final.name}.tmp").symlink_to(victim)
-        temporary(final, TOKEN).symlink_to(victim)
-    prepare(folder, split_ratios={"train": 1}, workers=2, sqlite=True, overwrite=True)
-    assert victim.read_text() == "mine"
-    assert not [final for final in planted if final.is_symlink()]
-    assert list(read_info(folder).shard_counts.values()) == [3, 2, 4]
-    assert not list(folder.rglob("*.energize-*"))
-
-
-def test_one_process_at_a_time_indexes_a_file_of_lines(tmp_path):
-    file = tmp_path / "a.jsonl"
-    file.write_text("{}\n" * 9)
-    temporary(tmp_path / "a.jsonl.idx", TOKEN).touch()
-
-    def again(done, total):
-        with pytest.raises(PrepareError, match=r"a\.jsonl is being prepared by another process"):
-            prepare_jsonl(file)
-
-    assert prepare_jsonl(file, on_progress=again) == 9
-    assert names(tmp_path) == ["a.jsonl", "a.jsonl.idx"]

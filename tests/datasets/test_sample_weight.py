@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import random
 from collections import Counter
 from itertools import islice
@@ -14,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from energize import (
-    BatchDataset,
     BlendDataset,
     ConcatDataset,
     ConfigError,
@@ -26,12 +24,9 @@ from energize import (
     SampleWeightDataset,
     ShuffleDataset,
     WeightError,
-    generic_batch,
 )
 from energize.core.description import config_of
 from energize.core.loss_weights import weight_of
-from energize.datasets.blend import effective_part
-from tests.support.loading import loader_of, prints, take
 
 
 def rows(name: str, count: int = 20) -> Dataset[Any]:
@@ -76,20 +71,6 @@ def test_weights_change_no_order_and_no_draw(name):
     assert config_of(weighed).fingerprint == config_of(plain).fingerprint
 
 
-@pytest.mark.parametrize("name", ["a blend", "a map of a stream"])
-def test_a_run_goes_on_with_other_weights_and_is_told_so(name, caplog):
-    plain = TREES[name](lambda dataset, _: dataset)
-    with loader_of(plain, lanes=2) as loader:
-        take(loader, 7)
-        state, rest = loader.state_dict(), take(loader, 9)
-    with loader_of(TREES[name](SampleWeightDataset), lanes=2) as loader:
-        loader.load_state_dict(state)
-        resumed = take(loader, 9)
-    assert unweighed(resumed) == rest
-    assert any(weight_of(each) is not None for each in resumed)
-    assert "functions that are new: sample_weight=" in caplog.text
-
-
 def test_one_source_with_two_weights_is_read_for_both():
     one = rows("a")
     both = BlendDataset((SampleWeightDataset(one, 0.5), 1), (SampleWeightDataset(one, 2), 1))
@@ -106,13 +87,6 @@ def test_what_is_no_weight(weight):
     by_function = SampleWeightDataset(rows("a"), lambda sample: weight)
     with pytest.raises(EncoderError, match=r"of sample 'a.*' by SampleWeightDataset"):
         by_function[0]
-
-
-def test_items_without_a_place():
-    with pytest.raises(EncoderError, match=r"a int cannot be weighed.*Use a dict"):
-        SampleWeightDataset(ListSource([1]), 2)[0]
-    with pytest.raises(ConfigError, match="reads from datasets"):
-        SampleWeightDataset([1], 2)
 
 
 class TestTargets:
@@ -149,32 +123,6 @@ class TestTargets:
             [*(targets[0] * each / sum(inner[2:4]) for each in inner[2:4]), *targets[1:]]
         )
         assert np.allclose(shares, asked / asked.sum())
-
-    def test_right_after_a_loader_was_told_of_other_weights(self):
-        named = {"a": rows("a"), "b": rows("b")}
-        blend = BlendDataset(named, weights={"a": 1, "b": 1}, target_weights={"a": 1, "b": 1})
-        batches = BatchDataset(blend, 4, generic_batch)
-        with loader_of(batches) as loader:
-            take(loader, 3)
-            loader.set_weights({"a": 9, "b": 1})
-            changed = take(loader, 60)[-20:]
-            state, rest = loader.state_dict(), take(loader, 5)
-        pairs = [
-            (key[0], round(weight, 3))
-            for batch in changed
-            for key, weight in zip(batch["__key__"], batch["sample_weights"].tolist(), strict=True)
-        ]
-        assert set(pairs) == {("a", 0.556), ("b", 5.0)}
-        with loader_of(batches, workers=2) as loader:
-            loader.load_state_dict(state)
-            assert prints(take(loader, 5)) == prints(rest)
-
-    def test_a_cap(self, caplog):
-        with caplog.at_level(logging.INFO):
-            blend = self.blend(99, 1, target_weights=[1, 1], max_correction=10)
-        assert blend.corrections() == [pytest.approx(50 / 99), 10.0]
-        assert "by the factors 0.5051, 10; the effective sample size is 28" in caplog.text
-        assert effective_part([0.5, 0.25, 0.25], [1, 0, 0]) == 0.5
 
     @pytest.mark.parametrize(
         ("options", "told"),

@@ -17,7 +17,7 @@ from energize import (
     StateMismatchError,
     get_loader,
 )
-from tests.support.stages import maths, mix, staged, two_mixes, web
+from tests.support.stages import maths, mix, staged, web
 
 # Resuming
 
@@ -25,38 +25,6 @@ from tests.support.stages import maths, mix, staged, two_mixes, web
 def resumed(data, state):
     cursor = data.open(state=json.loads(json.dumps(state)))
     return list(cursor)
-
-
-def state_at(data, items):
-    cursor = data.open()
-    for _ in islice(cursor, items):
-        pass
-    return cursor.state()
-
-
-def test_a_state_names_its_stage():
-    data = two_mixes()
-    assert state_at(data, 0) == {"position": 0, "stage_idx": 0, "stage_name": "general"}
-    assert state_at(data, 40) == {"position": 40, "stage_idx": 0, "stage_name": "general"}
-    assert state_at(data, 41) == {"position": 41, "stage_idx": 1, "stage_name": "reasoning"}
-
-
-def test_a_state_of_another_plan_is_refused_by_name():
-    state = state_at(two_mixes(), 45)
-    for other in (
-        staged(
-            Stage("general", 0, 40, dataset=web()), Stage("renamed", 40, dataset=web()), total=90
-        ),
-        staged(
-            Stage("inserted", 0, 10, dataset=web()),
-            Stage("general", 10, 40, dataset=web()),
-            Stage("reasoning", 40, dataset=web()),
-            total=90,
-        ),
-        staged(Stage("general", 0, 90, dataset=web())),
-    ):
-        with pytest.raises(StateMismatchError, match="was in stage 'reasoning', number 1"):
-            other.open(state=state)
 
 
 def loaded(data, state):
@@ -99,16 +67,6 @@ CHANGED = {
 }
 
 
-@pytest.mark.parametrize("name", CHANGED)
-def test_what_lies_before_the_position_may_not_change(name):
-    second = Stage("two", 5, dataset=mix(0.5, 2))
-    state = saved(staged(Stage("one", 0, 5, dataset=mix(0.9, 2)), second, total=20), 7)
-    changed, message = CHANGED[name]
-    with pytest.raises(StateMismatchError) as caught:
-        loaded(staged(changed, second, total=20), state)
-    assert message in str(caught.value)
-
-
 # The log
 
 
@@ -120,28 +78,6 @@ def log(caplog):
 
 def messages(log):
     return [record.getMessage() for record in log.records if "data stages" in record.getMessage()]
-
-
-def test_the_plan_and_every_transition_are_logged(log):
-    data = staged(
-        Stage("general", 0, 40, dataset=mix(0.75), seq_len=4096),
-        Stage("long", 40, 60, dataset=mix(0.25), seq_len=32768, batch={"global_batch_size": 4}),
-    )
-    list(get_loader(data, multiprocessing_context="fork"))
-    plan, start, transition = messages(log)
-    first, second = data.consumed(40), data.consumed(60) - data.consumed(40)
-    lines = plan.splitlines()
-    assert lines[0] == "data stages: 2, 60 steps"
-    assert lines[1] == "  1. general: steps 0 -> 40 (40 steps), seq_len 4096, items_per_step 1"
-    assert lines[2].endswith(
-        f" numbers0: {first[0]} samples, {first[0] / 100:.2f} passes by the end"
-    )
-    assert lines[4].endswith(" 2.62M tokens, seq_len 32768, items_per_step 1, global_batch_size 4")
-    assert lines[5].startswith(f"       {second[0] / 20:.3f} numbers0: {second[0]} samples after ")
-    assert f"after the first {first[1]}, " in lines[6]
-    assert start == "data stages: reading begins at step 0, in stage 'general'"
-    assert transition.startswith("data stages: step 40: 'general' -> 'long': ")
-    assert "seq_len 4096 -> 32768; global_batch_size None -> 4" in transition
 
 
 def test_sources_that_come_and_go(log):

@@ -9,7 +9,6 @@ import random
 import sys
 import warnings
 from dataclasses import dataclass
-from fractions import Fraction
 
 import av
 import numpy as np
@@ -44,12 +43,6 @@ from tests.support.videos import CONTAINERS, HEIGHT, WIDTH, numbers_of, sound, t
 FRAMES, FPS = 60, 25
 BEGINS = {"ts h264": 0.08, "flv h264": 0.08}
 """The second at which the video begins, where that is not 0."""
-LOSSLESS = {
-    "wav": (wav(), 16000, 32000),
-    "flac": (sound("flac", "flac"), 16000, 48000),
-    "mov with pcm": (video("mov h264 pcm"), 48000, 115200),
-    "mkv with flac": (video("mkv ffv1 flac"), 48000, 115200),
-}
 
 
 def numbers(clips: list[torch.Tensor]) -> list[list[int]]:
@@ -113,24 +106,6 @@ def test_what_a_clip_has_does_not_depend_on_the_others(name, keys_every, ranges)
         assert torch.equal(clip, whole[first : last + 1])
 
 
-def test_frames_of_other_lengths_are_found_by_their_time():
-    times = (0, 40, 100, 500, 520, 1300, 1340)
-    decoder = AVDecoder(video("mkv h264", frames=7, times=times))
-    clips, spans = decoder.get_video_clips([(0.1, 0.1), (0.499, 0.51), (1.299, 1.31), (0, 0.05)])
-    assert numbers(clips) == [[2], [2, 3], [4, 5], [0, 1]]
-    assert spans[0] == (0.1, 0.5)
-    thirds = AVDecoder(video("mkv h264", rate=Fraction(30)))  # in whole milliseconds
-    clips, _ = thirds.get_video_clips([(number / 30, number / 30) for number in range(60)])
-    assert numbers(clips) == [[number] for number in range(60)]
-
-
-def test_frames_of_another_size():
-    clips, _ = AVDecoder(video()).get_video_clips([(5, 6)], "frames", (224, 112))
-    assert clips[0].shape == (2, 3, 112, 224)
-    assert numbers(clips) == [[5, 6]]
-    assert clips[0].is_contiguous()
-
-
 def test_clips_behind_the_end_are_left_out_with_a_warning():
     with pytest.warns(RuntimeWarning, match=r"2 of the asked clips \(3 to 4, 2\.4 to 9\)"):
         clips, times = AVDecoder(video()).get_video_clips([(0, 0), (3, 4), (2.3, 9), (2.4, 9)])
@@ -164,30 +139,6 @@ def test_uniform_clips():
 # Sounds.
 
 
-@pytest.mark.parametrize("name", LOSSLESS)
-def test_all_samples(name):
-    data, rate, count = LOSSLESS[name]
-    found = AVDecoder(data).get_audio()
-    assert found.video_clips == []
-    assert np.array_equal(found.audio_clips[0].numpy(), tone(count))
-    assert found.audio_timestamps == [approx(0.0, count / rate)]
-
-
-@settings(max_examples=40, deadline=None)
-@given(
-    name=st.sampled_from(sorted(LOSSLESS)),
-    ranges=st.lists(st.tuples(st.integers(0, 31999), st.integers(0, 9000)), max_size=5),
-)
-def test_samples_by_number_end_not_included(name, ranges):
-    data, rate, count = LOSSLESS[name]
-    asked = [(start, start + more) for start, more in ranges]
-    clips, times = AVDecoder(data).get_audio_clips(asked, "samples")
-    assert len(clips) == len(asked)
-    for clip, time, (start, end) in zip(clips, times, asked, strict=True):
-        assert np.array_equal(clip.numpy(), tone(count)[:, start:end])
-        assert time == pytest.approx((start / rate, min(end, count) / rate))
-
-
 def test_far_ahead_in_a_long_sound():
     samples = 60 * 16000
     for data in (wav(samples=samples), sound("flac", "flac", samples=samples)):
@@ -196,17 +147,6 @@ def test_far_ahead_in_a_long_sound():
             for clip, (start, end) in zip(clips, asked, strict=True):
                 expected = tone(samples)[:, int(start * 16000) : int(end * 16000)]
                 assert np.array_equal(clip.numpy(), expected), asked
-
-
-@pytest.mark.parametrize("codec", [("mp3", "mp3"), ("adts", "aac"), ("ogg", "libopus")])
-def test_lossy_sounds_are_cut_where_they_would_be_when_decoded_whole(codec):
-    decoder = AVDecoder(sound(*codec, rate=48000, samples=96000))
-    (whole,), ((begin, _),) = decoder.get_audio_clips([(0, math.inf)])
-    assert whole.dtype == torch.float32
-    first = round(begin * 48000)
-    clips, _ = decoder.get_audio_clips([(40000, 50000), (45000, 45010)], "samples")
-    assert torch.equal(clips[0], whole[:, 40000 - first : 50000 - first])
-    assert torch.equal(clips[1], whole[:, 45000 - first : 45010 - first])
 
 
 # What a file is.
@@ -233,26 +173,6 @@ def test_metadata_of_videos(name):
     if sounding:
         assert decoder.get_audio_duration() == pytest.approx(2.4, abs=0.1)
     assert decoder.get_frames().audio_clips == []
-
-
-@pytest.mark.parametrize("data", [wav(samples=48000), sound("flac", "flac")])
-def test_metadata_of_sounds(data):
-    decoder = AVDecoder(data)
-    expected = AVMetadata(audio_duration=3.0, audio_channels=2, audio_sample_rate=16000)
-    assert decoder.get_metadata() == expected
-    expected.audio_num_samples = 48000
-    assert decoder.get_metadata(get_audio_num_samples=True) == expected
-    assert (decoder.get_audio_duration(), decoder.get_audio_samples_per_second()) == (3.0, 16000)
-    assert (decoder.has_video_stream(), decoder.has_audio_stream()) == (False, True)
-    assert decoder.get_frames().audio_clips[0].shape == (2, 48000)
-
-
-def test_only_what_is_asked_is_told():
-    found = AVDecoder(video()).get_metadata(
-        get_video_duration=False, get_video_frame_count=False, get_audio_duration=False
-    )
-    assert (found.video_duration, found.video_num_frames, found.audio_duration) == (None,) * 3
-    assert (found.video_width, found.audio_channels) == (64, 2)
 
 
 def test_the_cover_of_a_sound_is_no_video():
@@ -326,20 +246,6 @@ def test_what_cannot_be_asked(tmp_path):
             ask()
 
 
-def test_files_that_are_not_whole():
-    whole = video("mp4 h264", options=(("movflags", "faststart"),))
-    assert AVDecoder(whole).get_video_duration(get_frame_count=True)[1] == 60
-    for data in (b"", b"hello" * 100, video()[: len(video()) // 2], video("avi mpeg4")[:3000]):
-        decoder = AVDecoder(data, name="part 'mp4'")
-        for method in (decoder.get_frames, decoder.get_metadata, decoder.has_video_stream):
-            with pytest.raises(DecodeError, match=rf"part 'mp4' of {len(data)} bytes"):
-                method()
-    for part in (0.5, 0.7, 0.9):
-        cut = AVDecoder(whole[: int(len(whole) * part)])
-        with pytest.raises(DecodeError, match=r"cut off: of 60 frames that its index lists, \d+"):
-            cut.get_video_clips([(3, 4)], "frames")
-
-
 @pytest.mark.parametrize("name", ["mp4 h264", "mkv h264", "ts h264", "avi mpeg4", "webm vp9"])
 def test_flipped_bytes_give_frames_or_an_error_that_says_so(name):
     refused = 0
@@ -354,38 +260,6 @@ def test_flipped_bytes_give_frames_or_an_error_that_says_so(name):
             refused += 1
             assert str(len(data)) in str(error)  # noqa: PT017 - either is right
     assert refused
-
-
-def with_damaged_frame(data, number):
-    """The bytes of a video of 25 frames a second, a third of those of one frame turned over."""
-    with av.open(io.BytesIO(data)) as container:
-        stream = container.streams.video[0]
-        packets = [each for each in container.demux(stream) if each.pts is not None]
-        first = min(each.pts for each in packets)
-        [found] = [p for p in packets if round((p.pts - first) * stream.time_base * 25) == number]
-        pos, size = found.pos, found.size
-    damaged = bytearray(data)
-    for at in range(pos + 3 * size // 10, pos + 6 * size // 10):
-        damaged[at] ^= 0xFF
-    return bytes(damaged)
-
-
-def test_damaged_frames_are_named():
-    """A key frame: what encoders make of others is too short to be damaged for sure."""
-    for name in ("mp4 h264", "mkv h264"):
-        decoder = AVDecoder(with_damaged_frame(video(name), 40))
-        with pytest.raises(DecodeError, match=r"frame 40 \(at 1.600 s\) .* is damaged"):
-            decoder.get_frames()
-        assert numbers(decoder.get_video_clips([(0, 5)], "frames")[0]) == [list(range(6))]
-
-
-def test_playlists_open_no_other_file(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "other.ts").write_bytes(video("ts h264"))
-    playlist = f"#EXTM3U\n#EXTINF:2,\n{tmp_path}/other.ts\n#EXT-X-ENDLIST\n"
-    for text in (playlist, "ffconcat version 1.0\nfile other.ts\n"):
-        with pytest.raises(DecodeError):
-            AVDecoder(text.encode()).get_frames()
 
 
 def test_without_pyav_the_extra_is_named(monkeypatch):

@@ -13,22 +13,18 @@ import sys
 import threading
 import time
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from energize import ListSource, MapDataset, ShuffleBufferDataset, WorkerConfig, get_loader
 from energize.core.samples import SourceInfo, TextSample
 from energize.core.stores import (
     DecodeFileStore,
     FileStore,
     NoCachePool,
     PrimaryFileStore,
-    activate,
-    active_pool,
 )
 from energize.data.stores import SystemFileStore
 from energize.errors import ConfigError, DataError, LoaderError
@@ -169,27 +165,6 @@ def test_limits_hold_and_turns_come_in_order(make):
     assert store.reads == ["a", "b", "c", "d", "b"]
 
 
-def test_dropped_references_are_not_fetched_and_free_their_files(make):
-    pool = make(num_workers=1)
-    store = Counting({"a": b"1", "b": b"2", "c": b"3"})
-    store.may_read.clear()
-    first, again = pool.get_lazy(store, "a"), pool.get_lazy(store, "a")
-    dropped, last = pool.get_lazy(store, "b"), pool.get_lazy(store, "c")
-    del dropped
-    gc.collect()
-    store.may_read.set()
-    fetched(last)
-    assert store.reads == ["a", "c"]
-    del first
-    gc.collect()
-    assert pool.current_cache_count == 2
-    del again
-    gc.collect()
-    assert pool.current_cache_count == 1
-    assert last.get() == b"3"
-    assert list(pool.cache_dir.iterdir()) == []
-
-
 @pytest.mark.parametrize("limits", [{"max_cache_count": 0}, {"max_cache_size_gbytes": 0}])
 def test_without_any_room_everything_is_read_directly(make, limits):
     pool = make(num_workers=2, **limits)
@@ -261,19 +236,6 @@ def test_closing_ends_everything_and_references_go_on(make, tmp_path):
     again = pool.get_lazy(store, "a")
     fetched(again)
     assert again.get() == b"1"
-
-
-def test_a_pool_that_nobody_refers_to_ends_by_itself(tmp_path):
-    pool = FileStoreCachePool(parent_cache_dir=tmp_path / "cache", num_workers=3)
-    lazies = [pool.get_lazy(Counting({"a": b"1"}, str(i)), "a") for i in range(9)]
-    fetched(lazies[0])
-    path = pool.cache_dir
-    del pool
-    assert lazies[3].get() == b"1"
-    assert path.exists()
-    del lazies
-    gc.collect()
-    until(lambda: folders(tmp_path) == [] == threads())
 
 
 def test_a_read_that_hangs_does_not_stop_closing(make, monkeypatch):
@@ -491,54 +453,4 @@ def test_wrong_arguments(tmp_path):
         _ = FileStoreCachePool(parent_cache_dir=tmp_path / "file").cache_dir
 
 
-def test_the_active_pool():
-    assert isinstance(active_pool(), NoCachePool)
-    outer, inner = NoCachePool(), NoCachePool()
-    with activate(outer):
-        with activate(inner):
-            assert active_pool() is inner
-        with activate(None):
-            assert active_pool() is outer
-    assert active_pool() is not outer
-
-
 # In hooks of real loaders.
-
-
-@dataclass
-class Refers:
-    """References to two files and a value for each number, from the active pool."""
-
-    store: FileStore
-
-    def __call__(self, number):
-        pool = active_pool()
-        names = f"{number}.txt", f"{(number + 1) % 24}.txt"
-        lazies = [pool.get_lazy(self.store, name) for name in names]
-        return [*lazies, pool.to_cache({"kind": type(pool).__name__}, "kind")]
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-def test_references_wait_in_a_buffer_of_a_loader(tmp_path, workers):
-    """With a cache, one that is always full, and none: the same items."""
-    (tmp_path / "files").mkdir()
-    for number in range(24):
-        (tmp_path / "files" / f"{number}.txt").write_text(f"file {number}")
-    refers = MapDataset(ListSource(range(24)), Refers(SystemFileStore(tmp_path / "files")))
-    dataset = MapDataset(
-        ShuffleBufferDataset(refers, 6), lambda lazies: [each.get() for each in lazies]
-    )
-    runs = []
-    for most in (100, 2, None):
-        pool = None
-        if most is not None:
-            parent = tmp_path / "cache"
-            pool = FileStoreCachePool(parent_cache_dir=parent, num_workers=2, max_cache_count=most)
-        config = WorkerConfig(rank=0, world_size=1, num_workers=workers)
-        with get_loader(dataset, worker_config=config, cache_pool=pool, lanes=2) as loader:
-            found = list(loader)
-        assert {each[2]["kind"] for each in found} == {type(pool or NoCachePool()).__name__}
-        runs.append([each[:2] for each in found])
-        until(lambda: folders(tmp_path) == [])
-    assert runs[0] == runs[1] == runs[2]
-    assert sorted(first for first, _ in runs[0]) == sorted(b"file %d" % n for n in range(24))

@@ -103,14 +103,3 @@ def test_paths_and_open_files(tmp_path):
         assert EXTENSION.extract_metadata(file, "a.png") == PNG
         with pytest.raises(ConfigError, match="need a filename"):
             EXTENSION.extract_metadata(file)
-
-
-def test_exactly_one_strategy():
-    for options in ({}, {"glob": "*.jpg", "header": True}, {"header": True, "extension": True}):
-        with pytest.raises(ConfigError, match="exactly one of"):
-            MediaFilterConfig.parse(**options)
-    for strategy, patterns in (("GLOB", []), ("HEADER", ["*.jpg"]), ("GLOB", [""])):
-        with pytest.raises(ConfigError, match="patterns are given with GLOB, and only with it"):
-            MediaFilterConfig(MediaFilterStrategy(strategy), patterns)
-    assert MediaFilterConfig.parse(header=True).should_consider_all()
-    assert not EXTENSION.should_consider_all()

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import gc
 import importlib
 import json
 import socket
 import sys
-import threading
 import urllib.error
 import urllib.request
 
@@ -17,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch.utils.tensorboard import SummaryWriter
 
-from energize import BlendDataset, ConfigError, Ledger, get_loader
+from energize import BlendDataset, ConfigError, get_loader
 from energize.extras.monitor import TensorBoardLedger, WandbLedger, lightning_ledger, serve_metrics
 from tests.support.deliveries import told
 from tests.support.deliveries import weighed_mix as mix
@@ -64,25 +62,6 @@ def metrics_at(url: str) -> dict[str, float]:
     }
 
 
-def test_prometheus_reads_what_was_delivered_until_the_loader_is_closed():
-    loader = get_loader(mix(), ledger=Ledger("tokens"))
-    with loader:
-        server = serve_metrics(loader)
-        assert server.url.startswith("http://127.0.0.1:")
-        take(loader, 10)
-        found = metrics_at(server.url)
-        web = json.dumps({"part": "web", "rank": "0"})
-        assert found[f"energize_samples_total{web}"] == 30
-        assert found[f"energize_asked_share{web}"] == 0.75
-        assert found[f"energize_items_total{json.dumps({'part': '', 'rank': '0'})}"] == 10
-        assert found[f"energize_tokens_total{web}"] == loader.report(show=False)["web"].cost
-        take(loader, 10)
-        assert metrics_at(server.url)[f"energize_samples_total{web}"] == 60
-    with pytest.raises(urllib.error.URLError):
-        metrics_at(server.url)
-    server.close()
-
-
 def test_parts_are_named_by_their_whole_path():
     texts = BlendDataset({"web": told(9, "w"), "news": told(9, "n")}, weights={"web": 2, "news": 1})
     parts = {"texts": texts, "code": told(9, "c")}
@@ -92,31 +71,6 @@ def test_parts_are_named_by_their_whole_path():
     for part, count in (("", 12), ("texts", 9), ("texts/web", 6), ("texts/news", 3), ("code", 3)):
         labels = json.dumps({"part": part, "rank": "0"})
         assert found[f"energize_samples_total{labels}"] == count
-
-
-def test_metrics_can_be_read_while_the_loader_delivers():
-    loader = get_loader(mix())
-    server = serve_metrics(loader)
-    seen, done = [], threading.Event()
-    total = 'energize_samples_total{"part": "", "rank": "0"}'
-
-    def scrape():
-        while not done.is_set():
-            seen.append(metrics_at(server.url)[total])
-
-    thread = threading.Thread(target=scrape)
-    thread.start()
-    try:
-        take(loader, 3000)
-    finally:
-        done.set()
-        thread.join()
-    assert seen == sorted(seen)
-    assert metrics_at(server.url)[total] == 12_000
-    del loader
-    gc.collect()
-    with pytest.raises(urllib.error.URLError):
-        metrics_at(server.url)
 
 
 def test_what_cannot_be_is_said(tmp_path, monkeypatch):

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import functools
-import http.server
 import json
 import os
 import pickle
 import subprocess
 import sys
-import threading
 import uuid
 from pathlib import Path
 
 import pytest
 from fsspec import AbstractFileSystem, asyn
-from hypothesis import given
-from hypothesis import strategies as st
 
 from energize.errors import ConfigError
 from energize.extras.paths import DEFAULT_PROFILE_NAME, EPath
@@ -126,11 +121,6 @@ def test_components_and_joining():
             EPath("/a/b/c").relative_to(EPath(other))
 
 
-@given(st.lists(st.sampled_from(["a", "b", "c.tar", "..", "."]), max_size=6).map("/".join))
-def test_paths_are_joined_as_the_system_does(inside):
-    assert str(EPath("/r/s/t") / inside) == os.path.normpath(f"/r/s/t/{inside}")
-
-
 def test_versioned_datasets_lie_below_the_cache(tmp_path, monkeypatch):
     monkeypatch.delenv("NVDATASET_CACHE_DIR", raising=False)
     with pytest.raises(ConfigError, match="NVDATASET_CACHE_DIR"):
@@ -166,15 +156,6 @@ def test_reading_and_writing(root):
         path.read_bytes()
     with pytest.raises(FileNotFoundError):
         path.size()
-
-
-def test_what_others_change_is_seen(root):
-    (root / "file").write_bytes(b"one")
-    assert [(each.name, each.size()) for each in root.walk()] == [("file", 3)]
-    other = EPath(str(root).replace("s3://bucket", "msc://store"))  # of another client
-    (other / "more").write_bytes(b"three")
-    (other / "file").write_bytes(b"three")
-    assert [(each.name, each.size()) for each in root.walk()] == [("file", 5), ("more", 5)]
 
 
 def test_finding(root):
@@ -287,27 +268,3 @@ def test_what_cannot_be_reached(profiles):
     )
     assert done.stdout.startswith("ConfigError"), done.stderr
     assert "energize[s3]" in done.stdout
-
-
-def test_over_http(tmp_path):
-    (tmp_path / "dir").mkdir()
-    (tmp_path / "dir" / "a.txt").write_text("hello")
-
-    class Handler(http.server.SimpleHTTPRequestHandler):
-        def log_message(self, *_):
-            pass
-
-    handler = functools.partial(Handler, directory=str(tmp_path))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as web:
-        thread = threading.Thread(target=web.serve_forever, daemon=True)
-        thread.start()
-        root = EPath(f"http://127.0.0.1:{web.server_port}/dir")
-        path = root / "a.txt"
-        assert (path.read_text(), path.size(), path.is_file()) == ("hello", 5, True)
-        assert [each.name for each in root.glob("*.txt")] == ["a.txt"]
-        path.copy(EPath(tmp_path / "copied.txt"))
-        assert (tmp_path / "copied.txt").read_text() == "hello"
-        with pytest.raises(FileNotFoundError):
-            (root / "b.txt").read_bytes()
-        web.shutdown()
-        thread.join()

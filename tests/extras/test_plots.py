@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-import sys
 from html import unescape
-from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from PIL import Image, ImageColor
 
 from energize import (
     BatchDataset,
     BlendDataset,
     ConcatDataset,
-    ConfigError,
     ListSource,
     Schedule,
     Stage,
     StagedDataset,
     StagePlan,
 )
-from energize.extras.plots import COLOURS, _short, bands_of, check_plot, draw, intervals_for
+from energize.extras.plots import bands_of, draw
 from energize.report import simulate
 
 NASTY = "<script>alert(1)</script>&$a_b$"
@@ -99,21 +94,6 @@ def test_bands_are_as_wide_as_the_shares(name, tmp_path):
             assert alike.mean() == pytest.approx(band.shares[number], abs=0.03), (at, band.name)
 
 
-def test_asked_shares_are_dashed_lines_wherever_the_bands_end(tmp_path):
-    """A source ends, and another takes over: its band leaves the line of what was asked."""
-    run = ended()
-    found = stack(drawn(run, tmp_path / "run.png"))
-    web, books = bands_of(run)
-    assert (web.name, web.asked_share, round(web.share, 2)) == ("web", 0.5, 0.93)
-    dark = found.max(axis=2) < 90
-    late = dark[:, found.shape[1] // 2 :].mean(axis=1)
-    assert abs(int(late[5:-5].argmax()) + 5 - len(late) / 2) <= 2
-    assert late.max() > 0.4
-    assert run.sources[1].asked == books.asked_share == 0.5
-    none = stack(drawn(validation(), tmp_path / "none.png"))
-    assert (none.max(axis=2) < 90)[5:-5].mean() < 0.01
-
-
 @pytest.mark.jobs
 def test_a_page_is_whole_and_fetches_nothing(tmp_path):
     for name, run in ((name, made()) for name, made in RUNS.items()):
@@ -134,56 +114,3 @@ def test_a_page_is_whole_and_fetches_nothing(tmp_path):
         again = tmp_path / "again.html"
         draw(run, again, title=f"mix {NASTY}", done="delivered")
         assert len(again.read_text()) == len(text)
-
-
-def test_other_kinds(tmp_path):
-    for kind, start in (("svg", b"<?xml"), ("pdf", b"%PDF"), ("PNG", b"\x89PNG")):
-        draw(staged(), tmp_path / f"run.{kind}")
-        assert (tmp_path / f"run.{kind}").read_bytes().startswith(start)
-
-
-def test_where_no_picture_can_be_drawn(tmp_path, monkeypatch):
-    (tmp_path / "a.svg").mkdir()
-    for path, words in (
-        ("a.jpg", r"\.png, \.svg, \.pdf, \.html; got '\.jpg'"),
-        ("a", "no suffix"),
-        ("none/a.png", "no folder"),
-        ("a.svg", "this is a folder"),
-    ):
-        with pytest.raises(ConfigError, match=words):
-            check_plot(tmp_path / path)
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(ConfigError, match=r"energize\[plot\]"):
-        check_plot(Path("a.html"))
-
-
-def test_sources_that_are_too_many_or_too_thin_are_others():
-    bands = bands_of(many())
-    names = [f"folder {i}" for i in range(len(COLOURS))]
-    assert [each.name for each in bands] == [*names, "32 others"]
-    assert len({each.colour for each in bands}) == len(bands)
-    assert sum(each.share for each in bands) == pytest.approx(1)
-    assert sum(each.asked_share for each in bands) == pytest.approx(1)
-    thin = simulate(batches((WEB, 1000), (BOOKS, 2), (MATHS, 1), (source(9, "none"), 0)), 500)
-    assert [each.name for each in bands_of(thin)] == ["web", "2 others"]
-    late = simulate(batches((WEB, 1), (BOOKS, Schedule([(0, 0), (5000, 9)]))), 500, intervals=50)
-    assert [each.name for each in bands_of(late)] == ["web", "_books $x$"]
-    assert [each.name for each in bands_of(many(9))][-1] == "folder 8"
-    rising = [(source(50, f"folder {i}"), i + 1) for i in range(20)]
-    largest = [f"folder {i}" for i in range(19, 11, -1)]
-    assert [each.name for each in bands_of(simulate(batches(rising), 500))][:8] == largest
-
-
-def test_pictures_are_cut_into_as_many_intervals_as_have_something_to_show():
-    samples = batches((WEB, 1), (BOOKS, 1))
-    whole = BlendDataset((BatchDataset(WEB, 12, list), 1), (BatchDataset(BOOKS, 12, list), 1))
-    assert intervals_for(samples, 640) == 120
-    assert intervals_for(whole, 640) == 12
-    assert intervals_for(whole, 10**6) == 400
-
-
-@given(name=st.text(max_size=60), longest=st.integers(3, 40))
-def test_names_are_cut_in_the_middle(name, longest):
-    cut = _short(name, longest)
-    assert len(cut) == min(len(name), longest)
-    assert cut == name or "…" in cut

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 import math
 import pickle
 from itertools import product
@@ -12,8 +11,6 @@ import PIL.Image
 import PIL.ImageOps
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from PIL.Image import Resampling
 
 from energize.errors import ConfigError
@@ -144,25 +141,6 @@ def test_flips():
             assert apart(merged([step], image, seed), flip(image) if flipped else image) == 0
 
 
-def test_rotation():
-    for size, seed, expand in product(SIZES[:2], range(5), (False, True)):
-        image = soft(*size)
-        torch.manual_seed(seed)
-        angle = uniform(-180, 269)
-        ours = merged([T.RandomRotation((-180, 269), "bilinear", expand)], image, seed)
-        assert apart(ours, image.rotate(angle, Resampling.BILINEAR, expand)) <= 1
-    for angle, expand, mode in product(
-        [0, 90, 180, 270, -90, 360], (False, True), ("nearest", "bilinear")
-    ):
-        image = noise(60, 60) if not expand else noise(33, 55)
-        ours = merged([T.RandomRotation((angle, angle), mode, expand)], image)
-        assert apart(ours, image.rotate(angle, expand=expand)) == 0, (angle, expand, mode)
-    image = soft(40, 60)
-    step = T.RandomRotation((30, 30), "bilinear", center=(10, 5), fill=(1, 2, 3))
-    expected = image.rotate(30, Resampling.BILINEAR, center=(10, 5), fillcolor=(1, 2, 3))
-    assert apart(merged([step], image), expected) <= 1
-
-
 @pytest.mark.parametrize("seed", range(3))
 def test_affine(seed):
     image = soft(60, 80)
@@ -209,57 +187,6 @@ def test_perspective():
     assert apart(merged([T.RandomPerspective(0.9, 1.0)], line), line) == 0
 
 
-def test_one_after_the_other_is_the_same():
-    image = soft(133, 128)
-    steps = [
-        T.RandomRotation((20, 20), "bilinear"),
-        T.Resize((200, 180)),
-        T.RandomHorizontalFlip(1.0),
-        T.CenterCrop((90, 80)),
-    ]
-    resized = image.rotate(20, Resampling.BILINEAR).resize((180, 200), 2)
-    assert apart(merged(steps, image), PIL.ImageOps.mirror(resized).crop((50, 55, 130, 145))) <= 2
-    ours = merged([T.RandomRotation((45, 269), "bilinear"), T.RandomCrop(70)], image, 1)
-    torch.manual_seed(1)
-    rotated = image.rotate(uniform(45, 269), Resampling.BILINEAR)
-    top, left = drawn(133 - 70 + 1), drawn(128 - 70 + 1)
-    assert apart(ours, rotated.crop((left, top, left + 70, top + 70))) <= 1
-    assert apart(merged([], image), image) == 0
-
-
-def test_nothing_is_lost_and_blurred_once():
-    image = noise(60, 60)
-    assert apart(merged([T.CenterCrop(10), T.CenterCrop(60)], image), image) == 0
-    ours = merged([T.RandomRotation((30, 30), "bilinear")] * 12, image)
-    assert apart(ours, image) <= 1
-    pillows = image
-    for _ in range(12):
-        pillows = pillows.rotate(30, Resampling.BILINEAR)
-    assert apart(pillows, image) > 50
-
-
-@settings(max_examples=30, deadline=None)
-@given(st.integers(0, 10**6), st.integers(8, 60), st.integers(8, 60))
-def test_points_go_where_their_pixels_go(seed, height, width):
-    x, y = seed % width, seed // 7 % height
-    pixels = np.zeros((height, width, 3), dtype=np.uint8)
-    pixels[y, x] = 255
-    steps = [
-        T.RandomHorizontalFlip(),
-        T.RandomVerticalFlip(),
-        T.RandomCrop(70, pad_if_needed=True),
-        T.Resize((140, 210), interpolation="nearest"),
-    ]
-    torch.manual_seed(seed)
-    matrix, size, _ = MergeTransform(steps).merged(height, width)
-    image = merged(steps, PIL.Image.fromarray(pixels), seed)
-    assert size == (140, 210) == image.size[::-1]
-    at = matrix @ np.array([x + 0.5, y + 0.5, 1.0])
-    column, row = (at[:2] / at[2]).astype(int)
-    if 0 <= column < 210 and 0 <= row < 140:
-        assert image.getpixel((int(column), int(row))) == (255, 255, 255)
-
-
 STEPS = {
     "nearest": [T.RandomRotation((33, 33), fill=5), T.RandomCrop(20, fill=5)],
     "bilinear": [T.RandomRotation((33, 33), "bilinear", fill=5), T.RandomCrop(20, fill=5)],
@@ -294,15 +221,6 @@ def test_tensors_are_as_images_of_any_type_and_shape():
     assert torch.equal(lit, torch.rot90(mask.bool()))
 
 
-def test_colors_and_modes():
-    step = T.RandomRotation((45, 45), "bilinear", fill=(1.0, 2.0, 3.0))
-    rotated = merged([step], torch.full((3, 21, 21), 9.0))
-    assert rotated[:, 0, 0].tolist() == [1.0, 2.0, 3.0]
-    for bands, fill in (("L", 9), ("RGB", (9, 8, 7)), ("RGBA", (0,) * 4)):
-        rotated = merged([T.RandomRotation((45, 45), "bilinear", fill=fill)], noise(20, 30, bands))
-        assert (rotated.mode, rotated.getpixel((0, 0))) == (bands, fill)
-
-
 class Shift(CustomTransform):
     def __init__(self):
         pass
@@ -329,11 +247,6 @@ def test_steps_of_ones_own_and_pickles():
     assert apart(pickle.loads(pickle.dumps(transform))(image), first) == 0
 
 
-class InterpolationMode(enum.Enum):
-    NEAREST = "nearest"
-    BILINEAR = "bilinear"
-
-
 def stand_in(name: str, module: str, **attributes):
     """An object as torchvision's: of a class of this name, with the attributes as it keeps them."""
     made = type(name, (torch.nn.Module,), {"__module__": module})()
@@ -342,29 +255,6 @@ def stand_in(name: str, module: str, **attributes):
 
 
 V1, V2 = "torchvision.transforms.transforms", "torchvision.transforms.v2._geometry"
-
-
-def test_torchvisions_are_known_by_their_names_and_attributes():
-    image = noise(60, 50)
-    bilinear = InterpolationMode.BILINEAR
-    padded = {"padding": None, "pad_if_needed": False, "fill": 0}
-    rotation = {"degrees": [-30.0, 30.0], "expand": False, "center": None, "fill": 0}
-    theirs = [
-        stand_in("Resize", V1, size=40, interpolation=bilinear, max_size=None),
-        stand_in("RandomHorizontalFlip", V1, p=1.0),
-        stand_in("RandomRotation", V2, interpolation=bilinear, **rotation),
-        stand_in("RandomCrop", V1, size=(20, 30), padding_mode="constant", **padded),
-    ]
-    ours = [
-        T.Resize(40),
-        T.RandomHorizontalFlip(1.0),
-        T.RandomRotation(30, "bilinear"),
-        T.RandomCrop((20, 30)),
-    ]
-    expected = merged(ours, image, 6)
-    assert apart(merged(theirs, image, 6), expected) == 0
-    composed = stand_in("Compose", V1, transforms=theirs[1:])
-    assert apart(merged([theirs[0], composed], image, 6), expected) == 0
 
 
 def test_the_crop_of_torchvisions_second_version():

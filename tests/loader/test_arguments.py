@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-import importlib
-import logging
-import threading
-from itertools import islice
-
 import pytest
 from energize.savable_loader import SavableDataLoader as AtItsPath
 
 from energize import (
     BasicDataLoader,
-    BatchDataset,
-    BlendDataset,
     ConfigError,
     FilterDataset,
     Loader,
-    MapDataset,
     SavableDataLoader,
     SavableDataLoaderState,
     WorkerConfig,
@@ -26,8 +18,7 @@ from energize import (
 )
 from energize.data.memory import ListSource
 from energize.errors import EmptyDatasetError
-from tests.support.datasets import is_even, numbers, shuffled
-from tests.support.loading import loader_of
+from tests.support.datasets import is_even, numbers
 
 
 @pytest.mark.parametrize(
@@ -66,44 +57,10 @@ def test_an_empty_dataset(uneven):
         list(get_loader(ListSource([]), uneven=uneven))
 
 
-def test_without_any_config_a_plain_process_reads_alone(monkeypatch):
-    monkeypatch.delenv("RANK", raising=False)
-    monkeypatch.delenv("WORLD_SIZE", raising=False)
-    config = get_loader(numbers(5)).worker_config
-    assert (config.rank, config.world_size, config.num_workers) == (0, 1, 0)
-
-
-def test_without_any_config_the_rank_is_that_of_the_launcher(monkeypatch):
-    monkeypatch.setenv("RANK", "1")
-    monkeypatch.setenv("WORLD_SIZE", "3")
-    assert list(get_loader(numbers(9))) == [1, 4, 7]
-
-
-def test_the_config_of_the_dataset_is_taken():
-    config = WorkerConfig(rank=1, world_size=2, num_workers=0)
-    dataset = BlendDataset((numbers(5), 1), (numbers(5, 100), 1), worker_config=config)
-    assert get_loader(dataset).worker_config == config
-
-
-def test_the_loaders_config_may_name_another_topology():
-    dataset = numbers(6)._with_worker_config(WorkerConfig(rank=0, world_size=1, num_workers=4))
-    loader = get_loader(dataset, worker_config=WorkerConfig(rank=1, world_size=2))
-    assert list(loader) == [1, 3, 5]
-
-
 def test_two_different_seed_offsets_are_refused():
     dataset = numbers(6)._with_worker_config(WorkerConfig(seed_offset=3))
     with pytest.raises(ConfigError, match=r"seed_offset 4.*seed_offset 3"):
         get_loader(dataset, worker_config=WorkerConfig(seed_offset=4))
-
-
-def test_a_seed_offset_gives_another_order_to_a_dataset_without_config():
-    dataset = shuffled(30)
-    plain = list(get_loader(dataset, worker_config=WorkerConfig()))
-    offset = list(get_loader(dataset, worker_config=WorkerConfig(seed_offset=1)))
-    assert sorted(plain) == sorted(offset)
-    assert plain != offset
-    assert offset == list(dataset.reseeded(1))
 
 
 def test_a_world_size_that_lanes_do_not_fit_lists_those_that_do():
@@ -147,15 +104,6 @@ def test_an_argument_that_nobody_has():
         SavableDataLoader([1, 2])
 
 
-def test_what_has_no_effect_is_told_of(caplog, monkeypatch):
-    monkeypatch.setattr(importlib.import_module("energize.core.ignored"), "_said", set())
-    caplog.set_level(logging.INFO, "energize")
-    get_savable_loader(numbers(5), **ARGUMENTS)
-    told = [each.getMessage() for each in caplog.records]
-    assert len(told) == 4
-    assert any("get_loader: checkpoint_every_sec=60 has no effect" in each for each in told)
-
-
 # A state after fewer items than workers, and another one
 
 
@@ -166,30 +114,3 @@ def test_what_has_no_effect_is_told_of(caplog, monkeypatch):
 
 
 # Nothing is kept in classes
-
-
-def test_loaders_in_threads_of_one_process():
-    datasets = [
-        BatchDataset(MapDataset(shuffled(60, start), abs, seeded=False), 4, list)
-        for start in (0, 1000, 2000)
-    ]
-    alone = [list(loader_of(each)) for each in datasets]
-    found: dict[int, list] = {}
-
-    def read(number: int) -> None:
-        found[number] = [list(loader_of(datasets[number])) for _ in range(5)]
-
-    threads = [threading.Thread(target=read, args=(number,)) for number in range(3)]
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join()
-    assert found == {number: [alone[number]] * 5 for number in range(3)}
-
-
-def test_a_loader_inside_a_function_of_another_one():
-    def inner(number):
-        return number, list(islice(iter(loader_of(shuffled(9, 10 * number))), 3))
-
-    expected = [inner(number) for number in range(4)]
-    assert list(loader_of(MapDataset(numbers(4), inner))) == expected

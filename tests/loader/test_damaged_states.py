@@ -38,9 +38,8 @@ from energize import (
 )
 from energize.core.description import packed, unpacked
 from energize.errors import SubstitutionError
-from energize.loader.state import FIELDS, VERSION, checked_state
 from tests.loader.test_delivery import trees
-from tests.support.datasets import INDEXED, STREAMING, STREAMS, numbers
+from tests.support.datasets import INDEXED, STREAMING, STREAMS
 from tests.support.loading import loader_of, prints, take
 from tests.support.state_mutants import Subject, closed, mutated, opened_up
 from tests.support.states import evens, mixed, of, resealed, saved
@@ -136,11 +135,6 @@ def test_a_small_text_that_would_be_gigabytes_is_not_unpacked(states):
     assert outcome(dataset, resealed(state, details=text)) == "goes on"
 
 
-def test_the_states_that_are_mutated_are_sound(states):
-    for dataset, found in states.values():
-        assert [outcome(dataset, state) for state in found] == ["goes on"] * 3
-
-
 def through_torch(state):
     file = io.BytesIO()
     torch.save(state, file)
@@ -156,46 +150,6 @@ WAYS = {
     "numpy": lambda state: state | {"version": np.int64(state["version"])},
     "a tensor": lambda state: state | {"version": torch.tensor(state["version"])},
 }
-
-
-@pytest.mark.parametrize("way", WAYS)
-def test_a_state_survives(way):
-    dataset = evens()
-    loader = loader_of(dataset, lanes=2)
-    take(loader, 5)
-    other = loader_of(dataset)
-    other.load_state_dict(WAYS[way](loader.state_dict()))
-    assert prints(take(other, 9)) == prints(take(loader, 9))
-
-
-@pytest.mark.parametrize("field", [*FIELDS, "check"])
-def test_any_changed_text_is_told(field):
-    state = saved(evens(), lanes=2)
-    text = state[field]
-    for at in range(0, len(text), 1 + len(text) // 40):
-        letter = "1" if text[at] == "0" else "0"
-        with pytest.raises(StateError, match="changed or damaged since it was saved"):
-            checked_state(state | {field: text[:at] + letter + text[at + 1 :]})
-
-
-def test_fields_that_are_gone_new_or_of_another_type():
-    state = saved(evens(), lanes=2)
-    for field in state:
-        with pytest.raises(StateError, match=f"'{field}'"):
-            checked_state({name: value for name, value in state.items() if name != field})
-        with pytest.raises(StateError, match=f"'{field}'"):
-            checked_state(state | {field: [state[field]]})
-    with pytest.raises(StateError, match=r"has 'curser', .* did you mean 'cursor'"):
-        checked_state(state | {"curser": "{}"})
-    with pytest.raises(StateError, match=f"'version' 3, this energize reads version {VERSION}"):
-        checked_state(state | {"version": 3})
-
-
-def test_a_loader_writes_the_check_value_anew():
-    loader = loader_of(numbers(9))
-    loader.load_state_dict(resealed(loader.state_dict(), cursor='{"position": 4}'))
-    assert checked_state(loader.state_dict())["cursor"] == '{"position":4}'
-    assert take(loader, 2) == [4, 5]
 
 
 ALL = {**INDEXED, **{f"{name}, {n} lanes": STREAMS[name] for name in STREAMS for n in (1, 3)}}
@@ -329,14 +283,6 @@ def seconds(function):
     return min(found)
 
 
-@pytest.mark.parametrize("name", MIXES)
-def test_of_200_folders(name):
-    loader = loader_of(MIXES[name]())
-    assert length(loader) <= SMALL
-    take(loader, 3)
-    assert length(loader) <= SMALL
-
-
 @pytest.fixture(scope="module")
 def many():
     return {
@@ -365,39 +311,3 @@ def test_one_different_source_of_10_000_is_named(many):
     state = loader_of(many["blend"]).state_dict()
     with pytest.raises(StateMismatchError, match="'/data/train/shard-folder-007777': its weight"):
         loader_of(many["changed"]).load_state_dict(state)
-
-
-def advanced(tree, draw):
-    """A state of a stream as it is far out: its passes are any numbers below a million."""
-    if isinstance(tree, dict):
-        return {
-            name: draw.randrange(10**6) if name == "pass" else advanced(value, draw)
-            for name, value in tree.items()
-        }
-    return [advanced(each, draw) for each in tree] if isinstance(tree, list) else tree
-
-
-@pytest.mark.parametrize("lanes", [1, 8])
-def test_of_200_streams(lanes):
-    """Each lane has a place in each stream, so that the size goes with both: a few characters for
-    each of them, beside what any mix takes.
-    """
-    loader = loader_of(filtered(FOLDERS), lanes=lanes)
-    take(loader, 400)
-    state = loader.state_dict()
-    assert len(json.dumps(state)) <= SMALL
-    cursor = unpacked(state["cursor"], "cursor")
-    cursors = advanced(unpacked(cursor["cursors"], "cursors"), random.Random(2))
-    far = resealed(
-        state,
-        cursor=packed(
-            {name: value for name, value in cursor.items() if name not in ("places", "slot")}
-            | {"cursors": packed(cursors)}
-        ),
-    )
-    assert len(json.dumps(far)) <= SMALL + 12 * FOLDERS * lanes
-    other = loader_of(filtered(FOLDERS), lanes=lanes)
-    assert seconds(lambda: other.load_state_dict(far)) < 0.5
-    assert seconds(other.state_dict) < 0.2
-    other.load_state_dict(state)
-    assert prints(take(other, 9)) == prints(take(loader, 9))

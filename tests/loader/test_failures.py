@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import copy
-import gc
 import json
-import logging
 import os
 import pickle
 import signal
 import subprocess
 import sys
-from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -25,16 +22,13 @@ from energize import (
     ConfigError,
     DataError,
     EncoderError,
-    FailureBudgetError,
     FatalSampleError,
     FilterDataset,
     JoinedSource,
-    ListSource,
     LoaderError,
     MapDataset,
     RepeatDataset,
     ShuffleDataset,
-    SkipSample,
     TextSample,
     WebdatasetSource,
     WorkerConfig,
@@ -79,27 +73,6 @@ DATASETS = {
 }
 
 
-@pytest.mark.parametrize("workers", [0, 1])
-@pytest.mark.parametrize("name", DATASETS)
-def test_log_exception_leaves_the_sample_out(name, workers, caplog):
-    items, loader = read(DATASETS[name], workers, global_error_handler=log_exception)
-    assert not [item for item in items if item % 10 == 0]
-    assert len(items) == (40 if name == "indexed" else 36)
-    assert loader.failures.count >= 4
-    if not workers:
-        logged = [each for each in caplog.records if each.levelno == logging.ERROR]
-        assert logged[0].exc_info[0] is ValueError
-        assert "ValueError: 0 is a multiple of ten" in logged[0].message
-
-
-@pytest.mark.parametrize("workers", [0, 1])
-@pytest.mark.parametrize("name", DATASETS)
-def test_reraise_exception_raises_what_the_function_raised(name, workers):
-    with pytest.raises(ValueError, match="0 is a multiple of ten") as caught:
-        read(DATASETS[name], workers, global_error_handler=reraise_exception)
-    assert "no_tens raised ValueError" in str(caught.value.__notes__)
-
-
 def test_a_handler_is_given_the_sample_and_its_sources(tmp_path):
     told: list[tuple[Exception, Any, Any]] = []
 
@@ -138,16 +111,6 @@ def test_a_handler_is_told_of_damaged_samples_too():
     assert (type(told[0][0]), told[0][1]) == (DataError, "numbers0, sample 3")
     with pytest.raises(DataError, match="bad bytes"):
         read(MapDataset(numbers(5), damaged), 1, global_error_handler=reraise_exception)
-
-
-def test_a_handler_is_not_asked_about_skips():
-    def skips(number):
-        if number:
-            return number
-        raise SkipSample
-
-    items, loader = read(MapDataset(numbers(5), skips), global_error_handler=reraise_exception)
-    assert (len(items), loader.failures.count) == (5, 0)
 
 
 @pytest.mark.parametrize("workers", [0, 1])
@@ -202,11 +165,6 @@ def test_configs_with_handlers_are_compared_and_copied():
 
 
 # Failures that are alike
-
-
-def test_the_budget_says_what_failed_and_how_often():
-    with pytest.raises(FailureBudgetError, match=r"(?s)5 samples .*  5 like .*no_tens.*the last"):
-        read(MapDataset(numbers(100), no_tens), on_error="skip", failure_budget=4)
 
 
 def test_samples_do_not_travel_with_errors():
@@ -289,88 +247,6 @@ def run_with_states(
                 if len(items) % 7 == 0:
                     states.append(json.loads(json.dumps(loader.state_dict())))
     return prints(items), states
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("kind", KINDS)
-def test_what_failed_is_left_out_and_nothing_else_changes(kind, workers, folder, notes, tmp_path):
-    path = tmp_path / "bad.jsonl"
-    dataset = kind(folder, notes)
-    failed, states = run_with_states(dataset, workers, quarantine=path)
-    entries = [json.loads(line) for line in path.read_text().splitlines()]
-    assert {entry["key"] for entry in entries} == set(BAD)
-    assert {(Path(each["dataset"]).name, each["shard"]) for each in entries} == {
-        (name, "shard-000.tar")
-        for name in (["captions", "others"] if kind is blend else ["captions"])
-    }
-    assert {each["index"] for each in entries} == {1, 4, 7}
-    assert all("is bad" in entry["reason"] for entry in entries)
-
-    notes.unlink()
-    left_out, others = run_with_states(dataset, workers, skip_listed=path)
-    assert left_out == failed
-    assert others == states
-    assert not set(BAD) & set(notes.read_text().split()), "a listed sample was read"
-    before = path.read_text()
-    assert run_with_states(dataset, workers, quarantine=path, skip_listed=path)[0] == failed
-    assert path.read_text() == before
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_run_goes_on_with_a_list_as_without(kind, folder, notes, tmp_path):
-    path = tmp_path / "bad.jsonl"
-    dataset = kind(folder, notes)
-    whole, states = run_with_states(dataset, quarantine=path)
-    loader = get_loader(dataset, lanes=2, failure_budget=None, skip_listed=str(path))
-    loader.load_state_dict(states[1])
-    got = []
-    while len(got) < 20:
-        got += islice(iter(loader), 20 - len(got))
-    assert prints(got) == whole[14:34]
-    assert loader.failures.count == 0
-
-
-def test_damaged_bytes_are_listed_and_not_read_again(folder, tmp_path):
-    shard = folder / "shard-000.tar"
-    data = bytearray(shard.read_bytes())
-    at = data.index(b"000003.jpg")
-    data[at : at + 512] = b"\xff" * 512
-    shard.write_bytes(data)
-    source = WebdatasetSource(folder)
-    path = tmp_path / "bad.jsonl"
-    loader = get_loader(source, quarantine=path)
-    first = list(loader)
-    assert loader.failures.count == 1
-    (entry,) = (json.loads(line) for line in path.read_text().splitlines())
-    assert (entry["shard"], entry["index"], entry["function"]) == ("shard-000.tar", 3, None)
-    other = get_loader(source, skip_listed=path, failure_budget=0)
-    assert prints(list(other)) == prints(first)
-    assert other.failures.count == 0
-
-
-def test_samples_in_memory_are_listed_by_their_number(tmp_path):
-    def fails(item):
-        if item in (3, 5):
-            raise DataError("bad")
-        return item
-
-    path = tmp_path / "bad.jsonl"
-    dataset = BatchDataset(MapDataset(numbers(9), fails), 3, list)
-    got = list(get_loader(dataset, quarantine=path))
-    entries = [json.loads(line) for line in path.read_text().splitlines()]
-    assert [(each["shard"], each["index"]) for each in entries] == [(None, 3), (None, 5)]
-    assert list(get_loader(dataset, skip_listed=path, failure_budget=0)) == got
-
-
-def test_a_folder_mounted_elsewhere_is_known_by_its_samples(folder, notes, tmp_path):
-    path = tmp_path / "bad.jsonl"
-    first, _ = run_with_states(indexed(folder, notes), quarantine=path)
-    moved = tmp_path / "elsewhere" / "captions"
-    moved.parent.mkdir()
-    folder.rename(moved)
-    notes.unlink()
-    assert run_with_states(indexed(moved, notes), skip_listed=path)[0] == first
-    assert not set(BAD) & set(notes.read_text().split())
 
 
 def test_another_folder_of_the_same_name_is_not_meant(folder, notes, tmp_path, caplog):
@@ -514,13 +390,6 @@ def test_a_full_disk_is_an_error_that_says_so():
         list(get_loader(MapDataset(numbers(5), odd), quarantine="/dev/full"))
 
 
-@pytest.mark.parametrize("name", ["missing/bad.jsonl", ""])
-def test_a_file_that_cannot_be_written_is_an_error_at_the_first_item(name, tmp_path):
-    loader = get_loader(numbers(5), quarantine=tmp_path / name)
-    with pytest.raises(ConfigError, match=r": quarantine cannot be written \("):
-        iter(loader)
-
-
 # Reading
 
 
@@ -565,29 +434,3 @@ def test_a_list_that_cannot_be_read(tmp_path):
     (tmp_path / "bytes").write_bytes(b"\xff\xfe")
     with pytest.raises(ConfigError, match="cannot be read: UnicodeDecodeError"):
         get_loader(numbers(5), skip_listed=tmp_path / "bytes")
-
-
-def test_the_list_of_this_very_run_need_not_be_there_yet(tmp_path):
-    path = tmp_path / "bad.jsonl"
-    assert list(get_loader(numbers(5), quarantine=path, skip_listed=path)) == list(range(5))
-    (tmp_path / "samples").mkdir()
-    assert ListSource([1]).find(None, 0) == 0
-    assert ListSource([1]).find("0.tar", 0) is None
-
-
-def test_a_loader_that_is_forgotten_keeps_no_list_open(tmp_path):
-    bad = tmp_path / "bad.jsonl"
-    loader = get_loader(ListSource(range(9)), quarantine=bad)
-    assert next(iter(loader)) == 0
-    assert str(bad) in open_files()
-    del loader
-    gc.collect()
-    assert str(bad) not in open_files()
-
-
-def open_files() -> set[str]:
-    found = set()
-    for number in os.listdir("/proc/self/fd"):
-        with suppress(OSError):  # that of the list itself
-            found.add(os.readlink(f"/proc/self/fd/{number}"))
-    return found

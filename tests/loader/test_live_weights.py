@@ -10,8 +10,6 @@ from collections import Counter
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from energize import (
     BatchDataset,
@@ -26,15 +24,10 @@ from energize import (
     PackingDataset,
     RepeatDataset,
     ShuffleDataset,
-    Stage,
-    StagedDataset,
-    StagePlan,
     WeightsFile,
-    WorkerConfig,
     get_loader,
 )
 from energize.errors import ConfigError, StateError, StateMismatchError, WeightError
-from energize.loader.following import read_weights
 from tests.support.loading import loader_of, prints, take, with_pid
 from tests.support.states import resealed
 
@@ -68,51 +61,6 @@ def shares(items, flat=True):
     return Counter(name for name, _ in rows)
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_the_next_step_has_the_new_weights_and_none_before_changed(workers, caplog):
-    caplog.set_level(logging.INFO, "energize")
-    before, changed = batches(mix()), batches(mix().with_weights_from(40, {"a": 9, "b": 1}))
-    read = []
-    with loader_of(before, workers) as loader:
-        for batch in loader:
-            read.append(batch)
-            if len(read) == 10:
-                loader.set_weights({"a": 9, "b": 1})
-            if len(read) == 40:
-                break
-        assert loader.step == 40
-    assert prints(read) == prints(changed.at(range(40)))
-    assert shares(read[:10]) == {"a": 20, "b": 20}
-    assert shares(read[10:]) == {"a": 108, "b": 12}
-    assert "the weights of the blend change from step 10 on (slot 40 of the blend)" in caplog.text
-    assert "a 0.5 -> 0.9, b 0.5 -> 0.1" in caplog.text
-
-
-def test_a_later_step_on_two_ranks_resumed_on_three():
-    """Two ranks of two workers; the state is saved before the change and after it."""
-    whole = batches(mix().with_weights_from(2 * 12 * 4, {"a": 1, "b": 9})).at(range(90))
-    states = []
-    for rank in range(2):
-        with loader_of(batches(mix()), 2, rank, 2) as loader:
-            loader.set_weights({"a": 1, "b": 9}, at_step=12)
-            read = take(loader, 5)
-            states.append(saved(loader))
-            read += take(loader, 10)
-            states.append(saved(loader))
-            assert prints(read) == prints(whole[rank:30:2])
-    assert states[:2] == states[2:]
-    for state, steps in zip(states[:2], (5, 15), strict=True):
-        for rank in range(3):
-            with loader_of(batches(mix()), 1, rank, 3) as loader:
-                loader.load_state_dict(state)
-                expected = whole[2 * steps + rank : 2 * steps + 30 : 3]
-                assert prints(take(loader, 10)) == prints(expected)
-                again = saved(loader)
-        with loader_of(batches(mix())) as loader:
-            loader.load_state_dict(again)
-            assert prints(take(loader, 5)) == prints(whole[2 * steps + 30 :][:5])
-
-
 def test_whole_batches_of_a_blend_and_blends_in_it():
     """The outer one is over batches of two types, one of which is of two folders."""
     texts = BlendDataset(
@@ -138,27 +86,6 @@ def test_whole_batches_of_a_blend_and_blends_in_it():
             other.set_weights({"a": 1, "b": 1}, blend="text")
         with pytest.raises(ConfigError, match="there are 2 blends, and 'c' are the names of none"):
             other.set_weights({"c": 1})
-
-
-def test_in_a_stage_and_one_to_come():
-    one = BatchDataset(mix(), 2, list)
-    two = BatchDataset(mix(1, 3), 2, list)
-    plan = StagePlan([Stage("one", 0, 20, dataset=one), Stage("two", 20, 60, dataset=two)])
-    with loader_of(StagedDataset(plan)) as loader:
-        read = take(loader, 10)
-        loader.set_weights({"a": 9, "b": 1}, blend="one")
-        loader.set_weights({"a": 1, "b": 1}, at_step=40, blend="two")
-        read += take(loader, 15)
-        state = saved(loader)
-        rest = take(loader, 35)
-    assert shares(read[:10]) == {"a": 10, "b": 10}
-    assert shares(read[10:20]) == {"a": 18, "b": 2}
-    assert shares((read + rest)[20:40]) == {"a": 10, "b": 30}
-    assert shares(rest[15:]) == {"a": 20, "b": 20}
-    assert max(Counter(each for batch in read[:15] for each in batch).values()) == 1
-    with loader_of(StagedDataset(plan), 2) as other:
-        other.load_state_dict(state)
-        assert prints(take(other, 35)) == prints(rest)
 
 
 def packing(dataset):
@@ -214,36 +141,6 @@ def test_streams(kind, later, caplog):
         assert prints(take(resumed, 123)) == prints(whole[17:])
 
 
-@given(
-    sizes=st.lists(st.integers(1, 9), min_size=2, max_size=4),
-    batch=st.integers(1, 5),
-    scheme=st.sampled_from(["even", "exact", "block", "random", "round_robin"]),
-    changes=st.lists(st.tuples(st.integers(0, 30), st.integers(0, 4)), min_size=1, max_size=3),
-    cut=st.integers(0, 40),
-    ranks=st.sampled_from([1, 2, 3]),
-)
-def test_law_of_changes(sizes, batch, scheme, changes, cut, ranks):
-    """What comes is the blend with all changes, wherever the run is cut and whoever goes on."""
-    parts = {f"s{n}": source(f"s{n}", size) for n, size in enumerate(sizes)}
-    blend = BlendDataset(parts, weights=dict.fromkeys(parts, 1), scheme=scheme)
-    dataset, expected = BatchDataset(blend, batch, list), blend
-    loader, made = loader_of(dataset), 0
-    for after, turn in sorted(dict(changes).items()):
-        weights = {name: 1 + (number + turn) % 4 for number, name in enumerate(parts)}
-        take(loader, after - made)
-        made = after
-        loader.set_weights(weights)
-        expected = expected.with_weights_from(after * batch, weights)
-    cut = max(cut, made)
-    take(loader, cut - made)
-    state = saved(loader)
-    whole = prints(BatchDataset(expected, batch, list).at(range(cut, cut + 12)))
-    for rank in range(ranks):
-        other = loader_of(dataset, 0, rank, ranks)
-        other.load_state_dict(state)
-        assert prints(take(other, 12 // ranks)) == whole[rank::ranks]
-
-
 def test_changes_that_are_none():
     loader = loader_of(batches(mix()))
     take(loader, 5)
@@ -268,22 +165,6 @@ def test_changes_that_are_none():
         loader_of(mix(stop="all_exhausted")).set_weights({"a": 1, "b": 2})
 
 
-def test_a_loader_that_hands_out_items_before_they_are_trained_on():
-    with loader_of(batches(mix()), 1, asked_ahead=True) as loader:
-        items = iter(loader)
-        read = [next(items) for _ in range(6)]
-        state = saved(loader)  # the sixth is not counted yet
-        loader.set_weights({"a": 9, "b": 1})
-        assert loader.state_dict()["cursor"] != state["cursor"]
-        later = saved(loader)
-        read += [next(items) for _ in range(6)]
-    changed = batches(mix().with_weights_from(24, [9, 1]))
-    assert prints(read) == prints(changed.at(range(12)))
-    with loader_of(batches(mix())) as other:
-        other.load_state_dict(later)
-        assert prints(take(other, 7)) == prints(read[5:])
-
-
 def test_states_of_changes_do_not_fit_another_blend():
     with loader_of(batches(mix())) as loader:
         take(loader, 5)
@@ -300,41 +181,6 @@ def test_states_of_changes_do_not_fit_another_blend():
         bad = resealed(state, cursor=json.dumps(cursor | {"changes": broken}))
         with pytest.raises(StateError, match="changes"):
             loader_of(batches(mix())).load_state_dict(bad)
-
-
-def test_a_blend_below_edited_weights_counts_what_was_delivered():
-    """The inner blend has given more than the weights as written say; an edit of it within that is
-    refused.
-    """
-
-    def outer(inner, other=1):
-        return BlendDataset({"x": inner, "c": source("c", 25)},
-                            weights={"x": 1, "c": other}, scheme="exact")  # fmt: skip
-
-    def inner(slot=None):
-        plain = mix(scheme="random")
-        return plain if slot is None else plain.with_weights_from(slot, [9, 1])
-
-    with loader_of(outer(inner())) as loader:
-        take(loader, 20)
-        loader.set_weights({"x": 9, "c": 1}, blend="")
-        take(loader, 80)  # 10 and 72 of the inner one, instead of 50
-        state = saved(loader)
-    with pytest.raises(StateMismatchError, match="82 of its items are read"):
-        loader_of(outer(inner(60))).load_state_dict(state)
-    with loader_of(outer(inner(82))) as other:
-        other.load_state_dict(state)
-        assert shares(take(other, 100), flat=False)["a"] > 60
-
-
-def test_a_copy_and_a_rewound_loader_have_the_changes():
-    with loader_of(batches(mix())) as loader:
-        take(loader, 5)
-        loader.set_weights({"a": 9, "b": 1})
-        whole = prints(batches(mix().with_weights_from(20, [9, 1])).at(range(30)))
-        take(loader, 5)
-        loader.rewind()
-        assert prints(take(loader, 30)) == whole
 
 
 def test_a_worker_that_dies_after_a_change(caplog):
@@ -368,21 +214,6 @@ def changed_at(dataset, weights, at, steps):
     return before, after, report
 
 
-def test_weights_of_tokens():
-    tokens = batches(mix(unit="tokens"))
-
-    def cost(items, name):
-        factor = 5 if name == "b" else 1
-        return factor * sum(1 + n % 9 for batch in items for each, n in batch if each == name)
-
-    before, after, report = changed_at(tokens, {"a": 3, "b": 1}, 100, 200)
-    assert cost(before, "a") / (cost(before, "a") + cost(before, "b")) == pytest.approx(
-        0.5, abs=0.02
-    )
-    assert cost(after, "a") / (cost(after, "a") + cost(after, "b")) == pytest.approx(0.75, abs=0.02)
-    assert not report.warnings
-
-
 def test_level_batches_change_with_the_next_global_batch(caplog):
     caplog.set_level(logging.INFO, "energize")
     level = LevelDataset(mix(), 2, global_batch_size=8, cost="tokens")
@@ -390,25 +221,6 @@ def test_level_batches_change_with_the_next_global_batch(caplog):
     assert shares(before + after[:2]) == {"a": 8, "b": 8}
     assert shares(after[2:]) == {"a": 72, "b": 8}
     assert "from step 6 on (slot 16 of the blend)" in caplog.text
-
-
-def test_a_group_of_sources_has_one_weight():
-    texts = BlendDataset({"a": source("a", 30), "b": source("b", 40)}, weights={"a": 3, "b": 1})
-    both = BlendDataset({"texts": texts, "c": source("c", 25)}, weights={"texts": 1, "c": 1})
-    assert both.names == ("texts/a", "texts/b", "c")
-    before, after, _ = changed_at(batches(both), {"texts": 4, "c": 1}, 10, 25)
-    assert shares(before) == {"a": 15, "b": 5, "c": 20}
-    assert shares(after) == {"a": 60, "b": 20, "c": 20}
-    loader = loader_of(both)
-    for weights, said in (
-        ({"texts": 1}, "missing 'c'"),
-        ({"texts": 1, "texts/a": 2, "c": 1, "texts/d": 1}, "unknown 'texts/d'"),
-        ({"text": 1, "c": 1}, r"unknown 'text'; did you mean 'texts/"),
-    ):
-        with pytest.raises(WeightError, match=said):
-            loader.set_weights(weights)
-    loader.set_weights({"texts": 4, "texts/a": 0, "c": 4})  # "texts" is the rest of it
-    assert shares(take(loader, 100), flat=False) == {"b": 50, "c": 50}
 
 
 def letters(name, count=40):
@@ -587,12 +399,3 @@ def test_files_and_ranks_that_make_different_numbers_of_steps(tmp_path):
     unreadable = loader_of(pairs())
     unreadable.watch_weights(tmp_path)  # a folder
     assert len(take(unreadable, 3)) == 3
-
-
-def test_weights_in_a_file_as_they_are_read():
-    assert read_weights("{a: 1, b: 0.5}")["weights"] == {"a": 1, "b": 0.5}
-    assert read_weights("weights: {at_step: 2}\nat_step: 7") == {
-        "weights": {"at_step": 2}, "at_step": 7, "blend": None
-    }  # fmt: skip
-    config = WorkerConfig(0, 1)
-    assert config.num_workers == 0

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import logging
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from energize import (
     BatchDataset,
@@ -25,7 +22,7 @@ from energize import (
     by_property,
 )
 from energize.errors import ConfigError, StateError, StateMismatchError
-from tests.support.loading import loader_of, prints, take
+from tests.support.loading import loader_of, take
 from tests.support.states import resealed
 
 SIZES = {"a": 30, "b": 40, "c": 25, "d": 60}
@@ -71,92 +68,6 @@ def went_on(before, now, state, steps, **options):
     return loader, take(loader, steps)
 
 
-def test_sources_keep_their_places_and_the_report_says_what_is_new(caplog):
-    before = batches(mix({"a": 1, "b": 2, "c": 1}))
-    loader = loader_of(before)
-    old = flat(take(loader, 25))  # 25, 50, 25 of 30, 40, 25
-    now = batches(mix({"d": 2, "b": 1, "a": 1}))
-    caplog.set_level(logging.WARNING, "energize")
-    other, read = went_on(before, now, saved(loader), 50)
-    read = flat(read)
-    for name, first in (("a", 25), ("b", 50), ("d", 0)):
-        assert of(name, read) == in_order(name, len(of(name, read)), first)
-        assert first == len(of(name, old))
-    assert [len(of(name, read)) for name in "abd"] == [50, 50, 100]
-    report = other.remapped
-    assert report.kept == {"b": 50, "a": 25}
-    assert (report.added, report.dropped, report.restarted) == (("d",), {"c": 25}, ())
-    assert report.reweighted == {"b": (0.5, 0.25)}
-    for line in ("b: goes on after 50 samples", "d: added", "c: dropped after 25 samples",
-                 "b: share 0.5 -> 0.25"):  # fmt: skip
-        assert line in str(report)
-        assert line in caplog.text
-    assert other.step == 75
-
-
-def test_the_same_on_any_ranks_and_remapped_again():
-    loader = loader_of(batches(mix({"a": 1, "b": 2})))
-    take(loader, 20)
-    now = batches(mix({"a": 3, "c": 1}))
-    _, whole = went_on(None, now, saved(loader), 60)
-    state = saved(loader)
-    resumed = None
-    for rank in range(3):
-        with loader_of(now, 1, rank, 3) as each:
-            each.load_state_dict(state, on_mismatch="remap")
-            assert prints(take(each, 10)) == prints(whole[rank:30:3])
-            resumed = saved(each)
-    with loader_of(now, 2) as each:  # the mix is this one now: it fits as it is
-        each.load_state_dict(resumed)
-        assert each.remapped is None
-        assert prints(take(each, 10)) == prints(whole[30:40])
-        each.set_weights({"a": 1, "c": 1})
-        live = take(each, 20)
-        later = saved(each)
-    with loader_of(now) as each:
-        each.load_state_dict(later)
-        counts = [len(of(name, flat(whole[:40] + live))) for name in "ac"]
-        more = flat(take(each, 10))
-        assert of("c", more) == in_order("c", 20, counts[1])
-        assert of("a", more) == in_order("a", 20, 27 + counts[0])
-    third, read = went_on(now, batches(mix({"a": 1, "b": 1, "c": 1})), later, 30)
-    assert third.remapped.ended == 1
-    for name in "abc":
-        first = third.remapped.kept.get(name, 0)
-        found = of(name, flat(read))
-        assert found == in_order(name, len(found), first)
-    assert third.remapped.kept["c"] == counts[1]
-    assert third.remapped.added == ("b",)  # it was not in the mix between: its place is gone
-
-
-@given(
-    before=st.dictionaries(st.sampled_from("abcd"), st.integers(1, 5), min_size=1),
-    now=st.dictionaries(st.sampled_from("abcd"), st.integers(1, 5), min_size=1),
-    steps=st.integers(0, 40),
-    sizes=st.tuples(st.integers(1, 5), st.integers(1, 5)),
-    scheme=st.sampled_from(["even", "exact", "block", "random"]),
-)
-def test_law_of_places(before, now, steps, sizes, scheme):
-    """Whatever the mixes: of each source that is in both, the samples after those it gave."""
-    loader = loader_of(batches(mix(before), sizes[0]))
-    old = flat(take(loader, steps))
-    other = loader_of(batches(mix(now, scheme=scheme), sizes[1]))
-    fits = other.dataset == loader.dataset
-    if not fits and not set(before) & set(now):
-        with pytest.raises(StateError, match="no source of the saved state is in this mix"):
-            other.load_state_dict(saved(loader), on_mismatch="remap")
-        return
-    other.load_state_dict(saved(loader), on_mismatch="remap")
-    read = flat(take(other, 30))
-    for name in now:
-        first = len(of(name, old)) if name in before else 0
-        assert of(name, read) == in_order(name, len(of(name, read)), first)
-    total = sum(now.values())
-    if scheme == "exact":
-        for name, weight in now.items():
-            assert abs(len(of(name, read)) - 30 * sizes[1] * weight / total) < 4
-
-
 def kept(item):
     return item[1] % 3 > 0
 
@@ -166,74 +77,10 @@ def streams(weights, **options):
     return batches(BlendDataset(parts, weights=weights, **options))
 
 
-@pytest.mark.parametrize("lanes", [1, 4])
-def test_streams_keep_the_places_of_their_lanes(lanes):
-    before, now = streams({"a": 1, "b": 1, "c": 1}), streams({"d": 1, "b": 1, "c": 1})
-    loader = loader_of(before, lanes=lanes)
-    old = flat(take(loader, 3))  # 4 of each, of 16 or more that pass
-    other, read = went_on(before, now, saved(loader), 3, lanes=lanes)
-    samples = old + flat(read)
-    assert other.remapped.kept == {"b": 4, "c": 4}
-    for name, times in (("b", 8), ("c", 8), ("d", 4), ("a", 4)):
-        found = of(name, samples)
-        assert len(found) == times
-        assert len(set(found)) == times  # nothing came twice, so nobody began anew
-    state = saved(loader)
-    for rank in range(lanes):
-        with loader_of(now, 1, rank, lanes, lanes=lanes) as each:
-            each.load_state_dict(state, on_mismatch="remap")
-            mine = take(each, 3)
-            again = saved(each) if lanes == 1 else None
-            whole = loader_of(now, lanes=lanes)
-            whole.load_state_dict(state, on_mismatch="remap")
-            assert prints(mine) == prints(take(whole, 3 * lanes)[rank::lanes])
-    if again:
-        with loader_of(now, lanes=1) as each:
-            each.load_state_dict(again)
-            assert prints(take(each, 3)) == prints(take(whole, 3))
-
-
 def packs(weights):
     """Packs of two of four samples of a mix, of which a filter leaves out some."""
     found = FilterDataset(mix(weights), kept)
     return PackingDataset(found, 4, lambda group: [group[:2], group[2:]], list)
-
-
-@pytest.mark.parametrize("lanes", [1, 4])
-@pytest.mark.parametrize("filtered", [False, True])
-def test_below_packing_and_filters(lanes, filtered):
-    """Lanes begin together after the one that has read most; so a source loses what others had not
-    come to, and gives again what was in the packing buffer.
-    """
-
-    def built(weights):
-        return FilterDataset(mix(weights), kept) if filtered else packs(weights)
-
-    loader = loader_of(built({"a": 1, "b": 2}), lanes=lanes)
-    old = take(loader, 40 if filtered else 20)
-    now = built({"b": 1, "c": 1})
-    other = loader_of(now, lanes=lanes)
-    other.load_state_dict(saved(loader), on_mismatch="remap")
-    place = other.remapped.kept["b"]
-    old, read = (
-        each if filtered else flat(each) for each in (old, take(other, 24 if filtered else 12))
-    )
-    assert abs(place * 2 / 3 - len(of("b", old))) <= 4 * lanes
-    if lanes == 1 and filtered:
-        following = [item for item in in_order("b", 200, place) if kept(item)]
-        assert of("b", read) == following[: len(of("b", read))]
-        assert (
-            of("b", old + read)
-            == [item for item in in_order("b", 200) if kept(item)][: len(of("b", old + read))]
-        )
-    assert set(of("b", read)) <= set(in_order("b", 34, place))  # of 40
-    assert 0.3 < len(of("c", read)) / len(read) < 0.7
-    state = saved(other)
-    whole = take(other, 20)
-    for rank in range(lanes):
-        with loader_of(now, 1, rank, lanes) as each:
-            each.load_state_dict(state)
-            assert prints(take(each, 20 // lanes)) == prints(whole[rank::lanes])
 
 
 def refused(before, now, steps=7):

@@ -18,19 +18,13 @@ from energize import (
     DefaultTaskEncoder,
     EmptyDatasetError,
     FilterDataset,
-    GroupBatchDataset,
-    IterMapDataset,
     ListSource,
     MapDataset,
-    PackingDataset,
-    RepeatDataset,
     RestoreKeyError,
-    ShuffleBufferDataset,
     SkipSample,
     TextSample,
     WorkerConfig,
     get_train_dataset,
-    is_padding,
     log_exception,
     reraise_exception,
     restore_sample,
@@ -39,7 +33,7 @@ from energize.errors import EncoderError, SubstitutionError
 from energize.loader import get_loader
 from energize.testing import fingerprint
 from tests.loader.test_delivery import trees
-from tests.support.datasets import noisy, numbers, shuffled
+from tests.support.datasets import numbers, shuffled
 from tests.support.loading import loader_of
 from tests.support.prepared import captions
 from tests.support.trees import not_each_third
@@ -67,32 +61,6 @@ def check_restored(tree, loader, found) -> None:
         assert fingerprint(loader.restore_sample(tuple(kept))) == want
 
 
-@settings(max_examples=40)
-@given(tree=trees(), data=st.data())
-def test_any_item_of_any_tree(tree, data):
-    lanes = data.draw(st.sampled_from([1, 2, 3, 4, 6]))
-    ranks = data.draw(st.sampled_from([r for r in (1, 2, 3) if lanes % r == 0]))
-    steps = data.draw(st.integers(0, 5))
-    try:
-        checked = 0
-        for rank in range(ranks):
-            loader = loader_of(tree, rank=rank, ranks=ranks, lanes=lanes)
-            found = delivered(loader, ITEMS // ranks)
-            checked += len(found)
-            check_restored(tree, loader, found)
-            # The same keys after a resume, also where nobody has asked for those before it.
-            first = loader_of(tree, rank=rank, ranks=ranks, lanes=lanes)
-            for _ in islice(iter(first), steps):
-                pass
-            if ranks == 1:
-                second = loader_of(tree, lanes=lanes)
-                second.load_state_dict(json.loads(json.dumps(first.state_dict())))
-                assert delivered(second, 2) == delivered(first, 2)
-        assert checked
-    except (EmptyDatasetError, SubstitutionError):
-        assume(False)
-
-
 @pytest.mark.jobs
 @settings(max_examples=12, deadline=None)
 @given(tree=trees(), lanes=st.sampled_from([2, 4]))
@@ -107,17 +75,6 @@ def test_any_item_that_workers_made(tree, lanes):
         assert [key for key, _ in found] == [key for key, _ in delivered(loader_of(tree), ITEMS)]
 
 
-def test_a_key_asked_for_late_is_that_of_the_item():
-    """Between two notes of where a lane stands, and before anybody has asked."""
-    dataset = RepeatDataset(MapDataset(FilterDataset(shuffled(50), not_each_third), noisy))
-    for count in (1, 2, 31, 32, 33, 100):
-        loader = loader_of(dataset, lanes=2)
-        last = list(islice(iter(loader), count))[-1]
-        assert restore_sample(dataset, loader.restore_key) == last
-        loader.close()
-        assert restore_sample(dataset, loader.restore_key) == last
-
-
 def reached(number: int):
     """As many items as a number says."""
     for each in range(number % 4):
@@ -130,28 +87,6 @@ def pairs_of(numbers):
         if before is not None:
             yield before, number
         before = number
-
-
-FOUND = {
-    "generator": MapDataset(shuffled(60), reached),
-    "packing": PackingDataset(shuffled(60), 8, lambda each: [each[:3], each[3:]], tuple),
-    "grouping": GroupBatchDataset(shuffled(60), 4, lambda number: (number % 3, None), list),
-    "shuffle buffer": ShuffleBufferDataset(shuffled(60), 10),
-    "a stream's function": IterMapDataset(shuffled(60), pairs_of),
-}
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("batched", [False, True])
-@pytest.mark.parametrize("name", FOUND)
-def test_packs_groups_and_what_generators_give(name, batched, workers):
-    dataset = FOUND[name]
-    if batched:
-        dataset = BatchDataset(RepeatDataset(MapDataset(dataset, noisy)), 3, list)
-    with loader_of(dataset, workers, lanes=4) as loader:
-        found = delivered(loader, 90)
-        check_restored(dataset, loader, found[::3])
-    assert len({fingerprint(key) for key, _ in found}) == len(found)
 
 
 # Items that carry their keys
@@ -193,17 +128,6 @@ def test_samples_batches_and_dicts_carry_their_keys(workers, streams):
                 assert restore_sample(dataset, list(loader.restore_key)) == item
 
 
-def test_padding_has_the_key_of_what_it_is_a_copy_of():
-    stream = FilterDataset(texts(9), long_enough)  # 6 samples
-    for dataset in (texts(5), stream):
-        loaders = [loader_of(dataset, rank=r, ranks=4, lanes=4) for r in range(4)]
-        padded = [item for loader in loaders for item in loader if is_padding(item)]
-        assert padded
-        for item in padded:
-            same = loaders[0].restore_sample(item.__restore_key__)
-            assert (same.__key__, is_padding(same)) == (item.__key__, False)
-
-
 # Stored samples
 
 
@@ -213,32 +137,6 @@ class Upper(DefaultTaskEncoder):
             raise SkipSample
         sample.caption = sample.caption.upper()
         return sample
-
-
-def test_the_key_of_a_stored_sample_gives_it_as_it_was_loaded(tmp_path):
-    folder = captions(tmp_path / "captions", 12)
-    config = WorkerConfig(rank=0, world_size=1, num_workers=0)
-    encoder = Upper(raw_batch_type=None)
-    dataset = get_train_dataset(
-        folder, worker_config=config, batch_size=4, task_encoder=encoder, shuffle_buffer_size=None,
-        max_samples_per_sequence=None,
-    )  # fmt: skip
-    loader = get_loader(dataset)
-    batch = next(iter(loader))
-    again = loader.restore_sample(loader.restore_key)
-    assert fingerprint(again) == fingerprint(batch)
-    for key, caption in zip(stored_keys(batch), captions_of(batch), strict=True):
-        assert key[0] == "Webdataset"
-        sample = loader.restore_sample(key)
-        assert type(sample).__name__ == "CaptioningSample"
-        assert sample.__restore_key__ == key
-        assert sample.caption.upper() == caption
-        assert sample.caption != caption, "the encoder has not seen it"
-
-
-def stored_keys(batch: Any) -> list[Any]:
-    found = getattr(batch, "__stored_key__", None) or batch.__restore_key__
-    return list(found)
 
 
 def captions_of(batch: Any) -> list[str]:

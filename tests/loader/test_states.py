@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
-import time
 
 import pytest
-import torch.distributed.checkpoint as dcp
-from hypothesis import given
-from hypothesis import strategies as st
 
 from energize import (
     BatchDataset,
@@ -19,8 +15,6 @@ from energize import (
     FilterDataset,
     LimitDataset,
     ListSource,
-    LogSampleDataset,
-    MapDataset,
     RepeatDataset,
     ShuffleDataset,
     Stage,
@@ -31,13 +25,12 @@ from energize import (
     get_loader,
     get_train_dataset,
     prepare,
-    prepare_checksums,
     write_shards,
 )
 from energize.core.description import digest
 from energize.errors import StateError
-from tests.support.datasets import INDEXED, STREAMING, is_even, numbers, shuffled
-from tests.support.loading import epoch_in_turns, loader_of, plain, prints, square, take
+from tests.support.datasets import STREAMING, is_even, numbers
+from tests.support.loading import loader_of, prints, take
 from tests.support.prepared import captions
 from tests.support.states import STEPS, evens, mixed, of, resealed, saved
 
@@ -50,30 +43,6 @@ def resumed(dataset, state, count, workers=0):
         return prints(take(loader, count))
 
 
-@pytest.mark.parametrize("name", [*INDEXED, *STREAMING])
-def test_resume_after_every_item(name):
-    dataset = {**INDEXED, **STREAMING}[name]
-    whole = plain(dataset, 24)
-    loader = loader_of(dataset)
-    states = [loader.state_dict()]
-    for _ in range(20):
-        take(loader, 1)
-        states.append(json.loads(json.dumps(loader.state_dict())))
-    for taken, state in enumerate(states):
-        assert resumed(dataset, state, 4) == whole[taken : taken + 4], f"after {taken}"
-
-
-@pytest.mark.parametrize("name", ["tower", "list", "blend of blends"])
-def test_resume_after_every_item_does_not_see_what_workers_read_ahead(name):
-    dataset = INDEXED[name]
-    whole = plain(dataset, 16)
-    with loader_of(dataset, workers=2, prefetch_factor=3) as loader, loader_of(dataset, 1) as other:
-        for taken in range(13):
-            other.load_state_dict(loader.state_dict())
-            assert prints(take(other, 3)) == whole[taken : taken + 3]
-            take(loader, 1)
-
-
 @pytest.mark.parametrize("name", ["filter", "blend of filter", "epochize of filter"])
 def test_resume_of_a_stream_that_workers_read(name):
     dataset = STREAMING[name]
@@ -83,83 +52,6 @@ def test_resume_of_a_stream_that_workers_read(name):
             other.load_state_dict(loader.state_dict())
             assert prints(take(other, 3)) == whole[taken : taken + 3]
             take(loader, 1)
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("finish", [False, True])
-def test_a_state_of_an_epochs_end_starts_the_next_epoch(workers, finish):
-    with loader_of(shuffled(6), workers) as loader:
-        iterator = iter(loader)
-        for _ in range(6):
-            next(iterator)
-        if finish:
-            assert next(iterator, None) is None
-        state = loader.state_dict()
-        with loader_of(shuffled(6)) as other:
-            other.load_state_dict(state)
-            assert list(other) == list(loader)
-
-
-@given(
-    size=st.integers(1, 40),
-    legs=st.lists(st.tuples(st.integers(1, 8), st.integers(0, 9)), min_size=1, max_size=5),
-)
-def test_any_chain_of_runs_on_any_numbers_of_ranks_is_one_stream(size, legs):
-    dataset = RepeatDataset(shuffled(size))
-    state, merged = loader_of(dataset).state_dict(), []
-    for ranks, steps in legs:
-        loaders = [loader_of(dataset, rank=rank, ranks=ranks) for rank in range(ranks)]
-        for loader in loaders:
-            loader.load_state_dict(state)
-        merged += epoch_in_turns(loaders, steps)
-        states = [loader.state_dict() for loader in loaders]
-        assert all(each == states[0] for each in states)
-        state = json.loads(json.dumps(states[-1]))
-    assert merged == plain(dataset, len(merged))
-    assert len(merged) == sum(ranks * steps for ranks, steps in legs)
-
-
-def test_loading_while_iterating_takes_effect_at_the_next_loop():
-    loader = loader_of(numbers(100))
-    take(loader, 7)
-    state = loader.state_dict()
-    take(loader, 5)
-    loader.load_state_dict(state)
-    assert loader.state_dict() == state
-    assert next(iter(loader)) == 7
-
-
-def test_state_is_small_and_resuming_costs_the_same_far_out():
-    dataset = BatchDataset(MapDataset(RepeatDataset(shuffled(50)), square), 8, list)
-    near, far = loader_of(dataset).state_dict(), loader_of(dataset).state_dict()
-    near = resealed(near, cursor='{"position": 10}')
-    far = resealed(far, cursor='{"position": 1000000000}')
-    assert len(json.dumps(far)) < 2000
-    seconds = {}
-    for state in (near, far, near, far):
-        started = time.perf_counter()
-        resumed(dataset, state, 1)
-        seconds[state["cursor"]] = time.perf_counter() - started
-    assert seconds[far["cursor"]] < 10 * seconds[near["cursor"]] + 0.05
-    assert resumed(dataset, far, 2) == prints(dataset.at([10**9, 10**9 + 1]))
-
-
-@alone
-@pytest.mark.parametrize("name", ["tower", "limit of filter", "blend of filter"])
-def test_state_through_torch_distributed_checkpoint(name, tmp_path):
-    dataset = {**INDEXED, **STREAMING}[name]
-    loader, other = loader_of(dataset), loader_of(dataset)
-    take(loader, 5)
-    dcp.save({"loader": loader}, checkpoint_id=tmp_path, no_dist=True)
-    dcp.load({"loader": other}, checkpoint_id=tmp_path, no_dist=True)
-    assert prints(take(other, 5)) == plain(dataset, 10)[5:]
-
-
-@alone
-def test_a_checkpoint_of_another_dataset_names_the_difference(tmp_path):
-    dcp.save({"loader": loader_of(numbers(5))}, checkpoint_id=tmp_path, no_dist=True)
-    with pytest.raises(Exception, match=r"'numbers0': count was 5, is 6"):
-        dcp.load({"loader": loader_of(numbers(6))}, checkpoint_id=tmp_path, no_dist=True)
 
 
 @pytest.mark.parametrize(
@@ -258,75 +150,9 @@ class TestFolders:
         assert "folders are mounted elsewhere" in caplog.text
         assert "functions" not in caplog.text
 
-    def test_another_encoder_or_one_that_moved(self, places, caplog):
-        class Encoder(TaskEncoder):
-            def encode_sample(self, sample):
-                return sample
-
-        class Renamed(Encoder):
-            def encode_batch(self, batch):
-                return batch
-
-        before = self.built(places / "here", encoder=Encoder)
-        assert self.goes_on(before, self.built(places / "here", encoder=Renamed))
-        assert "Encoder.encode_sample" in caplog.text
-        assert "Renamed.encode_batch" in caplog.text
-
-    def test_another_virtual_epoch_length(self, places, caplog):
-        lengths = [0, 5, 9]
-        cut = [self.built(places / "here", virtual_epoch_length=each) for each in lengths]
-        for before, one in zip(lengths, cut, strict=True):
-            for now, other in zip(lengths, cut, strict=True):
-                caplog.clear()
-                assert self.goes_on(one, other), f"{before} -> {now}"
-                assert ("a loop was" in caplog.text) == (before != now)
-
 
 def endless(count=40):
     return RepeatDataset(evens(count))
-
-
-def wide_mix(count=20):
-    """Of so many datasets that it knows its survey from when it was made."""
-    return BlendDataset([(shuffled(9, 100 * number), number + 1) for number in range(count)])
-
-
-FORGIVEN = {
-    "hook added to a wide mix": (wide_mix(), MapDataset(wide_mix(), int)),
-    "hook taken away from a wide mix": (MapDataset(wide_mix(), int), wide_mix()),
-    "hook in a wide mix of batches": (
-        BatchDataset(wide_mix(), 2, list),
-        BatchDataset(MapDataset(wide_mix(), int), 2, list),
-    ),
-    "loop added to a wide mix": (wide_mix(), EpochizeDataset(wide_mix(), 4)),
-    "loop and hook of a wide mix": (EpochizeDataset(MapDataset(wide_mix(), int), 9), wide_mix()),
-    "hook added": (shuffled(30), MapDataset(shuffled(30), int)),
-    "hook taken away": (MapDataset(evens(), int), evens()),
-    "another batcher": (BatchDataset(evens(), 2, list), BatchDataset(evens(), 2, list.copy)),
-    "another condition": (
-        FilterDataset(RepeatDataset(numbers(40)), is_even),
-        FilterDataset(RepeatDataset(numbers(40)), lambda item: item % 2 == 0),
-    ),
-    "later rejected": (evens(), FilterDataset(shuffled(40), is_even, max_rejected_in_a_row=99)),
-    "hook within": (
-        mixed((evens(), 1), (MapDataset(evens(start=100), int), 1)),
-        mixed((MapDataset(MapDataset(evens(), int), abs), 1), (evens(start=100), 1)),
-    ),
-    "logging": (endless(), LogSampleDataset(endless(), get_keys_fn=str)),
-    "loop": (EpochizeDataset(endless(), 9), EpochizeDataset(endless(), 4)),
-    "loop added": (endless(), EpochizeDataset(endless(), 4)),
-    "loop taken away": (EpochizeDataset(mixed((evens(), 1)), 9), mixed((evens(), 1))),
-    "loop of an epoch": (shuffled(40), EpochizeDataset(shuffled(40), 3)),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", FORGIVEN)
-def test_what_changes_no_sample_is_no_obstacle(name, caplog):
-    before, now = FORGIVEN[name]
-    for lanes in (1, 2):
-        assert goes_on(before, now, caplog, lanes=lanes)
-    silent = name == "later rejected"
-    assert ("no sample depends on it" in caplog.text) != silent
 
 
 # What changes samples
@@ -426,21 +252,6 @@ def test_what_changes_samples_is_refused_by_name(name, caplog):
     assert prints(take(loader, 3)) == expected  # it stays where it is
 
 
-@pytest.mark.parametrize(
-    "name", ["weight", "weights of streams", "seed", "shuffle", "scheme", "limit within"]
-)
-def test_not_strict_it_goes_on_with_a_warning(name, caplog):
-    before, now, said = CHANGED[name]
-    loader = loader_of(now, lanes=2)
-    loader.load_state_dict(saved(before, lanes=2), strict=False)
-    assert said in caplog.text
-    assert "it goes on all the same: strict=False" in caplog.text
-    assert len(take(loader, 50)) == 50
-    if now.indexed:
-        loader.load_state_dict(saved(before), strict=False)
-        assert prints(take(loader, 9)) == prints(now.at(range(7, 16)))
-
-
 # Stages
 
 
@@ -478,30 +289,6 @@ def plans(streams):
         ),
     }  # fmt: skip
     return [one, two, three], later, earlier
-
-
-@pytest.mark.parametrize("streams", [False, True])
-@pytest.mark.parametrize("steps", [0, 4, 10, 12])
-def test_later_stages_may_change(streams, steps):
-    stages, later, _ = plans(streams)
-    for lanes in (1, 3) if streams else (None,):
-        state = saved(staged(*stages, streams=streams), steps, lanes=lanes)
-        for name, others in later.items():
-            other = staged(*others, streams=streams)
-            loader = loader_of(other, lanes=lanes)
-            loader.load_state_dict(state)
-            whole = prints(take(loader_of(other, lanes=lanes), 30))
-            assert prints(take(loader, 30 - steps)) == whole[steps:], name
-
-
-@pytest.mark.parametrize("streams", [False, True])
-def test_earlier_stages_may_not(streams):
-    stages, _, earlier = plans(streams)
-    state = saved(staged(*stages, streams=streams), 12, lanes=3)
-    for others, said in earlier.values():
-        loader = loader_of(staged(*others, streams=streams), lanes=3)
-        with pytest.raises(StateMismatchError, match=said):
-            loader.load_state_dict(state)
 
 
 OTHERS = "its shards are others than when the state was saved"
@@ -546,14 +333,6 @@ def mix(tmp_path):
     return mix_of(tmp_path, ["web", "code"])
 
 
-def test_shards_of_the_same_names_and_counts_are_told_by_the_name_of_the_source(mix, tmp_path):
-    state = saved_at(mix)
-    prepared_texts(tmp_path / "web", word="a text that is quite another one " * 20)
-    with loader_at(mix) as loader, pytest.raises(StateMismatchError, match=f"'web': {OTHERS}") as e:
-        loader.load_state_dict(state)
-    assert "'code'" not in str(e.value)
-
-
 def test_remapped_a_replaced_source_starts_anew_and_the_others_go_on(mix, tmp_path):
     state = saved_at(mix)
     prepared_texts(tmp_path / "web", word="a text that is quite another one " * 20)
@@ -564,28 +343,6 @@ def test_remapped_a_replaced_source_starts_anew_and_the_others_go_on(mix, tmp_pa
     assert report.kept == {"code": 6}
     assert not report.dropped
     assert not report.added
-
-
-@pytest.mark.parametrize("change", ["prepared again", "checksums", "moved", "index alone"])
-def test_what_leaves_the_shards_as_they_are_fits(mix, tmp_path, change):
-    state = saved_at(mix)
-    with loader_at(mix) as loader:
-        take(loader, 3)
-        expected = keys(take(loader, 4))
-    web = tmp_path / "web"
-    if change == "prepared again":
-        prepared_texts(web, again=True)
-    elif change == "checksums":
-        prepare_checksums(web, workers=1)
-    elif change == "moved":
-        (tmp_path / "elsewhere").mkdir()
-        shutil.move(web, tmp_path / "elsewhere")
-        mix = mix_of(tmp_path, ["elsewhere/web", "code"])
-    else:
-        prepare(web, tar_index_only=True, workers=1)
-    with loader_at(mix) as loader:
-        loader.load_state_dict(state)
-        assert keys(take(loader, 4)) == expected
 
 
 def test_a_record_that_is_new_or_gone_fits(mix, tmp_path):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import resource
 import signal
@@ -19,7 +18,7 @@ import torch
 from energize import FilterDataset, LoaderError, MapDataset, WorkerConfig, WorkerDiedError
 from energize.loader import get_loader
 from tests.support.datasets import numbers
-from tests.support.loading import eventually, gone, loader_of
+from tests.support.loading import loader_of
 
 
 def late_for_three(number: int) -> int:
@@ -80,36 +79,6 @@ def test_fail_on_timeout_is_an_error_whoever_handles_exceptions(workers, streams
     assert got in ([], [0], [0, 1], [0, 1, 2])
     assert workers or got == [0, 1, 2]
     assert threading.active_count() <= before
-
-
-def test_the_first_item_has_a_patience_of_its_own(caplog):
-    def slow_start(number):
-        time.sleep(0.8 if number == 0 else 0)
-        return number
-
-    for workers in (0, 1):
-        patient = {"watchdog_timeout_seconds": 0.2, "watchdog_initial_timeout_seconds": 20}
-        with loading(slow_start, workers, prefetch_factor=1, **patient) as loader:
-            assert list(loader) == list(range(6))
-        assert "no item" not in caplog.text
-    impatient = {"watchdog_timeout_seconds": 20, "watchdog_initial_timeout_seconds": 0.2}
-    with loading(slow_start, 0, **impatient) as loader:
-        assert list(loader) == list(range(6))
-    assert "no item came" in caplog.text
-
-
-@pytest.mark.parametrize("workers", [0, 1])
-def test_nobody_watches_without_a_timeout(workers, caplog):
-    with loading(late_for_three, workers, watchdog_timeout_seconds=None) as loader:
-        assert list(loader) == list(range(6))
-    assert "no item" not in caplog.text
-
-
-def test_a_training_loop_that_takes_its_time_is_not_told_of(caplog):
-    with loading(int, 0, watchdog_timeout_seconds=0.1) as loader:
-        for _ in loader:
-            time.sleep(0.2)
-    assert not [each for each in caplog.records if each.levelno >= logging.WARNING]
 
 
 @pytest.mark.jobs
@@ -180,14 +149,6 @@ def test_a_class_that_hangs_while_it_is_pickled(method, caplog):
     assert "__reduce__" in ends(HangsInPickle(), method, caplog)
 
 
-def test_a_thread_of_its_own_is_ended_too(caplog):
-    said: list[str] = []
-    thread = threading.Thread(target=lambda: said.append(ends(HangsInPickle(), "spawn", caplog)))
-    thread.start()
-    thread.join(60)
-    assert "__reduce__" in said[0]
-
-
 def test_a_fork_server_that_is_stopped(caplog):
     stopped = server()
     os.kill(stopped, signal.SIGSTOP)
@@ -199,42 +160,6 @@ def test_a_fork_server_that_is_stopped(caplog):
 
 _hold_up = threading.Event()
 os.register_at_fork(before=lambda: _hold_up.is_set() and time.sleep(600))
-
-
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_what_is_registered_for_forks_hangs(caplog):
-    """Python drops what is raised there, so the fork goes on."""
-    _hold_up.set()
-    timer = threading.Timer(0.8, _hold_up.clear)
-    timer.start()
-    try:
-        with loader_of(MapDataset(numbers(9), plus_one), 1, **OPTIONS) as loader:
-            assert list(loader) == list(range(1, 10))
-    finally:
-        timer.cancel()
-        _hold_up.clear()
-    assert "has not started for" in caplog.text
-    assert "register_at_fork" in caplog.text
-
-
-def test_fail_on_timeout_ends_the_start_with_the_watchdog():
-    loader = loader_of(
-        MapDataset(numbers(9), HangsInPickle()),
-        1,
-        multiprocessing_context="spawn",
-        watchdog_timeout_seconds=0.3,
-        fail_on_timeout=True,
-    )
-    with loader, pytest.raises(LoaderError, match="fail_on_timeout"):
-        list(loader)
-
-
-def test_signal_handlers_are_put_back():
-    numbers_of = [signal.SIGINT, signal.SIGRTMIN + 6]
-    before = [signal.getsignal(each) for each in numbers_of]
-    with loader_of(numbers(9), 1) as loader:
-        list(loader)
-    assert [signal.getsignal(each) for each in numbers_of] == before
 
 
 @pytest.mark.jobs
@@ -292,12 +217,6 @@ def cannot_be_rebuilt(number: int):
     return NoWayBack() if number == AT else number
 
 
-def forks_itself(number: int) -> int:
-    if number == AT:
-        os.fork()  # and both go on
-    return number
-
-
 @pytest.mark.parametrize(
     ("function", "error", "message"),
     [
@@ -317,44 +236,6 @@ def test_it_is_told(function, error, message):
         list(loader)
 
 
-def test_a_worker_that_forks_itself_goes_on_alone():
-    with loader_of(MapDataset(numbers(400), forks_itself), workers=2, timeout=60) as loader:
-        assert list(loader) == list(range(400))
-        assert loader.workers_replaced == 0
-
-
-def test_a_worker_whose_child_lives_on_is_missed_at_once(tmp_path, caplog):
-    def leaves_a_child(number: int) -> int:
-        if number == AT and not (tmp_path / "child").exists():
-            child = os.fork()
-            if not child:
-                time.sleep(600)
-                os._exit(0)
-            (tmp_path / "child").write_text(str(child))
-            os.kill(os.getpid(), signal.SIGKILL)
-        return number
-
-    try:
-        with loader_of(MapDataset(numbers(40), leaves_a_child), 2, timeout=60) as loader:
-            assert list(loader) == list(range(40))
-            assert loader.workers_replaced == 1
-        assert "was killed by SIGKILL" in caplog.text
-    finally:
-        os.kill(int((tmp_path / "child").read_text()), signal.SIGKILL)
-
-
-def test_signal_handlers_of_a_function_keep_no_worker_alive():
-    def ignores_signals(number: int) -> tuple[int, int]:
-        for each in (signal.SIGIO, signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
-            signal.signal(each, signal.SIG_IGN)
-        return os.getpid(), number
-
-    loader = loader_of(MapDataset(numbers(40), ignores_signals), workers=1)
-    pid, _ = next(iter(loader))
-    loader.close()
-    assert eventually(lambda: gone(pid))
-
-
 def five_large(number: int) -> list[torch.Tensor]:
     return [torch.full((600_000,), number, dtype=torch.uint8) for _ in range(5)]
 
@@ -372,19 +253,3 @@ def test_too_few_file_descriptors_for_shared_memory_are_told():
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, before)
     assert all(int(each.max()) == at for at, item in enumerate(kept) for each in item)
-
-
-def test_a_replaced_worker_says_nothing_of_the_trainers_errors(capfd):
-    """What a forked worker prints as it ends begins with its own error."""
-
-    def interrupts(number: int) -> int:
-        raise KeyboardInterrupt
-
-    logging.getLogger("energize").disabled = True
-    try:
-        loader = loader_of(MapDataset(numbers(9), interrupts), workers=1)
-        with loader, pytest.raises(WorkerDiedError):
-            list(loader)
-    finally:
-        logging.getLogger("energize").disabled = False
-    assert "During handling" not in capfd.readouterr().err

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
-import resource
 import threading
-import time
 import weakref
 from pathlib import Path
 
@@ -14,19 +12,16 @@ import numpy as np
 import pytest
 import torch
 
-from energize import BatchDataset, FilterDataset, MapDataset, WorkerConfig, get_loader
+from energize import FilterDataset, MapDataset, WorkerConfig, get_loader
 from energize.core.stores import NoCachePool, active_pool
 from energize.data.stores import SystemFileStore
 from energize.errors import (
     DataError,
-    EncoderError,
     FailureBudgetError,
-    LoaderError,
-    SubstitutionError,
 )
 from energize.extras.cache import FileStoreCachePool
 from energize.loader.shipping import Regions, Reply, dumps
-from tests.support.datasets import INDEXED, is_even, numbers
+from tests.support.datasets import is_even, numbers
 from tests.support.loading import (
     eventually,
     loader_of,
@@ -35,71 +30,10 @@ from tests.support.loading import (
 )
 
 
-def _bad_encoder(item):
-    try:
-        return 1 // (item - 5)
-    except ZeroDivisionError as error:
-        raise _OwnError(item, reason="five") from error
-
-
-class _OwnError(Exception):
-    """Cannot be rebuilt from its message alone."""
-
-    def __init__(self, item, *, reason):
-        super().__init__(f"no {item}: {reason}")
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-def test_an_encoders_error_comes_with_the_sample_and_the_users_traceback(workers):
-    loader = loader_of(MapDataset(numbers(9), _bad_encoder), workers)
-    with loader, pytest.raises(EncoderError, match=r"no 5: five") as caught:
-        list(loader)
-    assert "sample 5" in str(caught.value)
-    causes = [caught.value.__cause__, caught.value.__cause__.__cause__]
-    assert "no 5: five" in str(causes[0])
-    assert isinstance(causes[1], ZeroDivisionError)
-    if workers:
-        (note,) = caught.value.__notes__
-        assert "in _bad_encoder" in note
-        assert "return 1 // (item - 5)" in note
-
-
-def test_items_of_a_stream_before_an_error_are_delivered():
-    def check(item):
-        if item == 7:
-            raise ValueError("seven")
-        return item
-
-    dataset = MapDataset(FilterDataset(numbers(20), lambda _: True), check)
-    for workers in (0, 1):
-        got = []
-        with loader_of(dataset, workers) as loader, pytest.raises(EncoderError, match="seven"):
-            got.extend(loader)
-        assert got == list(range(7))
-
-
 def damaged_tens(item):
     if item % 10 == 0:
         raise DataError(f"item {item} is damaged")
     return item
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-def test_failed_samples_are_warned_of_and_counted(workers, caplog):
-    dataset = MapDataset(numbers(100), damaged_tens)
-    with loader_of(dataset, workers) as loader:
-        items = list(loader)
-        summary = loader.failures
-    assert len(items) == 100
-    assert all(item % 10 for item in items)
-    assert summary.count >= 10
-    told = [each.message for each in caplog.records if "is damaged" in each.message]
-    assert len(told) <= 3, "samples that fail alike are told of once"
-    assert f"{summary.count} samples failed alike" in told[-1]
-    assert list(summary.kinds.values()) == [summary.count]
-    assert "numbers0, sample 0" in caplog.text
-    assert "DataError: item 0 is damaged" in caplog.text
-    assert len(summary.last) == 10
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -112,28 +46,6 @@ def test_the_failure_budget(workers, budget):
             list(loader)
         assert loader.failures.count == budget + 1
     assert "numbers0, sample" in str(caught.value)
-
-
-@pytest.mark.parametrize("workers", [0, 1])
-def test_no_substitute_to_be_found_is_an_error_not_a_loop(workers):
-    def damaged(item):
-        raise DataError("all of them")
-
-    loader = loader_of(MapDataset(numbers(5), damaged), workers)
-    with loader, pytest.raises(SubstitutionError, match="substitutes"):
-        list(loader)
-
-
-def _large_without_room(item):
-    # No file may grow beyond a page any more, and shared memory is a file.
-    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, resource.RLIM_INFINITY))
-    return torch.zeros(1_000_000)
-
-
-def test_full_shared_memory_is_an_error():
-    loader = loader_of(MapDataset(numbers(5), _large_without_room), workers=1)
-    with loader, pytest.raises(LoaderError, match=r"shared memory.*memory is full"):
-        list(loader)
 
 
 def _tensors(item):
@@ -156,72 +68,6 @@ def test_tensors_of_all_kinds_travel_unchanged():
     assert prints(items) == plain(dataset, 6)
     items[0]["half"][0] = 5  # what arrives can be written to
     items[0]["large"][0] = 5
-
-
-def test_many_small_tensors_take_no_file_descriptors():
-    dataset = MapDataset(numbers(600), lambda x: [torch.tensor([x]) for _ in range(10)])
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with loader_of(dataset, workers=2, prefetch_factor=4) as loader:
-        iterator = iter(loader)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (64, hard))
-        try:
-            kept = list(iterator)
-        finally:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    assert len(kept) == 600
-
-
-def test_workers_read_ahead_no_more_than_asked(tmp_path):
-    def note(item):
-        (tmp_path / str(item)).touch()
-        return item
-
-    with loader_of(MapDataset(numbers(64 * 50), note), workers=2, prefetch_factor=2) as loader:
-        iterator = iter(loader)
-        for delivered in range(1, 8):
-            next(iterator)
-            eventually(lambda done=delivered: len(list(tmp_path.iterdir())) >= done + 2 * 2)
-            time.sleep(0.05)
-            assert len(list(tmp_path.iterdir())) == delivered + 2 * 2
-
-
-def _large(item):
-    return torch.full((1_000_000,), item, dtype=torch.float32)
-
-
-def test_workers_read_ahead_no_more_bytes_than_asked(tmp_path):
-    def note(item):
-        (tmp_path / str(item)).touch()
-        return _large(item)
-
-    dataset = MapDataset(numbers(500), note)
-    with loader_of(dataset, workers=2, prefetch_bytes=20_000_000) as loader:
-        iterator = iter(loader)
-        for delivered in range(1, 40):
-            next(iterator)
-            time.sleep(0.01)
-            assert len(list(tmp_path.iterdir())) <= delivered + 5
-
-
-def test_the_first_item_comes_before_others_are_read():
-    def slow(item):
-        time.sleep(0.2)
-        return item
-
-    for workers in (0, 1):
-        with loader_of(MapDataset(numbers(64), slow), workers=workers) as loader:
-            iterator = iter(loader)
-            began = time.monotonic()
-            next(iterator)
-            assert time.monotonic() - began < 0.2 * 10
-
-
-def test_the_trainers_generators_are_left_alone():
-    torch.manual_seed(5)
-    before = torch.get_rng_state()
-    with loader_of(INDEXED["map"], workers=2) as loader:
-        list(loader)
-    assert torch.equal(before, torch.get_rng_state())
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="pinning needs a CUDA device")
@@ -271,23 +117,8 @@ def twice(number):
     return {"a": tensor, "b": tensor, "view": tensor[1]}
 
 
-def of_dtype(number):
-    dtype = (torch.int16, torch.bfloat16, torch.float64, torch.complex64)[number % 4]
-    return torch.arange(ELEMENTS).reshape(100, -1).t().to(dtype)
-
-
 def varied(number):
     return torch.full((ELEMENTS * (1 + number % 10),), number, dtype=torch.float32)
-
-
-def test_memory_is_used_again_when_batches_are_let_go():
-    places = set()
-    one_at_a_time = BatchDataset(numbers(200 * 64), 64, lambda batch: filled(batch[0] // 64))
-    with loader_of(one_at_a_time, workers=1, prefetch_factor=4) as loader:
-        for number, tensor in enumerate(loader):
-            assert torch.equal(tensor, filled(number))
-            places.add(tensor.data_ptr())
-    assert len(places) < 20
 
 
 @pytest.mark.jobs
@@ -296,29 +127,6 @@ def test_kept_tensors_are_never_written_again(workers):
     with loader_of(MapDataset(numbers(300), filled), workers=workers) as loader:
         kept = list(loader)
     assert all(torch.equal(tensor, filled(number)) for number, tensor in enumerate(kept))
-
-
-def test_a_view_keeps_its_memory():
-    rows = []
-    with loader_of(MapDataset(numbers(300), filled), workers=1) as loader:
-        for number, tensor in enumerate(loader):
-            if number % 50 == 0:
-                rows.append((number, tensor[1], tensor.numpy()[2]))
-    assert all((row == n).all() and (array == n).all() for n, row, array in rows)
-
-
-def test_one_tensor_at_two_places_stays_one():
-    with loader_of(MapDataset(numbers(3), twice), workers=1) as loader:
-        for number, item in enumerate(loader):
-            assert item["a"] is item["b"]
-            assert torch.equal(item["view"], filled(number)[1])
-
-
-def test_every_dtype_and_layout_arrives_unchanged():
-    with loader_of(MapDataset(numbers(8), of_dtype), workers=2) as loader:
-        for number, tensor in enumerate(loader):
-            assert tensor.dtype == of_dtype(number).dtype
-            assert torch.equal(tensor, of_dtype(number))
 
 
 def test_slots_of_many_sizes_are_given_up():
@@ -340,28 +148,6 @@ class Wrapped:
 
 def wrapped(number):
     return [Wrapped(number * 10 + i) for i in range(10)]
-
-
-def test_tensors_made_while_pickling_are_not_taken_for_one_another():
-    with loader_of(MapDataset(numbers(4), wrapped), workers=1) as loader:
-        for number, items in enumerate(loader):
-            found = [tensor[0, 0].item() for (tensor,) in items]
-            assert found == [number * 10 + i for i in range(10)]
-
-
-def test_a_forked_process_does_not_free_what_its_parent_holds():
-    with loader_of(MapDataset(numbers(300), filled), workers=1) as loader:
-        iterator = iter(loader)
-        held = next(iterator)
-        child = os.fork()
-        if child == 0:
-            del held
-            gc.collect()
-            os._exit(0)
-        assert os.waitpid(child, 0)[1] == 0
-        for _ in iterator:
-            pass
-        assert torch.equal(held, filled(0))
 
 
 def everything(number: int) -> bool:

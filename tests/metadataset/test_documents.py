@@ -2,51 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import time
 
-import jsonschema
 import pytest
-import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from energize import DatasetNotFoundError, ItemCost, MetadatasetError, load_dataset
-from energize.core import limits
-from energize.data.source import Subset
+from energize import MetadatasetError, load_dataset
 from energize.metadataset import read_metadataset
-from energize.metadataset.documents import json_schema
 from energize.metadataset.located import expanded
-from energize.order import Schedule
-from energize.order.quota import Quota
 
 ENERGON = "megatron.energon"
 HEAD = "__module__: energize\n__class__: MetadatasetV2\n"
-EVERYTHING = """
-packing: {length: [ids, images], capacity: [9, 2], method: balanced, flatten: images}
-subset: {range: [25%, end]}
-block_size: 7
-stop: all_exhausted
-temperature: 0.5
-max_correction: 3
-blend:
-  - path: a
-    weight: 1e-3
-    split_part: part
-    subflavors: {language: "no", level: 2, tags: [x, yes], none: ~}
-    dataset_config: other.yaml
-    split_config: half.yaml
-    shuffle_over_epochs_multiplier: null
-    aux: {notes: b}
-    sample_weight: 0
-    target_weight: 2
-    max_epochs: 3
-    min_share: 0.1
-  - weight: {points: {0: 1, 1_000: 0}, interpolation: linear, slots_per_step: 2, change: sample}
-    target_weight: 1
-    unit: {field: tokens}
-    blend: [{path: b}, {path: c}]
-"""
 
 
 def splits(file, text, head=HEAD):
@@ -58,29 +25,6 @@ def message(file, text, head=HEAD, kind=MetadatasetError):
     with pytest.raises(kind) as caught:
         splits(file, text, head)
     return str(caught.value)
-
-
-def test_every_key_is_read(mix):
-    node = read_metadataset(mix(EVERYTHING)).splits["train"]
-    first, second = node.blend
-    assert (node.block_size, node.stop, node.temperature) == (7, "all_exhausted", 0.5)
-    assert (node.subset, node.max_correction) == (Subset(ratios=(0.25, 1.0)), 3)
-    assert node.packing.joined == (["ids"], ["images"])
-    assert (node.packing.packer.capacity, node.packing.packer.method) == ((9, 2), "balanced")
-    assert (first.path, first.weight, first.split_part) == ("a", 0.001, "part")
-    assert first.subflavors == {"language": "no", "level": 2, "tags": ["x", True], "none": None}
-    assert (first.dataset_config, first.split_config) == ("other.yaml", "half.yaml")
-    assert (first.shuffle_over_epochs_multiplier, first.aux) == (None, {"notes": "b"})
-    assert (first.sample_weight, first.max_epochs, first.min_share) == (0, 3, 0.1)
-    assert node.targets == (2, 1)
-    assert second.weight == Schedule([(0, 1), (1000, 0)], "linear", 2, "sample")
-    assert second.unit == ItemCost("tokens")
-    assert [(entry.path, entry.weight) for entry in second.blend] == [("b", 1), ("c", 1)]
-    node = read_metadataset(
-        mix("{blend: [{path: a, choose: 1k}, {path: b, repeat: 2}], epoch_size: 2M}")
-    ).splits["train"]
-    assert [entry.quota for entry in node.blend] == [Quota(choose=1000), Quota(repeat=2)]
-    assert (node.epoch_size, node.by_quotas) == (2_000_000, True)
 
 
 VALUES = {
@@ -101,13 +45,6 @@ VALUES = {
     "9" * 400: float("inf"),
     "123456789012345678": 123456789012345678,
 }
-
-
-def test_plain_text_becomes_the_value_one_expects(tmp_path):
-    for text, value in VALUES.items():
-        line = f"splits: {{a: {{path: x, subflavors: {{v: {text}}}}}}}"
-        found = splits(tmp_path / "mix.yaml", line)["a"].subflavors["v"]
-        assert (found, type(found)) == (value, type(value)), text
 
 
 def test_anchors_aliases_and_merges(tmp_path):
@@ -152,12 +89,6 @@ def test_variables_are_put_in(mix, tmp_path, monkeypatch):
     with pytest.raises(MetadatasetError, match=r"<a mapping> \(splits.train.path\): .*UNSET"):
         load_dataset(given_here)
     assert expanded("${A}", {"A": "${B} $${C}"}) == "${B} $${C}"
-
-
-@given(st.text(alphabet="a$ {}:-", max_size=12))
-def test_text_without_an_opening_brace_stays_as_it_is(text):
-    if "${" not in text:
-        assert expanded(text, {}) == text
 
 
 # Faults
@@ -358,100 +289,7 @@ DOCUMENTS = [
 ]
 
 
-def test_what_is_no_document(tmp_path):
-    for text, words in DOCUMENTS:
-        assert words in message(tmp_path / "mix.yaml", text, head=""), text
-    (tmp_path / "mix.yaml").write_bytes(b"a: \xff\xfe\x00")
-    with pytest.raises(MetadatasetError, match="invalid YAML"):
-        read_metadataset(tmp_path / "mix.yaml")
-    with pytest.raises(DatasetNotFoundError, match=r"no\.yaml: the file does not exist"):
-        read_metadataset(tmp_path / "no.yaml")
-    with pytest.raises(MetadatasetError, match="cannot be read: it is a directory"):
-        read_metadataset(tmp_path)
-    os.mkfifo(tmp_path / "pipe.yaml")
-    (tmp_path / "link.yaml").symlink_to("/dev/zero")
-    for name, words in (("pipe", "it is a named pipe"), ("link", "it is a device")):
-        with pytest.raises(MetadatasetError, match=words):
-            read_metadataset(tmp_path / f"{name}.yaml")
-
-
-def test_all_faults_are_told_together_in_the_order_of_the_file(tmp_path):
-    text = """\
-splits:
-  train:
-    blend:
-      - path: a
-        wieght: 3
-      - path: b
-        weight: -0.5
-  val:
-    pth: c
-  val: {path: c}
-"""
-    lines = message(tmp_path / "mix.yaml", text).splitlines()
-    places = ["7 (splits.train.blend[0].wieght): unknown key 'wieght'; did you mean 'weight'?"]
-    places += ["9 (splits.train.blend[1].weight): expected a finite number, 0 or more, or a sch"]
-    places += ["11 (splits.val.pth): unknown key 'pth'; did you mean 'path'? known keys are "]
-    places += ["12 (splits.val): the key 'val' is given twice, first in line 10; remove one"]
-    assert lines[0] == f"4 errors in {tmp_path}/mix.yaml:"
-    for number, (line, place) in enumerate(zip(lines[1:], places, strict=True), 1):
-        assert line.startswith(f"  {number}. {tmp_path}/mix.yaml:{place}"), line
-
-
 # Energon's grammars
-
-
-def test_energons_files_allow_what_energon_allows(mix, tmp_path):
-    some = "blend: [{path: x, weight: 4}, {path: y}]"
-    entries = read_metadataset(mix(some, module=ENERGON)).splits["train"].blend
-    assert [entry.weight for entry in entries] == [4, 1]
-    keys = ("scheme", "stop", "temperature", "epoch_size", "composition", "unit", "sample_weight")
-    for key in (*keys, "by", "packing", "level", "concat", "stages"):
-        with pytest.raises(MetadatasetError) as caught:
-            read_metadataset(mix(f"{{{key}: x, blend: [{{path: a}}]}}", module=ENERGON))
-        assert "mix.yaml:5 (splits.train." + key in str(caught.value)
-        assert "it needs `__module__: energize`" in str(caught.value)
-    entries = "[{path: a, repeat: 2}, {path: b, weight: {points: {0: 1}}}]"
-    with pytest.raises(MetadatasetError) as caught:
-        read_metadataset(mix(f"blend: [{{blend: {entries}}}]", module=ENERGON))
-    for place in ("blend[0].blend[0].repeat", "blend[0].blend[1].weight"):
-        assert f"(splits.train.{place}): " in str(caught.value)
-
-
-OLDER = "splits: {train: {datasets: [{path: x, weight: 3, subflavor: en}, {path: y}]}}"
-
-
-def test_the_older_grammar(tmp_path):
-    for head in (
-        "",
-        f"__module__: {ENERGON}\n__class__: Metadataset\n",
-        "__class__: Metadataset\n",
-    ):
-        entries = splits(tmp_path / "mix.yaml", OLDER, head)["train"].blend
-        assert [(entry.path, entry.weight, entry.subflavors) for entry in entries] == [
-            ("x", 3, {"__subflavor__": "en"}),
-            ("y", 1, None),
-        ]
-    text = "splits: {a: {datasets: [{pth: x}, 7]}, b: 4}\nfoo: 1"
-    told = message(tmp_path / "mix.yaml", text, head="")
-    for words in (
-        "mix.yaml:1 (splits.a.datasets[0].pth): unknown key 'pth'; did you mean 'path'?",
-        "mix.yaml:1 (splits.a.datasets[1]): expected a dataset",
-        "mix.yaml:1 (splits.b): expected a mapping with 'datasets'; got 4",
-        "mix.yaml:2 (foo): unknown key 'foo'",
-    ):
-        assert words in told
-    for key in ("scheme: exact", "stages: []"):
-        told = message(
-            tmp_path / "mix.yaml", f"splits: {{a: {{datasets: [{{path: x}}], {key}}}}}", ""
-        )
-        assert "it needs `__class__: MetadatasetV2`" in told
-    for key in ("aux: {x: b}", "subset: {range: [0, 1]}", "sample_weight: 1"):
-        told = message(
-            tmp_path / "mix.yaml", f"splits: {{a: {{datasets: [{{path: x, {key}}}]}}}}", ""
-        )
-        assert f"(splits.a.datasets[0].{key.split(':')[0]})" in told
-        assert "it needs `__class__: MetadatasetV2`" in told
 
 
 # Anything
@@ -462,26 +300,6 @@ WORDS = st.sampled_from(
      "MetadatasetV2", "Metadataset", "__module__", "energize", ENERGON, "<path>", "x y", "", "a.b",
      "stages", "by", "weights", "subset", "range", "<blend>"]
 )  # fmt: skip
-ANYTHING = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | WORDS,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(WORDS, inner, max_size=4),
-    max_leaves=12,
-)
-
-
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(data=ANYTHING, module=st.sampled_from([None, "energize", ENERGON]))
-def test_any_document_is_read_or_refused_with_its_place(tmp_path, data, module):
-    if module:
-        data = {"__module__": module, "__class__": "MetadatasetV2", "splits": {"a": data}}
-    file = tmp_path / "any.yaml"
-    file.write_text(yaml.safe_dump(data))
-    told = ""
-    try:
-        assert read_metadataset(file).splits
-    except MetadatasetError as error:
-        told = str(error)
-    assert not told or str(file) in told
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -538,11 +356,6 @@ def test_what_stands_for_too_much_is_refused_at_once(tmp_path):
     assert len(found["a"].blend) == 3000
 
 
-def test_a_file_that_is_too_large(tmp_path, monkeypatch):
-    monkeypatch.setattr(limits, "YAML_BYTES", 1000)
-    assert "more than 1000" in message(tmp_path / "mix.yaml", "a: " + "x" * 1020)
-
-
 # The schema for editors
 
 
@@ -562,25 +375,3 @@ def as_json(value):
     if isinstance(value, dict):
         return {str(key): as_json(each) for key, each in value.items()}
     return [as_json(each) for each in value] if isinstance(value, list) else value
-
-
-def test_the_schema_accepts_what_is_read_and_little_else():
-    schema = json_schema()
-    jsonschema.Draft202012Validator.check_schema(schema)
-    validator = jsonschema.Draft202012Validator(schema)
-
-    def valid(node):
-        node = yaml.safe_load(node.replace("JOINER", JOINER).replace("STAGE", STAGE))
-        head = {"__module__": "energize", "__class__": "MetadatasetV2"}
-        return validator.is_valid({**head, "splits": {"train": as_json(node)}})
-
-    assert not [
-        node
-        for node in [*READ.strip().splitlines(), EVERYTHING.replace("1e-3", "1")]
-        if not valid(node)
-    ]
-    rows = [row.split("|") for row in WRONG.strip().splitlines()]
-    shapes = [node for node, path, _ in rows if path.strip() and not set("!&<") & set(node)]
-    accepted = [node for node in shapes if valid(node)]
-    assert len(accepted) < 0.25 * len(shapes), "\n".join(accepted)  # what only reading tells
-    assert validator.is_valid(yaml.safe_load(OLDER))

@@ -1,13 +1,10 @@
 """The files under metadatasets/ and the page about them."""
 
 import json
-import re
-from fractions import Fraction
 from pathlib import Path
 
 import pytest
 
-from energize.errors import MetadatasetError
 from energize.metadataset import Staged, leaves_with_weights, read_metadataset, resolve
 from tests.support.metadatasets import beside_folders
 from tests.support.peers import run_energon
@@ -39,45 +36,6 @@ def test_every_split_of_every_example_resolves(examples, file):
         staged = isinstance(node, Staged)
         for each in [stage.dataset for stage in node.plan.stages] if staged else [node]:
             assert sum(share for _, share in leaves_with_weights(each)) == 1
-
-
-def test_what_the_examples_say(examples):
-    assert shares(examples / "blend.yaml", "train") == [
-        ("classification", "train", {"task": "classify"}, Fraction(3, 5)),
-        ("captions_a", "train", {"task": "caption"}, Fraction(2, 5)),
-    ]
-    assert shares(examples / "nested.yaml", "train") == [
-        ("captions_a", "train", {}, Fraction(3, 8)),
-        ("captions_b", "train", {}, Fraction(1, 8)),
-        ("classification", "train", {"task": "classify", "curated": True}, Fraction(3, 10)),
-        ("captions_a", "train", {"task": "caption", "curated": True}, Fraction(1, 5)),
-    ]
-    assert [share for *_, share in shares(examples / "energon.yaml", "train")] == [
-        Fraction(4, 5),
-        Fraction(1, 5),
-    ]
-    assert [name for name, *_ in shares(examples / "validation.yaml", "val")] == [
-        "classification",
-        "captions_a",
-        "captions_b",
-    ]
-    assert {split for _, split, *_ in shares(examples / "validation.yaml", "seen")} == {"train"}
-
-
-def test_the_page_shows_a_file_and_its_errors_as_they_are(tmp_path, monkeypatch):
-    page = (ROOT / "docs" / "metadataset.md").read_text()
-    blocks = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
-    good, bad = (block for block in blocks if block.startswith("__module__"))
-    printed = re.findall(r"```text\n(.*?)```", page, re.DOTALL)[0]
-    monkeypatch.chdir(tmp_path)
-    for name in ("captions", "charts", "photographs"):
-        Path("data", name).mkdir(parents=True)
-    Path("mix.yaml").write_text(good)
-    assert sum(share for _, share in leaves_with_weights(resolve("mix.yaml", "train"))) == 1
-    Path("mix.yaml").write_text(bad)
-    with pytest.raises(MetadatasetError) as caught:
-        resolve("mix.yaml", "train")
-    assert str(caught.value) == printed.strip()
 
 
 @pytest.mark.energon

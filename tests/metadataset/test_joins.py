@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import io
-import pickle
 import sqlite3
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,15 +16,10 @@ from energize import (
     MetadatasetError,
     NotPreparedError,
     UntrustedCodeError,
-    get_train_dataset,
     get_val_dataset,
-    get_val_datasets,
     prepare_metadataset,
 )
-from energize.data.join import sealed
-from energize.metadataset import JoinedLeaf, leaves_with_weights, resolve
-from energize.report.forecast import plan
-from energize.testing import check_laws, check_resume
+from energize.metadataset import resolve
 from tests.support.joining import Pair, keys, pair, texts
 from tests.support.metadatasets import written
 from tests.support.tables import row
@@ -109,89 +102,7 @@ def test_excludes_and_subsets_are_applied_before_and_after(folder):
     assert [each[0] for each in rows(file)] == wanted
 
 
-def test_settings_of_the_join_and_of_its_parts(folder):
-    labelled = {"path": "a", "subflavors": {"x": 1, "y": 1}}
-    note = {"path": "b", "nonmatch": "none", "split_part": "train"}
-    node = {"joiner": CLASS, "split_part": "val", "subflavors": {"y": 2}, "join": [labelled, note]}
-    (sample, *_) = get_val_dataset(
-        written(folder / "mix.yaml", node), split_part="train", batch_size=None
-    )
-    assert (sample.__key__, sample.__subflavors__) == (VAL[0], {"x": 1, "y": 2})
-    for name in "ab":
-        (folder / name / ".nv-meta" / "one.yaml").write_text("split_parts: {train: [s1.tar]}")
-    entries = [{"path": "a"}, {"path": "b", "nonmatch": "none"}]
-    node = {"join": entries, "joiner": CLASS, "split_config": "one.yaml"}
-    wanted = [(key, f"a {key}", "b 0042" if key == "0042" else None) for key in TRAIN[10:]]
-    assert rows(written(folder / "mix.yaml", node)) == wanted
-    entries[1]["split_config"] = "split.yaml"
-    assert rows(written(folder / "mix.yaml", node)) == expected(TRAIN[10:])
-    ((dataset, leaf),) = get_val_datasets(joined(folder), split_part="val", batch_size=None)
-    assert (leaf.path.name, leaf.split_part, len(dataset)) == ("a", "val", 4)
-
-
-def test_in_a_blend_with_shuffling_and_state(folder):
-    joins = {"join": [{"path": "a"}, {"path": "b", "nonmatch": "none"}], "joiner": CLASS}
-    node = {"blend": [{"weight": 3, **joins}, {"weight": 1, "path": "a"}]}
-    (join, three), (plain, one) = leaves_with_weights(
-        resolve(written(folder / "blend.yaml", node), "train")
-    )
-    assert (isinstance(join, JoinedLeaf), isinstance(plain, JoinedLeaf)) == (True, False)
-    assert three == 3 * one
-    dataset = get_train_dataset(joined(folder), batch_size=4)
-    found = [key for batch in dataset.at(range(7)) for key in batch.__key__]
-    assert sorted(found) == sorted(TRAIN * 2)
-    check_resume(dataset, items=8)
-    (batch,) = plan(get_train_dataset(joined(folder), batch_size=14), 0, 1, keys=True)
-    assert sorted(sample.key for sample in batch.samples) == TRAIN
-    stored = get_val_dataset(joined(folder), split_part="train", batch_size=None)
-    check_laws(stored)
-    sent = pickle.dumps(stored)
-    for name in "ab":
-        (folder / name / ".nv-meta" / "index.sqlite").unlink()
-    assert [sample.__key__ for sample in pickle.loads(sent)] == TRAIN
-    assert pickle.loads(sent).describe() == stored.describe()
-
-
-def test_beside_stages_it_fills_their_gaps(folder):
-    stages = [{"name": "late", "start_step": 3, "path": "a", "split_part": "val"}]
-    entries = [{"path": "a"}, {"path": "b", "nonmatch": "none"}]
-    node = {"join": entries, "joiner": CLASS, "steps": 9, "stages": stages}
-    found = resolve(written(folder / "mix.yaml", node), "train").plan.stages
-    assert [(each.name, each.start_step, each.end_step) for each in found] == [
-        ("default", 0, 3),
-        ("late", 3, 9),
-    ]
-    assert isinstance(found[0].dataset, JoinedLeaf)
-
-
 # What is prepared ahead
-
-
-def test_what_was_prepared_is_used_and_old_files_are_removed(folder):
-    file = joined(folder)
-    before = {split: rows(file, split) for split in ("train", "val")}
-    prepare_metadataset(file)
-    cache = folder / "mix.yaml.cache"
-    assert len(list(cache.glob("join_*.npy"))) == 2
-    assert {split: rows(file, split) for split in ("train", "val")} == before
-    (cache / "notes.txt").write_text("mine")
-    old = set(cache.iterdir())
-    for each in cache.glob("*.npy"):  # another answer, which nobody would find by looking again
-        matches = np.load(each)[:-1]
-        matches[:, 1] = -1
-        np.save(each, sealed(matches))
-    assert {note for _, _, note in rows(file)} == {None}
-    joined(folder, "skip")
-    prepare_metadataset(file)
-    assert len(list(cache.glob("*.npy"))) == 2
-    assert old & set(cache.iterdir()) == {cache / "notes.txt"}
-    assert rows(file) == expected(TRAIN, "skip")
-    texts(folder / "c", [keys(*range(40, 44))], prefix="c ")  # b is prepared again
-    (folder / "b").rename(folder / "old")
-    (folder / "c").rename(folder / "b")
-    assert [note for _, _, note in rows(joined(folder))] == [None] * 10 + [
-        f"c {key}" for key in TRAIN[10:]
-    ]
 
 
 def as_file(save, *arrays, **options):
@@ -242,18 +153,6 @@ def test_a_joiner_is_code_that_the_program_imported(folder):
     leaf = resolve(joined(folder), "train")
     assert leaf.sample_type is Pair
     assert pair.__name__ == resolve(joined(folder, joiner=FUNCTION), "train").joiner.function
-
-
-def test_types_of_both_libraries_join(folder):
-    """Fields of one name take the value of the last sample."""
-    texts(folder / "c", [TRAIN], prefix="c ")
-    for module in ("energize", "megatron.energon"):
-        joiner = {"__module__": module, "__class__": "TextSample"}
-        node = {"join": [{"path": "a"}, {"path": "c"}], "joiner": joiner}
-        file = written(folder / "mix.yaml", node)
-        (first, *_) = get_val_dataset(file, split_part="train", batch_size=None)
-        assert (type(first).__name__, first.text) == ("TextSample", "c 0000")
-        assert [Path(each.dataset_path).name for each in first.__sources__] == ["a", "c"]
 
 
 TABLE = "DROP TABLE samples; "

@@ -7,7 +7,6 @@ import pytest
 from energize import (
     ConfigError,
     DatasetNotFoundError,
-    MetadatasetError,
     NotPreparedError,
     WorkerConfig,
     get_train_dataset,
@@ -20,13 +19,11 @@ from energize.data.source import Subset
 from energize.energon.factories import EnergonDatasetType, get_dataset_type
 from energize.extras.paths import EPath
 from energize.metadataset import (
-    DatasetBlendMode,
     DatasetLoader,
-    Metadataset,
     MetadatasetV2,
 )
 from energize.preparation.index import prepare_jsonl
-from tests.support.joining import Pair, keys, pair, texts
+from tests.support.joining import keys, pair, texts
 from tests.support.metadatasets import written
 
 CONFIG = WorkerConfig(rank=0, world_size=1, num_workers=0)
@@ -53,18 +50,6 @@ def loaded(source, split="train", training=False, **more):
     return found.blend_mode, found.datasets
 
 
-def test_weights_are_normalised_and_multiplied(folder):
-    inner = {"blend": [{"path": "a", "weight": 1}, {"path": "b", "weight": 3}]}
-    written(folder / "inner.yaml", inner)
-    node = {"blend": [{"path": "inner.yaml", "weight": 3}, {"path": "c", "weight": 1}]}
-    mode, datasets = loaded(written(folder / "mix.yaml", node, "megatron.energon"))
-    assert mode is DatasetBlendMode.DATASET_WEIGHT
-    assert [each.weight for each in datasets] == [0.1875, 0.5625, 0.25]
-    assert [each.dataset.paths[0].name for each in datasets] == ["a", "b", "c"]
-    assert [len(each.dataset) for each in datasets] == [6, 6, 6]
-    assert [each.repetitions for each in datasets] == [None] * 3
-
-
 def test_settings_of_the_call_win(folder):
     entry = {"path": "a", "subflavors": {"x": 1, "y": 1}, "shuffle_over_epochs_multiplier": 2}
     file = written(folder / "mix.yaml", {"blend": [entry, {"path": "b"}]})
@@ -80,45 +65,11 @@ def test_settings_of_the_call_win(folder):
     assert seen == sorted(keys(*range(3)) * 6)
 
 
-def test_datasets_are_built(folder):
-    _, ((single),) = loaded("a", split="val")
-    assert [sample.text for sample in single.dataset.build()] == keys(50)
-    mode, (lines,) = loaded("lines.jsonl")
-    assert mode is DatasetBlendMode.NONE
-    assert [sample["json"]["x"] for sample in lines.dataset.build()] == [1, 2]
-    join = {"join": [{"path": "a"}, {"path": "notes", "split_part": "train"}], "joiner": JOINER}
-    _, (joined,) = loaded(written(folder / "join.yaml", join))
-    assert [each.name for each in joined.dataset.paths] == ["a", "notes"]
-    samples = list(joined.dataset.build())
-    assert all(isinstance(sample, Pair) for sample in samples)
-    assert [sample.note for sample in samples] == [f"note {key}" for key in keys(*range(6))]
-    again = get_train_dataset(folder / "join.yaml", batch_size=None, repeat=False)
-    assert sorted(sample.note for sample in again) == [sample.note for sample in samples]
-
-
-def test_stores_are_opened(folder):
-    file = written(folder / "mix.yaml", {"path": "crude", "aux": {"notes": "notes"}})
-    _, (dataset,) = loaded(file)
-    assert dataset.aux["notes"].get("0001.txt") == b"note 0001"
-
-
 def test_settings_of_a_single_dataset(folder):
     single = load_dataset("a", split_part="val", subflavors={"x": 1})
     assert isinstance(single, DatasetLoader)
     made = single.get_dataset(training=False, split_part="train", worker_config=CONFIG)
     assert [(s.__key__, s.__subflavors__) for s in made.build()] == [("0050", {"x": 1})]
-
-
-@pytest.mark.parametrize("joiner", [JOINER, Pair, pair], ids=["named", "type", "function"])
-def test_a_mapping_is_read_as_a_file(folder, joiner):
-    entries = [{"path": folder / "a"}, {"path": "notes", "nonmatch": "none"}]
-    splits = {"train": {"join": entries, "joiner": joiner}}
-    mix = load_dataset(
-        {"__module__": "megatron.energon", "__class__": "MetadatasetV2", "splits": splits}
-    )
-    assert isinstance(mix, MetadatasetV2)
-    (joined,) = mix.get_datasets(training=False, split_part="train", worker_config=CONFIG).datasets
-    assert [sample.note for sample in joined.dataset.build()][:1] == ["note 0000"]
 
 
 def test_training_reads_a_mapping(folder):
@@ -130,31 +81,11 @@ def test_training_reads_a_mapping(folder):
     assert [sample.text for sample in get_val_dataset(mix, batch_size=None)] == keys(50)
 
 
-def test_faults_of_a_mapping_are_told_by_their_paths(folder):
-    with pytest.raises(MetadatasetError) as caught:
-        load_dataset({"splits": {"train": {"datasets": [{"path": "a", "wieght": 1}]}}})
-    assert "<a mapping> (splits.train.datasets[0].wieght): unknown key 'wieght'; did" in str(
-        caught.value
-    )
-
-
 def test_objects_may_be_made_by_a_program(folder):
     blend = {"blend": ({"path": "a", "weight": 3}, {"path": "b"})}
     mix = MetadatasetV2(folder / "mix.yaml", {"train": blend})
     found = mix.get_datasets(training=False, split_part="train", worker_config=CONFIG)
     assert [each.weight for each in found.datasets] == [0.75, 0.25]
-
-
-def test_the_older_grammar(folder):
-    (folder / "old.yaml").write_text(
-        "splits:\n  train:\n    datasets:\n    - {path: a, weight: 3, subflavor: x}\n"
-        "    - {path: b, weight: 1}\n"
-    )
-    old = load_dataset("old.yaml")
-    assert type(old) is Metadataset
-    _, datasets = loaded("old.yaml")
-    assert [each.weight for each in datasets] == [0.75, 0.25]
-    assert datasets[0].dataset.subflavors == {"__subflavor__": "x"}
 
 
 @pytest.mark.parametrize(
@@ -242,18 +173,3 @@ def test_kinds_of_paths(folder):
         "nowhere": EnergonDatasetType.INVALID,
     }
     assert {path: get_dataset_type(path) for path in kinds} == kinds
-
-
-def test_a_split_file_that_dataset_yaml_names(folder):
-    meta = folder / "a" / ".nv-meta"
-    (meta / "other.yaml").write_text("split_parts: {train: [s1.tar]}\n")
-    (meta / "dataset.yaml").write_text(
-        (meta / "dataset.yaml").read_text() + "split_config: other.yaml\n"
-    )
-    dataset = get_train_dataset("a", batch_size=None, repeat=False)
-    assert [sample.__key__ for sample in dataset] == keys(50)
-    _, (single,) = loaded("a")
-    assert [sample.__key__ for sample in single.dataset.build()] == keys(50)
-    file = written(folder / "mix.yaml", {"path": "a", "split_config": "split.yaml"})
-    dataset = get_train_dataset(file, batch_size=None, repeat=False)
-    assert sorted(sample.__key__ for sample in dataset) == keys(*range(6))

@@ -4,30 +4,23 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from energize import (
     CaptioningSample,
     ConfigError,
     EncoderError,
     ImageClassificationSample,
-    ItemCost,
     NotIndexedError,
     TextSample,
     WeightError,
-    WorkerConfig,
     get_savable_loader,
-    get_val_dataset,
 )
 from energize.core.stream import INFINITE
 from energize.errors import ColumnError
 from energize.metadataset import leaves_with_weights, resolve
-from energize.testing import check_laws
 from tests.metadataset.conftest import SIZES, Keys, train
 from tests.support.tables import row
 
@@ -85,36 +78,6 @@ def test_nested_shares_under_each_scheme(mix):
     assert drawn(train(file), 4000) == {"a": 2000, "b": 1000, "c": 1000}
 
 
-def test_temperature_and_limits_are_of_one_level(mix):
-    file = mix(f"temperature: 0.5\nblend:\n- {{path: a, weight: 81}}\n- {NESTED % ', weight: 1'}")
-    assert asked(file) == pytest.approx({"a": 0.9, "b": 0.09, "c": 0.01})
-    entries = "[{path: a, weight: 8, max_share: 0.6}, {path: b, weight: 1.5}, "
-    file = mix(f"blend: {entries}{{path: c, weight: 0.5, min_share: 0.15}}]")
-    shares = {"a": 0.6, "b": 0.25, "c": 0.15}
-    assert asked(file) == pytest.approx(shares)
-    assert drawn(train(file), 1000) == {name: round(1000 * part) for name, part in shares.items()}
-
-
-def test_a_schedule_counts_batches(mix):
-    points = "weight: {points: {0: 0.8, 1000: 0.5}, interpolation: linear}"
-    file = mix(f"blend: [{{path: a, {points}}}, {{path: b, weight: 0.2}}]")
-    assert asked(file) == {"a": 0.8, "b": pytest.approx(0.2)}
-    assert asked(file, step=1000)["a"] == pytest.approx(0.5 / 0.7)
-    dataset = train(file, batch_size=16)
-    (a, b), (c, d) = dataset.consumed(10), dataset.consumed(3000) - dataset.consumed(2000)
-    assert (a + b, c + d) == (160, 16_000)
-    assert a == pytest.approx(0.8 * 160, abs=2)
-    assert c == pytest.approx(16_000 * 0.5 / 0.7, abs=2)
-
-
-def test_scheme_and_stop_hold_for_the_blends_inside(mix):
-    file = mix(f"stop: all_exhausted\nscheme: exact\nblend: [{{path: a}}, {NESTED % ''}]")
-    assert resolve(file, "train").children[1][0].options["scheme"] == "exact"
-    assert all(set(counts) == {1} for counts in seen(train(file)).values())
-    own = mix(f"scheme: exact\nblend: [{{path: a}}, {NESTED % ', scheme: random'}]")
-    assert resolve(own, "train").children[1][0].options["scheme"] == "random"
-
-
 def test_where_a_blend_ends(mix):
     file = mix("stop: all_exhausted\nblend: [{path: a}, {path: c, max_epochs: 3}]")
     dataset = train(file)
@@ -129,36 +92,6 @@ def test_where_a_blend_ends(mix):
 
 
 # By quotas
-
-
-def test_quotas_of_samples(mix):
-    file = mix("blend: [{path: a, repeat: 2}, {path: b, repeat: 0.5}, {path: c, choose: '0.005k'}]")
-    dataset = train(file)
-    assert dataset.size == 120 + 15 + 5
-    first, second = seen(dataset, 0), seen(dataset, 1)
-    for counts in (first, second):
-        assert set(counts["a"]) == {2}
-        assert (counts["b"].sum(), counts["c"].sum()) == (15, 5)
-    assert set(first["b"] + second["b"]) == {1}  # the other half
-    assert asked(file)["c"] == pytest.approx(5 / 140)
-    one, other = (train(file, worker_config=WorkerConfig(seed_offset=seed)) for seed in (1, 2))
-    at = np.arange(one.size)
-    assert one.refs(at).index.tolist() != other.refs(at).index.tolist()
-    assert drawn(one, one.size) == drawn(other, other.size)
-    still = seen(train(file, shuffle_over_epochs_multiplier=None))
-    assert set(still["a"]) == {2}
-    assert "a quota does" in fault(ConfigError, file, shuffle_over_epochs_multiplier=-1)
-
-
-def test_proportions_of_a_sized_epoch(mix):
-    entries = "[{path: a, proportion: 0.7}, {path: b, proportion: 0.3}]"
-    file = mix(f"epoch_size: 2k\nsampling_method: fixed\nblend: {entries}")
-    dataset = train(file, batch_size=50)
-    assert dataset.size == 2000 / 50
-    assert dataset.consumed(dataset.size).tolist() == [1400, 600]
-    assert asked(file) == {"a": 0.7, "b": 0.3}
-    samples = train(file)
-    assert (seen(samples, 0)["b"] == seen(samples, 1)["b"]).all()  # fixed
 
 
 def test_quotas_inside_a_weighted_blend(mix):
@@ -218,25 +151,6 @@ def times(counts, number):
     return [counts[f"{number}{i:03d}"] for i in range(count)]
 
 
-def test_passes_are_right_in_every_epoch(mix):
-    entries = "[{path: b, repetitions: 1.5}, {path: c, repetitions: 2}, {path: a, repetitions: 0}]"
-    for module in ("energize", "megatron.energon"):
-        file = mix(f"blend_epochized: {entries}", module=module)
-        dataset = train(file, repeat=False)
-        assert dataset.size == 45 + 18
-        found = epochs(dataset, 4)
-        for counts in found:
-            assert sorted(times(counts, 1)) == [1] * 15 + [2] * 15
-            assert set(times(counts, 2)) == {2}
-        assert set(times(sum(found, Counter()), 1)) == {6}
-    shares = [share for _, share in leaves_with_weights(resolve(file, "train"))]
-    assert shares == [Fraction(45, 63), Fraction(18, 63), 0]
-    endless = [sample.__key__ for sample in train(file).at(range(63))]
-    assert Counter(endless) == found[0]
-    val = get_val_dataset(file, split_part="train", batch_size=None)
-    assert [sample.__key__[0] for sample in val] == ["1"] * 30 + ["2"] * 9 + ["0"] * 60
-
-
 def test_passes_in_passes_are_multiplied_and_count_in_blends(mix):
     mix("blend_epochized: [{path: b, repetitions: 0.3}, {path: c, repetitions: 2}]", "inner.yaml")
     file = mix("blend_epochized: [{path: inner.yaml, repetitions: 3}, {path: a}]")
@@ -277,44 +191,6 @@ def test_passes_without_shuffling_and_those_that_cannot_be(mix, caplog):
     assert "shuffle_buffer_size=10 says in which order" in caplog.text
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=15)
-@given(
-    passes=st.lists(st.decimals(0, 4, places=2).map(float), min_size=1, max_size=3).filter(
-        lambda each: round(each[0] * 60, 3) > 0.5
-    )
-)
-def test_any_repetitions(mix, passes):
-    entries = [{"path": "abc"[i], "repetitions": each} for i, each in enumerate(passes)]
-    for counts in epochs(train(mix({"blend_epochized": entries}), repeat=False), 2):
-        for number, each in enumerate(passes):
-            found = times(counts, number)
-            assert abs(sum(found) - Fraction(str(each)) * len(found)) <= Fraction(1, 2)
-            assert max(found) - min(found) <= 1
-
-
-def test_concat_reads_one_after_the_other(mix):
-    ends = "{stop: all_exhausted, blend: [{path: b}, {path: c}]}"
-    file = mix(f"concat: [{{path: a}}, {ends}]")
-    dataset = train(file, repeat=False)
-    assert dataset.size == 99
-    assert [set(counts.values()) for counts in epochs(dataset, 2)] == [{1}, {1}]
-    items = [sample.__key__ for sample in dataset.at(range(198))]
-    for start in (0, 99):
-        assert {key[0] for key in items[start : start + 60]} == {"0"}
-    assert items[:60] != items[99:159]  # shuffled anew
-    assert [sample.__key__ for sample in train(file).at(range(198))] == items
-    check_laws(dataset, epochs=1, items=20)
-    file = mix("concat: [{path: a}, {path: b}]")
-    assert asked(file) == pytest.approx({"a": 2 / 3, "b": 1 / 3})
-    inner = "{concat: [{path: b}, {path: c}]}"
-    items = [
-        sample.__key__ for sample in train(mix(f"blend: [{inner}, {{path: a}}]")).at(range(78))
-    ]
-    assert [key[0] for key in items if key[0] != "0"] == ["1"] * 30 + ["2"] * 9
-    file = mix("blend_epochized: [{repetitions: 2, concat: [{path: b}, {path: c}]}]")
-    assert train(file, repeat=False).size == 78
-
-
 # Batches of several encoders
 
 
@@ -349,39 +225,6 @@ def test_batches_of_several_encoders_are_mixed_as_the_blend_says(mix):
 # By what samples cost
 
 
-def test_shares_in_tokens_over_nested_blends(mix):
-    for unit in ("tokens", "{field: text}"):
-        file = mix(f"""
-            unit: {unit}
-            blend:
-              - {{path: a, weight: 0.5}}
-              - {{weight: 0.5, blend: [{{path: b, weight: 3}}, {{path: c, weight: 2}}]}}
-        """)
-        dataset = train(file)
-        assert dataset.indexed == (unit == "tokens")
-        loader = get_savable_loader(dataset)
-        found = Counter()
-        for sample, _ in zip(loader, range(2000), strict=False):
-            found[sample.__key__[0]] += len(sample.text)
-        shares = {key: count / found.total() for key, count in found.items()}
-        assert shares == pytest.approx({"0": 0.5, "1": 0.3, "2": 0.2}, abs=0.01)
-        val = get_val_dataset(file, split_part="train", batch_size=None)
-        assert sum(1 for _ in val) == 99
-
-
-def test_blends_inside_take_over_the_unit_or_say_their_own(mix):
-    for inner, outer, options in [
-        ("", "unit: tokens", {"unit": "tokens"}),
-        (", unit: samples", "unit: tokens", {}),
-        (", unit: {field: ids}", "unit: tokens", {"unit": ItemCost("ids")}),
-        (", scheme: exact", "unit: tokens", {"scheme": "exact"}),
-        (", block_size: 7", "unit: tokens", {"scheme": "block", "block_size": 7}),
-        (", unit: tokens", "scheme: exact", {"unit": "tokens"}),
-    ]:
-        node = resolve(mix(f"{outer}\nblend: [{{path: a}}, {NESTED % inner}]"), "train")
-        assert dict(node.children[1][0].options) == options, (inner, outer)
-
-
 def test_units_that_cannot_be(mix):
     inner = "{proportion: 1, unit: {field: text}, blend: [{path: b}, {path: c}]}"
     for kind, node, words in [
@@ -398,21 +241,6 @@ def test_units_that_cannot_be(mix):
 
 
 # Laws, and what the engine refuses
-
-
-LAWFUL = {
-    "stop: all_exhausted\nblend: [{path: a}, {path: c, max_epochs: 3}]": None,
-    "blend: [{path: a, repeat: 2}, {path: b, repeat: 0.5}]": 7,
-    "blend: [{path: a, weight: {points: {0: 1, 5: 3}}}, {path: b, weight: 1}]": 5,
-    "blend_epochized: [{path: b, repetitions: 1.5}, {path: c}]": 4,
-}
-
-
-def test_laws(mix):
-    for node, batch_size in LAWFUL.items():
-        dataset = train(mix(node), batch_size, task_encoder=Keys())
-        with row(node):
-            check_laws(dataset._with_worker_config(None), epochs=1, items=20)
 
 
 GLIDE = "{interpolation: linear, points: {0: 1, 9: 2}}"

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from energize import (
     ConfigError,
-    DatasetNotFoundError,
     MetadatasetError,
     build_stage,
     get_staged_train_dataset,
@@ -160,29 +157,6 @@ def test_faults_have_their_places(mix, name):
     assert told.startswith(("mix.yaml:", "2 errors in mix.yaml:\n  1. mix.yaml:4"))
 
 
-def test_all_faults_are_told_together(mix):
-    file = mix(
-        """\
-        train:
-          steps: 9
-          stages:
-            - {name: one, start_step: 1, path: gone}
-            - {name: one, start_step: 5, blend: [{path: {A}}, {path: missing}]}
-        """
-    )
-    told = fault(file).splitlines()
-    assert told[0] == "3 errors in mix.yaml:"
-    parts = ("'gone' does not exist", "'missing' does not exist", "the name is taken")
-    for line, part in zip(told[1:], parts, strict=True):
-        assert part in line
-
-
-def test_a_folder_that_is_not_there(mix):
-    file = mix("train: {stages: [{name: one, start_step: 0, path: gone}]}")
-    told = fault(file, kind=DatasetNotFoundError)
-    assert told.startswith("mix.yaml:4 (splits.train.stages[0].path): 'gone' does not exist")
-
-
 @pytest.mark.parametrize(
     ("head", "message"),
     [
@@ -218,26 +192,6 @@ def test_what_has_stages_is_no_part_of_anything(mix, name):
     assert told.startswith(f"mix.yaml:4 (splits.train.{place}): this has stages, at ")
     assert f"curriculum.yaml:{LINE} (splits.train.stages)" in told
     assert "name a split without stages with `split_part`" in told
-
-
-def test_a_split_without_stages_of_the_same_file_may_be_a_part(mix):
-    file = mix("train: {blend: [{path: curriculum.yaml, split_part: val}, {path: {A}}]}")
-    assert len(build(file)[0]) == 4
-
-
-def test_a_stage_file_does_not_read_stages(examples):
-    file = examples / "nested-run.yaml"
-    training = {
-        "steps": 9, "seq_len": 4, "dataset_type": "energize", "dataset_path": "curriculum.yaml",
-    }  # fmt: skip
-    file.write_text(json.dumps({"training": training}))
-
-    def ask(file, **options):
-        return get_staged_train_dataset(file, batch_size=2, task_encoder=KEYS, **options)
-
-    assert "stage 'default': 'curriculum.yaml': this has stages" in fault(file, ask)
-    validation = ask(file, split_part="val")
-    assert {source.split_part for source in validation.sources} == {"val"}
 
 
 @pytest.mark.parametrize("ask", [get_val_dataset, get_val_datasets])

@@ -7,48 +7,16 @@ import pytest
 from energize import (
     ConfigError,
     Cooker,
-    DataError,
     DatasetNotFoundError,
     DefaultTaskEncoder,
     MetadatasetError,
     TextSample,
     basic_sample_keys,
-    traverse_metadataset,
 )
-from energize.data.stores import open_store
-from energize.extras.paths import EPath
 from energize.metadataset import resolve
 from tests.metadataset.conftest import train
 from tests.support.joining import keys
 from tests.support.tables import row
-
-
-def test_all_kinds_begin_at_the_folder_of_the_file(mix, tmp_path, monkeypatch):
-    aux = {"notes": "notes", "files": "filesystem://files/inner", "lines": "./lines.jsonl"}
-    file = mix({"path": "crude", "aux": {**aux, "absolute": f"filesystem://{tmp_path}/files"}})
-    monkeypatch.chdir("/")
-    leaf = resolve(file, "train")
-    assert leaf.aux == {
-        "notes": f"{tmp_path}/notes",
-        "files": f"filesystem://{tmp_path}/files/inner",
-        "lines": f"{tmp_path}/lines.jsonl",
-        "absolute": f"filesystem://{tmp_path}/files",
-    }
-    stores = {name: open_store(ref) for name, ref in leaf.aux.items()}
-    assert stores["notes"].get("0002.txt") == b"note 0002"
-    assert stores["files"].get("a.txt") == stores["absolute"].get("inner/a.txt") == b"a file"
-    assert b'{"text": "2"}' in stores["lines"].get("2")
-    (tmp_path / "plain").mkdir()
-    (tmp_path / "plain" / "link").symlink_to(tmp_path / "lines.jsonl")
-    store = open_store(f"filesystem://{tmp_path}/plain")
-    for key in ("link", "../lines.jsonl", str(tmp_path / "lines.jsonl")):
-        with pytest.raises(DataError, match=r"lead|leave|out"):
-            store.get(key)
-    (reference,) = traverse_metadataset(file, split_part="train")
-    assert (reference.path, reference.aux["files"]) == (
-        EPath(tmp_path / "crude"),
-        EPath(tmp_path / "files" / "inner"),
-    )
 
 
 def test_cookers_read_from_them(mix):

@@ -2,14 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import pickle
-
-import numpy as np
-import torch
-from hypothesis import given
-from hypothesis import strategies as st
-
 from energize import ConfigError, Stage, StagePlan
 from tests.support.tables import check_faults
 
@@ -25,19 +17,6 @@ def three(total=15):
 def spans(*stages, total=None, default=None):
     plan = StagePlan(stages, total, default)
     return [(each.name, each.start_step, each.end_step) for each in plan.stages]
-
-
-def test_which_stage_a_step_belongs_to():
-    steps = (0, 4, 5, 9, 10, 14, 15, 10**12)
-    assert "".join(three().at(step).name for step in steps) == "aabbcccc"
-    assert [each.steps for each in three().stages] == [5, 5, 5]
-    assert spans(stage("b", 5), stage("a", 0), total=7) == [("a", 0, 5), ("b", 5, 7)]
-    assert spans(total=9, default=stage("d", 7, 8)) == [("d", 0, 9)]
-    filled = spans(stage("b", 5), total=10, default=stage("d"))
-    assert filled == [("d", 0, 5), ("b", 5, 10)]
-    endless = StagePlan([stage("default", 0, 5), stage("b", 5)])
-    assert (endless.total_steps, endless.total_items, endless.stages[1].steps) == (None,) * 3
-    assert StagePlan([stage("a", 0, 5)]).total_steps == 5
 
 
 def test_a_last_stage_that_is_too_long_is_cut_with_a_warning(caplog):
@@ -96,37 +75,3 @@ def test_what_cannot_be_a_plan():
     several = plan(stage("a", 0, 4, place="run.yaml:3"), stage("b", 5, 8), stage("c", 7), total=7)
     lines = "run.yaml:3: stage 'a'...stage 'c' would never run...steps 7 to 8 belong to two"
     check_faults(ConfigError, {"all are told together": (several, lines)})
-
-
-def test_numbers_may_be_those_of_other_libraries():
-    stages = [
-        stage("a", np.int64(0), torch.tensor(5), seed=np.int32(3), seq_len=torch.tensor(64)),
-        stage("b", torch.tensor(5), items_per_step=np.int64(2)),
-    ]
-    plan = StagePlan(stages, np.int64(9))
-    same = StagePlan([stage("a", 0, 5, seed=3, seq_len=64), stage("b", 5, items_per_step=2)], 9)
-    assert plan == same
-    assert json.dumps(plan.describe()) == json.dumps(same.describe())
-    assert plan.at(torch.tensor(5)).name == "b"
-    assert pickle.loads(pickle.dumps(three())) == three() != three(16)
-    settings = {"seq_len": None, "seed": None, "items_per_step": 1, "batch": {}}
-    described = {"name": "b", "start_step": 5, "end_step": 10, **settings}
-    assert three().describe()["stages"][1] == described
-
-
-@given(
-    lengths=st.lists(st.integers(1, 50), min_size=1, max_size=8),
-    items=st.lists(st.integers(1, 4), min_size=8, max_size=8),
-)
-def test_steps_and_items_agree_for_any_plan(lengths, items):
-    starts = [sum(lengths[:i]) for i in range(len(lengths))]
-    stages = [stage(f"s{i}", s, items_per_step=items[i]) for i, s in enumerate(starts)]
-    plan = StagePlan(stages, sum(lengths))
-    assert [each.steps for each in plan.stages] == lengths
-    expected = []
-    for step in range(sum(lengths)):
-        expected += [step] * plan.at(step).items_per_step
-    assert [plan.step_of_item(k) for k in range(plan.total_items)] == expected
-    names = [plan.stages[plan.index_of_item(k)].name for k in range(plan.total_items)]
-    assert names == [plan.at(step).name for step in expected]
-    assert plan.first_items == [names.index(each.name) for each in plan.stages]

@@ -8,16 +8,13 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from energize.core.description import described
 from energize.errors import ConfigError, WeightError
-from energize.order import Schedule, WeightSchedulePoint, WeightScheduler, make_scheme
+from energize.order import Schedule, WeightSchedulePoint, WeightScheduler
 from energize.order.weights import (
     Compound,
     Era,
-    asked,
     ever_positive,
     limited,
     shares_at,
@@ -34,13 +31,6 @@ def code_and_text(interpolation="linear", **options):
     return WeightScheduler(points, interpolation, **options)
 
 
-def test_temperature_evens_shares_out():
-    assert tempered([2, 1], 1) == pytest.approx([2 / 3, 1 / 3])
-    assert tempered([2, 1], 2) == [0.8, 0.2]
-    assert tempered([1e300, 1e-300], 3) == [1, 0]
-    assert tempered([3, 0, 1], 0) == [0.5, 0, 0.5]
-
-
 def test_limits_hold_some_shares_and_leave_the_others_in_ratio():
     assert limited([3, 0, 1], least=0.4) == [0.6, 0, 0.4]
     assert limited([90, 9, 1], 0.05, 0.5) == pytest.approx([0.5, 0.45, 0.05])
@@ -49,20 +39,6 @@ def test_limits_hold_some_shares_and_leave_the_others_in_ratio():
         for limits in ({"most": 1 / count}, {"least": 1 / count}):
             found = limited(list(range(1, count + 1)), **limits)
             assert found == pytest.approx([1 / count] * count)
-
-
-@given(
-    weights=st.lists(st.floats(0.001, 100), min_size=1, max_size=12),
-    limits=st.tuples(st.floats(0, 1), st.floats(0, 1)),
-)
-def test_any_limits_are_kept(weights, limits):
-    low, high = limits[0] / len(weights), (1 + limits[1] * (len(weights) - 1)) / len(weights)
-    shares = limited(weights, low, min(high, 1.0))
-    assert math.fsum(shares) == pytest.approx(1, abs=1e-12)
-    assert all(low - 1e-9 <= share <= high + 1e-9 for share in shares)
-    pairs = zip(shares, weights, strict=True)
-    free = [share / weight for share, weight in pairs if low < share < min(high, 1.0)]
-    assert not free or max(free) == pytest.approx(min(free), rel=1e-9)
 
 
 def test_weights_between_and_after_points():
@@ -203,14 +179,3 @@ def test_weights_of_inner_mixes():
     for wrong in ({"parts": 3}, {"points": [], "x": 1}, [1], None, {}):
         with pytest.raises((TypeError, KeyError, ValueError)):
             weight_as_described(wrong)
-
-
-def test_what_is_asked_is_the_integral_of_the_shares():
-    rising = Schedule([(0, 0), (1000, 0.6)], "linear")
-    eras = [Era(0, [1.0, 1.0]), Era(1000, [rising, 0.2]), Era(1500, [0.0, 1.0])]
-    found = {slots: asked(eras, slots).tolist() for slots in (0, 100, 1100, 2000)}
-    assert found == {0: [0, 0], 100: [50, 50], 1100: [575, 525], 2000: [875, 1125]}
-    x = 3  # the share is x / (1 + x), x growing to 3
-    expected = 1000 * (1 - math.log1p(x) / x)
-    assert asked([Era(0, [rising, 0.2])], 1000)[0] == pytest.approx(expected, abs=0.05)
-    assert make_scheme("exact", [rising, 0.2]).counts(1000)[0] == pytest.approx(expected, abs=1)

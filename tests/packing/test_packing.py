@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import logging
 import pickle
-from collections import Counter
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
-import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,7 +17,6 @@ import energize as ez
 from energize.core.description import described
 from energize.errors import ConfigError, SampleError
 from energize.packing import Packer, balanced, best_fit, concat_pack, first_fit
-from energize.testing import check_laws
 from tests.support.refusals import check_refusals
 
 CAPACITY = 64
@@ -54,33 +50,6 @@ def test_samples_are_packed_as_their_lengths_are(lengths):
         assert [[*map(id, pack)] for pack in packs] == [[*map(id, pack)] for pack in expected]
 
 
-def test_a_length_is_a_function_or_a_field():
-    for asked, sample in (
-        (length, Tokens(__key__="0", ids=[1, 2, 3])),
-        ("ids", Tokens(__key__="0", ids=[1, 2, 3])),
-        ("ids", {"ids": torch.zeros(3, 2)}),
-        ("ids", {"ids": np.zeros(3)}),
-        ("count", {"count": 3}),
-        ("count", {"count": torch.tensor(3)}),
-        ("count", {"count": np.int16(3)}),
-        (len, "abc"),
-        ("ids", {"ids": "abc"}),
-    ):
-        assert Packer(asked, 6)([sample] * 3) == [[sample, sample], [sample]]
-    # One token is one token, whatever its number.
-    ones = [{"ids": torch.tensor([each])} for each in (0, 9, 3)]
-    assert [len(pack) for pack in Packer("ids", 2)(ones)] == [2, 1]
-    both = [Tokens(__key__=f"{i}", ids=[0] * (5 + i), tiles=i % 4) for i in range(40)]
-    for method in ("first_fit", "best_fit", "balanced"):
-        packs = Packer(("ids", "tiles"), (64, 5), method=method)(both)
-        assert sum(map(len, packs)) == 40
-        assert all(sum(len(each.ids) for each in pack) <= 64 for pack in packs)
-        assert all(sum(each.tiles for each in pack) <= 5 for pack in packs)
-    samples = tokens(8, 8, 4, 4, 4, 4, 4, 4, 4, 4)
-    packs = Packer(length, 32, "balanced", cost=cost)(samples)
-    assert sorted(sum(map(cost, pack)) for pack in packs) == [128, 128]
-
-
 def test_samples_that_are_too_long_are_told_or_left_out_with_one_warning(caplog):
     packer = Packer(length, 20, too_long="skip")
     with caplog.at_level(logging.WARNING, "energize"):
@@ -97,36 +66,6 @@ def test_samples_that_are_too_long_are_told_or_left_out_with_one_warning(caplog)
         SampleError,
         one=(lambda: Packer(length, 20)(tokens(3, 30, 40)), told),
         both=(lambda: both(tokens(3, tiles=9)), *pairs),
-    )
-
-
-def test_arguments_and_lengths_that_cannot_be_used():
-    rows = {
-        "no capacity": ((length, 0), {}, "capacity", "got 0"),
-        "a method": ((length, 5), {"method": "bestfit"}, "method='bestfit'", "first_fit"),
-        "what to do": ((length, 5), {"too_long": "cut"}, "too_long='cut'", "error, skip"),
-        "lengths": ((length, (5, 5)), {}, "1 lengths and 2 capacities"),
-        "no length": ((3, 5), {}, "length is a function", "got 3"),
-        "cost of best_fit": ((length, 5), {"cost": cost}, "for method='balanced' only"),
-    }
-    of_samples = {
-        "no field": ("tokens", {"__key__": "a", "token": [1]}, "'a' has no field 'tokens'; it has"),
-        "no record": ("tokens", "text", "sample 0 of the list has no field 'tokens'"),
-        "a fraction": (lambda _: 1.5, {}, "sample 0 of the list is a whole number", "got 1.5"),
-        "negative": (lambda _: -1, {}, "got -1"),
-        "none": ("ids", {"ids": None}, "got None (NoneType)"),
-    }
-    dear = Packer(length, 5, "balanced", cost=lambda _: "dear")
-    check_refusals(
-        {
-            name: (lambda a=a, o=o: Packer(*a, **o), ConfigError, "Packer: ", *words)
-            for name, (a, o, *words) in rows.items()
-        }
-        | {
-            f"of a sample, {name}": (lambda a=a, s=s: Packer(a, 5)([s]), ConfigError, *words)
-            for name, (a, s, *words) in of_samples.items()
-        }
-        | {"a cost": (lambda: dear(tokens(3)), ConfigError, "cost of sample '0'", "'dear'")}
     )
 
 
@@ -214,15 +153,6 @@ def test_records_of_every_kind_and_numbers_of_every_kind():
     assert pack["position_ids"].tolist() == [0, 10, 0, 10, 20]
 
 
-@given(st.lists(st.lists(st.integers(0, 99), max_size=6), min_size=1, max_size=8))
-def test_the_samples_can_be_told_apart_again(rows):
-    pack = concat_pack([{"ids": torch.tensor(row, dtype=torch.int64)} for row in rows], ["ids"])
-    ends = pack["cu_seqlens"].tolist()
-    assert [pack["ids"][a:b].tolist() for a, b in pairwise(ends)] == rows
-    assert pack["position_ids"].tolist() == [i for row in rows for i in range(len(row))]
-    assert pack["max_seqlen"] == max(map(len, rows))
-
-
 def ids(*values, **others):
     return {"__key__": f"k{values[0]}", "ids": torch.tensor(values)} | others
 
@@ -275,37 +205,6 @@ def packs(method):
     return ez.PackingDataset(ez.ShuffleDataset(captions), 16, Packer("ids", CAPACITY, method), join)
 
 
-@pytest.mark.parametrize("method", ["first_fit", "best_fit", "balanced"])
-def test_every_caption_is_in_one_pack_of_an_epoch(method):
-    numbers = Counter()
-    for each in packs(method):
-        ends = each["cu_seqlens"].tolist()
-        assert ends[-1] == len(each["ids"]) == len(each["position_ids"]) <= CAPACITY
-        own = each["ids"][ends[:-1]].tolist()
-        numbers.update(own)
-        assert each["images"] == [f"image {number}" for number in own if number % 3]
-    assert numbers == Counter(range(50))
-    check_laws(packs(method), epochs=2, items=12)
-
-
-def test_a_loader_resumes_in_the_middle_of_a_buffer():
-    def loader():
-        return ez.get_savable_loader(
-            ez.RepeatDataset(packs("balanced")), worker_config=ez.WorkerConfig(0, 1, 2)
-        )
-
-    def shown(of, count):
-        iterator = iter(of)
-        return [next(iterator)["ids"].tolist() for _ in range(count)]
-
-    expected = shown(loader(), 12)
-    for taken in (1, 5):
-        some, again = loader(), loader()
-        shown(some, taken)
-        again.restore_state_rank(some.save_state_rank())
-        assert shown(again, 12 - taken) == expected[taken:]
-
-
 class Encoder(ez.DefaultTaskEncoder):
     packer = Packer("ids", CAPACITY, method="balanced")
 
@@ -319,20 +218,3 @@ class Encoder(ez.DefaultTaskEncoder):
     @ez.stateless
     def pack_selected_samples(self, samples):
         return concat_pack(samples, ["ids"])
-
-
-def test_the_hooks_of_a_task_encoder(tmp_path):
-    texts = [f"caption {number} " + "x" * (number * 5 % 30) for number in range(60)]
-    ez.write_shards(({"__key__": f"{i:03d}", "txt": t} for i, t in enumerate(texts)), tmp_path)
-    ez.prepare(tmp_path, split_ratios={"train": 1}, sample_type="TextSample", workers=1)
-    options = {"packing_buffer_size": 20, "task_encoder": Encoder(), "repeat": False}
-    dataset = ez.get_train_dataset(tmp_path, batch_size=None, **options)
-    found, fills = Counter(), []
-    for each in dataset:
-        data, ends = bytes(each["ids"].tolist()), each["cu_seqlens"].tolist()
-        found.update(data[a:b].decode() for a, b in pairwise(ends))
-        fills.append(len(data))
-        assert len(each["__key__"].split(",")) == len(ends) - 1
-    assert found == Counter(texts)
-    assert max(fills) <= CAPACITY
-    assert np.mean(fills) > 0.8 * CAPACITY

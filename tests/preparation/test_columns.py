@@ -1,7 +1,6 @@
 """Measuring columns: right values on any number of processes, all of them or none."""
 
 import io
-import os
 import subprocess
 import sys
 
@@ -13,12 +12,10 @@ from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
 from energize import WebdatasetSource, prepare, prepare_columns, write_shards
-from energize.data.columns import COLUMNS_FOLDER, read_columns
+from energize.data.columns import COLUMNS_FOLDER
 from energize.errors import ColumnError, ConfigError, DatasetError, NotPreparedError, PrepareError
 from energize.preparation.verify import check_folder
-from tests.support.columns import revalued
 from tests.support.peers import run_energon
-from tests.support.shards import packed
 
 ALL = {"train": 1}
 
@@ -117,30 +114,6 @@ def test_any_values_come_back_as_they_are(tmp_path_factory, values, per_shard, w
     assert (words(column) if column.is_text else column.values.tolist()) == values
 
 
-def test_adding_columns_leaves_the_index_and_other_columns_as_they_are(small):
-    prepare_columns(small, {"a": "size:txt"})
-    before = {path: path.stat().st_mtime_ns for path in small.rglob("*") if path.is_file()}
-    prepare_columns(small, {"b": "len:txt"})
-    after = {path: path.stat().st_mtime_ns for path in small.rglob("*") if path.is_file()}
-    changed = {path.name for path in after if after[path] != before.get(path)}
-    assert changed == {"columns.json", read_columns(small).columns["b"].file}
-    assert set(before) <= set(after)
-    prepare_columns(small, {"a": "len:txt"})
-    files = {path.name for path in (small / COLUMNS_FOLDER).glob("*.npy")}
-    assert files == {column.file for column in read_columns(small).columns.values()}
-    names = sorted(path.name for path in small.rglob("*"))
-
-    def fails(raw):
-        return 1 / (raw["__index__"] - 3)
-
-    with pytest.raises(PrepareError) as error:
-        prepare_columns(small, {"a": "size:txt", "c": fails}, workers=2)
-    for word in ("column 'c'", "shard-000000.tar, sample '003'", "ZeroDivision", f"{__file__}:"):
-        assert word in str(error.value)
-    assert sorted(path.name for path in small.rglob("*")) == names
-    assert read_columns(small).measured == {"a": "len:txt", "b": "len:txt"}
-
-
 def test_missing_words_are_noted_and_missing_numbers_refused(tmp_path):
     def some(i):
         parts = {"lang": "en", "n": "3"} if i % 4 and i > 7 else {}
@@ -216,28 +189,6 @@ def test_too_many_words_are_no_property(small, monkeypatch):
         prepare_columns(small, {"a": "text:cls"})
 
 
-def test_a_shard_that_was_changed_is_told(small):
-    shard = small / "shard-000001.tar"
-    data = shard.read_bytes()
-    for changed, told in (
-        (packed([("a.txt", b"x")]), r"has 1 samples, and \.info\.json says 2"),
-        (data.replace(b"007.txt", b"00x.txt"), "bad checksum"),
-        (data + bytes(512), "its size is"),
-    ):
-        shard.write_bytes(changed)
-        with pytest.raises(PrepareError, match=told):
-            prepare_columns(small, {"a": "size:txt"})
-    shard.unlink()
-    with pytest.raises(PrepareError, match=r"shard-000001\.tar"):
-        prepare_columns(small, {"a": "size:txt"}, workers=2)
-
-
-def test_a_process_that_is_killed_is_an_error_not_a_hang(small):
-    with pytest.raises(PrepareError, match=r"shard-00000\d.tar was killed"):
-        prepare_columns(small, {"a": lambda raw: os._exit(9)}, workers=2)
-    assert read_columns(small) is None
-
-
 def test_prepare_measures_and_what_it_loses_is_noted(tmp_path):
     folder = tmp_path / "f"
     write_shards([sample(i) for i in range(9)], folder, samples_per_shard=4)
@@ -253,33 +204,6 @@ def test_prepare_measures_and_what_it_loses_is_noted(tmp_path):
     assert WebdatasetSource(folder).column_names == ("b",)
     assert "the columns a are gone" in note
     assert f"energize prepare {folder} --column a=size:txt" in note
-
-
-def test_an_index_that_is_written_again_keeps_columns_of_the_same_shards(small):
-    prepare_columns(small, {"a": "size:txt"})
-    for sqlite in (False, True, True):
-        assert prepare(small, tar_index_only=True, sqlite=sqlite, workers=1).notes == ()
-        assert len(WebdatasetSource(small).column("a")) == 9
-    files = [(f"{i:03d}.txt", b"x" * 600 * (i % 2)) for i in range(7)]
-    (small / "shard-000000.tar").write_bytes(packed(files))
-    report = prepare(small, tar_index_only=True, workers=1)
-    assert "the columns a are gone" in report.notes[0]
-    assert WebdatasetSource(small).column_names == ()
-
-
-def test_lint_finds_what_is_not_so(small):
-    assert check_folder(small).faults == ()
-    prepare_columns(small, {"a": "size:txt", "q": "json[meta][quality]", "f": len})
-    checked = check_folder(small, 1)
-    assert (checked.faults, checked.unchecked) == ((), ("f",))
-    assert check_folder(small, 2) == checked
-    revalued(small, "a", {7: 13, 8: 14})
-    [fault] = check_folder(small, 2).faults
-    assert "of 2 of 9 samples" in fault
-    assert "shard-000001.tar, sample 0: 13, and now 6" in fault
-    shard = small / "shard-000000.tar"
-    shard.write_bytes(shard.read_bytes().replace(b'"quality": "low"', b'"quality": "odd"'))
-    assert any("'q' says something else of 3 of 9" in each for each in check_folder(small).faults)
 
 
 READ = """

@@ -1,16 +1,12 @@
 """What preparing finds below a folder, and what it says of what it cannot look into."""
 
 import os
-from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import pytest
 
-from energize.data.nv_meta import read_info
 from energize.errors import DatasetNotFoundError, PrepareError
 from energize.preparation import prepare
-from tests.support.apart import apart
-from tests.support.tars import contents, samples, unprepared, write_tar
+from tests.support.tars import samples, unprepared, write_tar
 
 ALL = {"train": 1}
 
@@ -31,22 +27,6 @@ def refused(folder, kind=PrepareError, **options):
     assert not list(folder.rglob("*.idx"))
     assert not (folder / ".nv-meta").exists()
     return str(caught.value)
-
-
-def test_shards_are_found_in_the_order_of_energon(tmp_path):
-    names = ("d10.tar", "d2.tar", "a-1/x.tar", "a/x.tar", ".hidden/y.tar", "a/.z.tar", "note.txt")
-    for number, name in enumerate(names):
-        write_tar(tmp_path / name, samples(number, 1))
-    found = prepared(tmp_path).shard_counts
-    assert list(found) == ["a/x.tar", "a-1/x.tar", "d10.tar", "d2.tar"]
-
-
-def test_shards_may_be_left_out_or_named(folder):
-    report = prepared(folder, exclude=r"d[01]\.tar")
-    assert list(report.shard_counts) == ["parts/d2.tar"]
-    assert not (folder / "parts/d0.tar.idx").exists()
-    report = prepared(folder, shards=["parts/d{2..1}.tar"], overwrite=True)
-    assert list(report.shard_counts) == ["parts/d2.tar", "parts/d1.tar"]
 
 
 def test_wrong_names_of_shards(folder):
@@ -124,36 +104,3 @@ def test_other_links_and_what_is_no_file(folder, tmp_path):
         "notes.txt is passed over: a link to '/nowhere': No such file or directory",
         "parts/up is a link to ., and is not followed",
     ]
-
-
-@pytest.mark.skipif(os.getuid() != 0, reason="becomes another user")
-def test_what_this_user_may_not_look_into():
-    with TemporaryDirectory() as made:  # pytest's own folders are shut for others, again and again
-        may_not_look_into(unprepared(Path(made, "ds")))
-
-
-def may_not_look_into(folder):
-    def as_nobody(**options):
-        os.setgid(65534)
-        os.setuid(65534)
-        return prepared(folder, **options).notes
-
-    write_tar(folder / "shut" / "x.tar", samples(8, 2))
-    write_tar(folder / "listed" / "y.tar", samples(9, 2))
-    folder.parent.chmod(0o755)
-    (folder / "parts" / "d1.tar").chmod(0)
-    (folder / "shut").chmod(0)
-    (folder / "listed").chmod(0o444)
-    told = apart(as_nobody)
-    assert "shut: Permission denied" in told
-    assert "listed/y.tar: Permission denied" in told
-    assert "parts/d1.tar: this user may not read it" in told
-    told = apart(lambda: as_nobody(skip_unreadable=True))
-    assert ".nv-meta: cannot be written (Permission denied); let the user who runs this" in told
-    assert not list(contents(folder / "parts").keys() - {f"d{i}.tar" for i in range(3)})
-    (folder / "parts").chmod(0o777)
-    folder.chmod(0o777)
-    notes = apart(lambda: as_nobody(skip_unreadable=True))
-    assert len(notes) == 1, notes
-    assert "3 that cannot be read are left out" in notes[0]
-    assert list(read_info(folder).shard_counts) == ["parts/d0.tar", "parts/d2.tar"]

@@ -24,7 +24,7 @@ from energize.errors import (
 from energize.preparation import prepare
 from energize.preparation.media import prepare_filesystem_dataset, prepare_media
 from energize.task.decode import SampleDecoder
-from tests.extras.test_media import EXTENSION, PNG, image
+from tests.extras.test_media import EXTENSION, image
 from tests.support.peers import run_energon
 from tests.support.tars import contents, write_tar
 from tests.support.videos import video, wav
@@ -93,30 +93,6 @@ def test_shards(shards, by, workers):
     assert isinstance(store.get_media_metadata("004.mp4"), AVMetadata)
     with pytest.raises(DataError, match=r"no media metadata of '000\.txt'"):
         store.get_media_metadata("000.txt")
-
-
-@pytest.mark.parametrize(("by", "workers"), list(zip(WAYS, (3, 1, 1), strict=True)))
-def test_plain_folders(plain, by, workers):
-    (plain / ".hidden.png").write_bytes(b"bad")
-    store = SystemFileStore(plain)
-    with pytest.raises(NotPreparedError, match="energize prepare-media"):
-        store.get_media_metadata("003.wav")
-    report = prepare_media(plain, by, workers=workers)
-    assert (report.count, report.damaged) == (5, ())
-    images = {"sub/000.png", "sub/002.meta.png"}
-    assert set(known(plain)) == {*images, "001.jpg", "003.wav", "004.mp4"}
-    assert store.get_media_metadata("sub/000.png") == PNG
-    assert store.get_media_metadata("003.wav").audio_channels == 2
-
-
-def test_patterns_add_up(shards):
-    assert prepare_media(shards, "*.PNG").count == 2
-    assert set(known(shards)) == {"000.png", "002.meta.png"}
-    for _ in range(2):
-        assert prepare_media(shards, "001*").count == 1
-        assert set(known(shards)) == set(IMAGES)
-        filters = rows(shards, "media_filters", "filter_id, patterns")
-        assert [each[1] for each in filters] == ["*.PNG", "001*"]
 
 
 def test_a_folder_prepared_without_the_database_gets_one(shards, tmp_path):

@@ -1,15 +1,12 @@
 """Preparing folders: what is written, and that nothing is when something is wrong."""
 
 import json
-import sqlite3
 import struct
 import tarfile
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from energize.data.nv_meta import read_dataset_yaml, read_info, read_splits
+from energize.data.nv_meta import read_splits
 from energize.data.webdataset import WebdatasetSource
 from energize.errors import ConfigError, DatasetNotFoundError, PrepareError
 from energize.preparation import prepare
@@ -36,38 +33,6 @@ def refused(folder, kind=PrepareError, **options):
         prepare(folder, **({"split_ratios": RATIOS} | options))
     assert (contents(folder), sorted(folder.rglob("*"))) == (before, names), options
     return str(error.value)
-
-
-@pytest.mark.parametrize("workers", [1, 3])
-def test_index_and_metadata(folder, workers):
-    for shard in folder.rglob("*.tar"):
-        shard.chmod(0o664)
-    seen = []
-
-    def progress(*counts):
-        seen.append(counts)
-        with pytest.raises(PrepareError, match="another process"):
-            prepare(folder, split_ratios=ALL, overwrite=True)
-
-    options = {"sample_type": "CaptioningSample", "workers": workers, "on_progress": progress}
-    report = prepare(folder, split_ratios=RATIOS, **options)
-    assert seen == [(0, 3), (1, 3), (2, 3), (3, 3)]
-    for name, count in {"parts/d0.tar": 3, "parts/d1.tar": 2, "parts/d2.tar": 4}.items():
-        index = (folder / f"{name}.idx").read_bytes()
-        expected = offsets((folder / name).read_bytes())
-        assert list(struct.unpack(f"<{count + 1}Q", index)) == expected
-        assert report.shard_counts[name] == count
-    assert read_info(folder).shard_counts == report.shard_counts
-    train = ("parts/d0.tar", "parts/d1.tar")
-    assert read_splits(folder).parts == {"train": train, "val": ("parts/d2.tar",)}
-    assert read_dataset_yaml(folder).field_map == {"image": "jpg", "caption": "txt"}
-    assert (report.samples, report.parts, report.notes) == (9, {"jpg": 9, "txt": 9}, ())
-    assert not [name for name in contents(folder) if name.endswith(".tmp")]
-    for name in (".nv-meta/.info.json", "parts/d0.tar.idx"):
-        assert (folder / name).stat().st_mode & 0o777 == 0o664
-    source = WebdatasetSource(folder, split_part="train")
-    texts = [b"txt 0 0", b"txt 0 1", b"txt 0 2", b"txt 1 0", b"txt 1 1"]
-    assert [source[k]["txt"] for k in range(len(source))] == texts
 
 
 def test_a_damaged_shard_is_named_and_nothing_is_written(folder):
@@ -98,24 +63,6 @@ def test_a_damaged_shard_is_named_and_nothing_is_written(folder):
     assert "d2.tar" in message
 
 
-def test_members_whose_names_may_not_be(folder):
-    names = {
-        "/etc/passwd.txt": "absolute or has '..'",
-        "../up.txt": "absolute or has '..'",
-        "a/../../b.txt": "absolute or has '..'",
-        "a\udcff.txt": "no UTF-8",
-        "a.t\udcffxt": "no UTF-8",
-    }
-    for name, told in names.items():
-        for sqlite in (False, True):
-            write_tar(
-                folder / "parts" / "d1.tar", [("good.txt", b""), (name, b"y")], tarfile.GNU_FORMAT
-            )
-            message = refused(folder, sqlite=sqlite)
-            assert "d1.tar: " in message, name
-            assert told in message, name
-
-
 def test_keys_must_be_unique_and_members_of_a_sample_neighbours(folder):
     write_tar(folder / "parts/d7.tar", [*samples(0, 2), ("x.a", b""), ("y.a", b""), ("x.b", b"")])
     message = refused(folder, sqlite=True)
@@ -140,19 +87,6 @@ def test_shards_that_share_keys_are_written_anew(tmp_path):
     assert contents(folder) == before
 
 
-def test_prepared_again_only_when_asked_and_an_error_leaves_what_was_there(folder):
-    prepare(folder, split_ratios=RATIOS, sqlite=True)
-    assert "overwrite" in refused(folder)
-    (folder / "parts/d0.tar").unlink()
-    report = prepare(folder, split_ratios=ALL, overwrite=True)
-    assert read_info(folder).shard_counts == report.shard_counts
-    assert list(report.shard_counts) == ["parts/d1.tar", "parts/d2.tar"]
-    # A database of the shards before would be wrong now.
-    assert not (folder / ".nv-meta/index.sqlite").exists()
-    (folder / "parts/d1.tar").write_bytes(b"garbage" * 100)
-    assert "d1.tar" in refused(folder, overwrite=True)
-
-
 def test_the_index_alone_is_written_again(folder):
     prepare(folder, split_ratios=RATIOS, sqlite=True)
     before = contents(folder)
@@ -164,41 +98,6 @@ def test_the_index_alone_is_written_again(folder):
     assert changed <= {".nv-meta/index.uuid", ".nv-meta/index.sqlite"}
     write_tar(folder / "parts/d1.tar", samples(1, 7))
     assert "has 7 samples" in refused(folder, tar_index_only=True)
-
-
-def test_sqlite(folder):
-    prepare(folder, split_ratios=RATIOS, sqlite=True, workers=2)
-    database = sqlite3.connect(folder / ".nv-meta/index.sqlite")
-    tar = (folder / "parts/d1.tar").read_bytes()
-    rows = database.execute(
-        "SELECT * FROM samples JOIN sample_parts USING (tar_file_id, sample_index) "
-        "WHERE sample_key = '00100001' ORDER BY content_byte_offset"
-    ).fetchall()
-    database.close()
-    assert [row[:6] for row in rows] == [
-        (1, "00100001", 1, 2048, 2048, part) for part in ("jpg", "txt")
-    ]
-    assert [tar[at : at + size] for *_, at, size in rows] == [b"jpg 1 1", b"txt 1 1"]
-    assert len((folder / ".nv-meta/index.uuid").read_text()) == 36
-
-
-@given(
-    st.integers(1, 60),
-    st.lists(st.integers(0, 9), min_size=1, max_size=4).filter(any),
-    st.none() | st.integers(0, 3),
-)
-def test_ratios_share_every_shard_out_once(count, ratios, seed):
-    names = [f"{i}.tar" for i in range(count)]
-    try:
-        parts = split(names, {str(i): ratio / 10 for i, ratio in enumerate(ratios)}, None, seed)
-    except PrepareError:
-        assert count < sum(ratios)
-        return
-    together = [name for part in parts.values() for name in part]
-    assert sorted(together) == sorted(names)
-    assert seed is not None or together == names
-    for i, ratio in enumerate(ratios):
-        assert abs(len(parts[str(i)]) - count * ratio / sum(ratios)) < 1
 
 
 def test_splits(folder):

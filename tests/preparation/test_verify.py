@@ -46,26 +46,6 @@ def written(folder):
     return {each.name: each.read_bytes() for each in folder.rglob("*.tar.crc")}
 
 
-@pytest.mark.parametrize("workers", [1, 3])
-def test_one_of_each_sample_is_written_beside_the_index(tmp_path, folder, workers):
-    new = unprepared(tmp_path / "new")
-    prepare(new, workers=workers, checksums=True, **OPTIONS)
-    before = contents(folder)
-    report = prepare_checksums(folder, workers=workers)
-    after = contents(folder)
-    assert report.samples == 9
-    assert report.bytes == sum(len(data) for name, data in after.items() if name.endswith(".tar"))
-    changed = {name for name, data in after.items() if before.get(name) != data}
-    assert changed == {f"parts/d{i}.tar.crc" for i in range(3)} | {".nv-meta/shards.json"}
-    for each in (new, folder):
-        assert written(each) == checksums_of(each)
-        assert sum(map(len, written(each).values())) == 4 * 9
-        assert all(record.checksums_crc is not None for record in read_records(each).values())
-        assert len(list(WebdatasetSource(each, checksums=True))) == 9
-    prepare_checksums(folder, workers=workers)
-    assert contents(folder) == after
-
-
 def test_of_folders_that_others_wrote(tmp_path):
     energons = prepared(tmp_path / "energon")
     assert read_records(energons) is None
@@ -176,13 +156,3 @@ def test_lint_tells_what_changed(folder):
         names[name].write_bytes(before)
     names["d2.tar"].write_bytes(headers)
     assert f"{other}headers_crc is" in run("lint", folder, code=1)
-
-
-def test_lint_notes_folders_without_a_record(folder):
-    (folder / ".nv-meta" / "shards.json").unlink()
-    assert "3 of 3 shards have no record of what was prepared" in run("lint", folder)
-    assert check_folder(folder, 1).unrecorded == 3
-    (folder / ".nv-meta" / "shards.json").write_text("{")
-    assert any("shards.json" in each for each in check_folder(folder).faults)
-    prepare(folder, tar_index_only=True, workers=1)
-    assert "no record" not in run("lint", folder)

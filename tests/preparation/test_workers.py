@@ -15,65 +15,10 @@ import pytest
 
 from energize.errors import PrepareError
 from energize.preparation import prepare
-from energize.preparation.workers import default_workers, map_in_order
 from tests.support.apart import apart
 from tests.support.tars import contents, unprepared
 
 ALL = {"train": 1}
-
-
-def name_and_process(name):
-    if name == "bad":
-        raise ValueError(name)
-    if name == "dies":
-        os.kill(os.getpid(), signal.SIGKILL)
-    return name, os.getpid()
-
-
-def test_processes_share_names_and_keep_their_order():
-    names = [f"n{i}" for i in range(20)]
-    names[7] = "bad"
-    results = list(map_in_order(name_and_process, names, 3))
-    assert str(results.pop(7)) == "bad"
-    assert [name for name, _ in results] == names[:7] + names[8:]
-    assert len({process for _, process in results} - {os.getpid()}) == 3
-    assert {process for _, process in map_in_order(name_and_process, "abc", 1)} == {os.getpid()}
-
-
-def test_a_killed_worker_is_an_error_that_names_what_it_read():
-    results = map_in_order(name_and_process, ["a", "b", "c", "dies", "e"], 2)
-    assert [next(results)[0] for _ in range(3)] == ["a", "b", "c"]
-    with pytest.raises(PrepareError, match="reading dies was killed"):
-        next(results)
-
-
-def test_a_worker_that_dies_while_it_sends_is_no_hang():
-    def half(name):
-        def send(self, data, write=os.write):
-            write(self._handle, bytes(data)[: len(data) // 2])
-            os.kill(os.getpid(), signal.SIGKILL)
-
-        if name == "b":
-            multiprocessing_connection = sys.modules["multiprocessing.connection"]
-            multiprocessing_connection.Connection._send = send
-        return name
-
-    with pytest.raises(PrepareError, match="reading b was killed"):
-        list(map_in_order(half, ["a", "b", "c", "d"], 2))
-
-
-def test_workers_end_when_nobody_wants_their_results():
-    def slow(name):
-        time.sleep(0 if name == "a" else 60)
-        return os.getpid()
-
-    results = map_in_order(slow, ["a", "b", "c"], 2)
-    process = next(results)
-    begun = time.monotonic()
-    results.close()
-    assert time.monotonic() - begun < 10
-    with pytest.raises(ProcessLookupError):
-        os.kill(process, 0)
 
 
 @pytest.mark.jobs
@@ -99,13 +44,6 @@ def test_few_open_files(tmp_path, files, workers, told):
 
     assert told in str(apart(with_few))
     assert all(name.endswith(".tar") for name in contents(folder))
-
-
-def test_there_are_as_many_processes_as_cores_but_sixteen(monkeypatch):
-    for cores in (3, 64):
-        monkeypatch.setattr(os, "sched_getaffinity", lambda process, cores=cores: range(cores))
-        assert default_workers() == min(cores, 16)
-    assert default_workers(40) == 40
 
 
 PREPARE = """

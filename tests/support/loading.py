@@ -63,11 +63,6 @@ def steps_in_turns(loaders: list[Loader[Any]], rounds: int) -> tuple[list[str], 
     return prints(items), rounds
 
 
-def epoch_in_turns(loaders: list[Loader[Any]], rounds: int) -> list[str]:
-    """The items of at most `rounds` steps of one loop of all ranks, see `steps_in_turns`."""
-    return steps_in_turns(loaders, rounds)[0]
-
-
 def eventually(condition: Callable[[], bool], seconds: float = 10.0) -> bool:
     until = time.monotonic() + seconds
     while not condition():

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from fractions import Fraction
-from itertools import pairwise
 
 import numpy as np
 
-from energize.order.weights import integer_weights, schedules_in, shares_at
+from energize.order.weights import integer_weights
 
-_PANELS = 12
 _NODES, _NODE_WEIGHTS = np.polynomial.legendre.leggauss(24)
 
 
@@ -48,33 +45,3 @@ def deviation(scheme, weights, slots: int, start: int = 0) -> float:
         given = np.cumsum(source == i) - number * float(share) + ahead
         worst = max(worst, abs(ahead), float(np.abs(given).max()))
     return worst
-
-
-def deviation_at(scheme, weights, n: int) -> Fraction:
-    """The same for the one prefix of length `n`, without rounding."""
-    counts = scheme.counts(n).tolist()
-    return max(abs(c - share * n) for c, share in zip(counts, asked(weights), strict=True))
-
-
-def surprise(observed, probabilities) -> float:
-    """Chi-square of counts against probabilities, in standard deviations above its mean."""
-    expected = np.asarray(probabilities, dtype=float) * np.sum(observed)
-    assert expected.min() >= 5, "too few draws for chi-square"
-    freedom = len(expected) - 1
-    statistic = ((np.asarray(observed) - expected) ** 2 / expected).sum()
-    return float((statistic - freedom) / math.sqrt(2 * freedom))
-
-
-def due_at(weights, slot):
-    """What each source is due before a slot: the integral of its share from 0, between points by
-    Gauss-Legendre quadrature in panels.
-    """
-    points = {point for each in schedules_in(weights) for point in each.slots if point < slot}
-    due = np.zeros(len(weights))
-    for begin, end in pairwise(sorted({0, slot, *points})):
-        edges = np.linspace(begin, end, _PANELS + 1)
-        half = (edges[1] - edges[0]) / 2
-        slots = (edges[:-1, None] + half * (1 + _NODES)).ravel()
-        shares = shares_at(weights, slots).reshape(_PANELS, len(_NODES), -1)
-        due += half * np.einsum("pns,n->s", shares, _NODE_WEIGHTS)
-    return due

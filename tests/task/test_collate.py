@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from energize import (
     Batch,
@@ -24,37 +21,9 @@ from energize import (
 )
 from energize.core.samples import CaptioningSample, ImageClassificationSample, SourceInfo
 from energize.errors import ConfigError
-from energize.task.hooks import batch_as
 from tests.support.refusals import check_refusals
 
 SOURCE = SourceInfo(dataset_path="ds", index=0, shard_name="0.tar", file_names=("a.jpg",))
-
-
-@st.composite
-def shapes_of_one_rank(draw):
-    rank = draw(st.integers(1, 4))
-    shape = st.tuples(*[st.integers(0, 4)] * rank)
-    return draw(st.lists(shape, min_size=1, max_size=5))
-
-
-@given(shapes_of_one_rank(), st.sampled_from(["left", "right"]), st.integers(-3, 3))
-def test_every_value_is_in_its_place_and_the_rest_is_padding(shapes, side, pad_value):
-    tensors = [torch.randint(10, 99, shape) for shape in shapes]
-    joined = concat_pad(tensors, pad_value=pad_value, side=side)
-    sizes = [max(dims) for dims in zip(*shapes, strict=True)]
-    assert joined.shape == (sum(shape[0] for shape in shapes), *sizes[1:])
-    expected, row = torch.full(joined.shape, pad_value), 0
-    for tensor in tensors:
-        inner = [slice(-n or big, None) if side == "left" else slice(n)
-                 for n, big in zip(tensor.shape[1:], sizes[1:], strict=True)]  # fmt: skip
-        expected[(slice(row, row + len(tensor)), *inner)] = tensor
-        row += len(tensor)
-    assert torch.equal(joined, expected)
-    if side == "right":
-        stacked = batch_pad_stack(tensors, pad_value=pad_value)
-        again = concat_pad([each[None] for each in tensors], pad_value=pad_value)
-        assert torch.equal(stacked, again)
-        assert stacked.shape == (len(tensors), *sizes)
 
 
 def test_tensors():
@@ -122,43 +91,8 @@ def test_a_generic_batch_has_the_structure_of_its_samples():
 
 
 @dataclass
-class RawBatch:
-    __key__: list[str]
-    image: torch.Tensor
-    caption: list[str]
-
-
-class ImageTuple(NamedTuple):
-    image: torch.Tensor
-    extra: int = 5
-
-
-@dataclass
-class NeedsMore:
-    image: torch.Tensor
-    depth: torch.Tensor
-    name: str
-    label: int = 0
-    tags: list[str] = field(default_factory=list)
-
-
-@dataclass
 class Numbers:
     n: torch.Tensor
-
-
-def test_batches_of_a_type_are_filled_by_name():
-    batch = batch_as([captioned("a"), captioned("b", 3)], RawBatch)
-    assert (type(batch), batch.__key__) == (RawBatch, ["a", "b"])
-    assert batch.image.shape == (2, 3, 2, 3)
-    made = batch_as([captioned("a")], ImageTuple)
-    assert (made.image.shape, made.extra) == ((1, 3, 2, 2), 5)
-    assert list(batch_as([{"a": 1, "b": 2}], dict)) == ["a", "b"]
-    assert torch.equal(batch_as([{"n": 1}, {"n": 2}], Numbers).n, torch.tensor([1, 2]))
-    assert batch_as([Summed(4)], Summed) == Summed(4)
-    # Fields that are not wanted are not batched.
-    odd = [{"image": torch.ones(1), "odd": torch.ones(n + 1, *[1] * n)} for n in range(2)]
-    assert batch_as(odd, ImageTuple).image.shape == (2, 1)
 
 
 @dataclass
@@ -227,32 +161,3 @@ def test_batches_are_joined_field_by_field():
     assert once["key"] == twice["key"] == ["a", "bcd", "ef"]
     bare = generic_concat([Batch(__key__=["a"]), Batch(__key__=["b", "c"])])
     assert bare == Batch(__key__=["a", "b", "c"])
-
-
-def test_what_cannot_be_joined_names_the_field():
-    one, wide = torch.ones(1), torch.ones(1, 1)
-    metadata = [Batch(__key__=["a"]), Batch(__key__=["b"], __subflavors__=[None])]
-    rows = {
-        "batch: types": (generic_batch, [{"a": one}, {"a": None}], "field a of", "NoneType, Te"),
-        "batch: keys": (generic_batch, [{"a": {"x": 1}}, {"a": {"y": 1}}], "field a: only", "'x'"),
-        "batch: deep": (generic_batch, [{"a": {"x": one}}, {"a": {"x": wide}}], "field a.x", "ran"),
-        "concat: deep": (generic_concat, [{"a": {"b": one}}, {"a": {"b": wide}}], "a.b:", "ranks"),
-        "concat: types": (generic_concat, [{"a": ["x"]}, {"a": None}], "field a", "NoneType, list"),
-        "concat: lists": (generic_concat, [{"a": one}, {"a": [1]}], "field a", "Tensor, list"),
-        "concat: keys": (generic_concat, [{"a": 1}, {"b": 1}], "only some have the keys 'a', 'b'"),
-        "concat: metadata": (generic_concat, metadata, "field __subflavors__ of different types"),
-        "nothing": (generic_concat, [], "no tensors"),
-        "mix": (homogeneous_concat_mix, [captions("a"), Point(one, "x")], "Point", "batch_mix_fn"),
-        "type": (lambda s: batch_as(s, NeedsMore), [captioned("a")], "'depth', 'name'", "'image'"),
-        "numbers": (lambda s: batch_as(s, RawBatch), [1, 2], "got int"),
-        "no samples": (lambda s: batch_as(s, RawBatch), [], "no samples"),
-        "lacks": (ClassificationBatch.from_samples, [captioned("a")], "needs the fields 'label'"),
-    }
-    check_refusals(
-        {
-            name: (lambda call=call, given=given: call(given), ConfigError, *words)
-            for name, (call, given, *words) in rows.items()
-        }
-    )
-    with pytest.raises(TypeError, match="imagee"):
-        ClassificationBatch.derive_from(metadata[0], imagee=1)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import io
-import json
 import pickle
 import signal
 import time
@@ -14,7 +13,6 @@ from functools import partial
 import numpy as np
 import PIL.Image
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from webdataset import autodecode
@@ -22,11 +20,9 @@ from webdataset import autodecode
 from energize.core import limits
 from energize.core.description import described
 from energize.errors import ConfigError, DecodeError
-from energize.extras.av import AVData, AVDecoder
 from energize.task.decode import IMAGE_SPECS, SampleDecoder, decoded_by
 from tests.support.images import encoded, picture
 from tests.support.refusals import check_refusals
-from tests.support.videos import CONTAINERS, sound, video, wav
 
 DEEP = PIL.Image.fromarray(np.arange(2400, dtype=np.uint16).reshape(40, 60) * 20)
 IMAGES = {
@@ -76,65 +72,10 @@ def test_every_name_of_webdataset_is_known():
     assert set(IMAGE_SPECS) == set(autodecode.imagespecs)
 
 
-def test_pixels_are_writable_contiguous_and_their_own():
-    for name in ("rgb8", "torchrgb8", "torchrgb", "l8", "torchl"):
-        for kind in ("png", "jpg", "jpg cmyk"):
-            first, again = (decoded("jpg", IMAGES[kind], image_decode=name) for _ in range(2))
-            assert not isinstance(first, torch.Tensor) or first.is_contiguous()
-            first[:] = 0
-            assert np.asarray(again).any(), (name, kind)
-
-
-def test_an_exif_orientation_is_not_applied_and_pil_images_keep_it():
-    exif = PIL.Image.Exif()
-    exif[0x0112] = 6
-    data = encoded(picture(60, 40), "JPEG", exif=exif)
-    assert decoded("jpg", data).shape == (3, 40, 60)
-    assert decoded("jpg", data, image_decode="pil").getexif()[0x0112] == 6
-
-
-@given(st.integers(1, 40), st.integers(1, 40), st.randoms(use_true_random=False))
-def test_png_of_any_size_comes_back_exactly(height, width, random):
-    pixels = np.frombuffer(random.randbytes(height * width * 3), dtype=np.uint8)
-    pixels = pixels.reshape(height, width, 3)
-    data = encoded(PIL.Image.fromarray(pixels), "PNG")
-    assert np.array_equal(decoded("png", data, image_decode="rgb8"), pixels)
-    expected = torch.tensor(pixels).permute(2, 0, 1)
-    assert torch.equal(decoded("png", data, image_decode="torchrgb8"), expected)
-    assert torch.equal(decoded("png", data), expected.float() / 255)
-
-
 def npy(array, save=np.save) -> bytes:
     stream = io.BytesIO()
     save(stream, array)
     return stream.getvalue()
-
-
-def test_parts_by_their_extensions():
-    value = {"a": [1, None, "ü"]}
-    parts = {
-        **dict.fromkeys(("txt", "text", "transcript", "a.b.txt", "TXT"), ("grüß", "grüß".encode())),
-        **dict.fromkeys(["cls", "cls2", "class", "index", "inx", "id", "count"], (42, b" 42\n")),
-        **dict.fromkeys(("json", "jsn", "meta.JSON"), (value, json.dumps(value).encode())),
-        "json.gz": ([1], gzip.compress(b"[1]")),
-        "eps": (b"%!PS", b"%!PS"),
-        "data": (IMAGES["png"], IMAGES["png"]),
-    }
-    assert {name: decoded(name, data) for name, (_, data) in parts.items()} == {
-        name: made for name, (made, _) in parts.items()
-    }
-    newer = io.BytesIO()
-    np.lib.format.write_array(newer, np.arange(3), version=(2, 0))
-    assert decoded("npy", newer.getvalue()).tolist() == [0, 1, 2]
-    for shape in ((), (0,), (3, 0, 2), (2, 3)):
-        for order in "CF":
-            array = np.arange(np.prod(shape, dtype=int), dtype=">i2").reshape(shape, order=order)
-            found = decoded("x.npy", npy(array))
-            np.testing.assert_array_equal(found, array)
-            assert found.dtype == array.dtype
-            found = decoded("npz", npy(array, partial(np.savez_compressed, y=array)))
-            np.testing.assert_array_equal(found["y"], array)
-            assert list(found) == ["y", "arr_0"]
 
 
 class Trap:
@@ -237,12 +178,6 @@ def test_memory_is_not_taken_for_what_bytes_only_promise(monkeypatch):
     assert len(decoded("x.bin.gz", gzip.compress(bytes(100_000)))) == 100_000
 
 
-def test_a_sample_is_decoded_into_a_new_dict():
-    raw = {"__key__": "a", "txt": b"hello", "bin": b"\x00", "__txt__": b"x", "n": 3}
-    assert SampleDecoder()(raw) == raw | {"txt": "hello"}
-    assert raw["txt"] == b"hello"
-
-
 def test_a_decoder_is_a_value():
     decoder = SampleDecoder(image_decode="pil")
     assert decoder == SampleDecoder(image_decode="pil") != SampleDecoder()
@@ -260,41 +195,3 @@ def test_a_decoder_is_a_value():
         images=(lambda: SampleDecoder(image_decode="torch_rgb"), near, "rgb'"),
         av=(lambda: SampleDecoder(av_decode="pyaw"), near, "'pyav'"),
     )
-
-
-def test_videos_and_sounds_are_decoded_when_they_are_asked():
-    for part in ("mp4", "clip.MOV", "mkv", "webm", "avi", "flv"):
-        assert decoded(part, video()) == AVDecoder(video()), part
-    clips, _ = decoded("mp4", video()).get_video_clips([(0, 1)], "frames")
-    assert clips[0].shape == (2, 3, 48, 64)
-    for part in ("wav", "flac", "mp3"):
-        assert decoded(part, wav()).get_audio_samples_per_second() == 16000
-    silent = decoded("mp4", video(), av_decode="torch")
-    assert isinstance(silent, AVData)
-    assert (silent.video_clips[0].shape[0], silent.audio_clips) == (60, [])
-    both = decoded("mp4", video(), av_decode="torch", video_decode_audio=True)
-    assert len(both.audio_clips) == 1
-    assert decoded("wav", wav(), av_decode="torch").video_clips == []
-    with decoded("mp4", video(), av_decode="pyav") as container:
-        assert len(list(container.decode(video=0))) == 60
-    lazy, told = decoded("mp4", b"no video"), "part 'mp4' of 8 bytes"
-    check_refusals(
-        DecodeError,
-        lazy=(lazy.get_frames, told),
-        torch=(lambda: decoded("mp4", b"no video", av_decode="torch"), told),
-        pyav=(lambda: decoded("mp4", b"no video", av_decode="pyav"), told),
-    )
-
-
-def test_content_decides_where_it_is_to_be_guessed():
-    guess = partial(decoded, guess_content=True)
-    for name in ("JPEG", "PNG", "GIF", "BMP", "TIFF", "WEBP", "JPEG2000"):
-        for part in ("data", "txt", "mp4"):
-            assert guess(part, encoded(picture(), name)).shape == (3, 40, 60), (name, part)
-    for name in CONTAINERS:
-        assert "ts" in name or guess("txt", video(name)).has_video_stream(), name
-    for name in ("flac", "mp3"):
-        assert guess("data", sound(name, name)).has_audio_stream(), name
-    for data in (b"", b"\xff", b"BMW is a car", b"RIFF", b"{}", b"\x1f\x8b"):
-        assert guess("data", data) == data
-    assert guess("txt", b"a text") == "a text"

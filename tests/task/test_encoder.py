@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import inspect
-import logging
 import pickle
-import random
 from collections.abc import Iterator
 from dataclasses import FrozenInstanceError, dataclass
 from itertools import islice
@@ -20,7 +18,6 @@ from energize.errors import ConfigError, EncoderError
 from energize.preparation import prepare
 from energize.task.decode import SampleDecoder
 from energize.task.hooks import active_hooks
-from energize.testing import check_resume, check_topology
 from tests.support.refusals import check_refusals
 
 COUNT = 40
@@ -94,50 +91,6 @@ class Words(ez.TaskEncoder):
     def encode_batch(self, batch):
         self.log.append("encode_batch")
         return {"packs": batch}
-
-
-ALL_WORDS = sorted(f"w{n}" for n in range(COUNT) for _ in range(n % 9 + 1))
-
-
-def test_hooks_are_called_in_order_and_packs_hold_every_word_once(folder):
-    encoder = Words()
-    assert len(next(iter(train(folder, encoder, 2, packing_buffer_size=4)))["packs"]) == 2
-    one_pack = ["postencode", "postencode", "pack 2"]
-    assert encoder.log[:4] == ["preencode"] * 4
-    called = [each for each in encoder.log if each != "preencode"]
-    assert called == ["select 4", *one_pack, *one_pack, "batch 2", "encode_batch"]
-    dataset = train(folder, encoder, 3, packing_buffer_size=5)
-    with ez.get_loader(dataset, worker_config=ez.WorkerConfig(0, 1, 2), lanes=4) as loader:
-        for batches in (dataset, loader):
-            words = sorted(word for batch in batches for pack in batch["packs"] for word in pack)
-            assert words == ALL_WORDS
-
-
-class Generating(ez.TaskEncoder):
-    def encode_sample(self, sample):
-        for word in sample.text.split():
-            yield word, random.random()
-
-    def batch(self, samples):
-        yield samples
-        yield len(samples)
-
-    def encode_batch(self, batch):
-        yield batch
-        yield "end"
-
-
-def test_hooks_that_yield_give_any_number(folder):
-    samples = list(train(folder, Generating()))
-    assert sorted(word for word, _ in samples) == ALL_WORDS
-    assert list(train(folder, ez.AugmentTaskEncoder(Generating()))) == samples
-    dataset = train(folder, Generating(), 4)
-    batches = list(dataset)
-    assert batches[1::2] == ["end"] * (len(batches) // 2)
-    assert sum(len(each) for each in batches[::4]) == len(samples)
-    for laws in (dataset, train(folder, Words(), 2, packing_buffer_size=7)):
-        check_resume(laws, items=20, lanes=(1, 3))
-        check_topology(laws, items=20, lanes=(1, 2))
 
 
 class ByLength(ez.TaskEncoder):
@@ -342,25 +295,6 @@ def test_what_hooks_return_is_looked_at(folder):
     )
 
 
-def test_what_packing_leaves_out(folder, caplog):
-    few = encoder_with(Words, select_samples_to_pack=lambda self, samples: [samples[:1]])
-
-    class Skips(Words):
-        def postencode_sample(self, sample):
-            if len(sample.text.split()) < 9:
-                raise ez.SkipSample
-            return sample.text.decode().split()
-
-    with caplog.at_level(logging.WARNING, logger="energize"):
-        train(folder, Words())
-        assert "nothing is packed" in caplog.text
-        assert len(list(train(folder, few, packing_buffer_size=4))) == COUNT / 4
-    assert caplog.text.count("left out 3 of 4 samples") == 1
-    packs = list(train(folder, Skips(), packing_buffer_size=4))
-    assert sum(len(pack) for pack in packs) == 9 * sum(n % 9 == 8 for n in range(COUNT))
-    assert all(packs)
-
-
 # Numbers, wrapped encoders, types, older arguments.
 
 
@@ -499,22 +433,6 @@ class Forgetful(ez.DefaultTaskEncoder):
 
     def __init__(self):
         self.size = 3
-
-
-def test_only_hooks_that_do_something_are_active():
-    set_on = ez.TaskEncoder()
-    set_on.encode_sample = str
-    for encoder, active in (
-        (ez.TaskEncoder(), set()),
-        (Forgetful(), set()),
-        (ForText(), {"encode_sample"}),
-        (set_on, {"encode_sample"}),
-        (ez.DefaultTaskEncoder(encoded_sample_type=dict), {"encode_sample"}),
-        (ez.DefaultTaskEncoder(raw_batch_type=dict), set()),
-        (ez.DefaultTaskEncoder(batch_type=dict), {"encode_batch"}),
-        (Tokenizing(3), {"encode_batch"}),
-    ):
-        assert active_hooks(encoder) == {"batch", *active}, encoder
 
 
 def test_stateless_changes_nothing():

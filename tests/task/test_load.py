@@ -15,34 +15,27 @@ import pytest
 import torch
 
 import energize as ez
-from energize.core.description import described
-from energize.core.lanes import WorkerConfig
 from energize.core.samples import (
     CaptioningSample,
     CrudeSample,
     ImageClassificationSample,
     ImageSample,
     InterleavedSample,
-    OCRSample,
     Sample,
-    SimilarityInterleavedSample,
-    SourceInfo,
     TextSample,
     VQASample,
 )
-from energize.core.trace import Reading
 from energize.errors import (
     ConfigError,
     DataError,
     DatasetError,
     DecodeError,
     EncoderError,
-    PrepareError,
     UntrustedCodeError,
 )
 from energize.preparation import prepare
 from energize.task.decode import SampleDecoder
-from energize.task.fields import PartAccess, declared_types, default_field_map, fits, parse_field
+from energize.task.fields import declared_types, fits
 from energize.task.load import FolderFunction, LoadingCode, SampleLoader
 from tests.support.images import encoded, picture
 from tests.support.refusals import check_refusals
@@ -61,57 +54,6 @@ def load(kind: type, told: dict[str, str] | None = None, **options: Any) -> Samp
 
 
 # Field maps.
-
-
-def test_descriptions_of_parts():
-    first, second = parse_field("jpg, meta.json[a b][0]")
-    assert (first.part, first.keys) == ("jpg", ())
-    assert (second.part, second.keys) == ("meta.json", ("a b", "0"))
-    wrong = ("", ",", "jpg,", "json[", "json[]", "json[a]b", "[a]", "a]")
-    check_refusals(
-        {
-            text: (lambda text=text: parse_field(text), ConfigError, "does not say which part")
-            for text in wrong
-        }
-    )
-    assert default_field_map(TextSample) == {"text": "txt,text,json[text],text"}
-    assert default_field_map(CaptioningSample)["image"].startswith("jpg,jpeg,png,webp")
-    assert set(default_field_map(VQASample)) == {"image", "context", "answers", "answer_weights"}
-
-
-def test_several_parts_come_in_the_order_of_their_numbers():
-    for pattern, parts, expected in (
-        ("*.jpg", ["10.jpg", "2.jpg", "jpg", "2.png", "1.jpg"], ["1.jpg", "2.jpg", "10.jpg"]),
-        ("img?.jpg", ["img1.jpg", "img10.jpg", "img0.jpg"], ["img0.jpg", "img1.jpg"]),
-        ("*.*", ["b.txt", "a.jpg", "json", "__key__"], ["a.jpg", "b.txt"]),
-        ("p*.txt", ["p2.txt", "p10.txt", "p02.txt"], ["p02.txt", "p2.txt", "p10.txt"]),
-        ("*", ["__key__", "txt"], ["txt"]),
-        ("*", ["1_10_2", "1_9_3", "1_9_10"], ["1_9_3", "1_9_10", "1_10_2"]),
-        ("jpg", ["jpg", "1.jpg"], ["jpg"]),
-        ("png", ["jpg"], []),
-    ):
-        (access,) = parse_field(pattern)
-        assert access == PartAccess(pattern)
-        assert access.several == ("*" in pattern or "?" in pattern)
-        assert access.among(tuple(parts)) == expected, pattern
-
-
-def test_a_typed_sample_with_its_source():
-    told = {"image": "png,jpg", "caption": "json[cap][0][en]"}
-    loader = load(CaptioningSample, told, subflavors={"lang": "en"})
-    given = raw(jpg=JPG, json=b'{"cap": [{"en": "a cat"}]}', txt=b"not used")
-    before = dict(given)
-    for _ in range(2):  # the second by what is known of such parts
-        sample = loader(given)
-        assert (type(sample), sample.caption) == (CaptioningSample, "a cat")
-        assert sample.image.shape == (3, 40, 60)
-        assert (sample.__key__, sample.__subflavors__) == ("d/7", {"lang": "en"})
-        assert sample.__restore_key__ == ("Webdataset", "a.tar", 7)
-        files = ("d/7.jpg", "d/7.json")
-        source = {"dataset_path": "/data/ds", "index": 7, "shard_name": "a.tar"}
-        assert sample.__sources__ == (SourceInfo(**source, file_names=files),)
-        sample.__subflavors__["lang"] = "de"  # no other sample's
-    assert given == before
 
 
 def test_parts_are_chosen_by_what_a_sample_has():
@@ -143,14 +85,6 @@ def test_parts_are_chosen_by_what_a_sample_has():
     )
 
 
-def test_fields_with_defaults_may_lack_without_a_field_map():
-    given = raw(jpg=JPG, cls=b"3")
-    sample = load(ImageClassificationSample)(given)
-    assert (sample.label, sample.label_name) == (3, None)
-    with pytest.raises(DataError, match="'label'"):
-        load(ImageClassificationSample, {"image": "jpg", "label": "json[label]"})(given)
-
-
 def test_other_ways_to_a_value():
     undecoded = load(CaptioningSample, {"image": "jpg", "caption": "json[c]"}, decoder=None)
     sample = undecoded(raw(jpg=JPG, json=b'{"c": "x"}'))
@@ -168,47 +102,6 @@ def encoded_arrays(**arrays: Any) -> bytes:
     stream = io.BytesIO()
     np.savez(stream, **arrays)
     return stream.getvalue()
-
-
-def test_several_images_and_texts_of_one_sample():
-    told = {"images": "*.jpg,*.png", "texts": "*.json[caption]", "matched_text_indices": "json[m]"}
-    loader = load(SimilarityInterleavedSample, told, decoder=SampleDecoder(image_decode="rgb8"))
-    given = raw(json=b'{"m": [1, 0, 0]}') | {"1.json": b'{"caption": "b"}'}
-    given |= {f"{i}.jpg": encoded(picture(8, 8 + i), "JPEG") for i in (10, 9, 0)}
-    given |= {"0.json": b'{"caption": "a"}'}
-    sample = loader(given)
-    assert [image.shape[0] for image in sample.images] == [8, 17, 18]
-    assert (sample.texts, sample.matched_text_indices) == (["a", "b"], [1, 0, 0])
-    assert "d/7.10.jpg" in sample.__sources__[0].file_names
-    none = {name: each for name, each in given.items() if not name.endswith("jpg")}
-    broken = given | {"1.json": b"{}"}
-    check_refusals(
-        DataError,
-        none=(lambda: loader(none), "'images' is read from *.jpg or *.png, but"),
-        one=(lambda: loader(broken), "*.json[caption] leads nowhere"),
-    )
-
-
-def test_prepare_knows_patterns(tmp_path):
-    write_tar(tmp_path / "0.tar", [("a.0.txt", b"x"), ("a.1.txt", b"y"), ("b.0.txt", b"z")])
-    options = {"split_ratios": {"train": 1}, "sample_type": "InterleavedSample", "workers": 1}
-    report = prepare(tmp_path, **options, field_map={"sequence": "*.txt"})
-    assert (report.config.field_map, report.notes) == ({"sequence": "*.txt"}, ())
-    with pytest.raises(PrepareError, match="no sample has"):
-        prepare(tmp_path, **options, field_map={"sequence": "*.png"}, overwrite=True)
-
-
-def test_crude_samples_have_all_parts():
-    sample = load(CrudeSample, decoder=SampleDecoder(image_decode="rgb8"))(
-        raw(jpg=JPG, txt=b"x", pkl=b"\x80")
-    )
-    assert type(sample) is CrudeSample
-    assert (sample["jpg"].dtype, sample["txt"], sample["pkl"]) == (np.uint8, "x", b"\x80")
-    assert sample["__sources__"][0].file_names == ("d/7.jpg", "d/7.txt", "d/7.pkl")
-    assert load(CrudeSample, decoder=None)(raw(txt=b"x"))["txt"] == b"x"
-    filtered = load(CrudeSample, part_filter=["txt"])(raw(jpg=JPG, txt=b"x"))
-    assert "jpg" not in filtered
-    assert filtered["__sources__"][0].file_names == ("d/7.txt",)
 
 
 def test_what_cannot_work_is_refused_when_it_is_made():
@@ -230,49 +123,6 @@ def test_what_cannot_work_is_refused_when_it_is_made():
         a_filter=(made(TextSample, part_filter="txt"), "or names"),
         numbers=(made(TextSample, part_filter=[1]), "or names"),
     )
-
-
-def test_a_loader_is_a_value():
-    def made(**changed):
-        return SampleLoader(
-            **{"sample_type": OCRSample, "subflavors": {"a": 1}, "decoder": None} | changed
-        )
-
-    used = made()
-    used(raw(jpg=JPG, txt=b"x"))
-    assert made() == used != made(subflavors={"a": 2})
-    assert pickle.loads(pickle.dumps(used)) == used
-    assert described(used) == {
-        "kind": "SampleLoader",
-        "sample_type": "energize.core.samples.OCRSample",
-        "field_map": None,
-        "decoder": None,
-        "subflavors": {"a": 1},
-    }
-
-
-def test_samples_of_a_prepared_folder(tmp_path):
-    files = [
-        (f"{n:03d}.{part}", data)
-        for n in range(3)
-        for part, data in (
-            ("jpg", JPG if n != 1 else b"broken"),
-            ("meta.json", b'{"caption": "picture %d"}' % n),
-        )
-    ]
-    write_tar(tmp_path / "shard-0.tar", files)
-    prepare(tmp_path, split_ratios={"train": 1}, workers=1)
-    loader = load(CaptioningSample, {"image": "jpg", "caption": "meta.json[caption]"})
-    failures = []
-    samples = ez.MapDataset(ez.WebdatasetSource(tmp_path), loader).at(
-        [0, 1, 2], Reading(report=failures.append)
-    )
-    assert [sample.caption for sample in samples][::2] == ["picture 0", "picture 2"]
-    assert samples[1].caption in ("picture 0", "picture 2")
-    assert samples[2].__sources__[0].file_names == ("002.jpg", "002.meta.json")
-    assert {type(failed.reason) for failed in failures} == {DecodeError}
-    assert "shard-0.tar" in str(failures[0])
-    assert "'001'" in str(failures[0])
 
 
 # Values that contradict the types that fields declare.
@@ -368,7 +218,6 @@ def other(raw):
     return {"__key__": raw["__key__"] + "!", "text": raw["txt"]}
 """
 NAMED = {"sample_loader": "sample_loader.py", "part_filter": "sample_loader.py:part_filter"}
-BY_FOLDER = [f"text {i}:json,txt" for i in range(4)]
 
 
 def folder(path, **named):
@@ -390,28 +239,6 @@ def folder(path, **named):
 def texts(path, **options):
     dataset = ez.get_val_dataset(path, split_part="train", batch_size=None, **options)
     return [sample.text for sample in dataset]
-
-
-def test_nothing_of_a_folder_is_run_unless_it_is_trusted(tmp_path):
-    path = folder(tmp_path / "ds", **NAMED)
-    filtered = folder(tmp_path / "filtered", part_filter="sample_loader.py:part_filter")
-    ways = ("sample_loader=...", f"trust_code=[{str(path)!r}]", "field_map", "CrudeWebdataset")
-    other = [tmp_path / "other"]
-    check_refusals(
-        UntrustedCodeError,
-        untold=(lambda: texts(path), *ways),
-        none=(lambda: texts(path, trust_code=[]),),
-        another=(lambda: texts(path, trust_code=other),),
-        a_filter=(lambda: texts(filtered), "part_filter"),
-    )
-    assert not (path / ".nv-meta" / "ran").exists()
-    for trusted in (str(path), f"{path}/..", f"{path}/.nv-meta/.."):
-        assert texts(path, trust_code=[trusted]) == BY_FOLDER
-    assert (path / ".nv-meta" / "ran").exists()
-    named = folder(tmp_path / "b", sample_loader="sample_loader.py:other", part_filter=["txt"])
-    dataset = ez.get_val_dataset(named, split_part="train", batch_size=None, trust_code=[named])
-    assert [sample.__key__ for sample in dataset][:2] == ["000!", "001!"]
-    assert dataset[1].__sources__[0].file_names == ("001.txt",)
 
 
 def test_the_program_gives_functions(tmp_path):
@@ -443,24 +270,6 @@ def test_the_program_gives_functions(tmp_path):
         dict=(lambda: texts(path, sample_loader={"a": 1}), ConfigError, "is a function"),
         filter=(lambda: texts(path, part_filter="jpg"), ConfigError, "a list of parts"),
     )
-
-
-def test_a_mix_where_one_folder_is_trusted_and_workers_run_it_too(tmp_path):
-    path = folder(tmp_path / "a", **NAMED)
-    folder(tmp_path / "b", field_map={"text": "txt"})
-    mix = tmp_path / "mix.yaml"
-    mix.write_text(
-        "__module__: energize\n__class__: MetadatasetV2\n"
-        "splits: {train: {blend: [{path: a}, {path: b}]}}\n"
-    )
-    with pytest.raises(UntrustedCodeError):
-        ez.get_train_dataset(mix, batch_size=None)
-    plain = [f"text {i}" for i in range(4)]
-    assert sorted(texts(mix, trust_code=[path])) == sorted(plain + BY_FOLDER)
-    config = WorkerConfig(rank=0, world_size=1, num_workers=2)
-    options = {"batch_size": 2, "repeat": False, "trust_code": [path], "worker_config": config}
-    with ez.get_loader(ez.get_train_dataset(path, **options)) as loader:
-        assert sorted(text for batch in loader for text in batch.text) == BY_FOLDER
 
 
 def test_functions_of_folders_travel_and_are_described_wherever_they_are(tmp_path):

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections import UserDict
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import energize as ez
-from energize.core.loss_weights import field_of, marked, weighed, weight_of
+from energize.core.loss_weights import field_of, marked, weight_of
 from tests.support.refusals import check_refusals
 
 
@@ -44,10 +44,6 @@ class Placeless:
 class Open:
     """Without a field for weights, but open to attributes, as samples may be."""
 
-    ids: Any
-
-
-class Tuple(NamedTuple):
     ids: Any
 
 
@@ -119,20 +115,6 @@ def test_batches_of_any_type_get_the_product_of_all_weights_or_nothing():
 factor = st.one_of(st.none(), st.floats(0, 1e6))
 
 
-@given(st.lists(st.tuples(factor, factor), min_size=1, max_size=9))
-def test_weights_are_products_whatever_is_given(pairs):
-    def sample(source, own):
-        made = {} if own is None else {"sample_weight": own}
-        return made if source is None else weighed(made, source)
-
-    found = ez.batch_weights([sample(*pair) for pair in pairs])
-    if all(each == (None, None) for each in pairs):
-        assert found is None
-        return
-    asked = [(1 if a is None else a) * (1 if b is None else b) for a, b in pairs]
-    assert torch.equal(found, torch.tensor(asked, dtype=torch.float32))
-
-
 def test_weights_find_their_samples_by_the_keys_of_a_batch():
     def longest_first(samples):
         return TokenBatch.from_samples(sorted(samples, key=by_length, reverse=True))
@@ -198,48 +180,6 @@ def test_what_a_function_makes_of_a_sample_keeps_its_weight():
     assert weights(batches[0]) == [1.0, 2.0, 3.0]
 
 
-def test_what_has_no_place_for_weights_is_an_error_that_names_the_field():
-    field = "`__sample_weight__: float | None = None` to Placeless"
-    for made, told in (
-        (Placeless, field),
-        (Tuple, "a Tuple: it has no place"),
-        (lambda ids: ids, "a Tensor: it has no place"),
-        (lambda ids: ids.tolist(), "a list: it has no place"),
-        (str, "a str: it has no place"),
-    ):
-
-        def encode_sample(sample, made=made):
-            return made(sample.ids)
-
-        with pytest.raises(ez.EncoderError) as caught:
-            ez.MapDataset(weighted(), encode_sample)[2]
-        assert isinstance(caught.value.__cause__, ez.ReturnError)
-        for word in (told, "encode_sample", "sample 2"):
-            assert word in str(caught.value)
-        assert ez.MapDataset(tokens(), encode_sample)[2] is not None
-    batches = (Placeless, Open, Tuple, lambda ids: ids)
-    for made in batches:
-        lost = ez.BatchDataset(weighted(), 3, lambda samples, made=made: made(lengths(samples)))
-        with pytest.raises(ez.EncoderError, match=r"sample_weights: torch\.Tensor \| None = None"):
-            lost[0]
-
-
-def test_weights_of_encoders_are_checked_naming_the_sample():
-    def said(value):
-        return ez.MapDataset(tokens(), lambda s: {"__key__": s.__key__, "sample_weight": value})
-
-    for value in (2, np.float32(2), torch.tensor(2.0), np.array(2.0)):
-        made = ez.MapDataset(weighted(), lambda _, value=value: {"sample_weight": value})
-        assert weights(ez.BatchDataset(made, 2, ez.generic_batch)[0]) == [2.0, 4.0]
-    assert weight_of(said(None)[4]) is None
-    several = ez.BatchDataset(said([1.0, 2.0]), 2, lambda samples: {"n": len(samples)})
-    wrong = {
-        str(value): (lambda value=value: said(value)[4], ez.EncoderError, "of sample '4'")
-        for value in (-1, float("nan"), float("inf"), "1", True)
-    }
-    check_refusals(wrong | {"several": (first(several), ez.EncoderError, "is one number")})
-
-
 def test_what_encoders_said_of_each_sample_may_be_a_column():
     """As long as no source says anything: then the weights are all there."""
 
@@ -270,29 +210,6 @@ def test_encode_batch_takes_the_weights_of_the_raw_batch_over():
 
 
 # Functions that give several things, and streams.
-
-
-def test_generators_and_streams():
-    def halves(sample):
-        yield {"ids": sample.ids[::2]}
-        yield {"ids": sample.ids[1::2]}
-
-    assert [weight_of(each) for each in ez.MapDataset(weighted(2), halves)] == [1.0, 1.0, 2.0, 2.0]
-    odd = ez.FilterDataset(weighted(), lambda sample: len(sample.ids) % 2)
-    assert list(map(weights, ez.BatchDataset(odd, 3, TokenBatch.from_samples))) == [[1, 3, 5], [7]]
-    shuffled = ez.ShuffleBufferDataset(weighted(), 4)
-    assert all(weight_of(each) == len(each.ids) for each in shuffled)
-    by_parity = lambda sample: (len(sample.ids) % 2, None)  # noqa: E731
-    for batch in ez.GroupBatchDataset(weighted(), 2, by_parity, ez.generic_batch):
-        assert weights(batch) == [int(key) + 1 for key in batch.__key__]
-
-    def through(items):
-        yield from items
-
-    handed_on = ez.IterMapDataset(weighted(), through)
-    with pytest.raises(ez.EncoderError, match="gives several things"):
-        list(ez.IterMapDataset(weighted(1), lambda items: iter([{"n": len(list(items))}])))
-    assert [weight_of(each) for each in handed_on] == [float(i + 1) for i in range(8)]
 
 
 def test_what_gives_several_things_of_weighted_samples_says_which_has_which():
@@ -417,21 +334,6 @@ def test_whole_batches_of_a_tree_are_weighed_sample_by_sample():
         ez.SampleWeightDataset(uneven, 2)[0]
 
 
-def test_padding_counts_nothing():
-    batch = ez.BatchDataset(weighted(), 3, TokenBatch.from_samples)[0]
-    assert weights(marked(batch)) == [0.0, 0.0, 0.0]
-    assert weights(batch) == [1.0, 2.0, 3.0]
-    assert weights(marked(ez.BatchDataset(tokens(), 3, TokenBatch.from_samples)[0])) == [0.0] * 3
-    assert weight_of(marked(weighted()[0])) == 0.0
-    assert (marked(5), marked({"x": 1})) == (5, {"x": 1, "__padding__": True})
-    batches = ez.ComposedDataset(
-        weighted(5), batch_size=1, global_batch_size=4, batching_method="in_turn",
-        batcher=ez.generic_batch, pad=lambda sample: sample,
-    )  # fmt: skip
-    found = [batch.sample_weights.item() for batch in batches]
-    assert (found[:4], sorted(found[4:])) == ([1, 2, 3, 4], [0, 0, 0, 5])
-
-
 # The mean of weighted losses.
 
 LOSS = torch.tensor([1.0, 2.0, 4.0])
@@ -459,18 +361,6 @@ def test_the_mean_of_one_batch():
         a_number=(lambda: ez.weighted_mean(1.0, WEIGHTS), "got a float"),
         a_list=(lambda: ez.weighted_mean(LOSS, [1.0, 2.0, 3.0]), "and a list"),
     )
-
-
-def test_any_division_into_micro_batches_has_the_gradient_of_the_whole():
-    losses, given = torch.rand(12, requires_grad=True), torch.rand(12)
-    ez.weighted_mean(losses, given).backward()
-    whole, losses.grad = losses.grad.clone(), None
-    parts = [slice(0, 1), slice(1, 8), slice(8, 8), slice(8, 12)]
-    total = ez.total_weight([given[part] for part in parts])
-    for part in parts:
-        ez.weighted_mean(losses[part], given[part], total=total).backward()
-    assert torch.allclose(losses.grad, whole)
-    assert torch.allclose(whole, given / given.sum())
 
 
 def test_totals_of_weights_and_of_batches():

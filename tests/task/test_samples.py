@@ -2,40 +2,31 @@
 
 from __future__ import annotations
 
-import copy
-import dataclasses
-import pickle
 import subprocess
 import sys
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from energize import Batch
 from energize.core.loss_weights import default_get_batch_keys
 from energize.core.samples import (
-    SAMPLE_TYPES,
     CaptioningSample,
     CrudeSample,
     ImageSample,
     Sample,
     SourceInfo,
     TextSample,
-    format_sample_compact,
     format_sample_detailed,
-    map_leaves,
     pin_memory,
     sample_type_named,
 )
 from energize.energon.factories import edataclass
 from energize.errors import ConfigError, DatasetError, UntrustedCodeError
-from energize.task.fields import declared_types
 from tests.support.refusals import check_refusals
 
 SOURCE = SourceInfo(dataset_path="ds", index=3, shard_name="0.tar", file_names=("a.txt",))
@@ -113,15 +104,6 @@ def test_joined_samples():
     )
 
 
-def test_samples_are_values_with_named_fields():
-    """Which fields there are, and their defaults, the record of the public API tells."""
-    for name, kind in SAMPLE_TYPES.items():
-        if kind is not CrudeSample:
-            assert declared_types(kind), name
-            sample = kind(**{f.name: "x" for f in fields(kind)} | TAKEN)
-            assert pickle.loads(pickle.dumps(sample)) == copy.copy(sample) == sample
-
-
 def test_names_of_types(tmp_path, monkeypatch):
     for module in ("energize", "megatron.energon", "megatron.energon.flavors"):
         assert sample_type_named(module, "CaptioningSample") is CaptioningSample
@@ -156,20 +138,6 @@ class Checked:
         self.doubled = self.value * 2
 
 
-def test_leaves_are_mapped_at_any_depth_into_a_copy():
-    sample = ImageSample(__key__="a", image=torch.zeros(2))
-    nested = CrudeSample(pair=Pair(sample, [torch.ones(1)]), plain=(1, {"t": torch.ones(1)}))
-    mapped = map_leaves(nested, lambda x: x + 1 if isinstance(x, torch.Tensor) else x)
-    assert (type(mapped), type(mapped["pair"])) == (CrudeSample, Pair)
-    assert mapped["pair"].left.image.tolist() == [1.0, 1.0]
-    assert mapped["pair"].right[0].tolist() == [2.0]
-    assert (mapped["plain"][0], mapped["plain"][1]["t"].tolist()) == (1, [2.0])
-    assert sample.image.tolist() == [0.0, 0.0]
-    assert nested["plain"][1]["t"].tolist() == [1.0]
-    # What users check of one sample does not run again.
-    assert map_leaves(Checked(3), str).doubled == "6"
-
-
 def test_pinning_reaches_all_tensors_or_without_a_gpu_nothing():
     sample = ImageSample(__key__="a", image=torch.zeros(2))
     for pinned in (pin_memory({"x": [sample]})["x"][0], sample.pin_memory()):
@@ -190,27 +158,6 @@ class Text(Sample):
 class Encoded(Text):
     ids: torch.Tensor
     """A field without a default after one that has one."""
-
-
-@edataclass
-class EncodedBatch(Batch):
-    ids: torch.Tensor
-
-
-def test_edataclass_has_slots_and_named_fields_and_makes_batches():
-    one = Encoded(__key__="a", __restore_key__=(), text="a", ids=torch.tensor([1, 2]))
-    other = Encoded(__key__="b", text="b", ids=torch.tensor([3]))
-    assert dataclasses.is_dataclass(Encoded)
-    assert not hasattr(one, "__dict__")
-    copied = pickle.loads(pickle.dumps(one))
-    assert (copied.__key__, copied.weight, copied.ids.tolist()) == ("a", 1.0, [1, 2])
-    batch = EncodedBatch.from_samples([one, other])
-    assert (batch.__key__, batch.ids.tolist()) == (["a", "b"], [[1, 2], [3, 0]])
-    check_refusals(
-        TypeError,
-        positional=(lambda: Encoded("a", (), None, None, "a", 1.0, [1]),),
-        typo=(lambda: setattr(one, "txet", "b"), AttributeError),
-    )
 
 
 @pytest.mark.jobs
@@ -267,26 +214,6 @@ def test_everything_that_a_sample_may_hold_is_shown():
     for value, said in values.items():
         assert said in format_sample_detailed({"x": value})
     assert "np.ndarray(shape=(2,)" in format_sample_detailed(np.array(["a", "b"]))
-
-
-def test_what_is_long_is_cut_and_says_so():
-    long = {"caption": "x" * 1500, "data": b"y" * 1500, "ids": list(range(30)), "n": 10**500}
-    text = format_sample_detailed(long | {f"k{i}": i for i in range(40)})
-    assert text.count("'+500,") == 2
-    assert "... +5" in text
-    assert len(text) < 4000
-    sample = CaptioningSample(__key__="a", image=torch.zeros(3, 4, 4), caption="x" * 80)
-    compact = format_sample_compact(sample)
-    assert "image=Tensor(shape=torch.Size([3, 4, 4])" in compact
-    assert "x" * 51 not in compact
-    assert format_sample_compact({"a": {"b": {"c": {"d": 1}}}}) == "{'a': {'b': {'c': {...}}}}"
-    assert format_sample_compact(list(range(12))).endswith("9, ... +2]")
-
-
-@given(st.recursive(st.none() | st.integers() | st.text(), lambda x: st.lists(x) | st.tuples(x)))
-def test_anything_can_be_shown(value):
-    assert "'value': " in format_sample_detailed({"value": value})
-    assert "\n" not in format_sample_compact({"value": value})
 
 
 def test_the_keys_of_a_batch():
