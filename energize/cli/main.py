@@ -22,7 +22,6 @@ from energize.cli.preview import preview
 from energize.cli.replay import replay
 from energize.cli.report import report
 from energize.cli.simulate import simulate
-from energize.compat import stage_files
 from energize.data.files import os_errors_as
 from energize.data.writing import write_new
 from energize.errors import (
@@ -120,9 +119,6 @@ def schema(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Write to this file, not to the screen.")
     ] = None,
-    stages: Annotated[
-        bool, typer.Option("--stages", help="The schema of stage files instead.")
-    ] = False,
 ) -> None:
     """Print the JSON schema of metadataset files.
 
@@ -130,7 +126,7 @@ def schema(
 
     # yaml-language-server: $schema=metadataset.schema.json
     """
-    text = json.dumps(stage_files.json_schema() if stages else json_schema(), indent=2)
+    text = json.dumps(json_schema(), indent=2)
     if output is None:
         typer.echo(text)
         return

@@ -464,8 +464,8 @@ class CompositeShardedSource(ShardedDataSource):
     """
 
     def __init__(self, sources: Sequence[ShardedDataSource]) -> None:
-        listed = isinstance(sources, Sequence)
-        if not sources or not listed or not all(_is_source(each) for each in sources):
+        kinds = {ShardedDataSource in type(each).__mro__ for each in sources}
+        if kinds != {True}:
             raise ConfigError(
                 f"CompositeShardedSource: give a list of sharded sources; got {short(sources)}"
             )
@@ -476,10 +476,6 @@ class CompositeShardedSource(ShardedDataSource):
             for name in part.shard_names
         }
         super().__init__(ConcatDataset(*(each.dataset for each in sources)), shards)
-
-
-def _is_source(value: object) -> bool:
-    return isinstance(value, ShardedDataSource)
 
 
 class MixedShardedSource(ShardedDataSource):

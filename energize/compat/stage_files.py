@@ -30,7 +30,6 @@ from energize.data.nv_meta import is_prepared
 from energize.datasets.stages import StagedDataset
 from energize.errors import ConfigError, DatasetNotFoundError, MetadatasetError, nearest
 from energize.metadataset.build import batch_size_of, check_one_epoch, get_train_dataset
-from energize.metadataset.documents import DIALECT
 from energize.metadataset.located import (
     Located,
     Problem,
@@ -119,19 +118,15 @@ _WEIGHT = Annotated[float, Field(ge=0, le=1)]
 class DataKeys(Keys):
     """What says which data are read."""
 
-    dataset: Name | None = Field(None, description="the name of a dataset")
-    dataset_path: Name | None = Field(
-        None, description="a prepared folder or a metadataset .yaml, relative to this file"
-    )
-    dataset_type: Name | None = Field(None, description="such as energize")
+    dataset: Name | None = None
+    dataset_path: Name | None = None
+    dataset_type: Name | None = None
     dataset_folders: Annotated[list[Name], Field(min_length=1), Expected(_FOLDERS)] | None = None
     dataset_weights: Annotated[list[_WEIGHT], Field(min_length=1)] | None = None
-    dataset_random_seed: NonNegativeInt | None = Field(
-        None, description="the order of what is read"
-    )
-    seq_len: PositiveInt | None = Field(None, description="tokens per sequence")
-    items_per_step: PositiveInt | None = Field(None, description="micro batches per optimizer step")
-    batch: Table | None = Field(None, description="settings of batches")
+    dataset_random_seed: NonNegativeInt | None = None
+    seq_len: PositiveInt | None = None
+    items_per_step: PositiveInt | None = None
+    batch: Table | None = None
 
     @property
     def seed(self) -> int | None:
@@ -165,20 +160,18 @@ class DataKeys(Keys):
 class StageKeys(DataKeys):
     """One of `data_stages`, which says all about its data."""
 
-    name: Name = Field(description="the name of the stage")
-    start_step: NonNegativeInt = Field(description="the first step")
-    end_step: PositiveInt | None = Field(None, description="the step after the last one")
-    dataset_type: Name = Field(description="such as energize")
-    seq_len: PositiveInt = Field(description="tokens per sequence")
+    name: Name
+    start_step: NonNegativeInt
+    end_step: PositiveInt | None = None
+    dataset_type: Name
+    seq_len: PositiveInt
 
 
 class TrainingKeys(DataKeys):
     """The table `training`, whose other keys belong to the trainer."""
 
-    steps: PositiveInt | None = Field(None, description="the steps of the training")
-    global_batch_size: Annotated[int, Expected("a whole number")] | None = Field(
-        None, description="sequences per step"
-    )
+    steps: PositiveInt | None = None
+    global_batch_size: Annotated[int, Expected("a whole number")] | None = None
     data_stages: tuple[StageKeys, ...] = Field((), strict=False)
 
     @property
@@ -198,20 +191,6 @@ class TrainingKeys(DataKeys):
 
 
 _TRAINING = TypeAdapter(TrainingKeys)
-
-
-def json_schema() -> dict[str, Any]:
-    """Return the grammar of stage files as a JSON schema, for editors and other tools."""
-    training = TrainingKeys.model_json_schema()
-    return {
-        "$schema": DIALECT,
-        "title": "energize stages",
-        "description": "Named stages of a training run, each with its own data",
-        "type": "object",
-        "$defs": training.pop("$defs"),
-        "properties": {"training": {**training, "additionalProperties": True}},
-        "required": ["training"],
-    }
 
 
 # Stages in a file: those of a trainer's table `training`, or of a split of a metadataset.

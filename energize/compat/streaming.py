@@ -93,15 +93,11 @@ class Stream:
         for place in places:
             if (place / split / INDEX).exists() or (place / META_FOLDER).exists():
                 return place
-        if stored:
-            raise DatasetNotFoundError(
-                f"{self.remote} is remote storage, from which nothing is downloaded, and "
-                f"local={self.local!r} has no data: copy the folder there"
-            )
+        hint = f"; copy {self.remote} there, as nothing is downloaded" if stored else ""
         raise DatasetNotFoundError(
-            f"no data at {' or '.join(map(str, places))}"
-            f"{f', split {split!r}' if split else ''}: a folder of MDS shards has an {INDEX}, one "
-            f"of tar shards a {META_FOLDER}, which `energize prepare` makes"
+            f"no data at {' or '.join(map(str, places)) or 'local'}, split {split!r}: a folder of "
+            f"MDS shards has an {INDEX}, one of tar shards a {META_FOLDER}, which `energize "
+            f"prepare` makes{hint}"
         )
 
 

@@ -1,12 +1,10 @@
 """`energize schema`: what it accepts is what is read."""
 
 import json
-import tomllib
 from pathlib import Path
 
 import jsonschema
 import pytest
-import yaml
 from typer.testing import CliRunner
 
 from energize.cli.main import app
@@ -103,22 +101,3 @@ def test_it_can_be_written_to_a_file(validator, tmp_path):
     missing = CliRunner().invoke(app, ["schema", "-o", str(tmp_path / "no" / "file.json")])
     assert missing.exit_code == 2
     assert "cannot be written (No such file or directory" in missing.output
-
-
-def test_stage_files_have_a_schema_of_their_own():
-    printed = CliRunner().invoke(app, ["schema", "--stages"])
-    validator = jsonschema.Draft202012Validator(json.loads(printed.stdout))
-    data = yaml.safe_load((ROOT / "metadatasets" / "stages.yaml").read_text())
-    validator.validate(data)
-    data["training"]["data_stages"][0]["start_stpe"] = 3
-    with pytest.raises(jsonschema.ValidationError, match="start_stpe"):
-        validator.validate(data)
-
-
-def test_weights_of_a_stage_file_are_shares():
-    printed = CliRunner().invoke(app, ["schema", "--stages"])
-    validator = jsonschema.Draft202012Validator(json.loads(printed.stdout))
-    data = tomllib.loads((ROOT / "metadatasets" / "stages.toml").read_text())
-    validator.validate(data)
-    data["training"]["data_stages"][1]["dataset_weights"] = [1.5, -0.5]
-    assert not validator.is_valid(data)

@@ -5,22 +5,17 @@ workers. Those of its metadatasets are in `tests/metadataset`.
 from __future__ import annotations
 
 import pickle
-import random
 import signal
 import time
-from dataclasses import dataclass
 from itertools import islice
 
-import numpy as np
 import pytest
-import torch
 
 from energize import (
     DatasetNotFoundError,
     EmptyDatasetError,
     EncoderError,
     FatalSampleError,
-    Sample,
     SkipSample,
     TaskEncoder,
     WorkerConfig,
@@ -94,45 +89,6 @@ class Packing(Encoder):
             yield samples[start : start + 2]
 
 
-def test_a_pack_that_is_given_in_pieces_is_gone_on_with(folder):
-    def loader_of():
-        return get_loader(train(folder, Packing(), packing_buffer_size=7, repeat=False), lanes=2)
-
-    whole = list(loader_of())
-    assert sorted(key for piece in whole for key in piece) == keys(*range(COUNT))
-    for steps in range(1, len(whole)):
-        first, second = loader_of(), loader_of()
-        found = list(islice(first, steps))
-        second.load_state_dict(first.state_dict())
-        assert [*found, *second] == whole, f"after {steps}"
-
-
-class Grouping(Encoder):
-    def batch_group_criterion(self, key):
-        if int(key) % 3 == 0:
-            raise SkipSample
-        return int(key) % 2, 3
-
-
-class FailsToGroup(Encoder):
-    def batch_group_criterion(self, key):
-        return int(key) % 2, 3 // (int(key) % 3 > 0)
-
-
-def test_groups(folder):
-    """What a criterion skips, or fails for, is in none; batches are restored by their keys."""
-    expected = keys(*(n for n in range(COUNT) if n % 3))
-    for encoder in (Grouping, FailsToGroup):
-        loader = get_loader(train(folder, encoder(), repeat=False), lanes=2, on_error="skip")
-        batches = [(batch, loader.restore_key) for batch in loader]
-        assert sorted(key for batch, _ in batches for key in batch) == expected
-        assert all(len({int(key) % 2 for key in batch}) == 1 for batch, _ in batches)
-        assert [loader.restore_sample(key) for _, key in batches] == [batch for batch, _ in batches]
-    assert loader.failures.count == COUNT // 3
-    with pytest.raises(EncoderError, match=r"batch_group_criterion raised ZeroDivisionError"):
-        list(get_loader(train(folder, FailsToGroup(), repeat=False)))
-
-
 # Nothing for ever
 
 
@@ -189,29 +145,6 @@ def test_an_encoder_that_leaves_everything_out_is_an_error(folder):
 # Draws and failures
 
 
-class Draws(Encoder):
-    @stateless(restore_seeds=True, failure_tolerance=3)
-    def encode_sample(self, sample):
-        return sample.__key__, random.random(), np.random.rand(), torch.rand(1).item()
-
-
-@pytest.mark.jobs
-def test_loaders_of_one_process_draw_by_their_own_seeds_and_ranks(folder):
-    encoder = Draws()
-
-    def drawn(count, workers=0, **options):
-        return list(
-            islice(
-                get_loader(train(folder, encoder, worker_config=config(workers, **options))), count
-            )
-        )
-
-    alone, other = drawn(12), drawn(12, seed_offset=3)
-    assert not {n for each in alone for n in each[1:]} & {n for each in other for n in each[1:]}
-    assert [drawn(6, rank=rank, world_size=2) for rank in range(2)] == [alone[::2], alone[1::2]]
-    assert drawn(12, workers=2) == alone
-
-
 class TakesTooLong(Encoder):
     """As a library that gives up by a signal."""
 
@@ -255,46 +188,6 @@ def test_a_batch_that_fails_is_told_of_with_where_its_samples_are_from(folder, c
         next(iter(loader))
     assert len(given[0]) == 3
     assert caplog.text.count(f"from {folder}, s") == 3
-
-
-class ReturnsNothing(Encoder):
-    def encode_sample(self, sample):
-        sample.text = sample.text.upper()
-
-
-class ReturnsAGenerator(Encoder):
-    def encode_sample(self, sample):
-        return (sample for _ in range(2))
-
-
-@dataclass
-class Tokens(Sample):
-    tokens: list[int]
-
-
-class Contradicts(TaskEncoder):
-    decoder = None
-
-    def encode_sample(self, sample):
-        return Tokens.derive_from(sample, tokens="a text")
-
-
-def test_what_a_hook_may_not_return_is_an_error_whoever_decides(folder):
-    for encoder, told in (
-        (ReturnsNothing, r"ReturnsNothing\.encode_sample returned None"),
-        (ReturnsAGenerator, "ReturnsAGenerator.encode_sample returned a generator"),
-        (Contradicts, r"whose field 'tokens' is declared as list\[int\], and its value is str"),
-    ):
-        for on_error, handler in (("raise", None), ("skip", None), ("raise", log_exception)):
-            loader = get_loader(
-                train(folder, encoder()),
-                worker_config=config(global_error_handler=handler),
-                on_error=on_error,
-            )
-            with pytest.raises(EncoderError, match=told + SAMPLE) as caught:
-                next(iter(loader))
-            assert loader.failures.count == 0
-            assert "SkipSample to leave a sample out" not in str(caught.value)
 
 
 # Folders

@@ -356,21 +356,3 @@ def test_the_same_rows_of_joins(mixes):
         text = file.read_text().replace("joiners_of_energon", __name__)
         file.write_text(text.replace("__function__: both", "__function__: own_both"))
         assert stored(file, "train") == in_order, file.name
-
-
-def test_what_is_wrong_there_is_right_here(mixes):
-    """Splits that share one file of joined samples; partners that may be missing; fractions."""
-    names = {"__module__": __name__, "__function__": "own_both"}
-    entries = [A, C | {"split_part": "train", "nonmatch": "skip"}]
-    file = mix(mixes, "join.yaml", {"join": entries, "joiner": names})
-    load_dataset(file).prepare()
-    there = set(keys(*range(31)))
-    for split, wanted in (("train", keys(*range(17))), ("val", keys(*range(20, 25)))):
-        assert [key for key, _ in stored(file, split)] == [k for k in wanted if k in there]
-    fractions = blended(A | {"repetitions": 1.5}, C, kind="blend_epochized")
-    file = mix(mixes, "fractions.yaml", fractions)
-    dataset = get_train_dataset(file, batch_size=None, repeat=False)
-    epochs = [[each.__key__ for each in dataset.at(range(e, e + 56))] for e in (0, 56)]
-    # Each time 17 samples once or twice, and 31 once, of which 17 are both.
-    once = [{key for key, count in Counter(epoch).items() if count == 3} for epoch in epochs]
-    assert once[0] | once[1] != once[0]

@@ -96,7 +96,11 @@ def test_what_is_refused(folder, tmp_path):
         ({"local": a, "shuffle_seed": -1}, ConfigError, "shuffle_seed.*got -1"),
         ({"local": a, "batch_size": 0}, ConfigError, "batch_size.*got 0"),
         ({"streams": [one, other]}, WeightError, r"stream 1 \(.*\) has choose"),
-        ({"remote": "s3://a/b", "local": str(tmp_path)}, DatasetNotFoundError, "is remote storage"),
+        (
+            {"remote": "s3://a/b", "local": str(tmp_path)},
+            DatasetNotFoundError,
+            "copy s3://a/b there",
+        ),
         ({"local": there, "split": "train"}, DatasetNotFoundError, "no data at .*split 'train'"),
     ):
         with pytest.raises(error, match=told):
