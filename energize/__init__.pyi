@@ -150,7 +150,6 @@ from .order.weights import Schedule, WeightSchedulePoint, WeightScheduler
 from .packing import Packer, concat_pack
 from .preparation import PrepareReport, prepare, prepare_checksums, prepare_columns, write_shards
 from .report import Ledger
-from .task.decode import SampleDecoder
 from .task.encoder import AugmentTaskEncoder, DefaultTaskEncoder, TaskEncoder
 from .task.hooks import (
     Batch,
@@ -166,6 +165,7 @@ from .task.hooks import (
     homogeneous_concat_mix,
     stateless,
 )
+from .task.load import SampleDecoder
 from .task.pipeline import BaseCoreDatasetFactory
 
 __version__: str

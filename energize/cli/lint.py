@@ -52,8 +52,7 @@ from energize.metadataset.nodes import JoinedLeaf, Leaf
 from energize.preparation.scan import key_hashes
 from energize.preparation.verify import check_counts, check_folder, check_lines
 from energize.preparation.workers import default_workers, map_in_order
-from energize.task.decode import SampleDecoder
-from energize.task.fields import contradiction
+from energize.task.load import SampleDecoder, contradiction
 
 _SHOWN = 3
 

@@ -27,9 +27,8 @@ from energize.metadataset.build import factory_of, get_train_dataset, get_val_da
 from energize.metadataset.documents import read_metadataset
 from energize.metadataset.nodes import Blend, JoinedLeaf, Leaf, Node, Staged, leaves_of
 from energize.metadataset.resolution import resolve
-from energize.task.decode import SampleDecoder
 from energize.task.encoder import DefaultTaskEncoder, TaskEncoder
-from energize.task.load import LoadingCode
+from energize.task.load import LoadingCode, SampleDecoder
 
 
 def at_least(least: int) -> Callable[[typer.CallbackParam, int | None], int | None]:

@@ -43,7 +43,7 @@ from energize.preparation.media import MediaReport
 from energize.preparation.media import prepare_media as collect_media
 from energize.preparation.scan import find_shards
 from energize.preparation.verify import prepare_checksums
-from energize.task.fields import parse_field
+from energize.task.load import parse_field
 
 Folder = Annotated[
     Path, typer.Argument(help="A folder of tar shards, a .jsonl file, or a metadataset with joins.")

@@ -35,7 +35,7 @@ from energize.core.samples import (
 )
 from energize.core.trace import Failed, Reading, Trace
 from energize.errors import DatasetNotFoundError
-from energize.task.decode import SampleDecoder, UInt8Array
+from energize.task.load import SampleDecoder, UInt8Array
 
 _WITHOUT_QUESTIONS = 3
 _UNSEEN = ("__restore_key__", "__sources__")

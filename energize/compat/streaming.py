@@ -26,7 +26,7 @@ from energize.datasets.transform import MapDataset
 from energize.errors import ConfigError, DatasetNotFoundError, StateError, nearest
 from energize.loader.state import packed_state, unpacked_state
 from energize.order.quota import Quota
-from energize.task.decode import SampleDecoder
+from energize.task.load import SampleDecoder
 
 __all__ = ["Stream", "StreamingDataset", "StreamsRegistry", "streams_registry"]
 

@@ -336,7 +336,8 @@ def carried(given: Any, made: T) -> T:
     Weights find their samples by the keys that a batch lists; without such a list, in their order.
     """
     own = OWN in made if isinstance(made, dict) else getattr(made, OWN, None) is not None
-    if not (own or tells(given)):  # mostly so, and cheap to see
+    told = any(map(tells, given)) if type(given) is list else tells(given)
+    if not (own or told):  # mostly so, and cheap to see
         return made
     return _carried(given, made, several=False)
 

@@ -238,7 +238,10 @@ class LocalFiles:
             return file
         flags = 0 if self._follow else os.O_NOFOLLOW
         try:
-            file = again(lambda: _OpenFile(path, flags), path)
+            try:
+                file = _OpenFile(path, flags)
+            except OSError as failed:
+                file = again(lambda: _OpenFile(path, flags), path, failed)
         except OSError as error:
             if error.errno != errno.EMFILE or not self._open:
                 raise

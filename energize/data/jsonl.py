@@ -20,8 +20,7 @@ from energize.core.description import digest
 from energize.core.trace import Failed
 from energize.data.files import files_at, own_errors, read_entries
 from energize.data.rows import FieldSource, Row, parsed_row
-from energize.data.sharded import ShardedSource
-from energize.data.source import Window
+from energize.data.source import ShardedSource, Window
 from energize.errors import (
     DataError,
     DatasetNotFoundError,

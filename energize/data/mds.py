@@ -36,7 +36,7 @@ from energize.core.trace import Failed
 from energize.core.validation import Listed, faults
 from energize.data.files import Files, Recent, exists, files_at, own_errors
 from energize.data.nv_meta import read_document
-from energize.data.sharded import ShardedSource
+from energize.data.source import ShardedSource
 from energize.errors import (
     ConfigError,
     DatasetError,

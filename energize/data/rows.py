@@ -20,8 +20,7 @@ from energize.core.lazy import optional_module
 from energize.core.limits import load_json
 from energize.core.trace import Failed
 from energize.data.files import Files, FileStream, Recent, files_at, own_errors
-from energize.data.sharded import ShardedSource
-from energize.data.source import Source
+from energize.data.source import ShardedSource, Source
 from energize.errors import (
     ColumnError,
     ConfigError,

@@ -6,7 +6,7 @@ import os
 import struct
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -21,14 +21,20 @@ from energize.core.arrays import Int64Array
 from energize.core.columns import Column
 from energize.core.description import digest
 from energize.core.trace import Failed
-from energize.data import integrity, tar
+from energize.data import tar
 from energize.data.columns import PreparedColumns, column_command
 from energize.data.files import Files, exists, files_at, own_errors, read_entries
-from energize.data.integrity import CHECKSUM, ENTRY, ShardRecord, disagreement, read_records
 from energize.data.nv_meta import read_info, read_splits, where_listed
-from energize.data.sharded import ShardedSource
-from energize.data.source import narrowed
-from energize.data.tar import index_path, scan
+from energize.data.source import ShardedSource, narrowed
+from energize.data.tar import (
+    CHECKSUM,
+    ENTRY,
+    ShardRecord,
+    disagreement,
+    index_path,
+    read_records,
+    scan,
+)
 from energize.errors import (
     DataError,
     DatasetError,
@@ -77,9 +83,9 @@ class ShardReader:
 
     def __post_init__(self) -> None:
         self.path = f"{self.root}/{self.name}"
-        integrity.check_shard(self.files, self.path, self.count, self.record)
+        tar.check_shard(self.files, self.path, self.count, self.record)
         if self.checksums:
-            integrity.check_checksums(self.files, self.path, self.count, self.record)
+            tar.check_checksums(self.files, self.path, self.count, self.record)
         self.index, self.size = tar.index_path(self.path), self.files.size(self.path)
         self.new = {"__key__": None, "__dataset__": self.root, "__shard__": self.name}
 
@@ -129,27 +135,30 @@ class ShardReader:
 
     def _ranges(self, numbers: Sequence[int]) -> tuple[list[int], list[int]]:
         """The first byte of each of these samples, in ascending order, and the byte after it."""
-        if self.count * ENTRY < _KEPT:
-            data = self.files.kept(self.index)
-            entries = [_RANGE.unpack_from(data, number * ENTRY) for number in numbers]
-        else:
+        small = self.count * ENTRY < _KEPT
+        data = self.files.kept(self.index) if small else b""
+        found: Iterator[bytes] = iter(())
+        if not small:
             found = read_entries(self.files, self.index, numbers, ENTRY, _RANGE.size)
-            entries = [_RANGE.unpack(data) for data in found]
-        # The first sample begins where the shard does: Energon says where its first header is.
-        starts = [entry[0] if number else 0 for number, entry in zip(numbers, entries, strict=True)]
-        stops = [entry[1] for entry in entries]
-        for row, start in enumerate(starts):
-            if not start < stops[row] <= self.size:
+        starts, stops = [], []
+        for number in numbers:
+            start, stop = (
+                _RANGE.unpack_from(data, number * ENTRY) if small else _RANGE.unpack(next(found))
+            )
+            start = start if number else 0  # Energon says where the first header of a shard is
+            if not start < stop <= self.size:
                 raise disagreement(
                     self.path,
-                    f"by the index sample {numbers[row]} lies from byte {start} to {stops[row]}, "
-                    f"and the shard has {self.size} bytes",
+                    f"by the index sample {number} lies from byte {start} to {stop}, and the shard "
+                    f"has {self.size} bytes",
                 )
+            starts.append(start)
+            stops.append(stop)
         return starts, stops
 
     def _expected(self, numbers: Sequence[int]) -> list[int]:
         """The checksums of these samples."""
-        file = integrity.checksums_path(self.path)
+        file = tar.checksums_path(self.path)
         found = read_entries(self.files, file, numbers, CHECKSUM, CHECKSUM)
         return [int.from_bytes(data, "little") for data in found]
 
@@ -249,7 +258,7 @@ class WebdatasetSource(ShardedSource[dict[str, Any]]):
 
     Opening reads `.nv-meta` only; memory and time do not depend on the number of samples. A shard
     is opened when a sample of it is first asked for, and compared with what preparing wrote down of
-    it (`.nv-meta/shards.json`, see `docs/integrity.md`). With `checksums` every sample is compared
+    it (`.nv-meta/shards.json`, see `docs/tar.md`). With `checksums` every sample is compared
     with the checksum that `energize prepare --checksums` wrote for it; one that differs is damaged.
     Samples named by `exclude` in the split file do not exist here. The identity, and with it every
     order, depends on the folder's name, the shards and the split part, not on where the folder is

@@ -39,8 +39,15 @@ from energize.metadataset.nodes import Leaf
 from energize.preparation.index import prepare, prepare_jsonl
 from energize.preparation.media import prepare_media
 from energize.preparation.workers import Progress
-from energize.task.decode import IMAGE_SPECS, SampleDecoder
-from energize.task.load import JoinLoader, LoadFunction, PartFilter, SampleLoader, loading_code
+from energize.task.load import (
+    IMAGE_SPECS,
+    JoinLoader,
+    LoadFunction,
+    PartFilter,
+    SampleDecoder,
+    SampleLoader,
+    loading_code,
+)
 from energize.task.pipeline import STORED, SampleOrder, SourceFactory
 
 T = TypeVar("T")

@@ -22,7 +22,7 @@ from energize.metadataset.located import Problem, as_error, plain_values
 from energize.metadataset.models import ENERGIZE, Folder
 from energize.metadataset.nodes import JoinedLeaf, Leaf, Node, Staged, every_leaf
 from energize.metadataset.resolution import FILESYSTEM, combined_multiplier, not_staged, resolve
-from energize.task.decode import SampleDecoder
+from energize.task.load import SampleDecoder
 from energize.task.pipeline import (
     STORED,
     BaseCoreDatasetFactory,

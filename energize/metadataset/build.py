@@ -44,10 +44,16 @@ from energize.metadataset.resolution import combined_multiplier, not_staged, res
 from energize.order import Schedule
 from energize.order.stages import Stage, stage_label
 from energize.task.build import Level, PackingEncoder, decoding_as
-from energize.task.decode import SampleDecoder
 from energize.task.encoder import DefaultTaskEncoder, TaskEncoder
 from energize.task.hooks import Hook, builds, check_encoder, check_takes
-from energize.task.load import NO_CODE, JoinLoader, LoadingCode, SampleLoader, loading_code
+from energize.task.load import (
+    NO_CODE,
+    JoinLoader,
+    LoadingCode,
+    SampleDecoder,
+    SampleLoader,
+    loading_code,
+)
 from energize.task.pipeline import (
     STORED,
     DatasetBlendMode,

@@ -53,7 +53,7 @@ from energize.errors import ConfigError, DataError, DatasetError, PrepareError, 
 from energize.preparation.scan import RawSample, Shard, scan_prepared
 from energize.preparation.workers import Progress
 from energize.preparation.write import commit, staging
-from energize.task.fields import PartAccess, parse_field
+from energize.task.load import PartAccess, parse_field
 
 Value = int | float | str
 """What a column says of one sample."""

@@ -11,7 +11,7 @@ from energize.core.samples import METADATA, SAMPLE_TYPES, CrudeSample, required_
 from energize.data.nv_meta import CRUDE, DatasetConfig
 from energize.errors import ConfigError, DataError, PrepareError, nearest, some
 from energize.preparation.scan import RawSample, Shard
-from energize.task.fields import PartAccess, check_field_map, default_field_map, parse_field
+from energize.task.load import PartAccess, check_field_map, default_field_map, parse_field
 
 SAMPLE_TYPE_NAMES = tuple(
     [name for name, kind in SAMPLE_TYPES.items() if kind is not CrudeSample] + [CRUDE]

@@ -25,14 +25,6 @@ from braceexpand import braceexpand
 from energize.core.columns import Column
 from energize.data.columns import COLUMNS_FOLDER, COLUMNS_NAME, folder_version
 from energize.data.files import os_errors_as, read_file
-from energize.data.integrity import (
-    CHECKSUM,
-    RECORDS_NAME,
-    ShardRecord,
-    checksums_path,
-    dump_records,
-    read_records,
-)
 from energize.data.jsonl import jsonl_checksums_path, jsonl_index_path
 from energize.data.nv_meta import (
     INFO_NAMES,
@@ -49,7 +41,16 @@ from energize.data.nv_meta import (
     read_info,
 )
 from energize.data.stores import ReadOnlyDatabase
-from energize.data.tar import END_MARK, index_path
+from energize.data.tar import (
+    CHECKSUM,
+    END_MARK,
+    RECORDS_NAME,
+    ShardRecord,
+    checksums_path,
+    dump_records,
+    index_path,
+    read_records,
+)
 from energize.data.writing import NewFiles, remove_left, taken_back_when_stopped
 from energize.errors import (
     ConfigError,

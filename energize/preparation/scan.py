@@ -25,9 +25,8 @@ import numpy as np
 
 from energize.core.arrays import UInt64Array
 from energize.data.files import Files, files_at, os_errors_as, read_file
-from energize.data.integrity import ShardRecord, read_records
 from energize.data.nv_meta import expand, is_inside, read_info
-from energize.data.tar import ScannedSample, index_path, scan
+from energize.data.tar import ScannedSample, ShardRecord, index_path, read_records, scan
 from energize.errors import (
     ConfigError,
     DatasetError,
@@ -36,7 +35,7 @@ from energize.errors import (
     ShardError,
 )
 from energize.preparation.workers import Progress, told_in_order
-from energize.task.fields import PartAccess
+from energize.task.load import PartAccess
 
 _AT_ONCE = 8 * 1024 * 1024
 

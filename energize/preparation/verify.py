@@ -17,16 +17,17 @@ import numpy.typing as npt
 from energize.core.columns import Column
 from energize.data.columns import StoredColumn, column_command, read_values
 from energize.data.files import exists, os_errors_as, read_file
-from energize.data.integrity import (
+from energize.data.jsonl import jsonl_checksums_path, jsonl_index_path
+from energize.data.nv_meta import META_FOLDER, read_info
+from energize.data.tar import (
+    BLOCK,
     RECORDS_NAME,
     ShardRecord,
     checksums_path,
     dump_records,
+    index_path,
     read_records,
 )
-from energize.data.jsonl import jsonl_checksums_path, jsonl_index_path
-from energize.data.nv_meta import META_FOLDER, read_info
-from energize.data.tar import BLOCK, index_path
 from energize.errors import ConfigError, DatasetError, PrepareError, ShardError
 from energize.preparation.columns import Columns, Piece, is_written, stored_columns
 from energize.preparation.scan import (

@@ -21,8 +21,7 @@ from PIL import Image
 
 from energize.core.checks import checked_whole
 from energize.core.lazy import webdataset
-from energize.data.integrity import checksums_path
-from energize.data.tar import index_path
+from energize.data.tar import checksums_path, index_path
 from energize.data.writing import NewFiles, remove_left, taken_back_when_stopped, writing
 from energize.errors import ConfigError, PrepareError, some
 from energize.preparation.scan import Shard, scan_shards

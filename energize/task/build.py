@@ -14,9 +14,9 @@ from energize.datasets.level import LevelBufferDataset
 from energize.errors import ConfigError
 from energize.packing.concat import concat_pack
 from energize.packing.packer import Packer
-from energize.task.decode import SampleDecoder
 from energize.task.encoder import AugmentTaskEncoder, DefaultTaskEncoder, TaskEncoder
 from energize.task.hooks import Hook, active_hooks, overrides
+from energize.task.load import SampleDecoder
 from energize.task.pipeline import after_batch
 
 _OPTIONS = ("image_decode", "av_decode", "video_decode_audio", "guess_content")

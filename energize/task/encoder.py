@@ -12,7 +12,6 @@ from energize.core.samples import CrudeSample, build, fields_of, is_record, is_r
 from energize.core.stores import CachePool, FileStore, active_pool
 from energize.errors import ConfigError
 from energize.task import pipeline
-from energize.task.decode import SampleDecoder
 from energize.task.hooks import (
     BUILDERS,
     HOOKS,
@@ -23,6 +22,7 @@ from energize.task.hooks import (
     generic_batch,
     hook_index,
 )
+from energize.task.load import SampleDecoder
 
 T = TypeVar("T")
 T_sample = TypeVar("T_sample")

@@ -47,7 +47,7 @@ from energize.core.samples import (
 from energize.core.stores import FileStore, PrimaryFileStore, active_pool
 from energize.core.trace import gathering
 from energize.errors import ConfigError, ReturnError
-from energize.task.fields import contradiction, declared_types
+from energize.task.load import contradiction, declared_types
 
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
@@ -447,6 +447,7 @@ class Cook(Hook):
 
 
 _NUMBERS = (int, float, np.integer, np.floating)
+_OF_WEIGHTS = (WEIGHT, WEIGHTS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -485,6 +486,9 @@ class Joining:
 
     def columns(self, records: Sequence[Any], where: str = "") -> dict[str, list[Any]]:
         """Return for each field but weights its values; raise `ConfigError` when fields differ."""
+        if hasattr(records[0], "__dataclass_fields__"):
+            names = [n for n in records[0].__dataclass_fields__ if where or n not in _OF_WEIGHTS]
+            return {name: [getattr(each, name) for each in records] for name in names}
         rows = [fields_of(each) for each in records]
         if where:
             return columns_of(rows, f"field {where}")
@@ -522,7 +526,8 @@ class Joining:
             made.pop(WEIGHT, None)
             return made
         joined |= {WEIGHT: None, WEIGHTS: weights}
-        return rebuilt(first, {name: joined[name] for name in fields_of(first)})
+        names = getattr(first, "__dataclass_fields__", None) or fields_of(first)
+        return rebuilt(first, {name: joined[name] for name in names})
 
 
 def _spread(columns: dict[str, list[Any]], batches: Sequence[Any]) -> None:

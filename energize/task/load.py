@@ -4,36 +4,565 @@ the program trusts; and of several raw ones that a join puts together.
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import importlib.util
+import io
+import math
 import os
+import re
 import sys
+import types
+import typing
+import zipfile
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from fnmatch import fnmatchcase
 from functools import cached_property, lru_cache
+from itertools import islice
 from pathlib import Path
-from types import ModuleType
-from typing import Any, ClassVar, Generic, TypeVar
+from types import MappingProxyType, ModuleType
+from typing import Any, ClassVar, Generic, Literal, TypeVar, get_args
 
+import numpy as np
+import numpy.typing as npt
+import PIL.Image
+import simplejpeg
+
+from energize.core import limits
+from energize.core.checks import checked_choice
 from energize.core.description import described, function_name
+from energize.core.lazy import av, torch
 from energize.core.limits import load_json
 from energize.core.samples import (
+    METADATA,
     CrudeSample,
     Sample,
     SourceInfo,
     required_fields,
+    type_fields,
+)
+from energize.data.media import (
+    AV_EXTENSIONS,
+    HEAD,
+    AVDecoderType,
+    MediaMetadataType,
+    kind_by_start,
 )
 from energize.data.nv_meta import META_FOLDER
-from energize.errors import ConfigError, DataError, DatasetError, UntrustedCodeError
-from energize.task.decode import SampleDecoder, decoded_by
-from energize.task.fields import (
-    PartAccess,
-    check_field_map,
-    check_fields,
-    contradiction,
-    default_field_map,
-    parse_field,
+from energize.errors import (
+    ConfigError,
+    DataError,
+    DatasetError,
+    DecodeError,
+    UntrustedCodeError,
+    nearest,
 )
+
+UInt8Array = npt.NDArray[np.uint8]
+
+IMAGE_EXTENSIONS = frozenset(
+    {"jpg", "jpeg", "jpe", "jfif", "png", "apng", "webp", "gif", "bmp", "dib", "ico"}
+    | {"tif", "tiff", "tga", "pbm", "pgm", "ppm", "pnm"}
+    | {"jp2", "j2k", "jpc", "jpf", "jpx", "j2c"}
+)
+"""The parts that are decoded as images."""
+
+# Formats are recognised by content, whatever the part is called, and reading some of them runs
+# another program (EPS: Ghostscript) or needs a plug-in. Only these are ever tried.
+_FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "DIB", "TIFF", "PPM", "JPEG2000", "TGA", "ICO")
+
+_JPEG_START = b"\xff\xd8\xff"
+_JPEG_COLORS = ("YCbCr", "RGB", "Gray")
+
+
+@dataclass(frozen=True, slots=True)
+class ImageSpec:
+    """What an image becomes: the container, its channels, and whether values are float 0 to 1."""
+
+    container: Literal["numpy", "torch", "pil"]
+    mode: Literal["L", "RGB", "RGBA"]
+    floating: bool = False
+
+
+_MODES: tuple[Literal["L", "RGB", "RGBA"], ...] = ("L", "RGB", "RGBA")
+IMAGE_SPECS: Mapping[str, ImageSpec] = MappingProxyType(
+    {f"{mode.lower()}8": ImageSpec("numpy", mode) for mode in _MODES}
+    | {mode.lower(): ImageSpec("numpy", mode, floating=True) for mode in _MODES}
+    | {f"torch{mode.lower()}8": ImageSpec("torch", mode) for mode in _MODES}
+    | {f"torch{mode.lower()}": ImageSpec("torch", mode, floating=True) for mode in _MODES}
+    | {"torch": ImageSpec("torch", "RGB", floating=True)}
+    | {f"pil{mode.lower()}": ImageSpec("pil", mode) for mode in _MODES}
+    | {"pil": ImageSpec("pil", "RGB")}
+)
+"""The names that `SampleDecoder(image_decode=...)` takes."""
+
+
+def decode_image(data: bytes, spec: ImageSpec) -> Any:
+    """Return the image as `spec` asks for it, in memory of its own.
+
+    numpy: (H, W) or (H, W, C); torch: (H, W) or (C, H, W), contiguous; uint8, or float32 from 0 to
+    1. Raises what the codec raises for bytes it cannot decode.
+    """
+    if spec.container == "pil":
+        return _by_pillow(data, spec.mode)
+    pixels: UInt8Array | None = None
+    if data.startswith(_JPEG_START):
+        # The strict decoder refuses rare but readable files; Pillow has the last word on those.
+        with suppress(ValueError):
+            pixels = _by_turbo(data, spec.mode)
+    if pixels is None:
+        pixels = np.array(_by_pillow(data, spec.mode))
+    if spec.container == "numpy":
+        return np.divide(pixels, 255, dtype=np.float32) if spec.floating else pixels
+    tensor = torch.from_numpy(pixels)
+    if tensor.ndim == 3:
+        tensor = tensor.permute(2, 0, 1)
+    if not spec.floating:
+        return tensor.contiguous()
+    return tensor.to(torch.float32, memory_format=torch.contiguous_format).div_(255)
+
+
+def _by_turbo(data: bytes, mode: str) -> UInt8Array:
+    height, width, color, _ = simplejpeg.decode_jpeg_header(data)
+    if color not in _JPEG_COLORS:
+        raise ValueError("left to Pillow, which converts CMYK")
+    check_pixels(height * width)
+    if mode == "L":
+        # The luma stored in a coloured file differs from its pixels' where colours were clipped.
+        if color != "Gray":
+            raise ValueError("left to Pillow, which takes the luma of the pixels")
+        return simplejpeg.decode_jpeg(data, "GRAY")[..., 0]  # type: ignore[no-any-return]
+    return simplejpeg.decode_jpeg(data, mode)  # type: ignore[no-any-return]
+
+
+def _by_pillow(data: bytes, mode: str) -> PIL.Image.Image:
+    with io.BytesIO(data) as stream, PIL.Image.open(stream, formats=_FORMATS) as image:
+        check_pixels(image.width * image.height)
+        return image.convert(mode)
+
+
+def check_pixels(count: int) -> None:
+    """Raise `DecompressionBombError` for an image with more pixels than are decoded."""
+    if count > limits.PIXELS:
+        raise PIL.Image.DecompressionBombError(limits.over("PIXELS", count))
+
+
+# Parts that are not images, from bytes.
+
+
+def unpacked_gzip(data: bytes) -> bytes:
+    """Return what gzip packed; raise ValueError where that is more than a part may have."""
+    most = limits.PART_BYTES
+    size = int.from_bytes(data[-4:], "little")  # what gzip itself wrote, of its last 4 GiB
+    if size <= most:
+        with gzip.GzipFile(fileobj=io.BytesIO(data)) as file:
+            found = file.read(most + 1)
+        if len(found) <= most:
+            return found
+        size = len(found)
+    raise ValueError(limits.over("PART_BYTES", size))
+
+
+_NPY_HEADERS = {
+    (1, 0): np.lib.format.read_array_header_1_0,
+    (2, 0): np.lib.format.read_array_header_2_0,
+}
+
+
+def _array(data: bytes) -> np.ndarray[Any, Any]:
+    stream = io.BytesIO(data)
+    version = np.lib.format.read_magic(stream)
+    if version not in _NPY_HEADERS:
+        raise ValueError(f"format version {version} of .npy files is not known")
+    shape, _, dtype = _NPY_HEADERS[version](stream)
+    if dtype.hasobject:
+        raise ValueError("it holds Python objects, which are pickled; nothing is ever unpickled")
+    # The array is made before its bytes are read, so what the header says is compared with them.
+    promised, there = math.prod(shape) * dtype.itemsize, len(data) - stream.tell()
+    if promised != there:
+        raise ValueError(f"the header says {promised} bytes of values, and there are {there}")
+    stream.seek(0)
+    return np.lib.format.read_array(stream, allow_pickle=False)
+
+
+def _arrays(data: bytes) -> dict[str, np.ndarray[Any, Any]]:
+    with zipfile.ZipFile(io.BytesIO(data)) as packed:
+        files = packed.infolist()
+        size = sum(each.file_size for each in files)
+        if size > limits.PART_BYTES:
+            raise ValueError(limits.over("PART_BYTES", size))
+        if len(files) > limits.PARTS:
+            raise ValueError(f"{len(files)} arrays: {limits.over('PARTS')}")
+        return {each.filename.removesuffix(".npy"): _array(_file(packed, each)) for each in files}
+
+
+def _file(packed: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytes:
+    """A file of an archive; no more is unpacked than it says that it has."""
+    with packed.open(info) as file:
+        return file.read(info.file_size)
+
+
+_DECODERS: Mapping[str, Callable[[bytes], Any]] = {
+    "txt text transcript": bytes.decode,
+    "json jsn": load_json,
+    "cls cls2 class index inx id count": int,
+    "npy": _array,
+    "npz": _arrays,
+}
+PART_DECODERS: Mapping[str, Callable[[bytes], Any]] = MappingProxyType(
+    {part: decode for parts, decode in _DECODERS.items() for part in parts.split()}
+)
+"""How each part is decoded. What is not here, pickles first of all, stays bytes."""
+
+
+# Decoding the parts of raw samples.
+
+
+@dataclass(frozen=True, kw_only=True)
+class SampleDecoder:
+    """Decodes the parts of a sample by their extensions; a plain value, equal when set equally.
+
+    Images (jpg, png, webp, ...) become what `image_decode` names, with webdataset's names and
+    results: numpy `l8 rgb8 rgba8` (uint8) and `l rgb rgba` (float32 from 0 to 1), shape (H, W) or
+    (H, W, C); the same as torch tensors, shape (H, W) or (C, H, W), with the prefix `torch`; PIL
+    images `pill`, `pil` (= `pilrgb`), `pilrgba`. EXIF orientation is not applied.
+
+    Videos and sounds (mp4, avi, mov, webm, mkv, flv, flac, mp3, wav) become what `av_decode` names:
+    an `AVDecoder`, which decodes clips when it is asked for them; with "torch" an `AVData` of all
+    frames, or of all sound where there is no video, and with `video_decode_audio` of both; with
+    "pyav" an open container of PyAV. Only "AVDecoder" can be made without PyAV (`energize[av]`).
+
+    With `guess_content`, images, videos and sounds are told by how their bytes begin, whatever the
+    part is called.
+
+    txt, text, transcript become str; json, jsn their value; cls, cls2, class, index, inx, id, count
+    int; npy a numpy array, npz a dict of them. A part that ends in .gz is unpacked first. All
+    others stay bytes, and so do pickles (pkl, pickle, pyd, pt, pth): nothing is ever unpickled.
+
+    Raises `ConfigError` for an unknown `image_decode` or `av_decode`.
+
+    >>> SampleDecoder().decode("meta.json", b'{"width": 640}')
+    {'width': 640}
+    """
+
+    image_decode: str = "torchrgb"
+    av_decode: AVDecoderType = "AVDecoder"
+    video_decode_audio: bool = False
+    guess_content: bool = False
+
+    def __post_init__(self) -> None:
+        checked_choice(self.image_decode, "image_decode", IMAGE_SPECS)
+        checked_choice(self.av_decode, "av_decode", get_args(AVDecoderType))
+
+    def decode(self, name: str, data: bytes) -> Any:
+        """Return the content of the part, or file, called `name`.
+
+        Raises `DecodeError` naming it when its bytes are bad.
+        """
+        extension = name.rpartition(".")[2].lower()
+        if extension == "gz":
+            return self.decode(name[:-3], decoded_by(unpacked_gzip, name, data))
+        kind = kind_by_start(data[:HEAD]) if self.guess_content else None
+        if kind == MediaMetadataType.AV or (not kind and extension in AV_EXTENSIONS):
+            decoder = av.AVWebdatasetDecoder(self.video_decode_audio, self.av_decode)
+            return decoder.decoded(name, data)
+        try:
+            if kind == MediaMetadataType.IMAGE or (not kind and extension in IMAGE_EXTENSIONS):
+                return decode_image(data, IMAGE_SPECS[self.image_decode])
+            return PART_DECODERS[extension](data) if extension in PART_DECODERS else data
+        except _NO_BAD_BYTES:
+            raise
+        except Exception as error:
+            raise _undecodable(error, name, data) from error
+
+    def config(self) -> dict[str, Any]:
+        """Return the arguments by name."""
+        return asdict(self)
+
+    def describe(self) -> dict[str, Any]:
+        """Return `image_decode`, and what else is not as by default."""
+        usual = asdict(SampleDecoder(image_decode=self.image_decode))
+        told = {"image_decode": self.image_decode}
+        return told | {name: value for name, value in self.config().items() if value != usual[name]}
+
+    def __call__(self, sample: Mapping[str, Any]) -> dict[str, Any]:
+        """Decode all parts of a raw sample; what is not bytes, and names with __, stay."""
+        return {
+            name: self.decode(name, value)
+            if isinstance(value, bytes) and not name.startswith("__")
+            else value
+            for name, value in sample.items()
+        }
+
+
+_NO_BAD_BYTES = (MemoryError, TimeoutError, ConfigError)
+"""Short memory, an alarm of the user's and wrong settings."""
+
+
+def decoded_by(decode: Callable[[bytes], Any], name: str, data: bytes) -> Any:
+    """Return `decode(data)`; raise `DecodeError` naming the part and the reason for bad bytes.
+
+    Short memory, an alarm of the user's (`TimeoutError`) and wrong settings are not bad bytes.
+    """
+    try:
+        return decode(data)
+    except _NO_BAD_BYTES:
+        raise
+    except Exception as error:
+        raise _undecodable(error, name, data) from error
+
+
+def _undecodable(error: Exception, name: str, data: bytes) -> DecodeError:
+    return DecodeError(
+        f"part {name!r} of {len(data)} bytes cannot be decoded: {type(error).__name__}: {error}; "
+        f"it begins with {data[:16]!r}"
+    )
+
+
+_PLAIN = (type(None), bool, int, float, str, bytes, list, tuple, dict, set, frozenset)
+"""What JSON and text become. All else is made by decoders, which say themselves what they make."""
+
+_LOOKED_AT = 3
+"""Elements of a list that are compared with what it declares."""
+
+
+@lru_cache(maxsize=256)
+def declared_types(kind: type[Any]) -> dict[str, Any]:
+    """Return the types of the fields of a dataclass; Any for names that only type checkers know."""
+    unknown: dict[str, Any] = {}
+    while True:
+        try:
+            return typing.get_type_hints(kind, localns=unknown)
+        except NameError as error:
+            unknown[str(error.name)] = Any
+        except (TypeError, AttributeError, SyntaxError):
+            return {}
+
+
+def contradiction(kind: Any, values: Mapping[str, Any]) -> tuple[str, str] | None:
+    """Return the first field of `kind` whose value contradicts it, with what is wrong, or None.
+
+    >>> from energize import TextSample
+    >>> contradiction(TextSample, {"text": ["a"]})
+    ('text', "is declared as str, and its value is list ['a']")
+    """
+    declared = declared_types(kind)
+    for name, value in values.items():
+        wanted = declared.get(name, Any)
+        if type(value) is not wanted and not fits(value, wanted):
+            asked = None if typing.get_origin(wanted) else getattr(wanted, "__name__", None)
+            told = f"is declared as {asked or wanted}, and its value is "
+            return name, told + value_text(value)
+    return None
+
+
+def fits(value: Any, declared: Any) -> bool:
+    """Return whether `value` may stand where `declared` is: False only where it certainly may not.
+
+    What decoders make (tensors, arrays, images, videos) may stand for each other, as a decoder
+    chooses between them, and never for text, numbers or lists of these. Whole numbers may stand for
+    float. Of a list the first elements are looked at.
+
+    >>> fits("yes", list[str]), fits(["yes"], list[str]), fits(3, float), fits(None, int | None)
+    (False, True, True, True)
+    """
+    origin, arguments = typing.get_origin(declared), typing.get_args(declared)
+    if origin is typing.Literal:
+        return value in arguments
+    if origin is typing.Annotated:
+        return fits(value, arguments[0])
+    if origin in (typing.Union, types.UnionType):
+        return any(fits(value, each) for each in arguments)
+    kind = origin or declared
+    unknown = kind is Any or not isinstance(kind, type)  # a type variable, a name
+    return unknown or (_is_a(value, kind) and _holds(value, kind, arguments))
+
+
+def _holds(value: Any, kind: type[Any], arguments: tuple[Any, ...]) -> bool:
+    """Whether what is in a value of the type `kind[arguments]` fits, as far as it is looked at."""
+    if isinstance(value, str | bytes):  # sequences too, and never what a sequence of anything means
+        return not arguments
+    inside: Iterable[tuple[Any, Any]] = ()
+    if kind is tuple and arguments and arguments[1:] != (Ellipsis,):
+        if len(value) != len(arguments):
+            return False
+        inside = zip(value, arguments, strict=True)
+    elif isinstance(value, dict):
+        items = islice(value.items(), _LOOKED_AT)
+        inside = (pair for item in items for pair in zip(item, arguments, strict=False))
+    elif isinstance(value, list | tuple) and arguments:
+        inside = ((each, arguments[0]) for each in value[:_LOOKED_AT])
+    return all(fits(each, declared) for each, declared in inside)
+
+
+def _is_a(value: Any, kind: type[Any]) -> bool:
+    """`isinstance`, with numbers of numpy as numbers, and what decoders make for one another."""
+    if kind in (int, float):
+        whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
+        return whole or (kind is float and isinstance(value, float | np.floating))
+    try:
+        if isinstance(value, kind):
+            return True
+    except TypeError:  # a protocol that cannot be asked
+        return True
+    plain = issubclass(kind, _PLAIN) or kind.__module__ in ("collections.abc", "typing")
+    return not plain and not isinstance(value, _PLAIN)
+
+
+def value_text(value: Any) -> str:
+    """Return what a value is, in short: its type and how it begins.
+
+    >>> value_text(["a", "b"])
+    "list ['a', 'b']"
+    """
+    if hasattr(value, "shape"):
+        return f"{type(value).__name__} of shape {tuple(value.shape)}"
+    text = repr(value) if isinstance(value, _PLAIN) else ""
+    return f"{type(value).__name__} {text if len(text) <= 60 else f'{text[:57]}...'}".rstrip()
+
+
+# Field maps: which part of a raw sample each field of a sample type is read from.
+
+_ACCESS = re.compile(r"\s*(?P<part>[^\[\],\s]+(?:\s+[^\[\],\s]+)*)(?P<keys>(?:\[[^\[\]]+\])*)\s*")
+_KEY = re.compile(r"\[([^\[\]]+)\]")
+_NUMBER = re.compile(r"([0-9]+)")
+
+_IMAGE = ("jpg", "jpeg", "png", "webp", "bmp", "gif", "tif", "tiff", "ppm")
+_USUAL_PARTS = {
+    "image": _IMAGE,
+    "text": ("txt", "text"),
+    "caption": ("txt", "text"),
+    "label": ("cls", "cls2"),
+    "context": ("json[question]",),
+    "video": ("mp4", "webm", "mkv", "mov", "avi"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class PartAccess:
+    """A part of a raw sample, and the keys that lead to a value in it when it is JSON.
+
+    With `*` (any text) or `?` (any character) in `part` it is all parts of that pattern.
+    """
+
+    part: str
+    keys: tuple[str, ...] = ()
+
+    @property
+    def several(self) -> bool:
+        """Whether it means a list, of all parts that match."""
+        return "*" in self.part or "?" in self.part
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it means one part as a whole, as decoded."""
+        return not (self.keys or self.several or self.part.startswith("__"))
+
+    def among(self, parts: Iterable[str]) -> list[str]:
+        """Which of the names `parts` are meant; several in the order of the numbers in them.
+
+        >>> PartAccess("*.jpg").among(["json", "10.jpg", "9.jpg", "jpg"])
+        ['9.jpg', '10.jpg']
+        """
+        if not self.several:
+            return [self.part] if self.part in parts else []
+        named = (name for name in parts if not name.startswith("__"))
+        return sorted((name for name in named if fnmatchcase(name, self.part)), key=_by_number)
+
+    def within(self, value: Any) -> Any:
+        """What the keys lead to in `value`, the content of the part; `DataError` when nothing."""
+        for depth, key in enumerate(self.keys):
+            try:
+                value = value[int(key)] if isinstance(value, list) else value[key]
+            except (LookupError, TypeError, ValueError):
+                reached = PartAccess(self.part, self.keys[:depth])
+                raise DataError(f"{self} leads nowhere: {reached} is {_shape(value)}") from None
+        return value
+
+    def __str__(self) -> str:
+        return self.part + "".join(f"[{key}]" for key in self.keys)
+
+
+def parse_field(text: str) -> tuple[PartAccess, ...]:
+    """The parts that a description names, most preferred first; `ConfigError` when it is malformed.
+
+    >>> [str(each) for each in parse_field("jpg, meta.json[urls][0], *.png")]
+    ['jpg', 'meta.json[urls][0]', '*.png']
+    """
+    options: list[PartAccess] = []
+    position = 0
+    while position <= len(text):
+        match = _ACCESS.match(text, position)
+        if match is None or text[match.end() : match.end() + 1] not in ("", ","):
+            raise ConfigError(
+                f"{text!r} does not say which part a field is read from: expected parts such as "
+                "'jpg,png', with keys in brackets for JSON, 'json[caption][en]'"
+            )
+        options.append(PartAccess(match["part"], tuple(_KEY.findall(match["keys"]))))
+        position = match.end() + 1
+    return tuple(options)
+
+
+def check_fields(sample_type: type, names: Iterable[str], said: str) -> None:
+    """Raise `ConfigError` unless these are fields of `sample_type`, all that are needed; beside
+    them there may be metadata. It begins with `said`, who said which fields there are.
+    """
+    known = [name for name in type_fields(sample_type) if name not in METADATA]
+    given = [name for name in names if name not in METADATA]
+    for name in given:
+        if name not in known:
+            raise ConfigError(
+                f"{said} the field {name!r}, which {sample_type.__name__} does not have; it has "
+                f"{', '.join(known) or 'none'}{nearest(name, known)}"
+            )
+    required = required_fields(sample_type)
+    missing = [name for name in known if name in required and name not in given]
+    if missing:
+        raise ConfigError(f"{said} no {', '.join(missing)}, which {sample_type.__name__} needs")
+
+
+def check_field_map(sample_type: type, field_map: Mapping[str, str]) -> None:
+    """Raise `ConfigError` unless the map is for fields of `sample_type`, all that are needed, and
+    its descriptions can be parsed.
+    """
+    if issubclass(sample_type, CrudeSample):
+        raise ConfigError(f"{sample_type.__name__} has no fields, so it takes no field_map")
+    metadata = METADATA.intersection(field_map)
+    if metadata:
+        raise ConfigError(f"field_map names {', '.join(sorted(metadata))}, which is not of a part")
+    check_fields(sample_type, field_map, "field_map names")
+    for text in field_map.values():
+        parse_field(text)
+
+
+def default_field_map(sample_type: type) -> dict[str, str]:
+    """The field map of a dataset that has none: for each field, the parts it usually comes from.
+
+    After these come the field's name as a key of a `json` part, and as a part.
+    """
+    return {
+        name: ",".join((*_USUAL_PARTS.get(name, ()), f"json[{name}]", name))
+        for name in type_fields(sample_type)
+        if name not in METADATA
+    }
+
+
+def _by_number(name: str) -> tuple[list[tuple[int, str]], str]:
+    """A key that sorts numbers in names as numbers, of any length: page2 before page10."""
+    pieces = _NUMBER.split(name)
+    digits = (each.lstrip("0") if i % 2 else each for i, each in enumerate(pieces))
+    return [(len(each) if i % 2 else 0, each) for i, each in enumerate(digits)], name
+
+
+def _shape(value: Any) -> str:
+    if isinstance(value, dict):
+        return "an object with the keys " + (", ".join(map(repr, list(value)[:20])) or "(none)")
+    if isinstance(value, list):
+        return f"a list of {len(value)}"
+    return f"a {type(value).__name__}"
+
 
 FolderPath = str | os.PathLike[str]
 LoadFunction = Callable[[dict[str, Any]], Mapping[str, Any]]
@@ -407,7 +936,7 @@ class SampleLoader(Generic[T_sample]):
             dataset_path=raw["__dataset__"],
             index=index,
             shard_name=shard,
-            file_names=tuple([f"{key}.{part}" for part in parts]),
+            file_names=tuple(map(f"{key}.".__add__, parts)),
         )
         return {
             "__key__": key,

@@ -21,11 +21,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from energize import WebdatasetSource, prepare, prepare_checksums
+from energize.core.trace import Failed
 from energize.data.files import LocalFiles
-from energize.data.integrity import read_records
+from energize.data.tar import read_records
 from energize.data.webdataset import ShardReader
 from energize.errors import (
     ConfigError,
+    DataError,
     DatasetError,
     DatasetNotFoundError,
     EmptyDatasetError,
@@ -320,3 +322,21 @@ def test_checksums_have_to_be_those_that_were_written(tmp_path):
         "gone": (partial(read, None), ShardError, "0.tar.crc: cannot be read", "--checksums"),
     })  # fmt: skip
     assert read(sound)["txt"] == b"txt 0"
+
+
+def test_checksums_find_a_changed_bit(tmp_path):
+    folder = recorded(tmp_path / "web", count=20)
+    plain = WebdatasetSource(folder)
+    prepare_checksums(folder, workers=1)
+    checked = WebdatasetSource(folder, checksums=True)
+    assert (checked.key, checked.settings(), checked.record) == (
+        plain.key, plain.settings(), plain.record,
+    )  # fmt: skip
+    assert checked[7] == plain[7]
+    flipped(folder, b"txt 7")
+    flipped(folder, b"0003.jpg", at=-1)  # the padding before, which belongs to the sample before
+    assert WebdatasetSource(folder)[7]["txt"] == b"uxt 7"
+    found = WebdatasetSource(folder, checksums=True).read(np.arange(20))
+    assert [n for n, each in enumerate(found) if isinstance(each, Failed)] == [2, 7]
+    assert isinstance(found[7].reason, DataError)
+    assert "0.tar, sample '0007' (index 7): its checksum is" in str(found[7].reason)

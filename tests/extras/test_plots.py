@@ -18,7 +18,7 @@ from energize import (
     StagedDataset,
     StagePlan,
 )
-from energize.extras.plots import bands_of, draw
+from energize.extras.plots import COLOURS, bands_of, draw
 from energize.report import simulate
 
 NASTY = "<script>alert(1)</script>&$a_b$"
@@ -114,3 +114,20 @@ def test_a_page_is_whole_and_fetches_nothing(tmp_path):
         again = tmp_path / "again.html"
         draw(run, again, title=f"mix {NASTY}", done="delivered")
         assert len(again.read_text()) == len(text)
+
+
+def test_sources_that_are_too_many_or_too_thin_are_others():
+    bands = bands_of(many())
+    names = [f"folder {i}" for i in range(len(COLOURS))]
+    assert [each.name for each in bands] == [*names, "32 others"]
+    assert len({each.colour for each in bands}) == len(bands)
+    assert sum(each.share for each in bands) == pytest.approx(1)
+    assert sum(each.asked_share for each in bands) == pytest.approx(1)
+    thin = simulate(batches((WEB, 1000), (BOOKS, 2), (MATHS, 1), (source(9, "none"), 0)), 500)
+    assert [each.name for each in bands_of(thin)] == ["web", "2 others"]
+    late = simulate(batches((WEB, 1), (BOOKS, Schedule([(0, 0), (5000, 9)]))), 500, intervals=50)
+    assert [each.name for each in bands_of(late)] == ["web", "_books $x$"]
+    assert [each.name for each in bands_of(many(9))][-1] == "folder 8"
+    rising = [(source(50, f"folder {i}"), i + 1) for i in range(20)]
+    largest = [f"folder {i}" for i in range(19, 11, -1)]
+    assert [each.name for each in bands_of(simulate(batches(rising), 500))][:8] == largest

@@ -23,7 +23,7 @@ from energize.core.trace import Failed, Reading
 from energize.data.jsonl import JsonlSource
 from energize.data.mds import MdsSource
 from energize.data.webdataset import WebdatasetSource
-from energize.task.decode import SampleDecoder
+from energize.task.load import SampleDecoder
 
 M = 1_000_000
 

@@ -24,7 +24,7 @@ from energize import (
 )
 from energize.data.stores import open_store
 from energize.metadataset import read_metadataset
-from energize.task.decode import SampleDecoder
+from energize.task.load import SampleDecoder
 from tests.hostile.samples import MDS, _mds
 from tests.support.metadatasets import written
 from tests.support.prepared import captions

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
+import logging
+
 import pytest
 from energize.savable_loader import SavableDataLoader as AtItsPath
 
@@ -114,3 +117,12 @@ def test_an_argument_that_nobody_has():
 
 
 # Nothing is kept in classes
+
+
+def test_what_has_no_effect_is_told_of(caplog, monkeypatch):
+    monkeypatch.setattr(importlib.import_module("energize.core.ignored"), "_said", set())
+    caplog.set_level(logging.INFO, "energize")
+    get_savable_loader(numbers(5), **ARGUMENTS)
+    told = [each.getMessage() for each in caplog.records]
+    assert len(told) == 4
+    assert any("get_loader: checkpoint_every_sec=60 has no effect" in each for each in told)

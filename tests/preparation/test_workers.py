@@ -15,6 +15,7 @@ import pytest
 
 from energize.errors import PrepareError
 from energize.preparation import prepare
+from energize.preparation.workers import map_in_order
 from tests.support.apart import apart
 from tests.support.tars import contents, unprepared
 
@@ -95,3 +96,21 @@ def test_no_moment_leaves_a_folder_that_only_looks_prepared(tmp_path, number):
     ran = subprocess.run([*command, "10", "7"], capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr  # where Python tells of signals that met a finalizer
     assert ast.literal_eval(ran.stdout)["died"] > 0
+
+
+def name_and_process(name):
+    if name == "bad":
+        raise ValueError(name)
+    if name == "dies":
+        os.kill(os.getpid(), signal.SIGKILL)
+    return name, os.getpid()
+
+
+def test_processes_share_names_and_keep_their_order():
+    names = [f"n{i}" for i in range(20)]
+    names[7] = "bad"
+    results = list(map_in_order(name_and_process, names, 3))
+    assert str(results.pop(7)) == "bad"
+    assert [name for name, _ in results] == names[:7] + names[8:]
+    assert len({process for _, process in results} - {os.getpid()}) == 3
+    assert {process for _, process in map_in_order(name_and_process, "abc", 1)} == {os.getpid()}

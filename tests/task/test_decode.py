@@ -20,7 +20,7 @@ from webdataset import autodecode
 from energize.core import limits
 from energize.core.description import described
 from energize.errors import ConfigError, DecodeError
-from energize.task.decode import IMAGE_SPECS, SampleDecoder, decoded_by
+from energize.task.load import IMAGE_SPECS, SampleDecoder, decoded_by
 from tests.support.images import encoded, picture
 from tests.support.refusals import check_refusals
 

@@ -34,9 +34,14 @@ from energize.errors import (
     UntrustedCodeError,
 )
 from energize.preparation import prepare
-from energize.task.decode import SampleDecoder
-from energize.task.fields import declared_types, fits
-from energize.task.load import FolderFunction, LoadingCode, SampleLoader
+from energize.task.load import (
+    FolderFunction,
+    LoadingCode,
+    SampleDecoder,
+    SampleLoader,
+    declared_types,
+    fits,
+)
 from tests.support.images import encoded, picture
 from tests.support.refusals import check_refusals
 from tests.support.tars import write_tar
