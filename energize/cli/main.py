@@ -16,12 +16,9 @@ from energize.cli.console import Console
 from energize.cli.info import info
 from energize.cli.lint import lint
 from energize.cli.mixes import imported
-from energize.cli.plan import plan
+from energize.cli.plan import plan, simulate
 from energize.cli.prepare import prepare, prepare_media
-from energize.cli.preview import preview
-from energize.cli.replay import replay
-from energize.cli.report import report
-from energize.cli.simulate import simulate
+from energize.cli.preview import preview, replay
 from energize.data.files import os_errors_as
 from energize.data.writing import write_new
 from energize.errors import (
@@ -39,8 +36,6 @@ _FAULTS, _USAGE = 1, 2
 was given something that cannot be used.
 """
 
-_HELP = {"help_option_names": ["-h", "--help"]}
-
 
 class _Commands(TyperGroup):
     """Errors of energize are one message, without the traceback that means nothing to a user."""
@@ -52,20 +47,13 @@ class _Commands(TyperGroup):
         except EnergizeError as reason:
             if ctx.params.get("debug"):
                 raise
-            errors = Console(stderr=True, soft_wrap=True)
-            errors.print("Error:", style="bold red", end=" ")
-            errors.print(str(reason), markup=False)
+            errors = Console(stderr=True)
+            errors.note(str(reason), "Error", "bold red")
             if isinstance(reason, UntrustedCodeError):
-                errors.print(
-                    "Here: energize --import MODULE COMMAND, or COMMAND --trust-code FOLDER"
-                )
-            sys.exit(_exit_code(reason))
-
-
-def _exit_code(reason: EnergizeError) -> int:
-    """That of a command that ended with this error."""
-    given = isinstance(reason, ConfigError) and not isinstance(reason, MetadatasetError)
-    return _USAGE if given or isinstance(reason, DatasetNotFoundError) else _FAULTS
+                errors.say("Here: energize --import MODULE COMMAND, or COMMAND --trust-code FOLDER")
+            given = isinstance(reason, ConfigError) and not isinstance(reason, MetadatasetError)
+            missing = isinstance(reason, DatasetNotFoundError)
+            sys.exit(_USAGE if given or missing else _FAULTS)
 
 
 app = typer.Typer(
@@ -73,19 +61,12 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    context_settings=_HELP,
+    context_settings={"help_option_names": ["-h", "--help"]},
     help="Prepare data sets for energize, look into them, and see what a run will read.",
 )
-app.command("prepare")(prepare)
-app.command("prepare-media")(prepare_media)
-app.command("info")(info)
-app.command("lint")(lint)
-app.command("preview")(preview)
+for command in (prepare, prepare_media, info, lint, preview, plan, simulate, state.report, replay):
+    app.command()(command)
 app.add_typer(state.app, name="state")
-app.command("plan")(plan)
-app.command("simulate")(simulate)
-app.command("report")(report)
-app.command("replay")(replay)
 
 
 def _print_version(asked: bool) -> None:
@@ -115,6 +96,7 @@ def main(
         imported(name, "--import")
 
 
+@app.command()
 def schema(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Write to this file, not to the screen.")
@@ -134,44 +116,30 @@ def schema(
     typer.echo(f"Wrote {output}")
 
 
-_LOOSE = {"ignore_unknown_options": True, "allow_extra_args": True}
+# Commands of Megatron-Energon that say what there is instead.
 
-Given = Annotated[list[str] | None, typer.Argument(hidden=True)]
-
-
-def analyze_debug(given: Given = None) -> None:
-    """Differs on purpose: `plan` and `simulate` tell what is read, without a log of it."""
-    raise ConfigError(
-        "analyze-debug reads what workers wrote to worker_debug_path, to see how random an order "
-        "was. Here no such log is written, for the order is known before anything is read: "
-        "`energize plan MIX --at STEP` shows the samples of any batch, `energize simulate MIX "
-        "--steps N` what a run takes of each source and when it repeats; LogSampleDataset logs "
-        "what was read"
-    )
+_INSTEAD = {
+    "analyze-debug": "reads what workers wrote to worker_debug_path. Here the order is known "
+    "before anything is read: `energize plan MIX --at STEP` shows the samples of any batch, "
+    "`energize simulate MIX --steps N` what a run takes of each source",
+    "mount": "shows samples as files through FUSE, which is no part of energize. `energize preview "
+    "PATH` shows samples, WebdatasetFileStore(PATH)['KEY.jpg'] gives a file to a program; a folder "
+    "prepared with --sqlite is Megatron-Energon's too, so its own `energon mount` mounts it",
+    "redist": "writes states for another number of ranks. A state of energize needs none: every "
+    "rank of any world loads the state of any rank",
+}
 
 
-def mount(given: Given = None) -> None:
-    """Differs on purpose: `preview`, and stores, give the files of a folder without mounting it."""
-    raise ConfigError(
-        "mount shows the samples of a folder as files, through FUSE, which is no part of energize. "
-        "`energize preview PATH` shows samples, WebdatasetFileStore(PATH)['KEY.jpg'] gives a "
-        "file of one to a program, and `tar -xf SHARD` writes the files of a shard; a folder "
-        "prepared with --sqlite is Megatron-Energon's too, so its own `energon mount` mounts it"
-    )
+def _elsewhere(context: typer.Context) -> None:
+    """Differs on purpose: says what there is instead."""
+    name = str(context.info_name)
+    raise ConfigError(f"{name} {_INSTEAD[name]}")
 
 
-def redist(given: Given = None) -> None:
-    """Differs on purpose: a state of energize resumes any number of ranks and workers."""
-    raise ConfigError(
-        "checkpoint redist writes states for another number of ranks. A state of energize needs "
-        "none: every rank of any world loads the state of any rank"
-    )
-
-
-app.command("schema")(schema)
+_ANY = {"ignore_unknown_options": True, "allow_extra_args": True}
 checkpoint = typer.Typer(no_args_is_help=True, help="As `state`, by Megatron-Energon's names.")
 checkpoint.command("info")(state.show)
-checkpoint.command("redist", context_settings=_LOOSE)(redist)
+checkpoint.command("redist", context_settings=_ANY)(_elsewhere)
 app.add_typer(checkpoint, name="checkpoint")
-for name, command in (("analyze-debug", analyze_debug), ("mount", mount)):
-    app.command(name, context_settings=_LOOSE)(command)
+for name in ("analyze-debug", "mount"):
+    app.command(name, context_settings=_ANY)(_elsewhere)

@@ -6,23 +6,21 @@ import importlib
 import importlib.util
 import inspect
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import wraps
 from pathlib import Path
 from types import ModuleType
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import typer
+from typer import Option
 
 from energize.compat.stage_files import is_stage_file, read_stages, stage_node
-from energize.core.checks import checked_whole
-from energize.core.dataset import Dataset, IndexedDataset
+from energize.core.dataset import IndexedDataset
 from energize.core.lanes import WorkerConfig
-from energize.core.stream import INFINITE
 from energize.data.nv_meta import read_splits
-from energize.datasets.stages import StagedDataset
-from energize.errors import ConfigError, nearest
+from energize.errors import ConfigError, DatasetNotFoundError, nearest
 from energize.metadataset.build import factory_of, get_train_dataset, get_val_dataset
 from energize.metadataset.documents import read_metadataset
 from energize.metadataset.nodes import Blend, JoinedLeaf, Leaf, Node, Staged, leaves_of
@@ -30,42 +28,14 @@ from energize.metadataset.resolution import resolve
 from energize.task.encoder import DefaultTaskEncoder, TaskEncoder
 from energize.task.load import LoadingCode, SampleDecoder
 
-
-def at_least(least: int) -> Callable[[typer.CallbackParam, int | None], int | None]:
-    """What checks the number given for an option: `ConfigError` for one below `least`."""
-
-    def check(option: typer.CallbackParam, value: int | None) -> int | None:
-        return None if value is None else checked_whole(value, option.opts[0], least)
-
-    return check
-
-
 MixPath = Annotated[
     Path, typer.Argument(metavar="MIX", help="A metadataset, a stage file, or a prepared folder.")
 ]
 TrustCode = Annotated[
-    list[Path] | None,
-    typer.Option(help="A folder whose sample_loader and part_filter files may be run."),
+    list[Path] | None, Option(help="A folder whose sample_loader and part_filter files may be run.")
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Write JSON, for programs.")]
-_Local = Annotated[
-    int | None, typer.Option(callback=at_least(1), help="As in the run, when it keeps reads local.")
-]
-
-_VALIDATED = ("val", "test")
-
-
-@dataclass(frozen=True, slots=True)
-class ReadMix:
-    """A mix as a run reads it.
-
-    `validates`: every sample is read once, in stored order, and weights count nothing. `types`: the
-    names of the types of its samples.
-    """
-
-    dataset: IndexedDataset[Any]
-    validates: bool
-    types: tuple[str, ...]
+AsJson = Annotated[bool, Option("--json", help="Write JSON, for programs.")]
+Number = int | None
 
 
 @dataclass(frozen=True)
@@ -73,53 +43,40 @@ class Run:
     """How a run reads a mix, by options that commands have in common."""
 
     batch_size: Annotated[
-        int | None,
-        typer.Option(
-            callback=at_least(1),
-            help="Samples per batch of one rank; by default that of the state if there is one, of "
-            "the global batch that the mix says, or 1.",
+        Number,
+        Option(
+            min=1, help="Samples per batch of a rank; by default that of the state or mix, or 1."
         ),
     ] = None
     unbatched: Annotated[
-        bool,
-        typer.Option("--unbatched", help="The run has batch_size=None: its items are samples."),
+        bool, Option("--unbatched", help="The run has batch_size=None: its items are samples.")
     ] = False
     split: Annotated[
-        str, typer.Option("--split", "--split-part", help="Which split of the mix is read.")
+        str,
+        Option("--split", "--split-part", help="The split; val and test are read as validation."),
     ] = "train"
-    validation: Annotated[
-        bool | None,
-        typer.Option(
-            "--validation/--training",
-            show_default=False,
-            help="Read every sample once, as get_val_dataset, or as get_train_dataset does; by "
-            "default the first for splits called val or test.",
-        ),
-    ] = None
-    seed: Annotated[int, typer.Option(help="The seed_offset of the run.")] = 0
-    shuffle_buffer_size: _Local = None
-    max_samples_per_sequence: _Local = None
-    packing_buffer_size: Annotated[
-        int | None, typer.Option(callback=at_least(1), help="As in the run, when it packs samples.")
-    ] = None
+    seed: Annotated[int, Option(help="The seed_offset of the run.")] = 0
+    shuffle_buffer_size: Annotated[Number, Option(min=1, help="As in the run.")] = None
+    max_samples_per_sequence: Annotated[Number, Option(min=1, help="As in the run.")] = None
+    packing_buffer_size: Annotated[Number, Option(min=1, help="As in the run.")] = None
     encoder: Annotated[
         str | None,
-        typer.Option(
-            "--encoder",
-            help="The task encoder of the run, or a function that makes it: MODULE:NAME, "
-            "FILE.py:NAME.",
-        ),
+        Option(help="The task encoder, or a function that makes it: MODULE:NAME, FILE.py:NAME."),
     ] = None
     encoder_per_type: Annotated[
         bool,
-        typer.Option(
-            "--encoder-per-type",
-            help="The run has a task encoder for each type of samples, and blends whole batches.",
-        ),
+        Option("--encoder-per-type", help="The run has an encoder for each type of samples."),
     ] = False
     trust_code: TrustCode = None
 
-    def read(self, mix: Path, batch_size: int | None = None, *, samples: bool = False) -> ReadMix:
+    @property
+    def validates(self) -> bool:
+        """Whether every sample is read once, in stored order."""
+        return self.split in ("val", "test")
+
+    def read(
+        self, mix: Path, batch_size: int | None = None, *, samples: bool = False
+    ) -> IndexedDataset[Any]:
         """Return what the run reads of `mix`, in batches of `batch_size` if no option says it.
 
         What only making `samples` needs, code of folders and stores of cookers, is left out unless
@@ -127,21 +84,25 @@ class Run:
         do not go together.
         """
         node = node_at(mix, self.split)
-        leaves = _leaves(node)
-        options = self._options()
+        local = ("shuffle_buffer_size", "max_samples_per_sequence")
+        given = (*local, "packing_buffer_size", "trust_code")
+        options = {name: value for name in given if (value := getattr(self, name))}
+        if self.validates and any(name in options for name in local):
+            raise ConfigError(
+                "--shuffle-buffer-size and --max-samples-per-sequence keep the reads of training "
+                f"local, and the split {self.split!r} is read in stored order; leave them out"
+            )
         if not samples:
-            options |= _stand_ins(leaves)
+            options |= _stand_ins(_leaves(node))
         if self.encoder is not None:
             options["task_encoder"] = made_encoder(self.encoder)
-        elif isinstance(node, Staged):
-            plan = node.plan.with_datasets(lambda stage: _without_stores(stage.dataset))
-            node = replace(node, plan=plan)
         else:
             node = _without_stores(node)
-        kinds = dict.fromkeys(leaf.sample_type for leaf in leaves)
         if self.encoder_per_type:
+            kinds = dict.fromkeys(leaf.sample_type for leaf in _leaves(node))
             options["task_encoder"] = {kind: DefaultTaskEncoder() for kind in kinds}
-        size = self.batch_size or batch_size or _global_batch_size(node)
+        composition = node.composition if isinstance(node, Blend) else None
+        size = self.batch_size or batch_size or (composition and composition.global_batch_size) or 1
         make: Callable[..., Any] = get_val_dataset if self.validates else get_train_dataset
         dataset = make(
             node,
@@ -149,34 +110,7 @@ class Run:
             worker_config=WorkerConfig(seed_offset=self.seed),
             **options,
         )
-        return ReadMix(dataset, self.validates, tuple(kind.__name__ for kind in kinds))
-
-    @property
-    def validates(self) -> bool:
-        """Whether every sample is read once, in stored order."""
-        return self.split in _VALIDATED if self.validation is None else self.validation
-
-    def _options(self) -> dict[str, Any]:
-        names = ("shuffle_buffer_size", "max_samples_per_sequence")
-        for name in names:
-            if self.validates and getattr(self, name) is not None:
-                raise ConfigError(
-                    f"--{name.replace('_', '-')} keeps the reads of training local, and the split "
-                    f"{self.split!r} is read as validation does, in stored order; leave it out, or "
-                    "give --training"
-                )
-        given = (*names, "packing_buffer_size", "trust_code")
-        return {name: value for name in given if (value := getattr(self, name))}
-
-    def said_of_types(self, mix: ReadMix) -> str | None:
-        """What to know of a mix with samples of several types, in which the run may differ."""
-        if self.encoder_per_type or mix.validates or len(mix.types) < 2:
-            return None
-        return (
-            f"the samples are of {len(mix.types)} types, {', '.join(mix.types)}. This is what one "
-            "task encoder for all of them is given; for a run with one for each type, which blends "
-            "whole batches, give --encoder-per-type"
-        )
+        return cast("IndexedDataset[Any]", dataset)
 
 
 def takes_run(command: Callable[..., None]) -> Callable[..., None]:
@@ -196,19 +130,8 @@ def takes_run(command: Callable[..., None]) -> Callable[..., None]:
     return called
 
 
-def steps_of(dataset: IndexedDataset[Any], asked: int | None) -> int:
-    """As many steps as were asked for, else all; `ConfigError` where there is no end."""
-    if asked is not None:
-        return asked
-    if dataset.indexed and dataset.size == INFINITE:
-        last = dataset.plan.stages[-1].name if isinstance(dataset, StagedDataset) else None
-        what = "this mix never ends" if last is None else f"its last stage, {last!r}, has no end"
-        raise ConfigError(f"{what}; say with --steps how many steps to look at")
-    return dataset.size
-
-
 def made_encoder(text: str) -> TaskEncoder[Any, Any, Any, Any]:
-    """The task encoder that MODULE:NAME names, or makes; `ConfigError` for anything else."""
+    """Return the task encoder that MODULE:NAME names, or makes."""
     found = object_named(text, "--encoder")
     try:
         made = found if isinstance(found, TaskEncoder) else found()
@@ -236,51 +159,49 @@ def _stand_ins(leaves: Sequence[Leaf]) -> dict[str, Any]:
     }
 
 
-def _without_stores(node: Node) -> Node:
+def _without_stores(node: Any) -> Any:
     """The node without what only cookers read, which decides no order."""
+    if isinstance(node, Staged):
+        plan = node.plan.with_datasets(lambda stage: _without_stores(stage.dataset))
+        return replace(node, plan=plan)
     if isinstance(node, Leaf):
         return replace(node, aux={}) if node.aux else node
     children = tuple((_without_stores(child), weight) for child, weight in node.children)
     return replace(node, children=children)
 
 
-def _global_batch_size(node: Node | Staged) -> int:
-    composition = node.composition if isinstance(node, Blend) else None
-    return (composition.global_batch_size if composition else None) or 1
-
-
 # What lies at a path: the split parts of a folder, or those that a file of a mix is made of.
-
-_CONFIGS = ("dataset.yaml", "split.yaml")
 
 DataPath = Annotated[
     Path,
     typer.Argument(metavar="PATH", help="A prepared folder, a .jsonl file, or a metadataset."),
 ]
 SplitParts = Annotated[
-    str | None, typer.Option(help="Which splits, with commas between them; by default all.")
+    str | None, Option(help="Which splits, with commas between them; by default all.")
 ]
-DatasetConfig = Annotated[
-    str, typer.Option(help="The file of .nv-meta that says what samples are.")
-]
-SplitConfig = Annotated[str, typer.Option(help="The file of .nv-meta that says what splits are.")]
+DatasetConfig = Annotated[str, Option(help="The file of .nv-meta that says what samples are.")]
+SplitConfig = Annotated[str, Option(help="The file of .nv-meta that says what splits are.")]
+
+_CONFIGS = ("dataset.yaml", "split.yaml")
 
 
 def is_folder(path: Path) -> bool:
-    """Whether it is a folder, or nothing at all, rather than a file."""
+    """Return whether it is a folder, or nothing at all, rather than a file."""
     return path.is_dir() or not path.exists()
 
 
 def is_jsonl(path: Path) -> bool:
-    """Whether it is a file of JSON lines, which has no splits."""
+    """Return whether it is a file of JSON lines, which has no splits."""
     return path.suffix == ".jsonl"
 
 
-def split_names(path: Path, given: str | None, split_config: str = _CONFIGS[1]) -> Sequence[str]:
-    """The splits that were asked for, or else all that the path has; a file of JSON lines has one.
+def split_names(path: Path, given: str | None, split_config: str) -> Sequence[str]:
+    """Return the splits that were asked for, or else all; a file of JSON lines has one.
 
-    Raises what reading the split file or the metadataset raises.
+    Raise what reading the split file or the metadataset raises.
     """
+    if not path.exists():
+        raise DatasetNotFoundError(f"{path} does not exist")
     if is_jsonl(path):
         return ("train",)
     if given is not None:
@@ -290,43 +211,33 @@ def split_names(path: Path, given: str | None, split_config: str = _CONFIGS[1]) 
         return list(dict.fromkeys(names))
     if is_folder(path):
         return list(read_splits(path, split_config).parts)
-    if is_stage_file(path):
-        return ("train",)
-    return list(read_metadataset(path).splits)
+    return ("train",) if is_stage_file(path) else list(read_metadataset(path).splits)
 
 
 def node_at(path: Path, split: str) -> Node | Staged:
-    """What a split is made of. Raises `MetadatasetError`, `DatasetNotFoundError`."""
+    """Return what a split is made of. Raise `MetadatasetError`, `DatasetNotFoundError`."""
     if is_stage_file(path):
         return Staged(read_stages(path, split).with_datasets(stage_node), str(path))
     return resolve(path, split)
 
 
-def leaves_at(
-    path: Path, split: str, dataset_config: str = _CONFIGS[0], split_config: str = _CONFIGS[1]
-) -> list[Leaf]:
-    """The parts that a split is read from, each once. Raises what `node_at` raises."""
+def leaves_at(path: Path, split: str, dataset_config: str, split_config: str) -> Iterator[Leaf]:
+    """Yield the parts that a split is read from, each once. Raise what `node_at` raises."""
     node = node_at(path, split)
-    given = dataset_config, split_config
     if isinstance(node, Leaf):
-        names = (
-            None if name == usual else name for name, usual in zip(given, _CONFIGS, strict=True)
-        )
-        dataset, splits = names
-        return [replace(node, dataset_config=dataset, split_config=splits)]
-    if given != _CONFIGS:
+        named = None if dataset_config == _CONFIGS[0] else dataset_config
+        splits = None if split_config == _CONFIGS[1] else split_config
+        node = replace(node, dataset_config=named, split_config=splits)
+    elif (dataset_config, split_config) != _CONFIGS:
         raise ConfigError(
             f"--dataset-config and --split-config are for folders; the entries of {path} name "
             "their own, as dataset_config and split_config"
         )
-    if isinstance(node, Staged):
-        found = [leaf for stage in node.plan.stages for leaf in leaves_of(stage.dataset)]
-        return list({repr(replace(leaf, place="")): leaf for leaf in found}.values())
-    return leaves_of(node)
+    yield from {repr(replace(leaf, place="")): leaf for leaf in _leaves(node)}.values()
 
 
 def leaf_name(leaf: Leaf) -> str:
-    """A part as messages call it."""
+    """Return what messages call a part."""
     if isinstance(leaf, JoinedLeaf):
         return " joined with ".join(leaf_name(part.leaf) for part in leaf.parts)
     path = leaf.path if leaf.chosen is None else leaf.path / leaf.chosen.name
@@ -334,20 +245,19 @@ def leaf_name(leaf: Leaf) -> str:
 
 
 def stored_samples(
-    leaf: Leaf, decoder: SampleDecoder | None, trusted: Sequence[Path] | None = None
-) -> Dataset[Any]:
-    """The typed samples of a part in stored order; code of `trusted` folders may be run."""
+    leaf: Leaf, decoder: SampleDecoder, trusted: Sequence[Path] | None
+) -> IndexedDataset[Any]:
+    """Return the typed samples of a part in stored order; code of `trusted` folders may be run."""
     code = LoadingCode(trust_code=trusted or ())
-    return factory_of(leaf, decoder=decoder, code=code).build()
+    return cast("IndexedDataset[Any]", factory_of(leaf, decoder=decoder, code=code).build())
 
 
 # Code of the user, which is imported because the command line names it.
 
 
 def imported(name: str, option: str) -> ModuleType:
-    """The module of that name, or the Python file at that path; the working folder is looked in.
-
-    Raises `ConfigError` that names the `option` for one that cannot be imported.
+    """Return the module of that name, or the Python file at that path; the working folder is looked
+    in. Raise `ConfigError` that names the `option` for one that cannot be imported.
     """
     here = str(Path.cwd())
     if here not in sys.path:
@@ -361,7 +271,7 @@ def imported(name: str, option: str) -> ModuleType:
 
 
 def object_named(text: str, option: str) -> Any:
-    """What MODULE:NAME, or FILE.py:NAME, names; `ConfigError` when there is no such thing."""
+    """Return what MODULE:NAME, or FILE.py:NAME, names."""
     module_name, colon, name = text.rpartition(":")
     if not (module_name and colon and name):
         raise ConfigError(f"{option}: expected MODULE:NAME or FILE.py:NAME, got {text!r}")

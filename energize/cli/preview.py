@@ -1,56 +1,50 @@
-"""`energize preview`: samples field by field."""
+"""`energize preview` and `energize replay`: samples field by field."""
 
 from __future__ import annotations
 
+import ast
+import json
 import sys
 from collections.abc import Iterator
-from typing import Annotated, Any, cast
+from typing import Annotated, Any
 
 import numpy as np
 import PIL.Image
 import typer
-from rich.prompt import Confirm
 from rich.text import Text
 
 from energize.cli.console import Console
 from energize.cli.mixes import (
     DataPath,
     DatasetConfig,
+    MixPath,
+    Run,
     SplitConfig,
     SplitParts,
     TrustCode,
-    at_least,
     leaf_name,
     leaves_at,
     split_names,
     stored_samples,
+    takes_run,
 )
-from energize.core.dataset import IndexedDataset
 from energize.core.loss_weights import WEIGHTS
+from energize.core.restoring import restore_sample
 from energize.core.samples import (
+    SourceInfo,
     fields_of,
     format_sample_compact,
     format_sample_detailed,
     is_record,
 )
 from energize.core.trace import Failed, Reading, Trace
-from energize.errors import DatasetNotFoundError
-from energize.task.load import SampleDecoder, UInt8Array
+from energize.errors import ConfigError
+from energize.report import plan
+from energize.task.load import SampleDecoder
 
 _WITHOUT_QUESTIONS = 3
 _UNSEEN = ("__restore_key__", "__sources__")
-_MOST_ITEMS, _MOST_PICTURES, _MOST_BYTES = 16, 4, 64
-
-Count = Annotated[
-    int | None,
-    typer.Option(
-        "--count",
-        "-n",
-        callback=at_least(1),
-        help="How many samples of each split, without questions; by default 3 where nobody can be "
-        "asked whether to go on.",
-    ),
-]
+_MOST_PICTURES, _MOST_BYTES, _MOST_ROWS, _MOST_SOURCES = 4, 64, 24, 32
 
 
 def preview(
@@ -60,159 +54,154 @@ def preview(
     dataset_config: DatasetConfig = "dataset.yaml",
     split_config: SplitConfig = "split.yaml",
     trust_code: TrustCode = None,
-    count: Count = None,
+    count: Annotated[
+        int | None,
+        typer.Option("--count", "-n", min=1, help="Samples of each split, without questions."),
+    ] = None,
 ) -> None:
     """Show samples as they are stored, field by field, images too."""
-    if not path.exists():
-        raise DatasetNotFoundError(f"{path} does not exist")
-    console = Console(soft_wrap=True)
+    console = Console()
     asks = count is None and sys.stdin.isatty()
-    most = None if asks else count or _WITHOUT_QUESTIONS
     for split in split_names(path, split_parts, split_config):
         for leaf in leaves_at(path, split, dataset_config, split_config):
-            samples = stored_samples(leaf, SampleDecoder(), trust_code)
-            part = cast("IndexedDataset[Any]", samples)
-            for number, sample in enumerate(_samples(part)):
-                if number == most:
-                    break
-                title = f"{leaf_name(leaf)}, sample {number:,} of {part.size:,}"
-                console.print(title, markup=False, style="bold")
+            part = stored_samples(leaf, SampleDecoder(), trust_code)
+            for number in range(part.size if asks else min(part.size, count or _WITHOUT_QUESTIONS)):
+                sample = Trace(part, np.array([number], dtype=np.int64)).read(Reading())[0]
+                console.say(f"{leaf_name(leaf)}, sample {number:,} of {part.size:,}", "bold")
                 show_item(console, sample)
-                console.print()
-                if asks and not Confirm.ask("Continue?", console=console, default=True):
+                console.say()
+                if asks and not typer.confirm("Continue?", default=True):
                     return
 
 
-def _samples(part: IndexedDataset[Any]) -> Iterator[Any]:
-    """The samples of a pass; a `Failed` for one that cannot be used."""
-    for position in range(part.size):
-        yield Trace(part, np.array([position], dtype=np.int64)).read(Reading())[0]
+@takes_run
+def replay(
+    mix: MixPath,
+    key: Annotated[
+        str, typer.Argument(metavar="KEY", help="As loader.restore_key prints it, or in JSON.")
+    ],
+    run: Run,
+) -> None:
+    """Show one sample or batch of a run again: its fields, and the files it was made from.
+
+    The options have to be those of the run. Without its encoder, samples are shown as they are
+    before it, in batches of the default encoder.
+    """
+    parsed = parse_key(key)
+    dataset = run.read(mix, samples=True)
+    item = restore_sample(dataset, parsed)
+    console = Console()
+    console.say(f"{type(item).__name__} {parsed!r}", "bold")
+    show_item(console, item)
+    lines = list(_sources(fields_of(item).get("__sources__") if is_record(item) else None))
+    if not lines and dataset.indexed and len(parsed) == 2:
+        batch = next(plan(dataset, parsed[1], 1, keys=True))
+        lines = [
+            f"{each.source}: {each.shard or ''} sample {each.index} {each.key or ''}"
+            for each in batch.samples
+        ]
+    console.say("Made from" if lines else "", "bold")
+    for line in lines[:_MOST_SOURCES]:
+        console.say(f"  {line}")
+    if len(lines) > _MOST_SOURCES:
+        console.say(f"  and {len(lines) - _MOST_SOURCES} more")
+
+
+def parse_key(text: str) -> tuple[Any, ...]:
+    """Return a restore key as it is printed: `('energize', 7)`, or `["energize", 7]` in JSON.
+
+    Raise `ConfigError` for anything else; nothing is run.
+
+    >>> parse_key("('energize', 7)"), parse_key('["Webdataset", "0.tar", 3]')
+    (('energize', 7), ('Webdataset', '0.tar', 3))
+    """
+    for read in (json.loads, ast.literal_eval):
+        try:
+            key = read(text.strip())
+        except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
+            continue
+        if isinstance(key, list | tuple):
+            return tuple(key)
+    raise ConfigError(
+        "KEY: expected a restore key as loader.restore_key prints it, in quotes, such as "
+        f"\"('energize', 7)\"; got {text[:200]!r}"
+    )
+
+
+def _sources(found: Any) -> Iterator[str]:
+    """The files that an item says it was made from; nothing where it does not say."""
+    if isinstance(found, SourceInfo):
+        names = ", ".join(found.file_names)
+        yield f"{found.dataset_path}/{found.shard_name}, sample {found.index}: {names}"
+    elif isinstance(found, list | tuple):
+        for each in found:
+            yield from _sources(each)
 
 
 def show_item(console: Console, item: Any) -> None:
-    """A sample or a batch, field by field; images also as pictures."""
+    """Print a sample or a batch, field by field; images also as pictures."""
     if isinstance(item, Failed):
-        console.print(f"  cannot be used: {item}", markup=False, style="red")
+        console.say(f"  cannot be used: {item}", "red")
         return
-    if not is_record(item):
-        _show(console, type(item).__name__, item)
-        return
-    for name, value in fields_of(item).items():
-        if name in _UNSEEN or (name == WEIGHTS and value is None):
-            continue
-        if not (name.startswith("__") and value in (None, {}, ())):
+    fields = fields_of(item) if is_record(item) else {type(item).__name__: item}
+    for name, value in fields.items():
+        unset = name in _UNSEEN or (name == WEIGHTS and value is None)
+        if not (unset or (str(name).startswith("__") and value in (None, {}, ()))):
             _show(console, str(name), value)
 
 
-def _show(console: Console, name: str, value: Any, indent: int = 2) -> None:
-    """A value by its name: its type, what it says of itself, and its picture if it is one."""
-    space = " " * indent
+def _show(console: Console, name: str, value: Any) -> None:
+    """Print a value by its name: its type, what it says of itself, and its picture if it is one."""
     pictures = pictures_of(value)
     if pictures:
-        sizes = f"{pictures[0].width} x {pictures[0].height} pixels"
-        said = f"{format_sample_compact(value)}, {sizes}"
-        console.print(f"{space}{name}: {said}", markup=False)
-        for number, picture in enumerate(pictures[:_MOST_PICTURES]):
-            console.print("\n" * (number > 0), end="")
-            console.print(drawn(picture, console, indent))
-        if len(pictures) > _MOST_PICTURES:
-            console.print(f"{space}and {len(pictures) - _MOST_PICTURES} more")
-        return
-    if isinstance(value, list) and any(map(pictures_of, value)):
-        console.print(f"{space}{name} (list of {len(value)}):", markup=False)
-        for number, each in enumerate(value[:_MOST_ITEMS]):
-            _show(console, str(number), each, indent + 2)
-        if len(value) > _MOST_ITEMS:
-            console.print(f"{space}  and {len(value) - _MOST_ITEMS} more")
+        size = f"{pictures[0].width} x {pictures[0].height} pixels"
+        console.say(f"  {name}: {format_sample_compact(value)}, {size}")
+        for picture in pictures[:_MOST_PICTURES] if console.is_terminal else ():
+            console.print(drawn(picture))
         return
     if isinstance(value, bytes) and len(value) > _MOST_BYTES:
         text = f"{value[:_MOST_BYTES]!r}... (and {len(value) - _MOST_BYTES:,} more bytes)"
     else:
         text = format_sample_detailed(value)
     lines = text.split("\n")
-    inline = [f" {lines.pop(0)}"] if not lines[1:] else [""]
-    console.print(f"{space}{name} ({type(value).__name__}):{inline[0]}", markup=False)
-    for line in lines:
-        console.print(f"{space}  {line}", markup=False)
-
-
-_MOST_ROWS = 24
-_CHANNELS = (1, 3, 4)
-_LEAST = 4
-"""Rows and columns of what may be an image; smaller ones are tables of numbers."""
-_SHADES = " ░▒▓█"
-_UPPER_HALF = "▀"
+    console.say(f"  {name} ({type(value).__name__}):" + (f" {text}" if len(lines) == 1 else ""))
+    for line in lines if len(lines) > 1 else ():
+        console.say(f"    {line}")
 
 
 def pictures_of(value: Any) -> list[PIL.Image.Image]:
-    """The image that a value is, or those of a batch: PIL images, and tensors and arrays of their
-    shape and numbers; nothing for any other value.
-
-    Shapes are (H, W), (C, H, W) and (H, W, C) with 1, 3 or 4 channels, after the batch if there is
-    one; uint8, or floating numbers from 0 to 1.
+    """Return the images that a value is: PIL's; and tensors and arrays of shape (3, H, W) or (H, W,
+    3), after the batch if there is one, of uint8 or of numbers from 0 to 1.
     """
+    if isinstance(value, list):
+        return [picture for each in value for picture in pictures_of(each)]
     if isinstance(value, PIL.Image.Image):
         return [value]
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(value, torch.Tensor):
-        value = value.detach().cpu()
-        value = (value.float() if value.is_floating_point() else value).numpy()
-    if not isinstance(value, np.ndarray) or not value.size or value.ndim not in (2, 3, 4):
+        value = (value.float() if value.is_floating_point() else value).cpu().numpy()
+    if not isinstance(value, np.ndarray) or not value.size or value.ndim not in (3, 4):
         return []
-    found = [_picture(each) for each in (value if value.ndim == 4 else [value])]
-    return [each for each in found if each is not None]
+    if value.ndim == 4:
+        return [picture for each in value for picture in pictures_of(each)]
+    if value.dtype.kind == "f" and value.min() >= 0 and value.max() <= 1:
+        value = np.rint(value * 255).astype(np.uint8)
+    pixels = np.moveaxis(value, 0, -1) if value.shape[0] == 3 else value
+    if pixels.dtype != np.uint8 or pixels.shape[-1] != 3:
+        return []
+    return [PIL.Image.fromarray(np.ascontiguousarray(pixels))]
 
 
-def _picture(values: np.ndarray[Any, Any]) -> PIL.Image.Image | None:
-    pixels = _in_bytes(values)
-    if pixels is None:
-        return None
-    if pixels.ndim == 3:
-        if pixels.shape[0] in _CHANNELS:
-            pixels = np.moveaxis(pixels, 0, -1)
-        if pixels.shape[-1] not in _CHANNELS:
-            return None
-        pixels = pixels[..., 0] if pixels.shape[-1] == 1 else pixels
-    if min(pixels.shape[:2]) < _LEAST:
-        return None
-    return PIL.Image.fromarray(np.ascontiguousarray(pixels))
-
-
-def _in_bytes(values: np.ndarray[Any, Any]) -> UInt8Array | None:
-    if values.dtype == np.uint8:
-        return values
-    if values.dtype.kind == "f" and values.min() >= 0 and values.max() <= 1:
-        return cast("UInt8Array", np.rint(values * 255).astype(np.uint8))
-    return None
-
-
-def drawn(picture: PIL.Image.Image, console: Console, indent: int = 0) -> Text:
-    """The image as lines of text that fit the console, in its proportions.
-
-    Where there are colours, a character is two pixels, one above the other; elsewhere a shade.
-    """
-    width, height = _size(picture, console.width - indent)
-    coloured = console.color_system is not None
-    if coloured:
-        pixels = np.asarray(picture.convert("RGB").resize((width, height)))
-        lines = [_half_blocks(pixels[y], pixels[y + 1]) for y in range(0, height, 2)]
-    else:
-        grey = np.asarray(picture.convert("L").resize((width, height // 2)), dtype=np.int64)
-        shades = grey * len(_SHADES) // 256
-        lines = [Text("".join(_SHADES[shade] for shade in row)) for row in shades]
-    return Text("\n").join(Text(" " * indent) + line for line in lines)
-
-
-def _size(picture: PIL.Image.Image, columns: int) -> tuple[int, int]:
-    """Columns, and an even number of pixels for the rows."""
-    scale = min(1, columns / picture.width, 2 * _MOST_ROWS / picture.height)
-    width = max(1, min(columns, round(picture.width * scale)))
-    return width, 2 * max(1, min(_MOST_ROWS, round(picture.height * scale / 2)))
-
-
-def _half_blocks(upper: UInt8Array, lower: UInt8Array) -> Text:
-    line = Text()
-    for above, below in zip(upper.tolist(), lower.tolist(), strict=True):
-        colours = ("rgb({},{},{})".format(*each) for each in (above, below))
-        line.append(_UPPER_HALF, " on ".join(colours))
-    return line
+def drawn(picture: PIL.Image.Image) -> Text:
+    """Return the image as lines of text of at most 24 rows; a character is two pixels."""
+    scaled = picture.convert("RGB")
+    scaled.thumbnail((100, 2 * _MOST_ROWS))
+    pixels = np.asarray(scaled)[: scaled.height // 2 * 2].tolist()
+    text = Text()
+    for upper, lower in zip(pixels[::2], pixels[1::2], strict=True):
+        text.append("  ")
+        for above, below in zip(upper, lower, strict=True):
+            colours = [f"rgb({red},{green},{blue})" for red, green, blue in (above, below)]
+            text.append("▀", " on ".join(colours))
+        text.append("\n")
+    return text

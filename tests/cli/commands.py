@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -15,9 +16,24 @@ from energize.cli.main import app
 def run(*arguments, code=0, stdin=None):
     """What is printed; the errors when it ends with another code than 0 and prints any."""
     done = CliRunner().invoke(app, [str(each) for each in arguments], input=stdin)
-    assert done.exit_code == code, done.output
+    assert done.exit_code == code, (arguments, done.output)
     assert "Traceback" not in done.output
     return done.stdout if code == 0 or not done.stderr else done.stderr
+
+
+def refused(rows, *command):
+    """Run a command with the options of each row: the exit code and words of the one error."""
+    for options, code, *words in rows:
+        told = " ".join(run(*command, *options, code=code).split())
+        for word in words:
+            assert word in told, (options, word, told)
+
+
+def as_json(*arguments):
+    """The objects that a command prints with --json."""
+    text = run(*arguments, "--json")
+    plan = arguments[0] == "plan"
+    return [json.loads(line) for line in text.splitlines()] if plan else json.loads(text)
 
 
 def program(*arguments, code=0, stdin="", cwd=None, **environment):
@@ -33,5 +49,5 @@ def program(*arguments, code=0, stdin="", cwd=None, **environment):
         env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])} | environment,
     )
     assert done.returncode == code, done.stdout + done.stderr
-    assert "Traceback" not in done.stderr
+    assert ("Traceback" in done.stderr) == ("--debug" in arguments)
     return done.stdout, done.stderr

@@ -1,29 +1,78 @@
-"""`energize preview` and `energize info`: what is there, in a terminal and on a pipe."""
+"""`energize info`, `preview`, `replay` and `schema`; and what is printed of hostile names."""
 
+import inspect
 import io
 import json
+import re
 import sys
+import tarfile
+from itertools import islice
+from pathlib import Path
 
+import jsonschema
 import numpy as np
 import pytest
 import torch
 from PIL import Image
-from rich.console import Console
+from typer.testing import CliRunner
 
-from energize import prepare
+from energize import (
+    SkipSample,
+    TaskEncoder,
+    WorkerConfig,
+    get_loader,
+    get_train_dataset,
+    prepare,
+)
+from energize.cli.main import app
 from energize.cli.preview import drawn, pictures_of
-from tests.cli.commands import program, run
+from energize.errors import MetadatasetError
+from energize.metadataset import read_metadataset
+from tests.cli.commands import program, refused, run
+from tests.support.metadatasets import written
 from tests.support.prepared import captions, classes
 from tests.support.shards import packed
+from tests.support.tars import unprepared
 from tests.support.terminal import Terminal
 
+ROOT = Path(__file__).parents[2]
 
-def mixed(folder):
-    captions(folder / "web", 40)
-    classes(folder / "classes", 20)
-    (folder / "texts.jsonl").write_text("".join(json.dumps({"n": i}) + "\n" for i in range(7)))
-    run("prepare", folder / "texts.jsonl")
-    mix = folder / "mix.yaml"
+
+def test_version_and_help():
+    assert run("--version").startswith("energize 0.")
+    assert "prepare" in run("--help")
+    assert "--split-ratio" in run("prepare", "--help")
+
+
+def test_info(tmp_path):
+    folder = unprepared(tmp_path / "ds", counts=(3, 2, 4, 1))
+    assert f"energize prepare {folder}" in run("info", folder, code=1)
+    run("prepare", folder, "--split-ratio", "2,1,1", "--sample-type", "CaptioningSample", stdin="")
+    shown = run("info", folder)
+    assert "10 samples in 4 shards" in shown
+    assert "Format: Megatron-Energon 7.4.1" in shown
+    assert [line.split()[1:8:2] for line in shown.splitlines() if " val " in line] == [
+        ["val", "1", "4", "40.0"]
+    ]
+    assert "caption from txt" in shown
+    (folder / ".nv-meta/crude.yaml").write_text(
+        "__module__: megatron.energon\n__class__: CrudeWebdataset\n"
+    )
+    assert "Samples: crude" in run("info", folder, "--dataset-config", "crude.yaml")
+    (folder / ".nv-meta/dataset.yaml").unlink()
+    assert "no type yet" in run("info", folder)
+    (folder / "parts/d1.tar").unlink()
+    assert "parts/d1.tar is missing" in run("info", folder, code=1)
+    refused([([tmp_path / "none.yaml"], 2, "does not exist")], "info")
+
+
+@pytest.fixture
+def mix(tmp_path):
+    captions(tmp_path / "web", 40)
+    classes(tmp_path / "classes", 20)
+    (tmp_path / "texts.jsonl").write_text("".join(json.dumps({"n": i}) + "\n" for i in range(7)))
+    run("prepare", tmp_path / "texts.jsonl")
+    mix = tmp_path / "mix.yaml"
     mix.write_text(
         "__module__: megatron.energon\n__class__: MetadatasetV2\nsplits:\n"
         "  train:\n    blend:\n"
@@ -33,112 +82,10 @@ def mixed(folder):
     return mix
 
 
-def test_a_preview_on_a_pipe(tmp_path):
-    folder = captions(tmp_path / "web", 40)
-    shown = run("preview", folder, "-n", "2", "--split-parts", "val")
-    lines = shown.splitlines()
-    assert lines[0] == f"{folder} [val], sample 0 of 10"
-    assert lines[1] == "  __key__ (str): '000030'"
-    assert "shape=torch.Size([3, 24, 32])" in lines[2]
-    assert lines[2].endswith(", 32 x 24 pixels")
-    assert all(len(line) <= 34 and set(line) <= set(" ░▒▓█") for line in lines[3:15])
-    assert lines[15] == "  caption (str): 'caption 30'"
-    assert shown.count(" of 10\n") == 2
-    assert "\x1b" not in shown
-
-
-def test_without_a_count_a_pipe_gets_a_few_of_each_split(tmp_path):
-    shown = run("preview", captions(tmp_path / "web", 40), stdin="n\n")
-    assert [shown.count(f"[{split}], sample 2 of") for split in ("train", "val")] == [1, 1]
-    assert "sample 3 of" not in shown
-
-
-@pytest.mark.jobs
-def test_a_person_is_asked_whether_to_go_on(tmp_path):
-    folder = captions(tmp_path / "web", 40)
-    terminal = Terminal("preview", folder)
-    dialogue = [("'caption 0'", ""), ("'caption 1'", "y"), ("Continue? [y/n] (y):", "n")]
-    assert terminal.answer(dialogue) == 0
-    assert "sample 2 of" in terminal.shown
-    assert "sample 3 of" not in terminal.shown
-    assert "▀" * 32 in terminal.shown
-    assert "░" not in terminal.shown
-
-
-def test_all_kinds_of_data(tmp_path):
-    mix = mixed(tmp_path)
-    shown = run("preview", mix, "-n", 1)
-    assert shown.count(", sample 0 of ") == 4
-    assert f"{tmp_path}/texts.jsonl, sample 0 of 7" in shown
-    assert "json (dict): {'n': 0}" in shown
-    assert "label (int): 0" in shown
-    crude = tmp_path / "crude"
-    crude.mkdir()
-    (crude / "0.tar").write_bytes(packed([("a.json", b'{"x": [1, 2]}'), ("a.bin", b"x" * 300)]))
-    prepare(crude, split_ratios={"train": 1}, sample_type="CrudeWebdataset", workers=1)
-    shown = run("preview", crude)
-    assert "'x':" in shown
-    assert "(and 236 more bytes)" in shown
-
-
-def test_a_sample_that_cannot_be_used_is_shown_as_that(tmp_path):
-    (tmp_path / "0.tar").write_bytes(packed([("a.txt", b"\xff"), ("b.txt", b"good")]))
-    prepare(tmp_path, split_ratios={"train": 1}, sample_type="TextSample", workers=1)
-    shown = run("preview", tmp_path)
-    assert "cannot be used" in shown
-    assert "0.tar, sample 'a' (index 0)" in shown
-    assert "text (str): 'good'" in shown
-
-
-def test_pictures_keep_their_proportions_and_are_never_enlarged():
-    for height, width in ((24, 32), (400, 100), (100, 4000), (5, 5)):
-        console = Console(width=80, file=io.StringIO(), color_system=None)
-        lines = drawn(Image.new("RGB", (width, height), "white"), console).plain.split("\n")
-        assert {len(line) for line in lines} == {len(lines[0])}
-        assert len(lines) <= 24
-        assert len(lines[0]) <= min(80, width)
-        assert abs(2 * len(lines) / len(lines[0]) / (height / width) - 1) < 0.5 or len(lines) == 1
-        assert set("".join(lines)) == {"█"}
-
-
-def test_pictures_in_colour_have_two_pixels_to_a_character():
-    console = Console(width=80, file=io.StringIO(), color_system="truecolor", force_terminal=True)
-    picture = Image.new("RGB", (4, 4))
-    picture.paste((255, 0, 0), (0, 0, 4, 1))
-    picture.paste((0, 0, 255), (0, 1, 4, 2))
-    console.print(drawn(picture, console))
-    first = console.file.getvalue().splitlines()[0]
-    assert first.count("▀") == 4
-    assert "38;2;255;0;0;48;2;0;0;255" in first
-
-
-def test_what_is_a_picture():
-    grey = np.zeros((8, 9), dtype=np.uint8)
-    assert [each.size for each in pictures_of(grey)] == [(9, 8)]
-    assert [each.size for each in pictures_of(torch.rand(3, 8, 9))] == [(9, 8)]
-    assert [each.size for each in pictures_of(np.zeros((8, 9, 4), dtype=np.uint8))] == [(9, 8)]
-    assert len(pictures_of(torch.zeros(5, 1, 8, 9, dtype=torch.uint8))) == 5
-    assert pictures_of(torch.rand(3, 8, 9).bfloat16())[0].size == (9, 8)
-    for other in (
-        torch.zeros(8, 9, dtype=torch.int64),
-        torch.full((3, 8, 9), 2.5),
-        torch.full((3, 8, 9), float("nan")),
-        torch.zeros(2, 3, 4, 5, 6),
-        torch.zeros(0, 3, 8, 9),
-        torch.rand(3, 1, 2),
-        torch.rand(12),
-        "text",
-        None,
-    ):
-        assert pictures_of(other) == []
-
-
-def test_info_of_a_metadataset(tmp_path):
-    mix = mixed(tmp_path)
-    shown = run("info", mix)
+def test_a_metadataset(mix):
     rows = {
         (words[0], words[1]): words[2:]
-        for words in (line.split() for line in shown.splitlines())
+        for words in (line.split() for line in run("info", mix).splitlines())
         if len(words) == 5 and words[0] != "folder"
     }
     assert rows == {
@@ -147,75 +94,90 @@ def test_info_of_a_metadataset(tmp_path):
         ("web", "val"): ["10", "100.000", "CaptioningSample"],
         ("texts.jsonl", "lines"): ["7", "100.000", "CrudeSample"],
     }
-    assert "does not exist" in run("info", tmp_path / "none.yaml", code=2)
+    shown = run("preview", mix, "-n", 1)
+    assert shown.count(", sample 0 of ") == 4
+    assert f"{mix.parent}/texts.jsonl, sample 0 of 7" in shown
+    assert "json (dict): {'n': 0}" in shown
+    assert "label (int): 0" in shown
 
 
-def test_info_of_crude_samples_and_json_lines(tmp_path):
-    mixed(tmp_path)
-    shown = run("info", tmp_path / "texts.jsonl")
-    assert "7 samples, 63 B" in shown
-    (tmp_path / "web/.nv-meta/crude.yaml").write_text(
-        "__module__: megatron.energon\n__class__: CrudeWebdataset\n"
-    )
-    shown = run("info", tmp_path / "web", "--dataset-config", "crude.yaml")
-    assert "40 samples in 4 shards" in shown
-    assert "Format: Megatron-Energon 7.4.1" in shown
-    assert "Samples: crude" in shown
-
-
-def test_commands_of_energon_that_differ_on_purpose(tmp_path):
-    errors = run("analyze-debug", tmp_path, "--heatmap-path", "x.png", code=2)
-    assert "energize plan MIX" in errors
-    errors = run("mount", tmp_path, tmp_path / "m", "-d", code=2)
-    assert "energize preview PATH" in errors
+def test_a_preview(tmp_path):
+    folder = captions(tmp_path / "web", 40)
+    lines = run("preview", folder, "-n", "2", "--split-parts", "val").splitlines()
+    assert lines[:2] == [f"{folder} [val], sample 0 of 10", "  __key__ (str): '000030'"]
+    assert "shape=torch.Size([3, 24, 32])" in lines[2]
+    assert lines[2].endswith(", 32 x 24 pixels")
+    assert lines[3] == "  caption (str): 'caption 30'"
+    assert sum(line.endswith(" of 10") for line in lines) == 2
+    shown = run("preview", folder, stdin="n\n")
+    assert [shown.count(f"[{split}], sample 2 of") for split in ("train", "val")] == [1, 1]
+    assert "sample 3 of" not in shown
+    (tmp_path / "0.tar").write_bytes(packed([("a.txt", b"\xff"), ("b.txt", b"good")]))
+    prepare(tmp_path, exclude="web", split_ratios={"train": 1}, sample_type="TextSample", workers=1)
+    shown = run("preview", tmp_path)
+    assert "cannot be used" in shown
+    assert "0.tar, sample 'a' (index 0)" in shown
+    assert "text (str): 'good'" in shown
 
 
 @pytest.mark.jobs
-def test_types_of_the_program_are_imported_by_name(tmp_path, monkeypatch):
-    folder = captions(tmp_path / "web", 20)
-    (tmp_path / "worded.py").write_text(
-        "from dataclasses import dataclass\nfrom energize import Sample\n\n\n"
-        "@dataclass\nclass Worded(Sample):\n    caption: str\n"
-    )
-    (folder / ".nv-meta/ours.yaml").write_text(
-        "sample_type: {__module__: worded, __class__: Worded}\nfield_map: {caption: txt}\n"
-    )
-    options = ("lint", folder, "--dataset-config", "ours.yaml")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    assert "has not imported" in run(*options, code=1)
-    told, _ = program("--import", "worded", *options, cwd=tmp_path)
-    assert "No faults in 20 samples" in told
-    errors = run("--import", "theirs", *options, code=2)
-    assert "--import: 'theirs' cannot be imported: ModuleNotFoundError" in errors
+def test_a_person_sees_pictures_and_is_asked_whether_to_go_on(tmp_path):
+    terminal = Terminal("preview", captions(tmp_path / "web", 40))
+    dialogue = [("'caption 0'", ""), ("'caption 1'", "y"), ("Continue? [Y/n]:", "n")]
+    assert terminal.answer(dialogue) == 0
+    assert "sample 2 of" in terminal.shown
+    assert "sample 3 of" not in terminal.shown
+    assert "▀" * 32 in terminal.shown
 
 
-def joined(folder):
-    """A join, with the type that its joiner makes in `ours.py` beside it."""
-    captions(folder / "web", 20)
-    classes(folder / "classes", 20)
+def test_pictures():
+    picture = Image.new("RGB", (4, 4))
+    picture.paste((255, 0, 0), (0, 0, 4, 1))
+    picture.paste((0, 0, 255), (0, 1, 4, 2))
+    text = drawn(picture)
+    assert [len(line) for line in text.plain.split("\n")] == [6, 6, 0]
+    assert text.spans[0].style == "rgb(255,0,0) on rgb(0,0,255)"
+    assert len(drawn(Image.new("RGB", (400, 900))).plain.split("\n")) <= 25
+    for value, sizes in (
+        (picture, [(4, 4)]),
+        (torch.rand(3, 8, 9), [(9, 8)]),
+        (torch.rand(3, 8, 9).bfloat16(), [(9, 8)]),
+        (np.zeros((8, 9, 3), dtype=np.uint8), [(9, 8)]),
+        (torch.zeros(5, 3, 8, 9, dtype=torch.uint8), [(9, 8)] * 5),
+        (torch.zeros(3, 8, 9, dtype=torch.int64), []),
+        (torch.full((3, 8, 9), 2.5), []),
+        (torch.full((3, 8, 9), float("nan")), []),
+        (torch.rand(12), []),
+        ("text", []),
+    ):
+        assert [each.size for each in pictures_of(value)] == sizes, value
+
+
+@pytest.mark.energon
+def test_commands_of_energon_that_differ_on_purpose(tmp_path):
+    refused([([tmp_path, "--heatmap-path", "x.png"], 2, "energize plan MIX")], "analyze-debug")
+    refused([([tmp_path, tmp_path / "m", "-d"], 2, "energize preview PATH")], "mount")
+
+
+def test_joins_and_types_of_the_program(tmp_path):
+    captions(tmp_path / "web", 20)
+    classes(tmp_path / "classes", 20)
     for name in ("web", "classes"):
-        run("prepare", folder / name, "--tar-index-only", "--sqlite")
-    (folder / "ours.py").write_text(
+        run("prepare", tmp_path / name, "--tar-index-only", "--sqlite")
+    (tmp_path / "ours.py").write_text(
         "from dataclasses import dataclass\nfrom energize import ImageClassificationSample\n\n\n"
         "@dataclass\nclass Both(ImageClassificationSample):\n    caption: str = ''\n"
     )
-    mix = folder / "joined.yaml"
+    mix = tmp_path / "joined.yaml"
     mix.write_text(
         "__module__: megatron.energon\n__class__: MetadatasetV2\nsplits:\n  train:\n    join:\n"
         "      - {path: web}\n      - {path: classes}\n"
         "    joiner: {__module__: ours, __class__: Both}\n"
     )
-    return mix
-
-
-def test_joins(tmp_path):
-    mix = joined(tmp_path)
     assert run("prepare", mix).splitlines()[-1] == "Done"
     assert list((tmp_path / "joined.yaml.cache").iterdir())
-    errors = run("info", mix, code=1)
-    assert "the module 'ours', which this program has not imported" in errors
-    assert "Here: energize --import MODULE COMMAND" in errors
+    refused([([mix], 1, "the module 'ours', which", "energize --import MODULE COMMAND")], "info")
+    refused([(["info", mix], 2, "'theirs' cannot be imported")], "--import", "theirs")
 
     def with_import(*arguments):
         return run("--import", tmp_path / "ours.py", *arguments)
@@ -223,11 +185,9 @@ def test_joins(tmp_path):
     assert "web joined with classes" in with_import("info", mix)
     assert "No faults in 15 samples" in with_import("lint", mix)
     shown = with_import("preview", mix, "-n", 1)
-    assert "__key__ (str): '000000'" in shown
-    assert "caption (str): 'caption 0'" in shown
-    assert "label (int): 0" in shown
-    shown = with_import("replay", mix, "('energize', 0)")
-    assert shown.count("/shard-0") == 2
+    for words in ("__key__ (str): '000000'", "caption (str): 'caption 0'", "label (int): 0"):
+        assert words in shown
+    assert with_import("replay", mix, "('energize', 0)").count("/shard-0") == 2
     assert with_import("simulate", mix, "--steps", 10)
     assert with_import("plan", mix, "--keys")
 
@@ -235,19 +195,21 @@ def test_joins(tmp_path):
 def test_what_only_cookers_read_is_not_needed_to_look(tmp_path):
     folder = tmp_path / "crude"
     folder.mkdir()
-    files = [(f"{i}.json", b'{"x": 1}') for i in range(10)]
-    (folder / "0.tar").write_bytes(packed(files))
+    (folder / "0.tar").write_bytes(packed([(f"{i}.json", b'{"x": 1}') for i in range(10)]))
     prepare(folder, split_ratios={"train": 1}, sample_type="CrudeWebdataset", workers=1)
+    node = "path: crude\n    aux: {files: 'filesystem://.'}\n    subset: {range: ['0%', '50%']}"
     mix = tmp_path / "mix.yaml"
     mix.write_text(
-        "__module__: megatron.energon\n__class__: MetadatasetV2\nsplits:\n  train:\n"
-        "    path: crude\n    aux: {files: 'filesystem://.'}\n    subset: {range: ['0%', '50%']}\n"
+        f"__module__: megatron.energon\n__class__: MetadatasetV2\nsplits:\n  train:\n    {node}\n"
     )
-    assert "No faults in 5 samples" in run("lint", mix)
-    assert "'x': 1" in run("preview", mix, "-n", 1)
-    assert " 5 " in run("info", mix)
-    assert " 5 " in run("simulate", mix, "--steps", 3)
-    assert "0.tar[" in run("plan", mix)
+    for command, words in (
+        (["lint"], "No faults in 5 samples"),
+        (["preview", "-n", 1], "'x': 1"),
+        (["info"], " 5 "),
+        (["simulate", "--steps", 3], " 5 "),
+        (["plan"], "0.tar["),
+    ):
+        assert words in run(command[0], mix, *command[1:])
 
 
 def test_code_of_a_folder_is_run_where_the_folder_is_trusted(tmp_path):
@@ -261,15 +223,192 @@ def test_code_of_a_folder_is_run_where_the_folder_is_trusted(tmp_path):
         "def sample_loader(parts):\n    return {'text': parts['txt'].upper()}\n\n\n"
         "def part_filter(part):\n    return part == 'txt'\n"
     )
-    for command in ("lint", "preview"):
-        said = run(command, folder, code=1)
-        assert "code of the data folder" in said
-    assert "No faults in 20 samples" in run("lint", folder, "--trust-code", folder)
-    assert "text (str): 'CAPTION 0'" in run("preview", folder, "--trust-code", tmp_path)
-    shown = run("replay", folder, "('energize', 0)", "--trust-code", folder)
-    assert "CAPTION" in shown
-    assert "COMMAND --trust-code FOLDER" in run("replay", folder, "('energize', 0)", code=1)
+    key, trust = "('energize', 0)", ("--trust-code", folder)
+    refused([([], 1, "code of the data folder")], "lint", folder)
+    refused([([], 1, "code of the data folder")], "preview", folder)
+    refused([([], 1, "COMMAND --trust-code FOLDER")], "replay", folder, key)
+    assert "No faults in 20 samples" in run("lint", folder, *trust)
+    assert "text (str): 'CAPTION 0'" in run("preview", folder, *trust)
+    assert "CAPTION" in run("replay", folder, key, *trust)
     # What is read can be told without running anything.
     assert "shard-00" in run("plan", folder, "--keys")
     assert "web" in run("simulate", folder, "--steps", 5)
     assert "sample_loader: sample_loader.py:sample_loader, code of" in run("info", folder)
+
+
+# Replaying
+
+
+class Upper(TaskEncoder):
+    def encode_sample(self, sample):
+        if int(sample.__key__) % 3 == 0:
+            raise SkipSample
+        sample.caption = sample.caption.upper()
+        return sample
+
+
+class Twice(TaskEncoder):
+    def encode_sample(self, sample):
+        yield sample.caption
+        yield sample.caption + " again"
+
+
+def broken():
+    raise ValueError("no encoder today")
+
+
+ENCODERS = "\n\n".join(
+    [
+        "from energize import SkipSample, TaskEncoder",
+        *(inspect.getsource(each) for each in (Upper, Twice, broken)),
+    ]
+)
+"""What is here for loaders, in a file for the command."""
+
+
+def delivered(mix, count, **options):
+    """Items, each with the key that the loader says it has."""
+    config = WorkerConfig(rank=1, world_size=2, num_workers=0, seed_offset=5)
+    loader = get_loader(get_train_dataset(mix, worker_config=config, **options))
+    return [(item, loader.restore_key) for item in islice(loader, count)]
+
+
+def flat(sources):
+    parts = ([each] if type(each) not in (list, tuple) else flat(each) for each in sources)
+    return [one for part in parts for one in part]
+
+
+def test_what_a_run_delivered_is_shown_again(home, tmp_path):
+    (tmp_path / "encoders.py").write_text(ENCODERS)
+    file, web, mix = tmp_path / "encoders.py", home / "web/captions", home / "mix.yaml"
+    for item, key in delivered(mix, 2, batch_size=4):
+        options = ("--batch-size", 4, "--seed", 5)
+        shown = run("replay", mix, repr(key), *options)
+        assert shown == run("replay", mix, json.dumps(key), *options)
+        first = shown.partition("__key__")[2].splitlines()[0]
+        assert re.findall("'(0.*?)'", first) == item.__key__
+        for sources in flat(item.__sources__):
+            assert f"{sources.dataset_path}/{sources.shard_name}, sample {sources.index}" in shown
+    item, key = delivered(web, 4, batch_size=3, task_encoder=Upper())[-1]
+    options = ("--batch-size", 3, "--seed", 5, "--encoder", f"{file}:Upper")
+    shown = run("replay", web, key, *options)
+    assert all(repr(caption) in shown and caption.isupper() for caption in item.caption)
+    item, key = delivered(web, 5, batch_size=None, task_encoder=Twice())[-1]
+    options = ("replay", web, json.dumps(key), "--seed", 5)
+    assert item in run(*options, "--encoder", f"{file}:Twice", "--unbatched")
+    refused([(["--encoder", f"{file}:Twice"], 1, "is of another dataset")], *options)
+    shown = run("replay", web, "('Webdataset', 'shard-001.tar', 3)")
+    assert "caption (str): 'caption 23'" in shown
+    assert "shard-001.tar, sample 3" in shown
+    refused(
+        [
+            (["nothing"], 2, "expected a restore key"),
+            (["__import__('os').getcwd()"], 2, "expected a restore key"),
+            (["('energize', -1)"], 1, "('energize', -1)"),
+            (["('Webdataset', 'none.tar', 1)"], 1, "none.tar"),
+        ],
+        "replay", web,
+    )  # fmt: skip
+    refused(
+        [
+            (["Upper"], 2, "expected MODULE:NAME"),
+            (["none:Upper"], 2, "cannot be imported: ModuleNotFoundError"),
+            ([f"{file}:Uper"], 2, "did you mean 'Upper'"),
+            ([f"{file}:broken"], 2, "ValueError: no encoder today"),
+            ([f"{file}:SkipSample"], 2, "is no TaskEncoder"),
+            ([f"{file.parent}/none.py:Upper"], 2, "there is no Python file"),
+        ],
+        "replay", web, "('energize', 1)", "--encoder",
+    )  # fmt: skip
+
+
+# The schema
+
+
+@pytest.fixture(scope="module")
+def validator():
+    return jsonschema.Draft202012Validator(json.loads(run("schema")))
+
+
+STAGE = {"name": "one", "start_step": 0, "path": "x"}
+WRONG = [
+    {"pth": "x"},
+    {"blend": []},
+    {"blend": [{"path": "x", "wieght": 3}]},
+    {"blend": [{"path": "x", "weight": -1}]},
+    {"blend": [{"path": "x", "weight": {"points": {"soon": 1}}}]},
+    {"blend": [{"path": "x", "weight": {"points": {"0": 1}, "interpolate": "step"}}]},
+    {"blend": [{"path": "x", "max_epochs": 0}]},
+    {"blend": [{"path": "x"}], "epoch_size": "10x"},
+    {"path": "x", "shuffle_over_epochs_multiplier": 0},
+    {"blend": [{"path": "x"}], "scheme": "exakt"},
+    {"blend": [{"path": "x"}], "composition": {"method": "stratfied"}},
+    {"path": "x", "steps": 3},
+    {"stages": []},
+    {"stages": [{"name": "one", "path": "x"}]},
+    {"stages": [STAGE | {"sead": 3}]},
+    {"stages": [STAGE], "steps": 0},
+    {"blend": [{"stages": [STAGE]}]},
+]
+
+
+def test_the_schema_accepts_what_is_read(validator, tmp_path):
+    validator.check_schema(validator.schema)
+    for file in (ROOT / "metadatasets").glob("*.yaml"):
+        if not file.stem.startswith("stages"):
+            validator.validate(read_metadataset(file).text.data)
+    for size in (1, 7, "10k", " 1.5M ", "1e3k", "20 b", "+3t", "1_000"):
+        node = {"epoch_size": size, "blend": [{"path": "x", "choose": size}]}
+        validator.validate(read_metadataset(written(tmp_path / "mix.yaml", node)).text.data)
+    for node in WRONG:
+        with pytest.raises(MetadatasetError):
+            read_metadataset(written(tmp_path / "mix.yaml", node))
+        document = {
+            "__module__": "energize",
+            "__class__": "MetadatasetV2",
+            "splits": {"train": node},
+        }
+        assert not validator.is_valid(document), node
+    file = tmp_path / "metadataset.schema.json"
+    run("schema", "--output", file)
+    assert json.loads(file.read_text()) == validator.schema
+    refused([([tmp_path / "no" / "file.json"], 2, "cannot be written")], "schema", "-o")
+
+
+# Names and texts that steer terminals
+
+STEERING = "\x1b[2J\x9b31m\u202e\x07"
+
+
+def test_folders_cannot_steer_the_terminal(tmp_path):
+    """The name of the folder steers, and is no UTF-8 either; so do its keys and texts."""
+    folder = tmp_path / f"photos{STEERING}\udce9"
+    folder.mkdir()
+    with tarfile.open(folder / "shard.tar", "w") as tar:
+        for number in range(4):
+            for part, data in (("txt", f"text {STEERING}"), ("json", f'"{STEERING[-2]}"')):
+                member = tarfile.TarInfo(f"{number}{STEERING}.{part}")
+                member.size = len(data.encode())
+                tar.addfile(member, io.BytesIO(data.encode()))
+    prepare(folder, split_ratios={"train": 1}, sample_type="TextSample")
+    force = ["--force-overwrite", "--sample-type", "TextSample", "--split-ratio", "1,0,0"]
+    for command, *options in (
+        ["info"],
+        ["lint"],
+        ["plan", "--steps", "3", "--world-size", "1"],
+        ["preview"],
+        ["prepare", *force],
+        ["simulate", "--steps", "3"],
+        ["simulate", "--steps", "3", "--json"],
+        ["plan", "--json"],
+    ):
+        done = CliRunner().invoke(app, [command, str(folder), *options])
+        assert (done.exit_code, done.exception) == (0, None), done.output
+        assert done.output
+        assert all(letter.isprintable() or letter in "\n\t" for letter in done.output), command
+
+
+@pytest.mark.jobs
+def test_as_a_program(tmp_path):
+    assert "energize" in program("--version", cwd=tmp_path)[0]
+    assert sys.executable

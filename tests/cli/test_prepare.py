@@ -1,40 +1,43 @@
-"""The command line: options, questions on a real terminal, errors as one message."""
+"""`energize prepare`: options, questions, columns, media, JSON lines."""
 
+import io
 import json
 import os
 import signal
+import struct
 import subprocess
 import sys
+import tarfile
 
 import pytest
-from typer.testing import CliRunner
+import yaml
+from PIL import Image
 
-from energize.cli.main import app
+from energize import WebdatasetSource
+from energize.cli.prepare import numbered_types
+from energize.data.columns import read_columns
 from energize.data.nv_meta import read_dataset_yaml, read_info, read_splits
+from energize.data.stores import WebdatasetFileStore
+from energize.preparation.fields import SAMPLE_TYPE_NAMES
+from tests.cli.commands import program, refused, run
+from tests.support.peers import run_energon
+from tests.support.prepared import image_bytes
 from tests.support.tars import contents, samples, unprepared, write_tar
 from tests.support.terminal import Terminal
+
+SCRIPTED = "1,1,0\ny\n0\nY\njpg\ntxt\n"
+"""What a script types into Megatron-Energon's prepare: ratios, yes, the first type, yes, parts."""
+
+RATIO, TEXT = ("--split-ratio", "1"), ("--sample-type", "TextSample")
 
 
 @pytest.fixture
 def folder(tmp_path):
-    return unprepared(tmp_path / "ds", counts=(3, 2, 4, 1))
+    return unprepared(tmp_path / "ds", counts=(3, 2))
 
 
-def run(*arguments, code=0):
-    """What is printed, outputs and errors apart."""
-    done = CliRunner().invoke(app, [str(each) for each in arguments])
-    assert done.exit_code == code, done.output
-    assert "Traceback" not in done.output
-    return done.stdout if code == 0 else done.stderr
-
-
-def test_version_and_help():
-    assert run("--version").startswith("energize 0.")
-    assert "prepare" in run("--help")
-    assert "--split-ratio" in run("prepare", "--help")
-
-
-def test_prepare_with_options(folder):
+def test_options(tmp_path):
+    folder = unprepared(tmp_path / "ds", counts=(3, 2, 4, 1))
     shown = run(
         "prepare", folder, "--non-interactive", "--split-ratio", "2,1,1", "--sample-type",
         "CaptioningSample", "--field-map", '{"image": "png,jpg", "caption": "txt"}',
@@ -43,169 +46,226 @@ def test_prepare_with_options(folder):
     assert "Indexed 7 samples in 3 shards" in shown
     assert list(read_info(folder).shard_counts) == [f"parts/d{i}.tar" for i in (1, 2, 3)]
     assert read_dataset_yaml(folder).field_map == {"image": "png,jpg", "caption": "txt"}
-
-
-def test_prepare_with_patterns_and_other_options(folder):
     shown = run(
         "prepare", folder, "--split-parts", "train:parts/d[01]", "--split-parts",
-        "train:parts/d2", "--split-parts", "val:parts/d3", "--sample-type", "CrudeWebdataset",
+        "train:parts/d2", "--sample-type", "CrudeWebdataset", "--force-overwrite",
         "--dataset-yaml-name", "crude.yaml", "--sqlite", "--workers", "1", "--no-progress",
     )  # fmt: skip
-    assert "crude" in shown
+    assert "Note: 1 shard in no split" in shown
     assert read_splits(folder).parts["train"] == tuple(f"parts/d{i}.tar" for i in range(3))
     assert read_dataset_yaml(folder, "crude.yaml").sample_class == "CrudeWebdataset"
     assert (folder / ".nv-meta/index.sqlite").exists()
 
 
-def test_prepare_again(folder):
-    options = ("prepare", folder, "--split-ratio", "1", "--skip-dataset-yaml")
+def test_a_prepared_folder(folder):
+    options = ("prepare", folder, *RATIO, "--skip-dataset-yaml")
     run(*options)
-    assert "--force-overwrite" in run(*options, "--non-interactive", code=1)
-    assert "please give --force-overwrite" in run(*options, code=2)
-    run(*options, "--force-overwrite", "--shuffle-tars")
+    refused(
+        [(["--non-interactive"], 1, "--force-overwrite"), ([], 2, "give", "--force-overwrite")],
+        *options,
+    )
     before = contents(folder)
     (folder / "parts/d1.tar.idx").unlink()
     run("prepare", folder, "--tar-index-only")
     assert contents(folder) == before
+    run(*options, "--force-overwrite", "--shuffle-tars")
 
 
-def test_notes_are_shown(folder):
-    shown = run("prepare", folder, "--split-parts", "train:parts/d0", "--sample-type", "TextSample")
-    assert "Note: 3 shards in no split" in shown
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ([], ["--split-ratio", "--split-parts", "--sample-type", "--skip-dataset-yaml"]),
-        (["--split-ratio", "1"], ["--sample-type"]),
-        (["--sample-type", "TextSample"], ["--split-ratio"]),
-        (["--split-ratio", "a,b"], ["split ratio", "'a,b'"]),
-        (["--split-ratio", "1,1,1,1"], ["split ratio"]),
-        (["--split-parts", "train"], ["--split-parts", "SPLIT:PATTERN", "'train'"]),
-        (["--sample-type", "TextSampel"], ["did you mean 'TextSample'"]),
-        (["--sample-type", "TextSample", "--field-map", "{"], ["--field-map", "JSON"]),
-        (["--sample-type", "TextSample", "--field-map", '{"text": 1}'], ["--field-map"]),
-        (
-            ["--split-ratio", "8,1,1", "--skip-dataset-yaml"],
-            ["4 shards", "none is left for val"],
-        ),
-        (["--split-ratio", "1", "--skip-dataset-yaml", "--workers", "0"], ["workers", "got 0"]),
-        (["--tar-index-only"], ["is not a prepared dataset"]),
-    ],
-)
-def test_errors_are_one_message_and_write_nothing(folder, options, words):
+def test_errors_are_one_message_and_write_nothing(folder):
     before = contents(folder)
-    wrong_data = {"--tar-index-only", "8,1,1"}.intersection(options)
-    told = run("prepare", folder, "--non-interactive", *options, code=1 if wrong_data else 2)
-    assert told.startswith("Error: ")
-    for word in words:
-        assert word in told
+    refused(
+        [
+            ([], 2, "--split-ratio", "--split-parts", "--sample-type", "--skip-dataset-yaml"),
+            (RATIO, 2, "--sample-type"),
+            (TEXT, 2, "--split-ratio"),
+            (["--split-ratio", "a,b"], 2, "split ratio", "'a,b'"),
+            (["--split-ratio", "1,1,1,1"], 2, "split ratio"),
+            (["--split-parts", "train"], 2, "--split-parts", "'train'"),
+            (["--sample-type", "TextSampel"], 2, "did you mean 'TextSample'"),
+            ([*TEXT, "--field-map", "{"], 2, "--field-map", "JSON"),
+            ([*TEXT, "--field-map", '{"text": 1}'], 2, "--field-map"),
+            (["--split-ratio", "8,1,1", "--skip-dataset-yaml"], 1, "none is left for val"),
+            (["--tar-index-only"], 1, "is not a prepared dataset"),
+        ],
+        "prepare", folder, "--non-interactive",
+    )  # fmt: skip
+    assert contents(folder) == before
+    write_tar(folder / "parts/d0.tar", [("a.txt", b"1")])
+    (folder / "parts/d1.tar").write_bytes(b"garbage" * 500)
+    before = contents(folder)
+    options = ("prepare", folder, *RATIO, "--skip-dataset-yaml", "--fix-duplicates")
+    assert "parts/d1.tar" in run(*options, code=1)
     assert contents(folder) == before
 
 
-def test_a_damaged_shard_is_named(folder):
-    (folder / "parts/d2.tar").write_bytes(b"garbage" * 500)
-    told = run("prepare", folder, "--split-ratio", "1", "--skip-dataset-yaml", code=1)
-    assert "parts/d2.tar" in told
+def test_answers_from_a_pipe(folder):
+    assert run("prepare", folder, stdin=SCRIPTED).splitlines()[-1] == "Done"
+    assert read_dataset_yaml(folder).field_map == {"image": "jpg", "caption": "txt"}
+    assert read_splits(folder).parts["val"] == ("parts/d1.tar",)
+    run("prepare", folder, stdin="y\n1,0,0\nn\n")
+    assert len(read_splits(folder).parts["train"]) == 2
 
 
-def test_debug_shows_the_traceback(tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-m", "energize.cli", "--debug", "info", str(tmp_path)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 1
-    assert "Traceback" in done.stderr
-    assert "NotPreparedError" in done.stderr
+def test_an_answer_that_is_wrong_or_missing_writes_nothing(folder):
+    before = contents(folder)
+    for answers, words in (
+        ("", "please give --split-ratio 8,1,1 or --split-parts"),
+        ("1,1,0\n", "ended at the question 'Say in a dataset.yaml"),
+        ("1,x\n", "the answer '1,x' to 'Ratio of train, val, test over 2 shards': split ratio"),
+        ("1,1,0\nmaybe\n", "answer y or n"),
+        ("1,1,0\ny\nCaptionSample\n", "did you mean 'CaptioningSample'"),
+        ("1,1,0\ny\n6\n", "give one of the numbers"),
+        ("1,1,0\ny\n0\ny\npng\n", "there is no part 'png'"),
+    ):
+        errors = run("prepare", folder, stdin=answers, code=2)
+        assert words in errors
+        assert contents(folder) == before
 
 
-def test_info(folder):
-    told = run("info", folder, code=1)
-    assert f"energize prepare {folder}" in told
-    run("prepare", folder, "--split-ratio", "2,1,1", "--sample-type", "CaptioningSample")
-    shown = run("info", folder)
-    assert "10 samples in 4 shards" in shown
-    assert [line.split()[1:8:2] for line in shown.splitlines() if " val " in line] == [
-        ["val", "1", "4", "40.0"]
-    ]
-    assert "caption from txt" in shown
-    (folder / ".nv-meta/dataset.yaml").unlink()
-    assert "no type yet" in run("info", folder)
-    (folder / "parts/d1.tar").unlink()
-    assert "parts/d1.tar is missing" in run("info", folder, code=1)
-
-
-def test_questions_with_the_proposed_answers(folder):
-    terminal = Terminal("prepare", folder)
-    dialogue = [
-        ("Ratio", ""),
-        ("dataset.yaml", ""),
-        ("Sample type", ""),
-        ("Proposed: image from jpg, caption from txt", ""),
-        ("image", ""),
-        ("caption", ""),
-    ]
-    assert terminal.answer(dialogue) == 0, terminal.shown
-    assert "00000000" in terminal.shown
-    assert "txt 0 0" in terminal.shown
-    assert "Indexing shards" in terminal.shown
-    assert {part: len(s) for part, s in read_splits(folder).parts.items()} == {
-        "train": 2,
-        "val": 1,
-        "test": 1,
-    }
-    config = read_dataset_yaml(folder)
-    assert config.sample_class == "CaptioningSample"
-    assert config.field_map == {"image": "jpg", "caption": "txt"}
-
-
-def test_questions_with_wrong_answers_are_asked_again(tmp_path):
+@pytest.mark.jobs
+def test_a_person_is_asked_again(tmp_path):
     files = [("0.jpg", b"image"), ("0.json", json.dumps({"question": "[why]?"}).encode())]
     write_tar(tmp_path / "ds/[a].tar", files)
-    terminal = Terminal("prepare", tmp_path / "ds", "--split-ratio", "1")
+    terminal = Terminal("prepare", tmp_path / "ds")
     dialogue = [
+        ("Ratio", "9,9,9,9"),
+        ("three numbers", ""),
         ("dataset.yaml", "maybe"),
         ("answer y or n", "y"),
-        ("Sample type (ImageSample)", "VQASampl"),
-        ("did you mean 'VQASample'", "6"),
-        ("one of the numbers", "VQASample"),
+        ("Sample type [ImageSample]", "VQASampl"),
+        ("did you mean 'VQASample'", "VQASample"),
         ("Say for each field", "y"),
-        ("image (jpg)", "png"),
+        ("image [jpg]", "png"),
         ("no part 'png'", "jpg"),
-        ("context (json[question])", "json["),
-        ("keys in brackets", "json[qestion]"),
+        ("context [json[question]]", "json[qestion]"),
         ("an object with the keys 'question'", "json[question]"),
         ("answers (- for none)", ""),
         ("answer_weights (- for none)", "-"),
     ]
     assert terminal.answer(dialogue) == 0, terminal.shown
     assert "[why]?" in terminal.shown
-    assert read_dataset_yaml(tmp_path / "ds").field_map == {
-        "image": "jpg",
-        "context": "json[question]",
-    }
-
-
-def test_only_what_was_not_given_is_asked(folder):
-    options = ("--sample-type", "CrudeWebdataset")
-    run("prepare", folder, "--split-ratio", "1", *options)
-    before = contents(folder)
-    terminal = Terminal("prepare", folder, *options)
+    assert "Indexing shards" in terminal.shown
+    fields = {"image": "jpg", "context": "json[question]"}
+    assert read_dataset_yaml(tmp_path / "ds").field_map == fields
+    before = contents(tmp_path / "ds")
+    terminal = Terminal("prepare", tmp_path / "ds", *RATIO)
     assert terminal.answer([("Prepare it again?", "n")]) == 1
+    assert contents(tmp_path / "ds") == before
+
+
+PEER = """
+import inspect
+import megatron.energon as energon
+from megatron.energon.cli.main import main
+
+types = inspect.getmembers(energon, lambda kind: isinstance(kind, type))
+print("types", *[name for name, kind in types if issubclass(kind, energon.Sample)], flush=True)
+main()
+"""
+
+
+@pytest.mark.energon
+def test_answers_and_numbers_of_types_are_those_of_energon(folder, tmp_path):
+    ours = unprepared(tmp_path / "ours", counts=(3, 2))
+    run("prepare", ours, stdin=SCRIPTED)
+    told = run_energon("prepare", folder, "--num-workers", "1", program=PEER, stdin=SCRIPTED)
+    assert told.endswith("Done\n")
+    for name in ("dataset.yaml", "split.yaml"):
+        own, theirs = (yaml.safe_load((f / ".nv-meta" / name).read_text()) for f in (ours, folder))
+        assert own == theirs
+    assert read_info(ours) == read_info(folder)
+    (names,) = [line.split()[1:] for line in told.splitlines() if line.startswith("types ")]
+    numbered = numbered_types()
+    types = [*names, "CrudeWebdataset"]
+    assert {n: name for n, name in numbered.items() if n < len(types)} == {
+        n: name for n, name in enumerate(types) if name != "Sample"
+    }
+    assert set(numbered.values()) == set(SAMPLE_TYPE_NAMES)
+
+
+def test_a_json_key_that_is_not_there_is_told_before_shards_are_read(tmp_path):
+    told = {"caption": {"en": "a", "de": "b"}, "url": "c", "width": 3}
+    files = [(f"{i}.json", json.dumps(told).encode()) for i in range(5)]
+    write_tar(tmp_path / "0.tar", files)
+    (tmp_path / "1.tar").write_bytes(b"damaged")
+    before = contents(tmp_path)
+    refused(
+        [
+            (['{"text": "json[captoin]"}'], 1, "json[captoin] leads nowhere", "first 5 samples"),
+            (['{"text": "json[caption][ed]"}'], 1, "json[caption] is an object with the keys 'en'"),
+            (['{"text": "json[width][x]"}'], 1, "json[width] is a int"),
+            (['{"text": "json[caption][en]"}'], 1, "1.tar"),
+        ],
+        "prepare", tmp_path, *RATIO, *TEXT, "--field-map",
+    )  # fmt: skip
+    assert contents(tmp_path) == before
+
+
+@pytest.mark.jobs
+@pytest.mark.parametrize("kind", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
+def test_repeated_keys_are_made_unique(tmp_path, kind):
+    names = ["a", "b", f"{'long' * 30}/c"] if kind != tarfile.USTAR_FORMAT else ["a", "b"]
+    folder = tmp_path / "ds"
+    for shard in range(2):
+        files = [(f"{name}.txt", f"{name} {shard}".encode()) for name in names]
+        write_tar(folder / "parts" / f"{shard}.tar", files, kind)
+    options = ("prepare", folder, *RATIO, *TEXT)
+    assert "--fix-duplicates" in run(*options, code=1)
+    shown = run(*options, "--fix-duplicates", "--workers", "2")
+    assert "2 shards were written anew" in shown
+    found = {sample["__key__"]: sample["txt"].decode() for sample in WebdatasetSource(folder)}
+    assert found == {
+        f"parts/{shard}.tar/{name}": f"{name} {shard}" for shard in range(2) for name in names
+    }
+    before = contents(folder)
+    assert "written anew" not in run(*options, "--fix-duplicates", "--force-overwrite")
     assert contents(folder) == before
-    terminal = Terminal("prepare", folder, *options)
-    dialogue = [
-        ("Prepare it again?", "y"),
-        ("Ratio", "9,9,9,9"),
-        ("three numbers", "8,1,1"),
-        ("none is left for val", "1,1,0"),
-    ]
-    assert terminal.answer(dialogue) == 0
-    assert "Sample type" not in terminal.shown
-    assert len(read_splits(folder).parts["val"]) == 2
+    assert "No faults" in run("lint", folder)
+
+
+def test_media_metadata(tmp_path):
+    folder, plain = tmp_path / "ds", tmp_path / "plain"
+    image = io.BytesIO()
+    Image.new("RGB", (31, 17)).save(image, "PNG")
+    files = [("a.png", image.getvalue()), ("b.jpg", image_bytes(1)), ("c.txt", b"text")]
+    write_tar(folder / "0.tar", files)
+    run("prepare", folder, *RATIO, "--skip-dataset-yaml", "--media-metadata-by-glob", "*.png")
+    media = WebdatasetFileStore(folder).get_media_metadata("a.png")
+    assert (media.width, media.height) == (31, 17)
+    shown = run("prepare-media", folder, "--media-metadata-by-extension")
+    assert shown.splitlines()[-1] == "Done. Stored metadata for 2 files."
+    assert WebdatasetFileStore(folder).get_media_metadata("b.jpg").width == 32
+    plain.mkdir()
+    (plain / "x.png").write_bytes(image.getvalue())
+    (plain / "y.png").write_bytes(b"\x89PNG damaged")
+    shown = run("prepare-media", plain, "--media-metadata-by-header", code=1)
+    assert "1 damaged file, without metadata" in shown
+    assert "y.png" in shown
+    (tmp_path / "x.jsonl").write_text("{}\n")
+    header, extension = "--media-metadata-by-header", "--media-metadata-by-extension"
+    refused(
+        [
+            ([tmp_path, header, extension], 2, "give one of"),
+            ([tmp_path], 2, "say which files are media"),
+            ([tmp_path / "x.jsonl", header], 2, "is a file"),
+            ([tmp_path / "none", header], 2, "does not exist"),
+        ],
+        "prepare-media",
+    )
+    refused([([header], 2, "only folders have")], "prepare", tmp_path / "x.jsonl")
+    refused([([header], 2, "prepare-media")], "prepare", tmp_path, "--tar-index-only")
+
+
+def test_json_lines(tmp_path):
+    file = tmp_path / "a.jsonl"
+    file.write_text('{"n": 1}\n\n{"n": 2}\n')
+    assert run("prepare", file).splitlines()[-1] == "Done. Found 2 samples."
+    assert struct.unpack("<3Q", (tmp_path / "a.jsonl.idx").read_bytes()) == (0, 10, 19)
+    assert "2 samples, 19 B" in run("info", file)
+    file.write_text('{"n": 1}\n{"n": \n')
+    refused([([file], 1, "line 2")], "prepare")
+    refused([([file, "--column", "n=size:txt"], 2, "is a file")], "prepare")
+    refused([([write_tar(tmp_path / "0.tar", [])], 2, "0.tar is a file", "folder")], "prepare")
 
 
 @pytest.mark.jobs
@@ -214,7 +274,7 @@ def test_an_interrupt_writes_nothing(tmp_path):
     for shard in range(8):
         write_tar(folder / f"{shard}.tar", samples(shard, 2500))
     before = contents(folder)
-    command = [sys.executable, "-m", "energize.cli", "prepare", str(folder), "--split-ratio", "1"]
+    command = [sys.executable, "-m", "energize.cli", "prepare", str(folder), *RATIO]
     process = subprocess.Popen(
         [*command, "--skip-dataset-yaml", "--workers", "2"],
         stdin=subprocess.DEVNULL,
@@ -229,3 +289,70 @@ def test_an_interrupt_writes_nothing(tmp_path):
     assert process.returncode != 0
     assert "Traceback" not in errors
     assert contents(folder) == before
+
+
+# Columns
+
+
+def worded(folder, count=20):
+    """Samples whose texts have 1 to 4 words, and a quality, which sample 005 lacks."""
+    files = []
+    for i in range(count):
+        files.append((f"{i:03d}.txt", b"word " * (i % 4 + 1)))
+        known = {} if i == 5 else {"quality": ["high", "low"][i % 3 == 0]}
+        files.append((f"{i:03d}.json", json.dumps(known).encode()))
+    write_tar(folder / "0.tar", files)
+    return folder
+
+
+CRUDE = ("--sample-type", "CrudeWebdataset", "--non-interactive")
+
+
+def test_columns(tmp_path):
+    folder = worded(tmp_path / "f")
+    (tmp_path / "mine.py").write_text("def count(raw):\n    return len(raw['txt'].split())\n")
+    columns = [f"tokens={tmp_path / 'mine.py'}:count", "quality=json[quality]"]
+    options = [part for each in columns for part in ("--column", each)]
+    out = run("prepare", folder, *RATIO, *CRUDE, *options)
+    assert "Measured 2 columns of 20 samples" in out
+    assert "1 to 4, mean 2.5" in out
+    assert "high: 12, low: 7, no value: 1" in out
+    assert "Note: column 'quality': 1 of 20 samples have no value and are without a word" in out
+    assert WebdatasetSource(folder).column("tokens").values.tolist() == [
+        i % 4 + 1 for i in range(20)
+    ]
+    index = (folder / "0.tar.idx").stat().st_mtime_ns
+    given = ["--column", "q=json[quality]", "--column-default", "q=unknown", "--workers", 2]
+    assert "were given 'unknown'" in run("prepare", folder, *given)
+    assert (folder / "0.tar.idx").stat().st_mtime_ns == index
+    shown = run("info", folder)
+    assert "unknown: 1" in shown
+    assert "json[quality]" in shown
+    assert "Wrote checksums of 20 samples" in run("prepare", folder, "--checksums")
+    before = read_columns(folder)
+    refused(
+        [
+            (["n=number:quality"], 1, "no value"),
+            (["size"], 2, "expected NAME=VALUE", "'size'"),
+            (["a=size:txt", "--column", "a=len:txt"], 2, "'a' is given twice"),
+            (["a b=size:txt"], 2, "called as variables are"),
+            (["n=siz:txt"], 2, "'siz' cannot be imported", "did you mean 'size'"),
+            (["n=image:widht"], 2, "did you mean 'width'"),
+            (["n=json[qality]"], 1, "json is an object with the keys 'quality'"),
+            (["n=json:loads_"], 2, "json has no 'loads_'; did you mean 'loads'"),
+            (["n=math:pi"], 2, "column 'n'", "3.14"),
+            (["n=size:txt", "--column-default", "m=3"], 2, "m"),
+            (["n=size:txt", *RATIO], 2, "prepared already"),
+        ],
+        "prepare", folder, "--column",
+    )  # fmt: skip
+    assert read_columns(folder) == before
+    out = run("prepare", folder, *RATIO, *CRUDE, "--force-overwrite", "--column", "size=len:txt")
+    assert "are gone with the index they were of" in out
+    assert read_columns(folder).measured == {"size": "len:txt"}
+
+
+@pytest.mark.jobs
+def test_debug_shows_the_traceback(tmp_path):
+    _, errors = program("--debug", "info", tmp_path, code=1)
+    assert "NotPreparedError" in errors
