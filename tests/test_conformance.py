@@ -13,15 +13,13 @@ from itertools import chain, islice
 import numpy as np
 import pytest
 
-from energize import (
-    ComposedDataset,
-    ConfigError,
-    Quota,
-    StateMismatchError,
-)
+from energize import ComposedDataset, ConfigError, StateMismatchError
 from energize.compat.easydel import MixedShardedSource
 from energize.compat.squirrel import Multiplexer, MultiplexingStrategy
+from energize.order.quota import epoch_counts
+from tests.support.composing import composed, global_batches
 from tests.support.datasets import numbers
+from tests.support.mosaicml_cases import BATCHES, COUNTS
 from tests.support.stages import two_mixes
 
 # EasyDeL
@@ -89,71 +87,25 @@ def test_a_state_that_contradicts_itself(changed):
 # MosaicML Streaming
 
 
-STRATIFIED = "stratified"
-# Method, sizes, proportions, epoch_size, device batch, ranks; batches on each rank, samples
-# of each stream in an epoch, and how many global batches hold what (None: it varies).
-COMPOSED = {
-    "random, improve": ("random", (100, 100), None, None, 8, 1, 25, [100, 100], None),
-    "random on two devices": ("random", (41, 28), None, None, 4, 2, 9, [41, 28], None),
-    "two to three, in fours, improve":
-        (STRATIFIED, (200, 300), None, None, 4, 1, 125, [200, 300], {(2, 2): 75, (1, 3): 50}),
-    "two to three, in tens":
-        (STRATIFIED, (200, 300), None, None, 10, 1, 50, [200, 300], {(4, 6): 50}),
-    "three alike, improve":
-        (STRATIFIED, (300,) * 3, (1, 1, 1), None, 10, 1, 90, [300] * 3,
-         {(4, 3, 3): 30, (3, 4, 3): 30, (3, 3, 4): 30}),
-    "nine to one, improve":
-        (STRATIFIED, (1000, 1000), (0.9, 0.1), 1000, 8, 1, 125, [900, 100],
-         {(7, 1): 100, (8, 0): 25}),
-    "eleven to nine, improve":
-        (STRATIFIED, (1000, 1000), (0.55, 0.45), 1000, 2, 1, 500, [550, 450],
-         {(1, 1): 450, (2, 0): 50}),
-    "six to three to one":
-        (STRATIFIED, (300,) * 3, (0.6, 0.3, 0.1), None, 10, 1, 90, [540, 270, 90],
-         {(6, 3, 1): 90}),
-    "two alike, on four devices, improve":
-        (STRATIFIED, (160, 160), (1, 1), None, 4, 4, 20, [160, 160], {(8, 8): 20}),
-    "a stream at a time, in sevens":
-        ("per_stream", (200, 300), None, None, 7, 1, 70, [196, 294], {(7, 0): 28, (0, 7): 42}),
-    "a stream at a time, on two devices":
-        ("per_stream", (1000, 8), None, None, 4, 2, 126, [1000, 8], {(8, 0): 125, (0, 8): 1}),
-    "a stream per device, improve":
-        ("device_per_stream", (200, 300), None, None, 4, 4, 31, [200, 296], None),
-    "a stream per device, of two, improve":
-        ("device_per_stream", (40, 28), None, None, 4, 2, 8, [36, 28], None),
-    "a stream per device, few samples":
-        ("device_per_stream", (41, 28), None, None, 4, 4, 4, [40, 24], None),
-    "a stream without samples":
-        ("random", (10, 9), (1, 0), None, 2, 1, 10, [19, 0], {(2, 0): 9, (1, 0): 1}),
-}  # fmt: skip
+def test_counts_of_an_epoch():
+    for name, (sizes, quotas, epoch_size, counts) in COUNTS.items():
+        assert epoch_counts(sizes, quotas, epoch_size).tolist() == counts, name
+
+
+def test_batches_of_an_epoch():
+    for name, (method, counts, size, ranks, batches, drawn, every) in BATCHES.items():
+        found = global_batches(composed(counts, method, size, ranks))
+        assert len(found) == batches, name
+        assert tuple(np.sum(found, axis=0)) == drawn, name
+        assert every is None or set(found) == {every}, name
+        if method == "stratified" and len(found) > 1:  # shares hold over any batches
+            due = np.outer(np.arange(1, batches + 1), np.array(drawn) * size * ranks / sum(drawn))
+            assert abs(np.cumsum(found, axis=0)[:-1] - due[:-1]).max() < 1.68, name
 
 
 def streams_in(batches, streams):
     samples = np.fromiter(chain.from_iterable(batches), dtype=np.int64)
     return tuple(np.bincount(samples // 10_000, minlength=streams).tolist())
-
-
-@pytest.mark.parametrize("case", COMPOSED)
-def test_batches_of_an_epoch(case):
-    method, sizes, shares, epoch_size, batch_size, ranks, steps, drawn, held = COMPOSED[case]
-    quotas = [Quota(proportion=share) for share in shares or [None] * len(sizes)]
-    data = [numbers(size, 10_000 * i) for i, size in enumerate(sizes)]
-    batches = ComposedDataset(
-        zip(data, quotas, strict=True),
-        batch_size=batch_size,
-        global_batch_size=batch_size * ranks,
-        batching_method=method,
-        epoch_size=epoch_size,
-    )
-    items = list(batches)
-    assert len(batches) == len(items) == steps * ranks
-    assert batches.counts() == drawn
-    assert streams_in(items, len(sizes)) == tuple(drawn)
-    found = [
-        streams_in(items[first : first + ranks], len(sizes))
-        for first in range(0, len(items), ranks)
-    ]
-    assert held is None or Counter(found) == held
 
 
 def test_ten_samples_in_global_batches_of_four():

@@ -19,7 +19,7 @@ import torch
 from torch.utils.data import DataLoader, get_worker_info
 
 import energize
-from energize import CaptioningSample, DefaultTaskEncoder, ImageClassificationSample, read_stages
+from energize import CaptioningSample, DefaultTaskEncoder, ImageClassificationSample
 from energize.compat import easydel, squirrel, streaming
 from tests.support.mds import numbered_mds
 from tests.support.prepared import captions, classes
@@ -249,23 +249,6 @@ def test_squirrels_sources_that_split_themselves():
     for workers in (0, 2):
         loader = DataLoader(mux, batch_size=None, num_workers=workers)
         assert sorted(loader) == sorted(2 * list(range(100, 110))), workers
-
-
-def test_the_stages_of_data():
-    """Those of the page: the first alone, a gap before the first that is filled, three."""
-    stages = {
-        name: [(s.name, s.start_step, s.end_step, s.seq_len, s.seed) for s in read.stages]
-        for name in ("single_stage", "ablation", "three_stages")
-        for read in [read_stages(DOCUMENTS / "data_stages" / f"{name}.toml")]
-    }
-    assert stages["single_stage"] == [("default", 0, 9000, 1024, None)]
-    assert [each[:3] for each in stages["ablation"]] == [("default", 0, 5), ("try_out", 5, 12)]
-    assert [each[-1] for each in stages["ablation"]] == [None, 7]
-    assert [(name, end, length) for name, _, end, length, _ in stages["three_stages"]] == [
-        ("broad", 60_000, 2048),
-        ("documents", 85_000, 2048),
-        ("long", 100_000, 16384),
-    ]
 
 
 @dataclass

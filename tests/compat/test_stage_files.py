@@ -116,6 +116,11 @@ def test_the_stage_of_training(tmp_path):
         ("default", 10, "mix.yaml")
     ]
     assert len(plan_of(tmp_path, [stage()], steps=10, seq_len=5, dataset_random_seed=2).stages) == 1
+    documents = [read_stages(DOCUMENTS / f"{name}.toml") for name in ("single_stage", "ablation")]
+    assert [[(s.name, s.start_step, s.end_step) for s in plan.stages] for plan in documents] == [
+        [("default", 0, 9000)],
+        [("default", 0, 5), ("try_out", 5, 12)],
+    ]
     thirds = stage(dataset_folders=["a", "b", "c"], dataset_weights=[0.333, 0.333, 0.333])
     assert plan_of(tmp_path, [thirds], steps=5).stages[0].dataset.dataset_weights == (0.333,) * 3
 
