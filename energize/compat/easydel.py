@@ -41,8 +41,6 @@ __all__ = [
     "DatasetConfig",
     "DatasetMixture",
     "HFDatasetShardedSource",
-    "JsonShardedSource",
-    "LoadStageConfig",
     "MixStageConfig",
     "MixedShardedSource",
     "ParquetShardedSource",
@@ -50,7 +48,6 @@ __all__ = [
     "PipelineConfig",
     "ShardedDataSource",
     "TextDatasetInform",
-    "TokenizerConfig",
     "WeightSchedulePoint",
     "WeightScheduler",
     "block_mixture_interleave",
@@ -210,23 +207,11 @@ Tokenizer = Callable[[str], Any]
 """A function of a text that gives token ids, or a mapping with `input_ids` among its values."""
 
 
-class TokenizerConfig(Options):
-    """A tokenizer, and how many tokens of a text are kept; None keeps all.
-
-    `name_or_path` is a function of a text, or a name or folder that transformers finds on this
-    machine. Nothing is downloaded, and no code that comes with a tokenizer is run.
-    """
-
-    name_or_path: str | Tokenizer
-    max_length: PositiveInt | None = 2048
-
-
 @dataclass(frozen=True)
 class Tokens:
     """`input_ids` of a text, an `attention_mask`, and what else the tokenizer gives."""
 
     tokenizer: Tokenizer
-    max_length: int | None
 
     def __call__(self, text: object) -> Example:
         given = self.tokenizer(str(text))
@@ -237,7 +222,7 @@ class Tokens:
                 "ids, or a mapping with input_ids"
             )
         values.setdefault("attention_mask", [1] * len(values["input_ids"]))
-        return {name: ids[: self.max_length] for name, ids in values.items()}
+        return values
 
 
 def _loaded_tokenizer(given: str | Tokenizer, dataset: str) -> Tokenizer:
@@ -261,9 +246,13 @@ def _loaded_tokenizer(given: str | Tokenizer, dataset: str) -> Tokenizer:
 
 
 class DatasetConfig(ExampleFiles):
-    """One dataset of a pipeline: its files, and a `tokenizer` for their texts."""
+    """One dataset of a pipeline: its files, and a `tokenizer` for their texts.
 
-    tokenizer: str | TokenizerConfig | Tokenizer | None = None
+    That is a function of a text, or a name or folder that transformers finds on this machine.
+    Nothing is downloaded, and no code that comes with a tokenizer is run.
+    """
+
+    tokenizer: str | Tokenizer | None = None
 
 
 class MixStageConfig(Options):
@@ -303,15 +292,6 @@ class MixStageConfig(Options):
         return WeightScheduler(self.weight_schedule, self.weight_schedule_type)
 
 
-class LoadStageConfig(Options):
-    """How examples become batches, and how many processes read them."""
-
-    batch_size: PositiveInt = 8
-    drop_last: bool = True
-    num_workers: Annotated[int, Field(ge=0)] = 0
-    prefetch_factor: PositiveInt = 2
-
-
 class PipelineConfig(Options):
     """The datasets of a pipeline and its stages, each also as a dict of its fields.
 
@@ -323,7 +303,6 @@ class PipelineConfig(Options):
     datasets: Listed[DatasetConfig]
     seed: Seed | None = None
     mix: MixStageConfig = MixStageConfig()
-    load: LoadStageConfig = LoadStageConfig()
 
     @model_validator(mode="after")
     def _names(self) -> Self:
@@ -425,30 +404,16 @@ class HFDatasetShardedSource(ShardedDataSource):
         super().__init__(whole, {f"{name}:0": lambda: whole})
 
 
-class _FileShards(ShardedDataSource):
-    """Every file is a shard, called by its path."""
-
-    _kind: type[ParquetSource | JsonSource]
+class ParquetShardedSource(ShardedDataSource):
+    """Parquet files, given by path, pattern, or a list of them; every file is a shard."""
 
     def __init__(self, data_files: DataFiles, name: str | None = None) -> None:
-        whole = self._kind(data_files, name=name or "")
+        whole = ParquetSource(data_files, name=name or "")
         opened = {
-            str(path): partial(self._kind, path, name=f"{name or ''}:{path.name}")
+            str(path): partial(ParquetSource, path, name=f"{name or ''}:{path.name}")
             for path in whole.files
         }
         super().__init__(whole, opened)
-
-
-class ParquetShardedSource(_FileShards):
-    """Parquet files, given by path, pattern, or a list of them; every file is a shard."""
-
-    _kind = ParquetSource
-
-
-class JsonShardedSource(_FileShards):
-    """JSON files (an object per line, or an array of objects); every file is a shard."""
-
-    _kind = JsonSource
 
 
 class CompositeShardedSource(ShardedDataSource):
@@ -573,7 +538,7 @@ class DatasetMixture(Options):
     Informs without a name are called "ds1", "ds2", ... by their number; `mixture_weights` are by
     these names. With `block_mixture` every block of `mixture_block_size` examples holds the shares;
     without it sources are drawn at random by weight, or in turn when there are no weights. The text
-    is called `text_target_field` in the result.
+    is called "text" in the result.
     """
 
     informs: Listed[TextDatasetInform]
@@ -583,7 +548,6 @@ class DatasetMixture(Options):
     stop_strategy: Stop = "restart"
     streaming: bool = True
     seed: Seed | None = 42
-    text_target_field: str = "text"
 
 
 def build_dataset(mixture: DatasetMixture) -> datasets.IterableDataset | Dataset[Example]:
@@ -595,7 +559,7 @@ def build_dataset(mixture: DatasetMixture) -> datasets.IterableDataset | Dataset
         raise ConfigError(f"build_dataset takes a DatasetMixture; got {short(mixture)}")
     texts: dict[str, Any] = {}
     for each in _all_named(mixture.informs, "DatasetMixture", "ds", 1):
-        text = Content(each.content_field, _Text(mixture.text_target_field))
+        text = Content(each.content_field, _text)
         texts[str(each.name)] = MapDataset(each.examples(), text, seeded=False)
     weights, options = mixture.mixture_weights, dict[str, Any](stop=mixture.stop_strategy)
     if mixture.block_mixture:
@@ -606,14 +570,8 @@ def build_dataset(mixture: DatasetMixture) -> datasets.IterableDataset | Dataset
     return to_iterable_dataset(mix) if mixture.streaming else mix
 
 
-@dataclass(frozen=True)
-class _Text:
-    """A text under its name in the mix."""
-
-    field: str
-
-    def __call__(self, content: Any) -> Example:
-        return {self.field: content}
+def _text(content: Any) -> Example:
+    return {"text": content}
 
 
 # A pipeline from files to batches, stage by stage.
@@ -643,7 +601,7 @@ class Pipeline:
 
     config: PipelineConfig
     datasets: Mapping[str, Dataset[Any]] | None = None
-    loading: LoadStageConfig | None = None
+    loader: Loader[dict[str, Any]] | None = None
 
     @classmethod
     def from_config(cls, config: PipelineConfig | Mapping[str, Any]) -> Pipeline:
@@ -670,10 +628,7 @@ class Pipeline:
                 raise ConfigError("Pipeline: tokenize() comes before mix()")
             if given is None:
                 continue
-            if not isinstance(given, TokenizerConfig):
-                given = TokenizerConfig(name_or_path=given)
-            tokens = Tokens(_loaded_tokenizer(given.name_or_path, name), given.max_length)
-            content = Content(config.content_field, tokens)
+            content = Content(config.content_field, Tokens(_loaded_tokenizer(given, name)))
             datasets[name] = MapDataset(datasets[name], content, seeded=False)
         return replace(self, datasets=datasets)
 
@@ -691,21 +646,17 @@ class Pipeline:
         )
         return replace(self, datasets={"mixed": mix})
 
-    def load(self, config: LoadStageConfig | None = None) -> Pipeline:
+    def load(
+        self, batch_size: int = 8, *, drop_last: bool = True, num_workers: int = 0
+    ) -> Pipeline:
         """Make batches of the one dataset that there is."""
-        self._only("load")
-        return replace(self, loading=config or self.config.load)
+        batches = BatchDataset(self._only("load"), batch_size, collated, drop_last=drop_last)
+        config = WorkerConfig.default_worker_config(num_workers)
+        return replace(self, loader=get_loader(batches, worker_config=config))
 
     def build(self) -> Dataset[Any] | Loader[dict[str, Any]]:
         """Return the loader of batches, or without `load()` the dataset."""
-        dataset, load = self._only("build"), self.loading
-        if load is None:
-            return dataset
-        return get_loader(
-            BatchDataset(dataset, load.batch_size, collated, drop_last=load.drop_last),
-            worker_config=WorkerConfig.default_worker_config(load.num_workers),
-            prefetch_factor=load.prefetch_factor,
-        )
+        return self._only("build") if self.loader is None else self.loader
 
     def _opened(self, stage: str) -> Mapping[str, Dataset[Any]]:
         if self.datasets is None:

@@ -21,15 +21,12 @@ from energize.compat.easydel import (
     DatasetConfig,
     DatasetMixture,
     HFDatasetShardedSource,
-    JsonShardedSource,
-    LoadStageConfig,
     MixedShardedSource,
     MixStageConfig,
     ParquetShardedSource,
     Pipeline,
     PipelineConfig,
     TextDatasetInform,
-    TokenizerConfig,
     WeightSchedulePoint,
     WeightScheduler,
     block_mixture_interleave,
@@ -241,15 +238,13 @@ def test_parts_of_hugging_face_datasets(kind):
 def test_shards(tmp_path):
     for name in ("x", "y"):
         write_parquet(tmp_path / f"{name}.parquet", texts(name, 3))
-        write_lines(tmp_path / f"{name}.jsonl", texts(name, 3))
-    for kind in (ParquetShardedSource, JsonShardedSource):
-        source = kind(f"{tmp_path}/*.{'parquet' if kind is ParquetShardedSource else 'jsonl'}")
-        assert (source.num_shards(), len(source)) == (2, 6)
-        assert list(source.open_shard(source.shard_names[1])) == texts("y", 3)
-        assert list(source) == list(source.dataset) == texts("x", 3) + texts("y", 3)
-        assert next(source.open_shard_at_row(source.shard_names[0], 2)) == texts("x", 3)[2]
-        with pytest.raises(ConfigError, match="has no shard 'z'"):
-            source.open_shard("z")
+    source = ParquetShardedSource(f"{tmp_path}/*.parquet")
+    assert (source.num_shards(), len(source)) == (2, 6)
+    assert list(source.open_shard(source.shard_names[1])) == texts("y", 3)
+    assert list(source) == list(source.dataset) == texts("x", 3) + texts("y", 3)
+    assert next(source.open_shard_at_row(source.shard_names[0], 2)) == texts("x", 3)[2]
+    with pytest.raises(ConfigError, match="has no shard 'z'"):
+        source.open_shard("z")
     combined = CompositeShardedSource([source, HFDatasetShardedSource(texts("last", 1)), source])
     assert len(set(combined.shard_names)) == combined.num_shards() == 5
     opened = [row for name in combined.shard_names for row in combined.open_shard(name)]
@@ -312,10 +307,10 @@ def test_settings_of_pipelines(files):
     steps = [WeightSchedulePoint(k, {"code": 1.0 - k, "text": float(k)}) for k in (0, 1)]
     given = {"weights": {"code": 0.5, "text": 0.5}, "weight_schedule": steps, "block_size": 1}
     assert [row.startswith("text") for row in order(5, **given)] == [False] + [True] * 99
-    short = TokenizerConfig(name_or_path=lambda text: {"input_ids": letters(text)}, max_length=4)
-    row = pipeline(files, short).source().tokenize().mix().build()[0]
-    assert row["attention_mask"] == [1] * 4 == [1 for _ in row["input_ids"]]
-    sized = pipeline(files, None, load={"batch_size": 3}).source().mix().load().build()
+    given = {"input_ids": [1, 2], "token_type_ids": [0, 0]}
+    row = pipeline(files, lambda _: given).source().tokenize().mix().build()[0]
+    assert {**row, "__source__": ""} == {**given, "attention_mask": [1, 1], "__source__": ""}
+    sized = pipeline(files, None).source().mix().load(batch_size=3).build()
     assert len(next(iter(sized))["text"]) == 3
     opened = pipeline(files).source()
     for call, told in (
@@ -346,8 +341,8 @@ def test_the_older_mixture(files):
     stream = built(0.7, streaming=True, mixture_block_size=100)
     assert isinstance(stream, datasets.IterableDataset)
     assert sum(code(stream.take(100))) == 70
-    whole = built(stop_strategy="all_exhausted", text_target_field="said")
-    assert (len(whole), set(whole[0])) == (90, {"said"})
+    whole = built(stop_strategy="all_exhausted")
+    assert (len(whole), set(whole[0])) == (90, {"text"})
     drawn = built(0.2, block_mixture=False)
     assert sum(code(drawn.at(range(5000)))) == pytest.approx(1000, abs=120)
     assert code(built(block_mixture=False).at(range(6))) == [True, False] * 3
@@ -387,7 +382,7 @@ def refused(files):
         (lambda: DatasetConfig(data_files=""), ConfigError, "data_files"),
         (lambda: DatasetConfig(data_files="a", nam="b"), ConfigError, "did you mean 'name'"),
         (lambda: DatasetConfig(name="b"), ConfigError, "'data_files' is missing"),
-        (lambda: LoadStageConfig(batch_size=0), ConfigError, "batch_size"),
+        (lambda: MixStageConfig(block_size=0), ConfigError, "block_size"),
         (lambda: MixStageConfig(weights={"a": 0.9}), WeightError, r"sum to 0\.9"),
         (lambda: MixStageConfig(weights={"a": -0.5, "b": 1.5}), WeightError, "'a'.* -0.5"),
         (lambda: MixStageConfig(stop_strategy="restat"), ConfigError, "did you mean 'restart'"),
