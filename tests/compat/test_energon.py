@@ -13,7 +13,6 @@ from typing import get_args
 import pytest
 import torch
 import yaml
-from energize.task.decode import IMAGE_SPECS
 
 import energize
 from energize import (
@@ -54,6 +53,7 @@ from energize.energon.factories import (
     split_name_re,
 )
 from energize.errors import ConfigError, PrepareError, SplitError, UntrustedCodeError
+from energize.task.load import IMAGE_SPECS
 from tests.support.peers import run_energon
 from tests.support.prepared import image_bytes
 from tests.support.shards import packed
