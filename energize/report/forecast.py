@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +17,7 @@ from energize.core.blends import ContinuedDataset
 from energize.core.checks import checked_whole
 from energize.core.costs import ColumnCost
 from energize.core.dataset import Dataset, IndexedDataset
-from energize.core.trace import Refs, one_each
+from energize.core.trace import Refs
 from energize.data.join import JoinedSource
 from energize.data.selection import PropertySource, source_labels
 from energize.data.source import Source
@@ -25,9 +25,21 @@ from energize.data.webdataset import WebdatasetSource
 from energize.datasets.batch import BatchDataset
 from energize.datasets.blend import BlendDataset
 from energize.datasets.order import ShuffleDataset
-from energize.datasets.quota import QuotaDataset
 from energize.datasets.stages import StagedDataset
 from energize.errors import ConfigError, NotIndexedError
+from energize.report.levels import (
+    Level,
+    Phased,
+    Places,
+    Spans,
+    asked_of,
+    items_between,
+    levels_of,
+    samples_per_item,
+    shares_of,
+    spans,
+    spent_by,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,10 +136,7 @@ def simulate(dataset: Dataset[Any], steps: int, *, intervals: int = 1) -> Simula
     points = np.array(sorted(cut_at), dtype=np.int64)
     drawn = np.stack([positions.consumed(point) for point in points.tolist()])
     measure = measure_of(positions)
-    spent = None
-    if measure is not None:
-        spending = Spending(positions, measure)
-        spent = np.stack([spending.until(point) for point in points.tolist()])
+    spent = None if measure is None else spent_until(positions, points, measure)
     asked = asked_between(positions, points)
     forecasts = _forecasts(positions, steps, drawn, drawn if spent is None else spent, asked)
     unit = weighed_in(positions)
@@ -260,13 +269,9 @@ def checked_steps(dataset: IndexedDataset[Any], at: object, steps: object) -> tu
     return first, count
 
 
-_ITEMS = 64
-"""Of batches, over which their mean size is taken."""
-
-
 def asked_between(dataset: IndexedDataset[Any], points: Int64Array) -> FloatArray:
-    """The shares that are asked for from each of `points` to the next (rows), for each source
-    (columns): float64, 0 to 1, in the unit that the mix is measured in.
+    """Return the shares that are asked for from each of `points` to the next (rows), for each
+    source (columns): float64, 0 to 1, in the unit that the mix is measured in.
 
     NaN stands for a source that nothing asks a share of, such as one that is read after another, or
     one whose share counts something else. Weights of whole batches are shares of their samples
@@ -278,143 +283,76 @@ def asked_between(dataset: IndexedDataset[Any], points: Int64Array) -> FloatArra
     >>> asked_between(BatchDataset(blend, 2, list), np.array([0, 4, 8])).round(2).tolist()
     [[0.65, 0.35], [0.5, 0.5]]
     """
-    measure = measure_of(dataset)
-    rows = [_asked(dataset, a, b, measure) / (b - a) for a, b in pairwise(points.tolist())]
-    return np.array(rows)
+    levels, measure = levels_of(dataset), measure_of(dataset)
+    reached = [spans(levels, point) for point in points.tolist()]
+    places = Places(dataset, levels)
+    return np.array(
+        [
+            places.by_source(_asked(levels, begun, ended, measure))
+            for begun, ended in pairwise(reached)
+        ]
+    )
 
 
-def _asked(
-    dataset: IndexedDataset[Any], start: int, stop: int, measure: ColumnCost | None
-) -> FloatArray:
-    """How many of the items from `start` to before `stop` are asked for of each source: they sum to
-    the number of these items.
-    """
-    if len(dataset.sources) == 1:
-        return np.array([float(stop - start)])
-    if isinstance(dataset, StagedDataset):
-        return _asked_by_stages(dataset, start, stop, measure)
-    if isinstance(dataset, BlendDataset | QuotaDataset):
-        return _asked_of_inputs(dataset, start, stop, measure)
-    inputs = dataset._children
-    if len(inputs) > 1:
-        return np.full(len(dataset.sources), np.nan)
-    below = _asked(inputs[0], *_below(dataset, start, stop), measure)
-    asked: FloatArray = below * ((stop - start) / below.sum())
-    return asked
-
-
-def _below(dataset: IndexedDataset[Any], start: int, stop: int) -> tuple[int, int]:
-    """The items of the only input that are read; of several epochs, those of the first."""
-    before, after = dataset.taken(start), dataset.taken(stop)
-    if before is not None and after is not None:
-        return before[0], max(after[0], before[0] + 1)
-    if isinstance(dataset, ContinuedDataset):
-        return dataset.read + start, dataset.read + stop
-    epoch, first = divmod(start, dataset.size)
-    one = stop <= (epoch + 1) * dataset.size
-    return (first, first + stop - start) if one else (0, dataset.size)
-
-
-def _asked_by_stages(
-    dataset: StagedDataset[Any], start: int, stop: int, measure: ColumnCost | None
-) -> FloatArray:
-    total = np.zeros(len(dataset.sources))
-    firsts = dataset.plan.first_items
-    for stage, (first, end) in enumerate(pairwise([*firsts, max(stop, firsts[-1])])):
-        begin, length = max(first, start), min(end, stop) - max(first, start)
-        if length > 0:
-            at = int(dataset.route(np.array([begin], dtype=np.int64)).position[0])
-            asked = _asked(dataset._children[stage], at, at + length, measure)
-            np.add.at(total, dataset.numbers_of(stage), asked)
-    return total
-
-
-def _asked_of_inputs(
-    dataset: BlendDataset[Any] | QuotaDataset[Any],
-    start: int,
-    stop: int,
-    measure: ColumnCost | None,
-) -> FloatArray:
-    inputs = dataset._children
-    before, after = dataset._asked(start), dataset._asked(stop)
-    if before is None or after is None or getattr(dataset, "unit", None) != measure:
-        return np.full(len(dataset.sources), np.nan)
-    asked = after - before
-    asked *= (stop - start) / max(asked.sum(), 1e-300)  # costs, where weights of them have changed
-    if measure is None and not all(one_each(each) for each in inputs):
-        asked = asked * [_samples_per_item(each) for each in inputs]
-        asked *= (stop - start) / asked.sum()
-    begun = dataset.taken(start) or [0] * len(inputs)
-    ended = dataset.taken(stop) or [each.size for each in inputs]
-    parts = []
-    for each, count, first, end in zip(inputs, asked.tolist(), begun, ended, strict=True):
-        below = _asked(each, first, max(end, first + 1), measure)
-        parts.append(below * (count / below.sum()) if count else np.zeros(len(below)))
-    return np.concatenate(parts)
-
-
-def _samples_per_item(dataset: IndexedDataset[Any]) -> float:
-    if one_each(dataset):
-        return 1.0
-    items = min(_ITEMS, dataset.size)
-    return float(dataset.consumed(items).sum()) / max(items, 1)
+def _asked(level: Level, begun: Spans, ended: Spans, measure: ColumnCost | None) -> FloatArray:
+    """The share that is asked for of each row of a level, of the whole level."""
+    if level.source is not None:
+        return np.ones(1)
+    shares = None
+    if isinstance(level.mix, Phased):
+        shares = shares_of(items_between(level, begun.get(level.path), ended.get(level.path)))
+    elif getattr(level.mix, "unit", None) == measure:
+        shares = asked_of(level, begun.get(level.path), ended.get(level.path))
+        if shares is not None and measure is None:
+            shares = shares_of(shares * samples_per_item(level))
+    if shares is None:
+        return np.full(len(level.rows), np.nan)
+    parts = zip(level.parts, shares.tolist(), strict=True)
+    return np.concatenate(
+        [
+            share * _asked(part, begun, ended, measure) if share else np.zeros(len(part.rows))
+            for part, share in parts
+        ]
+    )
 
 
 _AT_ONCE = 2**20
 
 
-class Spending:
-    """What the first items of `dataset` cost by `measure`, of each of its sources.
+def spent_until(
+    dataset: IndexedDataset[Any], points: Int64Array, measure: ColumnCost
+) -> FloatArray:
+    """Return what the items up to each of `points` (rows) cost by `measure`, of each source
+    (columns): float64.
 
     It is exact where each dataset of a blend in that unit reads one source. Several below one of
     them share what that one costs by the mean cost of their samples; elsewhere the mean is all that
     is looked at.
     """
+    levels = levels_of(dataset)
+    places = Places(dataset, levels)
+    means = np.array([_mean(measure, dataset.sources[number]) for number in places.numbers])
+    begun = spans(levels, 0)
+    found = []
+    for point in points.tolist():
+        spent = cast("Int64Array", places.planned(point)) * means
+        ended = spans(levels, point)
+        for level in levels.walk()[::-1]:  # parts before what they are parts of
+            if getattr(level.mix, "unit", None) == measure and level.path in ended:
+                costs = spent_by(level, ended[level.path]) - spent_by(level, begun[level.path])
+                for part, cost in zip(level.parts, costs.tolist(), strict=True):
+                    rows = spent[part.rows.start : part.rows.stop]
+                    rows *= cost / max(float(rows.sum()), 1e-300)
+        found.append(places.by_source(spent))
+    return np.stack(found)
 
-    def __init__(self, dataset: IndexedDataset[Any], measure: ColumnCost) -> None:
-        self._dataset, self._measure = dataset, measure
-        self._means: dict[int, float] = {}
 
-    def until(self, items: int) -> FloatArray:
-        """What the first `items` cost: float64, one for each source."""
-        return self._spent(self._dataset, items)
-
-    def _spent(self, dataset: IndexedDataset[Any], items: int) -> FloatArray:
-        if isinstance(dataset, StagedDataset):
-            return self._spent_by_stages(dataset, items)
-        taken = dataset.taken(items)
-        if taken is None or isinstance(dataset, Source):
-            return self._by_means(dataset, items)
-        parts = [
-            self._spent(each, count) for each, count in zip(dataset._children, taken, strict=True)
-        ]
-        if isinstance(dataset, BlendDataset) and dataset.unit == self._measure:
-            costs = zip(parts, dataset.spent(items), strict=True)
-            parts = [part * (cost / max(part.sum(), 1e-300)) for part, cost in costs]
-        return np.concatenate(parts)
-
-    def _spent_by_stages(self, dataset: StagedDataset[Any], items: int) -> FloatArray:
-        total = np.zeros(len(dataset.sources))
-        firsts = [first for first in dataset.plan.first_items if first < items]
-        for stage, (start, stop) in enumerate(pairwise([*firsts, items])):
-            read = dataset._children[stage]
-            first = int(dataset.route(np.array([start], dtype=np.int64)).position[0])
-            spent = self._spent(read, first + stop - start) - self._spent(read, first)
-            np.add.at(total, dataset.numbers_of(stage), spent)
-        return total
-
-    def _by_means(self, dataset: IndexedDataset[Any], items: int) -> FloatArray:
-        means = [self._mean(source) for source in dataset.sources]
-        return np.asarray(dataset.consumed(items) * means, dtype=np.float64)
-
-    def _mean(self, source: Source[Any]) -> float:
-        if source.key not in self._means:
-            total = 0.0
-            for start in range(0, source.count, _AT_ONCE):
-                index = np.arange(start, min(start + _AT_ONCE, source.count), dtype=np.int64)
-                total += float(self._measure.of_samples(source, index).sum())
-            self._means[source.key] = total / max(source.count, 1)
-        return self._means[source.key]
+def _mean(measure: ColumnCost, source: Source[Any]) -> float:
+    total = 0.0
+    for start in range(0, source.count, _AT_ONCE):
+        index = np.arange(start, min(start + _AT_ONCE, source.count), dtype=np.int64)
+        total += float(measure.of_samples(source, index).sum())
+    return total / max(source.count, 1)
 
 
 _SAMPLES_AT_ONCE = 2**14

@@ -13,10 +13,9 @@ import numpy.typing as npt
 from energize.core.arrays import FloatArray, Int64Array
 from energize.core.blends import ContinuedDataset
 from energize.core.costs import ColumnCost
-from energize.core.dataset import Dataset, IndexedDataset
+from energize.core.dataset import Dataset
 from energize.core.lazy import torch
 from energize.core.stream import INFINITE
-from energize.core.trace import one_each
 from energize.report.counting import (
     ALL_FAILED,
     ALL_SKIPPED,
@@ -43,7 +42,17 @@ from energize.report.counting import (
     LeftOut,
     by_row,
 )
-from energize.report.levels import Level, Places, asked_of, levels_of, spans
+from energize.report.levels import (
+    Level,
+    Places,
+    asked_of,
+    items_between,
+    levels_of,
+    samples_per_item,
+    shares_of,
+    spans,
+    spent_by,
+)
 from energize.report.table import LedgerRow, RankTotals, Report
 
 if TYPE_CHECKING:
@@ -60,7 +69,7 @@ class Book:
     def __init__(self, dataset: Dataset[Any], settings: Ledger) -> None:
         self.settings = settings
         self._dataset = dataset
-        self._since: int | None = None
+        self.since: int | None = None
         self._counter: Counter | None = None
 
     @cached_property
@@ -96,7 +105,8 @@ class Book:
         return next((each for each in units if isinstance(each, ColumnCost)), None)
 
     @property
-    def _cost_name(self) -> str | None:
+    def cost_name(self) -> str | None:
+        """What costs are called; None where nothing is counted."""
         named = self.settings.cost_name
         if named is not None or self._column is None:
             return named
@@ -109,7 +119,7 @@ class Book:
         if dataset is not self._dataset:
             self._change(dataset)
         if self._counter is None:
-            self._since = items
+            self.since = items
         _ = self.counter
 
     @property
@@ -121,7 +131,7 @@ class Book:
         """Go on with an edited dataset; where it has other parts, counting begins anew."""
         before = None if self._counter is None else self._counter.counted
         names = self.names
-        for known in ("levels", "names", "_places", "_edited", "_column"):
+        for known in ("levels", "names", "_places", "edited", "_column"):
             self.__dict__.pop(known, None)
         self._dataset, self._counter = dataset, None
         if before is not None and self.names == names:
@@ -129,7 +139,7 @@ class Book:
 
     def forget(self) -> None:
         """Counting begins anew, where reading next begins."""
-        self._counter = self._since = None
+        self._counter = self.since = None
 
     def report(
         self,
@@ -143,29 +153,16 @@ class Book:
         """What there is to say; `summed` are the `numbers` of all ranks together."""
         counted = self._counted(left_out)
         of_ranks = counted.totals[None]
-        if summed is not None:
-            counted, of_ranks = self._unpacked(summed, stand.world_size)
         all_ranks = summed is not None or stand.world_size == 1
-        whole = all_ranks and (not self._edited or title is not None)
-        told = Told(
-            levels=self.levels,
-            counted=counted,
-            of_ranks=of_ranks,
-            stand=stand,
-            since=self._since,
-            all_ranks=all_ranks,
-            planned=self._planned(stand.items, 0 if whole else self._since or 0),
-            before=self._planned(self._since, 0) if whole and self._since else None,
-            run=self._planned(stand.items, 0),
-            cost_name=self._cost_name,
-            left_out=dict(reasons or {}),
-            title=title,
-            edited=self._edited,
-        )
-        return report_of(told)
+        if summed is not None:
+            of_rows, totals = np.split(summed, [counted.rows.size])
+            of_ranks = totals.reshape(stand.world_size, TOTALS)
+            counted = Counted(of_rows.reshape(counted.rows.shape), of_ranks.sum(axis=0))
+        telling = _Telling(self, stand, counted, whole=all_ranks, title=title)
+        return telling.report(of_ranks, dict(reasons or {}), all_ranks=all_ranks)
 
     @cached_property
-    def _edited(self) -> bool:
+    def edited(self) -> bool:
         """Whether its parts go on from places in another mix, in which nobody knows what came."""
         waiting: list[Any] = [self._dataset]
         while waiting:
@@ -175,14 +172,9 @@ class Book:
             waiting += node.inputs
         return False
 
-    def _planned(self, stop: int | None, start: int) -> Int64Array | None:
-        if stop is None:
-            return None
-        until = self._places.planned(stop)
-        if until is None or not start:
-            return until
-        before = self._places.planned(start)
-        return None if before is None else until - before
+    def planned(self, items: int | None) -> Int64Array | None:
+        """How many samples of each row the first items are made of; None where nobody knows."""
+        return None if items is None else self._places.planned(items)
 
     def _counted(self, left_out: LeftOut | None) -> Counted:
         """What this rank has counted."""
@@ -201,12 +193,6 @@ class Book:
         totals = np.zeros((stand.world_size, TOTALS))
         totals[stand.rank] = counted.totals
         return np.concatenate([counted.rows.ravel(), totals.ravel()])
-
-    def _unpacked(self, summed: FloatArray, world_size: int) -> tuple[Counted, FloatArray]:
-        rows, columns = len(self.levels.rows), self.counter.counted.rows.shape[1]
-        table = summed[: rows * columns].reshape(rows, columns)
-        of_ranks = summed[rows * columns :].reshape(world_size, TOTALS)
-        return Counted(table, of_ranks.sum(axis=0)), of_ranks
 
     def last(self) -> list[str]:
         """The names of the sources of the samples of the last item."""
@@ -393,10 +379,6 @@ def _lost(level: Level, report: Report) -> int:
     return 0
 
 
-_ITEMS_LOOKED_AT = 64
-"""Of a dataset of batches, over which their mean size is taken."""
-
-
 @dataclass(frozen=True, slots=True)
 class Stand:
     """Where a run stands: `items` that all ranks were given since it began, None where that is not
@@ -408,31 +390,6 @@ class Stand:
     world_size: int
 
 
-@dataclass(frozen=True)
-class Told:
-    """What a report is made from.
-
-    `counted` is that of this rank, or of `all_ranks`; `of_ranks` the totals of each. Counting began
-    after `since` items of all ranks. `planned`: samples of each row by the order, over the items
-    that were counted, and those `before` counting began, where these are reported too; `run` since
-    the run began.
-    """
-
-    levels: Level
-    counted: Counted
-    of_ranks: FloatArray
-    stand: Stand
-    since: int | None
-    all_ranks: bool
-    planned: Int64Array | None
-    before: Int64Array | None
-    run: Int64Array | None
-    cost_name: str | None
-    left_out: Mapping[str, int]
-    title: str | None = None
-    edited: bool = False
-
-
 @dataclass(frozen=True, slots=True)
 class _Parts:
     """The parts of a level by their weights: `asked`, `planned` and `delivered` in one `unit`, how
@@ -440,54 +397,110 @@ class _Parts:
     """
 
     unit: str
-    asked: FloatArray | None
-    planned: FloatArray | None
-    delivered: FloatArray | None
-    chance: float | None
+    asked: FloatArray | None = None
+    planned: FloatArray | None = None
+    delivered: FloatArray | None = None
+    chance: float | None = None
 
 
 class _Telling:
-    """Makes the rows of a report."""
+    """Makes a report of what was counted: of the `whole` run, or since counting began.
 
-    def __init__(self, told: Told) -> None:
-        self.told = told
-        self.rows = told.counted.rows.copy()
-        if told.before is not None:
-            self._add_before(told.before.astype(np.float64))
+    What the order gave before that is added where the whole is told; then `planned` is that of all
+    of it, and else since counting began.
+    """
+
+    def __init__(
+        self, book: Book, stand: Stand, counted: Counted, *, whole: bool, title: str | None
+    ) -> None:
+        self.book, self.stand, self.counted, self.title = book, stand, counted, title
+        self.rows = counted.rows.copy()
+        self.run = self.planned = book.planned(stand.items)
+        since = book.since or 0
+        before = book.planned(since) if since else None
+        self.whole = whole and before is not None and (not book.edited or title is not None)
+        self.start = 0 if self.whole else since
+        if before is not None and not self.whole and self.run is not None:
+            self.planned = self.run - before
+        self.starts = spans(book.levels, self.start)
+        self.stops = spans(book.levels, stand.items)
+        walked = book.levels.walk()
+        self.top = next((each for each in walked if each.parts), book.levels)
+        if before is not None and self.whole:
+            self._add_before(before.astype(np.float64), since)
         self.totals = self.rows.sum(axis=0)
-        self.start = 0 if told.before is not None else told.since or 0
-        self.starts = spans(told.levels, self.start)
-        self.stops = spans(told.levels, told.stand.items)
         self.differing: list[Differing] = []
 
-    def _add_before(self, samples: FloatArray) -> None:
+    def _add_before(self, samples: FloatArray, since: int) -> None:
         """What the order says of the time before counting began."""
         self.rows[:, SAMPLES] += samples
-        in_cost = (each for each in self.told.levels.walk() if _unit_of(each) is not None)
-        for level in in_cost:
-            for part, spent in zip(level.parts, self._spent_before(level).tolist(), strict=True):
-                if part.source is not None:
-                    self.rows[part.rows.start, COST] += spent
-        top = self._top
-        of_parts = [samples[each.rows.start : each.rows.stop].sum() for each in top.parts]
-        items = self._items(top, 0, spans(self.told.levels, self.told.since).get(top.path))
-        if items is None or not self._pure(top):  # its items are parts of what is delivered
-            delivered = 0.0 if self.told.edited else float(self.told.since or 0)
-            items = np.array(of_parts) * (delivered / max(sum(of_parts), 1))
-        for part, whole, own in zip(top.parts, of_parts, items.tolist(), strict=True):
+        reached = spans(self.book.levels, since)
+        for level in self.book.levels.walk():
+            if getattr(level.mix, "unit", None) is not None:
+                for part, spent in zip(
+                    level.parts, spent_by(level, reached.get(level.path)), strict=True
+                ):
+                    if part.source is not None:
+                        self.rows[part.rows.start, COST] += spent
+        parts = self.top.parts
+        of_parts = np.array([samples[each.rows.start : each.rows.stop].sum() for each in parts])
+        items = items_between(self.top, 0, reached.get(self.top.path))
+        if items is None or not self._pure(self.top):  # its items are parts of what is delivered
+            delivered = 0.0 if self.book.edited else float(since)
+            items = of_parts * (delivered / max(of_parts.sum(), 1))
+        for part, whole, own in zip(parts, of_parts, items, strict=True):
             at = slice(part.rows.start, part.rows.stop)
             self.rows[at, ITEMS] += samples[at] * (own / whole if whole else 0.0)
-        counts = np.array([_count(each.source) for each in self.told.levels.leaves])
+        counts = np.array([_count(each.source) for each in self.book.levels.leaves])
         self.rows[:, REPEATS] += np.maximum(samples - counts, 0) * (counts > 0)
 
-    @cached_property
-    def _top(self) -> Level:
-        """The first level with parts."""
-        return next((each for each in self.told.levels.walk() if each.parts), self.told.levels)
+    def report(self, of_ranks: FloatArray, left_out: dict[str, int], *, all_ranks: bool) -> Report:
+        """Return the report, with the totals of each rank."""
+        rank, world = self.stand.rank, self.stand.world_size
+        ranks = [
+            RankTotals(
+                rank=number if len(of_ranks) > 1 else rank,
+                items=round(totals[DELIVERED]),
+                padding=round(totals[PADDING]),
+                waited=totals[WAITED],
+                longest=totals[LONGEST],
+                seconds=totals[SECONDS],
+            )
+            for number, totals in enumerate(of_ranks.tolist())
+        ]
+        if world == 1:
+            whose = "one rank"
+        else:
+            whose = f"all {world} ranks" if all_ranks else f"rank {rank} of {world} alone"
+        items = sum(each.items for each in ranks)
+        columns = self.counted.rows
+        report = Report(
+            title=self.title or f"What was delivered: {items:,} items to {whose}",
+            rows=tuple(self._rows_of(self.book.levels, _Parts("samples"), 0)),
+            ranks=tuple(ranks) if self.title is None else (),
+            world_size=world,
+            cost_name=self.book.cost_name,
+            left_out=left_out,
+            weighed=bool((columns[:, WEIGHT] != columns[:, SAMPLES]).any()),
+            notes=tuple(self._notes(all_ranks=all_ranks)),
+        )
+        return replace(report, warnings=tuple(warnings_of(self.differing, report)))
 
-    def told_rows(self) -> tuple[LedgerRow, ...]:
-        whole = _Parts("samples", None, None, None, None)
-        return tuple(self._rows_of(self.told.levels, whole, 0))
+    def _notes(self, *, all_ranks: bool) -> Iterator[str]:
+        if self.book.since and self.title is None:
+            told = "all of it since then"
+            if self.whole:
+                told = (
+                    "items, costs, loss weights, failures and waiting since then; samples before "
+                )
+                told += "that are those of the order"
+            yield f"counting began after {self.book.since:,} items of the run: {told}"
+        if self.book.edited:
+            yield "the mix was edited while the run went on: epochs count from there"
+        if self.planned is None:
+            yield "this is a stream: only reading tells what its order gives"
+        if not all_ranks:
+            yield "report(all_ranks=True), called on all ranks, sums them"
 
     def _rows_of(self, level: Level, among: _Parts, number: int) -> list[LedgerRow]:
         own = self._parts_of(level)
@@ -498,7 +511,7 @@ class _Telling:
 
     def _row(self, level: Level, among: _Parts, number: int, chance: float | None) -> LedgerRow:
         counts = self._sum(level)
-        costs = self.told.cost_name is not None
+        costs = self.book.cost_name is not None
         return LedgerRow(
             path=level.path,
             is_source=level.source is not None,
@@ -528,167 +541,48 @@ class _Telling:
 
     def _epochs(self, level: Level) -> float | None:
         count = _count(level.source)
-        if level.source is None or not count:
+        if not count:
             return None
         row = level.rows.start
-        run = self.rows[row, SAMPLES] if self.told.run is None else self.told.run[row]
+        run = self.rows[row, SAMPLES] if self.run is None else self.run[row]
         return float(run) / count
 
     def _parts_of(self, level: Level) -> _Parts:
         if not level.parts:
-            return _Parts("samples", None, None, None, None)
-        sizes = self._sizes(level)
-        samples, items, costs = (
-            np.array([self._sum(part)[column] for part in level.parts])
-            for column in (SAMPLES, ITEMS, COST)
-        )
-        in_cost = _unit_of(level) is not None
-        pure = self._pure(level)
-        batches = pure and bool((items != samples).any())
-        units = items if batches else samples / sizes
+            return _Parts("samples")
+        start, stop = self.starts.get(level.path), self.stops.get(level.path)
+        asked = asked_of(level, start, stop)
+        sums = np.array([self._sum(part) for part in level.parts])
+        if getattr(level.mix, "unit", None) is not None:
+            planned = shares_of(spent_by(level, stop) - spent_by(level, start))
+            delivered = shares_of(sums[:, COST])
+            return _Parts(self.book.cost_name or "cost", asked, planned, delivered)
+        sizes = samples_per_item(level)
+        batches = self._pure(level) and bool((sums[:, ITEMS] != sums[:, SAMPLES]).any())
+        units = sums[:, ITEMS] if batches else sums[:, SAMPLES] / sizes
         unit = "batches" if batches or (sizes != 1).any() else "samples"
-        asked = self._asked(level)
-        if in_cost:
-            unit, units = self.told.cost_name or "cost", costs
-        planned = self._spent(level) if in_cost else self._planned(level, sizes)
-        chance = None if asked is None or in_cost else chance_of(units, asked)
-        if asked is not None and not in_cost:
+        planned = None
+        if self.planned is not None:
+            items = items_between(level, start, stop)
+            if items is None:
+                rows = [self.planned[each.rows.start : each.rows.stop] for each in level.parts]
+                items = np.array([float(each.sum()) for each in rows]) / sizes
+            planned = shares_of(items)
+        chance = None if asked is None else chance_of(units, asked)
+        if asked is not None:
             self.differing.append(Differing(level, unit, asked, planned, units, chance))
-        return _Parts(unit, asked, planned, _shares(units), chance)
+        return _Parts(unit, asked, planned, shares_of(units), chance)
 
     def _pure(self, level: Level) -> bool:
-        totals = self.told.counted.totals
-        several = totals[PARTED if level is self._top else MIXED]
+        """Whether each item was of one part of a level."""
+        totals = self.counted.totals
+        several = totals[PARTED if level is self.top else MIXED]
         return bool(totals[DELIVERED]) and not several
-
-    def _asked(self, level: Level) -> FloatArray | None:
-        return asked_of(level, self.starts.get(level.path), self.stops.get(level.path))
-
-    def _planned(self, level: Level, sizes: FloatArray) -> FloatArray | None:
-        planned = self.told.planned
-        if planned is None:
-            return None
-        items = self._items(level, self.starts.get(level.path), self.stops.get(level.path))
-        if items is not None:
-            return _shares(items)
-        of_parts = [planned[each.rows.start : each.rows.stop].sum() for each in level.parts]
-        return _shares(np.array(of_parts, dtype=np.float64) / sizes)
-
-    def _items(self, level: Level, start: int | None, stop: int | None) -> FloatArray | None:
-        """How many items of its mix from `start` to `stop` are of each part of a level, where its
-        order says so.
-        """
-        if level.mix is None or start is None or stop is None:
-            return None
-        first, last = level.mix._reached(start), level.mix._reached(stop)
-        if first is None or last is None:
-            return None
-        items = np.array(last, dtype=np.float64) - np.array(first, dtype=np.float64)
-        return np.array([items[each.start : each.stop].sum() for each in level.members])
-
-    def _spent(self, level: Level) -> FloatArray | None:
-        """The shares of what the parts cost by the order, of a blend that weighs costs."""
-        start, stop = self.starts.get(level.path), self.stops.get(level.path)
-        return _shares(_spent_by(level, stop) - _spent_by(level, start))
-
-    def _spent_before(self, level: Level) -> FloatArray:
-        """What the parts had cost before counting began, where that is reported too."""
-        before = spans(self.told.levels, self.told.since if self.told.before is not None else None)
-        return _spent_by(level, before.get(level.path))
-
-    def _sizes(self, level: Level) -> FloatArray:
-        """How many samples an item of each part is made of, as far as that is known unread."""
-        sizes = np.ones(len(level.parts))
-        for place, members in enumerate(level.members):
-            each = level.mix.inputs[members.start] if level.mix is not None else None
-            if each is not None and each.indexed and each.inputs:
-                sizes[place] = _samples_per_item(cast("IndexedDataset[Any]", each))
-        return sizes
-
-
-def report_of(told: Told) -> Report:
-    """The report of what was counted."""
-    telling = _Telling(told)
-    rows = telling.told_rows()
-    ranks = tuple(_rank(told, number, each) for number, each in enumerate(told.of_ranks.tolist()))
-    report = Report(
-        title=told.title or _title(told, ranks),
-        rows=rows,
-        ranks=ranks if told.title is None else (),
-        world_size=told.stand.world_size,
-        cost_name=told.cost_name,
-        left_out=told.left_out,
-        weighed=bool((told.counted.rows[:, WEIGHT] != told.counted.rows[:, SAMPLES]).any()),
-        notes=tuple(_notes(told)),
-    )
-    return replace(report, warnings=tuple(warnings_of(telling.differing, report)))
-
-
-def _rank(told: Told, number: int, totals: Sequence[float]) -> RankTotals:
-    return RankTotals(
-        rank=number if len(told.of_ranks) > 1 else told.stand.rank,
-        items=round(totals[DELIVERED]),
-        padding=round(totals[PADDING]),
-        waited=totals[WAITED],
-        longest=totals[LONGEST],
-        seconds=totals[SECONDS],
-    )
-
-
-def _title(told: Told, ranks: Sequence[RankTotals]) -> str:
-    items, world = sum(each.items for each in ranks), told.stand.world_size
-    if world == 1:
-        whose = "one rank"
-    elif told.all_ranks:
-        whose = f"all {world} ranks"
-    else:
-        whose = f"rank {told.stand.rank} of {world} alone"
-    return f"What was delivered: {items:,} items to {whose}"
-
-
-def _notes(told: Told) -> list[str]:
-    notes = []
-    if told.since and told.title is None:
-        more = "samples before that are those of the order" if told.before is not None else ""
-        what = "items, costs, loss weights, failures and waiting" if more else "all of it"
-        notes.append(
-            f"counting began after {told.since:,} items of the run: {what} since then"
-            + (f"; {more}" if more else "")
-        )
-    if told.edited:
-        notes.append("the mix was edited while the run went on: epochs count from there")
-    if told.planned is None:
-        notes.append("this is a stream: only reading tells what its order gives")
-    if not told.all_ranks:
-        notes.append("report(all_ranks=True), called on all ranks, sums them")
-    return notes
-
-
-def _unit_of(level: Level) -> Any:
-    """What a blend weighs other than items; None else."""
-    return getattr(level.mix, "unit", None)
 
 
 def _count(source: Any) -> int:
     """How many samples a source has; 0 where only reading tells."""
     return int(getattr(source, "count", 0) or 0) if source is not None else 0
-
-
-def _samples_per_item(dataset: IndexedDataset[Any]) -> float:
-    if one_each(dataset):
-        return 1.0
-    items = min(_ITEMS_LOOKED_AT, dataset.size)
-    samples = float(dataset.consumed(items).sum()) / max(items, 1)
-    return samples or 1.0
-
-
-def _spent_by(level: Level, items: int | None) -> FloatArray:
-    """What the first items of a blend cost that each part gave; zeros where only reading tells."""
-    spent = getattr(level.mix, "spent", None)
-    if spent is None or items is None or not cast("Any", level.mix).indexed:
-        return np.zeros(len(level.parts))
-    costs = np.array(spent(items))
-    return np.array([costs[each.start : each.stop].sum() for each in level.members])
 
 
 def _at(values: FloatArray | None, number: int) -> float | None:
@@ -697,8 +591,3 @@ def _at(values: FloatArray | None, number: int) -> float | None:
 
 def _part(value: float, total: float) -> float:
     return float(value) / float(total) if total else 0.0
-
-
-def _shares(values: FloatArray) -> FloatArray | None:
-    total = values.sum()
-    return np.asarray(values / total) if total > 0 else None

@@ -14,7 +14,7 @@ import numpy as np
 
 from energize.core.arrays import FloatArray, Int64Array, rows_by_value
 from energize.core.dataset import Dataset, IndexedDataset
-from energize.core.trace import Origin, Trace
+from energize.core.trace import Origin, Trace, one_each
 
 if TYPE_CHECKING:
     from energize.data.source import Source
@@ -187,17 +187,21 @@ def _distinct(names: Sequence[str]) -> list[str]:
     return found
 
 
-def spans(levels: Level, items: int | None) -> dict[tuple[str, ...], int]:
+Spans: TypeAlias = dict[tuple[str, ...], int]
+"""To which of its items the mix of each level has come, by the paths of levels."""
+
+
+def spans(levels: Level, items: int | None) -> Spans:
     """To which of its items the mix of each level has come when `items` of the whole were given, by
     the paths of levels; those are left out of which only reading tells.
     """
-    found: dict[tuple[str, ...], int] = {}
+    found: Spans = {}
     if items is not None:
         _add_spans(levels, items, found)
     return found
 
 
-def _add_spans(level: Level, items: int, found: dict[tuple[str, ...], int]) -> None:
+def _add_spans(level: Level, items: int, found: Spans) -> None:
     for node in level.above[:-1]:
         reached = node._reached(items)
         if reached is None:
@@ -228,17 +232,58 @@ def asked_of(level: Level, start: int | None, stop: int | None) -> FloatArray | 
     if mix is None or not isinstance(mix, Asking):
         return None
     asked = None
-    if start is not None and stop is not None and stop > start:
-        until, before = mix._asked(stop), mix._asked(start)
+    if start is not None and stop is not None:
+        until, before = mix._asked(max(stop, start + 1)), mix._asked(start)
         asked = None if until is None or before is None else until - before
     if asked is None:
         asked = mix._asked(None)
-    if asked is None:
-        return None
-    parts = np.array([asked[each.start : each.stop].sum() for each in level.members])
-    total = parts.sum()
-    return np.asarray(parts / total) if total > 0 else None
+    return None if asked is None else shares_of(_by_part(level, asked))
 
+
+def items_between(level: Level, start: int | None, stop: int | None) -> FloatArray | None:
+    """How many items of its mix from `start` to `stop` are of each part of a level, where its order
+    says so.
+    """
+    if level.mix is None or start is None or stop is None:
+        return None
+    first, last = level.mix._reached(start), level.mix._reached(stop)
+    if first is None or last is None:
+        return None
+    items = np.array(last, dtype=np.float64) - np.array(first, dtype=np.float64)
+    return _by_part(level, items)
+
+
+def spent_by(level: Level, items: int | None) -> FloatArray:
+    """What the first items of a blend cost that each part gave; zeros where only reading tells."""
+    mix: Any = level.mix
+    if items is None or not hasattr(mix, "spent") or not mix.indexed:
+        return np.zeros(len(level.parts))
+    return _by_part(level, np.array(mix.spent(items)))
+
+
+def samples_per_item(level: Level) -> FloatArray:
+    """How many samples an item of each part is made of, as far as that is known unread."""
+    sizes = np.ones(len(level.parts))
+    for place, members in enumerate(level.members):
+        each = level.mix.inputs[members.start] if level.mix is not None else None
+        if each is not None and each.indexed and each.inputs:
+            dataset = cast("IndexedDataset[Any]", each)
+            items = 1 if one_each(dataset) else min(_ITEMS_LOOKED_AT, dataset.size)
+            sizes[place] = float(dataset.consumed(items).sum()) / max(items, 1) or 1.0
+    return sizes
+
+
+def shares_of(values: FloatArray | None) -> FloatArray | None:
+    """Values as parts of their sum, if there is anything."""
+    return None if values is None or not values.sum() > 0 else np.asarray(values / values.sum())
+
+
+def _by_part(level: Level, values: FloatArray) -> FloatArray:
+    return np.array([values[each.start : each.stop].sum() for each in level.members])
+
+
+_ITEMS_LOOKED_AT = 64
+"""Of a dataset of batches, over which their mean size is taken."""
 
 Made: TypeAlias = "int | array[int]"
 """What an item is made of: its position, or the origins of a stream's, one after another."""
@@ -303,6 +348,16 @@ class Places:
         """
         return self._parts[0].planned(items) if self._dataset.indexed else None
 
+    @property
+    def numbers(self) -> Int64Array:
+        """The number in `dataset.sources` of the source of each row, of an indexed dataset."""
+        part = self._parts[0]
+        return np.arange(self.rows) if part.phased is None else np.concatenate(part.numbers)
+
+    def by_source(self, rows: FloatArray) -> FloatArray:
+        """Values of rows, summed by the sources of an indexed dataset."""
+        return np.asarray(np.bincount(self.numbers, rows, len(self._dataset.sources)), np.float64)
+
     @cached_property
     def _parts(self) -> list[_Part]:
         parts: list[_Part] = []
@@ -321,24 +376,24 @@ class _Part:
         node = dataset
         while len(node.inputs) == 1 and (node._passes_on or node._ends_loops):
             node = node.inputs[0]
-        self._phased = node if isinstance(node, Phased) and node.indexed else None
+        self.phased = node if isinstance(node, Phased) and node.indexed else None
         self.rows = len(dataset.sources)
-        if self._phased is not None:
-            self.rows = sum(len(each) for each in self._numbers)
+        if self.phased is not None:
+            self.rows = sum(len(each) for each in self.numbers)
 
     @cached_property
-    def _numbers(self) -> list[Int64Array]:
+    def numbers(self) -> list[Int64Array]:
         """The numbers among the sources of those of each phase."""
-        phased = cast("Any", self._phased)
+        phased = cast("Any", self.phased)
         return [phased.numbers_of(number) for number in range(len(phased.inputs))]
 
     @cached_property
     def _row_of(self) -> Int64Array:
         """The row of each source (columns) in each phase (rows)."""
-        table = np.full((len(self._numbers), len(self._dataset.sources)), -1, dtype=np.int64)
+        table = np.full((len(self.numbers), len(self._dataset.sources)), -1, dtype=np.int64)
         first = self._first + self.rows
-        for phase in range(len(self._numbers) - 1, -1, -1):
-            numbers = self._numbers[phase]
+        for phase in range(len(self.numbers) - 1, -1, -1):
+            numbers = self.numbers[phase]
             first -= len(numbers)
             table[phase, numbers[::-1]] = np.arange(first, first + len(numbers))[::-1]
         return table
@@ -356,20 +411,20 @@ class _Part:
             row = np.full(len(positions), self._first, dtype=np.int64)
             return Found(item, row, positions, cast("Int64Array", epochs))
         dataset = cast("IndexedDataset[Any]", self._dataset)
-        known = which or attempt or self._phased is not None
+        known = which or attempt or self.phased is not None
         refs = Trace(dataset, positions, exact=bool(known)).refs(attempt)
         row = refs.source + self._first
-        if self._phased is not None:
-            row = self._row_of[self._phased.phase_of(positions)[refs.item], refs.source]
+        if self.phased is not None:
+            row = self._row_of[self.phased.phase_of(positions)[refs.item], refs.source]
         return Found(refs.item, row, refs.index, refs.epoch)
 
     def planned(self, items: int) -> Int64Array:
         dataset = cast("IndexedDataset[Any]", self._dataset)
-        if self._phased is None:
+        if self.phased is None:
             return dataset.consumed(items)
-        starts = [min(each, items) for each in self._phased.phase_starts] + [items]
+        starts = [min(each, items) for each in self.phased.phase_starts] + [items]
         counts = [dataset.consumed(each) for each in starts]
         rows = np.zeros(self.rows, dtype=np.int64)
-        for phase, numbers in enumerate(self._numbers):
+        for phase, numbers in enumerate(self.numbers):
             rows[self._row_of[phase, numbers]] = (counts[phase + 1] - counts[phase])[numbers]
         return rows

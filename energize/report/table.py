@@ -193,10 +193,8 @@ def _numbers_of(row: LedgerRow, cost_name: str | None) -> dict[str, float | None
 _SHOWN = 60
 """Rows that are shown; the rest is in `rows` and `to_dict`."""
 
-_LEFT_OUT = ("eff. size", "batches", "chance", "planned %", "repeats %", "weight %", "unit")
+_LEAST = ("eff. size", "batches", "chance", "planned %", "repeats %", "weight %", "unit")
 """Columns that narrow terminals go without, the first of them first."""
-
-_NAME_WIDTH, _NUMBER_WIDTH = 24, 8
 
 
 def rendered(report: Report, width: int) -> Iterator[Any]:
@@ -221,49 +219,49 @@ def rendered(report: Report, width: int) -> Iterator[Any]:
 
 
 def _table(report: Report, width: int) -> Table:
+    names = ["  " * max(row.depth - 1, 0) + row.name for row in report.rows]
+    cells = [_cells(row, report.cost_name) for row in report.rows]
+    shown = [name for name, told in _told(report).items() if told]
+    for least in (*_LEAST, *shown[:0:-1]):
+        if sum(1 + max(len(name), 8) for name in shown) + min(max(map(len, names)), 24) < width:
+            break
+        shown = [name for name in shown if name not in {least} - {"delivered %"}]
     table = Table(box=SIMPLE_HEAD)
     table.padding, table.pad_edge = (0, 1, 0, 0), False
     table.add_column("source", overflow="fold", min_width=10)
-    names = _fitting(_columns(report), report, width)
-    for name in names:
+    for name in shown:
         table.add_column(name, justify="right", no_wrap=True)
-    for row in report.rows[:_SHOWN]:
-        cells = _cells(row, report.cost_name)
-        table.add_row(Text(_name(row)), *(cells[name] for name in names))
-    if len(report.rows) > _SHOWN:
-        table.add_row(Text(f"and {len(report.rows) - _SHOWN} more"))
+    for called, row in list(zip(names, cells, strict=True))[:_SHOWN]:
+        table.add_row(Text(called), *(row[name] for name in shown))
+    if len(names) > _SHOWN:
+        table.add_row(Text(f"and {len(names) - _SHOWN} more"))
     return table
 
 
-def _columns(report: Report) -> list[str]:
-    """What there is something to say of."""
-    if not report.total.samples and all(row.asked is None for row in report.rows):
-        return []
-    names = ["asked %", "planned %", "delivered %"]
-    names += ["unit"] if any(row.unit != "samples" for row in report.rows) else []
-    names += ["samples"]
-    names += (
-        ["batches"] if any(r.batches and round(r.batches) != r.samples for r in report.rows) else []
-    )
-    names += [f"{report.cost_name} %"] if report.cost_name is not None else []
-    names += ["weight %", "eff. size"] if report.weighed else []
-    names += ["epochs", "repeats %"]
-    names += ["skipped", "failed"] if report.total.skipped or report.total.failed else []
-    return [*names, "chance"] if any(row.chance is not None for row in report.rows) else names
-
-
-def _fitting(names: list[str], report: Report, width: int) -> list[str]:
-    """The columns that there is room for beside the names of sources."""
-    longest = max(len(_name(row)) for row in report.rows)
-    room = width - min(longest, _NAME_WIDTH) - 2
-    for each in (*_LEFT_OUT, *names[:0:-1]):
-        if sum(1 + max(len(name), _NUMBER_WIDTH) for name in names) <= room:
-            break
-        names = [name for name in names if name != each or each == "delivered %"]
-    return names
+def _told(report: Report) -> dict[str, bool]:
+    """The columns, and whether there is something to say in them."""
+    rows, total = report.rows, report.total
+    known = bool(total.samples) or any(row.asked is not None for row in rows)
+    return {
+        "asked %": known,
+        "planned %": known,
+        "delivered %": known,
+        "unit": any(row.unit != "samples" for row in rows),
+        "samples": known,
+        "batches": any(row.batches and round(row.batches) != row.samples for row in rows),
+        f"{report.cost_name} %": known and report.cost_name is not None,
+        "weight %": known and report.weighed,
+        "eff. size": known and report.weighed,
+        "epochs": known,
+        "repeats %": known,
+        "skipped": bool(total.skipped or total.failed),
+        "failed": bool(total.skipped or total.failed),
+        "chance": any(row.chance is not None for row in rows),
+    }
 
 
 def _cells(row: LedgerRow, cost_name: str | None) -> dict[str, str]:
+    chance = "" if row.chance is None else f"{row.chance:.3f}"
     return {
         "asked %": _percent(row.asked),
         "planned %": _percent(row.planned),
@@ -278,17 +276,9 @@ def _cells(row: LedgerRow, cost_name: str | None) -> dict[str, str]:
         "repeats %": _percent(row.repeats),
         "skipped": f"{row.skipped:,}",
         "failed": f"{row.failed:,}",
-        "chance": "" if row.chance is None else _chance(row.chance),
+        "chance": "< 0.001" if chance == "0.000" else chance,
     }
-
-
-def _name(row: LedgerRow) -> str:
-    return "  " * max(row.depth - 1, 0) + row.name
 
 
 def _percent(share: float | None) -> str:
     return "-" if share is None else f"{100 * share:.3f}"
-
-
-def _chance(value: float) -> str:
-    return "< 0.001" if value < 0.001 else f"{value:.3f}"
