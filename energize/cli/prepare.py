@@ -68,9 +68,6 @@ def prepare(
     split_ratio: Annotated[str | None, Option(help="Shares of train, val, test: 8,1,1.")] = None,
     split_parts: Annotated[Names, Option(help="SPLIT:REGEX, shards by name: 'val:val-.*'.")] = None,
     exclude: Annotated[str | None, Option(help="Leave out shards by this REGEX.")] = None,
-    skip_unreadable: Annotated[
-        Flag, Option("--skip-unreadable", help="Go on without them.")
-    ] = False,
     shuffle_tars: Annotated[Flag, Option("--shuffle-tars", help="Before the ratio cuts.")] = False,
     sample_type: Annotated[
         str | None, Option(help=f"One of {', '.join(SAMPLE_TYPE_NAMES)}.")
@@ -141,7 +138,7 @@ def prepare(
         measured = (columns, defaults) if columns else None
         _add(console, path, measured, num_workers, checksums=checksums, progress=progress)
         return
-    choices |= {"exclude": exclude, "skip_unreadable": skip_unreadable}
+    choices |= {"exclude": exclude}
     choices["overwrite"] = force_overwrite
     if not tar_index_only:
         typed = not skip_dataset_yaml
@@ -368,8 +365,7 @@ def _complete(
 def _ask_all(
     console: Console, path: Path, choices: dict[str, Any], *, typed: bool, prepared: bool
 ) -> None:
-    unreadable = choices["skip_unreadable"]
-    names = find_shards(path, choices["exclude"], skip_unreadable=unreadable).names
+    names = find_shards(path, choices["exclude"]).names
     console.say(f"Found {len(names):,} shards, from {names[0]} to {names[-1]}")
     if prepared:
         if not _confirmed("It is prepared already. Prepare it again?", "n"):

@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import chain, pairwise
-from typing import TYPE_CHECKING, Any, BinaryIO, Literal, TypeAlias, TypeVar, get_args, overload
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, TypeAlias, TypeVar, get_args
 
 import numpy as np
 
@@ -711,26 +711,6 @@ def get_clips_uniform(  # noqa: PLR0917 - as Energon's
         audio_clip_ranges=ranges if request_audio else None,
         video_out_frame_size=video_out_frame_size,
     )
-
-
-@overload
-def get_single_frames_uniform(
-    av_decoder: AVDecoder,
-    num_frames: int,
-    *,
-    video_out_frame_size: tuple[int, int] | None = None,
-    return_timestamps: Literal[False] = False,
-) -> torch.Tensor: ...
-
-
-@overload
-def get_single_frames_uniform(
-    av_decoder: AVDecoder,
-    num_frames: int,
-    *,
-    video_out_frame_size: tuple[int, int] | None = None,
-    return_timestamps: Literal[True],
-) -> tuple[torch.Tensor, list[float]]: ...
 
 
 def get_single_frames_uniform(

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from fractions import Fraction
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,6 @@ from energize.data.nv_meta import (
     is_prepared,
     read_info,
 )
-from energize.data.stores import ReadOnlyDatabase
 from energize.data.tar import (
     CHECKSUM,
     END_MARK,
@@ -148,7 +148,6 @@ def prepare(
     columns: Mapping[str, How] | None = None,
     column_defaults: Mapping[str, Value] | None = None,
     checksums: bool = False,
-    skip_unreadable: bool = False,
     on_progress: Progress | None = None,
 ) -> PrepareReport:
     """Index the tar shards below the folder `path`, so that energize and Energon read it.
@@ -162,7 +161,7 @@ def prepare(
     `shards` names them (`["parts/{0..9}.tar"]`, relative to `path`); without it all below are taken
     that the regular expression `exclude` is not found in. What cannot be looked into (a link to a
     disk that is not mounted, a folder that may not be entered, a shard that may not be read) is an
-    error, or with `skip_unreadable` left out and noted. Splits are whole shards, given by exactly
+    error. Splits are whole shards, given by exactly
     one of `split_ratios` ({"train": 8, "val": 2}; shards in order, or shuffled by `seed` with
     `shuffle_shards`) and `split_patterns` (regular expressions, {"val": ["val-.*"]}). `sample_type`
     is the name of a sample type, or "CrudeWebdataset"; without it no `dataset.yaml` is written.
@@ -201,11 +200,7 @@ def prepare(
         version = folder_version(root)
     else:
         check_choice(sample_type, field_map)
-        found = (
-            find_shards(root, exclude, skip_unreadable=skip_unreadable)
-            if shards is None
-            else named_shards(root, shards)
-        )
+        found = find_shards(root, exclude) if shards is None else named_shards(root, shards)
         splits = split(found.names, split_ratios, split_patterns, seed if shuffle_shards else None)
         if is_prepared(root) and not overwrite:
             raise PrepareError(
@@ -227,7 +222,7 @@ def prepare(
             notes.append(f"{renamed} shards were written anew, with keys of their own")
         options: dict[str, Any] = {"workers": workers, "on_progress": on_progress}
         scanned, same, new = _scanned(root, files, names, known, functions, **options)
-        notes += [*_end_notes(scanned), *_lost_media(meta / SQLITE_NAME)]
+        notes += _end_notes(scanned)
         counts = {shard.name: shard.count for shard in scanned}
         parts = dict(sum((shard.parts for shard in scanned), Counter()).most_common())
         kept, lost = kept_columns(root, wanted.how, same=same)
@@ -261,59 +256,45 @@ def _scanned(
     functions: Mapping[str, Callable[[Shard], Any]],
     **options: Any,
 ) -> tuple[list[ScannedShard], bool, str | None]:
-    """Walk over shards and write what is written of each, and the database if rows are asked for.
+    """Walk over shards and write their indices, checksums, and rows of the database, as asked.
 
-    Returns the shards, whose keys are unique, whether their indices are those that were there, and
-    the version of the database.
+    Returns the shards, whose keys are unique, whether their indices are those that were there, of
+    shards that are `known`, and the version of the database.
     """
-    final = root / META_FOLDER / SQLITE_NAME
+    final, version, same = root / META_FOLDER / SQLITE_NAME, None, bool(known)
     new = new_database(files, final, _TABLES, indexes=_INDEXES)
     with new if "rows" in functions else nullcontext() as database:
-        stage = _Staged(root, files, known, database, bool(known))
+        numbers = count()
+
+        def stage(shard: ScannedShard) -> ScannedShard:
+            nonlocal same
+            tar = str(root / shard.name)
+            index = Path(index_path(tar))
+            if shard.count != known.get(shard.name, shard.count):
+                raise ShardError(
+                    f"{tar} has {shard.count} samples, and .info.json says {known[shard.name]}"
+                )
+            same = same and index.is_file() and read_file(index) == shard.index
+            files.write(index, shard.index)
+            if "checksums" in functions:
+                data = shard.found.pop("checksums")
+                files.write(Path(checksums_path(tar)), data)
+                shard.record = shard.record._replace(checksums_crc=zlib.crc32(data))
+            number = next(numbers)
+            for table, rows in shard.found.pop("rows", {}).items():
+                # Keys that occur twice are reported, all of them, when all have been seen.
+                add = f"INSERT OR IGNORE INTO {table} VALUES ({number},?,?,?,?)"  # noqa: S608
+                if database is not None:
+                    database.executemany(add, rows)
+            shard.index = b""
+            return shard
+
         shards = scan_shards(root, names, stage, functions, **options)
     _check_unique(root, shards)
-    if database is None:
-        return shards, stage.same, None
-    version = str(uuid.uuid4())
-    files.write(final.with_name(UUID_NAME), version.encode())
-    return shards, stage.same, version
-
-
-@dataclass(slots=True)
-class _Staged:
-    """Writes the index of each shard as it comes, its checksums and its rows of the database.
-
-    `same` says whether the indices are those that were there, of the shards that are `known`.
-    """
-
-    root: Path
-    files: NewFiles
-    known: Mapping[str, int]
-    database: sqlite3.Connection | None
-    same: bool
-    number: int = 0
-
-    def __call__(self, shard: ScannedShard) -> ScannedShard:
-        tar = str(self.root / shard.name)
-        index = Path(index_path(tar))
-        if shard.count != self.known.get(shard.name, shard.count):
-            raise ShardError(
-                f"{tar} has {shard.count} samples, and .info.json says {self.known[shard.name]}"
-            )
-        self.same = self.same and index.is_file() and read_file(index) == shard.index
-        self.files.write(index, shard.index)
-        if "checksums" in shard.found:
-            data = shard.found.pop("checksums")
-            self.files.write(Path(checksums_path(tar)), data)
-            shard.record = shard.record._replace(checksums_crc=zlib.crc32(data))
-        if self.database is not None:
-            for table, rows in shard.found.pop("rows").items():
-                # Keys that occur twice are reported, all of them, when all have been seen.
-                add = f"INSERT OR IGNORE INTO {table} VALUES ({self.number},?,?,?,?)"  # noqa: S608
-                self.database.executemany(add, rows)
-            self.number += 1
-        shard.index = b""
-        return shard
+    if "rows" in functions:
+        version = str(uuid.uuid4())
+        files.write(final.with_name(UUID_NAME), version.encode())
+    return shards, same, version
 
 
 def _stage_records(root: Path, files: NewFiles, shards: Sequence[ScannedShard]) -> Iterator[str]:
@@ -452,16 +433,6 @@ def _end_notes(shards: Sequence[ScannedShard]) -> Iterator[str]:
             f"example after {cut[0].record.size:,} bytes: if copying or writing them was cut off, "
             "samples are missing"
         )
-
-
-def _lost_media(database: Path) -> Iterator[str]:
-    """Yield a note when the index that is written anew has media metadata."""
-    with suppress(DatasetError):  # a damaged one is written anew for just that
-        if database.is_file() and ReadOnlyDatabase(database).has_table("media_metadata"):
-            yield (
-                "the media metadata are gone with the index they were in; collect them again with: "
-                f"energize prepare-media {database.parent.parent}"
-            )
 
 
 Parts = dict[str, tuple[str, ...]]

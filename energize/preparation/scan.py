@@ -191,8 +191,23 @@ def scan_shards(
     kept: list[T] = []
     damaged: list[str] = []
     tolerated = ShardError if faults is None else DatasetError
-    work = _Scan(root, functions or {})
-    with closing(told_in_order(work, names, workers, on_progress)) as results:
+
+    def walked(name: str) -> ScannedShard:
+        with os_errors_as(ShardError, root / name):
+            shard = Shard(root, name)
+            content = shard.content
+            return ScannedShard(
+                name,
+                len(content.samples),
+                shard.index,
+                Counter(part.name for sample in content.samples for part in sample.parts),
+                key_hashes([sample.key for sample in content.samples]),
+                ShardRecord(content.size, zlib.crc32(shard.index), content.headers, content.ends),
+                content.size - content.end,
+                {what: function(shard) for what, function in (functions or {}).items()},
+            )
+
+    with closing(told_in_order(walked, names, workers, on_progress)) as results:
         for result in results:
             try:
                 if isinstance(result, Exception):
@@ -230,27 +245,6 @@ def scan_prepared(
         return keep(shard)
 
     return scan_shards(root, list(counts), unchanged, functions, **options)
-
-
-@dataclass(frozen=True)
-class _Scan:
-    root: Path
-    functions: Mapping[str, Callable[[Shard], Any]]
-
-    def __call__(self, name: str) -> ScannedShard:
-        with os_errors_as(ShardError, self.root / name):
-            shard = Shard(self.root, name)
-            content = shard.content
-            return ScannedShard(
-                name,
-                len(content.samples),
-                shard.index,
-                Counter(part.name for sample in content.samples for part in sample.parts),
-                key_hashes([sample.key for sample in content.samples]),
-                ShardRecord(content.size, zlib.crc32(shard.index), content.headers, content.ends),
-                content.size - content.end,
-                {what: function(shard) for what, function in self.functions.items()},
-            )
 
 
 def checksums_of(path: Path, stops: Sequence[int]) -> bytes:
@@ -292,15 +286,13 @@ class FoundShards:
 
 
 @os_errors_as(PrepareError)
-def find_shards(
-    path: Path, exclude: str | None = None, *, skip_unreadable: bool = False
-) -> FoundShards:
+def find_shards(path: Path, exclude: str | None = None) -> FoundShards:
     """Return all tar files below `path`, in Energon's order: folder by folder, compared as text.
 
     Hidden files and folders are passed over, and names in which the regular expression `exclude` is
     found. Links to folders are followed, unless to one that was looked into already. What cannot be
     looked into (a link to nothing, a folder that may not be entered, a shard that may not be read)
-    is an error, or with `skip_unreadable` a note.
+    is an error.
 
     Raises `DatasetNotFoundError`, `PrepareError` for a folder without shards, and for names that no
     file of text could hold; `ConfigError` for a wrong `exclude`.
@@ -313,36 +305,27 @@ def find_shards(
         raise DatasetNotFoundError(f"{path} does not exist")
     if not path.is_dir():
         raise PrepareError(f"{path} is a file; give the folder that holds the tar shards")
-    found = FoundShards()
-    unreadable: dict[str, str] = {}
-    for name in _files(path, found.notes, unreadable):
+    notes: list[str] = []
+    wrong: dict[str, str] = {}
+    names = []
+    for name in _files(path, notes, wrong):
         shard = _SHARDS.search(name) is not None
-        why = _why_unreadable(path / name) if shard or os.path.islink(path / name) else None
-        if shard and not why:
-            found.names.append(name)
-        elif why and (shard or "." not in PurePosixPath(name).name):  # which may have been a folder
-            unreadable[name if shard else f"{name}/"] = why
-        elif why:
-            found.notes.append(f"{name} is passed over: {why}")
-    found.names = [each for each in found.names if not left_out.search(each)]
-    unreadable = {name: why for name, why in unreadable.items() if not left_out.search(name)}
-    _check_names(path, found.names)
-    told = listed(f"{name.rstrip('/')}: {why}" for name, why in sorted(unreadable.items()))
-    if told and not skip_unreadable:
+        # A link without an extension may have led to a folder.
+        if shard or ("." not in PurePosixPath(name).name and os.path.islink(path / name)):
+            wrong |= {name: why} if (why := _why_unreadable(path / name)) else {}
+        names += [name] if shard and not left_out.search(name) else []
+    wrong = {name: why for name, why in wrong.items() if not left_out.search(name)}
+    if wrong:
+        told = listed(f"{name}: {why}" for name, why in sorted(wrong.items()))
         raise PrepareError(
             f"below {path}, these may be, or hold, shards and cannot be read:{told}\nMount the "
-            "disk, repair the link or allow reading; or leave them out with --exclude, or all of "
-            "the kind with skip_unreadable=True (--skip-unreadable)"
+            "disk, repair the link or allow reading; or leave them out with --exclude"
         )
-    if told:
-        found.notes.append(
-            f"below {path}, {len(unreadable)} that cannot be read are left out:{told}"
-        )
-    if not found.names:
+    _check_names(path, names)
+    if not names:
         excluded = f" but those that {exclude!r} excludes" if exclude else ""
         raise PrepareError(f"{path} has no *.tar files in it{excluded}; write_shards writes some")
-    found.names.sort(key=PurePosixPath)
-    return found
+    return FoundShards(sorted(names, key=PurePosixPath), notes)
 
 
 def named_shards(path: Path, patterns: Sequence[str]) -> FoundShards:
@@ -367,13 +350,13 @@ def named_shards(path: Path, patterns: Sequence[str]) -> FoundShards:
     return FoundShards(names)
 
 
-def _files(root: Path, notes: list[str], unreadable: dict[str, str]) -> Iterator[str]:
+def _files(root: Path, notes: list[str], wrong: dict[str, str]) -> Iterator[str]:
     """Yield the names of all files below a folder, hidden ones left out."""
 
     def cannot(reason: OSError) -> None:
         if os.path.samefile(reason.filename, root):
             raise reason
-        unreadable[f"{os.path.relpath(reason.filename, root)}/"] = str(reason.strerror)
+        wrong[os.path.relpath(reason.filename, root)] = str(reason.strerror)
 
     seen: dict[tuple[int, int], str] = {}
     starts = [str(root)]

@@ -1,9 +1,4 @@
-"""A function applied to many names in processes, with results in the order of the names.
-
-Each worker has a pipe of its own, which `concurrent.futures` lacks: there a worker that is killed
-while it sends leaves the others waiting for ever, nobody knows which name it had, and the workers
-of a killed process stay and hold the lock of the folder.
-"""
+"""A function applied to many names in processes, with results in the order of the names."""
 
 from __future__ import annotations
 
@@ -11,25 +6,26 @@ import ctypes
 import multiprocessing
 import os
 import signal
+from collections import deque
 from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing, suppress
-from multiprocessing.connection import Connection
-from multiprocessing.context import ForkProcess
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from energize.core.checks import checked_whole
 from energize.errors import PrepareError
 
 _MOST_WORKERS = 16
 _PARENT_DEATH_SIGNAL = 1
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_PATIENCE_SECONDS = 10.0
-"""A process that waits for a disk that does not answer ends when it does."""
 
 N = TypeVar("N")
 R = TypeVar("R")
 Progress = Callable[[int, int], None]
 """Called with how many are done, and how many there are."""
+
+_function: Callable[[Any], Any]
+"""What a worker applies; inherited, so it need not be picklable."""
 
 
 def default_workers(workers: int | None = None) -> int:
@@ -46,53 +42,41 @@ def map_in_order(
 ) -> Generator[R | Exception, None, None]:
     """Yield `function(name)` for each name, or the exception that it raised, in their order.
 
-    Worker w of W takes the names w, w + W, ...; none runs further ahead than its pipe holds, so
-    memory is bounded. With one worker everything happens in this process. Workers end when the
-    generator is closed, and by themselves when this process dies.
+    At most two names for each worker are ahead of the one whose result is next, so memory is
+    bounded. With one worker everything happens in this process. Workers end when the generator is
+    closed, and by themselves when this process dies.
 
-    Raises `PrepareError` when a worker cannot be started, or is killed: it names what that read.
+    Raises `PrepareError` when a worker cannot be started, or is killed.
     """
     workers = min(workers, len(names))
     if workers <= 1:
         yield from (_attempted(function, name) for name in names)
         return
-    # Forked: functions need not be picklable, scripts need no `if __name__ == "__main__"`, and
-    # torch is not imported again by every worker.
-    context = multiprocessing.get_context("fork")
-    processes: list[ForkProcess] = []
-    receivers: list[Connection[None, R | Exception]] = []
+    told = "the processes cannot be started"
+    pool: ProcessPoolExecutor | None = None
     try:
-        for w in range(workers):
-            receiver, sender = context.Pipe(duplex=False)
-            receivers.append(receiver)
-            arguments = (os.getpid(), function, names[w::workers], sender, receivers)
-            process = context.Process(target=_work, args=arguments, daemon=True)
-            # Python forgets exceptions of signals that come in the middle of a fork.
-            before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
-            try:
-                process.start()
-                processes.append(process)
-            finally:
-                signal.pthread_sigmask(signal.SIG_SETMASK, before)
-            # Only the worker holds this end now: when it dies, reading ends instead of waiting.
-            sender.close()
-        for i in range(len(names)):
-            yield receivers[i % workers].recv()
-    except (EOFError, OSError) as reason:  # which may come while a result is sent
-        if len(processes) < workers:
-            what = f"process {len(processes) + 1} of {workers} cannot be started: {reason}"
-        else:
-            what = f"the process that was reading {names[i]} was killed, for want of memory perhaps"
+        # Forked: scripts need no `if __name__ == "__main__"`, and torch is not imported again.
+        context = multiprocessing.get_context("fork")
+        pool = ProcessPoolExecutor(workers, context, _begin, (function, os.getpid()))
+        ahead: deque[tuple[N, Future[Any]]] = deque()
+        for name in names:
+            ahead.append((name, pool.submit(_call, name)))
+            if len(ahead) > 2 * workers:
+                told = f"a process was killed that read {ahead[0][0]} or one of the next"
+                yield ahead.popleft()[1].result()
+        while ahead:
+            told = f"a process was killed that read {ahead[0][0]} or one of the next"
+            yield ahead.popleft()[1].result()
+    except (BrokenProcessPool, OSError) as reason:
         raise PrepareError(
-            f"{what}. Use fewer processes (--num-workers), or see `ulimit -n` and `ulimit -u`"
+            f"{told}, for want of memory or files perhaps: {reason}. Use fewer processes "
+            "(--num-workers), or see `ulimit -n` and `ulimit -u`"
         ) from reason
     finally:
-        for process in processes:
-            process.kill()  # which ends one that is stopped, too
-        for process in processes:
-            process.join(_PATIENCE_SECONDS)
-        for receiver in receivers:
-            receiver.close()
+        if pool is not None:
+            for process in list((pool._processes or {}).values()):
+                process.kill()  # `kill_workers` of Python 3.14
+            pool.shutdown(cancel_futures=True)
 
 
 def told_in_order(
@@ -110,26 +94,20 @@ def told_in_order(
             tell(done, len(names))
 
 
-def _work(
-    parent: int,
-    function: Callable[[N], R],
-    names: Sequence[N],
-    sender: Connection[R | Exception, None],
-    inherited: Sequence[Connection[None, R | Exception]],
-) -> None:
-    with suppress(OSError, AttributeError):  # there is no such call: it ends when it next sends
+def _begin(function: Callable[[Any], Any], parent: int) -> None:
+    global _function  # noqa: PLW0603
+    _function = function
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interrupt means
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    # The workers of a killed process would wait for ever, and hold the lock of the folder.
+    with suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PARENT_DEATH_SIGNAL, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
-    # The parent alone decides what an interrupt of the user means.
-    for number in _SIGNALS:
-        signal.signal(number, signal.SIG_IGN if number == signal.SIGINT else signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
-    for receiver in inherited:
-        receiver.close()
-    with suppress(BrokenPipeError):
-        for name in names:
-            sender.send(_attempted(function, name))
+
+
+def _call(name: Any) -> Any:
+    return _attempted(_function, name)
 
 
 def _attempted(function: Callable[[N], R], name: N) -> R | Exception:

@@ -38,7 +38,6 @@ IMAGES = {
     "001.jpg": ("image", {"width": 16, "height": 8, "format": "JPEG", "mode": "RGB"}),
     "002.meta.png": ("image", {"width": 8, "height": 4, "format": "PNG", "mode": "L"}),
 }
-WAYS = ("extension", "header", "*.png,*.jpg,*.wav,*.mp4")
 
 
 def rows(folder, table="media_metadata", columns="*"):
@@ -69,7 +68,9 @@ def plain(tmp_path):
     return folder
 
 
-@pytest.mark.parametrize(("by", "workers"), list(zip(WAYS, (1, 3, 1), strict=True)))
+@pytest.mark.parametrize(
+    ("by", "workers"), [("extension", 1), ("header", 3), ("*.png,*.jpg,*.wav,*.mp4", 1)]
+)
 def test_shards(shards, by, workers):
     samples = rows(shards, "samples"), rows(shards, "sample_parts")
     store = DecodeFileStore(WebdatasetFileStore(shards), decoder=SampleDecoder())
@@ -107,14 +108,13 @@ def test_a_folder_prepared_without_the_database_gets_one(shards, tmp_path):
     assert not list((shards / ".nv-meta").glob("*.tmp"))
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_damaged_media_are_reported_with_shard_and_key(tmp_path, workers):
+def test_damaged_media_are_reported_with_shard_and_key(tmp_path):
     folder = tmp_path / "ds"
     cut = image("JPEG", (64, 64))
     write_tar(folder / "0.tar", [("a.png", image()), ("b.jpg", cut[: len(cut) // 2])])
     write_tar(folder / "1.tar", [("c.png", b"no image"), ("d.mp4", video()[:40]), ("e.wav", b"x")])
     prepare(folder, split_ratios={"train": 1}, sqlite=True, workers=1)
-    report = prepare_media(folder, workers=workers)
+    report = prepare_media(folder, workers=2)
     assert (report.count, set(known(folder))) == (1, {"a.png"})
     places = [("0.tar", "b"), ("1.tar", "c"), ("1.tar", "d"), ("1.tar", "e")]
     for (shard, key), line in zip(places, report.damaged, strict=True):
@@ -157,7 +157,7 @@ def test_what_leaves_everything_as_it_was(tmp_path, shards, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr("energize.data.media.image_metadata", kill)
-        with pytest.raises(PrepareError, match=r"\.tar was killed"):
+        with pytest.raises(PrepareError, match=r"a process was killed that read 0\.tar"):
             prepare_media(shards, workers=2)
         assert contents(shards) == before
     path = shards / "1.tar"
@@ -168,20 +168,6 @@ def test_what_leaves_everything_as_it_was(tmp_path, shards, monkeypatch):
         with pytest.raises(PrepareError, match=r"1\.tar"):
             prepare_media(shards, workers=2)
         assert contents(shards) == before
-
-
-MEDIA = """
-import json, sys
-from megatron.energon.cache import SystemFileStore
-from megatron.energon.cache.file_store import WebdatasetFileStore
-from megatron.energon.epathlib import EPath
-shards, plain = sys.argv[1:]
-for store, keys in (
-    (WebdatasetFileStore(EPath(shards)), ["000.png", "001.jpg", "003.wav", "004.mp4"]),
-    (SystemFileStore(plain), ["sub/000.png", "003.wav"]),
-):
-    print("found", json.dumps([store.get_media_metadata(key).to_dict() for key in keys]))
-"""
 
 
 @pytest.mark.energon
@@ -202,9 +188,3 @@ def test_energon_writes_and_reads_the_same(shards, plain, tmp_path):
         assert ours == theirs
         assert len(ours) == 3
         assert kind(copy).get_media_metadata("001.jpg").width == 16
-    printed = run_energon(str(shards), str(plain), program=MEDIA).splitlines()
-    found = [json.loads(line[6:]) for line in printed if line.startswith("found ")]
-    assert found == [
-        [known(shards)[key][1] for key in ("000.png", "001.jpg", "003.wav", "004.mp4")],
-        [known(plain)[key][1] for key in ("sub/000.png", "003.wav")],
-    ]

@@ -23,27 +23,21 @@ ALL = {"train": 1}
 
 
 @pytest.mark.jobs
-@pytest.mark.parametrize(
-    ("files", "workers", "told"),
-    [
-        (25, 16, "cannot be started: [Errno 24] Too many open files. Use fewer processes"),
-        (1, 1, "cannot be written (Too many open files); let it open more"),
-        (2, 1, "d0.tar: cannot be read (Too many open files)"),
-    ],
-    ids=["many processes", "few for one", "fewer"],
-)
-def test_few_open_files(tmp_path, files, workers, told):
+def test_too_few_open_files_for_so_many_processes(tmp_path):
     folder = unprepared(tmp_path / "ds", (3,) * 20)
 
     def with_few():
         gc.collect()  # which closes files
         held = [os.open(os.devnull, os.O_RDONLY) for _ in range(100)]
         resource.setrlimit(resource.RLIMIT_NOFILE, (held[-1] + 1,) * 2)
-        for each in held[-files:]:
+        for each in held[-25:]:
             os.close(each)
-        return prepare(folder, split_ratios=ALL, workers=workers, sqlite=True).samples
+        return prepare(folder, split_ratios=ALL, workers=16, sqlite=True).samples
 
-    assert told in str(apart(with_few))
+    told = str(apart(with_few))
+    assert "cannot be started" in told
+    assert "Too many open files" in told
+    assert "--num-workers" in told
     assert all(name.endswith(".tar") for name in contents(folder))
 
 
@@ -63,16 +57,14 @@ def test_a_full_disk(tmp_path):
         return prepare(folder, split_ratios=ALL, workers=2, **options)
 
     for writing in (partial(written, 1000), partial(written, 20000, sqlite=True)):
-        told = apart(writing)
-        assert "cannot be written" in told
+        assert "cannot be written" in apart(writing)
         assert contents(folder) == before
 
 
 @pytest.mark.jobs
-@pytest.mark.parametrize("workers", [1, 3])
-def test_killed_in_the_middle(tmp_path, workers):
+def test_killed_in_the_middle(tmp_path):
     folder = unprepared(tmp_path / "ds", counts=(1500,) * 12)
-    process = subprocess.Popen([sys.executable, "-c", PREPARE, str(folder), str(workers)])
+    process = subprocess.Popen([sys.executable, "-c", PREPARE, str(folder), "3"])
     deadline = time.monotonic() + 60
     while not list(folder.rglob("*.tar.idx.*.tmp")) and time.monotonic() < deadline:
         time.sleep(0.001)

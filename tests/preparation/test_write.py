@@ -5,55 +5,43 @@ import subprocess
 import sys
 from functools import partial
 
-import numpy as np
 import pytest
 from PIL import Image
 
-from energize import WebdatasetSource, write_shards
+from energize import write_shards
 from energize.errors import ConfigError, PrepareError
-from energize.preparation import prepare
 from tests.support.apart import apart
 from tests.support.tars import contents
-
-PIXELS = np.arange(192, dtype=np.uint8).reshape(8, 8, 3)
 
 
 def texts(count):
     return [{"__key__": f"{number:04d}", "txt": f"text {number}"} for number in range(count)]
 
 
-def source(folder):
-    prepare(folder, split_ratios={"train": 1}, sample_type="CrudeWebdataset", workers=1)
-    return WebdatasetSource(folder)
-
-
-WRONG = {
-    "no key": ({"txt": "x"}, "sample 1: '__key__' is .*got None, beside 'txt'"),
-    "a number as key": ({"__key__": 3, "txt": "x"}, "sample 1: '__key__' is .*got 3"),
-    "an empty key": ({"__key__": "", "txt": "x"}, "sample 1: '__key__' is .*got ''"),
-    "a key that was there": ({"__key__": "0000", "txt": "x"}, "sample 1: its key '0000' occurs"),
-    "a dot in a key": ({"__key__": "v1.5", "txt": "x"}, "'v1.5' holds a dot.*write '_'"),
-    "a slash in a key": ({"__key__": "a/b", "txt": "x"}, "'a/b' holds a dot, a slash"),
-    "a line end in a key": ({"__key__": "a\n", "txt": "x"}, "holds .* what cannot be printed"),
-    "no dict": (("b", "x"), "sample 1 is a tuple"),
-    "no parts": ({"__key__": "b", "__url__": "x"}, "sample 1, 'b' has no parts"),
-    "a part that is a path": ({"__key__": "b", "a/b": b""}, "sample 1, 'b': .*got 'a/b'"),
-    "the path of an image": ({"__key__": "b", "jpg": "b.jpg"}, "'jpg' is the text 'b.jpg'; give"),
-    "an object": ({"__key__": "b", "jpg": object()}, "sample 1, 'b': part 'jpg', object, cannot"),
-    "no handler": ({"__key__": "b", "xyz": 5}, "part 'xyz', int, .*no handler found for xyz"),
-    "a set as JSON": ({"__key__": "b", "json": {"a": {1}}}, "part 'json', dict, .*serializable"),
-    "pixels with alpha": ({"__key__": "b", "jpg": Image.new("RGBA", (2, 2))}, "RGBA as JPEG"),
-}
+WRONG = (
+    ({"txt": "x"}, "sample 1: '__key__' is .*got None, beside 'txt'"),
+    ({"__key__": 3, "txt": "x"}, "sample 1: '__key__' is .*got 3"),
+    ({"__key__": "0000", "txt": "x"}, "sample 1: its key '0000' occurs"),
+    ({"__key__": "v1.5", "txt": "x"}, "'v1.5' holds a dot.*write '_'"),
+    ({"__key__": "a/b", "txt": "x"}, "'a/b' holds a dot, a slash"),
+    ({"__key__": "a\n", "txt": "x"}, "holds .* what cannot be printed"),
+    (("b", "x"), "sample 1 is a tuple"),
+    ({"__key__": "b", "__url__": "x"}, "sample 1, 'b' has no parts"),
+    ({"__key__": "b", "a/b": b""}, "sample 1, 'b': .*got 'a/b'"),
+    ({"__key__": "b", "jpg": "b.jpg"}, "'jpg' is the text 'b.jpg'; give"),
+    ({"__key__": "b", "xyz": 5}, "part 'xyz', int, .*no handler found for xyz"),
+    ({"__key__": "b", "jpg": Image.new("RGBA", (2, 2))}, "RGBA as JPEG"),
+)
 
 
 def test_wrong_samples_are_named_and_leave_nothing(tmp_path):
     for there in (False, True):
         if there:
             (tmp_path / "ds").mkdir()
-        for name, (wrong, message) in WRONG.items():
+        for wrong, message in WRONG:
             with pytest.raises(PrepareError, match=message):
                 write_shards([*texts(1), wrong], tmp_path / "ds", samples_per_shard=1)
-            assert [path.name for path in tmp_path.rglob("*")] == ["ds"] * there, name
+            assert [path.name for path in tmp_path.rglob("*")] == ["ds"] * there, message
         with pytest.raises(PrepareError, match="there are no samples"):
             write_shards([], tmp_path / "ds")
 
@@ -67,24 +55,21 @@ def test_wrong_samples_are_named_and_leave_nothing(tmp_path):
 
 
 def test_a_folder_that_is_not_empty_stays_as_it_is(tmp_path):
-    for name in ("shard-000000.tar", "a.tar.tmp", "notes.txt"):
-        (tmp_path / name).write_text("mine")
-        with pytest.raises(PrepareError, match=f"not empty: there is {name}"):
-            write_shards(texts(2), tmp_path)
-        assert contents(tmp_path) == {name: b"mine"}
-        with pytest.raises(PrepareError, match=rf"{name}: cannot be written \(File exists"):
-            write_shards(texts(2), tmp_path / name)
-        assert contents(tmp_path) == {name: b"mine"}
-        (tmp_path / name).unlink()
+    (tmp_path / "notes.txt").write_text("mine")
+    for folder, told in (
+        (tmp_path, "not empty: there is notes.txt"),
+        (tmp_path / "notes.txt", "File exists"),
+    ):
+        with pytest.raises(PrepareError, match=told):
+            write_shards(texts(2), folder)
+        assert contents(tmp_path) == {"notes.txt": b"mine"}
 
 
 def test_wrong_parameters(tmp_path):
     for options, message in (
         ({"samples_per_shard": 0}, "samples_per_shard is a whole number, 1 or more; got 0"),
         ({"pattern": "shard.tar"}, "pattern names a shard by its number"),
-        ({"pattern": "%d.zip"}, r"got '%d\.zip'"),
         ({"pattern": "a/%d.tar"}, "got 'a/%d.tar'"),
-        ({"pattern": "%d-%d.tar"}, "got '%d-%d.tar'"),
     ):
         with pytest.raises(ConfigError, match=message):
             write_shards(texts(2), tmp_path / "ds", **options)
