@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import multiprocessing
 import os
 from collections import deque
@@ -43,6 +44,9 @@ _NO_END = 2**60
 
 _NO_SEED = -1
 _OWNER, _SEED, _BEGUN, _JOINED, _IN_WORKERS, _START, _FOLLOWING = (*range(6), 7)
+
+
+_log = logging.getLogger("energize")
 
 
 class SharedPlace:
@@ -185,9 +189,10 @@ class TorchDataset(IterableDataset[T], Generic[T]):
     many ranks and workers.
 
     **Streams** that N workers read need `lanes` that W * N divides (by default as many), and loops
-    of a number of steps that N divides. From loop to loop, only live workers know where they stand:
-    a second loop needs `persistent_workers=True`. Where only reading tells how long an epoch is,
-    each worker reads all of it, and as many steps are padded as W * N ranks would pad.
+    of a number of steps that N divides. From loop to loop, only live workers know where they stand;
+    without `persistent_workers=True` new ones read it all again, with a warning. Where only reading
+    tells how long an epoch is, each worker reads all of it, and as many steps are padded as W * N
+    ranks would pad.
     """
 
     def __init__(
@@ -390,14 +395,15 @@ class _Share(Iterator[T]):
         return plan_epoch(self._ranks, start, dataset.size, uneven=uneven, global_items=None).steps
 
     def go_on(self, place: Place) -> None:
-        """Begin a loop over a stream, once the one before has been read to its end."""
+        """Begin a loop over a stream, once those before have been read to their ends."""
         if self._place == _NEVER:
-            if place[0]:
-                raise LoaderError(
-                    f"loop {place[0]} over a stream starts where those before ended, which new "
-                    "workers of a DataLoader do not know; give it persistent_workers=True"
+            self.begin((0, 0), None)
+            if place[0] and not self._worker:
+                _log.warning(
+                    "new workers of a DataLoader find where loop %d over a stream starts by reading"
+                    " those before; give it persistent_workers=True",
+                    place[0],
                 )
-            self.begin(place, None)
         while self._place[0] < place[0]:
             deque(self, maxlen=0)
             self.begin((self._place[0] + 1, 0), None)

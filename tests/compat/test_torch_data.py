@@ -68,29 +68,38 @@ def data_loader(dataset, workers=0, kind=DataLoader, **options):
 
 
 @pytest.fixture
-def play(monkeypatch):
-    """Loops over a dataset, as the persistent workers of one DataLoader give them."""
+def started(monkeypatch):
+    """Persistent workers of one DataLoader: a function that has worker k read its part."""
     seeds = count(0, 100)
 
-    def play(dataset, workers=0, seed=None):
-        if not workers:
-            while True:
-                yield list(dataset)
+    def started(dataset, workers, seed=None):
         seed = next(seeds) if seed is None else seed
         parts = [copy.copy(dataset) for _ in range(workers)]
         for part in parts:
             part.place = copy.copy(dataset.place)  # what it has begun is its own
             part.place._table = dataset.place._table
-        while True:
+
+        def turn(k):
+            info = SimpleNamespace(id=k, num_workers=workers, seed=seed + k)
             with monkeypatch.context() as patch:
-                given = []
-                for k, part in enumerate(parts):
-                    info = SimpleNamespace(id=k, num_workers=workers, seed=seed + k)
-                    patch.setattr(torch_data, "get_worker_info", lambda info=info: info)
-                    given.append(list(part))
-            yield [
-                each[step] for step in range(len(given[0])) for each in given if step < len(each)
-            ]
+                patch.setattr(torch_data, "get_worker_info", lambda: info)
+                return list(parts[k])
+
+        return turn
+
+    return started
+
+
+@pytest.fixture
+def play(started):
+    """Loops over a dataset as a DataLoader gives them."""
+
+    def play(dataset, workers=0, seed=None):
+        turn = started(dataset, workers, seed)
+        while True:
+            given = [turn(k) for k in range(workers)] or [list(dataset)]
+            steps = range(len(given[0]))
+            yield [each[step] for step in steps for each in given if step < len(each)]
 
     return play
 
@@ -165,6 +174,16 @@ def test_new_workers_of_the_same_seed_are_those_of_the_next_loop(play):
     assert loops == loops_of(INDEXED_ONES["list"], 3)
 
 
+@pytest.mark.parametrize("name", ["list", "counted stream"])
+def test_a_worker_that_is_late_gives_nothing_of_a_loop_that_was_left(name, started):
+    turn, known = started(torch_dataset(DATASETS[name]), 2), loops_of(DATASETS[name], 2)
+    first, second = turn(0), turn(0)
+    assert prints(first) == known[0][::2]
+    assert turn(1) == []
+    assert prints(second) == known[1][::2]
+    assert prints(turn(1))[: len(known[1]) // 2] == known[1][1::2]
+
+
 def test_it_goes_on_from_a_loaders_state(play):
     plain = loader_of(INDEXED_ONES["counted"])
     taken = list(islice(iter(plain), 3))
@@ -235,8 +254,8 @@ def test_a_stateful_data_loader_goes_on(name, workers):
 
 @pytest.mark.jobs
 def test_real_workers(monkeypatch):
-    """Spawned ones are of the same rank; the loop after one left early is the next; an error for
-    those who do not know where a stream stands, or which process made the dataset.
+    """Spawned ones are of the same rank; the loop after one left early is the next; new workers
+    read a stream again; it is an error if another process made the dataset.
     """
     monkeypatch.setattr(_utils, "MP_STATUS_CHECK_INTERVAL", 0.5)
     batches = BatchDataset(shuffled(23), 2, list)
@@ -250,9 +269,7 @@ def test_real_workers(monkeypatch):
         next(iter(loader))
         assert prints(list(loader)) == loops_of(dataset, 2)[1]
     stream = data_loader(torch_dataset(STREAMS["counted stream"]), 2)
-    list(stream)
-    with pytest.raises(LoaderError, match="persistent_workers=True"):
-        list(stream)
+    assert [prints(list(stream)) for _ in range(2)] == loops_of(STREAMS["counted stream"], 2)
     of_another = torch_dataset(shuffled(23))
     of_another.place._table[0] = 1
     with pytest.raises(LoaderError, match="in the process of each rank"):
