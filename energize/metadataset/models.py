@@ -38,7 +38,7 @@ from energize.order import Schedule
 from energize.order.composition import BATCHING_METHODS
 from energize.order.quota import Quota, epoch_size_in_samples
 from energize.order.timeline import SCHEMES, STOP_RULES
-from energize.order.weights import CHANGES, INTERPOLATIONS
+from energize.order.weights import INTERPOLATIONS
 from energize.packing.packer import METHODS, Packer
 from energize.task.build import Level
 
@@ -158,12 +158,11 @@ class ScheduleKeys(Keys):
     points: Annotated[dict[_STEP, Number], Field(min_length=1), _POINTS]
     interpolation: Annotated[str, OneOf(INTERPOLATIONS)] = "step"
     slots_per_step: PositiveInt = 1
-    change: Annotated[str, OneOf(CHANGES)] = "block"
 
     def schedule(self) -> Schedule:
         """Return the weight as blends take it."""
         points = [(int(step), weight) for step, weight in self.points.items()]
-        return Schedule(points, self.interpolation, self.slots_per_step, self.change)
+        return Schedule(points, self.interpolation, self.slots_per_step)
 
 
 Weight = Annotated[

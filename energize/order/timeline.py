@@ -748,19 +748,15 @@ class MixingScheme(WeightedScheme):
         return other
 
     def _era(self, slot: int, weights: Sequence[Weight]) -> Era:
-        changes = {each.change for each in schedules_in(weights)}
         if self._name in WEIGHTLESS:
-            if changes:
+            if any(schedules_in(weights)):
                 raise ConfigError(
                     f"the scheme {self._name!r} takes no notice of weights; use 'even'"
                 )
             era = Era(slot, [float(ever_positive(each)) for each in weights])
             era.given = tuple(weights)
             return era
-        if self._name == "block" and len(changes) > 1:
-            raise ConfigError(f"schedules of a mix differ in change, {sorted(changes)}; use one")
-        blocks = self._name == "block" and changes == {"block"}
-        return Era(slot, weights, self._window if blocks else 1)
+        return Era(slot, weights, self._window if self._name == "block" else 1)
 
     def _after(self, last: MixingSegment | None) -> MixingSegment:
         start, before = 0, np.zeros_like(self._limits)

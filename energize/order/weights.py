@@ -24,7 +24,6 @@ from energize.core.stream import INFINITE
 from energize.errors import ConfigError, WeightError, nearest
 
 INTERPOLATIONS = ("step", "linear", "cosine")
-CHANGES = ("block", "sample")
 
 _SUM_TOLERANCE = 1e-6
 
@@ -62,13 +61,8 @@ class Schedule:
     the next. Before the first point its value holds, after the last one that of the last.
 
     Steps are slots of the mix; or optimizer steps, if `slots_per_step` says how many slots one of
-    them takes (the global batch size, for a mix of samples). `change` says when points of `step`
-    act under the scheme `block`:
-
-    - `block`: at the start of the next block;
-    - `sample`: at their own slot; the block before is cut there, and a new one begins.
-
-    Other schemes change at the slot itself.
+    them takes (the global batch size, for a mix of samples). Points act at their own slot; under
+    the scheme `block`, those of `step` at the start of the next block.
 
     Raises `ConfigError` for steps or names that cannot be used, `WeightError` for values.
 
@@ -79,7 +73,6 @@ class Schedule:
     points: Sequence[tuple[int, float]]
     interpolation: str = "step"
     slots_per_step: int = 1
-    change: str = "block"
 
     def __post_init__(self) -> None:
         given = list(self.points) if isinstance(self.points, Iterable) else [None]
@@ -87,7 +80,6 @@ class Schedule:
             if not isinstance(pair, tuple | list) or len(pair) != 2:
                 raise ConfigError(f"Schedule: points are pairs (step, value); got {pair!r}")
         checked_choice(self.interpolation, "interpolation", INTERPOLATIONS, "Schedule")
-        checked_choice(self.change, "change", CHANGES, "Schedule")
         steps = _checked_steps([step for step, _ in given], "Schedule")
         points = tuple(
             (step, checked_weight(value, f"Schedule: the point at step {step}"))
@@ -166,7 +158,7 @@ class WeightSchedulePoint:
 class WeightScheduler:
     """Weights of named sources over the steps of a run, given at points.
 
-    `interpolation`, `slots_per_step` and `change` are those of `Schedule`. Every point names the
+    `interpolation` and `slots_per_step` are those of `Schedule`. Every point names the
     same sources; steps are in order, none twice.
 
     Raises `ConfigError`; for names, it lists those that are missing and those that are too many.
@@ -185,7 +177,6 @@ class WeightScheduler:
     schedule: Sequence[WeightSchedulePoint]
     interpolation: str = "step"
     slots_per_step: int = 1
-    change: str = "block"
 
     def __post_init__(self) -> None:
         points = tuple(self.schedule) if isinstance(self.schedule, Iterable) else ()
@@ -222,7 +213,7 @@ class WeightScheduler:
 
     def schedules(self) -> dict[str, Schedule]:
         """Return the weight of each source on its own."""
-        options = self.interpolation, self.slots_per_step, self.change
+        options = self.interpolation, self.slots_per_step
         return {
             name: Schedule([(each.step, each.weights[name]) for each in self.schedule], *options)
             for name in self.dataset_names

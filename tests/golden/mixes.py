@@ -316,7 +316,6 @@ MIXES: dict[str, Callable[[], Any]] = {
     # Schedules
     **{f"blend, {called}, {name}": partial(blend, weight, 0.5, 0.25, scheme=name) for called, weight in {"steps": STEP, "line": LINE, "wave": WAVE}.items() for name in ("even", "exact", "block", "random")},
     "blend, long line": lambda: blend(LONG, 0.3),
-    "blend, points within blocks": lambda: blend(Schedule([(0, 1), (7, 3), (19, 0)], change="sample"), 1, block_size=8),
     "blend, schedules in schedules": lambda: Blend((Blend((mixed(9), LINE), (mixed(4, 200), 1)), STEP), (mixed(7, 100), WAVE)),
     # Changes
     "blend, changed": lambda: blend(3, 1, 1).with_weights_from(20, [1, 1, 8]),

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from energize.errors import ConfigError, WeightError
 from energize.order import Schedule, make_scheme
 from energize.order.timeline import SCHEMES, WEIGHTLESS
-from energize.order.weights import CHANGES, Compound, shares_at
+from energize.order.weights import Compound, shares_at
 from tests.support.schemes import check_counts
 from tests.support.tables import check_faults
 
@@ -23,15 +23,13 @@ weights_of = st.lists(st.integers(1, 20), min_size=2, max_size=6)
 
 
 @st.composite
-def schedules(draw, weight=values, stretch=1, change="block"):
+def schedules(draw, weight=values, stretch=1):
     steps = draw(st.lists(st.integers(0, 400), min_size=1, max_size=4, unique=True))
     points = [(step, draw(weight)) for step in sorted(steps)]
-    return Schedule(points, draw(st.sampled_from(["step", "linear", "cosine"])), stretch, change)
+    return Schedule(points, draw(st.sampled_from(["step", "linear", "cosine"])), stretch)
 
 
-def mixes(**options):
-    mix = st.lists(st.one_of(schedules(**options), st.floats(0.001, 1)), min_size=1, max_size=9)
-    return mix.map(lambda weights: [*weights, 0.5])
+mixes = st.lists(st.one_of(schedules(), st.floats(0.001, 1)), min_size=1, max_size=9)
 
 
 def made(name, weights, size=1000, key=0):
@@ -39,15 +37,15 @@ def made(name, weights, size=1000, key=0):
 
 
 @settings(max_examples=15)
-@given(data=st.data(), change=st.sampled_from(CHANGES), size=st.integers(1, 70), key=st.integers())
-def test_counts_and_places_agree_and_nothing_of_share_0_is_drawn(data, change, size, key):
+@given(weights=mixes, size=st.integers(1, 70), key=st.integers())
+def test_counts_and_places_agree_and_nothing_of_share_0_is_drawn(weights, size, key):
     """Where shares are interpolated, a source is drawn only in pieces in which it has some."""
-    weights = data.draw(mixes(change=change))
-    steps = [Schedule(w.points, change="sample") if hasattr(w, "points") else w for w in weights]
-    shares = shares_at(steps, np.arange(500))
+    weights = [*weights, 0.5]
+    steps = [Schedule(w.points) if hasattr(w, "points") else w for w in weights]
     for name in FOLLOW:
         check_counts(made(name, weights, size, key), 500, every=50)
         source, _ = made(name, steps, size).locate(np.arange(500))
+        shares = shares_at(steps, np.arange(500), size if name == "block" else 1)
         assert (shares[np.arange(500), source] > 0).all()
 
 
@@ -110,15 +108,14 @@ def test_changes_that_are_none():
     def change(slot, weights):
         return lambda: scheme.with_weights_from(slot, weights)
 
-    points = [Schedule([(0, 1)], change=each) for each in CHANGES]
+    points = Schedule([(0, 1)])
     glide = Schedule([(0, 1), (5, 2)], "linear")
     faults = {
         "below 0": (change(-1, [1, 1]), "a whole number, 0 or more; got -1"),
         "half": (change(2.5, [1, 1]), "a whole number, 0 or more; got 2.5"),
         "early": (change(50, [1, 1]), "weights change at slot 100 already"),
-        "apart": (lambda: made("block", points), "differ in change, ['block', 'sample']"),
         "uniform": (lambda: made("uniform", [glide, 1]), "'uniform' takes no notice of weights"),
-        "turns": (lambda: made("round_robin", [points[0], 1]), "takes no notice of weights"),
+        "turns": (lambda: made("round_robin", [points, 1]), "takes no notice of weights"),
     }
     check_faults(ConfigError, faults)
     faults = {

@@ -27,7 +27,7 @@ def test_first_exhausted_without_an_end_and_with_a_far_one():
     assert stopped([INFINITE, INFINITE], [1.0, 1.0], first)[1] == INFINITE
     scheme, size = stopped([INFINITE, 7], [1.0, 1.0], first, block_size=2)
     assert scheme.counts(size)[1] == 7
-    gone = Schedule([(0, 1), (500, 0)], change="sample")
+    gone = Schedule([(0, 1), (500, 0)])
     for name in ("block", "even", "exact", "random"):
         with row(name):
             assert stopped([400, 800, INFINITE], [gone, gone, 1], first, name=name)[1] == INFINITE

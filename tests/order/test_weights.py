@@ -99,7 +99,6 @@ def test_points_that_are_none():
         "NaN": (schedule((0, 1), (7, math.nan)), "the point at step 7: ...finite"),
         "text": (schedule((0, "1")), "a weight is a number"),
         "way": (schedule((0, 1), interpolation="linaer"), "Schedule: ...did you mean 'linear'"),
-        "change": (schedule((0, 1), change="blocks"), "did you mean 'block'"),
         "slots 0": (schedule((0, 1), slots_per_step=0), "slots_per_step is a whole number, 1 or"),
         "slots 2.0": (schedule((0, 1), slots_per_step=2.0), "slots_per_step is a whole number"),
         "far": (lambda: Era(0, [Schedule([(0, 1), (2**50, 2)]), 1.0]), "the last may be"),
