@@ -47,9 +47,6 @@ _NARROW = 2**31
 _ODD = np.uint64(0x9E3779B97F4A7C15)
 """Numbers times this are far apart in all bits."""
 
-_DIGIT = 30
-"""Bits of a number that are divided at once, where products would not fit."""
-
 
 class Run(Protocol):
     """Slots 0, 1, 2, ... given to some sources."""
@@ -233,30 +230,12 @@ class Apportionment:
 def divided(
     count: Int64Array, part: Int64Array, phase: Int64Array, whole: Int64Array
 ) -> tuple[Int64Array, Int64Array]:
-    """Return quotient and remainder of `count * part + phase` by `whole`; all are smaller, or
-    equal for `part`.
+    """Return quotient and remainder of `count * part + phase` by `whole`, where both fit in int64
+    and the product need not: Python's integers cannot overflow.
     """
-    if whole.max(initial=0) < _NARROW:
-        return np.divmod(count * part + phase, whole)
-    high, low = count >> _DIGIT, count & ((1 << _DIGIT) - 1)
-    wide = part.astype(np.float64)
-    above, rest = _short_divided(high * part, high * wide, whole)
-    about = rest * float(1 << _DIGIT) + low * wide + phase
-    below, rest = _short_divided((rest << _DIGIT) + low * part + phase, about, whole)
-    return (above << _DIGIT) + below, rest
-
-
-def _short_divided(
-    value: Int64Array, about: npt.NDArray[np.floating], whole: Int64Array
-) -> tuple[Int64Array, Int64Array]:
-    """Return quotient, up to 2**32, and remainder of numbers too large: `value` in arithmetic that
-    may have wrapped around, `about` in floats. The float quotient is at most one off, so the
-    remainder fits, and tells.
-    """
-    quotient = np.floor(about / whole).astype(np.int64)
-    rest = value - quotient * whole
-    less, more = rest < 0, rest >= whole
-    return quotient - less + more, rest + less * whole - more * whole
+    wide = count.astype(object) * part + phase
+    number: Int64Array = (wide // whole).astype(np.int64)
+    return number, (wide % whole).astype(np.int64)
 
 
 # Slots while shares change evenly: short pieces, each with whole numbers of slots.

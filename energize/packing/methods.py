@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from bisect import bisect_left, insort
 from collections.abc import Sequence
 from typing import NamedTuple, TypeAlias
@@ -173,30 +174,24 @@ def attention_cost(tokens: int, hidden_size: int = HIDDEN_SIZE) -> int:
 
 
 def balanced(
-    lengths: Lengths,
-    capacity: Capacity,
-    *,
-    packs: int | None = None,
-    costs: Sequence[float] | FloatArray | None = None,
+    lengths: Lengths, capacity: Capacity, *, costs: Sequence[float] | FloatArray | None = None
 ) -> list[list[int]]:
     """Return packs of samples by their numbers, that cost about the same: the dearest samples
     first, each into the cheapest pack that has room for it.
 
     What packs hold is what `first_fit` says; several capacities, as of tokens and of image tiles,
     hold together. `costs` are what samples cost, by default `attention_cost` of their first
-    lengths. Without `packs`, there are as few as can be found, and never more than `best_fit`
-    makes; where packs are so full that samples do not fit in this way, those of `best_fit` are
-    evened out by moving samples from dear packs to cheap ones. With `packs`, there are exactly so
-    many, one for each rank for example, some of them empty when there are fewer samples.
+    lengths. There are as few packs as can be found, and never more than `best_fit` makes; where
+    packs are so full that samples do not fit in this way, those of `best_fit` are evened out by
+    moving samples from dear packs to cheap ones.
 
     Without a capacity in the way, the dearest pack costs at most 4/3 of what it would in the best
     of all divisions. Packs come in the order of their first samples. n samples take O(n packs)
     steps.
 
-    Raises `ConfigError` for lengths or costs that are negative or above the capacity, and when no
-    division into `packs` packs is found.
+    Raises `ConfigError` for lengths or costs that are negative or above the capacity.
 
-    >>> balanced([7, 5, 3, 4, 1], capacity=20, packs=2)
+    >>> balanced([7, 5, 3, 4, 1], capacity=12)
     [[0, 2], [1, 3, 4]]
     >>> balanced([[900, 1], [500, 6], [400, 6], [100, 1]], capacity=[2048, 7])  # tokens and tiles
     [[0, 2], [1, 3]]
@@ -206,18 +201,16 @@ def balanced(
         tokens = sizes[:, 0].astype(np.float64)
         costs = tokens * (tokens + 6 * HIDDEN_SIZE)
     given = _Given(sizes, capacities, _checked_costs(costs, len(sizes)))
-    fewest = best_fit(sizes, capacities.tolist())
-    if packs is None:
-        return _in_order_of_arrival(_fewest(given, fewest))
-    wanted = checked_whole(packs, "balanced: packs", 1)
-    divided = _cheapest_first(given, wanted)
+    fitted = best_fit(sizes, capacities.tolist())
+    if not fitted:
+        return []
+    halves = int((2 * sizes > capacities).sum(axis=0).max())
+    least = max(halves, int((-(-sizes.sum(axis=0) // capacities)).max()), 1)
+    counts = range(least, len(fitted))
+    few = least + bisect_left(counts, 1, key=lambda n: _cheapest_first(given, n) is not None)
+    divided = _cheapest_first(given, few)
     if divided is None:
-        if len(fewest) > wanted:
-            raise ConfigError(
-                f"balanced: {len(sizes)} samples of together {sizes.sum(axis=0).tolist()} do not "
-                f"fit into {wanted} packs of {capacities.tolist()}; ask for {len(fewest)}"
-            )
-        divided = fewest + [[] for _ in range(wanted - len(fewest))]
+        divided = fitted
         _even_out(divided, given)
     return _in_order_of_arrival(divided)
 
@@ -231,47 +224,32 @@ class _Given(NamedTuple):
 
 
 def _checked_costs(costs: Sequence[float] | FloatArray, samples: int) -> FloatArray:
-    given = np.asarray(costs)
-    if given.shape != (samples,) or (samples and given.dtype.kind not in "iuf"):
-        got = f"got {given.dtype} of shape {given.shape}"
-        raise ConfigError(f"balanced: costs are one number for each of {samples} samples; {got}")
-    numbers = given.astype(np.float64)
-    for sample in np.flatnonzero(~(np.isfinite(numbers) & (numbers >= 0)))[:1]:
-        raise ConfigError(f"balanced: sample {sample} costs {numbers[sample]}; costs are 0 or more")
-    return numbers
-
-
-def _fewest(given: _Given, fitted: list[list[int]]) -> list[list[int]]:
-    """A level division into no more packs than `fitted`, those of `best_fit`: into the fewest that
-    samples fit into in this way, or else those, evened out.
-    """
-    if not fitted:
-        return []
-    sizes, capacities, _ = given
-    halves = int((2 * sizes > capacities).sum(axis=0).max())
-    least = max(halves, int((-(-sizes.sum(axis=0) // capacities)).max()), 1)
-    counts = range(least, len(fitted))
-    few = least + bisect_left(counts, 1, key=lambda n: _cheapest_first(given, n) is not None)
-    divided = _cheapest_first(given, few)
-    if divided is None:
-        _even_out(fitted, given)
-    return fitted if divided is None else divided
+    try:
+        given = np.asarray(costs, dtype=np.float64)
+    except (TypeError, ValueError):
+        given = np.full(1, np.nan)
+    if given.shape != (samples,) or not (np.isfinite(given) & (given >= 0)).all():
+        raise ConfigError(
+            f"balanced: costs are a number, 0 or more, for each of {samples} samples; got "
+            f"{reprlib.repr(costs)}"
+        )
+    return given
 
 
 def _cheapest_first(given: _Given, count: int) -> list[list[int]] | None:
-    """Each sample in the cheapest of `count` packs that has room, the dearest samples first; or, if
-    one then finds no room, those first that take the largest part of a capacity; else None.
+    """Return `count` packs, each sample in the cheapest that has room: the dearest samples first,
+    or, if one then finds no room, those that take the largest part of a capacity; else None.
     """
-    dearest = np.argsort(-given.costs, kind="stable")
-    largest = np.argsort(-(given.sizes / given.capacities).max(axis=1, initial=0), kind="stable")
-    packs = _in_turn(given, count, dearest)
-    if packs is None and not np.array_equal(dearest, largest):
-        packs = _in_turn(given, count, largest)
-    return packs
+    parts = (given.sizes / given.capacities).max(axis=1, initial=0)
+    for first in (given.costs, parts):
+        packs = _in_turn(given, count, np.argsort(-first, kind="stable"))
+        if packs is not None:
+            return packs
+    return None
 
 
 def _in_turn(given: _Given, count: int, order: Int64Array) -> list[list[int]] | None:
-    """Each sample, in this order, in the cheapest pack that has room; None when there is none."""
+    """Return packs, each sample, in this order, in the cheapest that has room; None without one."""
     rooms = np.repeat(given.capacities[:, None], count, axis=1)
     totals = np.zeros(count)
     packs: list[list[int]] = [[] for _ in range(count)]

@@ -10,9 +10,9 @@ from typing import Any, Literal, TypeAlias, TypeVar
 
 import numpy as np
 
-from energize.core.checks import real_number, whole_number
+from energize.core.checks import checked_choice, real_number, whole_number
 from energize.core.costs import named, said_of
-from energize.errors import ConfigError, SampleError, nearest
+from energize.errors import ConfigError, SampleError
 from energize.packing.methods import (
     MOST,
     Capacity,
@@ -78,13 +78,8 @@ class Packer:
                 raise ConfigError(
                     f"Packer: length is a function, or a field's name; got {length!r}"
                 )
-        for name, options in (("method", METHODS), ("too_long", ("error", "skip"))):
-            value = getattr(self, name)
-            if value not in options:
-                raise ConfigError(
-                    f"Packer: {name}={value!r} is not one of {', '.join(options)}"
-                    f"{nearest(str(value), options)}"
-                )
+        checked_choice(self.method, "method", METHODS, "Packer")
+        checked_choice(self.too_long, "too_long", ("error", "skip"), "Packer")
         if self.cost is not None and (self.method != "balanced" or not callable(self.cost)):
             raise ConfigError("Packer: cost is a function of a sample, for method='balanced' only")
 
