@@ -1,17 +1,15 @@
 """The public API as texts by name, and the module paths that programs for Megatron-Energon import.
 
-Public are the names of `energize` and of the modules that the README, docs/ and examples/ name; of
-classes the constructor, and the methods and properties that these pages mention; the commands of
-`energize` with their options. A name is written "module:Class.method", an option as it is typed.
+`api.json` has the names of `energize` and of the modules that the README, docs/ and examples/ name;
+of classes the constructor, and what these pages mention of them; the commands of `energize` with
+their options. A name is written "module:Class.method", an option as it is typed.
 """
 
 from __future__ import annotations
 
-import builtins
 import importlib
 import inspect
 import json
-import re
 from collections.abc import Iterator
 from enum import Enum
 from pathlib import Path
@@ -22,16 +20,10 @@ import typer
 
 import energize
 
-HERE, ROOT = Path(__file__).parent, Path(__file__).parents[2]
+HERE = Path(__file__).parent
 API, ENERGON = HERE / "api.json", HERE / "energon_paths.json"
 ATTRIBUTE = "attribute"
 KINDS = {"VAR_POSITIONAL": "*", "VAR_KEYWORD": "**", "KEYWORD_ONLY": "key "}
-
-
-def pages() -> str:
-    """What is written for users."""
-    files = [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "examples").rglob("*.py")]
-    return "\n".join(each.read_text() for each in files)
 
 
 def found(name: str) -> Any:
@@ -79,72 +71,22 @@ def _default(parameter: Any) -> str:
     return f"={getattr(default, '__qualname__', f'{type(default).__name__}(...)')}"
 
 
-def known_above(kind: type) -> list[type]:
-    """The classes above it that users know."""
-    public = {*energize.__all__, *vars(builtins)}
-    return [each for each in kind.__mro__[1:-1] if each.__name__ in public]
-
-
-def bases(kind: type) -> str:
-    return " ".join(each.__name__ for each in known_above(kind))
-
-
-def members(kind: type, words: set[str]) -> list[str]:
-    """What the pages mention of a class, but what it has as those above it."""
-    as_above = {
-        name
-        for above in known_above(kind)
-        for name in words & attributes(above)
-        if inspect.getattr_static(above, name, None) is inspect.getattr_static(kind, name, None)
-    }
-    return sorted(words & attributes(kind) - as_above)
-
-
-def modules(text: str) -> list[str]:
-    """Modules that the pages import from, or name; `energize` first."""
-    named = set(re.findall(r"\b(energize(?:\.[a-z_]+)+)\b", text)) | {"energize", "energize.errors"}
-    return sorted({_module(name) for name in named})
-
-
-def _module(name: str) -> str:
-    """The module that a dotted name leads to, or into."""
+def answer(name: str, was: str = "") -> str:
+    """What a recorded name is now, in the words of the record."""
     try:
-        return importlib.import_module(name).__name__
-    except ImportError:
-        return _module(name.rpartition(".")[0])
+        if was.startswith("is "):
+            return was if found(name) is found(was[3:]) else "another object"
+        if not name.endswith(" <"):
+            return signature(found(name))
+        above = {each.__name__ for each in found(name[:-2]).__mro__}
+        return was if set(was.split()) <= above else " ".join(sorted(above))
+    except (ImportError, AttributeError) as error:
+        return f"gone ({error})"
 
 
-def names_of(module: Any) -> list[str]:
-    """Its `__all__`, else what is defined in it and has no underscore."""
-    own = [
-        name
-        for name, value in vars(module).items()
-        if name[0] != "_" and getattr(value, "__module__", None) == module.__name__
-    ]
-    return sorted(getattr(module, "__all__", own))
-
-
-def public_names() -> Iterator[tuple[str, str]]:
-    """Every public name with what it is."""
-    text, seen = pages(), {}
-    words = set(re.findall(r"\.([a-z]\w*)", text)) | set(re.findall(r"`([a-z]\w*)[`(]", text))
-    for path in modules(text):
-        module = importlib.import_module(path)
-        for name in names_of(module):
-            key, value = f"{path}:{name}", getattr(module, name)
-            if callable(value) and seen.setdefault(id(value), key) != key:
-                yield key, f"is {seen[id(value)]}"
-                continue
-            yield key, signature(value)
-            if inspect.isclass(value):
-                yield f"{key} <", bases(value)
-                for member in members(value, words):
-                    yield f"{key}.{member}", signature(found(f"{key}.{member}"))
-
-
-def answer(name: str) -> str:
-    """What a recorded name is now."""
-    return bases(found(name[:-2])) if name.endswith(" <") else signature(found(name))
+def allowed(name: str, names: Any) -> bool:
+    """Whether a name, or what it is in, was taken away on purpose."""
+    return any(name == each or name.startswith((f"{each}.", f"{each} ")) for each in names)
 
 
 def options() -> dict[str, str]:
@@ -164,24 +106,13 @@ def _options(command: Any, name: str) -> Iterator[tuple[str, str]]:
         yield from _options(each, f"{name} {inner}")
 
 
-def energon_paths() -> Iterator[tuple[str, Any]]:
-    """The paths that are recorded, with their names and where those are defined: nowhere near for
-    modules that only hand names on.
-    """
-    for path, known in json.loads(ENERGON.read_text()).items():
-        module = importlib.import_module(path)
-        every = sorted({*known["names"], *getattr(module, "__all__", ())})
-        defined = {name: getattr(getattr(module, name), "__module__", None) for name in every}
-        own = module.__name__ in defined.values() or None in defined.values()
-        yield (
-            module.__name__,
-            {"hands_on": not own and not hasattr(module, "__path__"), "names": defined},
-        )
-
-
 def write() -> None:
-    """Write both files anew; what is allowed stays."""
-    allowed = json.loads(API.read_text())["allowed"] if API.exists() else {}
-    api = {"allowed": allowed, "names": dict(public_names()), "options": options()}
+    """Write what is recorded, but for what was taken away, as it is now, and new names of
+    `energize`.
+    """
+    recorded = json.loads(API.read_text())
+    kept = {n: was for n, was in recorded["names"].items() if not allowed(n, recorded["allowed"])}
+    new = {f"energize:{name}": "" for name in energize.__all__}
+    names = {name: answer(name, was) for name, was in sorted((new | kept).items())}
+    api = {"allowed": recorded["allowed"], "names": names, "options": options()}
     API.write_text(json.dumps(api, indent=0) + "\n")
-    ENERGON.write_text(json.dumps(dict(energon_paths()), indent=1) + "\n")
