@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -12,29 +13,35 @@ from pathlib import Path
 import pytest
 
 from examples import photographs, resume
+from tests.support.peers import peer_python
 
 pytestmark = pytest.mark.jobs
 
 ROOT = Path(__file__).parents[2]
 NAMES = [recipe.name for recipe in photographs.RECIPES]
-ENVIRONMENT = os.environ | {"COLUMNS": "120", "PYTHONUNBUFFERED": "1"}
+ENVIRONMENT = os.environ | {"COLUMNS": "120", "PYTHONUNBUFFERED": "1", "PYTHONPATH": str(ROOT)}
 
 
 def command(name: str, data: Path, *options: str) -> list[str]:
     return [sys.executable, "-m", f"examples.{name}", "--data", str(data), *options]
 
 
-def run(name: str, data: Path, *options: str, code: int = 0) -> str:
+def ran(arguments: list, folder: Path = ROOT, code: int | None = 0):
     done = subprocess.run(
-        command(name, data, *options),
-        cwd=ROOT,
+        arguments,
+        cwd=folder,
         env=ENVIRONMENT,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=110,
         check=False,
     )
-    assert done.returncode == code, done.stdout + done.stderr
+    assert code in (done.returncode, None), done.stdout + done.stderr
+    return done
+
+
+def run(name: str, data: Path, *options: str, code: int = 0) -> str:
+    done = ran(command(name, data, *options), code=code)
     if code == 0:
         assert done.stderr == ""
     return done.stdout + done.stderr
@@ -55,53 +62,33 @@ def data(tmp_path_factory) -> Path:
     return folder
 
 
-@pytest.fixture(scope="module")
-def demo(data) -> str:
-    return run("demo", data, "--batch-size", "4")
-
-
-def test_folders_that_are_whole_stay_as_they_are(demo):
+def test_the_demo(data):
+    """Losses go down, shares are exact, validation reads every sample and gives the same numbers
+    twice, and a resumed run goes on with equal batches.
+    """
+    demo = run("demo", data, "--batch-size", "4")
     assert demo.count("already there") == 3
-
-
-def test_losses_go_down(demo):
     losses = rows(demo, "Loss without weights")
     assert set(losses) == {"CaptionBatch", "ImageBatch"}
-    assert {row[0] for row in losses.values()} == {"500"}
-    for row in losses.values():
-        assert 0 <= float(row[2]) < 0.6 * float(row[1])
-
-
-def test_shares_of_the_blend_are_exact(demo):
+    assert {each[0] for each in losses.values()} == {"500"}
+    for each in losses.values():
+        assert 0 <= float(each[2]) < 0.6 * float(each[1])
     assert rows(demo, "Shares of the blend") == {
         "classification": ["50.00%", "50.00%", "2000", "1.00"],
         "captions_a": ["30.00%", "30.00%", "1200", "1.00"],
         "captions_b": ["20.00%", "20.00%", "800", "0.50"],
     }
-
-
-def test_shares_of_the_mix_are_exact(demo):
     mixed = demo[demo.index("3  A mix") :]
     (losses,) = rows(mixed, "Loss without weights").values()
     assert 0 < float(losses[2]) < 0.8 * float(losses[1])
-    shares = rows(mixed, "Shares of the mix")
-    assert {name: row[2] for name, row in shares.items()} == {
-        "classification": "600",
-        "captions_a": "300",
-        "captions_b": "100",
-    }
-
-
-def test_validation_reads_every_sample_and_gives_the_same_numbers_twice(demo):
+    shares = {name: each[2] for name, each in rows(mixed, "Shares of the mix").items()}
+    assert shares == {"classification": "600", "captions_a": "300", "captions_b": "100"}
     found = rows(demo, "Validation  ")
-    assert {name: (row[0], row[3]) for name, row in found.items()} == {
+    assert {name: (each[0], each[3]) for name, each in found.items()} == {
         "classification": ("200", "equal"),
         "captions_a": ("160", "equal"),
         "captions_b": ("120", "equal"),
     }
-
-
-def test_a_resumed_run_goes_on_with_equal_batches(demo):
     assert f"{resume.COMPARED} of {resume.COMPARED} batches and losses are equal" in demo
     assert "DIFFERS" not in demo
     assert "all equal" in demo
@@ -112,12 +99,12 @@ def test_an_example_on_its_own_saves_a_model_that_another_loads(data, tmp_path):
     options = ("--batch-size", "8", "--workers", "0")
     trained = run("train_blend", data, "--steps", "60", "--save", str(saved), *options)
     shares = rows(trained, "Shares of the blend")
-    assert sum(int(row[2]) for row in shares.values()) == 480
+    assert sum(int(each[2]) for each in shares.values()) == 480
     validated = run("validate", data, "--model", str(saved), *options)
     assert "DIFFERS" not in validated
     untrained = run("validate", data, *options)
-    loss = {name: float(row[1]) for name, row in rows(validated, "Validation  ").items()}
-    before = {name: float(row[1]) for name, row in rows(untrained, "Validation  ").items()}
+    loss = {name: float(each[1]) for name, each in rows(validated, "Validation  ").items()}
+    before = {name: float(each[1]) for name, each in rows(untrained, "Validation  ").items()}
     assert all(loss[name] < before[name] for name in NAMES)
 
 
@@ -165,7 +152,53 @@ def members(group: int) -> list[int]:
     return found
 
 
-def test_the_readme_lists_every_file():
+# energize under the real packages of others, and the script that was written for Megatron-Energon.
+
+CLIENTS = {
+    "ddp": 6,
+    "checkpoint": 2,
+    "lightning_fit": 5,
+    "accelerate_train": 4,
+    "hf_trainer": 6,
+    "torch_dataloader": 6,
+}
+"""How many comparisons each example makes."""
+
+
+@pytest.mark.parametrize("name", CLIENTS)
+def test_a_client_runs_and_what_is_resumed_is_equal(name):
+    done = ran([sys.executable, "-m", f"examples.clients.{name}"])
+    assert "Traceback" not in done.stderr
+    compared = [line for line in done.stdout.splitlines() if line.endswith(", equal")]
+    assert len(compared) == CLIENTS[name], done.stdout
+    assert "DIFFERENT" not in done.stdout
+
+
+def test_the_script_for_energon_trains_saves_restores_and_validates(tmp_path):
+    script = ROOT / "examples" / "energon_training.py"
+    done = ran([sys.executable, script, "--data", tmp_path / "data", "--steps", "12"], tmp_path)
+    assert "after restoring: 6 of 6 batches are equal" in done.stdout
+    assert re.search(r"validation: \d+ batches, loss \d", done.stdout)
+
+
+@pytest.mark.energon
+def test_it_is_a_script_of_energon_but_for_its_imports(tmp_path):
+    text = (ROOT / "examples" / "energon_training.py").read_text()
+    theirs, changed = re.subn(r"(?m)^from energize\b", "from megatron.energon", text)
+    (tmp_path / "script.py").write_text(theirs)
+    assert changed == 2
+    given = [peer_python("energon"), "script.py", "--data", tmp_path / "data", "--steps", "12"]
+    # It trains there too; whether it ends is not asked: packs of joined samples cannot be restored.
+    assert re.search(r"step 11: loss \d", ran(given, tmp_path, code=None).stdout)
+
+
+def test_every_example_is_run_and_listed():
     text = (ROOT / "examples" / "README.md").read_text()
+    documented = (ROOT / "docs" / "clients.md").read_text()
     for path in (ROOT / "examples").glob("[a-z]*.py"):
         assert path.name in text or f"examples.{path.stem}`" in text, path.name
+    clients = {path.stem for path in (ROOT / "examples" / "clients").glob("[a-z]*.py")}
+    assert clients - {"common"} == set(CLIENTS)
+    for name in CLIENTS:
+        assert f"examples.clients.{name}`" in text
+        assert f"examples/clients/{name}.py" in documented
