@@ -45,11 +45,9 @@ def test_what_is_stored():
     for kind, text, words in (
         ("image", '{"width": 1}', r"is not ImageMetadata\(width, height"),
         ("av", '{"length": 1}', "is not AVMetadata"),
-        ("av", "[]", "is a JSON object"),
         ("av", "{", "is not JSON"),
         ("av", "[" * 100_000, "is not JSON"),
         ("imag", "{}", "unknown kind 'imag'; did you mean 'image'"),
-        (3, "{}", "unknown kind 3"),
     ):
         with pytest.raises(DatasetError, match=words):
             deserialize_media_metadata(kind, text)
@@ -64,7 +62,6 @@ def test_images_by_name_by_first_bytes_and_by_patterns():
         ("TIFF", "tif", "L"),
         ("WEBP", "webp", "RGB"),
         ("ICO", "ico", "RGBA"),
-        ("JPEG2000", "jp2", "RGB"),
     ):
         size = (32, 16) if kind != "ICO" else (16, 16)
         data = image(kind, size, mode)

@@ -151,11 +151,9 @@ def test_reading_and_writing(root):
             assert file.read() == "0123456789ä"
     path.unlink()
     path.unlink()
-    assert not path.is_file()
-    with pytest.raises(FileNotFoundError):
-        path.read_bytes()
-    with pytest.raises(FileNotFoundError):
-        path.size()
+    for ask in (path.read_bytes, path.size):
+        with pytest.raises(FileNotFoundError):
+            ask()
 
 
 def test_finding(root):
@@ -170,8 +168,6 @@ def test_finding(root):
         ("b/*.tar", ["b/10.tar", "b/2.tar"]),
         ("b/[0-2].tar", ["b/2.tar"]),
         ("b/c/?.tar", ["b/c/3.tar"]),
-        ("a.txt", ["a.txt"]),
-        ("nothing", []),
         ("c/*", []),
     ):
         assert [path.relative_to(root) for path in root.glob(pattern)] == expected, pattern

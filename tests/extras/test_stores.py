@@ -141,9 +141,6 @@ def test_what_was_changed_after_it_was_indexed(shards, lines):
         files = [(each.name, tar.extractfile(each).read()) for each in tar.getmembers()]
     path.write_bytes(packed([(f"1{name[1:]}", content) for name, content in files]))
     refused(store, "do not belong together: '10000001.jpg'", "00000001.jpg", error=ShardError)
-    other = [(f"0000000{i}.{part}", b"other " * i) for i in range(3) for part in ("jpg", "txt")]
-    path.write_bytes(packed(other))
-    refused(WebdatasetFileStore(shards), "do not belong", "00000001.txt", error=ShardError)
     (shards / "parts/d1.tar").write_bytes(b"short")
     refused(WebdatasetFileStore(shards), "do not belong", "00100001.txt", error=ShardError)
     (shards / "parts/d2.tar").unlink()
@@ -172,22 +169,21 @@ def test_what_is_not_prepared(tmp_path, shards, lines):
         JsonlFileStore(tmp_path / "none.jsonl")
 
 
-@pytest.mark.parametrize("damage", ["cut", "text", "empty", "tables", "numbers"])
-def test_damaged_databases(shards, damage):
+def test_damaged_databases(shards):
     path = shards / ".nv-meta" / "index.sqlite"
     data = path.read_bytes()
-    with sqlite3.connect(path) as database:
-        if damage == "tables":
-            database.execute("DROP TABLE sample_parts")
-        elif damage == "numbers":
-            database.execute("UPDATE samples SET tar_file_id = 99")
-            database.execute("UPDATE sample_parts SET tar_file_id = 99")
-    damaged = {"cut": data[: len(data) // 3], "text": b"text" * 99, "empty": b""}
-    if damage in damaged:
-        path.write_bytes(damaged[damage])
-    store = WebdatasetFileStore(shards)
-    with pytest.raises(DatasetError, match="energize prepare --tar-index-only"):
-        _ = [store[key] for key in ("00000001.txt", "00200003.jpg")]
+    changes = (
+        "DROP TABLE sample_parts",
+        "UPDATE samples SET tar_file_id = 99; UPDATE sample_parts SET tar_file_id = 99",
+    )
+    for damage in (data[: len(data) // 3], b"text" * 99, b"", *changes):
+        path.write_bytes(data if isinstance(damage, str) else damage)
+        if isinstance(damage, str):
+            with sqlite3.connect(path) as database:
+                database.executescript(damage)
+        store = WebdatasetFileStore(shards)
+        with pytest.raises(DatasetError, match="energize prepare --tar-index-only"):
+            _ = [store[key] for key in ("00000001.txt", "00200003.jpg")]
 
 
 def test_decoding_by_name_and_parts_of_the_current_sample(shards, plain, lines):
