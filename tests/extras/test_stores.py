@@ -7,7 +7,7 @@ import os
 import pickle
 import sqlite3
 import tarfile
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -208,9 +208,9 @@ def test_stores_travel_to_other_processes_and_threads(shards, plain, lines):
         SystemFileStore(plain),
         DecodeFileStore(JsonlFileStore(lines), decoder=SampleDecoder()),
     ]
-    keys = ["00000001.txt", "a.txt", "3.json"]
 
     def read(those=stores):
+        keys = ("00000001.txt", "a.txt", "3.json")
         return [store.get(key) for store, key in zip(those, keys, strict=True)]
 
     expected = read()
@@ -218,13 +218,8 @@ def test_stores_travel_to_other_processes_and_threads(shards, plain, lines):
     assert copies == stores
     assert hash(tuple(copies)) == hash(tuple(stores))
     assert read(copies) == expected
-    found = []
-    threads = [threading.Thread(target=lambda: found.append(read())) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(30)
-    assert found == [expected] * 4
+    with ThreadPoolExecutor(4) as threads:
+        assert list(threads.map(lambda _: read(), range(4))) == [expected] * 4
     child = os.fork()
     if child == 0:
         os._exit(0 if read() == expected else 1)
