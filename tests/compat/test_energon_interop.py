@@ -8,6 +8,7 @@ import json
 import sqlite3
 import tarfile
 from collections import Counter
+from contextlib import closing
 
 import pytest
 import yaml
@@ -194,22 +195,14 @@ def written(folder):
 
 def described(folder, content):
     """Schema and rows of a database; the order of rows is not part of the format."""
-    path = folder / "read.sqlite"
-    path.write_bytes(content)
-    database = sqlite3.connect(path)
-    master = "SELECT name, sql FROM sqlite_master WHERE sql NOT NULL"
-    schema = {
-        name: " ".join(sql.replace("IF NOT EXISTS ", "").split())
-        .replace("( ", "(")
-        .replace(" )", ")")
-        for name, sql in database.execute(master)
-    }
-    rows = [sorted(database.execute(f"SELECT * FROM {t}")) for t in ("samples", "sample_parts")]
-    pragmas = ("user_version", "page_size")
-    numbers = [database.execute(f"PRAGMA {name}").fetchone() for name in pragmas]
-    database.close()
-    path.unlink()
-    return schema, rows, numbers
+    (folder / "read.sqlite").write_bytes(content)
+    with closing(sqlite3.connect(folder / "read.sqlite")) as database:
+        lines = [line.replace("IF NOT EXISTS ", "") for line in database.iterdump()]
+        pragmas = ("user_version", "page_size")
+        numbers = [database.execute(f"PRAGMA {name}").fetchone() for name in pragmas]
+    (folder / "read.sqlite").unlink()
+    plain = (" ".join(line.split()).replace("( ", "(").replace(" )", ")") for line in lines)
+    return sorted(plain), numbers
 
 
 # Metadatasets

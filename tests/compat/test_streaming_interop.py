@@ -7,9 +7,7 @@ starts for different files, can get into each other's way.
 from __future__ import annotations
 
 import json
-import random
 from collections import Counter
-from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -139,41 +137,6 @@ print(json.dumps(found))
 """
 
 
-def exact_counts(sizes, quotas, epoch_size):
-    """The samples that are asked of each stream, as fractions."""
-    relative = [Fraction(repr(each.proportion)) for each in quotas if each.kind == "proportion"]
-    if relative or epoch_size:
-        weights = relative or [Fraction(size) for size in sizes]
-        return [(epoch_size or sum(sizes)) * weight / sum(weights) for weight in weights]
-    repeated = [Fraction(repr(1.0 if each.repeat is None else each.repeat)) for each in quotas]
-    return [
-        Fraction(each.choose) if each.choose is not None else size * times
-        for size, each, times in zip(sizes, quotas, repeated, strict=True)
-    ]
-
-
-def whole_cases(rng):
-    """Quotas that are whole numbers, in numbers that floats hold exactly."""
-    for _ in range(20):
-        weights = [rng.randrange(9) for _ in range(rng.randrange(1, 6))] + [1]
-        weights.append(64 - sum(weights))
-        sizes = [rng.randrange(1, 50) * 4 for _ in weights]
-        scale = rng.choice([1, 0.25, 8])
-        yield sizes, proportions(*(each * scale for each in weights)), 64 * rng.randrange(1, 30)
-        absolute = [repeats(rng.randrange(1, 20) / 4), chosen(rng.randrange(300)), [NONE]]
-        yield sizes, [rng.choice(absolute)[0] for _ in sizes], None
-
-
-def other_cases(rng):
-    """Quotas that have to be rounded, or that floats do not hold."""
-    for _ in range(20):
-        sizes = [rng.randrange(1, 500) for _ in range(rng.randrange(2, 7))]
-        some = [rng.randrange(1, 100) / 100 for _ in sizes]
-        yield sizes, proportions(*some), rng.choice([None, rng.randrange(10, 5000)])
-        yield sizes, [NONE] * len(sizes), rng.randrange(10, 5000)
-        yield sizes, repeats(*(4 * each for each in some)), None
-
-
 REFUSED = [
     ([100, 200], [*proportions(1), *chosen(1)], None),
     ([100, 200], [NONE, *proportions(1)], None),
@@ -183,36 +146,18 @@ REFUSED = [
 
 
 def test_counts_of_an_epoch():
-    """Whole quotas are the same; others are nearer to what is asked: it cuts floats off, and gives
-    what is missing to random streams.
+    """They are ours, or named as improved: it cuts floats off, and gives what is missing to random
+    streams.
     """
-    named = [row[:3] for row in COUNTS.values()]
-    whole, other = (list(f(random.Random(k))) for k, f in ((3, whole_cases), (4, other_cases)))
-    cases = [*named, *whole, *other, *REFUSED]
+    cases = [*(row[:3] for row in COUNTS.values()), *REFUSED]
     given = [
         [sizes, [{each.kind: getattr(each, each.kind)} if each.kind else {} for each in quotas], e]
         for sizes, quotas, e in cases
     ]
-    theirs = iter(json.loads(run_streaming(APPLY, given=json.dumps(given))))
+    theirs = json.loads(run_streaming(APPLY, given=json.dumps(given)))
     for (name, row), counts in zip(COUNTS.items(), theirs, strict=False):
         assert (counts == row[3]) == ("match" in name), name
-    for case, counts in zip(whole, theirs, strict=False):
-        assert counts == epoch_counts(*case).tolist(), case
-    nearer = 0
-    for case, counts in zip(other, theirs, strict=False):
-        exact, ours = exact_counts(*case), epoch_counts(*case).tolist()
-        if case[1][0].kind != "repeat":
-            assert sum(ours) == sum(counts) == sum(exact)
-        off, theirs_off = (
-            [abs(count - asked) for count, asked in zip(each, exact, strict=True)]
-            for each in (ours, counts)
-        )
-        assert max(off) < 1
-        assert max(theirs_off) <= 1
-        assert sum(off) <= sum(theirs_off)
-        nearer += sum(off) < sum(theirs_off)
-    assert nearer > len(other) / 3
-    for case, error in zip(REFUSED, theirs, strict=True):
+    for case, error in zip(REFUSED, theirs[len(COUNTS) :], strict=True):
         assert isinstance(error, str)
         with pytest.raises(ConfigError):
             epoch_counts(*case)
