@@ -2,9 +2,6 @@
 
 import json
 import shutil
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
@@ -219,17 +216,3 @@ def test_a_process_that_dies_is_an_error_that_names_its_samples(tmp_path):
         code=1, cwd=tmp_path,
     )  # fmt: skip
     assert f"samples 160 to 191 of {folder} [train] was killed" in errors
-
-
-@pytest.mark.jobs
-def test_a_reader_that_goes_away_is_no_traceback(tmp_path):
-    folder = captions(tmp_path / "web", 40)
-    command = [sys.executable, "-m", "energize.cli", "preview", str(folder), "-n", "20"]
-    running = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=Path(__file__).parents[2]
-    )
-    running.stdout.readline()
-    running.stdout.close()
-    assert b"Traceback" not in running.stderr.read()
-    running.stderr.close()
-    running.wait(60)
