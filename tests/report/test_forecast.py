@@ -10,6 +10,7 @@ import pytest
 from energize import (
     BatchDataset,
     BlendDataset,
+    EpochizeDataset,
     FilterDataset,
     LimitDataset,
     Schedule,
@@ -53,6 +54,7 @@ MIXES = {
         (shuffled(200, "a"), Schedule([(0, 1.0), (400, 0.0)], "linear")), (shuffled(90, "b"), 1)
     ),
     "stop": batches((shuffled(40, "a"), 1), (shuffled(9, "b"), 1), stop="all_exhausted"),
+    "longer epochs": BatchDataset(ShuffleDataset(EpochizeDataset(source(9), 13)), 4, list),
     "limit": BatchDataset(LimitDataset(shuffled(20), 13), 4, list),
     "stages": StagedDataset(
         StagePlan([
@@ -61,6 +63,9 @@ MIXES = {
         ])
     ),
 }  # fmt: skip
+
+
+NOT_EXACT = ("replacement", "limit", "longer epochs")
 
 
 def counted(dataset, steps):
@@ -100,7 +105,7 @@ def check_against_counting(dataset, steps):
 @pytest.mark.parametrize("name", MIXES)
 def test_a_simulation_is_what_counting_gives(name, steps):
     run = check_against_counting(MIXES[name], steps)
-    assert all(each.repeats_exact for each in run.sources) or name in ("replacement", "limit")
+    assert all(each.repeats_exact for each in run.sources) or name in NOT_EXACT
 
 
 @pytest.mark.parametrize("name", INDEXED)
@@ -142,6 +147,13 @@ def test_a_plan_is_what_is_read():
     dataset = MIXES["three"]
     planned = [[s.index for s in batch.samples] for batch in plan(dataset, 1000, 20)]
     assert planned == dataset.at(range(1000, 1020))
+
+
+def test_stages_end_where_the_simulation_does():
+    told = simulate(MIXES["stages"], 3).stages + simulate(MIXES["stages"], 9).stages
+    assert [(e.name, e.start, e.stop) for e in told] == [
+        ("first", 0, 3), ("first", 0, 5), ("second", 5, 9),
+    ]  # fmt: skip
 
 
 def test_ranks_take_turns_in_every_epoch():

@@ -28,7 +28,7 @@ def test_a_state_says_what_the_run_had_been_given():
     for name in ("web", "code"):
         assert report[name].samples == sum(each[name].samples for each in rows) == 40
         assert report[name].asked == report[name].delivered == 0.5
-    assert report["code"].epochs == pytest.approx(40 / 12)
+    assert [each["code"].epochs for each in (report, *rows)] == pytest.approx([40 / 12] * 3)
     assert report["code"].repeats == pytest.approx(28 / 40)
 
 
