@@ -39,7 +39,6 @@ T = TypeVar("T")
 _PARTS = ("train", "val", "test")
 _DAMAGED_SHOWN = 20
 
-Flag = bool
 Names = list[str] | None
 NumWorkers = Annotated[
     int | None,
@@ -68,27 +67,35 @@ def prepare(
     split_ratio: Annotated[str | None, Option(help="Shares of train, val, test: 8,1,1.")] = None,
     split_parts: Annotated[Names, Option(help="SPLIT:REGEX, shards by name: 'val:val-.*'.")] = None,
     exclude: Annotated[str | None, Option(help="Leave out shards by this REGEX.")] = None,
-    shuffle_tars: Annotated[Flag, Option("--shuffle-tars", help="Before the ratio cuts.")] = False,
+    shuffle_tars: Annotated[
+        bool, Option("--shuffle-tars", help="Shuffle shards before they are split.")
+    ] = False,
     sample_type: Annotated[
         str | None, Option(help=f"One of {', '.join(SAMPLE_TYPE_NAMES)}.")
     ] = None,
     field_map: Annotated[
-        str | None, Option(help='As JSON: {"image": "jpg,png", "caption": "txt"}.')
+        str | None, Option(help='Parts by fields, as JSON: {"image": "jpg,png", "caption": "txt"}.')
     ] = None,
-    dataset_yaml_name: Annotated[str, Option(help="What says what samples are.")] = "dataset.yaml",
-    skip_dataset_yaml: Annotated[Flag, Option("--skip-dataset-yaml", help="Write none.")] = False,
+    dataset_yaml_name: Annotated[
+        str, Option(help="The file that says what samples are.")
+    ] = "dataset.yaml",
+    skip_dataset_yaml: Annotated[
+        bool, Option("--skip-dataset-yaml", help="Write no dataset.yaml.")
+    ] = False,
     sqlite: Annotated[
-        Flag, Option("--sqlite", help="Write index.sqlite for joins, stores.")
+        bool, Option("--sqlite", help="Write the index that joins and stores read.")
     ] = False,
     tar_index_only: Annotated[
-        Flag, Option("--tar-index-only", help="Write the index of a prepared folder again.")
+        bool, Option("--tar-index-only", help="Write the index of a prepared folder again.")
     ] = False,
     fix_duplicates: Annotated[
-        Flag, Option("--fix-duplicates", help="Write shards that share keys anew.")
+        bool, Option("--fix-duplicates", help="Write shards that share keys anew.")
     ] = False,
-    force_overwrite: Annotated[Flag, Option("--force-overwrite", help="Without asking.")] = False,
+    force_overwrite: Annotated[
+        bool, Option("--force-overwrite", help="Prepare a folder again without asking.")
+    ] = False,
     non_interactive: Annotated[
-        Flag, Option("--non-interactive", help="Never ask: what is missing is an error.")
+        bool, Option("--non-interactive", help="Never ask: what is missing is an error.")
     ] = False,
     num_workers: NumWorkers = None,
     column: Annotated[
@@ -98,8 +105,12 @@ def prepare(
             "quality=json[quality], width=image:width, length=len:txt, tokens=MODULE:FUNCTION."
         ),
     ] = None,
-    column_default: Annotated[Names, Option(help="NAME=VALUE, where there is none.")] = None,
-    checksums: Annotated[Flag, Option("--checksums", help="Write one of each sample.")] = False,
+    column_default: Annotated[
+        Names, Option(help="NAME=VALUE, for samples without a value.")
+    ] = None,
+    checksums: Annotated[
+        bool, Option("--checksums", help="Write a checksum of each sample.")
+    ] = False,
     media_by_glob: MediaByGlob = None,
     media_by_header: MediaByHeader = False,
     media_by_extension: MediaByExtension = False,
@@ -138,8 +149,7 @@ def prepare(
         measured = (columns, defaults) if columns else None
         _add(console, path, measured, num_workers, checksums=checksums, progress=progress)
         return
-    choices |= {"exclude": exclude}
-    choices["overwrite"] = force_overwrite
+    choices |= {"exclude": exclude, "overwrite": force_overwrite}
     if not tar_index_only:
         typed = not skip_dataset_yaml
         _complete(console, path, choices, typed=typed, may_ask=not non_interactive)
