@@ -108,19 +108,19 @@ class _NameOnly:
     and are asked for their state; here they are descriptions, and cursors over them move.
     """
 
-    _instead = ""
-
-    def __init_subclass__(cls, **kwargs: Any) -> None:
+    def __init_subclass__(cls, *, is_name: bool = False, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        if "_instead" not in vars(cls):
-            base = next(each for each in cls.__mro__ if "_instead" in vars(each))
+        if not is_name:
             raise ConfigError(
-                f"{cls.__name__} extends {base.__name__}, and nothing here would ask for what it "
-                f"adds, so a run that goes on would not be the same. {cls._instead}"
+                f"{cls.__name__} extends {cls.__mro__[1].__name__}, and nothing here would ask for "
+                "what it adds, so a run that goes on would not be the same. Write a function: of a "
+                "sample, and of rng where it draws, for MapDataset, or of a stream for "
+                "IterMapDataset; items of your own come from a list, SequenceSource or "
+                "IterableSource. All of them are saved and resumed"
             )
 
 
-class Savable(_NameOnly):
+class Savable(_NameOnly, is_name=True):
     """A name for annotations only.
 
     >>> class Counter(Savable):
@@ -129,12 +129,6 @@ class Savable(_NameOnly):
         ...
     energize.errors.ConfigError: Counter extends Savable, and nothing here would ask...
     """
-
-    _instead = (
-        "Make it a function of the sample, and of a parameter rng where it draws random numbers; "
-        "or, where items depend on those before them, a function of a stream for IterMapDataset, "
-        "which is resumed"
-    )
 
 
 class _Datasets(type):
@@ -157,7 +151,7 @@ if TYPE_CHECKING:
 
 else:
 
-    class SavableDataset(_NameOnly, Generic[T_co], metaclass=_Datasets):
+    class SavableDataset(_NameOnly, Generic[T_co], metaclass=_Datasets, is_name=True):
         """The name of `Dataset` in Megatron-Energon, for annotations and `isinstance`.
 
         >>> from energize import ListSource
@@ -165,25 +159,13 @@ else:
         True
         """
 
-        _instead = (
-            "Give items by number as a list or with SequenceSource, items that come one after "
-            "another with IterableSource, and change a stream of items with MapDataset or "
-            "IterMapDataset; all of them are saved and resumed"
-        )
-
-    class BaseWrapperDataset(_NameOnly, Generic[T_in, T_co], metaclass=_Datasets):
+    class BaseWrapperDataset(_NameOnly, Generic[T_in, T_co], metaclass=_Datasets, is_name=True):
         """The name of datasets over others in Megatron-Energon, for annotations and `isinstance`.
 
         >>> from energize import LimitDataset, ListSource
         >>> isinstance(LimitDataset(ListSource("abc"), 2), BaseWrapperDataset)
         True
         """
-
-        _instead = (
-            "Write what it does with items as a function: for MapDataset, which may yield several "
-            "items or raise SkipSample, or of the whole stream, for IterMapDataset; both are saved "
-            "and resumed"
-        )
 
 
 class PinMemoryMixin:
@@ -497,11 +479,6 @@ class CrudeWebdataset(DefaultDecoderWebdatasetFactory[CrudeSample]):
         part_filter: PartFilter | None = None,
         **kwargs: Any,
     ) -> None:
-        if "sample_loader" in kwargs or "field_map" in kwargs:
-            raise ConfigError(
-                "CrudeWebdataset: crude samples are the parts as they are; make others of them in "
-                "a cooker, or use StandardWebdatasetFactory with sample_loader or field_map"
-            )
         super().__init__(path, subflavors=subflavors, part_filter=part_filter, **kwargs)
 
 
