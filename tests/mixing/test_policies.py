@@ -5,11 +5,8 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import strategies as st
 
 from energize import ExcessLoss, LossCurves, unimax
-
-SIZES = st.dictionaries(st.text("abc", min_size=1), st.integers(1, 10**6), min_size=1, max_size=6)
 
 
 def told(policy, rows, counts=None):
@@ -24,6 +21,11 @@ def test_excess_loss_waits_for_all_sources_and_remembers():
     assert policy.observe(0, {"web": 4.0}, {"web": 8}) is None
     policy.observe(1, {"web": 2.0, "code": 3.0}, {"web": 8, "code": 8})
     assert policy.state_dict() == {"losses": {"web": 3.0, "code": 3.0}}
+    slow = ExcessLoss({"web": 0}, memory=0.75)
+    assert told(slow, [{"web": 4.0}, {"web": 2.0}]) == {"web": 1.0}
+    assert slow.state_dict() == {"losses": {"web": 3.5}}
+    floored = told(ExcessLoss({"a": 1, "b": 1}, temperature=0.01, floor=0.2), [{"a": 3, "b": 1}])
+    assert floored == pytest.approx({"a": 0.8, "b": 0.2})
     other = ExcessLoss({"web": 0, "code": 0}, memory=0.5)
     other.load_state_dict(json.loads(json.dumps(policy.state_dict())))
     assert told(other, [{"code": 1.0}]) == told(policy, [{"code": 1.0}])

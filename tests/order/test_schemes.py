@@ -9,36 +9,12 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from hypothesis import strategies as st
 
 from energize.errors import ConfigError, WeightError
 from energize.order import Schedule, WeightSchedulePoint, WeightScheduler, make_scheme
 from energize.order.timeline import SCHEMES
 from tests.support.schemes import check_counts
 from tests.support.tables import check_faults, row
-
-WEIGHTS = {
-    "one": [7],
-    "two": [0.9, 0.1],
-    "per cent": [0.4, 0.5, 0.1],
-    "equal": [1] * 7,
-    "zeros": [0, 3, 0, 0.5, 0],
-    "sevenths": [1 / 7, 2 / 7, 4 / 7],
-    "irrational": [2**0.5, 3**0.5, 5**0.5, 0.1, 7**0.5],
-    "steep": [10.0**-i for i in range(6)],
-    "many": [1 + (i * i) % 17 for i in range(40)],
-    "many odd": [0.1 + (0.618034 * i) % 1 for i in range(30)],
-    "nearly equal": [1.0, 1.0000001, 0.9999999],
-    "rare": [1.0, 2.0, 1e-7, 1e-9, 2e-15],
-}
-PLACES = [0, 10**6 + 1, 10**12 - 77]
-
-weight = st.one_of(
-    st.integers(0, 100),
-    st.sampled_from([0.0, 0.1, 0.25, 1 / 3, 1e-3, 1e-9, 1e6]),
-    st.floats(1e-6, 1e3),
-    st.fractions(0, 9, max_denominator=50),
-)
 
 
 def asking(**question):
@@ -48,6 +24,15 @@ def asking(**question):
 
 def making(name, weights, **options):
     return lambda: make_scheme(name, weights, **options)
+
+
+def test_what_cannot_be_asked_is_named():
+    said = "counts(n): n is a number of slots, from 0 to 2**62; got"
+    numbers = [-1, 1.5, "3", None, True, 2**62 + 1, [3]]
+    faults = {f"n = {n!r}": (asking(counts=n), f"{said} {n!r}") for n in numbers}
+    for ks in ([3, -1], [2**62], [0.5], ["a"], [True], 5, [[1, 2]]):
+        faults[f"ks = {ks!r}"] = asking(locate=ks), "locate(ks): slots are whole numbers...got "
+    check_faults(ConfigError, faults)
 
 
 def test_what_cannot_be_made_is_named():

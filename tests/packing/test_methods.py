@@ -10,13 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from energize.errors import ConfigError
-from energize.packing import balanced, best_fit, first_fit
+from energize.packing import attention_cost, balanced, best_fit, first_fit
 from tests.support.refusals import check_refusals
 
 METHODS = [first_fit, best_fit, balanced]
-
-
-# Packs that cost the same.
+CAPACITY = 24
 
 
 @given(st.lists(st.tuples(st.integers(0, 20), st.integers(0, 5)), max_size=40))
@@ -29,6 +27,41 @@ def test_every_sample_is_in_one_pack_that_holds_it(rows):
         held = [np.sum([rows[sample] for sample in pack], axis=0) for pack in packs]
         assert (np.array(held).reshape(-1, 2) <= [22, 5]).all()
     assert len(balanced(rows, [22, 5])) <= len(best_fit(rows, [22, 5]))
+
+
+def into(packs, rooms, sample, need, pack):
+    if pack == len(packs):
+        packs.append([])
+        rooms.append(CAPACITY)
+    packs[pack].append(sample)
+    rooms[pack] -= need
+
+
+@given(st.lists(st.integers(0, CAPACITY), max_size=60))
+def test_first_fit_and_best_fit_as_they_are_defined(lengths):
+    packs, rooms = [], []
+    for sample, need in enumerate(lengths):
+        fitting = [pack for pack, room in enumerate(rooms) if room >= need]
+        into(packs, rooms, sample, need, fitting[0] if fitting else len(packs))
+    assert first_fit(lengths, CAPACITY) == packs
+    packs, rooms = [], []
+    for sample in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
+        fitting = [pack for pack, room in enumerate(rooms) if room >= lengths[sample]]
+        pack = min(fitting, key=rooms.__getitem__) if fitting else len(packs)
+        into(packs, rooms, sample, lengths[sample], pack)
+    assert best_fit(lengths, CAPACITY) == sorted(map(sorted, packs))
+
+
+def test_captions_fill_their_packs_and_cost_the_same():
+    for mean, sigma in ((4.0, 0.6), (4.6, 0.7), (5.5, 0.8)):
+        drawn = np.random.default_rng(0).lognormal(mean, sigma, 1000).astype(int) + 1
+        lengths = np.minimum(drawn, 2048)
+        fewest = len(best_fit(lengths, 2048))
+        packs = balanced(lengths, 2048)
+        costs = [sum(attention_cost(int(lengths[i])) for i in pack) for pack in packs]
+        assert -(-lengths.sum() // 2048) <= len(packs) <= fewest
+        assert len(first_fit(lengths, 2048)) <= 1.7 * fewest
+        assert max(costs) <= 1.2 * np.mean(costs)
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from fractions import Fraction
 
 import numpy as np
 
 from energize.order.weights import integer_weights
-
-_NODES, _NODE_WEIGHTS = np.polynomial.legendre.leggauss(24)
 
 
 def check_counts(scheme, slots: int, start: int = 0, every: int = 7) -> None:
@@ -45,3 +44,12 @@ def deviation(scheme, weights, slots: int, start: int = 0) -> float:
         given = np.cumsum(source == i) - number * float(share) + ahead
         worst = max(worst, abs(ahead), float(np.abs(given).max()))
     return worst
+
+
+def surprise(observed, probabilities) -> float:
+    """Chi-square of counts against probabilities, in standard deviations above its mean."""
+    expected = np.asarray(probabilities, dtype=float) * np.sum(observed)
+    assert expected.min() >= 5, "too few draws for chi-square"
+    freedom = len(expected) - 1
+    statistic = ((np.asarray(observed) - expected) ** 2 / expected).sum()
+    return float((statistic - freedom) / math.sqrt(2 * freedom))
