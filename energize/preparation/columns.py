@@ -19,7 +19,7 @@ import math
 import os
 import sys
 import traceback
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -40,7 +40,6 @@ from energize.data.columns import (
     ColumnIndex,
     StoredColumn,
     check_name,
-    column_command,
     dump_columns,
     folder_version,
     read_columns,
@@ -131,23 +130,24 @@ def prepare_columns(
             workers=workers,
             on_progress=on_progress,
         )
-        kept, lost = kept_columns(root, columns)
+        kept = kept_columns(root)
         made, notes = wanted.stage(files, root, pieces, counts, folder_version(root), kept)
         commit(files, root / next(iter(counts)))
     remove_unused(root)
-    return ColumnsReport(root, sum(counts.values()), made, (*notes, *lost))
+    return ColumnsReport(root, sum(counts.values()), made, tuple(notes))
 
 
 class Piece(NamedTuple):
     """A column of one shard: its numbers, or as objects its words, of samples not `absent`.
 
-    `why` says where the first without a value is, and why; `first` is one that has a value.
+    `why` says where the first without a value is, and why; `first` the first one with a number
+    (False) and with a word (True).
     """
 
     values: npt.NDArray[Any]
     absent: npt.NDArray[np.bool_]
     why: str
-    first: str
+    first: dict[bool, str]
 
 
 class Columns:
@@ -182,7 +182,8 @@ class Columns:
         measure = self._measures[name]
         values: list[Value] = []
         absent: list[bool] = []
-        why = first = ""
+        why = ""
+        first: dict[bool, str] = {}
         for sample in samples:
             try:
                 value = _checked(measure(sample))
@@ -193,14 +194,12 @@ class Columns:
             except Exception as reason:  # whatever Pillow and functions of users raise
                 told = f"column {name!r}, {self.how[name]}: {sample.where}: {reason}"
                 raise PrepareError(told) from reason
-            if not values or isinstance(value, str) != isinstance(values[0], str):
-                told = f"{sample.where} has {str(value)[:80]!r}"
-                if values:
-                    raise _mixed(name, first, told)
-                first = told
+            is_word = isinstance(value, str)
+            if is_word not in first:
+                first[is_word] = f"{sample.where} has {str(value)[:80]!r}"
             values.append(value)
             absent.append(False)
-        kind = object if values and isinstance(values[0], str) else None
+        kind = object if True in first else None
         return Piece(np.array(values, dtype=kind), np.array(absent), why, first)
 
     def stage(  # noqa: PLR0917
@@ -238,9 +237,12 @@ class Columns:
         absent = np.concatenate([piece.absent for piece in pieces])
         default = self._defaults.get(name) if absent.any() else None
         known = [piece for piece in pieces if piece.first]
-        kinds = {piece.values.dtype == object: piece.first for piece in known}
+        kinds = {kind: told for piece in known for kind, told in piece.first.items()}
         if len(kinds) > 1:
-            raise _mixed(name, *kinds.values())
+            raise PrepareError(
+                f"column {name!r}: all samples have numbers, or all have words; "
+                f"{' and '.join(kinds.values())}"
+            )
         if absent.any():
             told = f"column {name!r}: {absent.sum()} of {len(absent)} samples have no value"
             why = f"the first of them {next(piece.why for piece in pieces if piece.why)}"
@@ -267,12 +269,6 @@ class Columns:
         return Column(column)
 
 
-def _mixed(name: str, *samples: str) -> PrepareError:
-    return PrepareError(
-        f"column {name!r}: all samples have numbers, or all have words; {' and '.join(samples)}"
-    )
-
-
 def _default_number(name: str, default: Value) -> Value:
     try:
         return _checked(_number(default) if isinstance(default, str) else default)
@@ -297,25 +293,11 @@ def stored_columns(root: Path) -> dict[str, StoredColumn]:
     return {} if index is None else index.columns
 
 
-def kept_columns(
-    root: Path, again: Collection[str], *, same: bool = True
-) -> tuple[dict[str, StoredColumn], list[str]]:
-    """Return the columns that a folder keeps, those of the same shards; and a note on others that
-    go, and are not measured `again`.
-    """
-    measured: dict[str, str] = {}
+def kept_columns(root: Path) -> dict[str, StoredColumn]:
+    """Return the columns that a folder keeps whose shards are the same; none of a damaged file."""
     with suppress(DatasetError):
-        if same:
-            return stored_columns(root), []
-    with suppress(DatasetError):
-        index = read_columns(root, checked=False)
-        measured = {} if index is None else index.measured
-    lost = {name: how for name, how in measured.items() if name not in again}
-    note = (
-        f"the columns {', '.join(lost)} are gone with the index they were of; measure them again "
-        f"with: {column_command(root, lost)}"
-    )
-    return {}, [note] if lost else []
+        return stored_columns(root)
+    return {}
 
 
 def remove_unused(root: Path) -> None:

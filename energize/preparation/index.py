@@ -225,11 +225,12 @@ def prepare(
         notes += _end_notes(scanned)
         counts = {shard.name: shard.count for shard in scanned}
         parts = dict(sum((shard.parts for shard in scanned), Counter()).most_common())
-        kept, lost = kept_columns(root, wanted.how, same=same)
+        kept = kept_columns(root) if same else {}
         made, told = wanted.stage(
             files, root, [shard.found["columns"] for shard in scanned], counts, new or version, kept
         )
-        notes += [*told, *lost, *_stage_records(root, files, scanned)]
+        notes += told
+        _stage_records(root, files, scanned)
         if not known:
             config = choose_config(sample_type, field_map, FirstLook(root / names[0]), parts)
             notes += [
@@ -297,8 +298,8 @@ def _scanned(
     return shards, same, version
 
 
-def _stage_records(root: Path, files: NewFiles, shards: Sequence[ScannedShard]) -> Iterator[str]:
-    """Write what readers know the shards by; yield a note where checksums are gone by it.
+def _stage_records(root: Path, files: NewFiles, shards: Sequence[ScannedShard]) -> None:
+    """Write what readers know the shards by.
 
     Checksums that lie beside a shard stay its own, unless it was prepared before and was another
     one, or had none, then. That they fit is seen when they are verified.
@@ -306,23 +307,15 @@ def _stage_records(root: Path, files: NewFiles, shards: Sequence[ScannedShard]) 
     before: dict[str, ShardRecord] | None = {}
     with suppress(DatasetError):  # of a damaged file nothing is known, and it is written anew
         before = read_records(root)
-    gone = []
     for shard in shards:
-        earlier = (before or {}).get(shard.name)
-        had = earlier is not None and earlier.checksums_crc is not None
-        if shard.record.checksums_crc is None and (had or before is None):
-            same = earlier is None or earlier.of_shard == shard.record.of_shard
-            crc = _stored_checksums(root / shard.name, shard.count) if same else None
+        was = (before or {}).get(shard.name)
+        kept = was is not None and was.checksums_crc is not None
+        kept = kept and was is not None and was.of_shard == shard.record.of_shard
+        if shard.record.checksums_crc is None and (kept or before is None):
+            crc = _stored_checksums(root / shard.name, shard.count)
             shard.record = shard.record._replace(checksums_crc=crc)
-            gone += [shard.name] if had and crc is None else []
     records = dump_records({shard.name: shard.record for shard in shards})
     files.write(root / META_FOLDER / RECORDS_NAME, records.encode())
-    if gone:
-        yield (
-            f"the checksums of {len(gone)} of {len(shards)} shards are gone, of {gone[0]} for "
-            "example, which is another shard now or has lost them; write them again with: energize "
-            f"prepare --checksums {root}"
-        )
 
 
 @contextmanager

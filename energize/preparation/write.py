@@ -83,15 +83,7 @@ def commit(files: NewFiles, like: Path, remove: Sequence[Path] = ()) -> None:
     The files `remove` go first: without the one that makes a folder a prepared one nobody reads a
     mixture of old and new files, whenever the process may die.
     """
-    before = [path.exists() for path in remove]
-    try:
-        files.commit(stat.S_IMODE(like.stat().st_mode) & 0o666 | 0o600, remove)
-    except PrepareError as reason:
-        if before == [path.exists() for path in remove]:
-            raise
-        raise PrepareError(
-            f"{reason}. The folder is not prepared now; prepare it again"
-        ) from reason
+    files.commit(stat.S_IMODE(like.stat().st_mode) & 0o666 | 0o600, remove)
 
 
 def _remove_empty(folder: Path) -> None:

@@ -67,8 +67,7 @@ def test_prepared_again_they_stay_with_the_shards_that_are_as_they_were(tmp_path
         assert len(list(WebdatasetSource(folder, checksums=True))) == 11
     (folder / "parts" / "d1.tar").write_bytes((folder / "parts" / "d2.tar").read_bytes())
     (folder / "parts" / "d2.tar").unlink()
-    report = prepare(folder, workers=1, overwrite=True, **OPTIONS)
-    assert "the checksums of 1 of 2 shards are gone, of parts/d1.tar" in report.notes[-1]
+    prepare(folder, workers=1, overwrite=True, **OPTIONS)
     for _ in range(2):  # what was lost does not come back by itself
         with pytest.raises(NotPreparedError, match=r"no checksums of 1 of its 2 shards, parts/d1"):
             WebdatasetSource(folder, checksums=True)
