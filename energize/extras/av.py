@@ -8,10 +8,10 @@ import struct
 import warnings
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from fractions import Fraction
-from itertools import chain, pairwise
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal, TypeAlias, TypeVar, get_args
 
 import numpy as np
@@ -243,76 +243,55 @@ def _read_frames(
     form: dict[str, Any] = (
         {"width": size[0], "height": size[1], "interpolation": "BILINEAR"} if size else {}
     )
-    with ExitStack() as stack:
-        for number, frame in _FrameReader(source, what, index, stack).frames(sorted(places)):
-            pixels = frame.reformat(format="rgb24", **form).to_ndarray().transpose(2, 0, 1)
-            for clip, place in places[number]:
-                first, last = spans[clip]
-                if clips[clip] is None:
-                    clips[clip] = np.empty((last - first + 1, *pixels.shape), dtype=np.uint8)
-                if clips[clip].shape[1:] != pixels.shape:
-                    _, height, width = pixels.shape
-                    raise DecodeError(
-                        f"{what} changes its size at frame {number}, to {width} x {height}; give "
-                        "video_out_frame_size=(width, height) to have all frames of one size"
-                    )
-                # By numpy: torch would wake its threads for each of these small copies.
-                np.copyto(clips[clip][place], pixels)
+    for number, frame in _frames(source, what, index, sorted(places)):
+        pixels = frame.reformat(format="rgb24", **form).to_ndarray().transpose(2, 0, 1)
+        for clip, place in places[number]:
+            first, last = spans[clip]
+            if clips[clip] is None:
+                clips[clip] = np.empty((last - first + 1, *pixels.shape), dtype=np.uint8)
+            if clips[clip].shape[1:] != pixels.shape:
+                _, height, width = pixels.shape
+                raise DecodeError(
+                    f"{what} changes its size at frame {number}, to {width} x {height}; give "
+                    "video_out_frame_size=(width, height) to have all frames of one size"
+                )
+            # By numpy: torch would wake its threads for each of these small copies.
+            np.copyto(clips[clip][place], pixels)
     return [torch.from_numpy(clip) for clip in clips]
 
 
-class _FrameReader:
-    """Reads a video from left to right, and seeks to keyframes over what is not wanted."""
+def _frames(
+    source: BinaryIO, what: str, index: _FrameIndex, wanted: Sequence[int]
+) -> Iterator[tuple[int, VideoFrame]]:
+    """Yield the frames of these ascending numbers, seeking to keyframes over what is not wanted."""
+    numbers = {time: number for number, time in enumerate(index.times[:-1])}
 
-    def __init__(self, source: BinaryIO, what: str, index: _FrameIndex, stack: ExitStack) -> None:
-        self._source, self._what, self._index, self._stack = source, what, index, stack
-        self._numbers = {time: number for number, time in enumerate(index.times[:-1])}
-        self._open()
+    def numbered(frames: Iterator[VideoFrame]) -> Iterator[tuple[int, VideoFrame]]:
+        if not index.stamped:
+            yield from enumerate(frames)
+        for frame in frames:
+            if frame.pts in numbers:
+                yield numbers[frame.pts], frame
+            elif frame.pts is None or frame.pts >= index.times[0]:
+                raise _UntrustedIndexError(f"{what} has a frame at an unexpected time")
 
-    def frames(self, wanted: Sequence[int]) -> Iterator[tuple[int, VideoFrame]]:
-        """Yield the frames of these ascending numbers."""
-        keys = self._index.keys
-        ahead, at, sought = self._numbered(), -1, False
+    with _opened(source, what) as container:
+        stream = _required(_video_stream(container), what, "video stream")
+        ahead, at, sought = numbered(container.decode(stream)), -1, False
         for number in wanted:
-            if keys[bisect_right(keys, number) - 1] > at + 1:
-                ahead, sought = self._beginning_at(number), True
+            key = index.keys[bisect_right(index.keys, number) - 1]
+            if key > at + 1:
+                container.seek(index.times[key], stream=stream, backward=True)
+                ahead, sought = numbered(container.decode(stream)), True
             at, frame = next((each for each in ahead if each[0] >= number), (-1, None))
-            named = f"frame {number} (at {self._index.seconds(number, number)[0]:.3f} s)"
+            named = f"frame {number} (at {index.seconds(number, number)[0]:.3f} s) of {what}"
             if frame is None or at != number:
-                raise _UntrustedIndexError(f"{named} of {self._what} is missing")
+                raise _UntrustedIndexError(f"{named} is missing")
             if frame.is_corrupt:
                 # After seeking, the keyframe may not have been one: from the start, it is damage.
                 kind = _UntrustedIndexError if sought else DecodeError
-                raise kind(f"{named} of {self._what} is damaged")
+                raise kind(f"{named} is damaged")
             yield number, frame
-
-    def _beginning_at(self, number: int) -> Iterator[tuple[int, VideoFrame]]:
-        """Return frames from one at or before `number` on."""
-        keys = self._index.keys
-        for key in reversed(keys[1 : bisect_right(keys, number)]):
-            time = self._index.times[key]
-            self._container.seek(time, stream=self._stream, backward=True)
-            frames = self._numbered()
-            first = next(frames, None)
-            if first is not None and first[0] <= number:
-                return chain((first,), frames)
-        self._stack.close()
-        self._open()
-        return self._numbered()
-
-    def _numbered(self) -> Iterator[tuple[int, VideoFrame]]:
-        frames = self._container.decode(self._stream)
-        if not self._index.stamped:
-            yield from enumerate(frames)
-        for frame in frames:
-            if frame.pts in self._numbers:
-                yield self._numbers[frame.pts], frame
-            elif frame.pts is None or frame.pts >= self._index.times[0]:
-                raise _UntrustedIndexError(f"{self._what} has a frame at an unexpected time")
-
-    def _open(self) -> None:
-        self._container = self._stack.enter_context(_opened(self._source, self._what))
-        self._stream = _required(_video_stream(self._container), self._what, "video stream")
 
 
 # Reading sounds by the numbers of their samples.

@@ -65,15 +65,13 @@ class FirstLook:
         reasons: dict[str, None] = {}
         for sample in self._samples:
             for access in parse_field(source):
-                if access.part not in sample.sizes:
-                    continue
-                try:
-                    if access.keys:
-                        sample.json(access)
-                except (DataError, PrepareError) as reason:
-                    reasons[str(reason)] = None
-                else:
-                    return
+                if access.part in sample.sizes:
+                    try:
+                        if access.keys:
+                            sample.json(access)
+                        return
+                    except (DataError, PrepareError) as reason:
+                        reasons[str(reason)] = None
         if reasons:
             count = len(self._samples)
             raise PrepareError(

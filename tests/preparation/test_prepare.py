@@ -37,10 +37,13 @@ def test_a_damaged_shard_is_named_and_nothing_is_written(folder):
     whole = shard.read_bytes()
     write_tar(shard, [("README", b"no dot, no sample")])
     without_samples = shard.read_bytes()
+    write_tar(shard, [("a/../../up.txt", b"")])
+    leading_out = shard.read_bytes()
     damages = {
         "cut inside a member": (whole[: 2048 + 100], "d1.tar"),
         "an empty file": (b"", "empty file"),
         "no samples": (without_samples, "holds no samples"),
+        "a member outside": (leading_out, "'..' in it"),
         "no tar": (b"garbage" * 1000, "is no tar"),
         "more behind the end": (whole + bytes(3 << 20) + b"x", "more data follows"),
     }
@@ -99,6 +102,8 @@ def test_splits(folder):
     names = [f"{i}.tar" for i in range(10)]
     parts = split(names, {"train": 7, "val": 2, "test": 1}, None)  # which floats round to 7, 2, 0
     assert [len(part) for part in parts.values()] == [7, 2, 1]
+    halves = split([str(i) for i in range(100)], {"train": 0.29, "val": 0.71}, None)
+    assert len(halves["train"]) == 29  # 100 * 0.29 is less in floats
     shuffled = split(names, ALL, None, 42)["train"]  # as random.Random(42).shuffle does, for ever
     assert shuffled == tuple(f"{i}.tar" for i in (7, 3, 2, 8, 5, 6, 9, 4, 0, 1))
     assert "none is left for val" in refused(folder, split_ratios={"train": 8, "val": 1, "test": 1})
