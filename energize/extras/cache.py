@@ -14,8 +14,7 @@ import weakref
 from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, field
-from enum import Enum, auto
+from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -237,43 +236,27 @@ class _Settings:
     decoded: bool
 
 
-class _State(Enum):
-    """What becomes of a file."""
-
-    IDLE = auto()
-    """Nobody fetches it: that failed, or it was read before its turn."""
-    QUEUED = auto()
-    RUNNING = auto()
-    """A thread reads or writes it."""
-    WAITING = auto()
-    """It was read, and there is no room on disk for it."""
-    CACHED = auto()
-
-
 @dataclass(eq=False, slots=True)
 class _Entry:
-    """A file that references share; `send_to_cache_future` is done when it is on disk."""
+    """A file that references share; `file` is where it lies once it is on disk."""
 
     key: object
     store: FileStore[Any]
     name: str
-    state: _State = _State.QUEUED
     refcount: int = 0
     job: Future[None] | None = None
-    held: bytes | None = None
     pickled: bool = False
     source: SourceInfo | None = None
     file: Path | None = None
     size: int = 0
-    send_to_cache_future: Future[None] = field(default_factory=Future)
 
 
 class _Cache:
     """What a pool holds in one process.
 
-    No thread ever waits for room. At most `threads` files are being read, or were read and wait for
-    room; they are written when there is some. A file that is needed before its turn is read at
-    once, and goes to the end of the queue for others who refer to it.
+    A file is fetched when there is room for one as large as the largest so far, so no thread waits
+    for room. One that is needed before its turn is read at once, and goes to the end of the queue
+    for others who refer to it.
     """
 
     def __init__(self, settings: _Settings) -> None:
@@ -285,10 +268,10 @@ class _Cache:
         self._lock = threading.Lock()
         self._entries: dict[object, _Entry] = {}
         self._queue: OrderedDict[_Entry, None] = OrderedDict()
-        self._waiting: dict[_Entry, None] = {}
         self._dropped: deque[_Entry] = deque()
         self._names = count()
-        self._busy = 0
+        self._running = 0
+        self._largest = 0
         self._closed = False
         self._warned = False
         self.size = 0
@@ -310,19 +293,27 @@ class _Cache:
             entry = self._entries.get(key)
             if entry is None:
                 entry = self._entries[key] = _Entry(key, store, name)
-                self._enqueue(entry, first=isinstance(store, HeldStore))
+                self._queue[entry] = None
+                if isinstance(store, HeldStore):
+                    self._queue.move_to_end(entry, last=False)
             entry.refcount += 1
         return entry
 
     def take(self, entry: _Entry) -> Found:
         """Return the content and source of the file, and end one reference to it."""
+        with self._locked():
+            early = entry in self._queue
+            self._queue.pop(entry, None)
+            job = entry.job
+        if job is not None:
+            wait([job])
         try:
             return self._content(entry)
         finally:
             with self._locked():
                 self._release(entry)
-                if entry.state is _State.IDLE and not entry.send_to_cache_future.done():
-                    self._enqueue(entry)
+                if early and entry.refcount:
+                    self._queue[entry] = None
 
     def drop(self, entry: _Entry) -> None:
         """End a reference that was collected: anywhere in the program, so without waiting."""
@@ -334,20 +325,19 @@ class _Cache:
         with self._lock:
             self._closed = True
             self._queue.clear()
-            running = [e.job for e in self._entries.values() if e.job and not e.job.done()]
+            running = [each.job for each in self._entries.values() if each.job]
         late = wait(running, _CLOSE_SECONDS).not_done
         self._threads.shutdown(wait=not late)
         self._remove()
         with contextlib.suppress(OSError):
             _remove_orphans(self._settings.parent)
-        for entry in self._entries.values():
-            entry.send_to_cache_future.cancel()
         self.size = self.count = 0
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
         with self._lock:
             yield
+            self._start()
         self._release_dropped()
 
     def _release_dropped(self) -> None:
@@ -356,22 +346,17 @@ class _Cache:
             try:
                 while self._dropped:
                     self._release(self._dropped.popleft())
+                self._start()
             finally:
                 self._lock.release()
 
     def _content(self, entry: _Entry) -> Found:
-        while entry.state is _State.RUNNING and entry.held is None and not self._closed:
-            wait([entry.job] if entry.job else [])
-        with self._locked():
-            held, file = entry.held, entry.file
-            if entry.state in (_State.QUEUED, _State.WAITING):
-                self._stop(entry)  # its turn is over
-        if held is None and file is not None:
-            try:
-                held = file.read_bytes()
-            except OSError as reason:
-                self._warn(f"{file} cannot be read any more ({reason.strerror})")
-        if held is None:
+        if entry.file is None:
+            return entry.store[entry.name]
+        try:
+            held = entry.file.read_bytes()
+        except OSError as reason:
+            self._warn(f"{entry.file} cannot be read any more ({reason.strerror})")
             return entry.store[entry.name]
         # Pickled here, in a folder that no other user may write to.
         content = pickle.loads(held) if entry.pickled else held  # noqa: S301
@@ -382,123 +367,79 @@ class _Cache:
     # In the threads.
 
     def _fetch(self, entry: _Entry) -> None:
-        """Read a file, and write it where there is room."""
+        """Read a file, and write it if there is room."""
         try:
             raw, entry.source = entry.store.raw(entry.name)
             decoded = self._settings.decoded
             held, entry.pickled = _packed(entry.store.decoded(entry.name, raw) if decoded else raw)
-        except Exception as reason:
-            self._give_up(entry, reason)  # who needs the file reads it, and meets the same
-            return
+            self._write(entry, held)
+        except Exception:  # noqa: S110 - who needs the file reads it, and meets the same
+            pass
+        with self._locked():
+            self._running -= 1
+            entry.job = None
+            if entry.refcount == 0:
+                self._forget(entry)
+
+    def _write(self, entry: _Entry, held: bytes) -> None:
         if len(held) > self._settings.size:
-            self._give_up(entry, ValueError("larger than the cache"))
             self._warn(f"{entry.name} of {entry.store} is larger than the whole cache")
             return
         with self._locked():
-            entry.held = held
-            if entry.refcount == 0 or self._closed:
-                self._stop(entry)
-                self._forget(entry)
+            self._largest = max(self._largest, len(held))
+            has_room = self.size + len(held) <= self._settings.size
+            if entry.refcount == 0 or self._closed or not has_room:
                 return
-            if not self._reserved(entry):
-                entry.state = _State.WAITING
-                self._waiting[entry] = None
-                return
-        self._write(entry)
-
-    def _write(self, entry: _Entry) -> None:
-        """Write a file that has room."""
+            entry.size = len(held)
+            self.size += entry.size
+            self.count += 1
+        file = self.folder / f"{next(self._names):x}"
         try:
-            entry.file.write_bytes(entry.held)  # type: ignore[arg-type, union-attr]  # reserved
+            file.write_bytes(held)
         except OSError as reason:
-            if not self._closed:
-                self._warn(f"{entry.file} cannot be written ({reason.strerror})")
+            self._warn(f"{file} cannot be written ({reason.strerror})")
             with self._locked():
-                self._free(entry)
-            self._give_up(entry, reason)
+                file.unlink(missing_ok=True)
+                self.size -= entry.size
+                self.count -= 1
             return
-        with self._locked():
-            self._stop(entry, _State.CACHED)
-            entry.send_to_cache_future.set_result(None)
-            if isinstance(entry.store, HeldStore):
-                entry.store.clear()
-            if entry.refcount == 0:
-                self._forget(entry)
-
-    def _give_up(self, entry: _Entry, reason: Exception) -> None:
-        with self._locked():
-            self._stop(entry)
-            if not entry.send_to_cache_future.done():
-                entry.send_to_cache_future.set_exception(reason)
-            if entry.refcount == 0:
-                self._forget(entry)
+        entry.file = file
+        if isinstance(entry.store, HeldStore):
+            entry.store.clear()
 
     # With the lock.
 
-    def _enqueue(self, entry: _Entry, *, first: bool = False) -> None:
-        entry.state = _State.QUEUED
-        self._queue[entry] = None
-        self._queue.move_to_end(entry, last=not first)
-        self._start()
-
     def _start(self) -> None:
-        """Give threads what is next: files that now have room, then those that are to be read."""
-        if self._closed:
-            return
-        for entry in [each for each in self._waiting if self._reserved(each)]:
-            del self._waiting[entry]
-            entry.state = _State.RUNNING
-            entry.job = self._threads.submit(self._write, entry)
-        while self._queue and self._busy < self._settings.threads:
+        """Fetch files as long as there are threads and room for them."""
+        most = self._settings
+        while self._queue and not self._closed:
+            ahead = self._running + 1
+            full = ahead > most.threads or self.count + ahead > most.count
+            if full or self.size + ahead * max(1, self._largest) > most.size:
+                return
             entry, _ = self._queue.popitem(last=False)
-            entry.state = _State.RUNNING
-            self._busy += 1
+            self._running = ahead
             entry.job = self._threads.submit(self._fetch, entry)
-
-    def _stop(self, entry: _Entry, state: _State = _State.IDLE) -> None:
-        """Take an entry out of the queue, or from its thread."""
-        if entry.state in (_State.RUNNING, _State.WAITING):
-            self._busy -= 1
-        self._queue.pop(entry, None)
-        self._waiting.pop(entry, None)
-        entry.state, entry.held = state, None
-        self._start()
-
-    def _reserved(self, entry: _Entry) -> bool:
-        """Whether there is room for what is held of an entry, which then has it."""
-        size = len(entry.held or b"")
-        if self.size + size > self._settings.size or self.count >= self._settings.count:
-            return False
-        entry.file = self.folder / f"{next(self._names):x}"
-        entry.size = size
-        self.size += size
-        self.count += 1
-        return True
 
     def _release(self, entry: _Entry) -> None:
         entry.refcount -= 1
-        if entry.refcount == 0 and entry.state is not _State.RUNNING:  # its thread sees to it
+        if entry.refcount == 0 and entry.job is None:  # else its thread sees to it
             self._forget(entry)
 
     def _forget(self, entry: _Entry) -> None:
         """Remove what nobody refers to any more."""
         if self._entries.get(entry.key) is entry:
             del self._entries[entry.key]
-        self._free(entry)
-        self._stop(entry)
-        entry.send_to_cache_future.cancel()
-
-    def _free(self, entry: _Entry) -> None:
+        self._queue.pop(entry, None)
         if entry.file is not None:
             with contextlib.suppress(OSError):
                 entry.file.unlink()
             entry.file = None
             self.size -= entry.size
             self.count -= 1
-            self._start()
 
     def _warn(self, what: str) -> None:
-        if not self._warned:
+        if not self._warned and not self._closed:
             self._warned = True
             _log.warning("%s: files are read from where they are, without the cache", what)
 

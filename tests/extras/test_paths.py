@@ -119,6 +119,8 @@ def test_components_and_joining():
     for other in ("/b", "/a/b/c/d", "/a/b/cd", "s3://a"):
         with pytest.raises(ConfigError, match="/a/b/c does not lie below"):
             EPath("/a/b/c").relative_to(EPath(other))
+    with pytest.raises(ConfigError, match="does not lie below"):
+        EPath("memory://a/b/c").relative_to(EPath("/a"))
 
 
 def test_versioned_datasets_lie_below_the_cache(tmp_path, monkeypatch):
