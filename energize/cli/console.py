@@ -28,12 +28,14 @@ OnProgress = Callable[[int, int], None]
 
 class Console(rich.console.Console):
     """A console of rich, on which names and texts of folders cannot steer the terminal: of what is
-    printed, only what rich itself makes of styles is not written out.
+    printed, only what rich itself makes of styles is not written out. It is at least 120 columns
+    wide, unless what is printed `fits` into a terminal of any width.
     """
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, *, fits: bool = False, **options: Any) -> None:
         super().__init__(highlight=False, **options)
-        self.width = max(self.width, _LEAST_WIDTH)  # a narrower terminal breaks the lines itself
+        if not (fits and self.is_terminal):  # a narrower terminal breaks the lines itself
+            self.width = max(self.width, _LEAST_WIDTH)
 
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import typer
+from pydantic import TypeAdapter, ValidationError
 from rich.table import Table
 from rich.text import Text
 from typer import Option
@@ -289,15 +289,12 @@ def parse_field_map(text: str) -> dict[str, str]:
     {'image': 'jpg,png', 'caption': 'json[caption]'}
     """
     try:
-        content = json.loads(text)
-    except ValueError as reason:
-        raise ConfigError(f"--field-map: {text!r} is not valid JSON: {reason}") from reason
-    if not isinstance(content, dict) or not all(isinstance(v, str) for v in content.values()):
+        return TypeAdapter(dict[str, str]).validate_json(text, strict=True)
+    except ValidationError as reason:
         raise ConfigError(
-            '--field-map: expected an object from fields to parts such as {"image": "jpg,png", '
+            '--field-map: expected a JSON object from fields to parts such as {"image": "jpg,png", '
             f'"caption": "txt"}}, got {text!r}'
-        )
-    return content
+        ) from reason
 
 
 # Asking for what was not given.

@@ -88,7 +88,7 @@ def report(
     if as_json:
         print_json(found.as_json())
     else:
-        Console().print(found)
+        Console(fits=True).print(found)
     if plot is not None and dataset is not None:
         _draw(saved, dataset, plot, f"{state.name} of {mix}, split {run.split}")
 

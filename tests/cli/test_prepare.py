@@ -7,7 +7,6 @@ import signal
 import struct
 import subprocess
 import sys
-import tarfile
 
 import pytest
 import yaml
@@ -201,26 +200,14 @@ def test_a_json_key_that_is_not_there_is_told_before_shards_are_read(tmp_path):
     assert contents(tmp_path) == before
 
 
-@pytest.mark.jobs
-@pytest.mark.parametrize("kind", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
-def test_repeated_keys_are_made_unique(tmp_path, kind):
-    names = ["a", "b", f"{'long' * 30}/c"] if kind != tarfile.USTAR_FORMAT else ["a", "b"]
-    folder = tmp_path / "ds"
+def test_repeated_keys_are_made_unique(tmp_path):
     for shard in range(2):
-        files = [(f"{name}.txt", f"{name} {shard}".encode()) for name in names]
-        write_tar(folder / "parts" / f"{shard}.tar", files, kind)
-    options = ("prepare", folder, *RATIO, *TEXT)
+        write_tar(tmp_path / f"{shard}.tar", [("a.txt", f"a {shard}".encode())])
+    options = ("prepare", tmp_path, *RATIO, *TEXT)
     assert "--fix-duplicates" in run(*options, code=1)
-    shown = run(*options, "--fix-duplicates", "--workers", "2")
-    assert "2 shards were written anew" in shown
-    found = {sample["__key__"]: sample["txt"].decode() for sample in WebdatasetSource(folder)}
-    assert found == {
-        f"parts/{shard}.tar/{name}": f"{name} {shard}" for shard in range(2) for name in names
-    }
-    before = contents(folder)
-    assert "written anew" not in run(*options, "--fix-duplicates", "--force-overwrite")
-    assert contents(folder) == before
-    assert "No faults" in run("lint", folder)
+    assert "2 shards were written anew" in run(*options, "--fix-duplicates", "--workers", "2")
+    found = {sample["__key__"]: sample["txt"].decode() for sample in WebdatasetSource(tmp_path)}
+    assert found == {"0.tar/a": "a 0", "1.tar/a": "a 1"}
 
 
 def test_media_metadata(tmp_path):
