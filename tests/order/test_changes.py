@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from energize.errors import ConfigError, WeightError
 from energize.order import Schedule, make_scheme
 from energize.order.timeline import SCHEMES, WEIGHTLESS
-from energize.order.weights import Compound, shares_at
+from energize.order.weights import shares_at
 from tests.support.schemes import check_counts
 from tests.support.tables import check_faults
 
@@ -47,13 +47,6 @@ def test_counts_and_places_agree_and_nothing_of_share_0_is_drawn(weights, size, 
         source, _ = made(name, steps, size).locate(np.arange(500))
         shares = shares_at(steps, np.arange(500), size if name == "block" else 1)
         assert (shares[np.arange(500), source] > 0).all()
-
-
-@st.composite
-def nested(draw, stretch):
-    some = schedules(st.floats(0.01, 1), stretch)
-    inner = Compound("share", (draw(some), draw(some)), 0)
-    return Compound("product", (draw(some), inner))
 
 
 # Nothing that comes later changes what came before.

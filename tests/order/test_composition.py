@@ -11,7 +11,6 @@ from energize.core.trace import Reading
 from energize.datasets.quota import ComposedDataset
 from energize.errors import ConfigError, EncoderError
 from energize.order.composition import BATCHING_METHODS, Composition
-from energize.order.quota import Quota
 from tests.support.composing import composed, epoch_of
 from tests.support.datasets import numbers, skip_thirds
 from tests.support.tables import check_faults
@@ -64,6 +63,10 @@ def test_every_rank_makes_the_same_number_of_steps(method, counts, batch_size, r
             assert sorted(nth[stream == each].tolist()) == list(range(total))
             if mixed.early:
                 assert (np.arange(total) - nth[stream == each]).max() < mixed.early
+        unit = {"stratified": 1, "device_per_stream": batch_size}.get(method)
+        for n in range(0, mixed.size, mixed.global_batch_size) if unit else ():
+            drawn = np.bincount(stream[:n], minlength=len(counts))
+            assert (np.abs(drawn - n * mixed.totals / mixed.size) <= 1.68 * unit).all()
         for n in (0, mixed.size // 3, mixed.size):
             drawn = np.bincount(stream[:n], minlength=len(counts))
             assert mixed.counts(epoch, n).tolist() == drawn.tolist()
@@ -71,9 +74,6 @@ def test_every_rank_makes_the_same_number_of_steps(method, counts, batch_size, r
 
 def padding(number: int) -> str:
     return f"padding, a copy of {number}"
-
-
-STREAMS = [(numbers(13), Quota(proportion=2)), (numbers(9, 100), Quota(proportion=1))]
 
 
 def padded(**options):

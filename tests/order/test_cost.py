@@ -7,13 +7,14 @@ from functools import partial
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from energize.core.rng import ShuffleOrder
 from energize.errors import ConfigError, WeightError
 from energize.order import Schedule
 from energize.order.cost import CostLine, Cycle, OffsetLine, cost_scheme
+from tests.support.schemes import check_counts
 from tests.support.tables import check_faults
 
 
@@ -44,30 +45,7 @@ def lognormal(count, mean, seed=0):
     return np.maximum(np.rint(drawn * mean), 1)
 
 
-def cost_of_slots(columns, source, nth):
-    """What each slot costs, looked up sample by sample."""
-    found = np.empty(len(source))
-    for number, costs in enumerate(columns):
-        found[source == number] = Column(costs, number)(nth[source == number])
-    return found
-
-
-def strays(columns, weights, slots):
-    """How far each source is from its share of all costs, at the worst of the first slots."""
-    scheme = made(weights, *columns)
-    source, nth = scheme.locate(range(slots))
-    costs = cost_of_slots(columns, source, nth)
-    had = np.cumsum([np.where(source == each, costs, 0) for each in range(len(columns))], axis=1)
-    return np.abs(had - np.outer(scheme.shares(), np.cumsum(costs))).max(axis=1)
-
-
 some = st.lists(st.integers(1, 1000), min_size=1, max_size=40).map(Column)
-positive = st.one_of(st.integers(1, 5000), st.floats(0.001, 5000, allow_nan=False))
-mixes = st.lists(
-    st.tuples(st.lists(positive, min_size=1, max_size=30), st.floats(0.01, 50, allow_nan=False)),
-    min_size=1,
-    max_size=6,
-)
 
 
 @given(some, st.booleans(), st.integers(0, 60), st.integers(0, 200), st.integers(0, 90))
@@ -96,6 +74,20 @@ def test_costs_of_all_sizes_far_out_come_once_each():
         for number in range(3):
             mine = nth[source == number]
             assert mine.tolist() == list(range(before[number], before[number] + len(mine)))
+
+
+@settings(max_examples=20)
+@given(st.lists(st.floats(0.05, 9), min_size=2, max_size=5), st.integers(0, 10**9))
+def test_shares_hold_in_costs(weights, far):
+    """A source strays by its dearest item, and its share of that of all others."""
+    columns = [np.random.default_rng(key).integers(1, 100, 50) for key in range(len(weights))]
+    scheme = made(weights, *columns)
+    shares = np.array(scheme.shares())
+    for n in (*range(1, 400, 7), far):
+        spent = np.array(scheme.costs(n))
+        bound = (1 - shares) * 100 + shares * 100 * (len(weights) - 1) + spent.sum() * 1e-12
+        assert (np.abs(spent - shares * spent.sum()) <= bound).all(), n
+    check_counts(scheme, 200, every=20)
 
 
 # Weights over time

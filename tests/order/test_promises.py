@@ -1,6 +1,4 @@
-"""What orders promise in numbers: shares at every prefix, in blocks and windows, under schedules,
-in costs, in global batches and in epochs.
-"""
+"""What schemes and quotas promise in numbers, at any position and under schedules."""
 
 from __future__ import annotations
 
@@ -9,16 +7,13 @@ from functools import partial
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from energize.order import Schedule, make_scheme
-from energize.order.composition import BATCHING_METHODS
-from energize.order.cost import CostLine, Cycle, cost_scheme
-from energize.order.quota import EpochDraws
+from energize.order.quota import EpochDraws, Quota, epoch_counts
 from energize.order.timeline import SCHEMES, stopped_scheme
 from energize.order.weights import asked, tempered
-from tests.support.composing import composed, epoch_of
 from tests.support.schemes import check_counts, deviation, surprise
 from tests.support.tables import row
 
@@ -139,46 +134,8 @@ def test_sources_that_are_over_begin_again_where_they_were():
             assert nth[source == each].tolist() == list(range(int((source == each).sum()))), stop
             assert scheme.counts(3 * size)[each] == (source == each).sum()
     assert tempered([9, 0, 1], 0) == [0.5, 0, 0.5]
-
-
-def dearer(key):
-    """Items that cost 1 to 100, in passes of 50."""
-    costs = np.random.default_rng(key).integers(1, 100, 50).astype(np.float64)
-    return CostLine(lambda positions: costs[positions % 50], Cycle(50, float(costs.sum())), key)
-
-
-@settings(max_examples=20)
-@given(st.lists(st.floats(0.05, 9), min_size=2, max_size=5), st.integers(0, 10**9))
-def test_shares_hold_in_costs(weights, far):
-    """A source strays by its dearest item, and its share of that of all others."""
-    scheme = cost_scheme(weights, [dearer(key) for key in range(len(weights))])
-    shares = np.array(scheme.shares())
-    for n in (*range(1, 400, 7), far):
-        spent = np.array(scheme.costs(n))
-        bound = (1 - shares) * 100 + shares * 100 * (len(weights) - 1) + spent.sum() * 1e-12
-        assert (np.abs(spent - shares * spent.sum()) <= bound).all(), n
-    check_counts(scheme, 200, every=20)
-
-
-@given(
-    st.sampled_from([each for each in BATCHING_METHODS if each != "per_stream"]),
-    st.lists(st.integers(60, 200), min_size=2, max_size=5),
-    st.integers(1, 4),
-    st.integers(1, 4),
-)
-def test_global_batches_hold_the_shares(method, counts, batch_size, ranks):
-    mixed = composed(counts, method, batch_size, ranks)
-    unit = {"stratified": 1, "device_per_stream": batch_size}.get(method)
-    stream, nth = epoch_of(mixed)
-    share = mixed.totals / mixed.size
-    for end in range(0, mixed.size, batch_size * ranks) if unit else ():
-        drawn = np.bincount(stream[:end], minlength=len(counts))
-        assert (np.abs(drawn - end * share) <= 1.68 * unit).all()
-    for each, total in enumerate(mixed.totals.tolist()):
-        assert sorted(nth[stream == each].tolist()) == list(range(total))
-    for n in (0, mixed.size // 3, mixed.size):
-        drawn = np.bincount(stream[:n], minlength=len(counts))
-        assert mixed.counts(0, n).tolist() == drawn.tolist()
+    quotas = [Quota(proportion=each) for each in (0.5, 0.3, 0.2)]
+    assert epoch_counts([9, 9, 9], quotas, 7).tolist() == [4, 2, 1]  # 3.5, 2.1 and 1.4
 
 
 @pytest.mark.parametrize("shuffle", [False, True])
