@@ -6,7 +6,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -56,23 +56,8 @@ class MediaReport:
     damaged: tuple[str, ...] = ()
 
 
-@dataclass(slots=True)
-class _Found:
-    """What one shard or file gave: rows of the table, and what is damaged, by name."""
-
-    rows: list[tuple[str, str, str]] = field(default_factory=list)
-    damaged: dict[str, str] = field(default_factory=dict)
-
-    def add(self, name: str, where: str, extract: Callable[[], MediaMetadataBase | None]) -> None:
-        """Add the metadata of a file, if it is media."""
-        try:
-            metadata = extract()
-        except SampleError as reason:
-            self.damaged[name] = f"{where}: {reason}"
-            return
-        if metadata is not None:
-            kind, text = serialize_media_metadata(metadata)
-            self.rows.append((name, str(kind), text))
+_Row = tuple[str, str | None, str]
+"""Name, kind and metadata of a file; name, None and the reason for one that is damaged."""
 
 
 @os_errors_as(PrepareError, what="cannot be used")
@@ -172,31 +157,42 @@ def _files(root: Path, media: MediaFilterConfig) -> Iterator[str]:
                 yield name
 
 
-def _of_file(store: SystemFileStore, media: MediaFilterConfig, name: str) -> _Found:
+def _row(name: str, where: str, extract: Callable[[], MediaMetadataBase | None]) -> list[_Row]:
+    """Return what is known of a file; nothing if it is no media."""
+    try:
+        metadata = extract()
+    except SampleError as reason:
+        return [(name, None, f"{where}: {reason}")]
+    if metadata is None:
+        return []
+    kind, text = serialize_media_metadata(metadata)
+    return [(name, str(kind), text)]
+
+
+def _of_file(store: SystemFileStore, media: MediaFilterConfig, name: str) -> list[_Row]:
     def extract() -> MediaMetadataBase | None:
         with store.open(name) as file:
             return media.extract_metadata(file, name)
 
-    found = _Found()
-    found.add(name, str(store.get_path()), extract)
-    return found
+    return _row(name, str(store.get_path()), extract)
 
 
-def _of_shard(root: Path, media: MediaFilterConfig, shard: str) -> _Found:
-    found = _Found()
+def _of_shard(root: Path, media: MediaFilterConfig, shard: str) -> list[_Row]:
+    rows: list[_Row] = []
     for sample in Shard(root, shard).samples():
         for part in sample.sizes:
             name = f"{sample.found.key}.{part}"
             if media.should_consider_media(name):
-                data = sample.part(part)
-                found.add(name, sample.where, partial(media.extract_metadata, data, name))
-    return found
+                rows += _row(
+                    name, sample.where, partial(media.extract_metadata, sample.part(part), name)
+                )
+    return rows
 
 
 def _stored(
     root: Path,
     media: MediaFilterConfig,
-    function: Callable[[str], _Found],
+    function: Callable[[str], list[_Row]],
     names: Sequence[str],
     *,
     workers: int | None = None,
@@ -222,10 +218,13 @@ def _stored(
             for found in ends.enter_context(closing(results)):
                 if isinstance(found, Exception):
                     raise PrepareError(str(found)) if isinstance(found, ShardError) else found
-                database.executemany(_ADD, found.rows)
-                database.executemany(_REMOVE, [(name,) for name in found.damaged])
-                count += len(found.rows)
-                damaged += found.damaged.values()
+                for name, kind, text in found:
+                    if kind is None:
+                        database.execute(_REMOVE, (name,))
+                        damaged.append(text)
+                    else:
+                        database.execute(_ADD, (name, kind, text))
+                        count += 1
         if not count:
             raise PrepareError(_nothing(root, media, damaged))
         if built != place:
