@@ -161,10 +161,12 @@ def prepare(
     `shards` names them (`["parts/{0..9}.tar"]`, relative to `path`); without it all below are taken
     that the regular expression `exclude` is not found in. What cannot be looked into (a link to a
     disk that is not mounted, a folder that may not be entered, a shard that may not be read) is an
-    error. Splits are whole shards, given by exactly
-    one of `split_ratios` ({"train": 8, "val": 2}; shards in order, or shuffled by `seed` with
-    `shuffle_shards`) and `split_patterns` (regular expressions, {"val": ["val-.*"]}). `sample_type`
-    is the name of a sample type, or "CrudeWebdataset"; without it no `dataset.yaml` is written.
+    error.
+
+    Splits are whole shards, given by exactly one of `split_ratios` ({"train": 8, "val": 2}; shards
+    in order, or shuffled by `seed` with `shuffle_shards`) and `split_patterns` (regular
+    expressions, {"val": ["val-.*"]}). `sample_type` is the name of a sample type, or
+    "CrudeWebdataset"; without it no `dataset.yaml` is written.
     Without `field_map` one is proposed by the parts found. `dataset_yaml` and `split_config` are
     other names for the two files. `tar_index_only` writes the index of a prepared folder again.
     `fix_duplicates` writes the shards themselves anew when keys of one stand in another too, with

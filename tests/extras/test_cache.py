@@ -175,6 +175,8 @@ def test_to_cache_counts_like_all_files(make):
     pool = make(max_cache_count=2)
     lazies = [pool.to_cache(value, "value") for value in (b"bytes", [1, 2], "third")]
     until(lambda: pool.current_cache_count == 2)
+    time.sleep(0.1)  # in which the third would have come
+    assert (pool.current_cache_count, len(list(pool.cache_dir.iterdir()))) == (2, 2)
     for _ in range(2):
         assert [lazy.get() for lazy in lazies] == [b"bytes", [1, 2], "third"]
     until(lambda: pool.current_cache_count == 0)
