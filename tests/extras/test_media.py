@@ -71,7 +71,11 @@ def test_images_by_name_by_first_bytes_and_by_patterns():
         assert HEADER.extract_metadata(io.BytesIO(data), "wrong.mp4") == named, kind
         assert EXTENSION.extract_metadata(data, "a.bin") is None
         glob = MediaFilterConfig.parse(glob=f"*.{extension},x-*")
-        for name, expected in ((f"sub/a.{extension}", named), ("x-1", named), ("y-1", None)):
+        for name, expected in (
+            (f"sub/A.{extension.upper()}", named),
+            ("x-1", named),
+            ("y-1", None),
+        ):
             assert glob.extract_metadata(data, name) == expected, (kind, name)
     for data in (b"", b"text", b'{"a": 1}', b"BM is no bitmap here", b"\0" * 99):
         assert HEADER.extract_metadata(data, "some.bin") is None
