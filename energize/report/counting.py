@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 
 from energize.core.arrays import FloatArray, Int64Array, rows_by_value
+from energize.core.checks import real_number
 from energize.core.costs import ColumnCost, Cost
 from energize.core.dataset import Dataset, IndexedDataset
 from energize.core.loss_weights import OWN, WEIGHTS, weight_of
@@ -233,17 +234,13 @@ def _costs(value: Any) -> Sequence[float]:
     """What a function says that an item costs, checked."""
     told = value.flatten().tolist() if hasattr(value, "flatten") else value
     costs = told if isinstance(told, list | tuple) else [told]
-    if not all(_is_cost(each) for each in costs):
+    numbers = [real_number(each) for each in costs]
+    if not all(number is not None and 0 <= number < math.inf for number in numbers):
         raise ConfigError(
             "Ledger(item_cost=...): what an item costs is a number, 0 or more, or one for each of "
             f"its samples; the function returned {str(value)[:80]!r}"
         )
     return costs
-
-
-def _is_cost(value: object) -> bool:
-    number = isinstance(value, int | float | np.integer | np.floating)
-    return number and not isinstance(value, bool) and 0 <= float(value) < math.inf  # type: ignore[arg-type]  # a number
 
 
 _REASONS = 1000

@@ -276,7 +276,9 @@ _SAME = 1e-3
 
 
 class Differing(NamedTuple):
-    """The parts of a level: shares that were `asked` for and `planned`, and what came, in units."""
+    """The parts of a level: shares that were `asked` for and `planned`, what came, in units, and how
+    many samples were `lost`: skipped or failed.
+    """
 
     level: Level
     unit: str
@@ -284,18 +286,18 @@ class Differing(NamedTuple):
     planned: FloatArray | None
     units: FloatArray
     chance: float | None
+    lost: int
 
 
 def warnings_of(found: Sequence[Differing], report: Report) -> list[str]:
-    """A line for each level whose shares differ by more than chance, with the cause."""
-    return [_warning(each, report) for each in found if _differs(each)]
-
-
-def _differs(each: Differing) -> bool:
-    off = np.abs(each.units - each.units.sum() * each.asked).max(initial=0.0)
-    if each.chance is None:
-        return False
-    return each.chance < ALPHA and off > max(_ROUNDING, _block(each.level.mix))
+    """Return a line for each level whose shares differ by more than chance, with the cause."""
+    warnings = []
+    for each in found:
+        off = np.abs(each.units - each.units.sum() * each.asked).max(initial=0.0)
+        unlikely = each.chance is not None and each.chance < ALPHA
+        if unlikely and off > max(_ROUNDING, _block(each.level.mix)):
+            warnings.append(_warning(each, report))
+    return warnings
 
 
 def _block(mix: Any) -> float:
@@ -338,9 +340,8 @@ def _causes(each: Differing, report: Report) -> Iterator[str]:
             f"{leaving} stands above the blend and leaves out items after their shares were given; "
             "weigh what it gives instead: put it below the blend"
         )
-    lost = _lost(each.level, report)
-    if lost and not as_planned:
-        yield f"{lost} samples were skipped or failed"
+    if each.lost and not as_planned:
+        yield f"{each.lost} samples were skipped or failed"
     if report.world_size != 1 and len(report.ranks) == 1:
         yield "one rank has its own part of the items; the sum over all ranks tells more"
     if each.planned is not None and not as_planned:
@@ -370,13 +371,6 @@ def _finds(node: Dataset[Any]) -> bool:
     if inner.indexed:
         return True
     return not node.sized or not (inner.sized and node.size in (inner.size, INFINITE))
-
-
-def _lost(level: Level, report: Report) -> int:
-    for row in report.rows:
-        if row.path == level.path:
-            return row.skipped + row.failed
-    return 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -570,7 +564,8 @@ class _Telling:
             planned = shares_of(items)
         chance = None if asked is None else chance_of(units, asked)
         if asked is not None:
-            self.differing.append(Differing(level, unit, asked, planned, units, chance))
+            lost = round(sums[:, [SKIPPED, FAILED]].sum())
+            self.differing.append(Differing(level, unit, asked, planned, units, chance, lost))
         return _Parts(unit, asked, planned, shares_of(units), chance)
 
     def _pure(self, level: Level) -> bool:
