@@ -276,8 +276,10 @@ _SAME = 1e-3
 
 
 class Differing(NamedTuple):
-    """The parts of a level: shares that were `asked` for and `planned`, what came, in units, and how
-    many samples were `lost`: skipped or failed.
+    """The parts of a level.
+
+    Shares that were `asked` for and `planned`; what came, in units; and how many samples were
+    `lost`, which are those that were skipped or failed.
     """
 
     level: Level
