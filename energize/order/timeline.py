@@ -48,16 +48,6 @@ _ODD = np.uint64(0x9E3779B97F4A7C15)
 """Numbers times this are far apart in all bits."""
 
 
-class Run(Protocol):
-    """Slots 0, 1, 2, ... given to some sources."""
-
-    def counts(self, slots: int) -> Int64Array:
-        """Return the slots of each source among the first so many."""
-
-    def locate(self, slots: Int64Array) -> tuple[Int64Array, Int64Array]:
-        """Return for each slot its source, and how many slots before it went to that source."""
-
-
 def first_where(holds: Callable[[int], bool], upto: int, guess: float) -> int:
     """Return the least number above 0 for which `holds`, which is true of `upto` and of all numbers
     after the first. It takes few questions if `guess` is near.
@@ -352,7 +342,12 @@ class Windows:
     """
 
     def __init__(
-        self, run: Run, length: int | None, sources: int, size: int = _AHEAD, key: int | None = None
+        self,
+        run: Scheme,
+        length: int | None,
+        sources: int,
+        size: int = _AHEAD,
+        key: int | None = None,
     ) -> None:
         self._run, self._length, self._size = run, length, size
         self._sources, self._key = sources, key
@@ -440,12 +435,12 @@ T = TypeVar("T")
 class Scheme(Protocol):
     """Slots 0, 1, 2, ... given to sources 0 .. n-1; positions only, nothing is read."""
 
-    def counts(self, n: int) -> Int64Array:
+    def counts(self, n: int, /) -> Int64Array:
         """Return the slots given to each source among the first `n`: int64, sums to `n`, monotone
         in `n`.
         """
 
-    def locate(self, ks: Int64Array) -> tuple[Int64Array, Int64Array]:
+    def locate(self, ks: Int64Array, /) -> tuple[Int64Array, Int64Array]:
         """Return for each slot its source, and how many slots before it went to that source."""
 
 
@@ -632,7 +627,7 @@ class MixingSegment(Segment):
     """
 
     members: Int64Array
-    run: Run
+    run: Scheme
     dues: Int64Array | Glide | None
     owed: FloatArray
 
@@ -774,7 +769,7 @@ class MixingScheme(WeightedScheme):
         """Return the key by which `even` draws where others round."""
         return derive(self._key, start) if self._name == "even" else None
 
-    def _arranged(self, run: Run, start: int, sources: int, length: int | None) -> Run:
+    def _arranged(self, run: Scheme, start: int, sources: int, length: int | None) -> Scheme:
         """Return a run in the windows of the scheme."""
         if self._name in {"even", "exact"}:
             return Windows(run, length, sources)

@@ -5,11 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from energize import BlendDataset
 from energize.core.stream import INFINITE
 from energize.order import Schedule, make_scheme
 from energize.order.timeline import SCHEMES, slot_limits, stopped_scheme
-from tests.support.datasets import shuffled
 from tests.support.tables import row
 
 
@@ -88,13 +86,3 @@ def test_mixes_of_many_sources():
         assert abs(twice - 2 * once) <= 2 + n // 500
     scheme, size = stopped([100] + [10**15] * 9, [1.0] * 10, "all_exhausted", name="random")
     assert (scheme.counts(50_000)[0], size) == (100, 100 + 9 * 10**15)
-
-
-# Blends that end.
-
-
-def finite(stop="all_exhausted", **options):
-    return BlendDataset((shuffled(10), 0.7), (shuffled(30, 100), 0.3), stop=stop, **options)
-
-
-# Slots of streams, whose lengths are not known beforehand.
