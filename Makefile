@@ -5,7 +5,6 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 DEMO_DATA ?= demo-data
 JOBS ?= auto
-MINUTES ?= 60
 MUTANTS ?= 30000
 SEED ?= 0
 PACKAGES := -c 'import sysconfig; print(sysconfig.get_path("purelib"))'
@@ -31,12 +30,11 @@ sweep: $(READY)
 
 # Loaders of every kind, opened and closed for an hour: does memory or anything else grow?
 soak: $(READY)
-	$(BIN)/python -m tests.support.soak_program --minutes $(MINUTES)
+	$(BIN)/python -m pytest -m slow tests/loader/test_processes.py
 
 # Workers and trainers killed and stopped at random moments, some thousand times.
 kills: $(READY)
-	$(BIN)/python -m tests.support.attack_program --kills 1000 --stops 1000
-	$(BIN)/python -m tests.support.kill_program --kills 200
+	$(BIN)/python -m pytest -m slow tests/loader/test_kills.py
 
 # Damaged files of every format: what may not come of them is written to fuzz-failures/.
 fuzz: $(READY)

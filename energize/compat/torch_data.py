@@ -26,7 +26,7 @@ from energize.errors import ConfigError, EnergizeError, LoaderError, StateError
 from energize.loader import Loader
 from energize.loader.failures import OnError
 from energize.loader.feeds import plan_epoch
-from energize.loader.settings import LoaderSettings, configured
+from energize.loader.settings import LoaderSettings, checked_settings, configured
 from energize.loader.state import checked_state, packed_state, unpacked_state
 
 T = TypeVar("T")
@@ -170,7 +170,7 @@ def as_torch_dataset(
     if not isinstance(dataset, Dataset):
         got = type(dataset).__name__
         raise ConfigError(f"as_torch_dataset takes an energize Dataset; got {got}")
-    settings = LoaderSettings(
+    settings = checked_settings(
         uneven=uneven, lanes=lanes, failure_budget=failure_budget, on_error=on_error
     )
     return TorchDataset(*configured(dataset, worker_config), settings)

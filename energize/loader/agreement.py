@@ -94,15 +94,8 @@ class Agreement:
                 f"{what}: rank {source} is not among the ranks of the data-parallel group, which "
                 f"are {members}"
             )
-        data = b"" if value is None else json.dumps(value).encode()
-        length = self.numbers([len(data)], what)[members.index(source)][0]
-        if not length:
-            return None
-        content = torch.frombuffer(bytearray(data.ljust(length)[:length]), dtype=torch.uint8)
-        told = content.to(self._device)
-        work = distributed.broadcast(told, source, group=group, async_op=True)
-        self._wait(work, what)
-        return json.loads(told.cpu().numpy().tobytes())
+        mine = value if torch.distributed.get_rank() == source else None
+        return self.trees(mine, what)[members.index(source)]
 
     def trees(self, value: Any, what: str) -> list[Any]:
         """A JSON-able tree of each rank."""

@@ -230,11 +230,8 @@ class FailureLog:
         if kind.count == 1:
             _log.warning("%s; it is left out (failure %d)", failure.text, self._count)
         elif kind.count >= 10 * kind.told:
-            _log.warning(
-                "%d samples failed alike so far, the last: %s",
-                kind.count,
-                _first_line(failure.text),
-            )
+            text = "%d samples failed alike so far, the last: %s"
+            _log.warning(text, kind.count, _first_line(failure.text))
         else:
             return
         kind.told = kind.count
@@ -254,12 +251,10 @@ class FailureLog:
         for each in failed:
             self.add(each)
 
-    def conclude(self, *, for_good: bool = False) -> None:
-        """Tell how many there were of each kind; before the end, if they are twice as many as told
-        before.
-        """
+    def conclude(self) -> None:
+        """Tell how many there were of each kind that more failed of than was told."""
         for kind in self._kinds.values():
-            if kind.count >= 2 * kind.told or (for_good and kind.count > kind.told):
+            if kind.count > kind.told:
                 text = "%d samples failed alike, the first: %s"
                 _log.warning(text, kind.count, _first_line(kind.first))
                 kind.told = kind.count

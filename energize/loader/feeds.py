@@ -21,7 +21,7 @@ from energize.core.trace import padding
 from energize.errors import ConfigError, EmptyDatasetError, LoaderError, StateError
 from energize.loader.agreement import Agreement
 from energize.loader.failures import FailureLog
-from energize.loader.lanes import HereLanes, Lanes, LaneSet, Span
+from energize.loader.lanes import HereLanes, LaneSet, Span
 from energize.loader.workers import ReadAhead, WorkerLanes, WorkerPool
 from energize.report.levels import NOTHING, Made
 
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from energize.loader.run import Run
 
 T = TypeVar("T")
+
+Lanes = HereLanes[T] | WorkerLanes[T]
+"""The lanes of a rank, each read from its front to the end of the epoch."""
 
 _log = logging.getLogger("energize")
 
@@ -520,35 +523,6 @@ def _check_that_items_come(ranks: Ranks, size: int, unit: int, uneven: str) -> N
         raise EmptyDatasetError(
             f"an epoch of {size} items is too small for {what}, and uneven='drop' would leave out "
             "all of it; use fewer ranks, smaller batches, or uneven='pad'"
-        )
-
-
-def log_steps(
-    ranks: Ranks, size: int, uneven: str, filled: int | None, global_items: int | None
-) -> None:
-    """Log how many items of an epoch are padded, repeated or dropped, and whether ranks take items
-    of two global batches in one step.
-    """
-    world = ranks.world_size
-    unit = filled or world
-    rest = 0 if size == INFINITE else size % unit
-    if rest and not ranks.rank:
-        done = {
-            "pad": f"{unit - rest} more are padding, copies that say so (energize.is_padding)",
-            "repeat": f"{unit - rest} of its first items come a second time",
-            "drop": f"{rest} are left out, others in each epoch if it is shuffled",
-            "allow": f"the first {rest} ranks make one step more than the others",
-        }
-        shared = f"{unit} ranks" if unit == world else f"global batches of {unit}"
-        _log.info("an epoch of %d items on %s: %s (uneven=%r)", size, shared, done[uneven], uneven)
-    if global_items is not None and global_items % world and not ranks.rank:
-        _log.warning(
-            "a global batch of %d micro batches cannot be shared out evenly to %d ranks, so in "
-            "some steps ranks have micro batches of two global batches, which hold other samples "
-            "and cost other amounts; world sizes without such steps: %s",
-            global_items,
-            world,
-            divisors(global_items),
         )
 
 

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-import numpy as np
 import yaml
+from pydantic import TypeAdapter
 
 from energize.core.blends import (
     FoundBlend,
@@ -21,6 +21,7 @@ from energize.core.blends import (
 from energize.core.checks import checked_whole, real_number
 from energize.core.limits import load_yaml
 from energize.core.stream import counter_field, state_field
+from energize.core.validation import Model, validated
 from energize.data.files import files_at
 from energize.errors import ConfigError, EnergizeError, StateError, WeightError, nearest
 
@@ -36,6 +37,17 @@ _FILE_LENGTH = 2**16
 
 _LARGEST = 1e300
 """No sum of losses comes near it."""
+
+
+class _Weights(Model):
+    """A file of weights, as it is read."""
+
+    weights: dict[Any, Any]
+    at_step: int | None = None
+    blend: str | None = None
+
+
+_SCHEMA = TypeAdapter(_Weights)
 
 
 class Policy(Protocol):
@@ -198,21 +210,17 @@ class Follower:
         return found
 
     def _summed(self) -> tuple[dict[str, float], dict[str, int]]:
-        """Sums and counts over all ranks: exact, and added up in the order of ranks."""
+        """Sums and counts over all ranks, added up in the order of ranks."""
         agreement = self._loader._agreement()
+        sums, counts = dict(self._sums), dict(self._counts)
         if agreement is None:
-            return dict(self._sums), dict(self._counts)
-        # Floats travel as the integers of the same bits.
-        sums = np.array([self._sums[name] for name in self._names]).view(np.int64).tolist()
-        told = np.array(agreement.numbers([*sums, *self._counts.values()], _WHAT))
-        many = len(self._names)
-        added = sum(told[:, :many].copy().view(np.float64))
-        counts = told[:, many:].sum(axis=0)
-        names = self._names
-        return (
-            dict(zip(names, np.atleast_1d(added).tolist(), strict=True)),
-            dict(zip(names, counts.tolist(), strict=True)),
-        )
+            return sums, counts
+        sums, counts = dict.fromkeys(sums, 0.0), dict.fromkeys(counts, 0)
+        for of_rank, seen in agreement.trees([self._sums, self._counts], _WHAT):
+            for name in self._names:
+                sums[name] += of_rank[name]
+                counts[name] += seen[name]
+        return sums, counts
 
 
 class WeightsFile:
@@ -306,15 +314,8 @@ def read_weights(text: str) -> dict[str, Any]:
         raise ConfigError(
             f"it holds weights by name, name: weight in each line; got {str(content)[:80]!r}"
         )
-    at_step, blend = content.pop("at_step", None), content.pop("blend", None)
-    weights = content
-    if isinstance(content.get("weights"), dict):
-        weights = content.pop("weights")
-        if content:
-            unknown = str(next(iter(content)))
-            raise ConfigError(f"beside 'weights' there are at_step and blend; got {unknown!r}")
-    if at_step is not None and (isinstance(at_step, bool) or not isinstance(at_step, int)):
-        raise ConfigError(f"at_step is a whole number; got {at_step!r}")
-    if blend is not None and not isinstance(blend, str):
-        raise ConfigError(f"blend is the name of a blend; got {blend!r}")
-    return {"weights": numbers_by_name(weights), "at_step": at_step, "blend": blend}
+    if not isinstance(content.get("weights"), dict):
+        named = {name: content.pop(name) for name in ("at_step", "blend") if name in content}
+        content = {"weights": content, **named}
+    held = validated(_SCHEMA, content, ConfigError, "a file of weights", text)
+    return {**held.model_dump(), "weights": numbers_by_name(held.weights)}

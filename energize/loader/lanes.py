@@ -11,7 +11,7 @@ import time
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -23,7 +23,6 @@ from energize.core.trace import Reading, Trace
 from energize.report.levels import NOTHING, Made, flat
 
 T = TypeVar("T")
-T_co = TypeVar("T_co", covariant=True)
 
 _AT_ONCE_SECONDS = 0.02
 """Items are read together while that takes no longer."""
@@ -98,31 +97,12 @@ class PositionLane(Generic[T]):
         self._waiting.clear()
 
 
-class Lanes(Protocol[T_co]):
-    """The lanes of a rank, each read from its front to the end of the epoch.
+class HereLanes(Generic[T]):
+    """Lanes that are read in this process; of an indexed dataset, `left` items of each.
 
     `made` is what the last item that was taken is made of, of a stream. `tells_states` says whether
     states are known without asking.
     """
-
-    made: Made
-    tells_states: bool
-
-    def has(self, lane: int) -> bool:
-        """Return whether the lane has another item; read it if that has to be known."""
-
-    def take(self, lane: int) -> T_co:
-        """Return the lane's next item; raise `StopIteration` at the end of its epoch."""
-
-    def state(self, lane: int) -> State | None:
-        """Return the lane's state after what was taken; None before its first item."""
-
-    def close(self) -> None:
-        """Let go of what the lanes hold."""
-
-
-class HereLanes(Generic[T]):
-    """Lanes that are read in this process; of an indexed dataset, `left` items of each."""
 
     tells_states = False
 
@@ -145,6 +125,7 @@ class HereLanes(Generic[T]):
         self.made: Made = NOTHING
 
     def has(self, lane: int) -> bool:
+        """Return whether the lane has another item; read it if that has to be known."""
         if lane not in self._peeked:
             cursor = self._cursors[lane]
             before = cursor.state()
@@ -155,6 +136,7 @@ class HereLanes(Generic[T]):
         return True
 
     def take(self, lane: int) -> T:
+        """Return the lane's next item; raise `StopIteration` at the end of its epoch."""
         if self._peeked and lane in self._peeked:
             item, self.made, _ = self._peeked.pop(lane)
             return item
@@ -165,11 +147,13 @@ class HereLanes(Generic[T]):
         return item
 
     def state(self, lane: int) -> State | None:
+        """Return the lane's state after what was taken; None before its first item."""
         if lane in self._peeked:
             return self._peeked[lane][2]
         state: State = self._cursors[lane].state()
         return state
 
     def close(self) -> None:
+        """Let go of what the lanes hold."""
         for cursor in self._cursors.values():
             cursor.close()

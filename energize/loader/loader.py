@@ -45,6 +45,7 @@ from energize.loader.settings import (
     WATCH_SECONDS,
     ListPath,
     LoaderSettings,
+    checked_settings,
     configured,
 )
 from energize.loader.state import packed_state, resumed
@@ -383,7 +384,7 @@ class Loader(Generic[T]):
     def close(self) -> None:
         """End the worker processes. The position stays; a later `iter()` starts new ones."""
         self._let_go()
-        self._failures.conclude(for_good=True)
+        self._failures.conclude()
         self._end_pool()
         for each in (self._watch, self._list, self._settings.cache_pool):
             if each is not None:
@@ -615,7 +616,7 @@ class SavableDataLoader(Loader[T]):
             raise ConfigError(
                 f"get_loader delivers an energize Dataset; got {type(dataset).__name__}"
             )
-        super().__init__(*configured(dataset, worker_config), LoaderSettings(**known))
+        super().__init__(*configured(dataset, worker_config), checked_settings(**known))
 
     def can_restore_sample(self) -> bool:
         """Return True: every delivered item can be restored, of any dataset."""

@@ -27,7 +27,6 @@ from energize.loader.feeds import (
     checked_lanes,
     divisors,
     global_items,
-    log_steps,
     plan_epoch,
 )
 from energize.loader.remapping import places_kept
@@ -64,7 +63,6 @@ class Run(Generic[T]):
             given, settings.global_batch_size, settings.micro_batch_size
         )
         self.filled = None if settings.global_batch_size is None else self._global_items
-        self._logged = False
 
     def edited(self, edits: Edits) -> Run[T]:
         """Return the same over a dataset that became another one; raise as `Edits.applied`."""
@@ -153,13 +151,9 @@ class Run(Generic[T]):
         return IndexedFeed(self, place, rank)
 
     def plan(self, ranks: Ranks, position: int, size: int) -> EpochPlan:
-        """Return what is delivered of an epoch; what is uneven in it is logged once."""
+        """Return what is delivered of an epoch."""
         uneven = self.settings.uneven
-        plan = plan_epoch(ranks, position, size, uneven=uneven, global_items=self.filled)
-        if not self._logged:
-            log_steps(ranks, size, uneven, self.filled, self._global_items)
-            self._logged = True
-        return plan
+        return plan_epoch(ranks, position, size, uneven=uneven, global_items=self.filled)
 
     def steps(self, ranks: Ranks) -> int:
         """Return the steps of a whole loop on this rank, or of one pass if that never ends."""
@@ -167,8 +161,7 @@ class Run(Generic[T]):
             return self.loop
         if not self.dataset.sized or self.dataset.size == INFINITE:
             return -(-len(self.dataset) // ranks.world_size)
-        uneven, size = self.settings.uneven, self.dataset.size
-        return plan_epoch(ranks, 0, size, uneven=uneven, global_items=self.filled).steps
+        return self.plan(ranks, 0, self.dataset.size).steps
 
     def accumulation_steps(self, ranks: Ranks) -> int:
         """Return the steps that make one global batch."""

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
-from energize.core.checks import checked_whole
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    InstanceOf,
+    StrictBool,
+    ValidationError,
+)
+from pydantic.dataclasses import dataclass
+
+from energize.core.checks import whole_number
 from energize.core.dataset import Dataset
 from energize.core.lanes import WorkerConfig
 from energize.errors import ConfigError, nearest
@@ -32,92 +40,47 @@ WATCH_SECONDS = 60.0
 ListPath = str | os.PathLike[str]
 
 
-def _is_seconds(value: Any) -> bool:
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    return value is None or (number and value > 0)
+def _whole(value: object) -> object:
+    number = whole_number(value)
+    return value if number is None else number  # also those of numpy
 
 
-_COUNTS = {
-    "lanes": 1,
-    "global_batch_size": 1,
-    "micro_batch_size": 1,
-    "prefetch_factor": 1,
-    "failure_budget": 0,
-    "prefetch_bytes": 1,
-}
-"""Whole numbers, and the least that each may be."""
+def _closes(value: Any) -> Any:
+    if value is not None and not callable(getattr(value, "close", None)):
+        raise ValueError("a CachePool, or None, is expected")
+    return value
 
-_FLAG = (lambda value: isinstance(value, bool)), "True or False"
-_SECONDS = _is_seconds, "a number of seconds above 0, or None"
-_METHODS = (None, *multiprocessing.get_all_start_methods())
 
-_CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "uneven": (lambda value: value in UNEVEN, f"one of {', '.join(UNEVEN)}"),
-    "asked_ahead": _FLAG,
-    "fail_on_timeout": _FLAG,
-    "timeout": _SECONDS,
-    "watchdog_timeout_seconds": _SECONDS,
-    "watchdog_initial_timeout_seconds": _SECONDS,
-    "cache_pool": (
-        lambda value: value is None or callable(getattr(value, "close", None)),
-        "a CachePool, or None",
-    ),
-    "ledger": (
-        lambda value: isinstance(value, Ledger | bool),
-        "a Ledger, which says what to count beside samples, True, or False for none",
-    ),
-    "quarantine": (
-        lambda value: isinstance(value, str | os.PathLike | None),
-        "the path of a file, or None",
-    ),
-    "on_error": (
-        lambda value: value in ("raise", "skip") or callable(value),
-        "'raise', 'skip', or a function that is given the EncoderError and raises it, or returns "
-        "to have the sample left out",
-    ),
-    "multiprocessing_context": (
-        lambda value: value in _METHODS,
-        f"one of {', '.join(map(str, _METHODS[1:]))} here, or None",
-    ),
-}
-"""What else is checked: whether a value fits, and what does."""
+Count: TypeAlias = Annotated[int, BeforeValidator(_whole), Field(strict=True, ge=1)]
+Seconds: TypeAlias = Annotated[float, Field(strict=True, gt=0)]
+Path: TypeAlias = str | InstanceOf[os.PathLike[str]]
 
 
 @dataclass(frozen=True)
 class LoaderSettings:
-    """The arguments of `get_loader`; `ConfigError` for a value that cannot be used."""
+    """The arguments of `get_loader`; made by `checked_settings`."""
 
-    uneven: str = "pad"
-    lanes: int | None = None
-    global_batch_size: int | None = None
-    micro_batch_size: int | None = None
-    prefetch_factor: int | None = None
-    prefetch_bytes: int = DEFAULT_BYTES
+    uneven: Literal["pad", "drop", "repeat", "allow"] = "pad"
+    lanes: Count | None = None
+    global_batch_size: Count | None = None
+    micro_batch_size: Count | None = None
+    prefetch_factor: Count | None = None
+    prefetch_bytes: Count = DEFAULT_BYTES
     pin_memory: bool | None = None
-    failure_budget: int | None = 100
-    on_error: str | OnError = "raise"
-    multiprocessing_context: str | None = None
-    timeout: float | None = DEFAULT_TIMEOUT
-    asked_ahead: bool = False
-    cache_pool: Any = None
-    quarantine: ListPath | None = None
-    skip_listed: ListPath | Sequence[ListPath] = ()
-    watchdog_timeout_seconds: float | None = WATCH_SECONDS
-    watchdog_initial_timeout_seconds: float | None = None
-    fail_on_timeout: bool = False
-    ledger: Ledger | bool = True
+    failure_budget: Annotated[int, BeforeValidator(_whole), Field(strict=True, ge=0)] | None = 100
+    on_error: Literal["raise", "skip"] | OnError = "raise"
+    multiprocessing_context: Literal["fork", "spawn", "forkserver"] | None = None
+    timeout: Seconds | None = DEFAULT_TIMEOUT
+    asked_ahead: StrictBool = False
+    cache_pool: Annotated[Any, AfterValidator(_closes)] = None
+    quarantine: Path | None = None
+    skip_listed: Path | Sequence[Path] = ()
+    watchdog_timeout_seconds: Seconds | None = WATCH_SECONDS
+    watchdog_initial_timeout_seconds: Seconds | None = None
+    fail_on_timeout: StrictBool = False
+    ledger: InstanceOf[Ledger] | StrictBool = True
     apart: bool = False
     """Whether a loader has no others to talk with; its state is then good for itself only."""
-
-    def __post_init__(self) -> None:
-        for name, least in _COUNTS.items():
-            if getattr(self, name) is not None:
-                object.__setattr__(self, name, checked_whole(getattr(self, name), name, least))
-        for name, (fits, what) in _CHECKS.items():
-            value = getattr(self, name)
-            if not fits(value):
-                known = nearest(value, UNEVEN) if name == "uneven" and type(value) is str else ""
-                raise ConfigError(f"{name} is {what}; got {value!r}{known}")
 
     @property
     def start_method(self) -> str:
@@ -150,6 +113,28 @@ class LoaderSettings:
         given = self.skip_listed
         paths = (given,) if isinstance(given, str | os.PathLike) else tuple(given)
         return tuple(os.fspath(each) for each in paths)
+
+
+def checked_settings(**given: Any) -> LoaderSettings:
+    """Return the settings; raise `ConfigError` naming the first that cannot be used.
+
+    >>> checked_settings(uneven="padd")
+    Traceback (most recent call last):
+        ...
+    energize.errors.ConfigError: uneven: ... got 'padd'; did you mean 'pad'?
+    """
+    try:
+        return LoaderSettings(**given)
+    except ValidationError as reason:
+        first, *others = reason.errors()
+        name, value = first["loc"][0], first["input"]
+        texts = [
+            first["msg"].removeprefix("Value error, "),
+            *(each["msg"] for each in others if each["loc"][0] == name),
+        ]
+        near = nearest(value, UNEVEN) if name == "uneven" and isinstance(value, str) else ""
+        text = f"{name}: {', or: '.join(texts)}; got {given.get(str(name))!r}{near}"
+        raise ConfigError(text) from None
 
 
 def configured(dataset: Dataset[T], given: WorkerConfig | None) -> tuple[Dataset[T], WorkerConfig]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import compress, islice
+from itertools import islice
 from typing import Any
 
 from energize.core import limits
@@ -90,13 +90,13 @@ def _details(dataset: Dataset[Any]) -> State:
     }
 
 
-def _records(dataset: Dataset[Any]) -> dict[str, str] | str:
+def _records(dataset: Dataset[Any]) -> dict[str, str]:
     """What preparing saw of the files of each source, by a digest of its identity, where that is
-    known; of a mix of very many, two digits for each in turn.
+    known; nothing for a mix of very many, so that states stay small.
     """
     known = [getattr(source, "record", None) for source in dataset.sources]
     if len(known) > _MOST_RECORDS:
-        return "".join((each or "..")[:2] for each in known) if any(known) else ""
+        return {}
     found: dict[str, set[str | None]] = {}
     for source, record in zip(dataset.sources, known, strict=True):
         found.setdefault(_key_of(source), set()).add(record)
@@ -288,12 +288,7 @@ def _replaced(dataset: Dataset[Any], saved: State) -> list[Any]:
     No order depends on what is in files, so they are no part of the fingerprint.
     """
     before, now = _saved_details(saved).get("records"), _records(dataset)
-    if isinstance(before, str) and isinstance(now, str):
-        same = saved["fingerprint"] == config_of(dataset).fingerprint
-        pairs = [(before[2 * i : 2 * i + 2], now[2 * i : 2 * i + 2]) for i in range(len(now) // 2)]
-        differ = [same and ".." not in each and each[0] != each[1] for each in pairs]
-        return list(compress(dataset.sources, differ))
-    if not (isinstance(before, dict) and isinstance(now, dict)):
+    if not isinstance(before, dict):
         return []
     gone = {key for key, record in now.items() if before.get(key, record) != record}
     return [source for source in dataset.sources if _key_of(source) in gone]

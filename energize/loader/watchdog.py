@@ -10,18 +10,13 @@ import threading
 import time
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing import resource_tracker
 from typing import Any
 
-from energize.errors import LoaderError
-
 _LOOK = 1.0
 """Seconds between two looks, at most."""
-
-_WAKE = signal.SIGRTMIN + 6 if hasattr(signal, "SIGRTMIN") else signal.SIGUSR1
-"""Wakes the main thread from what it waits for in the kernel."""
 
 _log = logging.getLogger("energize")
 
@@ -60,22 +55,20 @@ class Watchdog:
     soon as Python runs again.
     """
 
-    def __init__(self, what: str, patience: Patience, timeout: float | None = None) -> None:
-        self._what, self._patience, self._timeout = what, patience, timeout
-        self._over = timeout
+    def __init__(self, what: str, patience: Patience) -> None:
+        self._what, self._patience = what, patience
         self._thread: threading.Thread | None = None
         self._changed = threading.Condition()
         self._closed = False
         self.since: float | None = None
         self.waits = 0
         self.reader = 0
-        self.wakes = False
         self.text = ""
 
     def start(self) -> None:
         """Watch the thread that calls this."""
         self.reader = threading.get_ident()
-        if self._thread is None and (self._patience.shortest or self._timeout) is not None:
+        if self._thread is None and self._patience.shortest is not None:
             self._thread = threading.Thread(target=self._watch, name="energize watch", daemon=True)
             self._thread.start()
 
@@ -97,14 +90,13 @@ class Watchdog:
         self._closed = False
 
     def _watch(self) -> None:
-        limits = (self._patience.shortest, self._timeout)
-        look = min([_LOOK, *(each / 8 for each in limits if each is not None)])
+        look = min(_LOOK, (self._patience.shortest or _LOOK) / 8)
         began, said = None, 0
         with self._changed:
             while not self._closed:
                 since = self.since
                 if since != began:
-                    began, said, self._over = since, 0, self._timeout
+                    began, said = since, 0
                 elif since is not None:
                     said += self._looked(time.perf_counter() - since, said)
                 self._changed.wait(look)
@@ -112,17 +104,14 @@ class Watchdog:
     def _looked(self, waited: float, said: int) -> bool:
         """Say that it comes late, each time after twice as long, or raise; whether it was said."""
         limit = self._patience.limit(first=self.waits <= 1)
-        late = limit is not None and waited >= limit * 2**said
-        fails = (self._over is not None and waited >= self._over) or (late and self._patience.fails)
-        if not late and not fails:
+        if limit is None or waited < limit * 2**said:
             return False
         stack = stack_of(self.reader)
-        if fails:
+        if self._patience.fails:
             self.text = (
-                f"{self._what} for {waited:.1f} s, and timeout or fail_on_timeout makes that an "
-                f"error. This process is busy with:\n{stack}"
+                f"{self._what} for {waited:.1f} s, and fail_on_timeout makes that an error. "
+                f"This process is busy with:\n{stack}"
             )
-            self._over = waited + _LOOK  # what is raised may be lost, where nobody can catch it
             self._interrupt()
         else:
             text = "%s for %.1f s. This process is busy with:\n%s"
@@ -130,48 +119,14 @@ class Watchdog:
         return True
 
     def _interrupt(self) -> None:
-        if self.wakes:
-            signal.pthread_kill(self.reader, _WAKE)
-        else:
-            late = ctypes.py_object(LateError)
-            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self.reader), late)
+        late = ctypes.py_object(LateError)
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self.reader), late)
 
 
 def stack_of(thread: int) -> str:
     """Return what a thread of this process is busy with."""
     frame = sys._current_frames().get(thread)
     return "".join(traceback.format_stack(frame)) if frame is not None else "  it has ended"
-
-
-@contextmanager
-def watched_start(name: str, patience: Patience, timeout: float | None) -> Iterator[None]:
-    """Say it when a process takes long to start, and raise `LoaderError` after `timeout` seconds.
-
-    What a trainer waits for there is not a worker that could be replaced: a fork server that was
-    stopped, a class of the user that is pickled, what a library has registered to be done at a
-    fork. Where that is C code that lets no thread of Python run, nothing can be said.
-    """
-    watch = Watchdog(f"{name} has not started", patience, timeout)
-    watch.wakes = threading.current_thread() is threading.main_thread()
-    before = signal.signal(_WAKE, _raise_late) if watch.wakes else None
-    try:
-        watch.start()
-        watch.since = time.perf_counter()
-        yield
-    except LateError:
-        raise LoaderError(watch.text) from None
-    finally:
-        try:
-            with suppress(LateError):  # which may have been on its way
-                watch.end()
-                watch.close()
-        finally:  # Ctrl-C may come at any moment
-            if before is not None:
-                signal.signal(_WAKE, before)
-
-
-def _raise_late(*_: object) -> None:
-    raise LateError
 
 
 @contextmanager

@@ -39,7 +39,7 @@ from energize.loader.shipping import (
     Reply,
     ShippedError,
 )
-from energize.loader.watchdog import Patience, ctrl_c_later, watched_start
+from energize.loader.watchdog import Patience, ctrl_c_later
 from energize.loader.worker import STACKS, Task, on_leash, serve
 from energize.report.levels import NOTHING, Made
 
@@ -70,9 +70,6 @@ _LOOK_AROUND = 1.0
 
 _STACKS_SECONDS, _STACKS_LOOK, _STACKS_MOST = 1.0, 0.02, 20_000
 """How long stacks are waited for, how often they are looked for, and how many characters shown."""
-
-_DEEPEST = 6
-"""How many attributes deep it is looked for what cannot be pickled."""
 
 _CAUSES = {
     signal.SIGKILL: "Most often the kernel does that when memory runs out (see dmesg): fewer "
@@ -149,28 +146,13 @@ class Member:
     def see_off(self) -> None:
         """End it, whatever state it is in, and let go of all that was held for it."""
         self.process.kill()
-        _wait_for(self.process)
+        self.process.join(_SECONDS_TO_DIE)
         self.leash.close()
         if self.stacks is not None:
             os.close(self.stacks)
             self.stacks = None
         with suppress(OSError):
             self.channel.close()
-
-
-def _wait_for(process: BaseProcess) -> None:
-    """Until a killed process is gone; but not for one that even the kernel cannot end now."""
-    process.join(_SECONDS_TO_DIE)
-    if process.is_alive():
-        _log.warning(
-            "%s (pid %s) was killed, and is not gone after %g s: it waits in the kernel, for a "
-            "file system that does not answer say. It ends when that does",
-            process.name,
-            process.pid,
-            _SECONDS_TO_DIE,
-        )
-        # At the end of the program multiprocessing would wait for it, and for ever.
-        multiprocessing.process._children.discard(process)  # type: ignore[attr-defined]
 
 
 class WorkerPool:
@@ -380,26 +362,14 @@ class WorkerPool:
             other.post(request)
 
     def _started(self, number: int) -> Member:
-        """Worker `number`, started; again if it was gone, or the fork server was, before it ran."""
         name = f"energize worker {number}"
-        for attempt in range(1, _MOST_ENDS + 1):
-            try:
-                with watched_start(name, self._patience, self._timeout):
-                    return self._start(name, number)
-            except (ConnectionError, EOFError) as error:
-                what = f"{name} was gone before it had started: {type(error).__name__}: {error}"
-                if attempt == _MOST_ENDS:
-                    raise LoaderError(
-                        f"{what}. So were {attempt} one after another: look whether something "
-                        "outside the loader kills processes, the kernel for want of memory (dmesg)"
-                    ) from error
-                _log.warning("%s. It is started again", what)
-            except OSError as error:
-                raise LoaderError(
-                    f"{name} cannot be started: {error}. Use fewer workers, or raise the limits on "
-                    "processes, file descriptors (ulimit -n) and memory"
-                ) from error
-        raise AssertionError("unreachable")
+        try:
+            return self._start(name, number)
+        except (EOFError, OSError) as error:
+            raise LoaderError(
+                f"{name} cannot be started: {type(error).__name__}: {error}. Use fewer workers, or "
+                "raise the limits on processes, file descriptors (ulimit -n) and memory"
+            ) from error
 
     def _start(self, name: str, number: int) -> Member:
         method = self._start_method
@@ -422,7 +392,7 @@ class WorkerPool:
             held.close()
             if process.pid is not None:
                 process.kill()
-                _wait_for(process)
+                process.join(_SECONDS_TO_DIE)
             raise
         finally:
             theirs.close()
@@ -439,14 +409,11 @@ class WorkerPool:
             try:
                 self._pickle = pickle.dumps(self._task)
             except Exception as error:  # whatever the classes of the user do
-                task = self._task
-                parts = ((task.dataset, "dataset"), (task.decisions.on_error, "on_error"))
-                where = [at for part, name in parts for at in _culprits(part, name, _DEEPEST)]
                 raise ConfigError(
                     f"the dataset cannot be pickled for a worker started by {self._start_method!r}"
-                    f"{f' at {where[0]}' if where else ''}: {type(error).__name__}: {error}. "
-                    "Define functions at the top of a module instead of lambdas or inner "
-                    "functions, open files and connections when they are first used, or use "
+                    f": {type(error).__name__}: {error}. Define "
+                    "functions at the top of a module instead of lambdas or inner functions, open "
+                    "files and connections when they are first used, or use "
                     "multiprocessing_context='fork'"
                 ) from error
         return self._pickle
@@ -468,25 +435,6 @@ def _how_it_ended(process: BaseProcess) -> tuple[str, str]:
         "it could not start. A script that spawns workers keeps its work under "
         '`if __name__ == "__main__":`'
     )
-
-
-def _culprits(value: Any, path: str, depth: int) -> Iterator[str]:
-    """The paths of the attributes that cannot be pickled, the innermost ones."""
-    try:
-        pickle.dumps(value)
-    except Exception:  # whatever the classes of the user do
-        inner: dict[str, Any] = {}
-        if isinstance(value, dict):
-            inner = {f"{path}[{key!r}]": item for key, item in value.items()}
-        elif isinstance(value, list | tuple):
-            inner = {f"{path}[{number}]": item for number, item in enumerate(value)}
-        elif hasattr(value, "__self__"):
-            inner = {f"{path}.__self__": value.__self__}
-        else:
-            inner = {f"{path}.{n}": item for n, item in getattr(value, "__dict__", {}).items()}
-        below = inner.items() if depth else ()
-        found = [at for name, each in below for at in _culprits(each, name, depth - 1)]
-        yield from found or [f"{path} ({str(value)[:80]})"]
 
 
 def _end_all(members: list[Member], owner: int) -> None:

@@ -20,19 +20,13 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from energize import (
-    BatchDataset,
     BlendDataset,
     ConcatDataset,
     ConfigError,
     EmptyDatasetError,
     EnergizeError,
-    FilterDataset,
     ListSource,
-    Schedule,
     ShuffleDataset,
-    Stage,
-    StagedDataset,
-    StagePlan,
     StateError,
     StateMismatchError,
 )
@@ -41,7 +35,7 @@ from energize.errors import SubstitutionError
 from tests.loader.test_delivery import trees
 from tests.support.datasets import INDEXED, STREAMING, STREAMS
 from tests.support.loading import loader_of, prints, take
-from tests.support.state_mutants import Subject, closed, mutated, opened_up
+from tests.support.state_mutants import closed, mutated, opened_up
 from tests.support.states import evens, mixed, of, resealed, saved
 from tests.support.trees import letters
 
@@ -93,7 +87,7 @@ def outcome(dataset, state, strict=True):
     return "goes on"
 
 
-@pytest.mark.parametrize("depth", [100, 300, 450, 900, 1000, 5000, 100_000])
+@pytest.mark.parametrize("depth", [100, 900, 100_000])
 @pytest.mark.parametrize("name", ["indexed", "stream", "stages"])
 def test_nested_however_deep(states, name, depth):
     dataset, (*_, state) = states[name]
@@ -154,58 +148,51 @@ WAYS = {
 
 ALL = {**INDEXED, **{f"{name}, {n} lanes": STREAMS[name] for name in STREAMS for n in (1, 3)}}
 
-OUTCOMES = {"refused", "same", "elsewhere", "other", "StateError", "EmptyDatasetError"}
-
-PLACES = {
-    "before", "calls", "called", "costs", "done", "given", "lanes", "made", "owed", "pass",
-    "places", "position", "read", "rejected", "round", "slot", "step", "turn",
-}  # fmt: skip
-"""Numbers of which a run may have others, as far as the rest of a state says (what was read before
-is more than the place says, once a mix was edited); and what only an edited mix goes by, which need
-not be there."""
-
 
 @cache
-def subject(name: str) -> Subject:
-    return Subject(ALL[name], 3 if name.endswith("3 lanes") else 1)
+def read_for_a_while(name: str):
+    """A dataset in some lanes, and its states after some steps."""
+    return subject(ALL[name], 3 if name.endswith("3 lanes") else 1)
 
 
-def check_mutant(subject: Subject, seed: int) -> str:
-    draw = random.Random(seed)
-    state = draw.choice(subject.states)
-    was = opened_up(state)
-    tree, way, how = mutated(was, draw)
-    outcome = subject.outcome(closed(state, tree), state)
-    assert outcome in OUTCOMES, (way, how)
-    return outcome
+def subject(dataset, lanes):
+    return dataset, [saved(dataset, steps, lanes=lanes) for steps in (0, 5, 14)]
+
+
+def check_mutant(of_states, seed: int) -> str:
+    """A state with one value changed is refused, or a run that goes on, or ends in our errors."""
+    draw, (dataset, states) = random.Random(seed), of_states
+    state = draw.choice(states)
+    return outcome(dataset, closed(state, mutated(opened_up(state), draw)))
 
 
 @settings(max_examples=200)
 @given(name=st.sampled_from(sorted(ALL)), seed=st.integers(0, 2**32))
 def test_one_value_changed_anywhere(name, seed):
-    check_mutant(subject(name), seed)
+    check_mutant(read_for_a_while(name), seed)
 
 
 @settings(max_examples=25)
 @given(tree=trees(), lanes=st.sampled_from([1, 2, 3]), seed=st.integers(0, 2**32))
 def test_one_value_changed_in_a_state_of_any_tree(tree, lanes, seed):
     try:
-        found = Subject(tree, 1 if tree.indexed else lanes)
-        check_mutant(found, seed)
+        found = subject(tree, 1 if tree.indexed else lanes)
     except (EmptyDatasetError, SubstitutionError, ConfigError):
         assume(False)
+    check_mutant(found, seed)
 
 
-@pytest.mark.slow
-def test_how_many_are_refused():
-    """Nine of ten: what is left are other places."""
-    found = Counter(check_mutant(subject(name), seed) for name in ALL for seed in range(100))
-    assert found["refused"] > 0.85 * sum(found.values()), found
+def test_most_changes_are_refused():
+    """What is left are other places."""
+    found = Counter(
+        check_mutant(read_for_a_while(n), seed) for n in sorted(ALL)[::6] for seed in range(20)
+    )
+    assert found["StateError"] > 0.7 * found.total(), found
 
 
-FOLDERS, MANY = 200, 10_000
-SMALL, LARGE = 10 * 1024, 64 * 1024
-"""Characters of the states of mixes of so many sources, at most."""
+MANY = 10_000
+LARGE = 64 * 1024
+"""Characters of the state of a mix of so many sources, at most."""
 
 
 def folder(number, name="/data/train/shard-folder-{:06d}", changed=0):
@@ -215,39 +202,9 @@ def folder(number, name="/data/train/shard-folder-{:06d}", changed=0):
     return ShuffleDataset(samples.reseeded(number % 3), **buffered)
 
 
-def weight(number):
-    return 1 + number * 0.37 % 5
-
-
-def blend(count, **options):
-    return BlendDataset([(folder(each), weight(each)) for each in range(count)], **options)
-
-
-def kept(item):
-    return item % 3 > 0
-
-
-def filtered(count):
-    parts = [(FilterDataset(folder(each), kept), weight(each)) for each in range(count)]
+def blend(count, changed=None):
+    parts = [(folder(n, changed=n == changed), 1 + n * 0.37 % 5) for n in range(count)]
     return BlendDataset(parts)
-
-
-def staged(count):
-    weights = [random.Random(stage).random() for stage in range(5)]
-    stages = [
-        Stage(f"stage-{stage}", 1000 * stage, dataset=BlendDataset(
-            [(folder(each), weight(each) ** weights[stage]) for each in range(count)]
-        ))
-        for stage in range(5)
-    ]  # fmt: skip
-    return StagedDataset(StagePlan(stages, 5000))
-
-
-def scheduled(count):
-    glide = [
-        Schedule([(0, weight(each)), (900 + each, each + 1)], "linear") for each in range(count)
-    ]
-    return BlendDataset([(folder(each), glide[each]) for each in range(count)], scheme="random")
 
 
 def nested(width, depth, number=0):
@@ -255,18 +212,6 @@ def nested(width, depth, number=0):
     if not depth:
         return folder(number)
     return ConcatDataset(*(nested(width, depth - 1, number * width + n) for n in range(width)))
-
-
-MIXES = {
-    "blend": lambda: blend(FOLDERS),
-    "tempered": lambda: blend(FOLDERS, temperature=0.7),
-    "ends": lambda: blend(FOLDERS, stop="all_exhausted", max_epochs=[1, 2] * 100),
-    "batches": lambda: BatchDataset(blend(FOLDERS), 8, list),
-    "scheduled": lambda: scheduled(FOLDERS),
-    "stages": lambda: staged(FOLDERS),
-    "concat": lambda: ConcatDataset(*map(folder, range(FOLDERS))),
-    "nested": lambda: nested(6, 3),
-}  # fmt: skip
 
 
 def length(loader):
@@ -288,7 +233,7 @@ def many():
     return {
         "blend": blend(MANY),
         "nested": nested(10, 4),
-        "changed": BlendDataset([(folder(n, changed=n == 7777), weight(n)) for n in range(MANY)]),
+        "changed": blend(MANY, changed=7777),
     }
 
 
@@ -307,6 +252,7 @@ def test_of_10_000_sources(many, name):
     assert prints(take(other, 3)) == prints(take(loader, 3))
 
 
+@pytest.mark.jobs
 def test_one_different_source_of_10_000_is_named(many):
     state = loader_of(many["blend"]).state_dict()
     with pytest.raises(StateMismatchError, match="'/data/train/shard-folder-007777': its weight"):

@@ -9,7 +9,6 @@ import stat
 import threading
 import time
 from contextlib import suppress
-from multiprocessing import forkserver
 from pathlib import Path
 
 import pytest
@@ -106,69 +105,6 @@ def test_workers_that_start_from_nothing_show_their_stacks(method, caplog):
     with loading(late_for_three, 1, multiprocessing_context=method, **options) as loader:
         assert list(loader) == list(range(6))
     assert "late_for_three" in caplog.text
-
-
-OPTIONS = {"timeout": 1.0, "watchdog_timeout_seconds": 0.3}
-
-
-class HangsInPickle:
-    def __call__(self, number: int) -> int:
-        return number
-
-    def __reduce__(self):
-        while True:
-            time.sleep(0.01)
-
-
-def plus_one(number: int) -> int:
-    return number + 1
-
-
-def server() -> int:
-    """The process id of multiprocessing's fork server, which runs."""
-    forkserver.ensure_running()
-    return forkserver._forkserver._forkserver_pid
-
-
-def ends(function, method: str, caplog, **options) -> str:
-    """What is said by a loader whose worker cannot start."""
-    loader = loader_of(
-        MapDataset(numbers(9), function), 1, multiprocessing_context=method, **OPTIONS
-    )
-    began = time.monotonic()
-    with loader, pytest.raises(LoaderError, match=r"energize worker 0 has not started") as caught:
-        list(loader)
-    assert time.monotonic() - began >= 1.0, "not before the timeout"
-    told = [each.getMessage() for each in caplog.records if "not started" in each.getMessage()]
-    assert told, "the watchdog speaks first"
-    return str(caught.value)
-
-
-@pytest.mark.parametrize("method", ["spawn", "forkserver"])
-def test_a_class_that_hangs_while_it_is_pickled(method, caplog):
-    assert "__reduce__" in ends(HangsInPickle(), method, caplog)
-
-
-def test_a_fork_server_that_is_stopped(caplog):
-    stopped = server()
-    os.kill(stopped, signal.SIGSTOP)
-    try:
-        assert "forkserver.py" in ends(plus_one, "forkserver", caplog)
-    finally:
-        os.kill(stopped, signal.SIGCONT)
-
-
-_hold_up = threading.Event()
-os.register_at_fork(before=lambda: _hold_up.is_set() and time.sleep(600))
-
-
-@pytest.mark.jobs
-def test_a_fork_server_that_was_killed_is_started_again():
-    os.kill(server(), signal.SIGKILL)
-    with loader_of(
-        MapDataset(numbers(9), plus_one), 1, multiprocessing_context="forkserver"
-    ) as each:
-        assert list(each) == list(range(1, 10))
 
 
 AT = 5

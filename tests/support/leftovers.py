@@ -2,22 +2,10 @@
 
 from __future__ import annotations
 
-import ctypes
-import os
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 
-_DEATH_SIGNAL = 1
-
 _HELPERS = (b"multiprocessing.resource_tracker", b"multiprocessing.forkserver")
-
-
-def die_with(parent: int) -> None:
-    """In a process that `parent` has forked."""
-    ctypes.CDLL(None).prctl(_DEATH_SIGNAL, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(1)
 
 
 def _running() -> Iterator[tuple[Path, list[str]]]:
