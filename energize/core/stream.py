@@ -464,10 +464,11 @@ class ContentStream(Stream[T]):
         self._lane, state, self._reading, _ = opening
         self._most = most_in_vain(node.inputs[0], self._lane)
         # Beside the state of the input, not around it: a run may go on with maps added, or without.
-        calls = [] if state is None else state_field({_CALLS: [], **state}, _CALLS, list)
+        held = None if state is None else state_field({"input": state}, "input", dict)
+        calls = [] if held is None else state_field({_CALLS: [], **held}, _CALLS, list)
         own, below = (calls[-1:], calls[:-1]) if draws else ([], calls)
         self._called = counter_field({_CALLS: own[0]}, _CALLS) if own else 0
-        below_it = None if state is None else {**state, _CALLS: below}
+        below_it = None if held is None else {**held, _CALLS: below}
         self._input = open_input(opening._replace(state=below_it))
 
     def ahead(self, positions: Int64Array) -> None:
