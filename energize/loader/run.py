@@ -168,7 +168,7 @@ class Run(Generic[T]):
         if self._global_items is None:
             return 1
         steps, rest = divmod(self._global_items, ranks.world_size)
-        if rest or not steps:
+        if rest:
             raise ConfigError(
                 f"a global batch of {self._global_items} micro batches cannot be shared out evenly "
                 f"to {ranks.world_size} ranks; world sizes that can have it: "

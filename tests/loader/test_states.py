@@ -385,3 +385,13 @@ def test_of_a_mix_of_many_one_is_named(monkeypatch):
     with pytest.raises(StateMismatchError, match=f"'folder 123': {OTHERS}") as error:
         loader_of(wide(count)).load_state_dict(state)
     assert str(error.value).count(OTHERS) == 1
+
+
+def test_a_state_of_a_longer_loop_goes_on_in_a_shorter_one():
+    """The seventh step of ten is the second of a loop of five."""
+    with loader_of(EpochizeDataset(RepeatDataset(numbers(40)), 10)) as loader:
+        take(loader, 7)
+        state = loader.state_dict()
+    with loader_of(EpochizeDataset(RepeatDataset(numbers(40)), 5)) as shorter:
+        shorter.load_state_dict(state)
+        assert [list(shorter), list(shorter)] == [[7, 8, 9], [10, 11, 12, 13, 14]]
