@@ -278,3 +278,15 @@ def test_any_tree_is_one_stream_on_any_ranks(tree, data):
 @given(tree=trees(), data=st.data())
 def test_thousands_of_trees(tree, data):
     check(tree, data)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_the_last_global_batch_of_a_stream_whose_end_is_found_is_filled(ranks):
+    batches = BatchDataset(FilterDataset(numbers(50), is_even), 2, list)  # 13 of them
+    made, padding = 0, 0
+    for rank in range(ranks):
+        with loader_of(batches, 0, rank, ranks, lanes=2, global_batch_size=8) as loader:
+            steps = [loader.padding for _ in loader]
+        assert len(steps) % loader.accumulation_steps == 0
+        made, padding = made + len(steps), padding + sum(steps)
+    assert (made, padding) == (16, 3)
