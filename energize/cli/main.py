@@ -29,7 +29,7 @@ from energize.errors import (
     MetadatasetError,
     UntrustedCodeError,
 )
-from energize.metadataset.documents import json_schema
+from energize.metadataset.models import json_schema
 
 _FAULTS, _USAGE = 1, 2
 """How commands end: 0 when all is well, 1 when something is wrong with the data, 2 when the command

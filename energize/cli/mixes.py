@@ -22,7 +22,7 @@ from energize.core.lanes import WorkerConfig
 from energize.data.nv_meta import read_splits
 from energize.errors import ConfigError, DatasetNotFoundError, nearest
 from energize.metadataset.build import factory_of, get_train_dataset, get_val_dataset
-from energize.metadataset.documents import read_metadataset
+from energize.metadataset.models import read_metadataset
 from energize.metadataset.nodes import Blend, JoinedLeaf, Leaf, Node, Staged, leaves_of
 from energize.metadataset.resolution import resolve
 from energize.task.encoder import DefaultTaskEncoder, TaskEncoder

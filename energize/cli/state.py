@@ -27,8 +27,8 @@ from energize.core.blends import Edits
 from energize.core.dataset import Dataset, IndexedDataset
 from energize.core.description import batch_size_of, leaf_names, leaves, unpacked
 from energize.core.lazy import torch
-from energize.core.limits import load_json
 from energize.core.stream import State
+from energize.core.validation import load_json
 from energize.data.files import files_at, read_file, told
 from energize.data.writing import write_new, writing
 from energize.errors import ConfigError, DatasetNotFoundError, StateError, StateMismatchError

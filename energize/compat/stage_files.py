@@ -23,8 +23,7 @@ from pydantic import (
 from energize.core import limits
 from energize.core.dataset import Dataset
 from energize.core.lanes import WorkerConfig
-from energize.core.limits import check_depth
-from energize.core.validation import KeyPath, faults
+from energize.core.validation import KeyPath, check_depth, faults
 from energize.data.files import exists, own_errors
 from energize.data.nv_meta import is_prepared
 from energize.datasets.stages import StagedDataset

@@ -74,17 +74,6 @@ def _may_draw(fn: Any) -> bool:
     return any(each.opname.startswith(_MAY_DRAW) for each in dis.get_instructions(code))
 
 
-def generates(fn: object) -> bool:
-    """Return whether a function is written with `yield`: it makes any number of items of one."""
-    if not callable(fn):
-        return False
-    while isinstance(fn, functools.partial):
-        fn = fn.func
-    if not (inspect.isroutine(fn) or inspect.isclass(fn)):
-        fn = type(fn).__call__ if not hasattr(type(fn), "__wrapped__") else fn
-    return inspect.isgeneratorfunction(inspect.unwrap(fn))
-
-
 class Call:
     """Calls a function of the user, which may skip a sample, or find its bytes bad: it is `Failed`
     then. Another exception becomes an `EncoderError` with the place of the sample, and

@@ -15,6 +15,7 @@ from abc import ABC
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from itertools import accumulate
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, cast
 
 import numpy as np
@@ -98,12 +99,12 @@ class Dataset(Description, ABC, Generic[T_co]):
     @cached_property
     def indexed(self) -> bool:
         """Whether item k is a function of k alone: so for all inputs, down to the sources."""
-        return all(each.indexed for each in self.inputs)
+        return all(map(attrgetter("indexed"), self.inputs))
 
     @cached_property
     def sized(self) -> bool:
         """Whether `size` is known without reading."""
-        return all(each.sized for each in self.inputs) if self.inputs else self.indexed
+        return all(map(attrgetter("sized"), self.inputs)) if self.inputs else self.indexed
 
     @cached_property
     def size(self) -> int:
@@ -113,7 +114,10 @@ class Dataset(Description, ABC, Generic[T_co]):
     @cached_property
     def sources(self) -> tuple[Source[Any], ...]:
         """The sources that are read, in the order of the description; refs count in it."""
-        return tuple(leaf for each in self.inputs for leaf in each.sources)
+        found: tuple[Source[Any], ...] = ()
+        for each in self.inputs:
+            found += each.sources
+        return found
 
     @cached_property
     def _pass_length(self) -> int:

@@ -20,8 +20,8 @@ from typing import Any, ClassVar, NamedTuple, Self, cast
 
 from energize.core import limits
 from energize.core.lanes import WorkerConfig
-from energize.core.limits import load_json
 from energize.core.rng import derive
+from energize.core.validation import load_json
 from energize.errors import ConfigError, StateError
 
 ATOMS = frozenset({type(None), bool, int, float, str})
@@ -136,9 +136,14 @@ class Description:
         if worker_config is not None and worker_config.seed_offset:
             seed = worker_config.seed_offset
             inputs = [each if each.worker_config else each.reseeded(seed) for each in inputs]
+        for each in inputs:
+            if each.worker_config is not None and each.worker_config != worker_config:
+                kind = type(self).__name__
+                worker_config = _common_worker_config(kind, worker_config, inputs)
+                break
         values = {
             "inputs": tuple(inputs),
-            "worker_config": _common_worker_config(type(self).__name__, worker_config, inputs),
+            "worker_config": worker_config,
             "_parameters": tuple(parameters),
             **parameters,
         }
@@ -148,7 +153,7 @@ class Description:
     @cached_property
     def key(self) -> int:
         """What the random choices of this node are keyed by: seed, sources and kinds on the way."""
-        return derive(type(self).__name__, *(each.key for each in self.inputs))
+        return derive(type(self).__name__, *[each.key for each in self.inputs])
 
     def with_inputs(self, inputs: Sequence[Any]) -> Self:
         """The same description over other inputs."""
@@ -218,8 +223,10 @@ def _common_worker_config(
     kind: str, given: WorkerConfig | None, inputs: Sequence[Any]
 ) -> WorkerConfig | None:
     """The one worker config that a node and its inputs carry; two different ones are an error."""
-    carried = {each.worker_config for each in inputs} | {given}
-    carried.discard(None)
+    carried = set() if given is None else {given}
+    for each in inputs:
+        if each.worker_config is not None:
+            carried.add(each.worker_config)
     if len(carried) > 1:
         shown = " and ".join(sorted(map(str, carried)))
         raise ConfigError(
@@ -545,3 +552,14 @@ def _unzipped(text: str) -> str:
     if not unzip.eof or unzip.unused_data:
         raise ValueError("it ends too early, or goes on behind its end")
     return data.decode()
+
+
+def generates(fn: object) -> bool:
+    """Return whether a function is written with `yield`: it makes any number of items of one."""
+    if not callable(fn):
+        return False
+    while isinstance(fn, functools.partial):
+        fn = fn.func
+    if not (inspect.isroutine(fn) or inspect.isclass(fn)):
+        fn = type(fn).__call__ if not hasattr(type(fn), "__wrapped__") else fn
+    return inspect.isgeneratorfunction(inspect.unwrap(fn))

@@ -1,4 +1,4 @@
-"""How much is read of files that nobody has looked at; parsers of YAML and JSON that keep to it.
+"""How much is read of files that nobody has looked at.
 
 More than a limit allows is an error that names the limit, told before memory is taken for it. A
 program sets a limit before it makes datasets, and at the top of its script where workers are
@@ -7,19 +7,9 @@ spawned:
 >>> from energize.core import limits
 >>> limits.PIXELS = 500_000_000
 >>> limits.PIXELS = 100_000_000
-
-Readers of JSON and YAML go down by recursion, which ends the process when it is deep enough, and a
-few lines of YAML aliases can stand for more values than there is memory for: both are told here
-before text is turned into values.
 """
 
 from __future__ import annotations
-
-import json
-import re
-from typing import Any
-
-import yaml
 
 _MIB = 1024 * 1024
 
@@ -95,19 +85,6 @@ _COMPLAINTS = {
     "CELL_BYTES": "a value in the database has too many bytes",
 }
 
-# How a UTF-8 text with a letter that takes so many bytes in memory is told.
-_WIDE = {4: re.compile(rb"[\xf0-\xff]"), 2: re.compile(rb"[\xc4-\xef]")}
-
-# Lists and mappings of which nobody would forbid that they lie in one another.
-_SURELY_FLAT = 50
-
-INSIDE_ITSELF = "an alias to a list or mapping from inside it"
-
-# The safe subset of YAML, parsed in C where PyYAML was built with libyaml.
-SafeLoader: type[yaml.SafeLoader] | type[yaml.CSafeLoader] = getattr(
-    yaml, "CSafeLoader", yaml.SafeLoader
-)
-
 
 def over(name: str, found: int | None = None) -> str:
     """Return that there is more than a limit allows, and how to raise it, for messages.
@@ -121,102 +98,3 @@ energize.core.limits.LEVELS'
         f"{_COMPLAINTS[name]}{seen}, more than {globals()[name]}; to allow more, set "
         f"{__name__}.{name}"
     )
-
-
-def check_yaml(text: str | bytes, *, circles: bool = False) -> None:
-    """Raise ValueError for YAML that is nested too deeply, has or stands for too many values, or
-    has a text with too many letters; unless `circles`, also for aliases to what they stand in.
-
-    Text that is no YAML passes: what parses it says where and why.
-
-    >>> check_yaml("[" * 101 + "]" * 101)
-    Traceback (most recent call last):
-      ...
-    ValueError: lists and mappings are nested too deeply, more than 100; to allow more, set \
-energize.core.limits.LEVELS
-    """
-    sizes: dict[str, int] = {}
-    around: list[tuple[str | None, int]] = []  # anchors of what is open, and values before it
-    values = 0
-    try:
-        for event in yaml.parse(text, SafeLoader):
-            if isinstance(event, yaml.CollectionStartEvent):
-                around.append((event.anchor, values))
-                if len(around) > LEVELS:
-                    raise ValueError(over("LEVELS"))
-            elif isinstance(event, yaml.CollectionEndEvent):
-                anchor, before = around.pop()
-                if anchor is not None:
-                    sizes[anchor] = values - before + 1
-            elif isinstance(event, yaml.AliasEvent):
-                if not circles and any(event.anchor == anchor for anchor, _ in around):
-                    raise ValueError(INSIDE_ITSELF)
-                values += sizes.get(str(event.anchor), 1) - 1
-            elif isinstance(event, yaml.ScalarEvent) and len(event.value) > LETTERS:
-                where = "" if event.start_mark is None else f"line {event.start_mark.line + 1}: "
-                raise ValueError(where + over("LETTERS", len(event.value)))
-            values += isinstance(event, yaml.NodeEvent)
-            if values > YAML_VALUES:
-                raise ValueError(over("YAML_VALUES"))
-    except yaml.YAMLError:
-        return
-
-
-def load_yaml(text: str | bytes) -> Any:
-    """Return the values of a YAML text; raise `yaml.YAMLError` if it is none, ValueError if it is
-    too much.
-    """
-    check_yaml(text)
-    try:
-        return yaml.load(text, SafeLoader)  # noqa: S506 - safe
-    except (ArithmeticError, AttributeError, LookupError, TypeError) as reason:  # PyYAML's own
-        raise ValueError(f"a value does not fit its tag: {reason}") from reason
-
-
-def load_json(text: str | bytes) -> Any:
-    """Return the values of a JSON text; raise ValueError if it is none, or nested too deeply."""
-    try:
-        value = json.loads(text)
-    except RecursionError:
-        raise ValueError(over("LEVELS")) from None
-    except (json.JSONDecodeError, UnicodeDecodeError):
-        raise
-    except ValueError as reason:
-        raise ValueError("a number has more digits than Python reads; write it shorter") from reason
-    # Counting brackets costs little, going through all values as much as parsing them.
-    if isinstance(text, str):
-        opened = text.count("{") + text.count("[")
-    else:
-        opened = text.count(b"{") + text.count(b"[")
-    if opened > _SURELY_FLAT:
-        check_depth(value)
-    return value
-
-
-def load_large_json(data: bytes) -> Any:
-    """Return the values of a whole file of JSON that a program wrote.
-
-    Raise ValueError if it is no JSON in UTF-8, nested too deeply, or too much for memory.
-    """
-    width = 1
-    if not data.isascii():
-        width = next((width for width, letters in _WIDE.items() if letters.search(data)), 1)
-    if len(data) * width > JSON_BYTES:
-        raise ValueError(over("JSON_BYTES", len(data) * width))
-    # Commas in texts count too: there are never fewer than values.
-    if sum(map(data.count, (b",", b"[", b"{"))) > JSON_VALUES:
-        raise ValueError(over("JSON_VALUES"))
-    return load_json(data.decode("utf-8"))
-
-
-def check_depth(value: Any) -> None:
-    """Raise ValueError for lists and mappings that are nested too deeply."""
-    level = [value]
-    for _ in range(LEVELS + 1):
-        level = [each for each in level if isinstance(each, dict | list)]
-        if not level:
-            return
-        level = [
-            inner for each in level for inner in (each.values() if isinstance(each, dict) else each)
-        ]
-    raise ValueError(over("LEVELS"))

@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from energize.core.arrays import Int64Array
-from energize.core.limits import load_json
 from energize.core.stream import LAST_START
 from energize.core.trace import Failed, SamplePlace
+from energize.core.validation import load_json
 from energize.data.files import read_file
 from energize.errors import ConfigError, SkipSample
 

@@ -23,10 +23,10 @@ import numpy as np
 from energize.core import limits
 from energize.core.dataset import Dataset, IndexedDataset
 from energize.core.lanes import Lane
-from energize.core.limits import load_json
 from energize.core.loss_weights import STORED_KEY, Markable, marked
 from energize.core.stream import INFINITE, LAST_START, MOST_COUNTED, State
 from energize.core.trace import Failed, Reading, padding
+from energize.core.validation import load_json
 from energize.errors import EnergizeError, RestoreKeyError
 
 T = TypeVar("T")

@@ -7,6 +7,7 @@ import dataclasses
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from functools import lru_cache
 from itertools import chain
 from types import MappingProxyType
 from typing import Any, Self, TypeVar, cast
@@ -66,23 +67,22 @@ def rebuilt(like: T, values: dict[str, Any]) -> T:
 
 def type_fields(kind: type[Any]) -> tuple[str, ...]:
     """Return the fields that a dataclass or a named tuple is made from, in their order."""
-    if issubclass(kind, tuple):
-        return tuple(kind._fields)  # type: ignore[attr-defined]
-    return tuple(each.name for each in fields(kind) if each.init)
+    return _fields(cast("Any", kind))[0]
 
 
 def required_fields(kind: type[Any]) -> tuple[str, ...]:
     """Return those of `type_fields` that have no default."""
+    return _fields(cast("Any", kind))[1]
+
+
+@lru_cache(maxsize=256)
+def _fields(kind: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
     if issubclass(kind, tuple):
-        optional = set(kind._field_defaults)  # type: ignore[attr-defined]
-    else:
-        missing = dataclasses.MISSING
-        optional = {
-            each.name
-            for each in fields(kind)
-            if each.default is not missing or each.default_factory is not missing
-        }
-    return tuple(name for name in type_fields(kind) if name not in optional)
+        return tuple(kind._fields), tuple(n for n in kind._fields if n not in kind._field_defaults)
+    given = [each for each in fields(kind) if each.init]
+    missing = dataclasses.MISSING
+    required = [n for n in given if n.default is missing and n.default_factory is missing]
+    return tuple(each.name for each in given), tuple(each.name for each in required)
 
 
 def build(kind: type[T], values: Mapping[str, Any], what: str) -> T:

@@ -7,16 +7,21 @@ Readers that put several files together collect `faults` instead, and say themse
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Annotated, Any, NamedTuple, TypeAlias, TypeVar
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Strict, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
-from energize.errors import EnergizeError, nearest
+from energize.core import limits
+from energize.data.files import read_file
+from energize.data.files import told as told_of_file
+from energize.errors import DatasetError, EnergizeError, nearest
 
 T = TypeVar("T")
 
@@ -42,6 +47,20 @@ _MESSAGES = {
     "tuple_type": "expected a list",
 }
 _OWN = ("value_error", "assertion_error")
+
+
+# How a UTF-8 text with a letter that takes so many bytes in memory is told.
+_WIDE = {4: re.compile(rb"[\xf0-\xff]"), 2: re.compile(rb"[\xc4-\xef]")}
+
+# Lists and mappings of which nobody would forbid that they lie in one another.
+_SURELY_FLAT = 50
+
+INSIDE_ITSELF = "an alias to a list or mapping from inside it"
+
+# The safe subset of YAML, parsed in C where PyYAML was built with libyaml.
+SafeLoader: type[yaml.SafeLoader] | type[yaml.CSafeLoader] = getattr(
+    yaml, "CSafeLoader", yaml.SafeLoader
+)
 
 
 class Model(BaseModel):
@@ -135,8 +154,11 @@ def place(file: str | os.PathLike[str], path: KeyPath, lines: Mapping[KeyPath, i
     >>> place("a.yaml", ("splits", "train"), {(): 1, ("splits",): 3})
     'a.yaml:3 (splits.train)'
     """
-    nearby = next((path[:n] for n in range(len(path), -1, -1) if path[:n] in lines), None)
-    where = os.fspath(file) if nearby is None else f"{os.fspath(file)}:{lines[nearby]}"
+    where, nearby = os.fspath(file), path
+    while nearby and nearby not in lines:
+        nearby = nearby[:-1]
+    if nearby in lines:
+        where = f"{where}:{lines[nearby]}"
     return f"{where} ({path_text(path)})" if path else where
 
 
@@ -149,7 +171,7 @@ def path_text(path: KeyPath) -> str:
     text = ""
     for key in path:
         if isinstance(key, int) or not re.fullmatch(r"[\w-]{1,80}", key):
-            text += f"[{short(key)}]"
+            text += f"[{key if isinstance(key, int) else short(key)}]"
         else:
             text += f".{key}" if text else key
     return text
@@ -287,3 +309,122 @@ def _values(schema: Any, step: str | int) -> list[Any]:
         last = len(items) - 1
         return [items[min(step, last)]] if isinstance(step, int) and items else []
     return [] if items is None else [items]
+
+
+# Text of YAML and JSON as values. Readers go down by recursion, which ends the process when it is
+# deep enough, and a few lines of aliases can stand for more values than there is memory for: both
+# are told before text is turned into values.
+
+
+def check_yaml(text: str | bytes, *, circles: bool = False) -> None:
+    """Raise ValueError for YAML that is nested too deeply, has or stands for too many values, or
+    has a text with too many letters; unless `circles`, also for aliases to what they stand in.
+
+    Text that is no YAML passes: what parses it says where and why.
+
+    >>> check_yaml("[" * 101 + "]" * 101)
+    Traceback (most recent call last):
+      ...
+    ValueError: lists and mappings are nested too deeply, more than 100; to allow more, set \
+energize.core.limits.LEVELS
+    """
+    sizes: dict[str, int] = {}
+    around: list[tuple[str | None, int]] = []  # anchors of what is open, and values before it
+    values = 0
+    try:
+        for event in yaml.parse(text, SafeLoader):
+            if isinstance(event, yaml.CollectionStartEvent):
+                around.append((event.anchor, values))
+                if len(around) > limits.LEVELS:
+                    raise ValueError(limits.over("LEVELS"))
+            elif isinstance(event, yaml.CollectionEndEvent):
+                anchor, before = around.pop()
+                if anchor is not None:
+                    sizes[anchor] = values - before + 1
+            elif isinstance(event, yaml.AliasEvent):
+                if not circles and any(event.anchor == anchor for anchor, _ in around):
+                    raise ValueError(INSIDE_ITSELF)
+                values += sizes.get(str(event.anchor), 1) - 1
+            elif isinstance(event, yaml.ScalarEvent) and len(event.value) > limits.LETTERS:
+                where = "" if event.start_mark is None else f"line {event.start_mark.line + 1}: "
+                raise ValueError(where + limits.over("LETTERS", len(event.value)))
+            values += isinstance(event, yaml.NodeEvent)
+            if values > limits.YAML_VALUES:
+                raise ValueError(limits.over("YAML_VALUES"))
+    except yaml.YAMLError:
+        return
+
+
+def load_yaml(text: str | bytes) -> Any:
+    """Return the values of a YAML text; raise `yaml.YAMLError` if it is none, ValueError if it is
+    too much.
+    """
+    check_yaml(text)
+    try:
+        return yaml.load(text, SafeLoader)  # noqa: S506 - safe
+    except (ArithmeticError, AttributeError, LookupError, TypeError) as reason:  # PyYAML's own
+        raise ValueError(f"a value does not fit its tag: {reason}") from reason
+
+
+def load_json(text: str | bytes) -> Any:
+    """Return the values of a JSON text; raise ValueError if it is none, or nested too deeply."""
+    try:
+        value = json.loads(text)
+    except RecursionError:
+        raise ValueError(limits.over("LEVELS")) from None
+    except (json.JSONDecodeError, UnicodeDecodeError):
+        raise
+    except ValueError as reason:
+        raise ValueError("a number has more digits than Python reads; write it shorter") from reason
+    # Counting brackets costs little, going through all values as much as parsing them.
+    if isinstance(text, str):
+        opened = text.count("{") + text.count("[")
+    else:
+        opened = text.count(b"{") + text.count(b"[")
+    if opened > _SURELY_FLAT:
+        check_depth(value)
+    return value
+
+
+def load_large_json(data: bytes) -> Any:
+    """Return the values of a whole file of JSON that a program wrote.
+
+    Raise ValueError if it is no JSON in UTF-8, nested too deeply, or too much for memory.
+    """
+    width = 1
+    if not data.isascii():
+        width = next((width for width, letters in _WIDE.items() if letters.search(data)), 1)
+    if len(data) * width > limits.JSON_BYTES:
+        raise ValueError(limits.over("JSON_BYTES", len(data) * width))
+    # Commas in texts count too: there are never fewer than values.
+    if sum(map(data.count, (b",", b"[", b"{"))) > limits.JSON_VALUES:
+        raise ValueError(limits.over("JSON_VALUES"))
+    return load_json(data.decode("utf-8"))
+
+
+def check_depth(value: Any) -> None:
+    """Raise ValueError for lists and mappings that are nested too deeply."""
+    level = [value]
+    for _ in range(limits.LEVELS + 1):
+        level = [each for each in level if isinstance(each, dict | list)]
+        if not level:
+            return
+        level = [
+            inner for each in level for inner in (each.values() if isinstance(each, dict) else each)
+        ]
+    raise ValueError(limits.over("LEVELS"))
+
+
+def read_document(path: Path, schema: TypeAdapter[T]) -> T:
+    """Return what a file of JSON or YAML, by its name, says; raise `DatasetError` with file, line
+    and key for one that is damaged, or not what `schema` describes.
+    """
+    is_json = path.suffix == ".json"
+    try:
+        text = read_file(path, "JSON_BYTES" if is_json else "YAML_BYTES")
+        content = load_large_json(text) if is_json else load_yaml(text)
+    except OSError as reason:
+        raise DatasetError(told_of_file(reason, path)) from reason
+    except (ValueError, yaml.YAMLError) as reason:
+        raise DatasetError(f"{path} is not valid {path.suffix[1:].upper()}: {reason}") from reason
+    return validated(schema, content, DatasetError, path, text)

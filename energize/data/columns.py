@@ -28,9 +28,9 @@ import numpy.typing as npt
 from pydantic import Field, TypeAdapter, model_validator
 
 from energize.core.columns import Column
-from energize.core.validation import Listed, Model
+from energize.core.validation import Listed, Model, read_document
 from energize.data.files import again, exists, files_at, own_errors
-from energize.data.nv_meta import META_FOLDER, UUID_NAME, read_document, read_info
+from energize.data.nv_meta import META_FOLDER, UUID_NAME, read_info
 from energize.errors import ColumnError, DatasetError
 
 COLUMNS_FOLDER = f"{META_FOLDER}/columns"

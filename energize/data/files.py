@@ -86,6 +86,9 @@ class Files(Ranges, Protocol):
     def read(self, path: str, start: int = 0, stop: int | None = None) -> bytes:
         """Return the bytes from `start` to before `stop`, to the end by default."""
 
+    def whole(self, path: str, most: str | None = None) -> bytes:
+        """Return all bytes of a file, which does not stay open; no more than the limit `most`."""
+
     def kept(self, path: str) -> bytes:
         """Return a whole small file, which is read once."""
 
@@ -148,6 +151,20 @@ class LocalFiles:
 
     def read(self, path: str, start: int = 0, stop: int | None = None) -> bytes:
         return next(self.read_ranges(path, [start], [self.size(path) if stop is None else stop]))
+
+    def whole(self, path: str, most: str | None = None) -> bytes:
+        try:
+            file = _OpenFile(path, 0 if self._follow else os.O_NOFOLLOW)
+            size = file.signature[0]
+            if most is not None and size > getattr(limits, most):
+                raise OSError(errno.EFBIG, limits.over(most, size), path)
+            data = os.pread(file.number, size, 0)
+            if len(data) == size and os.fstat(file.number).st_mtime_ns == file.signature[1]:
+                return data
+        except OSError as error:
+            if error.errno not in PASSING:
+                raise
+        return self.read(path)  # which tries again, and tells what is wrong
 
     def read_ranges(
         self, path: str, starts: Sequence[int], stops: Sequence[int]
@@ -320,11 +337,7 @@ def read_file(path: AnyPath, most: str | None = None) -> bytes:
     limit of the name `most`.
     """
     place = os.fspath(path)
-    files = files_at(place)
-    size = files.size(place)
-    if most is not None and size > getattr(limits, most):
-        raise OSError(errno.EFBIG, limits.over(most, size), place)
-    return files.read(place)
+    return files_at(place).whole(place, most)
 
 
 def exists(path: AnyPath, *, follow: bool = True) -> bool:
@@ -335,7 +348,10 @@ def exists(path: AnyPath, *, follow: bool = True) -> bool:
     (True, False, False)
     """
     try:
-        again(lambda: os.stat(path, follow_symlinks=follow), path)
+        try:
+            os.stat(path, follow_symlinks=follow)
+        except OSError as failed:
+            again(lambda: os.stat(path, follow_symlinks=follow), path, failed)
     except OSError as error:
         if error.errno in PASSING:
             raise
@@ -441,8 +457,12 @@ def own_errors(function: Callable[P, T]) -> Callable[P, T]:
 
     @wraps(function)
     def guarded(*args: P.args, **kwargs: P.kwargs) -> T:
-        with os_errors_as(DatasetError):
-            return again(lambda: function(*args, **kwargs), function.__qualname__)
+        try:
+            return function(*args, **kwargs)
+        except (OSError, ValueError) as reason:
+            failed = reason if isinstance(reason, OSError) else None
+            with os_errors_as(DatasetError):
+                return again(lambda: function(*args, **kwargs), function.__qualname__, failed)
 
     return guarded
 

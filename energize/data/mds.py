@@ -31,11 +31,9 @@ from pydantic import (
 from energize.core.checks import checked_whole
 from energize.core.description import digest
 from energize.core.lazy import optional_module
-from energize.core.limits import load_json
 from energize.core.trace import Failed
-from energize.core.validation import Listed, faults
+from energize.core.validation import Listed, faults, load_json, read_document
 from energize.data.files import Files, Recent, exists, files_at, own_errors
-from energize.data.nv_meta import read_document
 from energize.data.source import ShardedSource
 from energize.errors import (
     ConfigError,

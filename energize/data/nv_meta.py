@@ -10,15 +10,22 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias, TypeVar
+from typing import Annotated, Any, Literal, NamedTuple, TypeAlias, TypeVar
 
 import yaml
 from braceexpand import braceexpand
 from pydantic import AfterValidator, Field, TypeAdapter
 
 from energize.core import limits
-from energize.core.validation import Listed, Model, lines_of, short, validated
-from energize.data.files import exists, read_file, told
+from energize.core.validation import (
+    Listed,
+    Model,
+    lines_of,
+    load_yaml,
+    read_document,
+    short,
+)
+from energize.data.files import exists, read_file
 from energize.errors import (
     DatasetError,
     DatasetNotFoundError,
@@ -123,11 +130,10 @@ def expand(patterns: Iterable[str]) -> tuple[str, ...]:
             letters += (count + 20) * len(pattern)  # so long as that, a pattern is looked at
         if names > limits.NAMES or letters > limits.NAMES * _USUAL_LETTERS:
             raise ValueError(f"{reprlib.repr(pattern)}: {limits.over('NAMES')}")
-    return tuple(
-        name
-        for each in listed
-        for name in (braceexpand(each) if _SPECIAL.search(each) else (each,))
-    )
+    found: list[str] = []
+    for each in listed:
+        found += braceexpand(each) if _SPECIAL.search(each) else (each,)
+    return tuple(found)
 
 
 def _count(pattern: str) -> int:
@@ -159,9 +165,10 @@ def _length(inner: str) -> int:
     found = _RANGE.fullmatch(inner)
     if found is None:
         return 0
-    if max(len(end or "") for end in found.groups()) > _MOST_DIGITS:
+    if max(map(len, found.groups(""))) > _MOST_DIGITS:
         return int(10**_MOST_DIGITS)
-    first, last = (int(end) if end[-1].isdigit() else ord(end) for end in found.group(1, 2))
+    ends = found.group(1, 2)
+    first, last = map(int if ends[0][-1].isdigit() else ord, ends)
     return abs(first - last) // (int(found[3] or 1) or 1) + 1
 
 
@@ -203,29 +210,16 @@ def escaped(name: str) -> str:
     return _SPECIAL.sub(r"\\\g<0>", name)
 
 
-def read_document(path: Path, schema: TypeAdapter[T]) -> T:
-    """Return what a file of JSON or YAML, by its name, says; raise `DatasetError` with file, line
-    and key for one that is damaged, or not what `schema` describes.
-    """
-    is_json = path.suffix == ".json"
-    try:
-        text = read_file(path, "JSON_BYTES" if is_json else "YAML_BYTES")
-        content = limits.load_large_json(text) if is_json else limits.load_yaml(text)
-    except OSError as reason:
-        raise DatasetError(told(reason, path)) from reason
-    except (ValueError, yaml.YAMLError) as reason:
-        raise DatasetError(f"{path} is not valid {path.suffix[1:].upper()}: {reason}") from reason
-    return validated(schema, content, DatasetError, path, text)
-
-
 def is_prepared(path: Path) -> bool:
     """Return whether the folder has been prepared."""
     return _info_file(path) is not None
 
 
 def _info_file(path: Path) -> Path | None:
-    files = [path / META_FOLDER / name for name in INFO_NAMES]
-    return next((file for file in files if exists(file, follow=False)), None)
+    for name in INFO_NAMES:
+        if exists(file := path / META_FOLDER / name, follow=False):
+            return file
+    return None
 
 
 def read_info(path: str | Path) -> Info:
@@ -342,7 +336,7 @@ def where_listed(path: Path, name: str, part: str, shard: str) -> str:
     file = _split_file(path, name)
     text = read_file(file, "YAML_BYTES")
     lines = lines_of(text)
-    listed = limits.load_yaml(text)["split_parts"][part] if lines else []
+    listed = load_yaml(text)["split_parts"][part] if lines else []
     at = [lines["split_parts", part, i] for i, each in enumerate(listed) if shard in expand([each])]
     *before, last = at[-_TOLD:] or [0]
     more = f" (and line {', '.join(map(str, before))})" if before else ""
@@ -453,3 +447,82 @@ def _sample_type(found: _DatasetFile, file: Path) -> tuple[str, str]:
             f"{short(found.factory)}"
         )
     return found.module, found.factory.removesuffix("Webdataset") + "Sample"
+
+
+RECORDS_NAME = "shards.json"
+
+
+_RECORDS_VERSION = 1
+
+
+class ShardRecord(NamedTuple):
+    """A shard as it was prepared: its size; the CRC-32 of the bytes of its `.tar.idx`, of all its
+    headers one after the other, and of its first and last `END_BYTES`.
+
+    `checksums_crc` is the CRC-32 of the bytes of its `.tar.crc`, None for one without.
+    """
+
+    size: int
+    index_crc: int
+    headers_crc: int
+    ends_crc: int
+    checksums_crc: int | None = None
+
+    @property
+    def of_shard(self) -> tuple[int, int, int, int]:
+        """What tells the shard from others, whether there are checksums or not."""
+        return self[:4]
+
+
+_Crc = Annotated[int, Field(ge=0, lt=2**32)]
+
+
+class _Record(Model):
+    """The fields of a `ShardRecord`, in their order."""
+
+    bytes: Annotated[int, Field(ge=0, lt=2**63)]
+    index_crc32: _Crc
+    headers_crc32: _Crc
+    ends_crc32: _Crc
+    checksums_crc32: _Crc | None = None
+
+
+class _Records(Model):
+    version: Literal[1]
+    shards: dict[str, _Record]
+
+
+_RECORDS = TypeAdapter(_Records)
+
+
+def read_records(
+    path: Path, shard_counts: Mapping[str, int] | None = None
+) -> dict[str, ShardRecord] | None:
+    """Return what was seen of the shards of the prepared folder `path`, which are those of
+    `.info.json` (None: whichever there were); None if that was not written down.
+
+    Raise `DatasetError` for a file that is damaged, of a later version, or of other shards.
+    """
+    file = path / META_FOLDER / RECORDS_NAME
+    if not exists(file, follow=False):
+        return None
+    shards = read_document(file, _RECORDS).shards
+    if shard_counts is not None and shards.keys() != shard_counts.keys():
+        shard = min(shards.keys() ^ shard_counts.keys())
+        only = "this file" if shard in shards else ".info.json"
+        raise DatasetError(
+            f"{file} is not of the shards that the folder has: only {only} knows {shard[:80]!r}. "
+            "Another program prepared the folder since; write the file anew with: energize prepare "
+            f"--tar-index-only {path}"
+        )
+    return {shard: ShardRecord(*dict(shards[shard]).values()) for shard in shard_counts or shards}
+
+
+def dump_records(records: Mapping[str, ShardRecord]) -> str:
+    """Return the text of `shards.json`."""
+    names = list(_Record.model_fields)
+    shards = {
+        shard: {name: value for name, value in zip(names, record, strict=True) if value is not None}
+        for shard, record in records.items()
+    }
+    return json.dumps({"version": _RECORDS_VERSION, "shards": shards}, indent=1)

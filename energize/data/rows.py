@@ -17,8 +17,8 @@ from energize.core.arrays import Int64Array
 from energize.core.columns import Column
 from energize.core.description import digest
 from energize.core.lazy import optional_module
-from energize.core.limits import load_json
 from energize.core.trace import Failed
+from energize.core.validation import load_json
 from energize.data.files import Files, FileStream, Recent, files_at, own_errors
 from energize.data.source import ShardedSource, Source
 from energize.errors import (

@@ -6,7 +6,6 @@ ones, by `tarfile`. The checksum of every header is compared.
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import re
@@ -15,19 +14,16 @@ import sys
 import tarfile
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Literal, NamedTuple
-
-from pydantic import Field, TypeAdapter
+from typing import NamedTuple
 
 from energize.core import limits
-from energize.core.validation import Model
-from energize.data.files import Files, exists, files_at, os_errors_as, told
-from energize.data.nv_meta import META_FOLDER, read_document
-from energize.errors import DatasetError, ShardError
+from energize.data.files import Files, files_at, os_errors_as, told
+from energize.data.nv_meta import ShardRecord
+from energize.errors import ShardError
 
 # Bytes of a header, and what payloads are padded to a multiple of.
 BLOCK = 512
@@ -431,53 +427,11 @@ def has_key(data: bytes, at: int, key: str) -> bool:
 
 _log = logging.getLogger("energize")
 
-RECORDS_NAME = "shards.json"
-VERSION = 1
 ENTRY = 8
 CHECKSUM = 4
 
 _ADD_CHECKSUMS = "energize prepare --checksums FOLDER"
 _AT_ONCE = 8 * 1024 * 1024
-
-
-class ShardRecord(NamedTuple):
-    """A shard as it was prepared: its size; the CRC-32 of the bytes of its `.tar.idx`, of all its
-    headers one after the other, and of its first and last `END_BYTES`.
-
-    `checksums_crc` is the CRC-32 of the bytes of its `.tar.crc`, None for one without.
-    """
-
-    size: int
-    index_crc: int
-    headers_crc: int
-    ends_crc: int
-    checksums_crc: int | None = None
-
-    @property
-    def of_shard(self) -> tuple[int, int, int, int]:
-        """What tells the shard from others, whether there are checksums or not."""
-        return self[:4]
-
-
-_Crc = Annotated[int, Field(ge=0, lt=2**32)]
-
-
-class _Record(Model):
-    """The fields of a `ShardRecord`, in their order."""
-
-    bytes: Annotated[int, Field(ge=0, lt=2**63)]
-    index_crc32: _Crc
-    headers_crc32: _Crc
-    ends_crc32: _Crc
-    checksums_crc32: _Crc | None = None
-
-
-class _Records(Model):
-    version: Literal[1]
-    shards: dict[str, _Record]
-
-
-_RECORDS = TypeAdapter(_Records)
 
 
 def checksums_path(tar: str) -> str:
@@ -487,42 +441,6 @@ def checksums_path(tar: str) -> str:
     'parts/data.0.tar.crc'
     """
     return f"{os.path.splitext(tar)[0]}.tar.crc"
-
-
-def read_records(
-    path: Path, shard_counts: Mapping[str, int] | None = None
-) -> dict[str, ShardRecord] | None:
-    """Return what was seen of the shards of the prepared folder `path`, which are those of
-    `.info.json` (None: whichever there were); None if that was not written down.
-
-    Raise `DatasetError` for a file that is damaged, of a later version, or of other shards.
-    """
-    file = path / META_FOLDER / RECORDS_NAME
-    if not exists(file, follow=False):
-        return None
-    shards = read_document(file, _RECORDS).shards
-    if shard_counts is not None and shards.keys() != shard_counts.keys():
-        shard = min(shards.keys() ^ shard_counts.keys())
-        only = "this file" if shard in shards else ".info.json"
-        raise DatasetError(
-            f"{file} is not of the shards that the folder has: only {only} knows {shard[:80]!r}. "
-            "Another program prepared the folder since; write the file anew with: energize prepare "
-            f"--tar-index-only {path}"
-        )
-    return {
-        shard: ShardRecord(*(value for _, value in shards[shard]))
-        for shard in shard_counts or shards
-    }
-
-
-def dump_records(records: Mapping[str, ShardRecord]) -> str:
-    """Return the text of `shards.json`."""
-    names = list(_Record.model_fields)
-    shards = {
-        shard: {name: value for name, value in zip(names, record, strict=True) if value is not None}
-        for shard, record in records.items()
-    }
-    return json.dumps({"version": VERSION, "shards": shards}, indent=1)
 
 
 def check_shard(files: Files, path: str, count: int, record: ShardRecord | None) -> None:

@@ -24,17 +24,9 @@ from energize.core.trace import Failed
 from energize.data import tar
 from energize.data.columns import PreparedColumns, column_command
 from energize.data.files import Files, exists, files_at, own_errors, read_entries
-from energize.data.nv_meta import read_info, read_splits, where_listed
+from energize.data.nv_meta import ShardRecord, read_info, read_records, read_splits, where_listed
 from energize.data.source import ShardedSource, narrowed
-from energize.data.tar import (
-    CHECKSUM,
-    ENTRY,
-    ShardRecord,
-    disagreement,
-    index_path,
-    read_records,
-    scan,
-)
+from energize.data.tar import CHECKSUM, ENTRY, disagreement, index_path, scan
 from energize.errors import (
     DataError,
     DatasetError,
@@ -523,7 +515,7 @@ def read_split(path: Path, split_part: str, split_config: str | None) -> SplitSh
             where = where_listed(path, name, split_part, shard)
             raise SplitError(f"{where}, split part {split_part!r}: shard {shard!r} {fault}")
     left_out = _excluded(splits.exclude, known, f"{path}, exclude in {name}")
-    shards = tuple(shard for shard in listed if left_out.get(shard, set()) is not None)
+    shards = [shard for shard in listed if left_out.get(shard, set()) is not None]
     excluded: list[int] = []
     before = 0
     for shard in shards:
@@ -541,10 +533,10 @@ def read_split(path: Path, split_part: str, split_config: str | None) -> SplitSh
         )
     records = read_records(path, known)
     return SplitShards(
-        shards,
-        tuple(known[shard] for shard in shards),
+        tuple(shards),
+        tuple(map(known.__getitem__, shards)),
         tuple(excluded),
-        None if records is None else tuple(records[shard] for shard in shards),
+        None if records is None else tuple(map(records.__getitem__, shards)),
     )
 
 

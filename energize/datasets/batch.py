@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Self, TypeVar, cast
 import numpy as np
 
 from energize.core.arrays import Int64Array
-from energize.core.call import Call, generates
+from energize.core.call import Call
 from energize.core.checks import (
     check_names,
     checked_batch_size,
@@ -20,7 +20,7 @@ from energize.core.checks import (
 )
 from energize.core.costs import ColumnCost, Cost
 from energize.core.dataset import Dataset, IndexedDataset
-from energize.core.description import function_name
+from energize.core.description import function_name, generates
 from energize.core.ignored import accepted
 from energize.core.lanes import WorkerConfig
 from energize.core.loss_weights import Keep, carried, carried_one_by_one, joined
@@ -36,7 +36,7 @@ from energize.core.stream import (
 )
 from energize.core.trace import MAX_ATTEMPTS, Failed, Origin, Reading, Request, Routes
 from energize.datasets.blend import BlendDataset, PairOf
-from energize.datasets.level import check_batches, level_below, with_level
+from energize.datasets.level import LevelBufferDataset, LevelDataset, with_level
 from energize.datasets.order import cut_epochs
 from energize.datasets.rounds import Origins, RoundsDataset, Step, Taken, keyed_by, origins_of
 from energize.errors import ConfigError
@@ -98,7 +98,8 @@ class BatchDataset(IndexedDataset[T_batch_co]):
         worker_config: WorkerConfig | None = None,
         **ignored: Any,
     ) -> None:
-        accepted("BatchDataset", **ignored)
+        if ignored:
+            accepted("BatchDataset", **ignored)
         if level is not None or global_batch_size is not None:
             dataset = with_level(dataset, batch_size, level, global_batch_size, "BatchDataset")
         self._set_up(dataset, batch_size, batcher, drop_last, worker_config)
@@ -366,3 +367,35 @@ def same(items: list[T_in]) -> list[T_in]:
 
 class FlatMixBatchDataset(FlatBatchDataset[T_batch_co], MixBatchDataset[T_batch_co]):
     """What a generator function yields of every `batch_size` items of a mix."""
+
+
+def level_below(dataset: Dataset[Any]) -> LevelDataset[Any] | None:
+    """What levels global batches of a dataset, whose items pass through unmoved above it."""
+    below = _below_maps(dataset)
+    return below if isinstance(below, LevelDataset) else None
+
+
+def check_batches(dataset: Dataset[Any], batch_size: int, owner: str, *, several: bool) -> None:
+    """Raise `ConfigError` for batches of a levelled dataset that are not those that it levels;
+    `several` is for a batcher that makes several of one.
+    """
+    below = _below_maps(dataset)
+    if not isinstance(below, LevelDataset | LevelBufferDataset):
+        return
+    if batch_size != below.batch_size:
+        raise ConfigError(
+            f"{owner}: batches have {batch_size} items, and {type(below).__name__} below levels "
+            f"batches of {below.batch_size}; give both one batch_size"
+        )
+    if several:
+        raise ConfigError(
+            f"{owner}: a batcher that yields makes any number of batches of some items, and reads "
+            "them in parts of its own, so what is levelled below it is not what ranks get; return "
+            "one batch, or do not level"
+        )
+
+
+def _below_maps(dataset: Dataset[Any]) -> Dataset[Any]:
+    while dataset._passes_on:
+        dataset = dataset.inputs[0]
+    return dataset

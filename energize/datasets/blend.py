@@ -160,7 +160,7 @@ class BlendDataset(IndexedDataset[T_co]):
         **options: Any,
     ) -> None:
         with raised_as(type(self).__name__):
-            counted = checked_unit(unit)
+            counted = None if unit is None else checked_unit(unit)
             if counted is not None:
                 scheme = scheme_in(counted, scheme, options)
             elif scheme is None or isinstance(scheme, str):
@@ -168,22 +168,24 @@ class BlendDataset(IndexedDataset[T_co]):
                 scheme = default_scheme(options) if scheme is None else scheme
             entries, names = checked_entries(pairs, weights, max_epochs, target_weights)
             _check_same_names(names, getattr(scheme, "names", None))
-            check_ends(counted, stop, max_epochs)
+            if counted is not None:
+                check_ends(counted, stop, max_epochs)
             slot_limits([1] * len(entries), stop, [entry.max_epochs for entry in entries])
             entries = limited_entries(entries, names, temperature, min_share, max_share)
             if isinstance(scheme, str):
                 if stop == "restart" and max_epochs is None:
                     entries = _flattened(entries, scheme, options, counted)
                 entries = merged(entries, type(self).__name__)
+            datasets, drawn_by, most, called, _ = zip(*entries, strict=True)
             self._freeze(
-                inputs=told_apart(entry.dataset for entry in entries),
+                inputs=told_apart(datasets),
                 worker_config=worker_config,
-                weights=tuple(entry.weight for entry in entries),
+                weights=drawn_by,
                 scheme=scheme,
                 options=dict(options),
                 stop=stop,
-                max_epochs=tuple(entry.max_epochs for entry in entries),
-                given_names=tuple(entry.name for entry in entries),
+                max_epochs=most,
+                given_names=called,
                 changes=(),
                 unit=counted,
                 targets=_targets(entries, max_correction),
@@ -226,8 +228,9 @@ class BlendDataset(IndexedDataset[T_co]):
 
     @cached_property
     def sized(self) -> bool:
-        ends = isinstance(self.unit, ItemCost) or not all(each.sized for each in self.inputs)
-        return self._endless or not ends
+        if self._endless:
+            return True
+        return super().sized and not isinstance(self.unit, ItemCost)
 
     @cached_property
     def size(self) -> int:

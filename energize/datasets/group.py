@@ -7,10 +7,10 @@ from collections.abc import Callable, Hashable, Iterator
 from functools import cached_property
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
-from energize.core.call import Call, generates
+from energize.core.call import Call
 from energize.core.checks import checked_batch_size, checked_flag, checked_function
 from energize.core.dataset import Dataset
-from energize.core.description import function_name
+from energize.core.description import function_name, generates
 from energize.core.ignored import accepted
 from energize.core.lanes import WorkerConfig
 from energize.core.loss_weights import carried

@@ -281,35 +281,3 @@ def with_level(
         )
     with raised_as(owner, "LevelDataset"):
         return LevelDataset(dataset, batch_size, global_batch_size=global_batch_size, cost=level)
-
-
-def level_below(dataset: Dataset[Any]) -> LevelDataset[Any] | None:
-    """What levels global batches of a dataset, whose items pass through unmoved above it."""
-    below = _below_maps(dataset)
-    return below if isinstance(below, LevelDataset) else None
-
-
-def check_batches(dataset: Dataset[Any], batch_size: int, owner: str, *, several: bool) -> None:
-    """Raise `ConfigError` for batches of a levelled dataset that are not those that it levels;
-    `several` is for a batcher that makes several of one.
-    """
-    below = _below_maps(dataset)
-    if not isinstance(below, LevelDataset | LevelBufferDataset):
-        return
-    if batch_size != below.batch_size:
-        raise ConfigError(
-            f"{owner}: batches have {batch_size} items, and {type(below).__name__} below levels "
-            f"batches of {below.batch_size}; give both one batch_size"
-        )
-    if several:
-        raise ConfigError(
-            f"{owner}: a batcher that yields makes any number of batches of some items, and reads "
-            "them in parts of its own, so what is levelled below it is not what ranks get; return "
-            "one batch, or do not level"
-        )
-
-
-def _below_maps(dataset: Dataset[Any]) -> Dataset[Any]:
-    while dataset._passes_on:
-        dataset = dataset.inputs[0]
-    return dataset

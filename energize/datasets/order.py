@@ -119,7 +119,8 @@ class LimitDataset(IndexedDataset[T_co]):
         worker_config: WorkerConfig | None = None,
         **ignored: object,
     ) -> None:
-        accepted("LimitDataset", **ignored)
+        if ignored:
+            accepted("LimitDataset", **ignored)
         self._freeze(
             inputs=[dataset],
             worker_config=worker_config,
@@ -174,7 +175,8 @@ class RepeatDataset(IndexedDataset[T_co]):
         worker_config: WorkerConfig | None = None,
         **ignored: object,
     ) -> None:
-        accepted("RepeatDataset", **ignored)
+        if ignored:
+            accepted("RepeatDataset", **ignored)
         number = isinstance(repeats, int | float) and not isinstance(repeats, bool)
         if repeats is not None and not (number and math.isfinite(repeats) and repeats > 0):
             raise ConfigError(
@@ -275,8 +277,8 @@ class ShuffleDataset(IndexedDataset[T_co]):
             shuffle_buffer_size=shuffle_buffer_size,
             max_samples_per_sequence=max_samples_per_sequence,
             over_epochs=(
-                -1
-                if over_epochs == -1
+                over_epochs
+                if type(over_epochs) is int and over_epochs in (1, -1)
                 else checked_whole(over_epochs, "ShuffleDataset: over_epochs", 1)
             ),
         )

@@ -10,10 +10,10 @@ from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
-from energize.core.call import Call, generates
+from energize.core.call import Call
 from energize.core.checks import checked_function, checked_whole
 from energize.core.dataset import Dataset
-from energize.core.description import function_name
+from energize.core.description import function_name, generates
 from energize.core.ignored import accepted
 from energize.core.lanes import WorkerConfig
 from energize.core.loss_weights import carried, carried_one_by_one

@@ -11,10 +11,10 @@ from functools import cached_property, partial
 from itertools import islice
 from typing import Any, ClassVar, Self, TypeVar, cast
 
-from energize.core.call import Call, Seeding, generates
+from energize.core.call import Call, Seeding
 from energize.core.checks import checked_function, checked_whole
 from energize.core.dataset import Dataset, PassingDataset
-from energize.core.description import described
+from energize.core.description import described, generates
 from energize.core.ignored import accepted
 from energize.core.lanes import Lane, WorkerConfig
 from energize.core.loss_weights import Passed, carried, carried_one_by_one, checked_factor, weighed
@@ -75,8 +75,10 @@ class MapDataset(PassingDataset[T_out_co]):
         worker_config: WorkerConfig | None = None,
         **ignored: Any,
     ) -> None:
-        accepted("MapDataset", **ignored)
-        checked_function(map_fn, "MapDataset: map_fn")
+        if ignored:
+            accepted("MapDataset", **ignored)
+        if not callable(map_fn):
+            checked_function(map_fn, "MapDataset: map_fn")
         self._freeze(inputs=[dataset], worker_config=worker_config, map_fn=map_fn, seeded=seeded)
 
     @cached_property
@@ -159,7 +161,8 @@ class FilterDataset(RoundsDataset[T_co]):
         worker_config: WorkerConfig | None = None,
         **ignored: Any,
     ) -> None:
-        accepted("FilterDataset", **ignored)
+        if ignored:
+            accepted("FilterDataset", **ignored)
         self._freeze(
             inputs=[dataset],
             worker_config=worker_config,
@@ -236,7 +239,8 @@ class IterMapDataset(RoundsDataset[T_out_co]):
         worker_config: WorkerConfig | None = None,
         **ignored: Any,
     ) -> None:
-        accepted("IterMapDataset", **ignored)
+        if ignored:
+            accepted("IterMapDataset", **ignored)
         if len_map_fn is not None:
             checked_function(len_map_fn, "IterMapDataset: len_map_fn")
         self._freeze(

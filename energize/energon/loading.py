@@ -17,9 +17,14 @@ from energize.data.source import Subset
 from energize.energon.factories import EnergonDatasetType, get_dataset_type
 from energize.errors import ConfigError, DatasetNotFoundError, NotPreparedError
 from energize.metadataset.build import entry_of, loaded_datasets
-from energize.metadataset.documents import MetadatasetFile, document, read_metadataset
 from energize.metadataset.located import Problem, as_error, plain_values
-from energize.metadataset.models import ENERGIZE, Folder
+from energize.metadataset.models import (
+    ENERGIZE,
+    Folder,
+    MetadatasetFile,
+    document,
+    read_metadataset,
+)
 from energize.metadataset.nodes import JoinedLeaf, Leaf, Node, Staged, every_leaf
 from energize.metadataset.resolution import FILESYSTEM, combined_multiplier, not_staged, resolve
 from energize.task.load import SampleDecoder

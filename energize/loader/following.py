@@ -19,9 +19,8 @@ from energize.core.blends import (
     same_shares,
 )
 from energize.core.checks import checked_whole, real_number
-from energize.core.limits import load_yaml
 from energize.core.stream import counter_field, state_field
-from energize.core.validation import Model, validated
+from energize.core.validation import Model, load_yaml, validated
 from energize.data.files import files_at
 from energize.errors import ConfigError, EnergizeError, StateError, WeightError, nearest
 

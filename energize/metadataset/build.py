@@ -25,8 +25,8 @@ from energize.datasets.blend import BlendDataset
 from energize.datasets.order import ConcatDataset, EpochizeDataset, LimitDataset, RepeatDataset
 from energize.datasets.quota import ComposedDataset, QuotaDataset
 from energize.datasets.stages import StagedDataset
-from energize.errors import ConfigError
-from energize.metadataset.located import place_noted
+from energize.errors import ConfigError, EnergizeError
+from energize.metadataset.located import noted, place_noted
 from energize.metadataset.models import EPOCHIZED, Composition, Folder
 from energize.metadataset.nodes import (
     Blend,
@@ -43,8 +43,13 @@ from energize.metadataset.nodes import (
 from energize.metadataset.resolution import combined_multiplier, not_staged, resolve
 from energize.order import Schedule
 from energize.order.stages import Stage, stage_label
-from energize.task.build import Level, PackingEncoder, decoding_as
-from energize.task.encoder import DefaultTaskEncoder, TaskEncoder
+from energize.task.encoder import (
+    DefaultTaskEncoder,
+    Level,
+    PackingEncoder,
+    TaskEncoder,
+    decoding_as,
+)
 from energize.task.hooks import Hook, builds, check_encoder, check_takes
 from energize.task.load import (
     NO_CODE,
@@ -374,11 +379,12 @@ def factory_of(
     told = leaf.config.options
     over_epochs = order.over_epochs
     for each in (leaf.shuffle_over_epochs_multiplier, told.get("shuffle_over_epochs", 1)):
-        over_epochs = combined_multiplier(over_epochs, each)
+        if each != 1:
+            over_epochs = combined_multiplier(over_epochs, each)
     order = replace(order, over_epochs=over_epochs)
     if order.max_samples_per_sequence is None and "max_samples_per_sequence" in told:
         order = replace(order, max_samples_per_sequence=told["max_samples_per_sequence"])
-    with place_noted(leaf.place):
+    try:
         if isinstance(leaf, JoinedLeaf):
             loaders = tuple(_loader_of(each.leaf, decoder, code) for each in leaf.parts)
             names = tuple(each.name for each in leaf.parts if each.name is not None)
@@ -390,6 +396,8 @@ def factory_of(
         weight, kind = leaf.sample_weight, leaf.sample_type
         options = {"order": order, "sample_weight": weight, **options}
         return SourceFactory(source, load, kind, paths, leaf.labels, **options)
+    except EnergizeError as error:
+        raise noted(error, leaf.place) from error
 
 
 def _loader_of(leaf: Leaf, decoder: SampleDecoder | None, code: LoadingCode) -> SampleLoader[Any]:
@@ -621,7 +629,7 @@ class Builder:
     def _read(self, leaf: Leaf, *, by_quota: bool) -> Dataset[Any]:
         """The samples of a leaf: of its type, cooked if they are crude and the encoder does it."""
         encoder = self.encoder_of(leaf)
-        with place_noted(leaf.place):
+        try:
             if by_quota:
                 self._check_order(leaf)
             if leaf.sample_type is not CrudeSample or not encoder.cookers:
@@ -630,8 +638,7 @@ class Builder:
                         f"{leaf.path}: aux gives files to cookers of crude samples, and these are "
                         f"{leaf.sample_type.__name__}s, or {type(encoder).__name__} has no cookers"
                     )
-                for name in ("preencode_sample", "encode_sample"):
-                    check_takes(encoder, name, leaf.sample_type, str(leaf.path))
+                check_takes(encoder, leaf.sample_type, str(leaf.path))
             loaded = _loaded(
                 leaf,
                 STORED if by_quota else self.order,
@@ -641,6 +648,8 @@ class Builder:
                 checksums=self.checksums,
             )
             samples = encoder._load_dataset(loaded, 0, self.worker_config)
+        except EnergizeError as error:
+            raise noted(error, leaf.place) from error
         if not self.encoded:
             return samples
         return encoder.build_encode_sample(samples, worker_config=self.worker_config)
@@ -744,7 +753,7 @@ def _counts_encoded(node: Node) -> bool:
     if isinstance(node, Leaf):
         return False
     own = isinstance(node.options.get("unit"), ItemCost)
-    return own or any(_counts_encoded(child) for child, _ in node.children)
+    return own or True in [_counts_encoded(child) for child, _ in node.children]
 
 
 def _shuffled(node: Blend) -> bool:

@@ -17,8 +17,15 @@ from typing import Any
 import yaml
 
 from energize.core import limits
-from energize.core.limits import INSIDE_ITSELF, SafeLoader, check_yaml
-from energize.core.validation import MOST_FAULTS, KeyPath, place, short
+from energize.core.validation import (
+    INSIDE_ITSELF,
+    MOST_FAULTS,
+    KeyPath,
+    SafeLoader,
+    check_yaml,
+    place,
+    short,
+)
 from energize.data.files import read_file, remedy
 from energize.errors import ConfigError, DatasetNotFoundError, EnergizeError, MetadatasetError
 
@@ -94,9 +101,14 @@ def place_noted(place: str) -> Iterator[None]:
     try:
         yield
     except EnergizeError as error:
-        if not place or str(error).endswith(f"asked for at {place}"):
-            raise
-        raise type(error)(f"{error}\n  asked for at {place}") from error
+        raise noted(error, place) from error
+
+
+def noted(error: EnergizeError, place: str) -> EnergizeError:
+    """Return an error with the place where what it is about was asked for."""
+    if not place or str(error).endswith(f"asked for at {place}"):
+        return error
+    return type(error)(f"{error}\n  asked for at {place}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,14 +126,14 @@ class Located:
 
     def place(self, path: KeyPath = ()) -> str:
         """Return `file:line (path)`; the line of what encloses it for a path that is not there."""
-        return place(self.file, self._as_written(path), self.lines)
+        return place(self.file, self._as_written(path) if self.renamed else path, self.lines)
 
     def problem(self, path: KeyPath, message: str) -> Problem:
         """Return a fault of the value at `path`."""
         return Problem(self.place(path), message, self._line(self._as_written(path)))
 
     def _as_written(self, path: KeyPath) -> KeyPath:
-        for end in range(len(path), 0, -1) if self.renamed else ():
+        for end in range(len(path), 0, -1):
             if path[:end] in self.renamed:
                 return self.renamed[path[:end]] + path[end:]
         return path

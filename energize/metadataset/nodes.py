@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
@@ -22,19 +23,20 @@ from energize.data.source import Subset
 from energize.data.webdataset import WebdatasetSource
 from energize.errors import (
     ConfigError,
+    EnergizeError,
     MetadatasetError,
     UntrustedCodeError,
     WeightError,
     nearest,
 )
-from energize.metadataset.located import place_noted
+from energize.metadataset.located import noted, place_noted
 from energize.metadataset.models import Composition, JoinerName, Packing
 from energize.order import Schedule
 from energize.order.quota import Quota, epoch_counts
 from energize.order.stages import StagePlan
 from energize.order.timeline import WEIGHTLESS
 from energize.order.weights import checked_weight, limited, tempered
-from energize.task.build import Level
+from energize.task.encoder import Level
 
 JSONL = ".jsonl"
 
@@ -78,8 +80,10 @@ class Leaf:
         """What the folder's dataset.yaml says of its samples; read once."""
         if self.is_jsonl:
             return DatasetConfig("energize", CRUDE)
-        with place_noted(self.place):
+        try:
             return read_dataset_yaml(self.path, self.dataset_config or "dataset.yaml", code=True)
+        except EnergizeError as error:
+            raise noted(error, self.place) from error
 
     @cached_property
     def is_jsonl(self) -> bool:
@@ -100,18 +104,23 @@ class Leaf:
     @cached_property
     def sample_type(self) -> type[Any]:
         """The type of samples that it names."""
-        with place_noted(self.place):
-            if self.config.sample_class == CRUDE:
-                return CrudeSample
-            return sample_type_named(self.config.sample_module, self.config.sample_class)
+        config = self.config
+        if config.sample_class == CRUDE:
+            return CrudeSample
+        try:
+            return sample_type_named(config.sample_module, config.sample_class)
+        except EnergizeError as error:
+            raise noted(error, self.place) from error
 
     def source(self, seed: int = 0, *, checksums: bool = False) -> LeafSource:
         """Return the raw samples as they are stored; of a join, tuples of them."""
-        with place_noted(self.place):
+        try:
             source = self._whole(seed, checksums)
             if self.subset is not None:
                 source = source.part(*self.subset.bounds(source.stored_count))
             return source if self.chosen is None else PropertySource(source, self.chosen)
+        except EnergizeError as error:
+            raise noted(error, self.place) from error
 
     def _whole(self, seed: int, checksums: bool) -> WebdatasetSource | JsonlSource | JoinedSource:
         if self.is_jsonl:
@@ -256,8 +265,9 @@ class Blend:
     @cached_property
     def plain(self) -> bool:
         """Whether fixed weights say everything, so that its weights multiply with those around."""
-        fixed = not any(isinstance(weight, Schedule) for _, weight in self.children)
-        return fixed and not self.options and self.quotas is None
+        if self.options or self.quotas is not None:
+            return False
+        return Schedule not in [type(weight) for _, weight in self.children]
 
     @property
     def repeated(self) -> bool:
@@ -294,16 +304,18 @@ def leaves_of(node: Node) -> list[Leaf]:
     return list({leaf.identity: leaf for leaf in reversed([*every_leaf(node)])}.values())[::-1]
 
 
-def every_leaf(node: Node | Staged) -> Iterator[Leaf]:
-    """Yield the leaves below `node` in the order written."""
-    if isinstance(node, Leaf):
-        yield node
-    elif isinstance(node, Staged):
-        for stage in node.plan.stages:
-            yield from every_leaf(stage.dataset)
-    else:
-        for child, _ in node.children:
-            yield from every_leaf(child)
+def every_leaf(node: Node | Staged) -> list[Leaf]:
+    """Return the leaves below `node` in the order written."""
+    found, waiting = [], [node]
+    while waiting:
+        each = waiting.pop()
+        if isinstance(each, Leaf):
+            found.append(each)
+        elif isinstance(each, Staged):
+            waiting += [stage.dataset for stage in each.plan.stages][::-1]
+        else:
+            waiting += [child for child, _ in each.children][::-1]
+    return found
 
 
 def leaves_with_weights(node: Node | Staged, step: int = 0) -> list[tuple[Leaf, Fraction]]:
@@ -343,25 +355,26 @@ def plain_shares(node: Blend) -> list[Share]:
     """Return what plain blends in each other blend, with shares as `leaves_with_weights` has them;
     all have a target where any has one.
     """
-    parts = list(shares_below(Share(node), lambda blend: blend.plain))
-    if any(part.target is not None for part in parts):
+    parts = shares_below(Share(node), lambda blend: blend.plain)
+    if [part for part in parts if part.target is not None]:
         parts = [p._replace(target=p.share if p.target is None else p.target) for p in parts]
     return _merged(parts)
 
 
-def shares_below(around: Share, opened: Callable[[Blend], bool], step: int = 0) -> Iterator[Share]:
-    """Yield what is below the blends at the top of a node that are `opened`, leaf by leaf."""
+def shares_below(around: Share, opened: Callable[[Blend], bool], step: int = 0) -> list[Share]:
+    """Return what is below the blends at the top of a node that are `opened`, leaf by leaf."""
     node, share, target = around
     if isinstance(node, Leaf) or not opened(node):
-        yield around
-        return
+        return [around]
     shares = asked_shares(node, step)
     targets = shares if node.targets is None else _normalised(node.targets)
     targeted = node.targets is not None or target is not None
     base = share if target is None else target
+    found = []
     for (child, _), own, aimed in zip(node.children, shares, targets, strict=True):
         below = Share(child, share * own, base * aimed if targeted else None)
-        yield from shares_below(below, opened, step)
+        found += shares_below(below, opened, step)
+    return found
 
 
 def asked_shares(node: Blend, step: int = 0) -> list[Fraction]:
@@ -374,17 +387,18 @@ def asked_shares(node: Blend, step: int = 0) -> list[Fraction]:
     numbers: Sequence[Any] = []
     for _, weight in node.children:
         scheduled = isinstance(weight, Schedule)
-        number = weight.value(step) if scheduled else weight  # type: ignore[union-attr]
-        checked_weight(number, node.place)
+        number: Any = weight.value(step) if scheduled else weight  # type: ignore[union-attr]
+        if type(number) not in (int, float) or not 0 <= number < math.inf:
+            checked_weight(number, node.place)
         numbers = [*numbers, number]
     if not any(numbers):
         when = "" if node.plain else f" at step {step}"
         raise WeightError(f"{node.place}: all weights are 0{when}, so nothing could ever be drawn")
     options = node.options
-    with place_noted(node.place):
-        if "temperature" in options:
-            numbers = tempered(numbers, options["temperature"])
-        if "min_share" in options or "max_share" in options:
+    if {"temperature", "min_share", "max_share"} & options.keys():
+        with place_noted(node.place):
+            if "temperature" in options:
+                numbers = tempered(numbers, options["temperature"])
             numbers = limited(numbers, options.get("min_share"), options.get("max_share"))
     if options.get("scheme") in WEIGHTLESS:
         numbers = [1 if number else 0 for number in numbers]

@@ -25,10 +25,15 @@ from energize.errors import (
     nearest,
     some,
 )
-from energize.metadataset.documents import STAGE_FILE, MetadatasetFile, load, read_metadataset
-from energize.metadataset.located import Located, Problem, as_error, check_few
+from energize.metadataset.located import (
+    Located,
+    Problem,
+    as_error,
+    check_few,
+)
 from energize.metadataset.models import (
     KINDS,
+    STAGE_FILE,
     SUBFLAVORS,
     AtTop,
     Concat,
@@ -36,15 +41,18 @@ from energize.metadataset.models import (
     Join,
     Joined,
     Keys,
+    MetadatasetFile,
     Passes,
     Stages,
+    load,
+    read_metadataset,
 )
 from energize.metadataset.models import Blend as BlendKeys
 from energize.metadataset.nodes import JSONL, Blend, JoinedLeaf, JoinedPart, Leaf, Node, Staged
 from energize.order.quota import Quota
 from energize.order.stages import Stage, StagePlan
 from energize.order.timeline import WEIGHTLESS
-from energize.task.build import Level
+from energize.task.encoder import Level
 
 DEFAULT = "default"
 """The name of the stage that fills the steps before the first one."""
@@ -95,7 +103,9 @@ class Inherited:
         """Return the same for the subset that a node takes, with the weight that it gives."""
         own, around = getattr(keys, "sample_weight", None), self.leaf.sample_weight
         weight = around if own is None else float(own) * (1.0 if around is None else around)
-        subset = nested(getattr(keys, "subset", None), self.leaf.subset)
+        subset, inside = self.leaf.subset, getattr(keys, "subset", None)
+        if inside is not None:
+            subset = nested(inside, subset)
         return replace(self, leaf=replace(self.leaf, subset=subset, sample_weight=weight))
 
 
@@ -220,11 +230,13 @@ class _Resolver:
     ) -> Node | None:
         """One of several nodes, which has no stages and, in a blend, is not packed or levelled."""
         node = self._node(file, keys, path, outer)
+        if not isinstance(node, Staged) and (
+            node is None or reason == _IN_STAGE or (node.packing or node.level) is None
+        ):
+            return node
         place = file.text.place((*path, "path"))
         if isinstance(node, Staged):
             return self.fault(place, _has_stages(node, reason))
-        if node is None or reason == _IN_STAGE or (node.packing or node.level) is None:
-            return node
         key = "level" if node.packing is None else "packing"
         return self.fault(
             place, f"{key} is said here of what is mixed with others first; say it of the whole mix"
@@ -259,7 +271,8 @@ class _Resolver:
 
     def _listed(self, file: MetadatasetFile, keys: Any, path: KeyPath, outer: Inherited) -> Blend:
         """What a blend, a blend_epochized or a concat reads."""
-        self._check_relative(keys, file.text.place((*path, "subset")))
+        if keys.subset is not None:
+            self._check_relative(keys, file.text.place((*path, "subset")))
         here = (*path, keys.kind)
         options = options_of(keys, outer.options)
         inner = replace(outer.part(keys), options=_handed_on(keys, options, outer.options))
@@ -644,3 +657,6 @@ def _not_found(path: Path, given: str) -> str:
     if not os.access(path.parent, os.R_OK | os.X_OK):
         return f"{text}, in a folder that does not exist or cannot be read"
     return text + nearest(path.name, [each.name for each in islice(path.parent.iterdir(), _LISTED)])
+
+
+# Energon's grammars

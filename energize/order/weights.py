@@ -32,7 +32,7 @@ def checked_weight(weight: object, where: str, what: str = "a weight") -> float:
     """Return `weight` as a float; raise `WeightError` naming `where` unless it is finite and 0 or
     more.
     """
-    number = real_number(weight)
+    number: Any = weight if type(weight) in (int, float) else real_number(weight)
     try:
         value = math.nan if number is None else float(number)
     except OverflowError:
@@ -248,6 +248,8 @@ def exact_weight(weight: object, where: str) -> float | Fraction:
     >>> exact_weight(0.1, "code"), exact_weight(Fraction(1, 3), "code")
     (0.1, Fraction(1, 3))
     """
+    if type(weight) is float and 0 <= weight < math.inf:
+        return weight
     checked_weight(weight, where)
     return lean(as_fraction(weight))
 
@@ -255,11 +257,13 @@ def exact_weight(weight: object, where: str) -> float | Fraction:
 def lean(weight: Fraction) -> float | Fraction:
     """Return the same value, as a float if one prints as just that."""
     value = float(weight)
-    return value if as_fraction(value) == weight else weight
+    return value if Fraction(str(value)) == weight else weight
 
 
 def as_fraction(weight: object) -> Fraction:
     """Return a number as a fraction; a float stands for the decimal that it prints as."""
+    if type(weight) is float or type(weight) is int:
+        return Fraction(str(weight))
     number = real_number(weight)
     if isinstance(number, Rational):
         return Fraction(int(number.numerator), int(number.denominator))

@@ -30,27 +30,22 @@ from energize.data.jsonl import jsonl_checksums_path, jsonl_index_path
 from energize.data.nv_meta import (
     INFO_NAMES,
     META_FOLDER,
+    RECORDS_NAME,
     SQLITE_NAME,
     UUID_NAME,
     DatasetConfig,
     Info,
+    ShardRecord,
     Splits,
     dump_dataset_yaml,
     dump_info,
+    dump_records,
     dump_splits,
     is_prepared,
     read_info,
-)
-from energize.data.tar import (
-    CHECKSUM,
-    END_MARK,
-    RECORDS_NAME,
-    ShardRecord,
-    checksums_path,
-    dump_records,
-    index_path,
     read_records,
 )
+from energize.data.tar import CHECKSUM, END_MARK, checksums_path, index_path
 from energize.data.writing import NewFiles, remove_left, taken_back_when_stopped
 from energize.errors import (
     ConfigError,

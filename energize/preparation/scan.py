@@ -25,8 +25,8 @@ import numpy as np
 
 from energize.core.arrays import UInt64Array
 from energize.data.files import Files, files_at, os_errors_as, read_file
-from energize.data.nv_meta import expand, is_inside, read_info
-from energize.data.tar import ScannedSample, ShardRecord, index_path, read_records, scan
+from energize.data.nv_meta import ShardRecord, expand, is_inside, read_info, read_records
+from energize.data.tar import ScannedSample, index_path, scan
 from energize.errors import (
     ConfigError,
     DatasetError,

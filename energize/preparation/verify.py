@@ -18,16 +18,15 @@ from energize.core.columns import Column
 from energize.data.columns import StoredColumn, column_command, read_values
 from energize.data.files import exists, os_errors_as, read_file
 from energize.data.jsonl import jsonl_checksums_path, jsonl_index_path
-from energize.data.nv_meta import META_FOLDER, read_info
-from energize.data.tar import (
-    BLOCK,
+from energize.data.nv_meta import (
+    META_FOLDER,
     RECORDS_NAME,
     ShardRecord,
-    checksums_path,
     dump_records,
-    index_path,
+    read_info,
     read_records,
 )
+from energize.data.tar import BLOCK, checksums_path, index_path
 from energize.errors import ConfigError, DatasetError, PrepareError, ShardError
 from energize.preparation.columns import Columns, Piece, is_written, stored_columns
 from energize.preparation.scan import (

@@ -15,8 +15,8 @@ from typing import Any, Literal, Self, TypeVar, cast, overload
 
 import numpy as np
 
-from energize.core.call import generates, index_of_call
-from energize.core.description import described, function_name
+from energize.core.call import index_of_call
+from energize.core.description import described, function_name, generates
 from energize.core.ignored import accepted
 from energize.core.lazy import torch
 from energize.core.loss_weights import (
@@ -135,7 +135,9 @@ def builds(encoder: Any, name: str) -> bool:
 def active_hooks(encoder: Any) -> frozenset[str]:
     """Return the names of the hooks that do something; `batch` always does."""
     acting = {"batch", *encoder.default_hooks}
-    return frozenset(name for name in HOOKS if name in acting or overrides(encoder, name))
+    defaults = [getattr(getattr(encoder, name), "is_default", False) for name in HOOKS]
+    own = [name for name, default in zip(HOOKS, defaults, strict=True) if not default]
+    return frozenset([*own, *acting])
 
 
 @dataclass(frozen=True)
@@ -272,21 +274,24 @@ def check_encoder(encoder: Any) -> None:
         )
 
 
-def check_takes(encoder: Any, name: str, kind: type, where: str) -> None:
-    """Raise `ConfigError` where the annotation of a hook does not allow samples of type `kind`."""
-    method = getattr(encoder, name)
-    try:
-        hints = typing.get_type_hints(inspect.unwrap(getattr(method, "__func__", method)))
-        parameters = list(inspect.signature(method).parameters)
-    except (NameError, TypeError, ValueError, AttributeError):
-        return  # an annotation that cannot be resolved says nothing
-    hint = hints.get(parameters[0]) if parameters else None
-    if hint is not None and not _allows(hint, kind):
-        shown = getattr(hint, "__name__", str(hint))
-        raise ConfigError(
-            f"{function_name(method)} takes a {shown}, and {where} has samples of type "
-            f"{kind.__name__}; give another encoder for these, or change the annotation"
-        )
+def check_takes(encoder: Any, kind: type, where: str) -> None:
+    """Raise `ConfigError` where the annotation of a hook that comes first does not allow samples of
+    type `kind`.
+    """
+    for name in ("preencode_sample", "encode_sample"):
+        method = getattr(encoder, name)
+        try:
+            hints = typing.get_type_hints(inspect.unwrap(getattr(method, "__func__", method)))
+            parameters = list(inspect.signature(method).parameters)
+        except (NameError, TypeError, ValueError, AttributeError):
+            continue  # an annotation that cannot be resolved says nothing
+        hint = hints.get(parameters[0]) if parameters else None
+        if hint is not None and not _allows(hint, kind):
+            shown = getattr(hint, "__name__", str(hint))
+            raise ConfigError(
+                f"{function_name(method)} takes a {shown}, and {where} has samples of type "
+                f"{kind.__name__}; give another encoder for these, or change the annotation"
+            )
 
 
 def _allows(hint: Any, kind: type) -> bool:

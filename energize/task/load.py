@@ -34,7 +34,6 @@ from energize.core import limits
 from energize.core.checks import checked_choice
 from energize.core.description import described, function_name
 from energize.core.lazy import av, torch
-from energize.core.limits import load_json
 from energize.core.samples import (
     METADATA,
     CrudeSample,
@@ -43,6 +42,7 @@ from energize.core.samples import (
     required_fields,
     type_fields,
 )
+from energize.core.validation import load_json
 from energize.data.media import (
     AV_EXTENSIONS,
     HEAD,
@@ -670,6 +670,8 @@ class LoadingCode:
                 f"{folder}: dataset.yaml has a sample_loader, and crude samples have no fields; "
                 "remove it, or give a sample_type"
             )
+        if not (code or self.sample_loader or self.part_filter):
+            return None, None
         loader = None if crude else self._of(folder, "sample_loader", code)
         return loader, self._of(folder, "part_filter", code)
 

@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, ClassVar, Generic, TypeVar
 
-from energize.core.call import generates
 from energize.core.dataset import Dataset
-from energize.core.description import function_name
+from energize.core.description import function_name, generates
 from energize.core.lanes import WorkerConfig
 from energize.core.samples import CrudeSample
 from energize.core.stores import DecodeFileStore, FileStore

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from energize import WebdatasetSource, prepare, prepare_checksums
 from energize.core.trace import Failed
 from energize.data.files import LocalFiles
-from energize.data.tar import read_records
+from energize.data.nv_meta import read_records
 from energize.data.webdataset import ShardReader
 from energize.errors import (
     ConfigError,

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from energize.core.limits import load_json, load_yaml
+from energize.core.validation import load_json, load_yaml
 from tests.fuzz.formats import Corpus, Format, Seen
 from tests.fuzz.mutations import changed_bytes, mutated, mutated_tree
 from tests.support.trying import HANG, Ending, tried

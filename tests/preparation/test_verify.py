@@ -13,7 +13,7 @@ from energize import (
     prepare_checksums,
     write_shards,
 )
-from energize.data.tar import read_records
+from energize.data.nv_meta import read_records
 from energize.errors import NotPreparedError, PrepareError
 from energize.preparation.index import prepare_jsonl
 from energize.preparation.verify import check_folder, check_lines

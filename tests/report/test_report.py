@@ -318,7 +318,7 @@ def test_it_is_shown_in_whatever_room_there_is(capsys):
         (lambda: Ledger("tokens", len), "not both"),
         (lambda: Ledger(item_cost="tokens"), "Ledger\\(cost=...\\)"),
         (lambda: Ledger(3), "name of a column"),
-        (lambda: loader_of(told(3, "a"), ledger="tokens"), "ledger is a Ledger"),
+        (lambda: loader_of(told(3, "a"), ledger="tokens"), "instance of Ledger"),
         (lambda: loader_of(told(3, "a"), ledger=False).report(), "ledger=False"),
         (lambda: report_after(told(3, "a"), 1, ledger=Ledger("tokns")), "tokens"),
         (lambda: report_after(told(3, "a"), 1, ledger=Ledger(item_cost=lambda _: -1)), "-1"),
