@@ -459,6 +459,8 @@ def own_errors(function: Callable[P, T]) -> Callable[P, T]:
     def guarded(*args: P.args, **kwargs: P.kwargs) -> T:
         try:
             return function(*args, **kwargs)
+        except EnergizeError:
+            raise
         except (OSError, ValueError) as reason:
             failed = reason if isinstance(reason, OSError) else None
             with os_errors_as(DatasetError):
