@@ -67,16 +67,19 @@ def rebuilt(like: T, values: dict[str, Any]) -> T:
 
 def type_fields(kind: type[Any]) -> tuple[str, ...]:
     """Return the fields that a dataclass or a named tuple is made from, in their order."""
-    return _fields(cast("Any", kind))[0]
+    return declared_fields(cast("Any", kind))[0]
 
 
 def required_fields(kind: type[Any]) -> tuple[str, ...]:
     """Return those of `type_fields` that have no default."""
-    return _fields(cast("Any", kind))[1]
+    return declared_fields(cast("Any", kind))[1]
 
 
 @lru_cache(maxsize=256)
-def _fields(kind: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def declared_fields(kind: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the fields that a dataclass or a named tuple is made from, and those of them that have
+    no default.
+    """
     if issubclass(kind, tuple):
         return tuple(kind._fields), tuple(n for n in kind._fields if n not in kind._field_defaults)
     given = [each for each in fields(kind) if each.init]

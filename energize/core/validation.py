@@ -415,15 +415,20 @@ def check_depth(value: Any) -> None:
     raise ValueError(limits.over("LEVELS"))
 
 
-def read_document(path: Path, schema: TypeAdapter[T]) -> T:
-    """Return what a file of JSON or YAML, by its name, says; raise `DatasetError` with file, line
-    and key for one that is damaged, or not what `schema` describes.
+_NOT_THERE = (FileNotFoundError, NotADirectoryError)
+
+
+def read_document(path: Path, schema: TypeAdapter[T]) -> T | None:
+    """Return what a file of JSON or YAML, by its name, says; None where there is none. Raise
+    `DatasetError` with file, line and key for one that is damaged, or not what `schema` describes.
     """
     is_json = path.suffix == ".json"
     try:
         text = read_file(path, "JSON_BYTES" if is_json else "YAML_BYTES")
         content = load_large_json(text) if is_json else load_yaml(text)
     except OSError as reason:
+        if isinstance(reason, _NOT_THERE) and not path.is_symlink():
+            return None
         raise DatasetError(told_of_file(reason, path)) from reason
     except (ValueError, yaml.YAMLError) as reason:
         raise DatasetError(f"{path} is not valid {path.suffix[1:].upper()}: {reason}") from reason

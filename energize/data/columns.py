@@ -29,7 +29,7 @@ from pydantic import Field, TypeAdapter, model_validator
 
 from energize.core.columns import Column
 from energize.core.validation import Listed, Model, read_document
-from energize.data.files import again, exists, files_at, own_errors
+from energize.data.files import again, files_at, own_errors
 from energize.data.nv_meta import META_FOLDER, UUID_NAME, read_info
 from energize.errors import ColumnError, DatasetError
 
@@ -126,9 +126,9 @@ def read_columns(path: Path, *, checked: bool = True) -> ColumnIndex | None:
     """
     now = read_info(path).shard_counts
     file = path / COLUMNS_FOLDER / COLUMNS_NAME
-    if not exists(file, follow=False):
-        return None
     index = read_document(file, _INDEX)
+    if index is None:
+        return None
     what = ""
     if list(index.shard_counts.items()) != list(now.items()):
         what = _apart(index.shard_counts, now)

@@ -33,7 +33,7 @@ from energize.core.description import digest
 from energize.core.lazy import optional_module
 from energize.core.trace import Failed
 from energize.core.validation import Listed, faults, load_json, read_document
-from energize.data.files import Files, Recent, exists, files_at, own_errors
+from energize.data.files import Files, Recent, files_at, own_errors
 from energize.data.source import ShardedSource
 from energize.errors import (
     ConfigError,
@@ -403,7 +403,8 @@ def read_mds_index(folder: Path) -> tuple[MdsShard, ...]:
     version 2 or lists a file twice, `EmptyDatasetError` if the shards hold no sample.
     """
     path = folder / INDEX
-    if not exists(path, follow=False):
+    index = read_document(path, _INDEX)
+    if index is None:
         inner = sorted(each.parent.name for each in folder.glob(f"*/{INDEX}"))
         hint = (
             f", but {len(inner)} of its subfolders do ({', '.join(inner[:3])}, ...): name one as "
@@ -412,7 +413,7 @@ def read_mds_index(folder: Path) -> tuple[MdsShard, ...]:
         raise DatasetNotFoundError(
             f"{folder} is not a folder of MDS shards: it has no {INDEX}{hint if inner else ''}"
         )
-    shards = read_document(path, _INDEX).shards
+    shards = index.shards
     known: dict[str, int] = {}
     for number, shard in enumerate(shards):
         for raw, _ in shard.parts:

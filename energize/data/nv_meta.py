@@ -212,14 +212,7 @@ def escaped(name: str) -> str:
 
 def is_prepared(path: Path) -> bool:
     """Return whether the folder has been prepared."""
-    return _info_file(path) is not None
-
-
-def _info_file(path: Path) -> Path | None:
-    for name in INFO_NAMES:
-        if exists(file := path / META_FOLDER / name, follow=False):
-            return file
-    return None
+    return any(exists(path / META_FOLDER / name, follow=False) for name in INFO_NAMES)
 
 
 def read_info(path: str | Path) -> Info:
@@ -228,12 +221,12 @@ def read_info(path: str | Path) -> Info:
     Raise `DatasetNotFoundError` if there is no such folder, `NotPreparedError` if it has not been
     prepared, `DatasetError` if the file is wrong.
     """
-    file = _info_file(Path(path))
-    if file is None:
-        raise _unprepared(Path(path))
-    found = read_document(file, _INFO)
-    version = found.energon_version
-    return Info(found.shard_counts, None if version is None else str(version))
+    for name in INFO_NAMES:
+        found = read_document(Path(path) / META_FOLDER / name, _INFO)
+        if found is not None:
+            version = found.energon_version
+            return Info(found.shard_counts, None if version is None else str(version))
+    raise _unprepared(Path(path))
 
 
 def _unprepared(path: Path) -> DatasetError:
@@ -297,16 +290,18 @@ def read_splits(path: str | Path, name: str = "split.yaml") -> Splits:
 
     Where there is no `split.yaml`, `split.json` is taken. Raise as `read_info` does.
     """
-    found = read_document(_split_file(Path(path), name), _SPLITS)
+    _, found = _split_file(Path(path), name)
     return Splits(found.split_parts, found.exclude or ())
 
 
-def _split_file(path: Path, name: str) -> Path:
+def _split_file(path: Path, name: str) -> tuple[Path, _SplitFile]:
     names = (name, "split.json") if name == "split.yaml" else (name,)
-    return _file(path, names, "split file", ".yaml or .json")
+    return _file(path, names, _SPLITS, "split file", ".yaml or .json")
 
 
-def _file(path: Path, names: Sequence[str], what: str, suffixes: str) -> Path:
+def _file(
+    path: Path, names: Sequence[str], schema: TypeAdapter[T], what: str, suffixes: str
+) -> tuple[Path, T]:
     """The first of the files `names` that is in the `.nv-meta` of a prepared folder."""
     folder = path / META_FOLDER
     for name in names:
@@ -317,8 +312,9 @@ def _file(path: Path, names: Sequence[str], what: str, suffixes: str) -> Path:
             )
         if not name.endswith((".yaml", ".json")):
             raise DatasetError(f"{folder / name}: the {what} has a name that ends in {suffixes}")
-        if exists(folder / name, follow=False):  # what is no file is told when it is read
-            return folder / name
+        found = read_document(folder / name, schema)
+        if found is not None:
+            return folder / name, found
     read_info(path)
     there = sorted(each.name for each in folder.iterdir() if each.suffix in (".yaml", ".json"))
     there = [name for name in there if name not in INFO_NAMES]
@@ -333,7 +329,7 @@ def where_listed(path: Path, name: str, part: str, shard: str) -> str:
     """Return where the split file of a folder lists a shard of a part, for messages: the file with
     the line of the last entry, and the other lines.
     """
-    file = _split_file(path, name)
+    file, _ = _split_file(path, name)
     text = read_file(file, "YAML_BYTES")
     lines = lines_of(text)
     listed = load_yaml(text)["split_parts"][part] if lines else []
@@ -406,8 +402,7 @@ def read_dataset_yaml(
     Raise as `read_info` does, and `UntrustedCodeError` if the file asks for code of the data folder
     to be run, unless `code`: who gives it sees to what `code` of the answer names.
     """
-    file = _file(Path(path), (name,), "dataset file", ".yaml")
-    found = read_document(file, _DATASET)
+    file, found = _file(Path(path), (name,), _DATASET, "dataset file", ".yaml")
     for key in _CODE_KEYS:
         value = getattr(found, key)
         if isinstance(value, str) and not code:
@@ -504,9 +499,10 @@ def read_records(
     Raise `DatasetError` for a file that is damaged, of a later version, or of other shards.
     """
     file = path / META_FOLDER / RECORDS_NAME
-    if not exists(file, follow=False):
+    found = read_document(file, _RECORDS)
+    if found is None:
         return None
-    shards = read_document(file, _RECORDS).shards
+    shards = found.shards
     if shard_counts is not None and shards.keys() != shard_counts.keys():
         shard = min(shards.keys() ^ shard_counts.keys())
         only = "this file" if shard in shards else ".info.json"

@@ -347,16 +347,16 @@ class BlendDataset(IndexedDataset[T_co]):
             )
 
     def _check_not_empty(self) -> None:
+        filled = [not each.sized or each.size > 0 for each in self.inputs]
         for number, (each, weight) in enumerate(zip(self.inputs, self.weights, strict=True)):
-            filled = not each.sized or each.size
-            if filled or not ever_positive(weight) or self.stop == "all_exhausted":
+            if filled[number] or not ever_positive(weight) or self.stop == "all_exhausted":
                 continue
             read = ", ".join(repr(source.name) for source in each.sources)
             raise EmptyDatasetError(
                 f"dataset {number} has weight {weight} and no items (it reads {read}); remove it, "
                 "or give it weight 0"
             )
-        if not any(not each.sized or each.size for each in self.inputs):
+        if not any(filled):
             raise EmptyDatasetError("none of the datasets has items")
 
     def spent(self, n: int) -> list[float]:

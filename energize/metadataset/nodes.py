@@ -96,7 +96,7 @@ class Leaf:
         asked: str | None = self.split_config or self.config.options.get("split_config")
         return asked
 
-    @property
+    @cached_property
     def labels(self) -> dict[str, Any]:
         """The subflavors of its samples, those of dataset.yaml too."""
         return {**self.config.subflavors, **self.subflavors}

@@ -32,7 +32,7 @@ def checked_weight(weight: object, where: str, what: str = "a weight") -> float:
     """Return `weight` as a float; raise `WeightError` naming `where` unless it is finite and 0 or
     more.
     """
-    number: Any = weight if type(weight) in (int, float) else real_number(weight)
+    number: Any = weight if type(weight) in (int, float, Fraction) else real_number(weight)
     try:
         value = math.nan if number is None else float(number)
     except OverflowError:
@@ -264,6 +264,8 @@ def as_fraction(weight: object) -> Fraction:
     """Return a number as a fraction; a float stands for the decimal that it prints as."""
     if type(weight) is float or type(weight) is int:
         return Fraction(str(weight))
+    if isinstance(weight, Fraction):
+        return weight
     number = real_number(weight)
     if isinstance(number, Rational):
         return Fraction(int(number.numerator), int(number.denominator))

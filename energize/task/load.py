@@ -39,6 +39,7 @@ from energize.core.samples import (
     CrudeSample,
     Sample,
     SourceInfo,
+    declared_fields,
     required_fields,
     type_fields,
 )
@@ -509,7 +510,8 @@ def check_fields(sample_type: type, names: Iterable[str], said: str) -> None:
     """Raise `ConfigError` unless these are fields of `sample_type`, all that are needed; beside
     them there may be metadata. It begins with `said`, who said which fields there are.
     """
-    known = [name for name in type_fields(sample_type) if name not in METADATA]
+    fields, required = declared_fields(sample_type)
+    known = [name for name in fields if name not in METADATA]
     given = [name for name in names if name not in METADATA]
     for name in given:
         if name not in known:
@@ -517,7 +519,6 @@ def check_fields(sample_type: type, names: Iterable[str], said: str) -> None:
                 f"{said} the field {name!r}, which {sample_type.__name__} does not have; it has "
                 f"{', '.join(known) or 'none'}{nearest(name, known)}"
             )
-    required = required_fields(sample_type)
     missing = [name for name in known if name in required and name not in given]
     if missing:
         raise ConfigError(f"{said} no {', '.join(missing)}, which {sample_type.__name__} needs")
