@@ -77,8 +77,8 @@ class ConfigError(EnergizeError, ValueError):
 
 
 class ReturnError(ConfigError):
-    """A function returned what it may not: None, a generator, a value that contradicts the declared
-    type of its field. That is no fault of a sample, so nobody may leave it out.
+    """A function returned what it may not: None, or a generator. That is no fault of a sample, so
+    nobody may leave it out.
     """
 
 

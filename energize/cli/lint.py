@@ -29,7 +29,6 @@ from energize.cli.mixes import (
 from energize.core.arrays import UInt64Array
 from energize.core.dataset import IndexedDataset
 from energize.core.lazy import torch
-from energize.core.samples import METADATA, Sample, fields_of
 from energize.core.trace import Failed, Reading, Trace, where
 from energize.errors import (
     DatasetNotFoundError,
@@ -42,7 +41,7 @@ from energize.metadataset.nodes import JoinedLeaf, Leaf
 from energize.preparation.scan import key_hashes
 from energize.preparation.verify import check_counts, check_folder, check_lines
 from energize.preparation.workers import default_workers, map_in_order
-from energize.task.load import SampleDecoder, contradiction
+from energize.task.load import SampleDecoder
 
 _AT_ONCE = 32
 """Samples that are read together; images of as many lie in memory."""
@@ -242,12 +241,6 @@ class _Reader:
             return Fault.of(item.where, item.reason)
         if isinstance(item, EnergizeError):
             return Fault.of(where(self.part, position), item)
-        if isinstance(item, Sample):
-            values = {name: each for name, each in fields_of(item).items() if name not in METADATA}
-            wrong = contradiction(type(item), values)
-            if wrong is not None:
-                text = f"wrong type: the field {wrong[0]!r} of {type(item).__name__} {wrong[1]}"
-                return Fault(where(self.part, position), text)
         key = item.get("__key__") if isinstance(item, dict) else getattr(item, "__key__", None)
         return key if isinstance(key, str) else ""
 

@@ -50,7 +50,7 @@ from energize.task.encoder import (
     TaskEncoder,
     decoding_as,
 )
-from energize.task.hooks import Hook, builds, check_encoder, check_takes
+from energize.task.hooks import Hook, builds, check_encoder
 from energize.task.load import (
     NO_CODE,
     JoinLoader,
@@ -632,13 +632,11 @@ class Builder:
         try:
             if by_quota:
                 self._check_order(leaf)
-            if leaf.sample_type is not CrudeSample or not encoder.cookers:
-                if leaf.aux:
-                    raise ConfigError(
-                        f"{leaf.path}: aux gives files to cookers of crude samples, and these are "
-                        f"{leaf.sample_type.__name__}s, or {type(encoder).__name__} has no cookers"
-                    )
-                check_takes(encoder, leaf.sample_type, str(leaf.path))
+            if leaf.aux and (leaf.sample_type is not CrudeSample or not encoder.cookers):
+                raise ConfigError(
+                    f"{leaf.path}: aux gives files to cookers of crude samples, and these are "
+                    f"{leaf.sample_type.__name__}s, or {type(encoder).__name__} has no cookers"
+                )
             loaded = _loaded(
                 leaf,
                 STORED if by_quota else self.order,

@@ -67,8 +67,7 @@ class TaskEncoder(Generic[T_sample, T_encoded_sample, T_raw_batch, T_batch]):
     draws is the same on any number of workers and after a resume. Hooks run in worker processes:
     what they change in `self` reaches no other process.
 
-    A method that is named almost like a hook is an error when a dataset is made; the names of those
-    that are meant are listed in `not_hooks`.
+    A method that is named almost like a hook is a warning when a dataset is made.
 
     >>> class Upper(TaskEncoder):
     ...     def encode_sample(self, sample):
@@ -79,7 +78,6 @@ class TaskEncoder(Generic[T_sample, T_encoded_sample, T_raw_batch, T_batch]):
 
     decoder: SampleDecoder | None = SampleDecoder()
     cookers: Sequence[Cooker] = ()
-    not_hooks: Sequence[str] = ()
     default_hooks: frozenset[str] = frozenset()
     """The hooks that do something though they are not overridden."""
 

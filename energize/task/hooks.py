@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
-import types
 import typing
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import chain
 from typing import Any, Literal, Self, TypeVar, cast, overload
 
@@ -33,7 +32,6 @@ from energize.core.samples import (
     METADATA,
     CrudeSample,
     RestoreKey,
-    Sample,
     SourceInfo,
     build,
     columns_of,
@@ -47,7 +45,6 @@ from energize.core.samples import (
 from energize.core.stores import FileStore, PrimaryFileStore, active_pool
 from energize.core.trace import gathering
 from energize.errors import ConfigError, ReturnError
-from energize.task.load import contradiction, declared_types
 
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
@@ -73,9 +70,6 @@ BUILDERS = ("build_train_datasets", "build_val_datasets")
 
 _ALIKE = 0.88
 """How alike a name must be to that of a hook to be taken for a slip of the pen."""
-
-_CHECKED = 3
-"""Of so many results of a hook the fields are compared with their declared types."""
 
 _END = object()
 
@@ -144,9 +138,7 @@ def active_hooks(encoder: Any) -> frozenset[str]:
 class Hook:
     """A hook of an encoder, as the datasets call it.
 
-    It looks at what the hook returns: None, which a forgotten `return` gives, is an error. So is a
-    value that contradicts the declared type of its field, in the first dataclasses of another type
-    than what the hook was given.
+    None, which a forgotten `return` gives, is an error.
     """
 
     encoder: Any
@@ -164,11 +156,6 @@ class Hook:
     @cached_property
     def _yields(self) -> bool:
         return generates(self.method)
-
-    @cached_property
-    def _unchecked(self) -> list[None]:
-        """One for each of the first things returned, whose fields are looked at."""
-        return [None] * _CHECKED
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what is pickled: what it was made of."""
@@ -210,24 +197,7 @@ class Hook:
                 f"{function_name(self.method)} returned None, which is no {what}: does it lack a "
                 "`return`? Raise SkipSample to leave something out"
             )
-        if self._unchecked and is_dataclass(made):
-            self._unchecked.pop()
-            given = argument[0] if isinstance(argument, list) and argument else argument
-            # A sample type in place of a batch type holds many of what it declares, and a batch
-            # type in place of a sample type one.
-            other = Sample if "batch" in self.name else Batch
-            if type(made) is not type(given) and not isinstance(made, other):
-                self._check_types(made)
         return made
-
-    def _check_types(self, made: Any) -> None:
-        own = (each.name for each in fields(made) if not each.name.startswith("__"))
-        found = contradiction(type(made), {name: getattr(made, name) for name in own})
-        if found is not None:
-            raise ReturnError(
-                f"{function_name(self.method)} returned a {type(made).__name__} whose field "
-                f"{found[0]!r} {found[1]}; correct one of the two"
-            )
 
 
 def hook_index(takes: str, what: str) -> int:
@@ -254,15 +224,13 @@ def hook_index(takes: str, what: str) -> int:
 def check_encoder(encoder: Any) -> None:
     """Raise `ConfigError` for an encoder that no dataset could be made with."""
     kind = type(encoder)
-    known = {*HOOKS, *getattr(encoder, "not_hooks", ())}
     for name in dir(kind):
-        if name.startswith("_") or name in known or not callable(getattr(kind, name, None)):
+        if name.startswith("_") or name in HOOKS or not callable(getattr(kind, name, None)):
             continue
-        near = get_close_matches(name, HOOKS, 1, _ALIKE)
-        if near:
-            raise ConfigError(
-                f"{kind.__name__} has a method {name!r}, which nothing calls; did you mean the "
-                f"hook {near[0]!r}? If it is meant so: not_hooks = ({name!r},)"
+        for near in get_close_matches(name, HOOKS, 1, _ALIKE):
+            warnings.warn(
+                f"no dataset calls the method {name!r} of {kind.__name__}; the hook is {near!r}",
+                stacklevel=2,
             )
     for name in _RETURN:
         if generates(getattr(encoder, name)):
@@ -272,40 +240,6 @@ def check_encoder(encoder: Any) -> None:
             f"{kind.__name__} has both preencode_sample and encode_sample; give one, "
             "preencode_sample with postencode_sample after packing, or encode_sample alone"
         )
-
-
-def check_takes(encoder: Any, kind: type, where: str) -> None:
-    """Raise `ConfigError` where the annotation of a hook that comes first does not allow samples of
-    type `kind`.
-    """
-    for name in ("preencode_sample", "encode_sample"):
-        method = getattr(encoder, name)
-        try:
-            hints = typing.get_type_hints(inspect.unwrap(getattr(method, "__func__", method)))
-            parameters = list(inspect.signature(method).parameters)
-        except (NameError, TypeError, ValueError, AttributeError):
-            continue  # an annotation that cannot be resolved says nothing
-        hint = hints.get(parameters[0]) if parameters else None
-        if hint is not None and not _allows(hint, kind):
-            shown = getattr(hint, "__name__", str(hint))
-            raise ConfigError(
-                f"{function_name(method)} takes a {shown}, and {where} has samples of type "
-                f"{kind.__name__}; give another encoder for these, or change the annotation"
-            )
-
-
-def _allows(hint: Any, kind: type) -> bool:
-    """Whether a value of a type may be given where an annotation is; what is not known may."""
-    origin = typing.get_origin(hint)
-    if origin in (typing.Union, types.UnionType):
-        return any(_allows(each, kind) for each in typing.get_args(hint))
-    hint = origin or hint
-    if hint is Any or not isinstance(hint, type):
-        return True
-    try:
-        return issubclass(kind, hint)
-    except TypeError:  # a protocol that cannot be asked
-        return True
 
 
 @dataclass(frozen=True)
@@ -710,6 +644,19 @@ def generic_batch(batch: Sequence[Any]) -> Any:
             [2, 3]])
     """
     return _BATCHING.join(list(batch))
+
+
+@lru_cache(maxsize=256)
+def declared_types(kind: type[Any]) -> dict[str, Any]:
+    """Return the types of the fields of a dataclass; Any for names that only type checkers know."""
+    unknown: dict[str, Any] = {}
+    while True:
+        try:
+            return typing.get_type_hints(kind, localns=unknown)
+        except NameError as error:
+            unknown[str(error.name)] = Any
+        except (TypeError, AttributeError, SyntaxError):
+            return {}
 
 
 def batch_as(samples: Sequence[Any], kind: type[T], given: Mapping[str, Any] | None = None) -> T:

@@ -12,15 +12,12 @@ import math
 import os
 import re
 import sys
-import types
-import typing
 import zipfile
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from fnmatch import fnmatchcase
 from functools import cached_property, lru_cache
-from itertools import islice
 from pathlib import Path
 from types import MappingProxyType, ModuleType
 from typing import Any, ClassVar, Generic, Literal, TypeVar, get_args
@@ -320,108 +317,6 @@ def _undecodable(error: Exception, name: str, data: bytes) -> DecodeError:
         f"part {name!r} of {len(data)} bytes cannot be decoded: {type(error).__name__}: {error}; "
         f"it begins with {data[:16]!r}"
     )
-
-
-_PLAIN = (type(None), bool, int, float, str, bytes, list, tuple, dict, set, frozenset)
-"""What JSON and text become. All else is made by decoders, which say themselves what they make."""
-
-_LOOKED_AT = 3
-"""Elements of a list that are compared with what it declares."""
-
-
-@lru_cache(maxsize=256)
-def declared_types(kind: type[Any]) -> dict[str, Any]:
-    """Return the types of the fields of a dataclass; Any for names that only type checkers know."""
-    unknown: dict[str, Any] = {}
-    while True:
-        try:
-            return typing.get_type_hints(kind, localns=unknown)
-        except NameError as error:
-            unknown[str(error.name)] = Any
-        except (TypeError, AttributeError, SyntaxError):
-            return {}
-
-
-def contradiction(kind: Any, values: Mapping[str, Any]) -> tuple[str, str] | None:
-    """Return the first field of `kind` whose value contradicts it, with what is wrong, or None.
-
-    >>> from energize import TextSample
-    >>> contradiction(TextSample, {"text": ["a"]})
-    ('text', "is declared as str, and its value is list ['a']")
-    """
-    declared = declared_types(kind)
-    for name, value in values.items():
-        wanted = declared.get(name, Any)
-        if type(value) is not wanted and not fits(value, wanted):
-            asked = None if typing.get_origin(wanted) else getattr(wanted, "__name__", None)
-            told = f"is declared as {asked or wanted}, and its value is "
-            return name, told + value_text(value)
-    return None
-
-
-def fits(value: Any, declared: Any) -> bool:
-    """Return whether `value` may stand where `declared` is: False only where it certainly may not.
-
-    What decoders make (tensors, arrays, images, videos) may stand for each other, as a decoder
-    chooses between them, and never for text, numbers or lists of these. Whole numbers may stand for
-    float. Of a list the first elements are looked at.
-
-    >>> fits("yes", list[str]), fits(["yes"], list[str]), fits(3, float), fits(None, int | None)
-    (False, True, True, True)
-    """
-    origin, arguments = typing.get_origin(declared), typing.get_args(declared)
-    if origin is typing.Literal:
-        return value in arguments
-    if origin is typing.Annotated:
-        return fits(value, arguments[0])
-    if origin in (typing.Union, types.UnionType):
-        return any(fits(value, each) for each in arguments)
-    kind = origin or declared
-    unknown = kind is Any or not isinstance(kind, type)  # a type variable, a name
-    return unknown or (_is_a(value, kind) and _holds(value, kind, arguments))
-
-
-def _holds(value: Any, kind: type[Any], arguments: tuple[Any, ...]) -> bool:
-    """Whether what is in a value of the type `kind[arguments]` fits, as far as it is looked at."""
-    if isinstance(value, str | bytes):  # sequences too, and never what a sequence of anything means
-        return not arguments
-    inside: Iterable[tuple[Any, Any]] = ()
-    if kind is tuple and arguments and arguments[1:] != (Ellipsis,):
-        if len(value) != len(arguments):
-            return False
-        inside = zip(value, arguments, strict=True)
-    elif isinstance(value, dict):
-        items = islice(value.items(), _LOOKED_AT)
-        inside = (pair for item in items for pair in zip(item, arguments, strict=False))
-    elif isinstance(value, list | tuple) and arguments:
-        inside = ((each, arguments[0]) for each in value[:_LOOKED_AT])
-    return all(fits(each, declared) for each, declared in inside)
-
-
-def _is_a(value: Any, kind: type[Any]) -> bool:
-    """`isinstance`, with numbers of numpy as numbers, and what decoders make for one another."""
-    if kind in (int, float):
-        whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
-        return whole or (kind is float and isinstance(value, float | np.floating))
-    try:
-        if isinstance(value, kind):
-            return True
-    except TypeError:  # a protocol that cannot be asked
-        return True
-    plain = issubclass(kind, _PLAIN) or kind.__module__ in ("collections.abc", "typing")
-    return not plain and not isinstance(value, _PLAIN)
-
-
-def value_text(value: Any) -> str:
-    """Return what a value is, in short: its type and how it begins.
-
-    >>> value_text(["a", "b"])
-    "list ['a', 'b']"
-    """
-    if hasattr(value, "shape"):
-        return f"{type(value).__name__} of shape {tuple(value.shape)}"
-    text = repr(value) if isinstance(value, _PLAIN) else ""
-    return f"{type(value).__name__} {text if len(text) <= 60 else f'{text[:57]}...'}".rstrip()
 
 
 # Field maps: which part of a raw sample each field of a sample type is read from.
@@ -728,7 +623,6 @@ T_sample = TypeVar("T_sample")
 
 _RESTORE_KIND = "Webdataset"
 _ABSENT: Any = object()
-_CHECKED = 4
 """How many samples of a loader are compared, in each process, with the types that are declared."""
 
 _MOST_PLANS = 256
@@ -764,8 +658,7 @@ class SampleLoader(Generic[T_sample]):
 
     Raises `ConfigError` for a type that is no sample type, fields that it does not have, fields
     without a default that the map leaves out, and malformed descriptions. Calling it raises
-    `DataError` naming the sample, when a part or a key is missing, and `DecodeError`; of the first
-    samples `ConfigError` when a value contradicts the type that its field declares.
+    `DataError` naming the sample, when a part or a key is missing, and `DecodeError`.
 
     >>> from energize import TextSample
     >>> load = SampleLoader(sample_type=TextSample, field_map={"text": "json[body]"})
@@ -928,9 +821,6 @@ class SampleLoader(Generic[T_sample]):
         self, raw: Mapping[str, Any], values: Mapping[str, Any], parts: Iterable[str]
     ) -> T_sample:
         """A sample with these values, made of these parts."""
-        if self._unchecked and self.decoder is not None:
-            self._check_types(raw, values)
-            self._unchecked.pop()
         return self.sample_type(**{**self._metadata(raw, parts), **values})
 
     def _metadata(self, raw: Mapping[str, Any], parts: Iterable[str]) -> dict[str, Any]:
@@ -947,24 +837,6 @@ class SampleLoader(Generic[T_sample]):
             "__subflavors__": dict(self.subflavors),
             "__sources__": (source,),
         }
-
-    @cached_property
-    def _unchecked(self) -> list[None]:
-        """One for each of the first samples, whose values are compared with what is declared."""
-        return [None] * _CHECKED
-
-    def _check_types(self, raw: Mapping[str, Any], values: Mapping[str, Any]) -> None:
-        found = contradiction(self.sample_type, values)
-        if found is not None:
-            name, wrong = found
-            told = "what sample_loader returned"
-            if self.sample_loader is None:
-                told = ",".join(map(str, self._accesses[name]))
-            raise ConfigError(
-                f"{raw['__dataset__']}, {raw['__shard__']}, sample {raw['__key__']!r}: the field "
-                f"{name!r} of {self.sample_type.__name__} {wrong}, from {told}. Correct the field "
-                "map, or make the value in a sample_loader, or in a cooker of crude samples"
-            )
 
 
 # Joined samples: each loaded by the type of its own dataset, then made one.

@@ -124,20 +124,6 @@ def test_fields(tmp_path):
             f"field_map: {fields}\n"
         )
         assert words in run("lint", folder, "--dataset-config", "wrong.yaml", code=1)
-    files = []
-    for i in range(100):
-        answer = b'"yes"' if i % 5 else b'["yes", "no"]'
-        content = b'{"q": "why?", "a": %s}' % answer
-        files += [(f"{i:03d}.jpg", image_bytes(i)), (f"{i:03d}.json", content)]
-    fields = {"image": "jpg", "context": "json[q]", "answers": "json[a]"}
-    typed = one_shard(tmp_path / "vqa", files, "VQASample", field_map=fields)
-    for parallel in (1, 2):
-        shown = run("lint", typed, "--parallel", parallel, code=1)
-        assert (
-            "80 samples: wrong type: the field 'answers' of VQASample is declared as "
-            "list[str] | None, and its value is str 'yes'" in shown
-        )
-        assert shown.splitlines()[-1] == "80 faults in 100 samples"
 
 
 def test_samples_of_other_kinds(tmp_path):

@@ -203,7 +203,10 @@ def unchecked_damage(form: Format, mutant: Mutant) -> Iterator[bytes]:
     if len(mutant.old) != len(mutant.new):
         if parts[0] == set(changed):
             yield mutant.new
-        return
+        # Damage before the place where bytes came or went stands where it was done.
+        pairs = zip(mutant.old, mutant.new, strict=False)
+        moved = {place for place, (old, new) in enumerate(pairs) if old != new}
+        parts = [moved.intersection(each) for each in ranges]
     for at in filter(None, parts):
         yield bytes(mutant.new[i] if i in at else byte for i, byte in enumerate(mutant.old))
 

@@ -6,22 +6,16 @@ import io
 import json
 import pickle
 import sys
-from dataclasses import dataclass
-from typing import Any, Literal, Optional
+from typing import Any
 
 import numpy as np
-import PIL.Image
-import pytest
-import torch
 
 import energize as ez
 from energize.core.samples import (
     CaptioningSample,
     CrudeSample,
-    ImageClassificationSample,
     ImageSample,
     InterleavedSample,
-    Sample,
     TextSample,
     VQASample,
 )
@@ -37,10 +31,7 @@ from energize.preparation import prepare
 from energize.task.load import (
     FolderFunction,
     LoadingCode,
-    SampleDecoder,
     SampleLoader,
-    declared_types,
-    fits,
 )
 from tests.support.images import encoded, picture
 from tests.support.refusals import check_refusals
@@ -130,75 +121,13 @@ def test_what_cannot_work_is_refused_when_it_is_made():
     )
 
 
-# Values that contradict the types that fields declare.
-
-TENSOR, ARRAY, IMAGE = torch.zeros(2), np.zeros(2), PIL.Image.new("RGB", (1, 1))
+# Annotations are no contracts: what cannot be collated fails where it is collated.
 
 
-def test_what_fits_a_declared_type():
-    fitting = [
-        *(("a", str), (1, int), (1, float), (np.int64(1), int), (np.float32(1), float)),
-        *((True, bool), (None, int | None), (None, Optional[str]), (["a"], list[str])),  # noqa: UP045
-        *(([], list[str]), (["a"], list), (["a", 1], list[Any]), ([["a"]], list[list[str]])),
-        *(((1, "a"), tuple[int, str]), ((1, 2, 3), tuple[int, ...]), ({"a": 1}, dict[str, int])),
-        *(({"a": [1]}, dict), ("b", Literal["a", "b"]), (TENSOR, torch.Tensor)),
-        *((ARRAY, torch.Tensor), (IMAGE, torch.Tensor), (TENSOR, list[str] | torch.Tensor)),
-        *(([TENSOR, "a"], list[torch.Tensor | str]), (object(), Any), ("a", "Unknown")),
-    ]
-    contradicting = [
-        *(("yes", list[str]), (b"yes", str), (3, str), ("3", int), (True, int), (1.5, int)),
-        *((None, str), ([1], list[str]), (["a"], torch.Tensor), ("a", torch.Tensor)),
-        *((None, torch.Tensor), (b"data", torch.Tensor), (1.0, torch.Tensor), (TENSOR, str)),
-        *((TENSOR, list[float]), (IMAGE, str), ({"a": 1}, list[str]), (["a"], dict[str, str])),
-        *(({"a": "b"}, dict[str, int]), ({1: 1}, dict[str, int]), ((1, 2), tuple[int])),
-        *(((1, 2), tuple[int, str]), ("c", Literal["a", "b"])),
-        ([["a"]], list[torch.Tensor | str]),
-    ]
-    assert [each for each in fitting if not fits(*each)] == []
-    assert [each for each in contradicting if fits(*each)] == []
-
-
-@dataclass(kw_only=True)
-class Loose(Sample):
-    anything: Unknown  # noqa: F821 - a name that cannot be found
-    text: str
-
-
-def test_contradictions_of_the_first_samples_name_field_and_both_types():
-    told = {"image": "jpg", "context": "json[q]", "answers": "json[a]", "answer_weights": "json[w]"}
-
-    def vqa(**values):
-        data = json.dumps({"q": "?", "a": ["yes"], "w": None} | values).encode()
-        return lambda: load(VQASample, told)(raw(jpg=JPG, json=data))
-
-    place, listed = "/data/ds, a.tar, sample 'd/7'", "declared as list[str] | None, and its value"
-    named = raw(jpg=JPG, json=b'{"label": "cat"}')
-    loose = {"anything": "json", "text": "json[t]"}
-    assert load(Loose, loose)(raw(json=b'{"t": "x"}')).anything == {"t": "x"}
-    assert declared_types(Loose)["anything"] is Any
-    check_refusals(
-        ConfigError,
-        a_text=(vqa(a="yes"), place, "'answers'", listed, "str 'yes'", "[a]"),
-        a_number=(vqa(q=1), "'context'", "int 1, from json[q]"),
-        inside=(vqa(a=[1]), "'answers' of VQASample", "list [1]"),
-        a_list=(vqa(w=[0.5]), "torch.Tensor | None", "list [0.5]"),
-        a_name=(lambda: load(ImageClassificationSample)(named), "'label'"),
-        bytes=(
-            lambda: load(ImageSample, {"image": "heic"})(raw(heic=b"data")),
-            "its value is bytes b'data', from heic",
-        ),
-        beside=(lambda: load(Loose, loose)(raw(json=b'{"t": 3}')), "'text'"),
-    )
-    text = load(TextSample, {"text": "json[t]"})
-    for _ in range(10):  # where errors are passed over, it stays one
-        with pytest.raises(ConfigError):
-            text(raw(json=b'{"t": 3}'))
-    for _ in range(4):
-        text(raw(json=b'{"t": "x"}'))
-    assert text(raw(json=b'{"t": 3}')).text == 3
-    for name in ("torchrgb", "rgb8", "pil", "l"):  # a decoder's choice
-        decoder = SampleDecoder(image_decode=name)
-        assert load(ImageSample, {"image": "jpg"}, decoder=decoder)(raw(jpg=JPG)).image is not None
+def test_a_value_of_another_type_than_is_declared_is_loaded():
+    told = {"image": "jpg", "context": "json[q]", "answers": "json[a]"}
+    sample = load(VQASample, told)(raw(jpg=JPG, json=b'{"q": 3, "a": "yes"}'))
+    assert (sample.context, sample.answers) == (3, "yes")
 
 
 # Functions in place of field maps.
@@ -269,7 +198,6 @@ def test_the_program_gives_functions(tmp_path):
         unknown=(returning({"text": "a", "n": 1}), "the field 'n'", "'000'"),
         lacks=(returning({}), "returned no text, which TextSample needs"),
         a_text=(returning("text"), "returned a str"),
-        another=(returning({"text": ["a"]}), "from what sample_loader"),
         trust=(lambda: texts(path, trust_code="/data"), ConfigError, "['/data'] for one"),
         file=(lambda: texts(path, sample_loader="file.py"), ConfigError, "is a function"),
         dict=(lambda: texts(path, sample_loader={"a": 1}), ConfigError, "is a function"),
