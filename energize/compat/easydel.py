@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -13,25 +13,32 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar
 
 import numpy as np
 import torch.utils.data
-from pydantic import Field, InstanceOf, PositiveInt, StringConstraints, model_validator
+from pydantic import (
+    Field,
+    InstanceOf,
+    NonNegativeFloat,
+    PositiveInt,
+    StringConstraints,
+    model_validator,
+)
 
 from energize.compat.hugging_face import to_iterable_dataset
 from energize.compat.options import Options, checked_seed
-from energize.core.checks import checked_whole, raised_as
-from energize.core.dataset import Dataset, IndexedDataset
+from energize.core.checks import checked_choice, raised_as
+from energize.core.dataset import Dataset
 from energize.core.lanes import SINGLE_LANE, Lane, WorkerConfig
 from energize.core.lazy import optional_module
 from energize.core.stream import INFINITE, Cursor, State
-from energize.core.validation import Listed, short
+from energize.core.validation import Listed
 from energize.data.memory import as_dataset
 from energize.data.rows import DataFiles, JsonSource, ParquetSource, data_files
 from energize.datasets.batch import BatchDataset
 from energize.datasets.blend import BlendDataset
 from energize.datasets.order import ConcatDataset, ShuffleDataset
 from energize.datasets.transform import MapDataset
-from energize.errors import ConfigError, WeightError, nearest
+from energize.errors import ConfigError
 from energize.loader import Loader, get_loader
-from energize.order.weights import WeightSchedulePoint, WeightScheduler, checked_weight
+from energize.order.weights import WeightSchedulePoint, WeightScheduler
 
 if TYPE_CHECKING:
     import datasets
@@ -76,11 +83,6 @@ class Named:
     field: str | None
 
     def __call__(self, example: Mapping[str, Any]) -> Example:
-        if not isinstance(example, Mapping):
-            raise ConfigError(
-                f"source {self.source!r}: an example is a dict, got {type(example).__name__} "
-                f"{short(example)}"
-            )
         return {**example} if self.field is None else {**example, self.field: self.source}
 
 
@@ -100,31 +102,23 @@ def mixed(
     shuffled, anew in every pass, if `shuffle`. `options` are those of `BlendDataset`. Errors name
     `owner`, who was given all this.
     """
-    if not isinstance(sources, Mapping) or not all(isinstance(each, str) for each in sources):
-        raise ConfigError(
-            f"{owner}: sources are given by name, {{'code': ..., 'text': ...}}; got "
-            f"{short(sources)}"
-        )
-    if not isinstance(weights, Mapping | WeightScheduler | None):
-        raise WeightError(
-            f"{owner}: weights are numbers by name, or a WeightScheduler; got {short(weights)}"
-        )
+    if not isinstance(sources, Mapping):
+        raise ConfigError(f"{owner}: sources are given by name, {{'code': ..., 'text': ...}}")
     seed = checked_seed(seed, owner)
     parts: dict[str, Dataset[Example]] = {}
     for name in sorted(sources):
         dataset = as_dataset(sources[name], name).reseeded(seed)
         visited = _shuffled(dataset) if shuffle else dataset
         parts[name] = MapDataset(visited, Named(name, source_field), seeded=False)
-    given = dict.fromkeys(parts, 1.0) if weights is None else weights
+    if weights is None:
+        weights = dict.fromkeys(parts, 1.0)
     with raised_as(owner, "BlendDataset"):
-        return BlendDataset(parts, weights=given, **options)
+        return BlendDataset(parts, weights=weights, **options)
 
 
 def _shuffled(dataset: Dataset[Any]) -> Dataset[Any]:
     """The dataset in random order where that costs no buffer."""
-    if not isinstance(dataset, IndexedDataset) or not dataset.indexed:
-        return dataset
-    if dataset.size in (0, INFINITE):
+    if not dataset.indexed or dataset.size in (0, INFINITE):
         return dataset
     runs = [each.run_length for each in dataset.sources if each.run_length is not None]
     window = _RUNS_PER_WINDOW * max(runs) if runs else None
@@ -156,16 +150,12 @@ class ExampleFiles(Options):
     type: Annotated[str, StringConstraints(to_lower=True)] | None = None
     content_field: str = "text"
 
-    def examples(self) -> Dataset[Example]:
+    def examples(self, name: str) -> Dataset[Example]:
         """Return the examples as a dataset of this name, with random access."""
-        name, found = self.name or "", data_files(self.data_files, f"dataset {self.name!r}")
+        found = data_files(self.data_files, f"dataset {name!r}")
         given = self.type or found[0].suffix[1:]
-        if given not in _KINDS:
-            raise ConfigError(
-                f"dataset {name!r}: the type {given!r} of {found[0]} is not known"
-                f"{nearest(given, list(_KINDS)) or '.'} Give type, one of {', '.join(_KINDS)}"
-            )
-        return _KINDS[given](found, name=name)
+        kind = checked_choice(given, "type", _KINDS, f"dataset {name!r} of {found[0]}")
+        return _KINDS[kind](found, name=name)
 
 
 @dataclass(frozen=True)
@@ -176,28 +166,21 @@ class Content:
     make: Callable[[Any], Example]
 
     def __call__(self, example: Mapping[str, Any]) -> Example:
-        if self.field not in example:
-            raise ConfigError(
-                f"an example has no field {self.field!r}{nearest(self.field, list(example)) or '.'}"
-                f" It has {', '.join(example)}; set content_field of the dataset"
-            )
+        checked_choice(self.field, "content_field", example, "an example")
         return self.make(example[self.field])
 
 
 F = TypeVar("F", bound=ExampleFiles)
 
 
-def _all_named(files: Iterable[F], owner: str, default: str, first: int) -> tuple[F, ...]:
-    """The same files, those without a name called `default` with their number."""
-    found = tuple(
-        each if each.name else each.model_copy(update={"name": f"{default}{number}"})
-        for number, each in enumerate(files, first)
-    )
-    if not found:
-        raise ConfigError(f"{owner}: there are no datasets")
-    for name, often in Counter(each.name for each in found).items():
-        if often > 1:
-            raise ConfigError(f"{owner}: {often} datasets are called {name!r}; rename them")
+def _by_name(files: Iterable[F], owner: str, default: str, first: int) -> dict[str, F]:
+    """Files by their names, those without one by `default` and their number."""
+    found: dict[str, F] = {}
+    for number, each in enumerate(files, first):
+        name = each.name or f"{default}{number}"
+        if name in found:
+            raise ConfigError(f"{owner}: several datasets are called {name!r}; rename them")
+        found[name] = each
     return found
 
 
@@ -216,11 +199,6 @@ class Tokens:
     def __call__(self, text: object) -> Example:
         given = self.tokenizer(str(text))
         values = dict(given) if isinstance(given, Mapping) else {"input_ids": list(given)}
-        if "input_ids" not in values:
-            raise ConfigError(
-                f"the tokenizer gave {', '.join(values)} and no input_ids; it has to give token "
-                "ids, or a mapping with input_ids"
-            )
         values.setdefault("attention_mask", [1] * len(values["input_ids"]))
         return values
 
@@ -263,10 +241,10 @@ class MixStageConfig(Options):
     >>> MixStageConfig(weights={"code": 0.3, "text": 0.8})
     Traceback (most recent call last):
         ...
-    energize.errors.WeightError: MixStageConfig: the weights sum to 1.1, not to 1
+    energize.errors.ConfigError: MixStageConfig: the weights sum to 1.1, not to 1
     """
 
-    weights: dict[str, Any] | None = None
+    weights: dict[str, NonNegativeFloat] | None = None
     weight_schedule: Listed[InstanceOf[WeightSchedulePoint]] | None = None
     weight_schedule_type: Literal["step", "linear", "cosine"] = "step"
     block_size: PositiveInt = 1000
@@ -275,13 +253,9 @@ class MixStageConfig(Options):
 
     @model_validator(mode="after")
     def _weights(self) -> Self:
-        if self.weights is not None:
-            total = math.fsum(
-                checked_weight(weight, f"MixStageConfig: weight of {name!r}")
-                for name, weight in self.weights.items()
-            )
-            if not abs(total - 1) <= _SUM_TOLERANCE:
-                raise WeightError(f"MixStageConfig: the weights sum to {total:.9g}, not to 1")
+        total = math.fsum((self.weights or {"": 1.0}).values())
+        if not abs(total - 1) <= _SUM_TOLERANCE:
+            raise ConfigError(f"the weights sum to {total:.9g}, not to 1")
         self.scheduler()  # the points are checked here
         return self
 
@@ -296,19 +270,16 @@ class PipelineConfig(Options):
     """The datasets of a pipeline and its stages, each also as a dict of its fields.
 
     A dataset without a name is called dataset_0, dataset_1, ... by its number.
-
-    Raises `ConfigError` for no datasets, and for two of one name.
     """
 
-    datasets: Listed[DatasetConfig]
+    datasets: Annotated[Listed[DatasetConfig], Field(min_length=1)]
     seed: Seed | None = None
     mix: MixStageConfig = MixStageConfig()
 
-    @model_validator(mode="after")
-    def _names(self) -> Self:
-        named = _all_named(self.datasets, "PipelineConfig", "dataset_", 0)
-        object.__setattr__(self, "datasets", named)
-        return self
+    @property
+    def named(self) -> dict[str, DatasetConfig]:
+        """The datasets by their names; `ConfigError` for two of one name."""
+        return _by_name(self.datasets, "PipelineConfig", "dataset_", 0)
 
 
 # Sources of examples in named shards.
@@ -343,13 +314,7 @@ class ShardedDataSource(torch.utils.data.IterableDataset[Example]):
 
     def shard(self, shard_name: str) -> Dataset[Example]:
         """Return the examples of one shard; raise `ConfigError` for a name that is not there."""
-        if shard_name not in self._shards:
-            names = self.shard_names
-            raise ConfigError(
-                f"{type(self).__name__} has no shard {shard_name!r}"
-                f"{nearest(str(shard_name), names) or '.'} "
-                f"It has {', '.join(names[:20])}{', ...' if len(names) > 20 else ''}"
-            )
+        checked_choice(shard_name, "shard_name", self._shards, type(self).__name__)
         return self._shards[shard_name]()
 
     def open_shard(self, shard_name: str, state: State | None = None) -> Cursor[Example]:
@@ -358,7 +323,6 @@ class ShardedDataSource(torch.utils.data.IterableDataset[Example]):
 
     def open_shard_at_row(self, shard_name: str, row: int) -> Cursor[Example]:
         """Return a pass that begins at example `row`; with random access nothing is skipped."""
-        row = checked_whole(row, "open_shard_at_row: row", 0)
         shard = self.shard(shard_name)
         if shard.indexed:
             return shard.open(state={"position": row})
@@ -429,11 +393,6 @@ class CompositeShardedSource(ShardedDataSource):
     """
 
     def __init__(self, sources: Sequence[ShardedDataSource]) -> None:
-        kinds = {ShardedDataSource in type(each).__mro__ for each in sources}
-        if kinds != {True}:
-            raise ConfigError(
-                f"CompositeShardedSource: give a list of sharded sources; got {short(sources)}"
-            )
         often = Counter(name for part in sources for name in part.shard_names)
         shards = {
             f"{name}@{number}" if often[name] > 1 else name: partial(part.shard, name)
@@ -555,12 +514,10 @@ def build_dataset(mixture: DatasetMixture) -> datasets.IterableDataset | Dataset
 
     The energize dataset has random access, and a length when the stop strategy ends it.
     """
-    if not isinstance(mixture, DatasetMixture):
-        raise ConfigError(f"build_dataset takes a DatasetMixture; got {short(mixture)}")
     texts: dict[str, Any] = {}
-    for each in _all_named(mixture.informs, "DatasetMixture", "ds", 1):
+    for name, each in _by_name(mixture.informs, "DatasetMixture", "ds", 1).items():
         text = Content(each.content_field, _text)
-        texts[str(each.name)] = MapDataset(each.examples(), text, seeded=False)
+        texts[name] = MapDataset(each.examples(name), text, seeded=False)
     weights, options = mixture.mixture_weights, dict[str, Any](stop=mixture.stop_strategy)
     if mixture.block_mixture:
         options["block_size"] = mixture.mixture_block_size
@@ -600,36 +557,29 @@ class Pipeline:
     """
 
     config: PipelineConfig
-    datasets: Mapping[str, Dataset[Any]] | None = None
+    datasets: Mapping[str, Dataset[Any]] = field(default_factory=dict)
     loader: Loader[dict[str, Any]] | None = None
 
     @classmethod
     def from_config(cls, config: PipelineConfig | Mapping[str, Any]) -> Pipeline:
         """Return a pipeline before its first stage, of a config or of plain dicts."""
-        if isinstance(config, Mapping):
-            config = PipelineConfig(**config)
-        if not isinstance(config, PipelineConfig):
-            raise ConfigError(f"Pipeline: give a PipelineConfig or a dict; got {short(config)}")
-        return cls(config)
+        return cls(PipelineConfig(**config) if isinstance(config, Mapping) else config)
 
     def source(self) -> Pipeline:
         """Open the datasets."""
-        if self.datasets is not None:
-            raise ConfigError("Pipeline: source() has been called already")
-        opened = {str(each.name): each.examples() for each in self.config.datasets}
+        opened = {name: each.examples(name) for name, each in self.config.named.items()}
         return replace(self, datasets=opened)
 
     def tokenize(self) -> Pipeline:
         """Turn texts into token ids; datasets without a tokenizer stay as they are."""
-        datasets = dict(self._opened("tokenize"))
-        for config in self.config.datasets:
-            name, given = str(config.name), config.tokenizer
-            if name not in datasets:
-                raise ConfigError("Pipeline: tokenize() comes before mix()")
-            if given is None:
-                continue
-            content = Content(config.content_field, Tokens(_loaded_tokenizer(given, name)))
-            datasets[name] = MapDataset(datasets[name], content, seeded=False)
+        datasets, known = dict(self.datasets), self.config.named
+        if set(datasets) != set(known):
+            raise ConfigError("Pipeline: tokenize() comes after source() and before mix()")
+        for name, config in known.items():
+            if config.tokenizer is not None:
+                tokens = Tokens(_loaded_tokenizer(config.tokenizer, name))
+                content = Content(config.content_field, tokens)
+                datasets[name] = MapDataset(datasets[name], content, seeded=False)
         return replace(self, datasets=datasets)
 
     def mix(self, config: MixStageConfig | None = None) -> Pipeline:
@@ -637,7 +587,7 @@ class Pipeline:
         config = config or self.config.mix
         mix = mixed(
             "MixStageConfig",
-            self._opened("mix"),
+            self.datasets,
             config.scheduler() or config.weights,
             seed=self.config.seed if config.seed is None else config.seed,
             source_field=SOURCE_FIELD,
@@ -650,27 +600,21 @@ class Pipeline:
         self, batch_size: int = 8, *, drop_last: bool = True, num_workers: int = 0
     ) -> Pipeline:
         """Make batches of the one dataset that there is."""
-        batches = BatchDataset(self._only("load"), batch_size, collated, drop_last=drop_last)
+        batches = BatchDataset(self._only(), batch_size, collated, drop_last=drop_last)
         config = WorkerConfig.default_worker_config(num_workers)
         return replace(self, loader=get_loader(batches, worker_config=config))
 
     def build(self) -> Dataset[Any] | Loader[dict[str, Any]]:
         """Return the loader of batches, or without `load()` the dataset."""
-        return self._only("build") if self.loader is None else self.loader
+        return self._only() if self.loader is None else self.loader
 
-    def _opened(self, stage: str) -> Mapping[str, Dataset[Any]]:
-        if self.datasets is None:
-            raise ConfigError(f"Pipeline: call source() before {stage}()")
-        return self.datasets
-
-    def _only(self, stage: str) -> Dataset[Any]:
-        datasets = self._opened(stage)
-        if len(datasets) > 1:
+    def _only(self) -> Dataset[Any]:
+        if len(self.datasets) != 1:
             raise ConfigError(
-                f"Pipeline: {stage}() works on one dataset, and there are {', '.join(datasets)}; "
-                "call mix() before it"
+                f"Pipeline: one dataset is needed, and there are {', '.join(self.datasets) or 0}; "
+                "call source() and mix() before"
             )
-        return next(iter(datasets.values()))
+        return next(iter(self.datasets.values()))
 
 
 def collated(examples: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

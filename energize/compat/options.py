@@ -11,7 +11,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from energize.core.checks import checked_whole
 from energize.core.lanes import WorkerConfig
 from energize.core.validation import Model, faults, told
-from energize.errors import ConfigError, EnergizeError
+from energize.errors import ConfigError
 
 _log = logging.getLogger("energize")
 
@@ -33,10 +33,6 @@ class Options(Model):
         try:
             super().__init__(**given)
         except ValidationError as error:
-            for each in error.errors(include_url=False):
-                cause = each.get("ctx", {}).get("error")
-                if isinstance(cause, EnergizeError):  # a check of ours, which says it better
-                    raise cause from None
             kind = type(self)
             raise ConfigError(told(faults(error, TypeAdapter(kind)), kind.__name__, {})) from None
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
+from itertools import zip_longest
 from typing import Any, Self, TypeVar
 
 import torch.utils.data
@@ -83,21 +83,23 @@ class Multiplexer(torch.utils.data.IterableDataset[T]):
         seed: int | None = None,
         proba_threshold: float = 1e-3,
     ) -> None:
-        if not isinstance(mux_strategy, MultiplexingStrategy):
+        if not isinstance(composables, Mapping):
+            composables = {str(number): each for number, each in enumerate(composables)}
+        if not composables or not isinstance(mux_strategy, MultiplexingStrategy):
             raise ConfigError(
-                f"Multiplexer: mux_strategy is a MultiplexingStrategy; got {short(mux_strategy)}"
+                "Multiplexer: give a list of sources, or a mapping of names to them, and a "
+                f"MultiplexingStrategy; got {short(composables)} and {short(mux_strategy)}"
             )
         if max_reinits is not None:
             max_reinits = checked_whole(max_reinits, "Multiplexer: max_reinits", 1)
-        sources = _by_name(composables)
-        self.names = tuple(sources)
+        self.names = tuple(composables)
         self.mux_strategy = mux_strategy
         self._in_turn = mux_strategy is MultiplexingStrategy.ROUND_ROBIN
         threshold = checked_weight(proba_threshold, "Multiplexer", "proba_threshold")
         kept = self._drawn_from(sampling_probas, threshold)
         self._kept = tuple(kept)
         self.dataset: MultiplexedDataset[T] = MultiplexedDataset(
-            [as_dataset(sources[name], name) for name in kept],
+            [as_dataset(composables[name], name) for name in kept],
             self._kept,
             self._slots(kept, seed),
             End(
@@ -107,37 +109,36 @@ class Multiplexer(torch.utils.data.IterableDataset[T]):
             ),
         )
         self._among_ranks = self._among_workers = True
-        self._epoch_start: State | None = None
-        self._resume: State | None = None
+        self._start: State | None = None  # of this epoch, or what was loaded
         self._cursor: Cursor[T] | None = None
 
-    def _drawn_from(self, probas: object, threshold: float) -> dict[str, float]:
+    def _drawn_from(self, probas: Any, threshold: float) -> dict[str, float]:
         """The sources that are drawn from, with their probabilities: those above `threshold`.
 
         Round robin takes every source; uniform draws take those that would be drawn at all.
         """
-        everyone = dict.fromkeys(self.names, 1.0)
+        uniform = self.mux_strategy is MultiplexingStrategy.UNIFORM_WITH_REPLACEMENT
         if self._in_turn and probas is not None:
             _log.warning("Multiplexer: round robin takes every source; sampling_probas are ignored")
-        if self._in_turn:
-            return everyone
-        if probas is None:
-            if self.mux_strategy is MultiplexingStrategy.SAMPLING:
-                raise WeightError(
-                    "Multiplexer: SAMPLING needs sampling_probas, one for each of "
-                    f"{', '.join(self.names)}"
-                )
-            return everyone
-        given = _probabilities(self.names, probas)
+        if self._in_turn or (uniform and probas is None):
+            return dict.fromkeys(self.names, 1.0)
+        if not isinstance(probas, Mapping):
+            probas = dict(zip_longest(self.names, [] if probas is None else probas, fillvalue=""))
+        difference = names_apart(self.names, probas)
+        if difference:
+            raise WeightError(f"Multiplexer: sampling_probas and sources: {difference}")
+        given = {
+            name: checked_weight(probas[name], f"Multiplexer: sampling_probas of {name!r}")
+            for name in self.names
+        }
         kept = {name: value for name, value in given.items() if value > threshold}
         if not kept:
             raise WeightError(
                 f"Multiplexer: no sampling probability is above proba_threshold {threshold}: "
                 f"{given}; nothing could ever be drawn"
             )
-        left_out = [f"{name!r} ({given[name]:g})" for name in self.names if name not in kept]
-        if left_out:
-            told = ", ".join(left_out)
+        if len(kept) < len(given):
+            told = ", ".join(f"{each!r} ({given[each]:g})" for each in given if each not in kept)
             _log.warning("Multiplexer: left out, as proba_threshold is %g: %s", threshold, told)
         return kept
 
@@ -149,13 +150,15 @@ class Multiplexer(torch.utils.data.IterableDataset[T]):
         return SchemeSlots(make_scheme("uniform" if uniform else "random", probas, key=key))
 
     def __iter__(self) -> Iterator[T]:
-        self._cursor = self.dataset.open(self._lane(), self._resume or self._epoch_start)
-        self._resume = None
+        self._cursor = self._opened()
         return self._given(self._cursor)
+
+    def _opened(self) -> Cursor[T]:
+        return self.dataset.open(self._lane(), self._start)
 
     def _given(self, cursor: Cursor[T]) -> Iterator[T]:
         yield from cursor
-        self._epoch_start = cursor.state()
+        self._start = cursor.state()
 
     def _lane(self) -> Lane:
         """The part of the samples that this process yields."""
@@ -178,7 +181,7 @@ class Multiplexer(torch.utils.data.IterableDataset[T]):
     @property
     def num_samples_by_name(self) -> dict[str, int]:
         """The same by name, with 0 for sources that are left out."""
-        return self._with_all_names(self.num_samples)
+        return self._by_name(self.num_samples)
 
     @property
     def reinit_counts(self) -> list[int]:
@@ -190,21 +193,18 @@ class Multiplexer(torch.utils.data.IterableDataset[T]):
     @property
     def reinit_counts_by_name(self) -> dict[str, int]:
         """The same by name, with 0 for all others."""
-        return self._with_all_names(self.reinit_counts)
+        return self._by_name(self.reinit_counts)
 
     def _counted(self, what: str) -> list[int]:
         stream = getattr(self._cursor, "stream", None)
         return list(getattr(getattr(stream, "whole", stream), what, [0] * len(self._kept)))
 
-    def _with_all_names(self, counts: list[int]) -> dict[str, int]:
+    def _by_name(self, counts: list[int]) -> dict[str, int]:
         return dict.fromkeys(self.names, 0) | dict(zip(self._kept, counts, strict=False))
 
     def state_dict(self) -> State:
         """Return the state after the last sample: JSON-able, of constant size."""
-        cursor = self._cursor
-        if cursor is None or self._resume is not None:
-            cursor = self.dataset.open(self._lane(), self._resume or self._epoch_start)
-        return packed_state(self.dataset, cursor.state())
+        return packed_state(self.dataset, (self._cursor or self._opened()).state())
 
     def load_state_dict(self, state_dict: State) -> None:
         """Go on from a state in the next iteration.
@@ -213,9 +213,8 @@ class Multiplexer(torch.utils.data.IterableDataset[T]):
         `StateError` when it cannot be used.
         """
         resume = unpacked_state(self.dataset, state_dict)
-        with closing(self.dataset.open(self._lane(), resume)):
-            pass  # what is wrong with it shows here
-        self._resume = resume
+        self._cursor = self.dataset.open(self._lane(), resume)  # what is wrong shows here
+        self._start = resume
 
     def to_torch_iterable(
         self, enforce_rank_check: bool = True, enforce_worker_check: bool = True
@@ -229,34 +228,3 @@ class Multiplexer(torch.utils.data.IterableDataset[T]):
         other._among_ranks = self._among_ranks and enforce_rank_check
         other._among_workers = self._among_workers and enforce_worker_check
         return other
-
-
-def _by_name(sources: Sequence[Any] | Mapping[str, Any]) -> Mapping[str, Any]:
-    """The sources by their names, or by their numbers as text."""
-    if isinstance(sources, str) or not isinstance(sources, Sequence | Mapping) or not sources:
-        raise ConfigError(
-            f"Multiplexer: give a list of sources, or a mapping of names to them; got "
-            f"{short(sources)}"
-        )
-    if isinstance(sources, Mapping):
-        return sources
-    return {str(number): each for number, each in enumerate(sources)}
-
-
-def _probabilities(names: tuple[str, ...], probas: Any) -> dict[str, float]:
-    """The probabilities by name; `WeightError` unless each source has a number."""
-    owner = "Multiplexer: sampling_probas"
-    if not isinstance(probas, Iterable) or isinstance(probas, str):
-        raise WeightError(f"{owner} is a list of numbers, or numbers by name; got {short(probas)}")
-    if not isinstance(probas, Mapping):
-        listed = list(probas)
-        if len(listed) != len(names):
-            raise WeightError(
-                f"{owner} has {len(listed)} entries for {len(names)} sources "
-                f"({', '.join(names)}); give one for each"
-            )
-        probas = dict(zip(names, listed, strict=True))
-    difference = names_apart(names, probas)
-    if difference:
-        raise WeightError(f"{owner} and sources do not match: {difference}")
-    return {name: checked_weight(probas[name], f"{owner} of {name!r}") for name in names}

@@ -7,7 +7,6 @@ import os
 import re
 import tomllib
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Self
 
@@ -17,17 +16,17 @@ from pydantic import (
     PositiveInt,
     TypeAdapter,
     ValidationError,
+    ValidationInfo,
     model_validator,
 )
 
 from energize.core import limits
 from energize.core.dataset import Dataset
 from energize.core.lanes import WorkerConfig
-from energize.core.validation import KeyPath, check_depth, faults
-from energize.data.files import exists, own_errors
-from energize.data.nv_meta import is_prepared
+from energize.core.validation import KeyPath, Listed, check_depth, faults
+from energize.data.files import own_errors
 from energize.datasets.stages import StagedDataset
-from energize.errors import ConfigError, DatasetNotFoundError, MetadatasetError, nearest
+from energize.errors import ConfigError, MetadatasetError, nearest
 from energize.metadataset.build import batch_size_of, check_one_epoch, get_train_dataset
 from energize.metadataset.located import (
     Located,
@@ -56,30 +55,17 @@ def read_toml(file: Path, problems: list[Problem]) -> Located | None:
         return None
     try:
         text = content.decode("utf-8")
-        _check(text)
+        # The parser takes time that grows with the square of the parts of a dotted key.
+        if len(text) > limits.TOML_BYTES:
+            raise ValueError(limits.over("TOML_BYTES", len(text)))
+        if any(piece.count(".") > limits.LEVELS for piece in _BETWEEN.split(text)):
+            raise ValueError(limits.over("LEVELS"))
         data = tomllib.loads(text)
         check_depth(data)
-        return Located(file, data, _lines(text))
-    except UnicodeDecodeError as error:
-        fault = f"the file is not UTF-8: {error}"
-    except tomllib.TOMLDecodeError as error:
-        fault = f"invalid TOML: {error}"
-    except RecursionError:
-        fault = limits.over("LEVELS")
-    except ValueError as error:
-        fault = str(error)
-    problems.append(Problem(str(file), fault))
-    return None
-
-
-def _check(text: str) -> None:
-    """Raise ValueError for more than the parser gets through at once: it is written in Python, and
-    takes time that grows with the square of the parts of a dotted key.
-    """
-    if len(text) > limits.TOML_BYTES:
-        raise ValueError(limits.over("TOML_BYTES", len(text)))
-    if any(piece.count(".") > limits.LEVELS for piece in _BETWEEN.split(text)):
-        raise ValueError(limits.over("LEVELS"))
+    except (ValueError, RecursionError) as error:
+        problems.append(Problem(str(file), f"invalid TOML: {error}"))
+        return None
+    return Located(file, data, _lines(text))
 
 
 def _lines(text: str) -> dict[KeyPath, int]:
@@ -110,22 +96,38 @@ def _lines(text: str) -> dict[KeyPath, int]:
 _TOLERANCE = 0.001
 """How far the sum of weights may be from 1: they are often written with two or three digits."""
 
-_FOLDERS = "a list of one or more folders, relative to this file"
+_NEEDED = {"huggingface": "dataset", "nanoset": "dataset_folders"}
+_FOLDERS = Expected("a list of one or more folders, relative to this file")
 _WEIGHT = Annotated[float, Field(ge=0, le=1)]
 
 
-class DataKeys(Keys):
-    """What says which data are read."""
+class StageData(Keys):
+    """What a stage file says about the data of a stage, as it is written.
 
+    `folder` is that of the file: paths are relative to it. `split_part` is what is read of a folder
+    or a metadataset.
+    """
+
+    dataset_type: Name | None = None
     dataset: Name | None = None
     dataset_path: Name | None = None
-    dataset_type: Name | None = None
-    dataset_folders: Annotated[list[Name], Field(min_length=1), Expected(_FOLDERS)] | None = None
-    dataset_weights: Annotated[list[_WEIGHT], Field(min_length=1)] | None = None
+    dataset_folders: Annotated[Listed[Name], Field(min_length=1), _FOLDERS] = ()
+    dataset_weights: Annotated[Listed[_WEIGHT], Field(min_length=1)] = ()
     dataset_random_seed: NonNegativeInt | None = None
     seq_len: PositiveInt | None = None
     items_per_step: PositiveInt | None = None
     batch: Table | None = None
+    _place: tuple[Path, str] = (Path(), "train")
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the file."""
+        return self._place[0]
+
+    @property
+    def split_part(self) -> str:
+        """What is read of a folder or a metadataset."""
+        return self._place[1]
 
     @property
     def seed(self) -> int | None:
@@ -133,30 +135,27 @@ class DataKeys(Keys):
         return self.dataset_random_seed
 
     @model_validator(mode="after")
-    def _data(self) -> Self:
+    def _data(self, info: ValidationInfo) -> Self:
+        self._place = info.context or self._place
         folders, weights = self.dataset_folders, self.dataset_weights
-        if self.dataset_type == "huggingface" and self.dataset is None:
-            raise ConfigError("a huggingface dataset is named by 'dataset'; give it")
-        if self.dataset_type == "nanoset" and folders is None:
-            raise ConfigError("a nanoset is read from 'dataset_folders'; give them")
-        if self.dataset_type == "energize" and (self.dataset_path is None) == (folders is None):
-            found = "neither is" if folders is None else "both are"
-            raise ConfigError(f"energize reads 'dataset_path' or 'dataset_folders'; {found} given")
-        if weights is None:
-            return self
-        if len(weights) != len(folders or ()):
+        needed = _NEEDED.get(self.dataset_type or "")
+        if needed is not None and not getattr(self, needed):
+            raise ConfigError(f"a {self.dataset_type} is read from {needed!r}; give it")
+        if self.dataset_type == "energize" and (self.dataset_path is None) != bool(folders):
+            raise ConfigError("energize reads either 'dataset_path' or 'dataset_folders'; give one")
+        if weights and len(weights) != len(folders):
             raise ConfigError(
-                f"there are {len(weights)} weights for {len(folders or ())} folders in "
+                f"there are {len(weights)} weights for {len(folders)} folders in "
                 "'dataset_folders'; give one for each"
             )
-        if abs(math.fsum(weights) - 1) > _TOLERANCE:
+        if weights and abs(math.fsum(weights) - 1) > _TOLERANCE:
             raise ConfigError(
                 f"weights sum to 1 (within {_TOLERANCE}); these sum to {math.fsum(weights):g}"
             )
         return self
 
 
-class StageKeys(DataKeys):
+class StageKeys(StageData):
     """One of `data_stages`, which says all about its data."""
 
     name: Name
@@ -166,18 +165,17 @@ class StageKeys(DataKeys):
     seq_len: PositiveInt
 
 
-class TrainingKeys(DataKeys):
+class TrainingKeys(StageData):
     """The table `training`, whose other keys belong to the trainer."""
 
     steps: PositiveInt | None = None
     global_batch_size: Annotated[int, Expected("a whole number")] | None = None
-    data_stages: tuple[StageKeys, ...] = Field((), strict=False)
+    data_stages: Listed[StageKeys] = ()
 
     @property
     def has_data(self) -> bool:
         """Whether it says which data are read, in the stage `default`."""
-        given = (self.dataset, self.dataset_path, self.dataset_type, self.dataset_folders)
-        return any(each is not None for each in given)
+        return bool(self.dataset or self.dataset_path or self.dataset_type or self.dataset_folders)
 
     @model_validator(mode="after")
     def _default(self) -> Self:
@@ -196,23 +194,6 @@ _TRAINING = TypeAdapter(TrainingKeys)
 
 _ROOT = "training"
 _SPLITS = "splits"
-
-
-@dataclass(frozen=True, slots=True)
-class StageData:
-    """What a stage file says about the data of a stage, as it is written.
-
-    `folder` is that of the file: paths are relative to it. `split_part` is what is read of a folder
-    or a metadataset.
-    """
-
-    dataset_type: str
-    dataset: str | None
-    dataset_path: str | None
-    dataset_folders: tuple[str, ...]
-    dataset_weights: tuple[float, ...]
-    folder: Path
-    split_part: str = "train"
 
 
 def is_stage_file(path: str | os.PathLike[str]) -> bool:
@@ -275,41 +256,16 @@ def read_stages(
             f"{node.place}: the split {split_part!r} has no stages, so there is no plan; read it "
             "with get_train_dataset, or give it `stages`"
         )
-    training = None if text is None or problems else _training(text, problems)
-    if text is None or training is None:
-        raise as_error(file, sorted(problems, key=lambda problem: problem.line))
-
-    def data_of(keys: DataKeys) -> StageData:
-        return StageData(
-            keys.dataset_type or "",
-            keys.dataset,
-            keys.dataset_path,
-            tuple(keys.dataset_folders or ()),
-            tuple(keys.dataset_weights or ()),
-            file.parent,
-            split_part,
-        )
-
-    stages = [
-        (each, (_ROOT, "data_stages", i), data_of(each))
-        for i, each in enumerate(training.data_stages)
-    ]
-    size = training.global_batch_size
-    plan = plan_of(
-        text,
-        (_ROOT,),
-        training.model_copy(update={"batch": {} if size is None else {"global_batch_size": size}}),
-        stages,
-        default=((_ROOT,), data_of(training)) if training.has_data else None,
-        fault=lambda place, message: problems.append(Problem(place, message)),
-    )
+    plan = None if text is None or problems else _plan(text, split_part, problems)
     if plan is None:
-        raise as_error(file, problems)
+        raise as_error(file, sorted(problems, key=lambda problem: problem.line))
     return plan
 
 
-def _training(text: Located, problems: list[Problem]) -> TrainingKeys | None:
-    """The table `training`, or None when something in it is wrong, which goes to `problems`."""
+def _plan(text: Located, split_part: str, problems: list[Problem]) -> StagePlan[StageData] | None:
+    """The plan in the table `training`, or None when something in it is wrong, which goes to
+    `problems`.
+    """
     table = text.data.get(_ROOT) if isinstance(text.data, dict) else None
     if not isinstance(table, dict):
         told = f"there is no table {_ROOT!r}; a stage file has its stages in {_ROOT}.data_stages"
@@ -321,12 +277,25 @@ def _training(text: Located, problems: list[Problem]) -> TrainingKeys | None:
         misspelt = key.startswith(("dataset_", "data_stage")) and nearest(key, known)
         return key in known or bool(misspelt)
 
+    given, place = {key: table[key] for key in table if is_ours(key)}, text.file.parent
     try:
-        return _TRAINING.validate_python({key: table[key] for key in table if is_ours(key)})
+        training = _TRAINING.validate_python(given, context=(place, split_part))
     except ValidationError as error:
         for path, message in faults(error, _TRAINING):
             problems.append(text.problem((_ROOT, *path), message))
         return None
+    size = training.global_batch_size
+    return plan_of(
+        text,
+        (_ROOT,),
+        training.model_copy(update={"batch": {} if size is None else {"global_batch_size": size}}),
+        [
+            (each, (_ROOT, "data_stages", number), each)
+            for number, each in enumerate(training.data_stages)
+        ],
+        default=((_ROOT,), training) if training.has_data else None,
+        fault=lambda where, message: problems.append(Problem(where, message)),
+    )
 
 
 # From stages in a file to a dataset of batches that changes with the step of training.
@@ -361,11 +330,6 @@ def get_staged_train_dataset(
             f"get_staged_train_dataset: {', '.join(options)} would have no effect beside build, "
             "which makes the datasets; use them in it, for example with build_stage"
         )
-    if build is not None and not callable(build):
-        raise ConfigError(
-            f"get_staged_train_dataset: build is a function of a stage that returns its dataset; "
-            f"got {build!r}"
-        )
     cuts = ("repeat", "virtual_epoch_length")
     check_one_epoch(path, **{key: options[key] for key in cuts if key in options})
 
@@ -387,26 +351,17 @@ def build_stage(stage: Stage[StageData] | Stage[Node], **options: Any) -> Datase
     A stage of a metadataset has been resolved. Of one of a stage file, `dataset_type` "energize"
     reads `dataset_path`, a prepared folder or a metadataset, or a blend of `dataset_folders` by
     `dataset_weights`; so does "nanoset", when its folders are prepared ones. A `batch_size` in the
-    stage's `batch` wins over that of `options`.
+    stage's `batch` wins over that of `options`; the split part is chosen where stages are read.
 
     Raises `MetadatasetError` for other types, naming the stage, and what `get_train_dataset`
-    raises; `ConfigError` for a `split_part`, which is chosen where stages are read.
+    raises.
     """
-    where = stage_label(stage)
-    if "split_part" in options:
-        raise ConfigError(
-            f"{where}: split_part would have no effect here; give it to get_staged_train_dataset "
-            "or read_stages"
-        )
     size = batch_size_of(stage, options.get("batch_size"))
-    if size is None and "batch_size" not in options:
-        raise ConfigError(
-            f"{where}: there is no batch_size; give it as an argument, or in the stage's batch"
-        )
+    if size is not None:
+        options["batch_size"] = size
     with place_noted(stage.place):
-        dataset: Dataset[Any] = get_train_dataset(
-            stage_node(stage), **options | {"batch_size": size}
-        )
+        # What a node reads is settled; an error tells whoever gives a split_part, too.
+        dataset: Dataset[Any] = get_train_dataset(stage_node(stage), split_part="", **options)
     return dataset
 
 
@@ -419,31 +374,17 @@ def stage_node(stage: Stage[StageData] | Stage[Node]) -> Node:
     if not isinstance(data, StageData):
         return data
     if data.dataset_type not in _BUILT:
-        hint = nearest(data.dataset_type, _BUILT) or "."
+        hint = nearest(data.dataset_type or "", _BUILT) or "."
         raise MetadatasetError(
             f"{where}: dataset_type {data.dataset_type!r} is not read by energize{hint} Types that "
             f"are: {', '.join(_BUILT)}; for others pass build=, a function of a stage that returns "
             "its dataset"
         )
-    tokens = data.dataset_type == "nanoset"
-    if data.dataset_path is not None and not tokens:
-        return _resolved(data, data.dataset_path, where)
-    nodes = [_resolved(data, each, where, tokens=tokens) for each in data.dataset_folders]
+    nodes = []
+    for each in data.dataset_folders or (data.dataset_path or "",):
+        node = resolve(data.folder / each, data.split_part)
+        nodes.append(not_staged(node, f"{where}: {each!r}", "a stage is one mixture"))
+    if not data.dataset_folders:
+        return nodes[0]
     weights = data.dataset_weights or (1.0,) * len(nodes)
     return Blend(tuple(zip(nodes, weights, strict=True)), stage.place)
-
-
-def _resolved(data: StageData, given: str, where: str, *, tokens: bool = False) -> Node:
-    path = data.folder / given
-    if not exists(path):
-        raise DatasetNotFoundError(
-            f"{where}: {given!r} does not exist, looked for {os.path.abspath(path)}"
-        )
-    if tokens and not is_prepared(path):
-        raise MetadatasetError(
-            f"{where}: {path} has no .nv-meta, so it is not a prepared folder. A nanoset of tokens "
-            "is not read by energize: pass build=, a function of a stage that returns its dataset, "
-            "or prepare a folder of shards with `energize prepare`"
-        )
-    node = resolve(path, data.split_part)
-    return not_staged(node, f"{where}: {given!r}", "a stage is one mixture")

@@ -10,10 +10,10 @@ from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
 import numpy as np
-from torch.utils.data import IterableDataset
+from torch.utils.data import IterableDataset, get_worker_info
 
-from energize.compat.torch_data import TorchDataset, as_torch_dataset
-from energize.core.checks import checked_whole, raised_as
+from energize.compat.torch_data import Place, SharedPlace
+from energize.core.checks import checked_choice, checked_whole, raised_as
 from energize.core.dataset import IndexedDataset
 from energize.core.lanes import WorkerConfig
 from energize.core.stream import State, counter_field
@@ -23,7 +23,7 @@ from energize.data.nv_meta import META_FOLDER
 from energize.data.webdataset import WebdatasetSource
 from energize.datasets.quota import ComposedDataset, ComposedSamples
 from energize.datasets.transform import MapDataset
-from energize.errors import ConfigError, DatasetNotFoundError, StateError, nearest
+from energize.errors import ConfigError, DatasetNotFoundError, StateError
 from energize.loader.state import packed_state, unpacked_state
 from energize.order.quota import Quota
 from energize.task.load import SampleDecoder
@@ -33,6 +33,9 @@ __all__ = ["Stream", "StreamingDataset", "StreamsRegistry", "streams_registry"]
 T = TypeVar("T")
 
 _DEFAULT_SPLIT = "train"
+
+_READ_AHEAD = 64
+"""Samples that are read at a time, where batches are smaller."""
 
 _log = logging.getLogger("energize")
 
@@ -77,27 +80,19 @@ class Stream:
         there are no data at the paths, and what the sources of the folders raise.
         """
         split = self.split or split
-        folder = self._folder(split)
-        if (folder / split / INDEX).exists():
-            return MdsSource(folder, split=split, seed=seed)
-        source = WebdatasetSource(folder, split_part=split or _DEFAULT_SPLIT, seed=seed)
-        return MapDataset(source, SampleDecoder(image_decode="pil"), seeded=False)
-
-    def _folder(self, split: str) -> Path:
-        """The first of the two folders that has data."""
         url = urlsplit(self.remote or "")
-        stored = bool(url.scheme) and "://" in str(self.remote) and url.scheme != "file"
-        places = [Path(self.local)] if self.local else []
-        if self.remote and not stored:
-            places.append(Path(unquote(url.path) if url.scheme == "file" else self.remote))
-        for place in places:
-            if (place / split / INDEX).exists() or (place / META_FOLDER).exists():
-                return place
-        hint = f"; copy {self.remote} there, as nothing is downloaded" if stored else ""
+        given = [self.local, unquote(url.path) if url.scheme == "file" else self.remote]
+        folders = [Path(each) for each in given if each and "://" not in each]
+        for folder in folders:
+            if (folder / split / INDEX).exists():
+                return MdsSource(folder, split=split, seed=seed)
+            if (folder / META_FOLDER).exists():
+                source = WebdatasetSource(folder, split_part=split or _DEFAULT_SPLIT, seed=seed)
+                return MapDataset(source, SampleDecoder(image_decode="pil"), seeded=False)
         raise DatasetNotFoundError(
-            f"no data at {' or '.join(map(str, places)) or 'local'}, split {split!r}: a folder of "
+            f"no data at {' or '.join(map(str, folders)) or 'local'}, split {split!r}: a folder of "
             f"MDS shards has an {INDEX}, one of tar shards a {META_FOLDER}, which `energize "
-            f"prepare` makes{hint}"
+            f"prepare` makes; nothing is downloaded, so copy {self.remote or 'the data'} there"
         )
 
 
@@ -106,26 +101,13 @@ class StreamsRegistry(dict[str, Callable[..., Stream]]):
 
     >>> kinds = StreamsRegistry()
     >>> kinds.register("mine", func=Stream)
-    >>> kinds.get("mine").__name__
+    >>> kinds["mine"].__name__
     'Stream'
     """
 
     def register(self, name: str, *, func: Callable[..., Stream]) -> None:
         """Know `func` by `name`."""
-        if not callable(func):
-            raise ConfigError(
-                f"stream {name!r} is a subclass of Stream or a function; got {short(func)}"
-            )
         self[name] = func
-
-    def get(self, name: str) -> Callable[..., Stream]:  # type: ignore[override]  # no default
-        """Return what is known by `name`; raise `ConfigError` when nothing is."""
-        if name not in self:
-            raise ConfigError(
-                f"no stream is registered as {name!r}{nearest(name, list(self)) or '.'} "
-                f"Known: {', '.join(self)}"
-            )
-        return self[name]
 
 
 # Programs register their streams in it, once, by the name that configurations use for them.
@@ -175,8 +157,20 @@ class StreamingDataset(IterableDataset[Any]):
         stream_name: str = "stream",
         stream_config: Mapping[str, Any] | None = None,
     ) -> None:
-        paths = {"remote": remote, "local": local, "split": split}
-        self.streams = _streams(streams, paths, stream_name, stream_config or {})
+        if bool(streams) == bool(remote or local) or (streams and stream_config):
+            raise ConfigError(
+                "StreamingDataset: give either streams=[Stream(...), ...] or the paths of a single "
+                "one, local and remote, and its stream_config"
+            )
+        if not streams:
+            kind = streams_registry[checked_choice(stream_name, "stream_name", streams_registry)]
+            paths = {"remote": remote, "local": local, "split": split}
+            streams = [kind(**{**(stream_config or {}), **paths})]
+        if not all(isinstance(each, Stream) for each in streams):
+            raise ConfigError(
+                f"StreamingDataset: streams is a list of Stream; got {short(streams)}"
+            )
+        self.streams = tuple(streams)
         if batch_size is None and batching_method != "random":
             raise ConfigError(
                 f"StreamingDataset: batching_method={batching_method!r} puts batches together; say "
@@ -185,7 +179,6 @@ class StreamingDataset(IterableDataset[Any]):
         seed = checked_whole(shuffle_seed, "StreamingDataset: shuffle_seed", 0)
         self._ranks = WorkerConfig().ranks()
         self.batch_size = 1 if batch_size is None else batch_size
-        checked_whole(self.batch_size, "StreamingDataset: batch_size", 1)
         in_turn = batching_method == "random" and not shuffle
         if in_turn and len(self.streams) > 1:
             _log.warning(
@@ -207,10 +200,9 @@ class StreamingDataset(IterableDataset[Any]):
             "pad": pad,
         }
         with raised_as("StreamingDataset", "ComposedDataset"):
-            batches: ComposedDataset[list[Any]] = self.batches()
-        self.samples: ComposedSamples[Any] = batches.samples
-        config = WorkerConfig(rank=self._ranks.rank, world_size=self._ranks.world_size)
-        self._epochs: TorchDataset[list[Any]] = as_torch_dataset(batches, worker_config=config)
+            self._batches: ComposedDataset[list[Any]] = self.batches()
+        self.samples: ComposedSamples[Any] = self._batches.samples
+        self._place = SharedPlace()
         self._delivered = 0
 
     def batches(self, batcher: Callable[[list[Any]], T] | None = None) -> ComposedDataset[T]:
@@ -230,17 +222,34 @@ class StreamingDataset(IterableDataset[Any]):
         return before * mixed.batch_size + max(1, int(end[0] - first[0]))
 
     def __iter__(self) -> Iterator[Any]:
+        place = self._place.begin(self._next_epoch)
         self._delivered = 0
-        return self._given(iter(self._epochs))
+        return iter(()) if place is None else self._read(place[0])
 
-    def _given(self, batches: Iterator[list[Any]]) -> Iterator[Any]:
-        """The samples of device batches, but those of the first one that were given before."""
-        given = getattr(batches, "given_before", 0)
-        for batch in batches:
-            for sample in batch[given:]:
+    def _next_epoch(self, place: Place) -> Place:
+        return (place[0] // self.size + 1) * self.size, 0
+
+    def _read(self, start: int) -> Iterator[Any]:
+        """The samples of this rank from `start` to the end of its epoch; in a worker of a
+        DataLoader, those of every so many-th device batch.
+        """
+        mixed, ranks, info = self.samples.composition, self._ranks, get_worker_info()
+        worker, workers = (0, 1) if info is None else (info.id, info.num_workers)
+        epoch, taken = divmod(start, self.size)
+        batch, given = divmod(taken // ranks.world_size, self.batch_size)
+        mine = range(ranks.rank + batch * ranks.world_size, mixed.batches, ranks.world_size)
+        mine, some = mine[worker::workers], max(1, _READ_AHEAD // self.batch_size)
+        for at in range(0, len(mine), some):
+            first, end = mixed.bounds(np.array(mine[at : at + some]))
+            if at == 0 and worker == 0:
+                first[0] += given
+            numbers = np.concatenate([np.arange(*ends) for ends in zip(first, end, strict=True)])
+            for sample in self.samples.at(epoch * self.size + numbers):
                 self._delivered += 1
                 yield sample
-            given = 0
+        if mine and self._batches.padding(mine[-1:])[0]:
+            self._delivered += 1
+            yield from self._batches.at([epoch * mixed.batches + mine[-1]])[0]
 
     def state_dict(self, num_samples: int | None = None, from_beginning: bool = True) -> State:
         """Return where the current epoch stands: a small dict, JSON-able, the same on all ranks.
@@ -251,12 +260,10 @@ class StreamingDataset(IterableDataset[Any]):
         process; it has to be said when DataLoader's workers read.
         """
         size, ranks = self.size, self._ranks.world_size
-        batch, given = self._epochs.place.start
-        epoch, batch = divmod(batch, self.samples.composition.batches)
-        taken = batch * self.batch_size + given * ranks
+        epoch, taken = divmod(self._place.start[0], size)
         if num_samples is not None:
             taken = num_samples if from_beginning else taken + num_samples
-        elif self._epochs.place.in_workers:
+        elif self._place.in_workers:
             raise StateError(
                 "how many samples were taken from DataLoader's workers is only known outside: "
                 "state_dict(num_samples=batches * batch_size * ranks)"
@@ -274,35 +281,5 @@ class StreamingDataset(IterableDataset[Any]):
         settings, `StateError` when it cannot be used.
         """
         position = counter_field(unpacked_state(self.samples, state), "position")
-        epoch, taken = divmod(position, self.size)
-        ranks, batches = self._ranks.world_size, self.samples.composition.batches
-        batch, given = divmod(taken // ranks, self.batch_size)
-        self._epochs.place.set((epoch * batches + batch * ranks, given))
+        self._place.set((position, 0))
         self._delivered = 0
-
-
-def _streams(
-    given: Sequence[Stream] | None, paths: Mapping[str, Any], name: str, config: Mapping[str, Any]
-) -> tuple[Stream, ...]:
-    """The streams that are given, or the one of the kind `name` that `paths` describe."""
-    if bool(given) == bool(paths["remote"] or paths["local"]):
-        raise ConfigError(
-            "StreamingDataset: give either streams=[Stream(...), ...] or the paths of a single "
-            "one, local and remote"
-        )
-    if given and (name != "stream" or config):
-        raise ConfigError(
-            "StreamingDataset: stream_name and stream_config are for the single stream that "
-            "local and remote describe; the streams given are made already"
-        )
-    if given:
-        if not isinstance(given, Sequence) or not all(isinstance(e, Stream) for e in given):
-            raise ConfigError(f"StreamingDataset: streams is a list of Stream; got {short(given)}")
-        return tuple(given)
-    kind = streams_registry.get(name)
-    try:
-        return (kind(**{**config, **paths}),)
-    except TypeError as error:
-        raise ConfigError(
-            f"StreamingDataset: stream_config does not fit the stream {name!r}: {error}"
-        ) from error

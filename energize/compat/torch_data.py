@@ -17,7 +17,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from energize.core.checks import checked_whole
 from energize.core.dataset import Dataset, IndexedDataset
-from energize.core.lanes import Ranks, WorkerConfig
+from energize.core.lanes import WorkerConfig
 from energize.core.restoring import without_loops
 from energize.core.stream import INFINITE, State, counter_field
 from energize.core.validation import Model, validated
@@ -33,18 +33,17 @@ T = TypeVar("T")
 
 Place: TypeAlias = tuple[int, int]
 """Where a loop starts: position and step in an indexed dataset, the number of a loop over a stream
-and 0. What has no steps of its own may count there what it has given of the first item.
+and 0.
 """
 
-_NEVER = (-1, -1)
-"""The place at which the loop after one without end starts."""
+_UNREAD = (-1, 0)
+"""The place of a share that has not begun."""
 
 _NO_END = 2**60
 """Steps of a loop whose end is decided where the steps of all workers are counted."""
 
 _NO_SEED = -1
-_OWNER, _SEED, _BEGUN, _JOINED, _IN_WORKERS, _START, _FOLLOWING = (*range(6), 7)
-
+_OWNER, _SEED, _BEGUN, _JOINED, _SET, _START = range(6)
 
 _log = logging.getLogger("energize")
 
@@ -58,87 +57,78 @@ class SharedPlace:
 
     def __init__(self) -> None:
         self._begun = 0
-        self._table = _shared_table((0, 0, 0, 0))
+        self._table = _shared_table([1, 0, 0])
 
     def __getstate__(self) -> dict[str, Any]:
         """A process that is being started shares the table; any other copy has one of its own."""
-        table: Any = self._table if get_spawning_popen() else tuple(self._table[_START:])
+        table: Any = self._table if get_spawning_popen() else list(self._table[_SET:])
         return {**self.__dict__, "_table": table}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        if isinstance(self._table, tuple):
+        if isinstance(self._table, list):
             self._table = _shared_table(self._table)
 
     def begin(self, following: Callable[[Place], Place], at: Place | None = None) -> Place | None:
         """Begin a loop, or join the one that another worker has begun; return where it starts.
 
-        `following(start)` is where the loop after it starts. `at` is where this one starts, if not
-        where the last one said. What either raises leaves the place as it is. None: the loop was
-        left before this worker came to it, and the next one has begun.
+        It is `at`, or where `set` said, or else `following(start)` of the loop before, and what
+        that raises leaves the place as it is. None: the loop was left before this worker came to
+        it, and the next one has begun.
         """
         info = get_worker_info()
-        self._begun += 1
         seed = _NO_SEED if info is None else info.seed - info.id
+        self._begun += 1
         with self._owned() as table:
             begun = table[_BEGUN] if table[_SEED] == seed else 0
             # Loops of equal seeds are told apart by their workers, who are all there by then.
             all_there = info is not None and table[_JOINED] >= info.num_workers
-            failed = self._begun == begun and table[_JOINED] < 0
-            if self._begun > begun or all_there or failed:
-                table[_SEED:_START] = [seed, self._begun, -1, int(info is not None)]
-                start = at or _place(table, _FOLLOWING)
-                table[_START:] = [*start, *following(start)]
-                table[_JOINED] = 1
-            elif self._begun == begun:
-                table[_JOINED] += 1
-            else:
+            start = table[_START], table[_START + 1]
+            if self._begun > begun or all_there:
+                start = at or (start if table[_SET] else following(start))
+                table[_SEED:] = [seed, self._begun, 0, 0, *start]
+            elif self._begun < begun:
                 return None
-            return _place(table, _START)
+            table[_JOINED] += 1
+            return start
 
     def set(self, place: Place) -> None:
         """Start the next loop at `place`."""
         with self._owned() as table:
             # A worker that is slow to join the loop before is still known by its seed.
-            table[_JOINED:] = [0, 0, *place, *place]
+            table[_JOINED:] = [0, 1, *place]
 
     @property
     def start(self) -> Place:
         """Where the last loop started, or the first will."""
         with self._owned() as table:
-            return _place(table, _START)
+            return table[_START], table[_START + 1]
 
     @property
     def in_workers(self) -> bool:
         """Whether the last loop is one of DataLoader's workers."""
         with self._owned() as table:
-            return bool(table[_IN_WORKERS])
+            return not table[_SET] and table[_SEED] != _NO_SEED
 
     @contextmanager
     def _owned(self) -> Iterator[Any]:
         """The table, locked. A process that was started with it makes one of its own."""
-        in_worker = get_worker_info() is not None
-        parent = multiprocessing.parent_process() if in_worker else None
-        owner = os.getpid() if parent is None else parent.pid
-        if self._table[_OWNER] != owner:
-            if in_worker:
+        parent = None if get_worker_info() is None else multiprocessing.parent_process()
+        if self._table[_OWNER] != (os.getpid() if parent is None else parent.pid):
+            if parent is not None:
                 raise LoaderError(
                     "a dataset for DataLoader was made by another process than the one that reads "
                     "it with workers; call as_torch_dataset in the process of each rank"
                 )
-            self._table = _shared_table(tuple(self._table[_START:]))
+            self._table = _shared_table(self._table[_SET:])
         with self._table:
             yield self._table
 
 
-def _shared_table(places: tuple[int, ...]) -> Any:
+def _shared_table(place: list[int]) -> Any:
     # Spawned workers can take over locks of this context only, forked ones any.
-    values = [os.getpid(), _NO_SEED, 0, 0, 0, *places]
+    values = [os.getpid(), _NO_SEED, 0, 0, *place]
     return multiprocessing.get_context("spawn").Array("q", values)
-
-
-def _place(table: Any, first: int) -> Place:
-    return table[first], table[first + 1]
 
 
 def as_torch_dataset(
@@ -210,7 +200,7 @@ class TorchDataset(IterableDataset[T], Generic[T]):
 
     def __len__(self) -> int:
         """Steps of a loop on this rank, as those of a `Loader`."""
-        return len(Loader(self.dataset, self.worker_config, self._settings))
+        return len(self._loader())
 
     def __iter__(self) -> Iterator[T]:
         """The next loop."""
@@ -219,14 +209,24 @@ class TorchDataset(IterableDataset[T], Generic[T]):
         except EnergizeError as error:
             return _raising(error)  # a worker of DataLoader that raises here dies without a word
 
+    def _loader(self) -> Loader[T]:
+        return Loader(self.dataset, self.worker_config, self._settings)
+
     def _next_loop(self) -> Iterator[T]:
         ranks, info = self.worker_config.ranks(), get_worker_info()
         turn = (0, 1) if info is None else (info.id, info.num_workers)
+        mark = [ranks.rank, ranks.world_size, *turn]
         share, saved, self._resumed = self._share, self._resumed, None
-        if share is None or share.mark != [ranks.rank, ranks.world_size, *turn]:
-            share = _Share(self.dataset, ranks, *turn, self._settings)
-        at = None if saved is None else share.place_of(saved)
-        start = self.place.begin(lambda start: self._following(start, ranks), at)
+        if saved is not None and saved.share != mark:
+            raise StateError(
+                f"the state is of rank, world size, worker, workers {saved.share}, this is {mark}. "
+                "A worker's state goes on with as many of them; that of state_dict(steps), asked "
+                "of the dataset outside of workers, with any number"
+            )
+        if share is None or share.mark != mark:
+            share = _Share(self.dataset, mark, self._settings)
+        at = None if saved is None else (saved.place[0], saved.place[1])
+        start = self.place.begin(self._following, at)
         if start is None:
             return iter(())
         if saved is not None:
@@ -238,22 +238,20 @@ class TorchDataset(IterableDataset[T], Generic[T]):
         self._share = share
         return share
 
-    def _following(self, start: Place, ranks: Ranks) -> Place:
+    def _following(self, start: Place) -> Place:
         """Where the loop after the one at `start` starts."""
-        dataset, loop = self.dataset, self.dataset._steps_per_epoch
-        if start == _NEVER:
+        dataset, (position, step) = self.dataset, start
+        loop = dataset._steps_per_epoch
+        if loop is None and dataset.sized and dataset.size == INFINITE:
             raise LoaderError(
                 "the dataset never ends, so nobody but you knows where a second loop over it "
                 "starts: say how many steps a loop has (EpochizeDataset, virtual_epoch_length), or "
                 "load state_dict(steps) before it"
             )
-        if loop is None and dataset.sized and dataset.size == INFINITE:
-            return _NEVER
         if not dataset.indexed:
-            return start[0] + 1, 0
-        position, step = start
+            return position + 1, 0
         if loop is not None:
-            return position + (loop - step) * ranks.world_size, 0
+            return position + (loop - step) * self.worker_config.ranks().world_size, 0
         return (position // dataset.size + 1) * dataset.size, 0
 
     def state_dict(self, steps: int | None = None) -> State:
@@ -264,8 +262,6 @@ class TorchDataset(IterableDataset[T], Generic[T]):
         """
         if steps is None and self._share is not None:
             return self._share.state()
-        if steps is not None:
-            steps = checked_whole(steps, "state_dict: steps")
         if steps is None and self.place.in_workers:
             raise StateError(
                 "how many steps DataLoader's workers have delivered is only known where they are "
@@ -276,16 +272,12 @@ class TorchDataset(IterableDataset[T], Generic[T]):
                 "where a stream stands is only known to those who read it; use torchdata's "
                 "StatefulDataLoader, or energize.get_loader"
             )
-        return self._state_at(self._after(self.place.start, steps or 0))
-
-    def _after(self, place: Place, steps: int) -> Place:
-        """The place so many steps on, at most where the next loop starts."""
-        ranks, counted = self.worker_config.ranks(), self.dataset._steps_per_epoch is not None
-        following = self._following(place, ranks)
-        position = place[0] + steps * ranks.world_size
-        if following != _NEVER and position >= following[0]:
-            return following
-        return position, place[1] + steps * counted
+        steps = checked_whole(steps or 0, "state_dict: steps")
+        place = position, step = self.place.start
+        loop, world = self.dataset._steps_per_epoch, self.worker_config.ranks().world_size
+        after = position + steps * world, step + steps * (loop is not None)
+        endless = loop is None and self.dataset.size == INFINITE
+        return self._state_at(after if endless else min(after, self._following(place)))
 
     def _state_at(self, place: Place) -> State:
         dataset = cast("IndexedDataset[T]", self.dataset)
@@ -305,7 +297,7 @@ class TorchDataset(IterableDataset[T], Generic[T]):
                 "the state of a Loader over a stream cannot be divided among DataLoader's workers; "
                 "load it with energize.get_loader"
             )
-        loader = Loader(self.dataset, self.worker_config, self._settings)
+        loader = self._loader()
         loader.load_state_dict(state_dict, strict)
         state = unpacked_state(self.dataset, loader.state_dict())
         self._share, self._resumed = None, None
@@ -332,20 +324,15 @@ def _raising(error: EnergizeError) -> Iterator[Any]:
 
 
 class _Share(Iterator[T]):
-    """The steps of a rank that one process delivers: those of a worker of DataLoader, or all."""
+    """The steps of a rank that one process delivers: those of a worker of DataLoader, or all.
 
-    def __init__(
-        self,
-        dataset: Dataset[T],
-        ranks: Ranks,
-        worker: int,
-        workers: int,
-        settings: LoaderSettings,
-    ) -> None:
-        self._dataset, self._ranks, self._settings = dataset, ranks, settings
-        self._worker, self._workers = worker, workers
-        loop = dataset._steps_per_epoch
-        uneven, rank = settings.uneven, ranks.rank + ranks.world_size * worker
+    `mark` is rank, world size, worker, workers.
+    """
+
+    def __init__(self, dataset: Dataset[T], mark: list[int], settings: LoaderSettings) -> None:
+        self._dataset, self.mark, self._settings = dataset, mark, settings
+        rank, world_size, worker, workers = mark
+        loop, uneven = dataset._steps_per_epoch, settings.uneven
         if loop is not None:
             dataset = EpochizeDataset(without_loops(dataset), _NO_END)
             if loop % workers and not dataset.indexed:
@@ -355,21 +342,11 @@ class _Share(Iterator[T]):
                 )
         if loop is not None or dataset.sized:  # what is too much is cut where the rank's loop ends
             uneven = "repeat" if uneven == "repeat" else "pad"
-        config = WorkerConfig(rank=rank, world_size=ranks.world_size * workers)
+        config = WorkerConfig(rank=rank + world_size * worker, world_size=world_size * workers)
         self._loader = Loader(dataset, config, replace(settings, uneven=uneven, apart=True))
-        self._items: Iterator[T] | None = None
-        self._place: Place = _NEVER
+        self._items: Iterator[T] = iter(())
+        self._place: Place = _UNREAD
         self._made, self._own, self._over = 0, 0, True
-
-    @property
-    def mark(self) -> list[int]:
-        """Rank, world size, worker, workers."""
-        return [self._ranks.rank, self._ranks.world_size, self._worker, self._workers]
-
-    @property
-    def given_before(self) -> int:
-        """The second number of the place, for the worker that reads the first item of the loop."""
-        return 0 if self._worker else self._place[1]
 
     def begin(
         self, place: Place, state: State | None, made: int = 0, *, over: bool = False
@@ -378,39 +355,39 @@ class _Share(Iterator[T]):
         if state is not None:
             self._loader.load_state_dict(state)
         self._place, self._made, self._over = place, made, over
-        self._items = None if over else iter(self._loader)
-        steps = self._steps()
-        endless = steps in (None, INFINITE)
-        self._own = INFINITE if endless else len(range(self._worker, steps or 0, self._workers))
+        self._items = iter(()) if over else iter(self._loader)
+        *_, worker, workers = self.mark
+        steps = self._steps(*place)
+        self._own = INFINITE if steps == INFINITE else len(range(worker, steps, workers))
 
-    def _steps(self) -> int | None:
-        """Steps of the rank in this loop, or `INFINITE`; None where only reading tells."""
-        dataset, loop, (position, step) = self._dataset, self._dataset._steps_per_epoch, self._place
+    def _steps(self, position: int, step: int) -> int:
+        """Steps of the rank in this loop, or `INFINITE`, also where only reading tells."""
+        dataset, loop = self._dataset, self._dataset._steps_per_epoch
         if loop is not None:
             return loop - step
         if not dataset.sized or dataset.size == INFINITE:
-            return INFINITE if dataset.sized else None
-        start = position if dataset.indexed else 0
-        uneven = self._settings.uneven
-        return plan_epoch(self._ranks, start, dataset.size, uneven=uneven, global_items=None).steps
+            return INFINITE
+        ranks = WorkerConfig(rank=self.mark[0], world_size=self.mark[1]).ranks()
+        start, uneven = position if dataset.indexed else 0, self._settings.uneven
+        return plan_epoch(ranks, start, dataset.size, uneven=uneven, global_items=None).steps
 
     def go_on(self, place: Place) -> None:
         """Begin a loop over a stream, once those before have been read to their ends."""
-        if self._place == _NEVER:
+        if self._place == _UNREAD:
             self.begin((0, 0), None)
-            if place[0] and not self._worker:
+            if place[0] and not self.mark[2]:
                 _log.warning(
                     "new workers of a DataLoader find where loop %d over a stream starts by reading"
                     " those before; give it persistent_workers=True",
                     place[0],
                 )
-        while self._place[0] < place[0]:
+        while self._place < place:
             deque(self, maxlen=0)
             self.begin((self._place[0] + 1, 0), None)
 
     def __next__(self) -> T:
         self._look_for_end()
-        if self._over or self._items is None:
+        if self._over:
             raise StopIteration
         try:
             item = next(self._items)
@@ -425,7 +402,7 @@ class _Share(Iterator[T]):
         if not self._over and self._made >= self._own:
             self._over = True
             if not self._dataset.indexed and self._dataset._steps_per_epoch is None:
-                deque(cast("Iterator[T]", self._items), maxlen=0)
+                deque(self._items, maxlen=0)
 
     def state(self) -> State:
         """Where it stands; the same share goes on from it."""
@@ -437,13 +414,3 @@ class _Share(Iterator[T]):
             "over": self._over,
             "reader": self._loader.state_dict(),
         }
-
-    def place_of(self, saved: _ShareState) -> Place:
-        """Where the loop starts in which a state was taken; `StateError` for another share's."""
-        if saved.share != self.mark:
-            raise StateError(
-                f"the state is of rank, world size, worker, workers {saved.share}, this is "
-                f"{self.mark}. A worker's state goes on with as many of them; that of "
-                "state_dict(steps), asked of the dataset outside of workers, with any number"
-            )
-        return saved.place[0], saved.place[1]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import warnings
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -31,7 +31,7 @@ from energize.data.nv_meta import (
     read_info,
     read_splits,
 )
-from energize.data.source import Subset
+from energize.data.source import Source, Subset
 from energize.data.webdataset import WebdatasetSource, read_split
 from energize.errors import ConfigError, UntrustedCodeError
 from energize.metadataset.build import factory_of
@@ -131,18 +131,6 @@ class Savable(_NameOnly, is_name=True):
     """
 
 
-class _Datasets(type):
-    """Every dataset, or every one over others, is an instance."""
-
-    def __instancecheck__(cls, instance: object) -> bool:
-        return issubclass(type(instance), cls) and (
-            cls is not BaseWrapperDataset or bool(getattr(instance, "inputs", ()))
-        )
-
-    def __subclasscheck__(cls, subclass: type) -> bool:
-        return Dataset in subclass.__mro__
-
-
 if TYPE_CHECKING:
     SavableDataset = Dataset
 
@@ -151,7 +139,7 @@ if TYPE_CHECKING:
 
 else:
 
-    class SavableDataset(_NameOnly, Generic[T_co], metaclass=_Datasets, is_name=True):
+    class SavableDataset(_NameOnly, ABC, Generic[T_co], is_name=True):
         """The name of `Dataset` in Megatron-Energon, for annotations and `isinstance`.
 
         >>> from energize import ListSource
@@ -159,13 +147,21 @@ else:
         True
         """
 
-    class BaseWrapperDataset(_NameOnly, Generic[T_in, T_co], metaclass=_Datasets, is_name=True):
+        @classmethod
+        def __subclasshook__(cls, kind: type) -> bool:
+            return Dataset in kind.__mro__
+
+    class BaseWrapperDataset(_NameOnly, ABC, Generic[T_in, T_co], is_name=True):
         """The name of datasets over others in Megatron-Energon, for annotations and `isinstance`.
 
         >>> from energize import LimitDataset, ListSource
         >>> isinstance(LimitDataset(ListSource("abc"), 2), BaseWrapperDataset)
         True
         """
+
+        @classmethod
+        def __subclasshook__(cls, kind: type) -> bool:
+            return Dataset in kind.__mro__ and Source not in kind.__mro__
 
 
 class PinMemoryMixin:
@@ -282,59 +278,76 @@ def shown_by(progress_fn: ProgressFn | None) -> Progress | None:
     return tell
 
 
-def _order(training: bool, over_epochs: int | None, max_samples: int | None) -> SampleOrder:
-    return SampleOrder(over_epochs, max_samples) if training else STORED
-
-
 DEFAULT_DECODER = SampleDecoder()
 
 # Factories of datasets over prepared folders of shards.
 
 
-class BaseWebdatasetFactory(SourceFactory[T_co], WebdatasetPreparator):
+class _Factory(SourceFactory[T_co]):
+    """One that is asked for with the arguments that all of Megatron-Energon's have."""
+
+    def __init__(
+        self,
+        source: Any,
+        load: Any,
+        sample_type: type[Any],
+        paths: Sequence[Path],
+        *,
+        training: bool,
+        worker_config: WorkerConfig,
+        subflavors: Mapping[str, Any] | None = None,
+        shuffle_over_epochs: int | None = 1,
+        max_samples_per_sequence: int | None = None,
+        subset: Subset | None = None,
+        **unused: Any,
+    ) -> None:
+        accepted(type(self).__name__, **unused)
+        shuffled = SampleOrder(shuffle_over_epochs, max_samples_per_sequence)
+        super().__init__(
+            source,
+            load,
+            sample_type,
+            paths,
+            subflavors or {},
+            order=shuffled if training else STORED,
+            worker_config=worker_config,
+            subset=subset,
+        )
+
+
+class BaseWebdatasetFactory(_Factory[T_co], WebdatasetPreparator):
     """A split part of a prepared folder, as it is asked for; `build()` makes the dataset.
 
-    A subclass sets `__sample_type__` and makes a sample of the raw one in `load_sample`. What is
-    read is shuffled as by `SourceFactory`. `part_filter` says which parts are read at all.
+    A subclass sets `__sample_type__` and makes a sample of the raw one in `load_sample`.
+    `part_filter` says which parts are read at all. `options` are `training`,
+    `shuffle_over_epochs` and `max_samples_per_sequence`, which say in which order, and `subset`.
 
-    Raises `ConfigError` without `__sample_type__`, and what `WebdatasetSource` raises.
+    Raises what `WebdatasetSource` raises.
     """
-
-    path: Path
 
     def __init__(
         self,
         path: str | os.PathLike[str],
         *,
         split_part: str,
-        training: bool,
         worker_config: WorkerConfig,
-        shuffle_over_epochs: int | None = 1,
-        parallel_shard_iters: int | None = None,
-        max_samples_per_sequence: int | None = None,
-        subset: Subset | None = None,
         split_config: str | None = None,
         part_filter: PartFilter | None = None,
+        **options: Any,
     ) -> None:
-        if getattr(self, "__sample_type__", None) is None:
-            raise ConfigError(f"{type(self).__name__}: set the class attribute __sample_type__")
-        accepted(type(self).__name__, parallel_shard_iters=parallel_shard_iters)
         self.path, self.split_part = Path(path), split_part
-        self.part_filter = part_filter
         seed = worker_config.seed_offset
         super().__init__(
             WebdatasetSource(path, split_part=split_part, split_config=split_config, seed=seed),
-            self._loading(),
+            self._loading(part_filter),
             self.__sample_type__,
             [self.path],
-            getattr(self, "subflavors", {}),
-            order=_order(training, shuffle_over_epochs, max_samples_per_sequence),
             worker_config=worker_config,
-            subset=subset,
+            **options,
         )
 
-    def _loading(self) -> Callable[[dict[str, Any]], T_co]:
-        return RawLoading(self.load_sample, self.part_filter)
+    def _loading(self, part_filter: PartFilter | None) -> Callable[[dict[str, Any]], T_co]:
+        return RawLoading(self.load_sample, part_filter)
 
     @abstractmethod
     def load_sample(self, raw_data: dict[str, Any]) -> T_co:
@@ -384,35 +397,29 @@ class DefaultGenericWebdatasetFactory(BaseWebdatasetFactory[T_co]):
         **kwargs: Any,
     ) -> None:
         owner = type(self).__name__
-        for name, given in (("sample_loader", sample_loader), ("part_filter", part_filter)):
-            if isinstance(given, str):
-                raise UntrustedCodeError(
-                    f"{owner}: {name}={given!r} names a file of the data folder, which is not run "
-                    "here; give the function, or let get_dataset_from_config(..., "
-                    "trust_code=[folder]) read it"
-                )
-        if sample_loader is not None and part_filter is None:
-            raise ConfigError(
-                f"{owner}: sample_loader needs part_filter, which says which parts to read: their "
-                "names, or a function of a name"
+        if isinstance(sample_loader, str) or isinstance(part_filter, str):
+            raise UntrustedCodeError(
+                f"{owner}: sample_loader={sample_loader!r} or part_filter={part_filter!r} names a "
+                "file of the data folder, which is not run here; give the function, or let "
+                "get_dataset_from_config(..., trust_code=[folder]) read it"
             )
-        self.subflavors = dict(subflavors or {})
-        self.field_map = None if field_map is None else dict(field_map)
-        self.sample_loader = sample_loader
-        super().__init__(path, part_filter=part_filter, **kwargs)
-
-    def _loading(self) -> Callable[[dict[str, Any]], T_co]:
+        if sample_loader is not None and part_filter is None:
+            raise ConfigError(f"{owner}: sample_loader needs part_filter: the parts to read")
+        self.decoder = kwargs.pop("decoder", self.decoder)
         self._typed: SampleLoader[Any] = SampleLoader(
-            sample_type=self.__sample_type__,
-            field_map=self.field_map,
+            sample_type=getattr(self, "__sample_type__", type(None)),
+            field_map=field_map,
             decoder=self.decoder,
-            subflavors=self.subflavors,
-            sample_loader=self.sample_loader,
-            part_filter=self.part_filter,
+            subflavors=subflavors or {},
+            sample_loader=sample_loader,
+            part_filter=part_filter,
         )
+        super().__init__(path, subflavors=subflavors, part_filter=part_filter, **kwargs)
+
+    def _loading(self, part_filter: PartFilter | None) -> Callable[[dict[str, Any]], T_co]:
         if type(self).load_sample is DefaultGenericWebdatasetFactory.load_sample:
             return self._typed
-        return super()._loading()
+        return super()._loading(part_filter)
 
     def load_sample(self, raw_data: dict[str, Any]) -> T_co:
         return cast("T_co", self._typed(raw_data))
@@ -421,15 +428,7 @@ class DefaultGenericWebdatasetFactory(BaseWebdatasetFactory[T_co]):
 class DefaultDecoderWebdatasetFactory(DefaultGenericWebdatasetFactory[T_co]):
     """As `DefaultGenericWebdatasetFactory`, with parts decoded by `decoder` (None: as bytes)."""
 
-    def __init__(
-        self,
-        path: str | os.PathLike[str],
-        *,
-        decoder: SampleDecoder | None = DEFAULT_DECODER,
-        **kwargs: Any,
-    ) -> None:
-        self.decoder = decoder
-        super().__init__(path, **kwargs)
+    decoder = DEFAULT_DECODER
 
 
 class StandardWebdatasetFactory(DefaultDecoderWebdatasetFactory[T_co]):
@@ -453,11 +452,6 @@ class StandardWebdatasetFactory(DefaultDecoderWebdatasetFactory[T_co]):
     def __init__(
         self, path: str | os.PathLike[str], *, sample_type: type[T_co], **kwargs: Any
     ) -> None:
-        if not isinstance(sample_type, type) or not issubclass(sample_type, Sample | CrudeSample):
-            raise ConfigError(
-                f"{type(self).__name__}: sample_type is a class that extends energize.Sample; got "
-                f"{sample_type!r}"
-            )
         self.__sample_type__ = sample_type  # type: ignore[misc]  # of this object
         super().__init__(path, **kwargs)
 
@@ -471,34 +465,25 @@ class CrudeWebdataset(DefaultDecoderWebdatasetFactory[CrudeSample]):
 
     __sample_type__ = CrudeSample
 
-    def __init__(
-        self,
-        path: str | os.PathLike[str],
-        *,
-        subflavors: Mapping[str, Any] | None = None,
-        part_filter: PartFilter | None = None,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(path, subflavors=subflavors, part_filter=part_filter, **kwargs)
 
+class _Older(DefaultDecoderWebdatasetFactory[T_co]):
+    """A factory as older folders name it, by the type of its samples."""
 
-def _typed(kind: type[Sample]) -> Any:
-    """A factory as older folders name it, by the type of its samples: deprecated."""
-    name = kind.__name__.removesuffix("Sample") + "Webdataset"
-
-    def init(self: Any, path: str | os.PathLike[str], **kwargs: Any) -> None:
+    def __init__(self, path: str | os.PathLike[str], **kwargs: Any) -> None:
         warnings.warn(
-            f"{name} is deprecated: use StandardWebdatasetFactory(..., "
-            f"sample_type={kind.__name__}); in dataset.yaml, put sample_type: {{__module__: "
-            f"megatron.energon, __class__: {kind.__name__}}} in place of __module__ and __class__",
+            f"{type(self).__name__} is deprecated: use StandardWebdatasetFactory(..., sample_type="
+            f"{self.__sample_type__.__name__}); in dataset.yaml, put sample_type in place of "
+            "__module__ and __class__",
             FutureWarning,
             stacklevel=2,
         )
-        DefaultDecoderWebdatasetFactory.__init__(self, path, **kwargs)
+        super().__init__(path, **kwargs)
 
+
+def _typed(kind: type[Sample]) -> Any:
     doc = f"Deprecated: `StandardWebdatasetFactory` of `{kind.__name__}`."
-    members = {"__sample_type__": kind, "__doc__": doc, "__init__": init, "__module__": __name__}
-    return type(name, (DefaultDecoderWebdatasetFactory,), members)
+    name = kind.__name__.removesuffix("Sample") + "Webdataset"
+    return type(name, (_Older,), {"__sample_type__": kind, "__doc__": doc, "__module__": __name__})
 
 
 CaptioningWebdataset = _typed(samples.CaptioningSample)
@@ -517,7 +502,7 @@ VQAWebdataset = _typed(samples.VQASample)
 # Factories of datasets over JSON lines, over joins, and over what a path says.
 
 
-class CrudeJsonlDatasetFactory(SourceFactory[CrudeSample]):
+class CrudeJsonlDatasetFactory(_Factory[CrudeSample]):
     """The lines of an indexed `.jsonl` file as crude samples: dicts with the parsed line as `json`.
 
     The arguments are those of `BaseWebdatasetFactory`; there are no splits.
@@ -538,28 +523,19 @@ class CrudeJsonlDatasetFactory(SourceFactory[CrudeSample]):
         self,
         path: str | os.PathLike[str],
         *,
-        training: bool,
         worker_config: WorkerConfig,
         subflavors: Mapping[str, Any] | None = None,
-        shuffle_over_epochs: int | None = 1,
-        parallel_shard_iters: int | None = None,
-        max_samples_per_sequence: int | None = None,
-        subset: Subset | None = None,
-        part_filter: Any = None,
+        **options: Any,
     ) -> None:
-        unused = {"parallel_shard_iters": parallel_shard_iters, "part_filter": part_filter}
-        accepted(type(self).__name__, **unused)
         self.path = Path(path)
-        load: Any = SampleLoader(sample_type=CrudeSample, subflavors=dict(subflavors or {}))
         super().__init__(
             JsonlSource(self.path, seed=worker_config.seed_offset),
-            load,
+            SampleLoader(sample_type=CrudeSample, subflavors=subflavors or {}),
             CrudeSample,
             [self.path],
-            subflavors or {},
-            order=_order(training, shuffle_over_epochs, max_samples_per_sequence),
+            subflavors=subflavors,
             worker_config=worker_config,
-            subset=subset,
+            **options,
         )
 
     @staticmethod
@@ -575,7 +551,7 @@ class DefaultCrudeJsonlDatasetFactory(CrudeJsonlDatasetFactory):
     """What Megatron-Energon makes of a `.jsonl` file; the same as `CrudeJsonlDatasetFactory`."""
 
 
-class JoinedWebdatasetFactory(SourceFactory[T_co]):
+class JoinedWebdatasetFactory(_Factory[T_co]):
     """Samples of a first dataset, each with those of others that have its key, made one.
 
     `inner_datasets` is a list, whose samples `joiner` is given by place, or a mapping, by name. A
@@ -584,7 +560,7 @@ class JoinedWebdatasetFactory(SourceFactory[T_co]):
     belongs together comes from the `index.sqlite` of the folders, see `JoinedSource`; a
     `join_index` that Megatron-Energon wrote is not needed.
 
-    Raises `ConfigError` for a joiner that is none, and what `JoinedSource` raises.
+    Raises what `JoinedSource` raises.
     """
 
     def __init__(
@@ -592,45 +568,27 @@ class JoinedWebdatasetFactory(SourceFactory[T_co]):
         inner_datasets: Sequence[BaseWebdatasetFactory[Any]]
         | Mapping[str, BaseWebdatasetFactory[Any]],
         *,
-        training: bool,
         worker_config: WorkerConfig,
         joiner: Any,
         nonmatch: Sequence[str] = (),
-        shuffle_over_epochs: int | None = 1,
-        parallel_shard_iters: int | None = None,
-        max_samples_per_sequence: int | None = None,
-        subset: Subset | None = None,
-        join_index: str | os.PathLike[str] | None = None,
+        **options: Any,
     ) -> None:
-        unused = {"parallel_shard_iters": parallel_shard_iters, "join_index": join_index}
-        accepted(type(self).__name__, **unused)
         names = tuple(inner_datasets) if isinstance(inner_datasets, Mapping) else None
         inner = inner_datasets.values() if isinstance(inner_datasets, Mapping) else inner_datasets
         self.inner_datasets = list(inner)
-        is_type = isinstance(joiner, type) and issubclass(joiner, Sample)
-        if not is_type and (isinstance(joiner, type) or not callable(joiner)):
-            raise ConfigError(
-                f"{type(self).__name__}: joiner is a type that extends energize.Sample, or a "
-                f"function; got {joiner!r}"
-            )
         sources = [cast("WebdatasetSource", each.source) for each in self.inner_datasets]
-        seed = worker_config.seed_offset
+        seed, is_type = worker_config.seed_offset, isinstance(joiner, type)
         loaders = tuple(each.load for each in self.inner_datasets)
+        join = joiner.from_joined if is_type else joiner
         super().__init__(
             JoinedSource(*sources, nonmatch=tuple(nonmatch), seed=seed),
-            cast("Any", JoinLoader(loaders, names, joiner.from_joined if is_type else joiner)),
+            JoinLoader(loaders, names, join),
             joiner if is_type else Sample,
             [each.path for each in self.inner_datasets],
-            self.inner_datasets[0].subflavors,
-            order=_order(training, shuffle_over_epochs, max_samples_per_sequence),
+            subflavors=self.inner_datasets[0].subflavors,
             worker_config=worker_config,
-            subset=subset,
+            **options,
         )
-
-    @property
-    def split_part(self) -> str:
-        """The split part of the first dataset."""
-        return self.inner_datasets[0].split_part
 
 
 @own_errors
@@ -669,34 +627,31 @@ def get_dataset_from_config(
     unused = kwargs.pop("parallel_shard_iters", None)
     accepted("get_dataset_from_config", parallel_shard_iters=unused)
     leaf = Leaf(Path(path), "train", subflavors or {}, dataset_config, split_config)
-    decoder = kwargs.pop("decoder", DEFAULT_DECODER)
-    if leaf.is_jsonl:
-        decoder = DEFAULT_DECODER
-        if dataset_config is not None or split_config is not None:
-            raise ConfigError(
-                f"{path}: dataset_config={dataset_config!r} and split_config={split_config!r} name "
-                "files of a prepared folder, and this is a file of JSON lines, which has none"
-            )
+    if leaf.is_jsonl and (dataset_config or split_config):
+        raise ConfigError(
+            f"{path}: dataset_config={dataset_config!r} and split_config={split_config!r} name "
+            "files of a prepared folder, and this is a file of JSON lines, which has none"
+        )
     if sample_type is not None and not issubclass(leaf.sample_type, sample_type):
         raise ConfigError(
             f"{path}: its samples are of type {leaf.sample_type.__name__}, and sample_type asks "
             f"for {sample_type.__name__}"
         )
-    config, options = worker_config or WorkerConfig(), leaf.config.options
-    order = _order(
-        training,
-        kwargs.pop("shuffle_over_epochs", options.get("shuffle_over_epochs", 1)),
-        kwargs.pop("max_samples_per_sequence", options.get("max_samples_per_sequence")),
+    config, told = (
+        worker_config or WorkerConfig(),
+        {"shuffle_over_epochs": 1, **leaf.config.options},
     )
+    names = ("shuffle_over_epochs", "max_samples_per_sequence")
+    order = SampleOrder(*(kwargs.pop(name, told.get(name)) for name in names))
     made = factory_of(
-        replace(leaf, split_part=split_part or options.get("split_part", "train")),
-        decoder=decoder,
+        replace(leaf, split_part=split_part or told.get("split_part", "train")),
+        decoder=kwargs.pop("decoder", DEFAULT_DECODER),
         code=loading_code(kwargs),
         seed=config.seed_offset,
         worker_config=config,
         **kwargs,
     )
-    made.order = order
+    made.order = order if training else STORED
     return made
 
 
@@ -794,11 +749,6 @@ class WebdatasetMeta:
 def get_info_shard_files(path: str | os.PathLike[str]) -> list[str]:
     """The names of all shards of the prepared folder `path`."""
     return list(read_info(Path(path)).shard_counts)
-
-
-def check_dataset_info_present(path: str | os.PathLike[str]) -> bool:
-    """Whether the folder `path` is prepared."""
-    return is_prepared(Path(path))
 
 
 if TYPE_CHECKING:

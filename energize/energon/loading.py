@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
@@ -92,18 +92,19 @@ class DatasetLoaderInterface(ABC):
         they nor their stores need to exist.
         """
         node = self.node(split_part, entry_of(), existing=False)
+        leaves = list[Leaf]()
+        for leaf in every_leaf(node):  # of a join one by one
+            joined = leaf.parts if isinstance(leaf, JoinedLeaf) else ()
+            leaves += [each.leaf for each in joined] or [leaf]
         return [
             TraversedDatasetReference(
-                path=paths.EPath(leaf.path),
-                split_part=leaf.split_part,
-                aux={
-                    name: paths.EPath(ref.removeprefix(FILESYSTEM))
-                    for name, ref in leaf.aux.items()
-                },
-                subflavors=dict(leaf.subflavors),
-                shuffle_over_epochs_multiplier=leaf.shuffle_over_epochs_multiplier,
+                paths.EPath(leaf.path),
+                leaf.split_part,
+                {name: paths.EPath(ref.removeprefix(FILESYSTEM)) for name, ref in leaf.aux.items()},
+                dict(leaf.subflavors),
+                leaf.shuffle_over_epochs_multiplier,
             )
-            for leaf in _each_dataset(node)
+            for leaf in leaves
         ]
 
     def prepare(self, split_part: str | None = None) -> Sequence[Path]:
@@ -194,23 +195,18 @@ class Metadataset(DatasetLoaderInterface):
     ['train', 'val']
     """
 
-    def __init__(self, path: str | os.PathLike[str], splits: Mapping[str, Any]) -> None:
-        given = {"__module__": ENERGIZE, "__class__": "MetadatasetV2", "splits": splits}
-        file, problems = Path(path), list[Problem]()
-        found = document(plain_values(given, file, problems), problems, weighs_all=False)
-        if found is None:
-            raise as_error(file, problems)
-        self._read_from(found)
-
-    def _read_from(self, file: MetadatasetFile) -> None:
+    def __init__(
+        self, path: str | os.PathLike[str], splits: Mapping[str, Any] | MetadatasetFile
+    ) -> None:
+        problems = list[Problem]()
+        file = splits if isinstance(splits, MetadatasetFile) else None
+        if file is None:
+            given = {"__module__": ENERGIZE, "__class__": "MetadatasetV2", "splits": splits}
+            written = plain_values(given, Path(path), problems)
+            file = document(written, problems, weighs_all=False)
+        if file is None:
+            raise as_error(Path(path), problems)
         self.file, self.path, self.splits = file, file.file, file.splits
-
-    @classmethod
-    def of_file(cls, file: MetadatasetFile) -> Metadataset:
-        """Return a metadataset that was read."""
-        made = cls.__new__(cls)
-        made._read_from(file)
-        return made
 
     def node(self, split_part: str, asked: Folder, *, existing: bool = True) -> Node | Staged:
         return resolve(self.file, split_part, asked, existing=existing)
@@ -268,31 +264,27 @@ def load_dataset(
                 f"{file.file}: {', '.join(kwargs)} are settings of single datasets; a metadataset "
                 "has them in its entries"
             )
-        return (Metadataset if file.older else MetadatasetV2).of_file(file)
+        return (Metadataset if file.older else MetadatasetV2)(file.file, file)
     folder = os.fspath(cast("str", path))
     if kind in (EnergonDatasetType.WEBDATASET, EnergonDatasetType.JSONL):
         return DatasetLoader(folder, **kwargs)
     if not Path(folder).exists():
         raise DatasetNotFoundError(f"{folder} does not exist")
-    if kind is EnergonDatasetType.FILESYSTEM:
-        raise ConfigError(f"{folder} is a plain folder, for cookers to read as `aux` of a dataset")
     raise NotPreparedError(
         f"{folder} is no metadataset .yaml, no .jsonl file and no prepared folder; prepare it "
         f"with: energize prepare {folder}"
     )
 
 
-@own_errors
 def traverse_metadataset(
     path: str | os.PathLike[str], *, split_part: str
 ) -> list[TraversedDatasetReference]:
     """Return all datasets that a split of a metadataset leads to, in the order of the files.
 
     Nested files are followed, and the datasets of joins are listed one by one. No dataset is
-    opened or has to exist. Raises what `resolve` raises, and `ConfigError` for a path that is no
-    metadataset.
+    opened or has to exist. Raises what `load_dataset` and `resolve` raise.
     """
-    return _of_file(path).traverse(split_part=split_part)
+    return load_dataset(path).traverse(split_part=split_part)
 
 
 @own_errors
@@ -306,21 +298,6 @@ def prepare_metadataset(path: str | os.PathLike[str]) -> None:
     written beside these.
 
     Raises what `resolve` and `JoinedSource` raise, `DatasetError` when files cannot be written, and
-    `ConfigError` for a path that is no metadataset.
+    `ConfigError` for a single dataset.
     """
-    _of_file(path).prepare()
-
-
-def _of_file(path: str | os.PathLike[str]) -> Metadataset:
-    if get_dataset_type(path) is not EnergonDatasetType.METADATASET and Path(path).exists():
-        raise ConfigError(f"{os.fspath(path)} is no metadataset: that is a .yaml file")
-    return Metadataset.of_file(read_metadataset(path))
-
-
-def _each_dataset(node: Node | Staged) -> Iterator[Leaf]:
-    """All datasets below a node, in the order of the files; those of a join one by one."""
-    for leaf in every_leaf(node):
-        if isinstance(leaf, JoinedLeaf):
-            yield from (each.leaf for each in leaf.parts)
-        else:
-            yield leaf
+    load_dataset(path).prepare()

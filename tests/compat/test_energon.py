@@ -425,8 +425,12 @@ def test_what_is_refused(folder, tmp_path):
         (lambda: typed(field_map={"txet": "txt"}), ConfigError, "txet"),
         (lambda: typed(subset=(0, 1)), ConfigError, "subset is"),
         (lambda: typed(paralel_shard_iters=2), TypeError, "paralel_shard_iters"),
-        (lambda: typed(int), ConfigError, "extends energize.Sample; got <class 'int'>"),
-        (lambda: Typeless(folder, **AS_STORED), ConfigError, "Typeless: set .* __sample_type__"),
+        (lambda: typed(int), ConfigError, "extends Sample.*; got <class 'int'>"),
+        (
+            lambda: Typeless(folder, **AS_STORED),
+            ConfigError,
+            "extends Sample.*; got <class 'NoneType'>",
+        ),
     ):
         with pytest.raises(error, match=said):
             made()

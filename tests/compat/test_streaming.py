@@ -14,7 +14,7 @@ from PIL import Image
 from torch.utils.data import DataLoader
 
 from energize import ListSource, WorkerConfig, get_loader
-from energize.compat.streaming import Stream, StreamingDataset, streams_registry
+from energize.compat.streaming import Stream, StreamingDataset
 from energize.errors import (
     ConfigError,
     DatasetNotFoundError,
@@ -89,9 +89,9 @@ def test_what_is_refused(folder, tmp_path):
         ({}, ConfigError, "give either streams="),
         ({"local": "a", "streams": [one]}, ConfigError, "give either streams="),
         ({"local": a, "batching_method": "stratified"}, ConfigError, "say with batch_size"),
-        ({"local": a, "stream_name": "stram"}, ConfigError, "'stram'; did you mean 'stream'"),
-        ({"local": a, "stream_config": {"arg1": 1}}, ConfigError, "does not fit.*arg1"),
-        ({"streams": [one], "stream_config": {"repeat": 2}}, ConfigError, "are made already"),
+        ({"local": a, "stream_name": "stram"}, ConfigError, "'stram' is .*mean 'stream'"),
+        ({"local": a, "stream_config": {"arg1": 1}}, TypeError, "unexpected .*arg1"),
+        ({"streams": [one], "stream_config": {"repeat": 2}}, ConfigError, "give either streams="),
         ({"streams": ["a"]}, ConfigError, r"a list of Stream; got \['a'\]"),
         ({"local": a, "shuffle_seed": -1}, ConfigError, "shuffle_seed.*got -1"),
         ({"local": a, "batch_size": 0}, ConfigError, "batch_size.*got 0"),
@@ -112,8 +112,6 @@ def test_what_is_refused(folder, tmp_path):
     ):
         with pytest.raises(error, match=told):
             Stream(**given)
-    with pytest.raises(ConfigError, match="a subclass of Stream or a function; got 3"):
-        streams_registry.register("three", func=3)
 
 
 def test_batches(folder, caplog):

@@ -151,9 +151,7 @@ def test_what_cannot_be_loaded(folder):
         load_dataset("nowhere")
     with pytest.raises(NotPreparedError, match="energize prepare plain"):
         load_dataset("plain")
-    with pytest.raises(ConfigError, match="is no metadataset"):
-        traverse_metadataset("a", split_part="train")
-    with pytest.raises(ConfigError, match="is no metadataset"):
+    with pytest.raises(ConfigError, match="a single dataset has no splits"):
         prepare_metadataset("a")
     with pytest.raises(DatasetNotFoundError):
         prepare_metadataset("nowhere.yaml")
