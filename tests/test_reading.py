@@ -26,7 +26,7 @@ from energize import (
     SubstitutionError,
     get_loader,
 )
-from energize.core.trace import Failed, Reading, Trace, log_failure, raise_error
+from energize.core.trace import MAX_ATTEMPTS, Failed, Reading, Trace, log_failure, raise_error
 from tests.support.datasets import INDEXED, STREAMING, numbers, shuffled
 from tests.support.loading import loader_of, prints
 
@@ -272,6 +272,25 @@ def test_attempts_are_counted_from_that_of_the_reading():
 
     assert Trace(Asked(range(9)), np.array([7])).items(Reading(attempt=100)) == [7]
     assert attempts == [100, 101, 102, 103]
+
+
+@pytest.mark.parametrize("bad", [MAX_ATTEMPTS - 1, MAX_ATTEMPTS])
+def test_as_many_failures_in_a_row_as_there_may_be_are_an_error(bad):
+    attempts = []
+
+    class Asked(ListSource):
+        def _fetch(self, positions, reading):
+            attempts.append(reading.attempt)
+            failed = Failed(SkipSample(), "here")
+            return [failed if len(attempts) <= bad else int(each) for each in positions]
+
+    read = Trace(Asked(range(9)), np.array([7]))
+    if bad < MAX_ATTEMPTS:
+        assert read.items(Reading(attempt=100)) == [7]
+    else:
+        with pytest.raises(SubstitutionError, match=f"its {MAX_ATTEMPTS - 1} substitutes"):
+            read.items(Reading(attempt=100))
+    assert len(attempts) == MAX_ATTEMPTS
 
 
 # Indices
