@@ -153,7 +153,7 @@ def test_trees_become_others_and_are_left_as_they_were():
 @pytest.mark.jobs
 @pytest.mark.timeout(600)
 def test_no_damaged_file_is_read_without_a_word(tmp_path):
-    found = list(fuzzed(800, chosen([]), tmp_path))
+    found = list(fuzzed(400, chosen([]), tmp_path))
     assert not [str(each) for each in found if each.bad]
     outcomes = Counter((each.form, each.outcome) for each in found)
     for form in ("tar with checksums", "MDS hashed"):
