@@ -1,4 +1,6 @@
-"""Megatron-Energon's names, arguments and import paths, and its factories."""
+"""Megatron-Energon's names, arguments and import paths, its factories, and faults that it has in
+training, with what is right here. Those of its metadatasets are in `tests/metadataset`.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +9,9 @@ import inspect
 import json
 import pickle
 import re
+import signal
+import time
+import types
 from pathlib import Path
 from typing import get_args
 
@@ -14,49 +19,21 @@ import pytest
 import torch
 import yaml
 
-import energize
-from energize import (
-    BaseWebdatasetFactory,
-    CaptioningSample,
-    CrudeJsonlDatasetFactory,
-    CrudeSample,
-    CrudeWebdataset,
-    DatasetLoader,
-    DefaultDecoderWebdatasetFactory,
-    DefaultGenericWebdatasetFactory,
-    JoinedWebdatasetFactory,
-    MapDataset,
-    Sample,
-    SavableDataset,
-    StandardWebdatasetFactory,
-    TextSample,
-    WorkerConfig,
-    flavors,
-    get_dataset_from_config,
-    get_loader,
-    restore_sample,
-)
+import energize as ez
+from energize import errors, flavors
 from energize.core.ignored import IGNORED
 from energize.data.media import MediaFilterConfig, MediaFilterStrategy
 from energize.data.source import Subset
 from energize.data.stores import JsonlFileStore, WebdatasetFileStore
 from energize.data.tar import split_name
-from energize.energon.factories import (
-    INDEX_SQLITE_FILENAME,
-    INFO_JSON_FILENAME,
-    MAIN_FOLDER_NAME,
-    BaseWrapperDataset,
-    Savable,
-    WebdatasetMeta,
-    edataclass,
-    skip_meta_re,
-    split_name_re,
-)
-from energize.errors import ConfigError, PrepareError, SplitError, UntrustedCodeError
+from energize.energon import factories
+from energize.energon.factories import MAIN_FOLDER_NAME, WebdatasetMeta
 from energize.task.load import IMAGE_SPECS
+from tests.support.joining import keys, texts
 from tests.support.peers import run_energon
 from tests.support.prepared import image_bytes
 from tests.support.shards import packed
+from tests.support.tars import write_tar
 
 ROOT = Path(__file__).parents[2]
 
@@ -139,8 +116,8 @@ def missing(module, name, arguments) -> list[str]:
 def test_every_name_and_argument_is_there():
     assert len(ROWS) > 250
     assert not [each for row in ROWS for each in missing(*row)]
-    assert not TOP - set(energize.__all__)
-    assert "__version__" in vars(energize)
+    assert not TOP - set(ez.__all__)
+    assert "__version__" in vars(ez)
     for path, names in PATHS.items():
         module = importlib.import_module(f"energize.{path}")
         for value in (getattr(module, name) for name in names.split()):
@@ -149,7 +126,7 @@ def test_every_name_and_argument_is_there():
     with pytest.raises(ImportError):
         importlib.import_module("energize.nowhere.at_all")
     # Importing a module sets it on the package, but not in the place of a name.
-    assert importlib.import_module("energize.edataclass").edataclass is energize.edataclass
+    assert importlib.import_module("energize.edataclass").edataclass is ez.edataclass
 
 
 def test_the_page_for_newcomers_has_all_of_them():
@@ -179,9 +156,10 @@ def test_the_tables_are_those_of_the_real_package():
 
 # Preparing, and factories of datasets
 
-HERE = WorkerConfig(rank=0, world_size=1)
+HERE = ez.WorkerConfig(rank=0, world_size=1)
 AS_STORED = {"split_part": "train", "training": False, "worker_config": HERE}
 FIELDS = {"image": "jpg", "caption": "txt"}
+PREPARE = ez.BaseWebdatasetFactory.prepare_dataset
 
 
 def write_shards_of(root: Path, shards: int) -> Path:
@@ -197,93 +175,89 @@ def write_shards_of(root: Path, shards: int) -> Path:
     return root
 
 
-def write_config(root: Path, name: str = "dataset.yaml", **content) -> None:
+def write_config(root: Path, name: str = "dataset.yaml", **content) -> dict:
     kind = {"__module__": "megatron.energon", "__class__": "CaptioningSample"}
     text = json.dumps({"sample_type": kind, **content})  # which is YAML, too
     (root / MAIN_FOLDER_NAME / name).write_text(text)
+    return {"dataset_config": name, **AS_STORED}
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
     """Twelve captions in three shards, all of them in train, with an index."""
     root = write_shards_of(tmp_path_factory.mktemp("factories") / "captions", 3)
-    BaseWebdatasetFactory.prepare_dataset(
-        root, ["parts/data-{0..2}.tar"], split_parts_ratio=[("train", 1.0)], shuffle_seed=None
-    )
+    ratio = [("train", 1.0)]
+    PREPARE(root, ["parts/data-{0..2}.tar"], split_parts_ratio=ratio, shuffle_seed=None)
     write_config(root, field_map=FIELDS)
     return root
 
 
-def test_preparing(folder, tmp_path):
+def captions(path, **options) -> list[str]:
+    return [each.caption for each in ez.get_dataset_from_config(path, **options).build()]
+
+
+def test_preparing(tmp_path):
     """What is written, in which order shards are cut, what progress is told, metadata of media."""
-    info = json.loads((folder / MAIN_FOLDER_NAME / INFO_JSON_FILENAME).read_text())
-    assert info["shard_counts"] == {f"parts/data-{i}.tar": 4 for i in range(3)}
-    assert (folder / MAIN_FOLDER_NAME / INDEX_SQLITE_FILENAME).is_file()
     root, seen = write_shards_of(tmp_path, 5), []
 
     def progress(steps, total):
-        for step in steps:
-            seen.append((step, total))
-            yield step
+        yield from (seen.append((step, total)) for step in steps)
         seen.append("closed")
-
-    def prepared(*paths, **options):
-        return BaseWebdatasetFactory.prepare_dataset(root, paths, workers=1, **options)
 
     def shards(part="train"):
         files = WebdatasetMeta.from_config(root, split_part=part).split_part_files
         return [int(name.removesuffix(".tar")[-1]) for name in files]
 
-    ratio = {"split_parts_ratio": [("train", 0.8), ("val", 0.2)]}
-    parts = prepared("parts/data-{0..4}.tar", progress_fn=progress, **ratio)
+    ratio = [("train", 0.8), ("val", 0.2)]
+    parts = PREPARE(root, ["parts/data-{0..4}.tar"], split_parts_ratio=ratio, progress_fn=progress)
     assert parts == {"jpg", "txt", "json"}
-    assert seen == [*((k, 5) for k in range(5)), "closed"]
+    assert sorted(seen[:-1]) == [(k, 5) for k in range(5)]
+    assert seen[-1] == "closed"
     # random.Random(42).shuffle of five names, as Megatron-Energon 7.4.1 leaves them.
     assert shards() == [3, 1, 2, 4]
     patterns = [("train", "parts/data-0"), ("train", "parts/data-1.*"), ("val", ".*-2")]
-    prepared("parts/data-0.tar", "parts/data-{1..2}.tar", split_parts_patterns=patterns)
+    PREPARE(root, ["parts/data-{0..2}.tar"], split_parts_patterns=patterns)
     assert (shards(), shards("val")) == ([0, 1], [2])
     media = MediaFilterConfig(MediaFilterStrategy.EXTENSION, [])
     one = {"split_parts_ratio": [("train", 1)], "split_config": "other.yaml"}
-    prepared("parts/data-0.tar", media_filter=media, **one)
+    PREPARE(root, ["parts/data-0.tar"], media_filter=media, **one)
     write_config(root, field_map=FIELDS)
-    factory = get_dataset_from_config(root, split_config="other.yaml", **AS_STORED)
+    factory = ez.get_dataset_from_config(root, split_config="other.yaml", **AS_STORED)
     known = factory.as_file_store().get_media_metadata("000.jpg")
     assert (len(factory), known.width, known.height) == (4, 32, 24)
 
 
 def test_a_factory_of_what_a_folder_says(folder, tmp_path):
-    factory = get_dataset_from_config(folder, sample_type=CaptioningSample, **AS_STORED)
+    factory = ez.get_dataset_from_config(folder, sample_type=ez.CaptioningSample, **AS_STORED)
     samples = list(factory.build())
     assert [each.caption for each in samples] == [f"caption {i}" for i in range(12)]
     assert samples[0].image.shape == (3, 24, 32)
     assert samples[5].__sources__[0].shard_name == "parts/data-1.tar"
-    assert (factory.__sample_type__, len(factory)) == (CaptioningSample, 12)
+    assert (factory.__sample_type__, len(factory)) == (ez.CaptioningSample, 12)
     assert factory.config() == factory.build().describe()
     assert pickle.loads(pickle.dumps(factory.build())) == factory.build()
     assert isinstance(factory.as_file_store(), WebdatasetFileStore)
     assert factory.as_file_store()["007.txt"][0] == b"caption 7"
-    loader = get_loader(get_dataset_from_config(folder, worker_config=HERE).build())
+    loader = ez.get_loader(ez.get_dataset_from_config(folder, worker_config=HERE).build())
     first, second = ([each.__key__ for each in loader] for _ in range(2))
     assert sorted(first) == sorted(second) == [f"{i:03d}" for i in range(12)]
     assert first != second
-    field_map, labels = {"image": "jpg", "caption": "json[caption][en]"}, {"a": 1, "b": 2}
-    write_config(folder, "of_json.yaml", field_map=field_map, subflavors=labels)
-    given = {"dataset_config": "of_json.yaml", "subflavors": {"b": 3}, "decoder": None}
-    given |= {"subset": Subset(ratios=(0.0, 0.5)), "parallel_shard_iters": 4}
-    half = list(get_dataset_from_config(folder, **given, **AS_STORED).build())
+    field_map = {"image": "jpg", "caption": "json[caption][en]"}
+    given = write_config(folder, "json.yaml", field_map=field_map, subflavors={"a": 1, "b": 2})
+    given |= {"subflavors": {"b": 3}, "decoder": None, "parallel_shard_iters": 4}
+    half = ez.get_dataset_from_config(folder, subset=Subset(ratios=(0.0, 0.5)), **given).build()
     assert len(half) == 6
     assert (half[1].caption, half[1].image) == ("json 1", image_bytes(1))
     assert half[1].__subflavors__ == {"a": 1, "b": 3}
-    kinds = DatasetLoader(folder, subflavors={"a": 1, "b": 2})
+    kinds = ez.DatasetLoader(folder, subflavors={"a": 1, "b": 2})
     asked = AS_STORED | {"subflavors": {"b": 3}}
     assert next(iter(kinds.get_dataset(**asked).build())).__subflavors__ == {"a": 1, "b": 3}
     file = tmp_path / "texts.jsonl"
     file.write_text("".join(json.dumps({"n": n}) + "\n" for n in range(5)))
-    assert CrudeJsonlDatasetFactory.prepare_dataset(file) == 5
-    lines = get_dataset_from_config(file, subflavors={"of": "lines"}, **AS_STORED)
-    assert [each["json"]["n"] for each in lines.build()] == list(range(5))
-    assert next(iter(lines.build()))["__subflavors__"] == {"of": "lines"}
+    assert ez.CrudeJsonlDatasetFactory.prepare_dataset(file) == 5
+    lines = ez.get_dataset_from_config(file, subflavors={"of": "lines"}, **AS_STORED)
+    found = [(each["json"]["n"], each["__subflavors__"]) for each in lines.build()]
+    assert found == [(n, {"of": "lines"}) for n in range(5)]
     assert isinstance(lines.as_file_store(), JsonlFileStore)
 
 
@@ -293,12 +267,11 @@ def test_the_length_is_what_is_read(folder):
     excluded = "exclude: [parts/data-0.tar, 'parts/data-1.tar/00{4..5}']\n"
     (folder / MAIN_FOLDER_NAME / "less.yaml").write_text(shards + excluded)
     options = {"split_config": "less.yaml", **AS_STORED}
-    factory = get_dataset_from_config(folder, **options)
-    assert [each.__key__ for each in factory.build()] == [f"{i:03d}" for i in range(6, 12)]
-    assert len(factory) == len(factory.build()) == 6
+    assert captions(folder, **options) == [f"caption {i}" for i in range(6, 12)]
+    assert len(ez.get_dataset_from_config(folder, **options)) == 6
     meta = WebdatasetMeta.from_config(folder, split_part="train", split_config="less.yaml")
     assert meta.sample_excludes == {"parts/data-1.tar/004", "parts/data-1.tar/005"}
-    half = get_dataset_from_config(folder, subset=Subset(ratios=(0.5, 1.0)), **options)
+    half = ez.get_dataset_from_config(folder, subset=Subset(ratios=(0.5, 1.0)), **options)
     assert len(half) == len(list(half.build())) == 4
 
 
@@ -307,20 +280,16 @@ def test_code_of_the_folder_is_run_where_it_is_trusted(folder):
     keep = "\n\ndef keep(part):\n    return part != 'json'\n"
     (folder / MAIN_FOLDER_NAME / "loader.py").write_text(code + keep)
     named = {"sample_loader": "loader.py:load", "part_filter": "loader.py:keep"}
-    write_config(folder, "of_code.yaml", **named)
-    asked = {"dataset_config": "of_code.yaml", **AS_STORED}
-    with pytest.raises(UntrustedCodeError, match=r"trust_code=\[.*captions'\]"):
-        get_dataset_from_config(folder, **asked)
-    sample = next(iter(get_dataset_from_config(folder, trust_code=[folder], **asked).build()))
-    assert sample.caption == "<caption 0>"
-    assert sample.__sources__[0].file_names == ("000.jpg", "000.txt")
+    asked = write_config(folder, "code.yaml", **named)
+    with pytest.raises(errors.UntrustedCodeError, match=r"trust_code=\[.*captions'\]"):
+        captions(folder, **asked)
+    assert captions(folder, trust_code=[folder], **asked)[0] == "<caption 0>"
     own = {"sample_loader": lambda raw: {"image": raw["jpg"], "caption": "own"}}
-    given = get_dataset_from_config(folder, part_filter=["jpg"], **own, **asked)
-    assert next(iter(given.build())).caption == "own"
+    assert captions(folder, part_filter=["jpg"], **own, **asked) == ["own"] * 12
 
 
-@edataclass
-class Shouted(Sample):
+@ez.edataclass
+class Shouted(ez.Sample):
     text: str
 
 
@@ -329,8 +298,8 @@ def shouting(parts: dict) -> dict:
     return {"__key__": f"loud-{parts['__key__']}", "text": parts["txt"].upper()}
 
 
-class Louder(DefaultDecoderWebdatasetFactory[CaptioningSample]):
-    __sample_type__ = CaptioningSample
+class Louder(ez.DefaultDecoderWebdatasetFactory[ez.CaptioningSample]):
+    __sample_type__ = ez.CaptioningSample
 
     def load_sample(self, raw_data):
         sample = super().load_sample(raw_data)
@@ -338,24 +307,22 @@ class Louder(DefaultDecoderWebdatasetFactory[CaptioningSample]):
         return sample
 
 
-class Plain(DefaultGenericWebdatasetFactory[CaptioningSample]):
-    __sample_type__ = CaptioningSample
+class Plain(ez.DefaultGenericWebdatasetFactory[ez.CaptioningSample]):
+    __sample_type__ = ez.CaptioningSample
 
 
-class Own(BaseWebdatasetFactory[dict]):
+class Own(ez.BaseWebdatasetFactory[dict]):
     __sample_type__ = dict
 
     def load_sample(self, raw_data):
         return {"key": raw_data["__key__"], "text": raw_data["txt"].decode()}
 
 
-class Typeless(DefaultDecoderWebdatasetFactory):
-    pass
+LOUD = {"sample_type": Shouted, "sample_loader": shouting, "part_filter": ["txt"]}
 
 
 def test_factories_of_ones_own(folder):
-    loud = {"sample_type": Shouted, "sample_loader": shouting, "part_filter": ["txt"]}
-    factory = StandardWebdatasetFactory(folder, subflavors={"loud": True}, **loud, **AS_STORED)
+    factory = ez.StandardWebdatasetFactory(folder, subflavors={"loud": True}, **LOUD, **AS_STORED)
     samples = list(factory.build())
     assert [each.text for each in samples] == [f"CAPTION {i}" for i in range(12)]
     assert (samples[3].__key__, samples[3].__subflavors__) == ("loud-003", {"loud": True})
@@ -363,30 +330,26 @@ def test_factories_of_ones_own(folder):
     assert (source.file_names, source.index) == (("003.txt",), 3)
     assert [each["text"] for each in Own(folder, **AS_STORED).build()][1] == "caption 1"
     louder = Louder(folder, field_map=FIELDS, **AS_STORED).build()
-    assert next(iter(louder)).caption == "CAPTION 0"
-    again = restore_sample(louder, louder[7].__restore_key__)
-    assert (again.__key__, again.caption) == ("007", "CAPTION 7")
-    plain = Plain(folder, field_map=FIELDS, **AS_STORED)
-    assert next(iter(plain.build())).caption == b"caption 0"
-    crude = CrudeWebdataset(folder, part_filter=lambda part: part != "jpg", **AS_STORED)
-    sample = next(iter(crude.build()))
+    again = ez.restore_sample(louder, louder[7].__restore_key__)
+    assert (louder[0].caption, again.__key__, again.caption) == ("CAPTION 0", "007", "CAPTION 7")
+    assert Plain(folder, field_map=FIELDS, **AS_STORED).build()[0].caption == b"caption 0"
+    crude = ez.CrudeWebdataset(folder, part_filter=lambda part: part != "jpg", **AS_STORED)
+    sample = crude.build()[0]
     assert sorted(name for name in sample if not name.startswith("__")) == ["json", "txt"]
-    joined = JoinedWebdatasetFactory(
+    joined = ez.JoinedWebdatasetFactory(
         {"one": Own(folder, **AS_STORED), "other": crude},
         joiner=lambda one, other: Shouted(__key__=one["key"], text=one["text"] + other["txt"]),
         training=False,
         worker_config=HERE,
     )
-    assert (len(joined), next(iter(joined.build())).text) == (12, "caption 0caption 0")
+    assert (len(joined), joined.build()[0].text) == (12, "caption 0caption 0")
 
 
 def test_a_run_over_a_function_of_parts_is_resumed(folder):
-    def loader():
-        loud = {"sample_type": Shouted, "sample_loader": shouting, "part_filter": ["txt"]}
-        given = AS_STORED | loud | {"training": True}
-        return get_loader(StandardWebdatasetFactory(folder, **given).build())
-
-    whole, again = loader(), loader()
+    given = AS_STORED | LOUD | {"training": True}
+    whole, again = (
+        ez.get_loader(ez.StandardWebdatasetFactory(folder, **given).build()) for _ in range(2)
+    )
     rest = iter(whole)
     head = [next(rest).__key__ for _ in range(5)]
     again.restore_state_rank(whole.save_state_rank())
@@ -397,40 +360,32 @@ def test_a_run_over_a_function_of_parts_is_resumed(folder):
 
 def test_what_is_refused(folder, tmp_path):
     def prepare(*paths):
-        BaseWebdatasetFactory.prepare_dataset(raw, paths, split_parts_ratio=[("train", 1.0)])
-
-    def config(path=folder, **options):
-        get_dataset_from_config(path, worker_config=HERE, **options)
+        PREPARE(raw, paths, split_parts_ratio=[("train", 1.0)])
 
     def typed(sample_type=Shouted, **options):
-        StandardWebdatasetFactory(folder, sample_type=sample_type, **AS_STORED, **options)
+        ez.StandardWebdatasetFactory(folder, sample_type=sample_type, **AS_STORED, **options)
 
     raw, lines = write_shards_of(tmp_path / "raw", 1), tmp_path / "a.jsonl"
     loaded = {"sample_loader": shouting, "part_filter": [], "field_map": {"text": "txt"}}
+    untyped = type("Untyped", (ez.DefaultDecoderWebdatasetFactory,), {})
+    no_type, named = "extends Sample.*; got <class 'NoneType'>", errors.UntrustedCodeError
     for made, error, said in (
-        (lambda: prepare("parts/data-7.tar"), PrepareError, "data-7.tar: cannot be read"),
-        (lambda: prepare(*["parts/data-0.tar"] * 2), PrepareError, "data-0.tar is named twice"),
-        (lambda: prepare("../elsewhere.tar"), PrepareError, "not below the folder"),
-        (lambda: prepare("/tmp/elsewhere.tar"), PrepareError, "not below the folder"),
-        (prepare, PrepareError, "no shard is named"),
-        (lambda: prepare("parts/data-{0..2.tar"), ConfigError, "malformed brace pattern"),
-        (lambda: config(sample_type=TextSample), ConfigError, "CaptioningSample.*for TextSample"),
-        (lambda: config(split_part="vall"), SplitError, "no split part 'vall'"),
-        (lambda: config(lines, dataset_config="d.yaml"), ConfigError, "d.yaml.*file of JSON lines"),
-        (lambda: config(shuffle_over_epoch=1), TypeError, "shuffle_over_epoch"),
-        (lambda: typed(sample_loader="a.py:load"), UntrustedCodeError, "sample_loader='a.py:"),
-        (lambda: typed(part_filter="a.py"), UntrustedCodeError, "part_filter='a.py'"),
-        (lambda: typed(sample_loader=shouting), ConfigError, "needs part_filter"),
-        (lambda: typed(**loaded), ConfigError, "give no field_map too"),
-        (lambda: typed(field_map={"txet": "txt"}), ConfigError, "txet"),
-        (lambda: typed(subset=(0, 1)), ConfigError, "subset is"),
+        (lambda: prepare("parts/data-7.tar"), errors.PrepareError, "data-7.tar: cannot be read"),
+        (lambda: prepare("../elsewhere.tar"), errors.PrepareError, "not below the folder"),
+        (prepare, errors.PrepareError, "no shard is named"),
+        (lambda: captions(folder, sample_type=ez.TextSample), ez.ConfigError, "for TextSample"),
+        (lambda: captions(folder, split_part="vall"), errors.SplitError, "no split part 'vall'"),
+        (lambda: captions(lines, dataset_config="d.yaml"), ez.ConfigError, "d.yaml.*JSON lines"),
+        (lambda: captions(folder, shuffle_over_epoch=1), TypeError, "shuffle_over_epoch"),
+        (lambda: typed(sample_loader="a.py:load"), named, "sample_loader='a.py:"),
+        (lambda: typed(part_filter="a.py"), named, "part_filter='a.py'"),
+        (lambda: typed(sample_loader=shouting), ez.ConfigError, "needs part_filter"),
+        (lambda: typed(**loaded), ez.ConfigError, "give no field_map too"),
+        (lambda: typed(field_map={"txet": "txt"}), ez.ConfigError, "txet"),
+        (lambda: typed(subset=(0, 1)), ez.ConfigError, "subset is"),
         (lambda: typed(paralel_shard_iters=2), TypeError, "paralel_shard_iters"),
-        (lambda: typed(int), ConfigError, "extends Sample.*; got <class 'int'>"),
-        (
-            lambda: Typeless(folder, **AS_STORED),
-            ConfigError,
-            "extends Sample.*; got <class 'NoneType'>",
-        ),
+        (lambda: typed(int), ez.ConfigError, "extends Sample.*; got <class 'int'>"),
+        (lambda: untyped(folder, **AS_STORED), ez.ConfigError, no_type),
     ):
         with pytest.raises(error, match=said):
             made()
@@ -438,34 +393,129 @@ def test_what_is_refused(folder, tmp_path):
 
 
 def test_names_for_annotations(folder):
-    source = get_dataset_from_config(folder, worker_config=HERE).build()
-    mapped = MapDataset(source, lambda sample: sample)
-    assert isinstance(mapped, SavableDataset)
-    assert isinstance(mapped, BaseWrapperDataset)
-    assert not isinstance(source.inputs[0].inputs[0], BaseWrapperDataset)
-    assert not isinstance([1], SavableDataset)
-    assert issubclass(MapDataset, SavableDataset)
-    for base in (SavableDataset, BaseWrapperDataset[int, int], Savable):
-        with pytest.raises(ConfigError, match=r"Mine extends .*IterMapDataset"):
-            extended(base)
-    made = edataclass(type("Own", (flavors.PinMemoryMixin,), {"__annotations__": {"ids": object}}))
-    assert made(ids=torch.tensor([1])).pin_memory().ids.tolist() == [1]
-    typed = [name for name in energize.__all__ if name.endswith("Webdataset")]
+    source = ez.get_dataset_from_config(folder, worker_config=HERE).build()
+    mapped = ez.MapDataset(source, lambda sample: sample)
+    bases = ez.SavableDataset, factories.BaseWrapperDataset
+    assert isinstance(mapped, bases[0])
+    assert isinstance(mapped, bases[1])
+    assert not isinstance(source.inputs[0].inputs[0], bases[1])
+    assert not isinstance([1], bases[0])
+    assert issubclass(ez.MapDataset, bases[0])
+    for base in (bases[0], bases[1][int, int], factories.Savable):
+        with pytest.raises(ez.ConfigError, match=r"Mine extends .*IterMapDataset"):
+            types.new_class("Mine", (base,))
+    own = type("Own", (flavors.PinMemoryMixin,), {"__annotations__": {"ids": object}})
+    assert ez.edataclass(own)(ids=torch.tensor([1])).pin_memory().ids.tolist() == [1]
+    typed = [name for name in ez.__all__ if name.endswith("Webdataset")]
     assert len(typed) == 12  # eleven, and CrudeWebdataset, which is none of them
     for name in typed:
         sample = getattr(flavors, name.removesuffix("Webdataset") + "Sample")
         assert getattr(flavors, name).__sample_type__ is sample
     with pytest.warns(FutureWarning, match=r"CaptioningWebdataset is deprecated: use Standard"):
         older = flavors.CaptioningWebdataset(folder, field_map=FIELDS, **AS_STORED)
-    assert next(iter(older.build())).caption == "caption 0"
-    assert CrudeWebdataset.__sample_type__ is CrudeSample
+    assert older.build()[0].caption == "caption 0"
     assert set(get_args(flavors.ImageDecoderType)) == set(IMAGE_SPECS)
     assert set(get_args(flavors.AVDecoderType)) == {"torch", "AVDecoder", "pyav"}
     for name in ("a/b.c.jpg", "a.b/c.jpg", "__meta__/a.json", "plain", "a/__x__.json", "a.json"):
-        match = None if skip_meta_re.match(name) else split_name_re.match(name)
+        match = None if factories.skip_meta_re.match(name) else factories.split_name_re.match(name)
         assert (match.groups() if match else None) == split_name(name), name
 
 
-def extended(base):
-    class Mine(base):
-        pass
+# Faults in training
+
+
+class Keys(ez.TaskEncoder):
+    """Samples and batches are keys."""
+
+    decoder = None
+
+    def encode_sample(self, sample):
+        return sample.__key__
+
+    def batch(self, samples):
+        return samples
+
+
+class Packing(Keys):
+    def select_samples_to_pack(self, samples):
+        return [samples[start : start + 5] for start in range(0, len(samples), 5)]
+
+    @ez.stateless
+    def pack_selected_samples(self, samples):
+        yield from (samples[start : start + 2] for start in range(0, len(samples), 2))
+
+
+class TakesTooLong(Keys):
+    """As a library that gives up by a signal."""
+
+    def encode_sample(self, sample):
+        signal.signal(signal.SIGALRM, too_late)
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+        time.sleep(30)
+        raise AssertionError("nobody woke it")
+
+
+def too_late(*_):
+    raise TimeoutError("took too long")
+
+
+def skips(base, name):
+    """An encoder whose hook of this name leaves everything out."""
+
+    def skip(self, *_):
+        raise ez.SkipSample
+
+    skip.__qualname__ = f"Skips.{name}"
+    return type("Skips", (base,), {name: skip})
+
+
+PACKED = {"packing_buffer_size": 4}
+NOTHING = [
+    (skips(Keys, "encode_sample"), {}, "were all skipped or failed"),
+    (type("PacksNothing", (Packing,), {"select_samples_to_pack": lambda *_: []}), PACKED, ""),
+    (skips(Packing, "pack_selected_samples"), PACKED, "pack_selected_samples"),
+    (skips(Keys, "batch_group_criterion"), {}, "batch_group_criterion"),
+    (skips(Keys, "encode_batch"), {"batch_size": 2}, "were all skipped or failed"),
+    (skips(Packing, "encode_batch"), PACKED | {"batch_size": 2}, "encode_batch left out"),
+]
+
+
+@pytest.mark.jobs
+def test_encoders_that_fail(tmp_path):
+    """Nothing for ever is an error, and an exception that a signal raises is not swallowed."""
+    folder = texts(tmp_path / "texts", [keys(*range(12)), keys(*range(12, 24))])
+
+    def first(encoder, batch_size=None, **options):
+        given = {"worker_config": HERE, "task_encoder": encoder(), "batch_size": batch_size}
+        return next(iter(ez.get_loader(ez.get_train_dataset(folder, **given, **options))))
+
+    for encoder, options, told in NOTHING:
+        with pytest.raises((ez.EmptyDatasetError, errors.SubstitutionError)) as caught:
+            first(encoder, **options)
+        assert told in str(caught.value), (encoder, options)
+    before = signal.getsignal(signal.SIGALRM)
+    try:
+        with pytest.raises(ez.EncoderError, match=r"took too long[\s\S]*sample '\d+'"):
+            first(TakesTooLong)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def test_folders_that_cannot_be_prepared(tmp_path):
+    twice = [[("a.txt", b"a"), ("0.txt", b"b")], [("a.txt", b"a"), ("1.txt", b"b")]]
+    for number, (shards, told) in enumerate(
+        (
+            (twice, "  a: in "),
+            ([[("/etc/a.txt", b"b")]], "s0.tar: the member '/etc/a.txt'"),
+            ([[("x/../../a.txt", b"b")]], "s0.tar: the member 'x/../../a.txt'"),
+        )
+    ):
+        for k, members in enumerate(shards):
+            write_tar(tmp_path / f"{number}" / f"s{k}.tar", members)
+        with pytest.raises(errors.PrepareError) as caught:
+            ez.prepare(tmp_path / f"{number}", split_ratios={"train": 1}, sample_type="TextSample")
+        assert told in str(caught.value)
+    for path in ("msc://bucket/coco", "s3://bucket/mix.yaml"):
+        with pytest.raises(ez.DatasetNotFoundError, match=r"is remote; .* mount it or copy it"):
+            ez.get_train_dataset(path, batch_size=1)

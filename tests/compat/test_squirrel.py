@@ -4,26 +4,14 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from itertools import islice
+from itertools import islice, product
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch.utils.data import DataLoader, IterableDataset
 
-from energize import (
-    ConfigError,
-    EmptyDatasetError,
-    ListSource,
-    ShuffleDataset,
-    StateMismatchError,
-    WeightError,
-    WorkerConfig,
-    get_loader,
-)
-from energize.compat.easydel import HFDatasetShardedSource
+import energize as ez
 from energize.compat.squirrel import Multiplexer, MultiplexingStrategy
 from energize.testing import check_resume
 from tests.support.rows import Stream
@@ -77,10 +65,9 @@ def test_shares_do_not_depend_on_lengths():
         given.append(mux.num_samples[0])
     # Slots before the 101st draw of b: a negative binomial with mean 101 and deviation 14.
     assert np.mean(given) == pytest.approx(101, abs=4 * 14 / np.sqrt(60))
-    for strategy, expected in ((SAMPLING, [0.2, 0.3, 0.5]), (UNIFORM, [1 / 3] * 3)):
-        endless = Multiplexer([range(10**6)] * 3, strategy, [0.2, 0.3, 0.5], seed=5)
-        list(islice(endless, 20_000))
-        assert np.array(endless.num_samples) / 20_000 == pytest.approx(expected, abs=0.012)
+    endless = Multiplexer([range(10**6)] * 3, SAMPLING, [0.2, 0.3, 0.5], seed=5)
+    list(islice(endless, 20_000))
+    assert np.array(endless.num_samples) / 20_000 == pytest.approx([0.2, 0.3, 0.5], abs=0.012)
 
 
 def test_sources_that_are_too_unlikely_are_named(caplog):
@@ -97,20 +84,18 @@ def test_sources_that_are_too_unlikely_are_named(caplog):
 
 
 REFUSED = [
-    ({"sampling_probas": [0.001, 0.0005]}, WeightError, "no sampling probability is above"),
-    ({"sampling_probas": None}, WeightError, "'0': a weight is a number, got ''"),
-    ({"sampling_probas": [1]}, WeightError, "'1'.*got ''"),
-    ({"sampling_probas": [1, 1, 1], "mux_strategy": UNIFORM}, WeightError, "unknown ''"),
-    ({"sampling_probas": [-1, 1]}, WeightError, "'0'.*-1"),
-    ({"sampling_probas": [float("inf"), 1]}, WeightError, "inf"),
-    ({"mux_strategy": "draw"}, ConfigError, "a MultiplexingStrategy; got .*'draw'"),
-    ({"proba_threshold": "0.1"}, ConfigError, "proba_threshold is a number.*got '0.1'"),
-    ({"proba_threshold": -0.1}, ConfigError, "proba_threshold"),
-    ({"max_reinits": 0}, ConfigError, "max_reinits.*0"),
-    ({"seed": -3}, ConfigError, "seed"),
-    ({"composables": []}, ConfigError, "list of sources"),
-    ({"composables": [iter([1]), [2]]}, ConfigError, "only once"),
-    ({"composables": {"a": [1], "b": [2]}, "sampling_probas": {"a": 1}}, WeightError, "'b'"),
+    ({"sampling_probas": [0.001, 0.0005]}, ez.WeightError, "no sampling probability is above"),
+    ({"sampling_probas": None}, ez.WeightError, "'0': a weight is a number, got ''"),
+    ({"sampling_probas": [1]}, ez.WeightError, "'1'.*got ''"),
+    ({"sampling_probas": [1, 1, 1], "mux_strategy": UNIFORM}, ez.WeightError, "unknown ''"),
+    ({"sampling_probas": [-1, 1]}, ez.WeightError, "'0'.*-1"),
+    ({"mux_strategy": "draw"}, ez.ConfigError, "a MultiplexingStrategy; got .*'draw'"),
+    ({"proba_threshold": -0.1}, ez.ConfigError, "proba_threshold"),
+    ({"max_reinits": 0}, ez.ConfigError, "max_reinits.*0"),
+    ({"seed": -3}, ez.ConfigError, "seed"),
+    ({"composables": []}, ez.ConfigError, "list of sources"),
+    ({"composables": [iter([1]), [2]]}, ez.ConfigError, "only once"),
+    ({"composables": {"a": [1], "b": [2]}, "sampling_probas": {"a": 1}}, ez.WeightError, "'b'"),
 ]
 
 
@@ -121,11 +106,11 @@ def test_what_is_refused(monkeypatch):
             print(wrong, Multiplexer(**{"mux_strategy": SAMPLING} | usual | wrong))
     for empty in ([], Stream([])):
         mux = Multiplexer({"full": [1, 2], "empty": empty}, SAMPLING, [1, 1], seed=0)
-        with pytest.raises(EmptyDatasetError, match="'empty' has no items"):
+        with pytest.raises(ez.EmptyDatasetError, match="'empty' has no items"):
             list(mux)
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(ConfigError, match="same seed"):
+    with pytest.raises(ez.ConfigError, match="same seed"):
         Multiplexer(sources(9, 4), UNIFORM)
 
 
@@ -134,51 +119,35 @@ def test_numbers_of_any_kind_will_do_and_samples_stay_as_they_are():
     for probas, seed in ((np.array([1, 3]), np.int64(3)), (torch.tensor([0.25, 0.75]), 3)):
         assert list(Multiplexer(sources(9, 9), SAMPLING, probas, 2, seed)) == expected
     ragged = [[1, 2], {"x": None}, "text", ()]
-    for sample in Multiplexer([ragged, [[3]]], SAMPLING, [2, 6], seed=0):
-        assert any(sample is each for each in ragged) or sample == [3]
+    assert list(Multiplexer([ragged])) == ragged
 
 
 def test_every_strategy_resumes_after_any_sample():
-    for strategy in MultiplexingStrategy:
-        for sizes in ((3, 1, 5), (4,)):
-            probas = [0.5, 0.2, 0.3][: len(sizes)]
-            check_resume(Multiplexer(sources(*sizes), strategy, probas, seed=9).dataset, items=30)
-
-
-@settings(max_examples=15)
-@given(
-    sizes=st.lists(st.integers(1, 12), min_size=1, max_size=5),
-    strategy=st.sampled_from(list(MultiplexingStrategy)),
-    seed=st.integers(0, 2**31),
-    data=st.data(),
-)
-def test_stopping_anywhere_changes_nothing(sizes, strategy, seed, data):
-    def made():
-        probas = [1 / len(sizes)] * len(sizes)
-        return Multiplexer(sources(*sizes), strategy, probas, max_reinits=3, seed=seed)
-
-    mux = made()
-    whole = list(mux)
-    first, resumed = made(), made()
-    seen = list(islice(iter(first), data.draw(st.integers(0, len(whole)))))
-    resumed.load_state_dict(json.loads(json.dumps(first.state_dict())))
-    assert [*seen, *resumed] == whole
-    assert resumed.num_samples == mux.num_samples
+    for strategy, sizes in product(MultiplexingStrategy, ((3, 1, 5), (4,))):
+        options = {"mux_strategy": strategy, "max_reinits": 3, "seed": 9}
+        options["sampling_probas"] = [0.5, 0.2, 0.3][: len(sizes)]
+        check_resume(Multiplexer(sources(*sizes), **options).dataset, items=30)
+        mux = Multiplexer(sources(*sizes), **options)
+        whole = list(mux)
+        for stop in (0, 1, 3, len(whole)):
+            first, resumed = (Multiplexer(sources(*sizes), **options) for _ in range(2))
+            seen = list(islice(iter(first), stop))
+            resumed.load_state_dict(json.loads(json.dumps(first.state_dict())))
+            assert [*seen, *resumed] == whole
+            assert resumed.num_samples == mux.num_samples
 
 
 def test_epochs_and_states():
     mux = Multiplexer(sources(30, 30), UNIFORM, seed=4)
     begun = letters(islice(iter(mux), 60))
-    assert letters(islice(iter(mux), 60)) == begun  # one that is left begins again
     first, second = letters(mux), letters(mux)
-    assert first.startswith(begun)
+    assert first.startswith(begun)  # one that is left begins again
     assert first != second
     other = Multiplexer(sources(30, 30), UNIFORM, seed=5)
     assert letters(islice(iter(other), 60)) != begun
-    assert (
-        Multiplexer(sources(9, 9), UNIFORM).dataset != Multiplexer(sources(9, 9), UNIFORM).dataset
-    )
-    with pytest.raises(StateMismatchError, match=r"slots.weights"):
+    drawn = [Multiplexer(sources(9, 9), UNIFORM).dataset for _ in range(2)]
+    assert drawn[0] != drawn[1]
+    with pytest.raises(ez.StateMismatchError, match=r"slots.weights"):
         Multiplexer(sources(30, 30), SAMPLING, [0.2, 0.8], seed=4).load_state_dict(mux.state_dict())
 
 
@@ -208,10 +177,10 @@ class Countdown(IterableDataset):
 
 
 def test_datasets_of_other_kinds():
-    wrapped, inner = HFDatasetShardedSource([{"x": 1}, {"x": 2}]), Multiplexer([[5], [6]])
-    assert list(Multiplexer([Countdown(), wrapped, inner])) == [3, {"x": 1}, 5, 2, {"x": 2}, 6, 1]
-    mux = Multiplexer([ShuffleDataset(ListSource(range(20))), lambda: iter("ab")])
-    loader = get_loader(mux.dataset, worker_config=WorkerConfig(0, 1))
+    inner = Multiplexer([[5], [6]])
+    assert list(Multiplexer([Countdown(), inner])) == [3, 5, 2, 6, 1]
+    mux = Multiplexer([ez.ShuffleDataset(ez.ListSource(range(20))), lambda: iter("ab")])
+    loader = ez.get_loader(mux.dataset, worker_config=ez.WorkerConfig(0, 1))
     epochs = [list(map(str, loader)) for _ in range(2)]
     assert sorted(epochs[0]) == sorted(epochs[1]) == sorted([*map(str, range(20)), "a", "b"])
     assert epochs[0] != epochs[1]

@@ -9,27 +9,16 @@ from itertools import islice
 from pathlib import Path
 
 import pytest
+import yaml
 
-from energize import (
-    ConfigError,
-    DatasetNotFoundError,
-    ListSource,
-    MetadatasetError,
-    NotPreparedError,
-    ShuffleDataset,
-    StateMismatchError,
-    TaskEncoder,
-    build_stage,
-    get_loader,
-    get_staged_train_dataset,
-    get_train_dataset,
-    read_stages,
-)
+import energize as ez
+from energize import errors, get_staged_train_dataset, read_stages
 from energize.compat.stage_files import read_toml
 from tests.support.prepared import captions, classes
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = ROOT / "tests" / "documents" / "data_stages"
+FAULTS = yaml.safe_load((Path(__file__).parent / "stage_faults.yaml").read_text())
 
 STAGE = {
     "name": "one",
@@ -40,17 +29,10 @@ STAGE = {
     "seq_len": 128,
 }
 TRAINING = {"dataset_type": "energize", "dataset_path": "mix.yaml", "seq_len": 16}
-GONE = None
-"""A key that is left out."""
 
 
 def stage(**changed):
-    return {key: value for key, value in {**STAGE, **changed}.items() if value is not GONE}
-
-
-def other(**changed):
-    """A stage whose data are named otherwise."""
-    return stage(dataset_folders=GONE, dataset_weights=GONE, **changed)
+    return {key: value for key, value in {**STAGE, **changed}.items() if value is not None}
 
 
 def toml(tables):
@@ -112,10 +94,8 @@ def test_the_stage_of_training(tmp_path):
         ("default", 0, 5, 16),
         ("one", 5, 10, 128),
     ]
-    alone = plan_of(tmp_path, [], steps=10, **TRAINING)
-    assert [(s.name, s.end_step, s.dataset.dataset_path) for s in alone.stages] == [
-        ("default", 10, "mix.yaml")
-    ]
+    (alone,) = plan_of(tmp_path, [], steps=10, **TRAINING).stages
+    assert (alone.name, alone.end_step, alone.dataset.dataset_path) == ("default", 10, "mix.yaml")
     assert len(plan_of(tmp_path, [stage()], steps=10, seq_len=5, dataset_random_seed=2).stages) == 1
     documents = [read_stages(DOCUMENTS / f"{name}.toml") for name in ("single_stage", "ablation")]
     assert [[(s.name, s.start_step, s.end_step) for s in plan.stages] for plan in documents] == [
@@ -126,106 +106,47 @@ def test_the_stage_of_training(tmp_path):
     assert plan_of(tmp_path, [thirds], steps=5).stages[0].dataset.dataset_weights == (0.333,) * 3
 
 
-# What a stage may not say; the place, and what is told of it.
-FAULTS = [
-    (stage(dataset_weigths=[1.0]), "[0].dataset_weigths): unknown key", "mean 'dataset_weights'?"),
-    (stage(name=GONE), "[0].name): the key 'name' is missing"),
-    (stage(name=" "), "[0].name): expected text that is not blank"),
-    (stage(start_step=GONE), "the key 'start_step' is missing"),
-    (stage(start_step=-1), ".start_step): expected greater than or equal to 0"),
-    (stage(start_step="0"), ".start_step): expected an integer"),
-    (stage(start_step=5, end_step=5), "end_step is a whole number, 6 or more; got 5"),
-    (stage(dataset_type=GONE), "the key 'dataset_type' is missing"),
-    (stage(seq_len=GONE), "the key 'seq_len' is missing"),
-    (stage(seq_len=0), ".seq_len): expected greater than 0"),
-    (stage(dataset_random_seed=-1), ".dataset_random_seed): expected greater"),
-    (stage(batch=3), ".batch): expected a mapping; got 3"),
-    (other(dataset_type="huggingface"), "a huggingface is read from 'dataset'"),
-    (other(dataset_type="huggingface", dataset=" "), ".dataset): expected text", "got ' '"),
-    (other(), "a nanoset is read from 'dataset_folders'"),
-    (stage(dataset_folders=["a", ""]), "[0].dataset_folders): expected a list of one or more"),
-    (stage(dataset_folders=[]), ".dataset_folders): expected a list"),
-    (other(dataset_type="energize"), "either 'dataset_path' or 'dataset_folders'; give one"),
-    (stage(dataset_type="energize", dataset_path="a"), "either 'dataset_path' or"),
-    (stage(dataset_weights=[]), ".dataset_weights): "),
-    (stage(dataset_weights=[-0.5, 1.0]), "[0]): expected greater than or equal to 0; got -0.5"),
-    (stage(dataset_weights=[2, 0.5]), "less than or equal to 1; got 2"),
-    (stage(dataset_weights=[0.5, 0.4]), "these sum to 0.9"),
-    (stage(dataset_weights=[1.0]), "there are 1 weights for 2 folders"),
-    (stage(dataset_type="tokens", dataset_folders=GONE), "there are 2 weights for 0 folders"),
-]
+def fault(make, *arguments, **options):
+    with pytest.raises(errors.MetadatasetError) as caught:
+        make(*arguments, **options)
+    return str(caught.value)
 
 
 @pytest.mark.parametrize("kind", ["toml", "yaml"])
 def test_faults_of_a_stage(tmp_path, kind):
     file = tmp_path / f"run.{kind}"
-    for wrong, *told in FAULTS:
-        with pytest.raises(MetadatasetError) as caught:
-            plan_of(tmp_path, [wrong], file.name, steps=10)
-        assert all(part in str(caught.value) for part in (*told, str(file))), caught.value
+    for changed, *told in FAULTS["stages"]:
+        found = fault(plan_of, tmp_path, [stage(**changed)], file.name, steps=10)
+        assert all(part in found for part in (*told, str(file))), found
+    stages = [stage(seq_len=0), stage(name="two", dataset_type=None, extra=1)]
+    found = fault(plan_of, tmp_path, stages, file.name, steps="many")
+    assert found.startswith("4 errors in ")
+    for part in ("training.steps", "[0].seq_len", "'dataset_type' is missing", "[1].extra"):
+        assert part in found
     for weight in ("nan", "inf"):
         text = toml({"data_stages": [STAGE]}).replace("[0.5, 0.5]", f"[{weight}, 0.5]")
         (tmp_path / "weights.toml").write_text(text)
-        with pytest.raises(MetadatasetError, match=f"; got {weight}"):
-            read_stages(tmp_path / "weights.toml")
-    stages = [stage(seq_len=0), stage(name="two", dataset_type=GONE, extra=1)]
-    with pytest.raises(MetadatasetError) as caught:
-        plan_of(tmp_path, stages, file.name, steps="many")
-    assert str(caught.value).startswith("4 errors in ")
-    for part in ("training.steps", "[0].seq_len", "'dataset_type' is missing", "[1].extra"):
-        assert part in str(caught.value)
+        assert f"; got {weight}" in fault(read_stages, tmp_path / "weights.toml")
 
 
-two = stage(name="two", start_step=5)
-PLANS = [
-    ([stage(end_step=4), two], {}, "steps 4 to 5 belong to no"),
-    ([stage(end_step=6), two], {}, "belong to two stages"),
-    ([stage(), {**two, "start_step": 100}], {}, "stage 'two' would never run"),
-    ([stage(), {**two, "start_step": 0}], {}, "both start at step 0"),
-    ([stage(end_step=5), {**two, "name": "one"}], {}, "the name is taken by"),
-    ([stage(end_step=5)], {}, "steps 5 to 10 belong to no stage"),
-    ([stage(start_step=5)], {}, "steps 0 to 5 belong to no stage"),
-    ([], {}, "there are no stages"),
-    ([stage()], TRAINING, "stage 'default' would never run"),
-    ([{**two, "name": "default"}], TRAINING, "the name is taken by"),
-    ([stage()], {"dataset_pth": "mix.yaml"}, "unknown key 'dataset_pth'; did you mean"),
-    ([], TRAINING | {"seq_len": GONE}, "'seq_len' is missing, and the stage 'default'"),
-]
-
-
-def test_faults_of_a_plan_name_the_place(tmp_path):
-    for stages, training, told in PLANS:
-        given = {key: value for key, value in training.items() if value is not GONE}
-        with pytest.raises(MetadatasetError) as caught:
-            plan_of(tmp_path, stages, steps=10, **given)
-        assert told in str(caught.value)
-        places = re.findall(r"run\.toml:\d+ \(training[^)]*\)", str(caught.value))
+def test_faults_of_plans_and_files(tmp_path):
+    """Those of a plan name the place of each stage that they are about, once."""
+    for changed, training, told in FAULTS["plans"]:
+        stages = [stage(**each) for each in changed]
+        found = fault(plan_of, tmp_path, stages, steps=10, **training)
+        assert told in found
+        places = re.findall(r"run\.toml:\d+ \(training[^)]*\)", found)
         assert places, told
         assert len(set(places)) == len(places)
-
-
-def test_files_that_are_no_stage_files(tmp_path):
-    for name, text, told in (
-        ("a.toml", "[training\n", "invalid TOML"),
-        ("a.toml", "x = 1\n", "there is no table 'training'"),
-        ("a.yaml", "training: 3\n", "there is no table 'training'"),
-        ("a.yaml", "training: {dataset_path: x, steps: 1_000}\n", "integer; got '1_000'"),
-        ("a.toml", "[training]\ndata_stages = 3\n", "expected a list; got 3"),
-        ("a.toml", "[training]\ndata_stages = [3]\n", "expected a mapping; got 3"),
-        ("a.yaml", "training: {data_stages: [!!python/name:os.system x]}\n", "the tag"),
-        ("a.json", "{}", "expected a .toml or .yaml file"),
-    ):
+    for name, text, told in FAULTS["files"]:
         (tmp_path / name).write_text(text)
-        with pytest.raises(MetadatasetError) as caught:
-            read_stages(tmp_path / name)
-        assert told in str(caught.value), text
-    for name in ("b.toml", "b.yaml"):
-        with pytest.raises(DatasetNotFoundError, match="the file does not exist"):
-            read_stages(tmp_path / name)
+        assert told in fault(read_stages, tmp_path / name), text
     for name in ("run.toml", "run.yaml"):
+        with pytest.raises(errors.DatasetNotFoundError, match="the file does not exist"):
+            read_stages(tmp_path / f"no_{name}")
         plan_of(tmp_path, [stage()], name, steps=5)
-        with pytest.raises(MetadatasetError, match="it is read by get_staged_train_dataset"):
-            get_train_dataset(tmp_path / name, batch_size=2)
+        found = fault(ez.get_train_dataset, tmp_path / name, batch_size=2)
+        assert "it is read by get_staged_train_dataset" in found
 
 
 LINES = '''\
@@ -273,7 +194,7 @@ def test_lines_of_toml(tmp_path):
 # Building datasets
 
 
-class ListEncoder(TaskEncoder):
+class ListEncoder(ez.TaskEncoder):
     def batch(self, samples):
         return samples
 
@@ -308,23 +229,22 @@ def test_stages_of_prepared_folders(folder):
 
 
 def test_the_ablation_of_a_run_goes_on_from_its_state(folder):
+    def staged(name):
+        return get_staged_train_dataset(folder / name, build=build)
+
     def build(stage):
-        return ShuffleDataset(ListSource(range(50), name=stage.dataset.dataset))
+        return ez.ShuffleDataset(ez.ListSource(range(50), name=stage.dataset.dataset))
 
-    def loader(name):
-        return get_loader(get_staged_train_dataset(folder / name, build=build))
-
-    whole = list(get_staged_train_dataset(folder / "ablation.toml", build=build))
+    whole = list(staged("ablation.toml"))
     text = (folder / "ablation.toml").read_text().split("[[training.data_stages]]")[0]
     (folder / "before.toml").write_text(text)
-    before, on = loader("before.toml"), loader("ablation.toml")
+    before, on = ez.get_loader(staged("before.toml")), ez.get_loader(staged("ablation.toml"))
     assert list(islice(before, 5)) == whole[:5]
     on.load_state_dict(before.state_dict())
     assert list(on) == whole[5:]
-    longer = loader("before.toml")
-    list(islice(longer, 6))
-    with pytest.raises(StateMismatchError, match="try_out"):
-        loader("ablation.toml").load_state_dict(longer.state_dict())
+    list(islice(before, 1))
+    with pytest.raises(ez.StateMismatchError, match="try_out"):
+        ez.get_loader(staged("ablation.toml")).load_state_dict(before.state_dict())
 
 
 @pytest.mark.parametrize("name", ["stages.toml", "stages.yaml"])
@@ -348,20 +268,16 @@ def test_what_cannot_be_built(folder):
     for name, each in files.items():
         (folder / name).write_text(toml({"data_stages": [each]}))
     two, place = {"batch_size": 2}, r"seeds.toml:\d+ .*: build returns the dataset of the stage"
+    unprepared, missing = errors.NotPreparedError, errors.DatasetNotFoundError
     for name, options, error, told in (
-        ("misspelt.toml", two, MetadatasetError, "did you mean 'energize'"),
-        ("single_stage.toml", two, MetadatasetError, "'default'.*'huggingface'.*pass build="),
-        (
-            "tokens.toml",
-            two,
-            NotPreparedError,
-            r"tokens is not a prepared dataset[^$]*asked for at .*tokens.toml:3",
-        ),
-        ("missing.toml", two, DatasetNotFoundError, "gone' does not exist[^$]*missing.toml:3"),
+        ("misspelt.toml", two, errors.MetadatasetError, "did you mean 'energize'"),
+        ("single_stage.toml", two, errors.MetadatasetError, "'default'.*'hugging.*pass build="),
+        ("tokens.toml", two, unprepared, "tokens is not a prepared[^$]*asked .*tokens.toml:3"),
+        ("missing.toml", two, missing, "gone' does not exist[^$]*missing.toml:3"),
         ("seeds.toml", {}, TypeError, "missing .*'batch_size'"),
-        ("seeds.toml", two | {"repeat": False}, ConfigError, "repeat=False.*leave it out"),
-        ("seeds.toml", two | {"build": build_stage}, ConfigError, "no effect beside build"),
-        ("seeds.toml", {"build": lambda stage: None}, ConfigError, place),
+        ("seeds.toml", two | {"repeat": False}, ez.ConfigError, "repeat=False.*leave it out"),
+        ("seeds.toml", two | {"build": ez.build_stage}, ez.ConfigError, "no effect beside build"),
+        ("seeds.toml", {"build": lambda stage: None}, ez.ConfigError, place),
     ):
         with pytest.raises(error, match=told):
             get_staged_train_dataset(folder / name, **options)

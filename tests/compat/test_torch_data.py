@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import json
-from itertools import count, islice
+from itertools import count, islice, product
 from types import SimpleNamespace
 
 import pytest
@@ -141,42 +141,38 @@ def test_ranks_make_the_loaders_steps_and_padding(uneven, play):
 def test_a_state_after_some_steps_goes_on_anywhere(name, play):
     """Also the next loop is that after the one that was resumed."""
     dataset = DATASETS[name]
-    for rank, ranks in ((0, 1), (1, 2)):
+    for (rank, ranks), (workers, other, loop, steps) in product(
+        [(0, 1), (1, 2)], [(0, 2, 0, 3), (2, 3, 1, 1), (2, 0, 1, 99), (0, 2, 1, 5)]
+    ):
         loops = loops_of(dataset, 4, rank, ranks)
-        for workers, other, loop, steps in (
-            (0, 2, 0, 3),
-            (2, 3, 1, 1),
-            (2, 0, 1, 99),
-            (0, 2, 1, 5),
-        ):
-            ours = torch_dataset(dataset, rank, ranks)
-            playing = play(ours, workers)
-            for _ in range(loop + 1):
-                next(playing)
-            state = json.loads(json.dumps(ours.state_dict(steps)))
-            expected = [loops[loop][steps:], *loops[loop + 1 :]]
-            expected = expected if expected[0] else expected[1:]
-            resumed = torch_dataset(dataset, rank, ranks)
-            resumed.load_state_dict(state)
-            assert ours.state_dict(steps) == resumed.state_dict(0)
-            found = [prints(each)[:99] for each in islice(play(resumed, other), 2)]
-            for known, got in zip(expected, found, strict=False):
-                assert got[: len(known)] == known, (rank, workers, loop, steps)
-                assert len(got) <= len(known) + 1
-            plain = loader_of(dataset, 0, rank, ranks)
-            plain.load_state_dict(state)
-            assert prints([item for item in plain if not plain.padding]) == expected[0]
-
-
-def test_new_workers_of_the_same_seed_are_those_of_the_next_loop(play):
-    dataset = torch_dataset(INDEXED_ONES["list"])
-    loops = [prints(next(play(dataset, 2, seed=7))) for _ in range(3)]
-    assert loops == loops_of(INDEXED_ONES["list"], 3)
+        ours, resumed = (torch_dataset(dataset, rank, ranks) for _ in range(2))
+        playing = play(ours, workers)
+        for _ in range(loop + 1):
+            next(playing)
+        state = json.loads(json.dumps(ours.state_dict(steps)))
+        expected = [loops[loop][steps:], *loops[loop + 1 :]]
+        expected = expected if expected[0] else expected[1:]
+        resumed.load_state_dict(state)
+        assert ours.state_dict(steps) == resumed.state_dict(0)
+        found = [prints(each)[:99] for each in islice(play(resumed, other), 2)]
+        for known, got in zip(expected, found, strict=False):
+            assert got[: len(known)] == known, (rank, workers, loop, steps)
+            assert len(got) <= len(known) + 1
+        plain = loader_of(dataset, 0, rank, ranks)
+        plain.load_state_dict(state)
+        assert prints([item for item in plain if not plain.padding]) == expected[0]
 
 
 @pytest.mark.parametrize("name", ["list", "counted stream"])
-def test_a_worker_that_is_late_gives_nothing_of_a_loop_that_was_left(name, started):
-    turn, known = started(torch_dataset(DATASETS[name]), 2), loops_of(DATASETS[name], 2)
+def test_loops_are_told_apart(name, started, play):
+    """New workers of the same seed are those of the next loop; one that is late gives nothing of a
+    loop that was left.
+    """
+    known = loops_of(DATASETS[name], 3)
+    if name == "list":
+        dataset = torch_dataset(DATASETS[name])
+        assert [prints(next(play(dataset, 2, seed=7))) for _ in range(3)] == known
+    turn = started(torch_dataset(DATASETS[name]), 2)
     first, second = turn(0), turn(0)
     assert prints(first) == known[0][::2]
     assert turn(1) == []
@@ -184,46 +180,33 @@ def test_a_worker_that_is_late_gives_nothing_of_a_loop_that_was_left(name, start
     assert prints(turn(1))[: len(known[1]) // 2] == known[1][1::2]
 
 
-def test_it_goes_on_from_a_loaders_state(play):
-    plain = loader_of(INDEXED_ONES["counted"])
-    taken = list(islice(iter(plain), 3))
-    ours = torch_dataset(INDEXED_ONES["counted"])
-    ours.load_state_dict(plain.state_dict())
-    first, second = islice(play(ours, 2), 2)
-    assert [prints(taken + first), prints(second)] == loops_of(INDEXED_ONES["counted"], 2)
-
-
 def test_what_is_refused(play):
-    endless = data_loader(torch_dataset(RepeatDataset(shuffled(9))))
+    endless = torch_dataset(RepeatDataset(shuffled(9)))
     next(iter(endless))
-    with pytest.raises(LoaderError, match="virtual_epoch_length"):
-        next(iter(endless))
-    ours = torch_dataset(shuffled(23))
+    assert endless.state_dict(10**6)
+    ours, stream = torch_dataset(shuffled(23)), torch_dataset(STREAMS["finite stream"])
     next(play(ours, 1))
-    with pytest.raises(StateError, match=r"state_dict\(steps\)"):
-        ours.state_dict()
-    stream = torch_dataset(STREAMS["finite stream"])
-    with pytest.raises(StateError, match="StatefulDataLoader"):
-        stream.state_dict(3)
-    with pytest.raises(StateError, match="get_loader"):
-        stream.load_state_dict(loader_of(STREAMS["finite stream"]).state_dict())
-    share = torch_dataset(shuffled(23))
+    share, other = torch_dataset(shuffled(23)), torch_dataset(shuffled(23), 1, 2)
     next(iter(share))
     state = share.state_dict()
+    other.load_state_dict(state)
+    of_a_loader = loader_of(STREAMS["finite stream"]).state_dict()
+    for ask, error, told in (
+        (lambda: next(iter(endless)), LoaderError, "virtual_epoch_length"),
+        (ours.state_dict, StateError, r"state_dict\(steps\)"),
+        (lambda: stream.state_dict(3), StateError, "StatefulDataLoader"),
+        (lambda: stream.load_state_dict(of_a_loader), StateError, "get_loader"),
+        (lambda: next(iter(other)), StateError, r"\[0, 1, 0, 1\], this is \[1, 2, 0, 1\]"),
+        (lambda: next(play(torch_dataset(STREAMS["counted stream"]), 4)), ConfigError, "6 steps"),
+        (lambda: len(stream), TypeError, "only reading"),
+        (lambda: as_torch_dataset([1, 2]), ConfigError, "takes an energize Dataset; got list"),
+    ):
+        with pytest.raises(error, match=told):
+            ask()
     for damage in ({"share": [0]}, {"made": -1}, {"over": 1}, {"more": 0}, {"place": [0, "a"]}):
         with pytest.raises(StateError):
             share.load_state_dict({**state, **damage})
-    other = torch_dataset(shuffled(23), 1, 2)
-    other.load_state_dict(state)
-    with pytest.raises(StateError, match=r"\[0, 1, 0, 1\], this is \[1, 2, 0, 1\]"):
-        next(iter(other))
-    with pytest.raises(ConfigError, match="6 steps over a stream cannot be shared out to 4"):
-        next(play(torch_dataset(STREAMS["counted stream"]), 4))
     assert len(data_loader(torch_dataset(shuffled(23), 0, 2))) == 12
-    with pytest.raises(TypeError):
-        len(stream)
-    with pytest.raises(ConfigError, match="takes an energize Dataset; got list"):
-        as_torch_dataset([1, 2])
 
 
 # With real workers
