@@ -260,20 +260,18 @@ class WebdatasetPreparator:
 
 
 def shown_by(progress_fn: ProgressFn | None) -> Progress | None:
-    """What is told how many of how many are done, and goes on with `progress_fn` as many steps."""
+    """What is told how many of how many are done, and goes on with `progress_fn` step by step."""
     if progress_fn is None:
         return None
-    running: list[Iterator[Any]] = []
-    stepped = 0
+    shown: Iterator[Any] = iter(())
 
     def tell(done: int, total: int) -> None:
-        nonlocal stepped
-        if not running:
-            running.append(iter(progress_fn(iter(range(total)), total)))
+        nonlocal shown
+        if not done:
+            shown = iter(progress_fn(iter(range(total)), total))
         # One step more at the end, where a progress bar closes.
-        for _ in range(stepped, done + (done >= total)):
-            next(running[0], None)
-        stepped = max(stepped, done)
+        for _ in range((done > 0) + (done == total)):
+            next(shown, None)
 
     return tell
 
@@ -637,14 +635,12 @@ def get_dataset_from_config(
             f"{path}: its samples are of type {leaf.sample_type.__name__}, and sample_type asks "
             f"for {sample_type.__name__}"
         )
-    config, told = (
-        worker_config or WorkerConfig(),
-        {"shuffle_over_epochs": 1, **leaf.config.options},
-    )
+    told = {"split_part": "train", "shuffle_over_epochs": 1, **leaf.config.options}
     names = ("shuffle_over_epochs", "max_samples_per_sequence")
     order = SampleOrder(*(kwargs.pop(name, told.get(name)) for name in names))
+    config = worker_config or WorkerConfig()
     made = factory_of(
-        replace(leaf, split_part=split_part or told.get("split_part", "train")),
+        replace(leaf, split_part=split_part or told["split_part"]),
         decoder=kwargs.pop("decoder", DEFAULT_DECODER),
         code=loading_code(kwargs),
         seed=config.seed_offset,

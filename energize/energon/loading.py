@@ -26,7 +26,7 @@ from energize.metadataset.models import (
     read_metadataset,
 )
 from energize.metadataset.nodes import JoinedLeaf, Leaf, Node, Staged, every_leaf
-from energize.metadataset.resolution import FILESYSTEM, combined_multiplier, not_staged, resolve
+from energize.metadataset.resolution import FILESYSTEM, not_staged, resolve
 from energize.task.load import SampleDecoder
 from energize.task.pipeline import (
     STORED,
@@ -124,50 +124,26 @@ class DatasetLoaderInterface(ABC):
 class DatasetLoader(DatasetLoaderInterface):
     """A prepared folder or a `.jsonl` file, with settings that win over its own.
 
-    The settings are those of an entry of a metadataset. A `split_part` given here wins over that
-    asked for.
+    The settings are those of an entry of a metadataset: `split_part`, which wins over that asked
+    for, `subflavors`, `shuffle_over_epochs_multiplier`, `dataset_config`, `split_config`, ...
     """
 
-    def __init__(
-        self,
-        path: str | os.PathLike[str],
-        *,
-        split_part: str | None = None,
-        subflavors: Mapping[str, Any] | None = None,
-        shuffle_over_epochs_multiplier: int | None = 1,
-        dataset_config: str | None = None,
-        split_config: str | None = None,
-    ) -> None:
+    def __init__(self, path: str | os.PathLike[str], **settings: Any) -> None:
         self.path = Path(path)
-        self.settings = entry_of(
-            split_part=split_part,
-            subflavors=dict(subflavors or {}),
-            shuffle_over_epochs_multiplier=shuffle_over_epochs_multiplier,
-            dataset_config=dataset_config,
-            split_config=split_config,
-        )
+        kept = "shuffle_over_epochs_multiplier"  # None is a value of it
+        self.settings = {k: each for k, each in settings.items() if each is not None or k == kept}
 
     def node(self, split_part: str, asked: Folder, *, existing: bool = True) -> Node | Staged:
-        own = self.settings
-        multiplier = combined_multiplier(
-            asked.shuffle_over_epochs_multiplier, own.shuffle_over_epochs_multiplier
-        )
-        both = {
-            "path": str(self.path),
-            "subflavors": {**(own.subflavors or {}), **(asked.subflavors or {})},
-            "shuffle_over_epochs_multiplier": multiplier,
-            "subset": asked.subset,
-        }
-        return resolve(self.path, split_part, own.model_copy(update=both), existing=existing)
+        entry = {"split_part": split_part, **self.settings, "path": os.path.abspath(self.path)}
+        return resolve(_written({split_part: entry}), split_part, asked, existing=existing)
 
-    def get_dataset(
-        self, *, training: bool, split_part: str, worker_config: WorkerConfig, **kwargs: Any
-    ) -> BaseCoreDatasetFactory[Any]:
+    def get_dataset(self, **asked: Any) -> BaseCoreDatasetFactory[Any]:
         """Return the factory of the dataset; arguments as `get_datasets`."""
-        loaded = self.get_datasets(
-            training=training, split_part=split_part, worker_config=worker_config, **kwargs
-        )
-        return loaded.datasets[0].dataset
+        return self.get_datasets(**asked).datasets[0].dataset
+
+
+def _written(splits: Mapping[str, Any]) -> dict[str, Any]:
+    return {"__module__": ENERGIZE, "__class__": "MetadatasetV2", "splits": splits}
 
 
 class DatasetReference(dict[str, Any]):
@@ -199,10 +175,10 @@ class Metadataset(DatasetLoaderInterface):
         self, path: str | os.PathLike[str], splits: Mapping[str, Any] | MetadatasetFile
     ) -> None:
         problems = list[Problem]()
-        file = splits if isinstance(splits, MetadatasetFile) else None
-        if file is None:
-            given = {"__module__": ENERGIZE, "__class__": "MetadatasetV2", "splits": splits}
-            written = plain_values(given, Path(path), problems)
+        if isinstance(splits, MetadatasetFile):
+            file: MetadatasetFile | None = splits
+        else:
+            written = plain_values(_written(splits), Path(path), problems)
             file = document(written, problems, weighs_all=False)
         if file is None:
             raise as_error(Path(path), problems)
