@@ -131,6 +131,9 @@ def test_nested_subsets():
     half = Subset(ratios=(0.0, 0.5))
     assert nested(None, None) is None
     assert nested(Subset((1, 5)), None) == Subset((1, 5))
+    second = Subset(ratios=(0.5, 1.0))
+    assert nested(second, half).bounds(8) == (4, 6)  # the first half of the second one
+    assert nested(half, second).bounds(8) == (2, 4)
     assert nested(None, half) == half
     assert str(nested(Subset((10, None)), half)) == "[0%, 50%] of [10, end]"
 
