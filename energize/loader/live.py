@@ -66,6 +66,12 @@ def set_weights(
         )
     items = run.items_at(place) + (step - now) * ranks.world_size
     slot = slot_after(run.dataset, found.way, items)
+    if slot is None and not isinstance(place, StreamState):
+        raise ConfigError(
+            f"the weights of {found.label} cannot change in this run: epochs above it read its "
+            "first slots again (LimitDataset, RepeatDataset, ConcatDataset), so none is the next "
+            "one; blend what is limited, repeated or concatenated instead"
+        )
     if slot is None and step > now:
         change = Change(found.name, items, tuple(numbers.items()), waits=True)
         loader._edit(run.edits.with_change(change))

@@ -19,6 +19,7 @@ from energize import (
     ExcessLoss,
     FilterDataset,
     LevelDataset,
+    LimitDataset,
     ListSource,
     MapDataset,
     PackingDataset,
@@ -163,6 +164,10 @@ def test_changes_that_are_none():
         loader_of(ConcatDataset(*(source(*each) for each in ITEMS))).set_weights({"a": 1})
     with pytest.raises(ConfigError, match="ends"):
         loader_of(mix(stop="all_exhausted")).set_weights({"a": 1, "b": 2})
+    again = ConcatDataset(LimitDataset(mix(), 80), source("c", 9))
+    for at_step in (None, 8):
+        with pytest.raises(ConfigError, match="read its first slots again"):
+            loader_of(again).set_weights({"a": 1, "b": 2}, at_step=at_step)
 
 
 def test_states_of_changes_do_not_fit_another_blend():
