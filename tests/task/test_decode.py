@@ -72,6 +72,12 @@ def test_every_name_of_webdataset_is_known():
     assert set(IMAGE_SPECS) == set(autodecode.imagespecs)
 
 
+def test_extensions_may_be_in_upper_case():
+    png = IMAGES["png"]
+    assert (decoded("a.TXT", b"hi"), decoded("cls", b"3"), decoded("CLS", b"3")) == ("hi", 3, 3)
+    assert torch.equal(decoded("b.PNG", png), decoded("b.png", png))
+
+
 def npy(array, save=np.save) -> bytes:
     stream = io.BytesIO()
     save(stream, array)
