@@ -34,7 +34,9 @@ class Options(Model):
             super().__init__(**given)
         except ValidationError as error:
             kind = type(self)
-            raise ConfigError(told(faults(error, TypeAdapter(kind)), kind.__name__, {})) from None
+            raise ConfigError(
+                told(faults(error, TypeAdapter(kind), given), kind.__name__, {})
+            ) from None
 
 
 def checked_seed(seed: int | None, owner: str) -> int:

@@ -281,7 +281,7 @@ def _plan(text: Located, split_part: str, problems: list[Problem]) -> StagePlan[
     try:
         training = _TRAINING.validate_python(given, context=(place, split_part))
     except ValidationError as error:
-        for path, message in faults(error, _TRAINING):
+        for path, message in faults(error, _TRAINING, given):
             problems.append(text.problem((_ROOT, *path), message))
         return None
     size = training.global_batch_size

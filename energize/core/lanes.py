@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from energize.core.checks import checked_whole
+from energize.core.checks import checked_function, checked_whole
 from energize.core.ignored import accepted
 from energize.errors import ConfigError
 
@@ -79,13 +79,15 @@ def current_ranks(group: Any = None, environment: Mapping[str, str] | None = Non
     """
     if group is not None:
         return _in_group(group)
-    launched = _launched(os.environ if environment is None else environment)
+    environment = os.environ if environment is None else environment
+    found = (_launched_by(launcher, environment) for launcher in _LAUNCHERS)
+    launched = next((ranks for ranks in found if ranks is not None), ALONE)
     distributed = _initialised()
     if distributed is None:
-        return launched or ALONE
+        return launched
     ranks = Ranks(distributed.get_rank(), distributed.get_world_size(), distributed.group.WORLD)
-    by_torchrun = _launched_by("torchrun", os.environ if environment is None else environment)
-    if by_torchrun not in (None, ranks):
+    by_torchrun = _launched_by("torchrun", environment)
+    if by_torchrun is not None and by_torchrun != ranks:
         raise ConfigError(
             f"torch.distributed says that this is rank {ranks.rank} of {ranks.world_size}, and the "
             f"environment says RANK={by_torchrun.rank}, WORLD_SIZE={by_torchrun.world_size}. Say "
@@ -115,11 +117,6 @@ def _in_group(group: Any) -> Ranks:
             f"process is a member of; got {group!r}"
         )
     return Ranks(rank, distributed.get_world_size(group), group)
-
-
-def _launched(environment: Mapping[str, str]) -> Ranks | None:
-    found = (_launched_by(launcher, environment) for launcher in _LAUNCHERS)
-    return next((ranks for ranks in found if ranks is not None), None)
 
 
 def _launched_by(launcher: str, environment: Mapping[str, str]) -> Ranks | None:
@@ -212,23 +209,17 @@ class WorkerConfig:
                 checked_whole(rank, "WorkerConfig: rank", 0),
                 checked_whole(world_size, "WorkerConfig: world_size", 1),
             )
-        handlers = {
-            "global_error_handler": global_error_handler,
-            "restore_error_handler": restore_error_handler,
-        }
-        for name, handler in handlers.items():
-            if handler is not None and not callable(handler):
-                raise ConfigError(
-                    f"WorkerConfig: {name} is a function of an exception, a sample and its sources,"
-                    f" which raises or returns; got {handler!r}"
-                )
-        values = handlers | {
+        values = {
             "num_workers": checked_whole(num_workers, "WorkerConfig: num_workers", 0),
             "seed_offset": checked_whole(seed_offset, "WorkerConfig: seed_offset"),
             "data_parallel_group": data_parallel_group,
+            "global_error_handler": global_error_handler,
+            "restore_error_handler": restore_error_handler,
             "_chosen": chosen,
         }
         for name, value in values.items():
+            if name.endswith("handler") and value is not None:
+                checked_function(value, f"WorkerConfig: {name}")
             object.__setattr__(self, name, value)
 
     @property
@@ -274,24 +265,17 @@ class WorkerConfig:
     def __repr__(self) -> str:
         chosen = self._chosen
         named = "" if chosen is None else f"rank={chosen.rank}, world_size={chosen.world_size}, "
-        handlers = "".join(
-            f", {name}={getattr(handler, '__qualname__', handler)}"
-            for name, handler in self._handlers.items()
-        )
         return (
-            f"WorkerConfig({named}num_workers={self.num_workers}, seed_offset={self.seed_offset}"
-            f"{handlers})"
+            f"WorkerConfig({named}num_workers={self.num_workers}, seed_offset={self.seed_offset})"
         )
-
-    @property
-    def _handlers(self) -> dict[str, ErrorHandler]:
-        names = ("global_error_handler", "restore_error_handler")
-        return {name: each for name in names if (each := getattr(self, name)) is not None}
 
     def __reduce__(self) -> tuple[Any, ...]:
         """In another process the ranks of a process group, which cannot follow, are numbers."""
         ranks: tuple[int | None, int | None] = (None, None)
         if self.data_parallel_group is not None or self._chosen is not None:
             ranks = (self.rank, self.world_size)
-        handlers: dict[str, Any] = self._handlers
+        handlers: dict[str, Any] = {
+            "global_error_handler": self.global_error_handler,
+            "restore_error_handler": self.restore_error_handler,
+        }
         return partial(WorkerConfig, **handlers), (*ranks, self.num_workers, None, self.seed_offset)

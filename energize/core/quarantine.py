@@ -17,12 +17,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from glob import escape, glob
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import Field, TypeAdapter, ValidationError
 
 from energize.core.arrays import Int64Array
 from energize.core.stream import LAST_START
 from energize.core.trace import Failed, SamplePlace
-from energize.core.validation import load_json
+from energize.core.validation import Model, faults, load_json, path_text
 from energize.data.files import read_file
 from energize.errors import ConfigError, SkipSample
 
@@ -36,15 +38,18 @@ _log = logging.getLogger("energize")
 RANK = "{rank}"
 """What stands for the rank in the path of a list."""
 
-_FIELDS: dict[str, tuple[type, ...]] = {
-    "dataset": (str,),
-    "shard": (str, type(None)),
-    "index": (int,),
-    "key": (str, type(None)),
-    "source": (str, type(None)),
-    "function": (str, type(None)),
-    "reason": (str,),
-}
+
+class _Line(Model):
+    dataset: str
+    shard: str | None = None
+    index: Annotated[int, Field(ge=0, lt=LAST_START)]
+    key: str | None = None
+    source: str | None = None
+    function: str | None = None
+    reason: str
+
+
+_LINE = TypeAdapter(_Line)
 
 
 @dataclass(frozen=True)
@@ -62,30 +67,22 @@ class Entry:
     @classmethod
     def parsed(cls, line: str, where: str) -> Entry:
         """The entry in a line; `ConfigError` for anything else."""
+        value: Any = None
         try:
-            fields = load_json(line)
+            value = load_json(line)
+            fields = dict(_LINE.validate_python(value))
+        except ValidationError as error:
+            path, text = faults(error, _LINE, value)[0]
+            what = f"{path_text(path)}: {text}"
         except ValueError as error:
-            raise _malformed(where, line, f"not JSON ({error})") from error
-        if not isinstance(fields, dict):
-            raise _malformed(where, line, "not a JSON object")
-        for name, kinds in _FIELDS.items():
-            value = fields.get(name)
-            if not isinstance(value, kinds) or isinstance(value, bool):
-                raise _malformed(where, line, f"{name!r} is {str(value)[:80]}")
-        if not 0 <= fields["index"] < LAST_START:
-            raise _malformed(where, line, f"'index' is {str(fields['index'])[:80]}")
-        if unknown := sorted(fields.keys() - _FIELDS.keys()):
-            raise _malformed(where, line, f"{unknown[0][:80]!r} is no field of it")
-        reason = fields.pop("reason")
-        return cls(SamplePlace(**fields), reason)
-
-
-def _malformed(where: str, line: str, what: str) -> ConfigError:
-    shown = line.strip()[:80]
-    return ConfigError(
-        f"{where}: no entry of a list of failed samples: {what}; the line is {shown!r}. A line is "
-        f"an object with {', '.join(_FIELDS)}, as quarantine= writes it; remove or repair it"
-    )
+            what = f"not JSON ({error})"
+        else:
+            reason = fields.pop("reason")
+            return cls(SamplePlace(**fields), reason)
+        raise ConfigError(
+            f"{where}: no entry of a list of failed samples, as quarantine= writes it: {what}; the "
+            f"line is {line.strip()[:80]!r}. Remove or repair it"
+        )
 
 
 def path_for_rank(path: str, rank: int, world_size: int) -> Path:

@@ -105,37 +105,69 @@ def validated(
     try:
         return schema.validate_python(value)
     except ValidationError as reason:
-        found = faults(reason, schema)
-        raise error(told(found, file, lines_of(text))) from None
+        raise error(told(faults(reason, schema, value), file, lines_of(text))) from None
 
 
-def faults(error: ValidationError, schema: TypeAdapter[Any]) -> list[Fault]:
-    """Return what `error`, which `schema` raised, says is wrong, in our words.
+def faults(error: ValidationError, schema: TypeAdapter[Any], value: object) -> list[Fault]:
+    """Return what `error`, which `schema` raised of `value`, says is wrong, in our words.
 
     Of a value that fits no member of a union, the faults of its members are one, or those of the
     member that it comes closest to.
     """
+    known = list(dict.fromkeys(_keys(schema.core_schema)))
     found: dict[KeyPath, list[str]] = {}
     shown: dict[KeyPath, str] = {}
-    unions: dict[KeyPath, int] = {}
+    deepest: dict[KeyPath, int] = {}
     for detail in error.errors(include_url=False)[: 10 * MOST_FAULTS]:
-        path, known, union = _followed(detail["loc"], schema.core_schema)
+        path, union = _place_in(value, detail["loc"])
         if union is not None:
-            deepest = unions.setdefault(union, len(path))
-            if len(path) < deepest:
+            depth = deepest.setdefault(union, len(path))
+            if len(path) < depth:
                 continue
-            if len(path) > deepest:
-                unions[union] = len(path)
-                for each in [each for each in found if each[: len(union)] == union]:
-                    del found[each]
-        text, got = _told(detail, known)
+            if len(path) > depth:
+                deepest[union] = len(path)
+                found = {each: found[each] for each in found if each[: len(union)] != union}
+        text, shown[path] = _told(detail, known)
         if text not in found.setdefault(path, []):
             found[path].append(text)
-        shown[path] = got
     return [
         Fault(path, ", or ".join(texts) + shown[path])
         for path, texts in list(found.items())[:MOST_FAULTS]
     ]
+
+
+def _place_in(value: Any, loc: KeyPath) -> tuple[KeyPath, KeyPath | None]:
+    """Return the path in a document that pydantic means by a place, which names members of unions,
+    too; and the path of the last union, if its members are not told apart by tags, as "<tag>".
+    """
+    path: list[str | int] = []
+    union: KeyPath | None = None
+    for number, step in enumerate(loc, 1):
+        if isinstance(value, dict) and step in value:
+            value = value[step]
+        elif isinstance(value, list | tuple) and isinstance(step, int) and step < len(value):
+            value = value[step]
+        elif isinstance(step, str) and (step == "[key]" or step.startswith("<")):
+            continue
+        elif not isinstance(value, dict) or number < len(loc):
+            union = tuple(path)
+            continue
+        path.append(step)
+    return tuple(path), union
+
+
+def _keys(schema: Any) -> Iterator[str]:
+    """The keys of all models, dataclasses and typed dicts in a schema."""
+    if isinstance(schema, list | tuple):
+        for each in schema:
+            yield from _keys(each)
+    elif isinstance(schema, dict):
+        for name, each in schema.items():
+            if isinstance(each, dict) and str(each.get("type")).endswith("-field"):
+                yield str(each.get("validation_alias", name))
+            yield from _keys(each)
+        if schema.get("type") == "dataclass-field":
+            yield str(schema["name"])
 
 
 def told(found: Iterable[Fault], file: str | os.PathLike[str], lines: Mapping[KeyPath, int]) -> str:
@@ -226,8 +258,10 @@ def _told(detail: ErrorDetails, known: list[str]) -> tuple[str, str]:
     if kind == "missing":
         return f"the key {key!r} is missing", ""
     if kind == "extra_forbidden":
-        hint = nearest(key, known) or ";"
-        return f"unknown key {short(key)}{hint} known keys are {', '.join(known)}", ""
+        return (
+            f"unknown key {short(key)}{nearest(key, [each for each in known if each != key])}",
+            "",
+        )
     if kind in _OWN:
         return str(detail["ctx"]["error"]), ""
     words = re.findall(r"'([^']*)'", detail["ctx"]["expected"]) if kind == "literal_error" else []
@@ -239,76 +273,6 @@ def _told(detail: ErrorDetails, known: list[str]) -> tuple[str, str]:
     )
     text = _MESSAGES.get(kind, text.replace("a valid ", "a "))
     return text, f"; got {short(detail['input'])}{near}"
-
-
-def _followed(loc: tuple[str | int, ...], schema: Any) -> tuple[KeyPath, list[str], KeyPath | None]:
-    """Follow what pydantic calls a place: return the path in the document, without the names of
-    members of unions; the keys that are known at its end; and the path of the last union.
-    """
-    definitions: dict[str, Any] = {}
-    path: list[str | int] = []
-    union: KeyPath | None = None
-    here = list(_inner([schema], definitions))
-    known = _keys(here)
-    for step in loc:
-        unions = [each for each in here if each["type"] in ("union", "tagged-union")]
-        if unions:
-            tagged = [
-                each["choices"].get(step) for each in unions if each["type"] == "tagged-union"
-            ]
-            if not any(tagged):
-                union = tuple(path)
-            members = [each for union in unions for each in _members(union, step)]
-            here = list(_inner(members, definitions))
-            known = _keys(here)
-            continue
-        if step == "[key]":
-            continue
-        path.append(step)
-        known = _keys(here)
-        here = list(_inner([value for each in here for value in _values(each, step)], definitions))
-    return tuple(path), known, union
-
-
-def _inner(schemas: Iterable[Any], definitions: dict[str, Any]) -> Iterator[Any]:
-    """The schemas under wrappers, which add nothing to a place."""
-    for schema in schemas:
-        inner = schema
-        while inner["type"] == "definition-ref" or "schema" in inner:
-            if inner["type"] == "definitions":
-                definitions.update((each["ref"], each) for each in inner["definitions"])
-            inner = inner["schema"] if "schema" in inner else definitions[inner["schema_ref"]]
-        yield inner
-
-
-def _members(union: Any, step: str | int) -> list[Any]:
-    choices = union["choices"]
-    if isinstance(choices, dict):
-        return [choices[step]] if step in choices else []
-    return [each[0] if isinstance(each, tuple) else each for each in choices]
-
-
-def _fields(schema: Any) -> dict[str, Any]:
-    """The fields of a model, a dataclass or a typed dict, by the keys that stand for them."""
-    fields = schema.get("fields", {})
-    named = (
-        fields.items() if isinstance(fields, dict) else ((each["name"], each) for each in fields)
-    )
-    return {str(each.get("validation_alias", name)): each["schema"] for name, each in named}
-
-
-def _keys(schemas: Iterable[Any]) -> list[str]:
-    return list(dict.fromkeys(key for each in schemas for key in _fields(each)))
-
-
-def _values(schema: Any, step: str | int) -> list[Any]:
-    if "fields" in schema:
-        return [value for name, value in _fields(schema).items() if name == step]
-    items = schema.get("values_schema", schema.get("items_schema"))
-    if isinstance(items, list):  # of a tuple, whose last one may stand for any number
-        last = len(items) - 1
-        return [items[min(step, last)]] if isinstance(step, int) and items else []
-    return [] if items is None else [items]
 
 
 # Text of YAML and JSON as values. Readers go down by recursion, which ends the process when it is

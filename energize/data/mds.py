@@ -605,7 +605,9 @@ class MdsSource(ShardedSource[dict[str, Any]]):
             header = load_json(next(self._ranges(shard, part, [start], [stop])))
             found = _LAYOUT.validate_python(header)
         except (ValueError, RecursionError) as error:
-            what = faults(error, _LAYOUT)[0] if isinstance(error, ValidationError) else error
+            what = (
+                faults(error, _LAYOUT, header)[0] if isinstance(error, ValidationError) else error
+            )
             raise ShardError(f"{path}: its header is damaged ({what}); {_AGAIN}") from error
         if found != shard.layout:
             text = f"{path}: by its header it has {str(found)[:300]}, and by {INDEX} "

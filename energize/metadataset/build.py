@@ -293,7 +293,7 @@ def entry_of(**settings: Any) -> Folder:
     try:
         entry = _ENTRY.validate_python(data)
     except ValidationError as error:
-        path, message = faults(error, _ENTRY)[0]
+        path, message = faults(error, _ENTRY, data)[0]
         raise ConfigError(f"{path[0]}: {message}") from None
     return entry if subset is None else entry.model_copy(update={"subset": subset})
 

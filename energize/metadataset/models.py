@@ -811,7 +811,7 @@ def _told(error: ValidationError, data: Any) -> Iterator[tuple[KeyPath, str]]:
     """What is wrong with a document. A key that is missing is not told beside one that is a slip of
     the pen.
     """
-    found = [(path, _with_hint(path, text, data)) for path, text in faults(error, DOCUMENT)]
+    found = [(path, _with_hint(path, text, data)) for path, text in faults(error, DOCUMENT, data)]
     misspelt = {path[:-1] for path, text in found if "did you mean" in text}
     for path, text in found:
         if not text.endswith("is missing") or path[:-1] not in misspelt:

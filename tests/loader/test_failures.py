@@ -161,7 +161,6 @@ def test_configs_with_handlers_are_compared_and_copied():
         assert other.global_error_handler is log_exception
     assert config != WorkerConfig(0, 2, 3)
     assert WorkerConfig(0, 2, 3) != WorkerConfig(0, 2, 3, seed_offset=1)
-    assert "global_error_handler=log_exception" in repr(config)
 
 
 # Failures that are alike
@@ -398,12 +397,18 @@ def test_a_full_disk_is_an_error_that_says_so():
     [
         ("{", "not JSON"),
         ("[" * 10_000, "not JSON"),
-        ("[]", "not a JSON object"),
-        ('{"dataset": 3}', "'dataset' is 3"),
-        ('{"dataset": "a", "shard": null, "index": true, "reason": ""}', "'index' is True"),
-        ('{"dataset": "a", "shard": null, "index": 1.5, "reason": ""}', "'index' is 1.5"),
-        ('{"dataset": "a", "shard": null, "index": 1}', "'reason' is None"),
-        ('{"dataset": "a", "shard": null, "index": 1, "reason": "", "x": 1}', "'x' is no field"),
+        ("[]", "expected a mapping"),
+        ('{"dataset": 3}', "dataset: expected text; got 3"),
+        (
+            '{"dataset": "a", "shard": null, "index": true, "reason": ""}',
+            "index: expected an integer; got True",
+        ),
+        (
+            '{"dataset": "a", "shard": null, "index": 1.5, "reason": ""}',
+            "index: expected an integer; got 1.5",
+        ),
+        ('{"dataset": "a", "shard": null, "index": 1}', "reason: the key 'reason' is missing"),
+        ('{"dataset": "a", "shard": null, "index": 1, "reason": "", "x": 1}', "unknown key 'x'"),
     ],
 )
 def test_a_malformed_line_is_named(line, message, tmp_path):
