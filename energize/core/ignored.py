@@ -7,18 +7,18 @@ import logging
 _log = logging.getLogger("energize")
 
 # Each is told of, with what is in its place here, in docs/coming-from-energon.md.
-IGNORED = frozenset(
-    """
-    batcher_config batcher_stateless checkpoint_every_min_n_samples checkpoint_every_sec
-    every_n_iter fail_on_timeout failure_tolerance filter_fn_config final_packer_failure_tolerance
-    final_packer_stateless freeze gc_collect_every_n_steps gc_freeze_at_start handler
-    index_sqlite_tmp_path initial_timeout_seconds iter_map_fn_config join_index len_map_fn
-    map_fn_config n_checkpoints packer_config parallel_shard_iters part_filter
-    pre_packer_failure_tolerance reset_after_epoch restart sample_encoder_failure_tolerance
-    sample_encoder_stateless sample_type stateless_iter_fn stateless_map_fn timeout_seconds
-    worker_debug_path worker_log_level worker_rotation_offset
-    """.split()
-)
+IGNORED = {
+    "batcher_config", "batcher_stateless", "checkpoint_every_min_n_samples",
+    "checkpoint_every_sec", "every_n_iter", "fail_on_timeout", "failure_tolerance",
+    "filter_fn_config", "final_packer_failure_tolerance", "final_packer_stateless", "freeze",
+    "gc_collect_every_n_steps", "gc_freeze_at_start", "handler", "index_sqlite_tmp_path",
+    "initial_timeout_seconds", "iter_map_fn_config", "join_index", "len_map_fn",
+    "map_fn_config", "n_checkpoints", "packer_config", "parallel_shard_iters", "part_filter",
+    "pre_packer_failure_tolerance", "reset_after_epoch", "restart",
+    "sample_encoder_failure_tolerance", "sample_encoder_stateless", "sample_type",
+    "stateless_iter_fn", "stateless_map_fn", "timeout_seconds", "worker_debug_path",
+    "worker_log_level", "worker_rotation_offset",
+}  # fmt: skip
 
 _said: set[tuple[str, str]] = set()
 

@@ -143,9 +143,8 @@ def _place_in(value: Any, loc: KeyPath) -> tuple[KeyPath, KeyPath | None]:
     path: list[str | int] = []
     union: KeyPath | None = None
     for number, step in enumerate(loc, 1):
-        if isinstance(value, dict) and step in value:
-            value = value[step]
-        elif isinstance(value, list | tuple) and isinstance(step, int) and step < len(value):
+        inside: Any = range(len(value)) if isinstance(value, list | tuple) else value
+        if isinstance(inside, dict | range) and step in inside:
             value = value[step]
         elif isinstance(step, str) and (step == "[key]" or step.startswith("<")):
             continue
