@@ -11,7 +11,7 @@ import shutil
 import tempfile
 import threading
 import weakref
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable, Hashable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from energize.core.checks import checked_choice, checked_whole
+from energize.core.checks import checked_choice, checked_whole, real_number
 from energize.core.samples import SourceInfo
 from energize.core.stores import (
     CachePool,
@@ -83,10 +83,11 @@ class FileStoreCachePool(CachePool):
         method: Literal["raw", "pickle"] = "raw",
     ) -> None:
         checked_choice(method, "method", ("raw", "pickle"), "FileStoreCachePool")
-        size = max_cache_size_gbytes
-        if isinstance(size, bool) or not isinstance(size, int | float) or not 0 <= size < 2**40:
+        size = real_number(max_cache_size_gbytes)
+        if size is None or not 0 <= size < 2**40:
             raise ConfigError(
-                f"FileStoreCachePool: max_cache_size_gbytes={size!r} is no number from 0 on"
+                f"FileStoreCachePool: max_cache_size_gbytes={max_cache_size_gbytes!r} is no number "
+                "from 0 on"
             )
         self._settings = _Settings(
             local_path(tempfile.gettempdir() if parent_cache_dir is None else parent_cache_dir),
@@ -95,12 +96,7 @@ class FileStoreCachePool(CachePool):
             checked_whole(max_cache_count, "FileStoreCachePool: max_cache_count", 0),
             method == "pickle",
         )
-        self._begin()
-
-    def _begin(self) -> None:
-        self._lock = threading.Lock()
-        self._cache: _Cache | None = None
-        _POOLS.add(self)
+        self._caches: dict[int, _Cache] = {}  # by process, as a fork has that of its parent too
 
     @property
     def max_cache_size(self) -> int:
@@ -119,59 +115,41 @@ class FileStoreCachePool(CachePool):
     @property
     def current_cache_size(self) -> int:
         """How many bytes lie on disk."""
-        return 0 if self._cache is None else self._cache.size
+        return self._held()[0]
 
     @property
     def current_cache_count(self) -> int:
         """How many files lie on disk."""
-        return 0 if self._cache is None else self._cache.count
+        return self._held()[1]
 
     def get_lazy(self, ds: FileStore[T], fname: str) -> FileCacheLazy[T]:
         """Return a reference to the file, which is fetched from now on."""
-        return self._reference(*ds.resolved(fname))
+        return FileCacheLazy(*ds.resolved(fname), self, self._opened())
 
     def to_cache(self, data: T, name: str) -> FileCacheLazy[T]:
         """Return a reference to `data`, put on disk as soon as there is room."""
-        return self._reference(HeldStore(data), name)
+        return FileCacheLazy(HeldStore(data), name, self, self._opened())
 
     def close(self) -> None:
         """Remove all files and end the threads; references read their stores from then on.
 
         A pool that is used after it was closed begins anew.
         """
-        with self._lock:
-            cache, self._cache = self._cache, None
+        cache = self._caches.pop(os.getpid(), None)
         if cache is not None:
             cache.close()
 
-    def _reference(self, store: FileStore[T], name: str) -> FileCacheLazy[T]:
-        cache = self._opened()
-        return FileCacheLazy(store, name, self, cache, cache.refer(store, name))
+    def _held(self) -> tuple[int, int]:
+        cache = self._caches.get(os.getpid())
+        return (0, 0) if cache is None else cache.held()
 
     def _opened(self) -> _Cache:
-        with self._lock:
-            if self._cache is None:
-                self._cache = _Cache(self._settings)
-            return self._cache
+        # Of two threads that begin at once one is given what the other made; its own goes.
+        pid = os.getpid()
+        return self._caches.get(pid) or self._caches.setdefault(pid, _Cache(self._settings))
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_settings": self._settings}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._begin()
-
-
-_POOLS: weakref.WeakSet[FileStoreCachePool] = weakref.WeakSet()
-
-
-def _forked() -> None:
-    """Have the pools of a forked process begin anew: what was fetched belongs to its parent."""
-    for pool in list(_POOLS):
-        pool._begin()
-
-
-os.register_at_fork(after_in_child=_forked)
+        return {"_settings": self._settings, "_caches": {}}
 
 
 class FileCacheLazy(DirectLazy[T]):
@@ -182,11 +160,11 @@ class FileCacheLazy(DirectLazy[T]):
     """
 
     def __init__(
-        self, ds: FileStore[T], fname: str, pool: FileStoreCachePool, cache: _Cache, entry: _Entry
+        self, ds: FileStore[T], fname: str, pool: FileStoreCachePool, cache: _Cache
     ) -> None:
         super().__init__(ds=ds, fname=fname, pool=pool)
-        self.entry = entry
         self._cache = cache
+        self.entry = cache.refer(ds, fname)
         self._counted = True
 
     def _read(self) -> tuple[T, SourceInfo | None]:
@@ -196,8 +174,8 @@ class FileCacheLazy(DirectLazy[T]):
         return self.ds[self.fname]
 
     def __del__(self) -> None:
-        if getattr(self, "_counted", False) and self._cache.usable:
-            self._cache.drop(self.entry)
+        if getattr(self, "_counted", False):
+            self._cache.dropped.append(self.entry)
 
 
 @dataclass(frozen=True)
@@ -245,7 +223,6 @@ class _Entry:
     name: str
     refcount: int = 0
     job: Future[None] | None = None
-    pickled: bool = False
     source: SourceInfo | None = None
     file: Path | None = None
     size: int = 0
@@ -256,7 +233,8 @@ class _Cache:
 
     A file is fetched when there is room for one as large as the largest so far, so no thread waits
     for room. One that is needed before its turn is read at once, and goes to the end of the queue
-    for others who refer to it.
+    for others who refer to it. References that are collected, which may happen anywhere in the
+    program, are put into `dropped`, and end with the next call.
     """
 
     def __init__(self, settings: _Settings) -> None:
@@ -267,26 +245,24 @@ class _Cache:
         self._threads = ThreadPoolExecutor(settings.threads, "energize-cache")
         self._lock = threading.Lock()
         self._entries: dict[object, _Entry] = {}
-        self._queue: OrderedDict[_Entry, None] = OrderedDict()
-        self._dropped: deque[_Entry] = deque()
+        self._queue: dict[_Entry, None] = {}
+        self.dropped: deque[_Entry] = deque()
         self._names = count()
-        self._running = 0
-        self._largest = 0
-        self._closed = False
-        self._warned = False
-        self.size = 0
-        self.count = 0
+        self._running = self._largest = self._size = self._count = 0
+        self._closed = self._warned = False
 
     @property
     def usable(self) -> bool:
         """Whether it is open, and of this process."""
         return not self._closed and self._pid == os.getpid()
 
-    def refer(self, store: FileStore[Any], name: str) -> _Entry:
-        """Return the entry of a file with one more reference; a new one is fetched.
+    def held(self) -> tuple[int, int]:
+        """Return how many bytes and files lie on disk."""
+        with self._locked():
+            return self._size, self._count
 
-        What was put into the pool comes first, as it is in memory until then.
-        """
+    def refer(self, store: FileStore[Any], name: str) -> _Entry:
+        """Return the entry of a file with one more reference; a new one is fetched."""
         # A store without a hash is kept by its entry, so that no other one has its id.
         key = (store if isinstance(store, Hashable) else id(store), name)
         with self._locked():
@@ -294,8 +270,6 @@ class _Cache:
             if entry is None:
                 entry = self._entries[key] = _Entry(key, store, name)
                 self._queue[entry] = None
-                if isinstance(store, HeldStore):
-                    self._queue.move_to_end(entry, last=False)
             entry.refcount += 1
         return entry
 
@@ -315,64 +289,47 @@ class _Cache:
                 if early and entry.refcount:
                     self._queue[entry] = None
 
-    def drop(self, entry: _Entry) -> None:
-        """End a reference that was collected: anywhere in the program, so without waiting."""
-        self._dropped.append(entry)
-        self._release_dropped()
-
     def close(self) -> None:
         """Remove all files and end the threads; references read their stores from then on."""
         with self._lock:
             self._closed = True
             self._queue.clear()
             running = [each.job for each in self._entries.values() if each.job]
-        late = wait(running, _CLOSE_SECONDS).not_done
-        self._threads.shutdown(wait=not late)
+        wait(running, _CLOSE_SECONDS)
+        self._threads.shutdown(wait=False)
         self._remove()
-        with contextlib.suppress(OSError):
-            _remove_orphans(self._settings.parent)
-        self.size = self.count = 0
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
         with self._lock:
+            while self.dropped:
+                self._release(self.dropped.popleft())
             yield
             self._start()
-        self._release_dropped()
-
-    def _release_dropped(self) -> None:
-        # Whoever holds the lock looks here once more when it gives it back.
-        while self._dropped and self._lock.acquire(blocking=False):
-            try:
-                while self._dropped:
-                    self._release(self._dropped.popleft())
-                self._start()
-            finally:
-                self._lock.release()
 
     def _content(self, entry: _Entry) -> Found:
-        if entry.file is None:
-            return entry.store[entry.name]
-        try:
-            held = entry.file.read_bytes()
-        except OSError as reason:
-            self._warn(f"{entry.file} cannot be read any more ({reason.strerror})")
-            return entry.store[entry.name]
-        # Pickled here, in a folder that no other user may write to.
-        content = pickle.loads(held) if entry.pickled else held  # noqa: S301
-        if not self._settings.decoded:
-            content = entry.store.decoded(entry.name, content)
-        return content, entry.source
+        if entry.file is not None:
+            try:
+                held = entry.file.read_bytes()
+            except OSError as reason:
+                self._warn(f"{entry.file} cannot be read any more ({reason.strerror})")
+            else:
+                # Pickled here, in a folder that no other user may write to.
+                content = pickle.loads(held)  # noqa: S301
+                if not self._settings.decoded:
+                    content = entry.store.decoded(entry.name, content)
+                return content, entry.source
+        return entry.store[entry.name]
 
     # In the threads.
 
     def _fetch(self, entry: _Entry) -> None:
         """Read a file, and write it if there is room."""
         try:
-            raw, entry.source = entry.store.raw(entry.name)
-            decoded = self._settings.decoded
-            held, entry.pickled = _packed(entry.store.decoded(entry.name, raw) if decoded else raw)
-            self._write(entry, held)
+            content, entry.source = entry.store.raw(entry.name)
+            if self._settings.decoded:
+                content = entry.store.decoded(entry.name, content)
+            self._write(entry, pickle.dumps(content, protocol=pickle.HIGHEST_PROTOCOL))
         except Exception:  # noqa: S110 - who needs the file reads it, and meets the same
             pass
         with self._locked():
@@ -387,21 +344,20 @@ class _Cache:
             return
         with self._locked():
             self._largest = max(self._largest, len(held))
-            has_room = self.size + len(held) <= self._settings.size
+            has_room = self._size + len(held) <= self._settings.size
             if entry.refcount == 0 or self._closed or not has_room:
                 return
             entry.size = len(held)
-            self.size += entry.size
-            self.count += 1
+            self._size += entry.size
+            self._count += 1
         file = self.folder / f"{next(self._names):x}"
         try:
             file.write_bytes(held)
         except OSError as reason:
             self._warn(f"{file} cannot be written ({reason.strerror})")
+            entry.file = file
             with self._locked():
-                file.unlink(missing_ok=True)
-                self.size -= entry.size
-                self.count -= 1
+                self._remove_file(entry)
             return
         entry.file = file
         if isinstance(entry.store, HeldStore):
@@ -414,10 +370,11 @@ class _Cache:
         most = self._settings
         while self._queue and not self._closed:
             ahead = self._running + 1
-            full = ahead > most.threads or self.count + ahead > most.count
-            if full or self.size + ahead * max(1, self._largest) > most.size:
+            full = ahead > most.threads or self._count + ahead > most.count
+            if full or self._size + ahead * max(1, self._largest) > most.size:
                 return
-            entry, _ = self._queue.popitem(last=False)
+            entry = next(iter(self._queue))
+            del self._queue[entry]
             self._running = ahead
             entry.job = self._threads.submit(self._fetch, entry)
 
@@ -431,24 +388,20 @@ class _Cache:
         if self._entries.get(entry.key) is entry:
             del self._entries[entry.key]
         self._queue.pop(entry, None)
+        self._remove_file(entry)
+
+    def _remove_file(self, entry: _Entry) -> None:
         if entry.file is not None:
             with contextlib.suppress(OSError):
                 entry.file.unlink()
             entry.file = None
-            self.size -= entry.size
-            self.count -= 1
+            self._size -= entry.size
+            self._count -= 1
 
     def _warn(self, what: str) -> None:
         if not self._warned and not self._closed:
             self._warned = True
             _log.warning("%s: files are read from where they are, without the cache", what)
-
-
-def _packed(content: Any) -> tuple[bytes, bool]:
-    """Return content as bytes, and whether they are a pickle."""
-    if type(content) is bytes:
-        return content, False
-    return pickle.dumps(content, protocol=pickle.HIGHEST_PROTOCOL), True
 
 
 # The folder of one process, locked as long as it lives.
@@ -457,15 +410,15 @@ def _packed(content: Any) -> tuple[bytes, bool]:
 def _own_folder(parent: Path) -> tuple[Path, int]:
     """Make a folder that only this user may enter; return it and the descriptor that locks it.
 
-    Raise `ConfigError` if it cannot be made.
+    Those of processes that were killed are removed. Raise `ConfigError` if it cannot be made.
     """
     try:
         parent.mkdir(parents=True, exist_ok=True)
-        _remove_orphans(parent)
+        for path in parent.glob(f"{_LOCKED}*"):
+            with contextlib.suppress(OSError):
+                _remove(path, _lock(path), os.getpid())
         made = Path(tempfile.mkdtemp(prefix=_NEW, dir=parent))
-        lock = os.open(made, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        with contextlib.suppress(OSError):  # a file system without locks has no orphans removed
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        lock = _lock(made)
         # Only by this name others look at it, and it is locked by now.
         return made.rename(parent / made.name.replace(_NEW, _LOCKED, 1)), lock
     except OSError as reason:
@@ -475,17 +428,15 @@ def _own_folder(parent: Path) -> tuple[Path, int]:
         ) from reason
 
 
-def _remove_orphans(parent: Path) -> None:
-    """Remove the folders below `parent` whose processes are dead."""
-    for path in parent.glob(f"{_LOCKED}*"):
-        with contextlib.suppress(OSError):
-            folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-            try:
-                if os.fstat(folder).st_uid == os.getuid():
-                    fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)  # refused while one lives
-                    shutil.rmtree(path, ignore_errors=True)
-            finally:
-                os.close(folder)
+def _lock(folder: Path) -> int:
+    """Return the descriptor that locks a folder; raise OSError while another process does."""
+    lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(lock)
+        raise
+    return lock
 
 
 def _remove(path: Path, lock: int, owner: int) -> None:

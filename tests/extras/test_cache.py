@@ -82,6 +82,9 @@ def make(tmp_path):
     assert folders(tmp_path) == []
 
 
+LARGE = len(pickle.dumps(b"a" * 50, protocol=pickle.HIGHEST_PROTOCOL))
+
+
 def folders(tmp_path):
     parent = tmp_path / "cache"
     return list(parent.iterdir()) if parent.exists() else []
@@ -113,7 +116,7 @@ def test_a_file_is_fetched_once_and_gone_once_used(make, method):
     first, second = pool.get_lazy(decoded, "a"), pool.get_lazy(decoded, "a")
     fetched(first)
     (file,) = pool.cache_dir.iterdir()
-    assert (file.read_bytes() == b"1") == (method == "raw")
+    assert pickle.loads(file.read_bytes()) == (b"1" if method == "raw" else "a: 1")
     assert pool.current_cache_count == 1
     assert first.get() == "a: 1"
     assert list(pool.cache_dir.iterdir()) == [file]
@@ -141,11 +144,11 @@ def test_a_reference_gives_the_same_each_time_and_adds_its_source_once(make):
 
 def test_limits_hold_and_turns_come_in_order(make):
     pool = make(max_cache_count=2, num_workers=1)
-    pool.max_cache_size = 75
+    pool.max_cache_size = 100
     store = Counting({"a": b"a" * 50, "b": b"b" * 50, "c": b"c" * 25, "d": b"d" * 25})
     a, b, b2, c, d = (pool.get_lazy(store, name) for name in "abbcd")
     fetched(a)
-    assert (pool.current_cache_count, pool.current_cache_size) == (1, 50)
+    assert (pool.current_cache_count, pool.current_cache_size) == (1, LARGE)
     # Full: who needs b reads it, and it goes to the end for the other who will.
     assert b.get() == b"b" * 50
     assert store.reads == ["a", "b"]
@@ -155,7 +158,7 @@ def test_limits_hold_and_turns_come_in_order(make):
     fetched(d)
     assert d.get() == b"d" * 25
     fetched(b2)
-    assert (pool.current_cache_count, pool.current_cache_size) == (1, 50)
+    assert (pool.current_cache_count, pool.current_cache_size) == (1, LARGE)
     assert b2.get() == b"b" * 50
     assert list(pool.cache_dir.iterdir()) == []
     assert store.reads == ["a", "b", "c", "d", "b"]
@@ -163,13 +166,13 @@ def test_limits_hold_and_turns_come_in_order(make):
 
 def test_files_that_are_read_at_once_do_not_pass_the_limit_together(make):
     pool = make(num_workers=2)
-    pool.max_cache_size = 75
+    pool.max_cache_size = 100
     store = Counting({"a": b"a" * 50, "b": b"b" * 50})
     store.may_read.clear()
     lazies = [pool.get_lazy(store, name) for name in "ab"]
     store.may_read.set()
     until(lambda: all(lazy.entry.job is None for lazy in lazies))
-    assert (pool.current_cache_count, pool.current_cache_size) == (1, 50)
+    assert (pool.current_cache_count, pool.current_cache_size) == (1, LARGE)
     assert [lazy.get() for lazy in lazies] == [b"a" * 50, b"b" * 50]
 
 
@@ -228,7 +231,7 @@ def test_closing_ends_everything_and_references_go_on(make, tmp_path):
     pool.close()
     pool.close()
     assert folders(tmp_path) == []
-    assert threads() == []
+    until(lambda: threads() == [])
     assert (lazy.get(), other.get()) == (b"1", b"2")
     with pytest.raises(LoaderError, match="'numbers' was put into a cache pool that has been clos"):
         put.get()
@@ -326,7 +329,8 @@ def test_what_processes_leave(make, tmp_path):
     living.kill()
     living.wait(30)
     pool.close()
-    assert folders(tmp_path) == [notes]
+    assert make().cache_dir in folders(tmp_path)
+    assert len(folders(tmp_path)) == 2
     notes.rmdir()
 
 
