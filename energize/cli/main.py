@@ -13,12 +13,10 @@ from typer.core import TyperGroup
 
 from energize.cli import state
 from energize.cli.console import Console
-from energize.cli.info import info
 from energize.cli.lint import lint
+from energize.cli.look import info, plan, preview, replay, simulate
 from energize.cli.mixes import imported
-from energize.cli.plan import plan, simulate
 from energize.cli.prepare import prepare, prepare_media
-from energize.cli.preview import preview, replay
 from energize.data.files import os_errors_as
 from energize.data.writing import write_new
 from energize.errors import (

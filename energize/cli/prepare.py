@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 import typer
 from pydantic import TypeAdapter, ValidationError
@@ -13,29 +13,18 @@ from rich.table import Table
 from rich.text import Text
 from typer import Option
 
-from energize.cli.console import Console, counted, progress_bar, size_text, table
-from energize.cli.info import show_columns, show_config, show_splits
+from energize.cli.console import Console, counted, progress_bar
+from energize.cli.look import show_columns, show_config, show_item, show_splits
 from energize.cli.mixes import is_folder, is_jsonl, object_named
+from energize.data.media import MediaFilterConfig
 from energize.data.nv_meta import CRUDE, is_prepared
 from energize.energon.loading import prepare_metadataset
 from energize.errors import ConfigError, EnergizeError, nearest
-from energize.preparation.columns import How, is_written, kind_meant, prepare_columns
-from energize.preparation.fields import (
-    SAMPLE_TYPE_NAMES,
-    FirstLook,
-    check_choice,
-    propose_field_map,
-    propose_sample_type,
-    sample_fields,
-)
-from energize.preparation.index import prepare as prepare_folder
-from energize.preparation.index import prepare_jsonl, split
-from energize.preparation.media import prepare_media as collect_media
+from energize.preparation import columns as measures
+from energize.preparation import fields, index, media
 from energize.preparation.scan import find_shards
 from energize.preparation.verify import prepare_checksums
-from energize.task.load import parse_field
 
-T = TypeVar("T")
 _PARTS = ("train", "val", "test")
 _DAMAGED_SHOWN = 20
 
@@ -71,7 +60,7 @@ def prepare(
         bool, Option("--shuffle-tars", help="Shuffle shards before they are split.")
     ] = False,
     sample_type: Annotated[
-        str | None, Option(help=f"One of {', '.join(SAMPLE_TYPE_NAMES)}.")
+        str | None, Option(help=f"One of {', '.join(fields.SAMPLE_TYPE_NAMES)}.")
     ] = None,
     field_map: Annotated[
         str | None, Option(help='Parts by fields, as JSON: {"image": "jpg,png", "caption": "txt"}.')
@@ -123,11 +112,10 @@ def prepare(
     Of a folder that is prepared, --column and --checksums are all that is written.
     """
     console = Console()
-    media = media_filter(media_by_glob, media_by_header, media_by_extension)
-    if media is not None and (tar_index_only or not is_folder(path)):
+    by = media_filter(media_by_glob, media_by_header, media_by_extension)
+    if by is not None and (tar_index_only or not is_folder(path)):
         raise ConfigError("only folders have metadata of media; for it alone use prepare-media")
     columns = parse_columns(column or ())
-    defaults = dict(_pair("--column-default", each) for each in column_default or ())
     if not is_folder(path):
         if columns:
             raise ConfigError(f"{path} is a file: --column measures samples of folders")
@@ -138,34 +126,37 @@ def prepare(
         "split_patterns": parse_patterns(split_parts) if split_parts else None,
         "sample_type": sample_type,
         "field_map": None if field_map is None else parse_field_map(field_map),
+        "exclude": exclude,
+    }
+    measured: dict[str, Any] = {
+        "columns": columns,
+        "column_defaults": dict(_pair("--column-default", each) for each in column_default or ()),
+        "checksums": checksums,
     }
     again = force_overwrite or tar_index_only
     if (columns or checksums) and is_prepared(path) and not again:
-        if any((*choices.values(), exclude, media)):
+        if any((*choices.values(), by)):
             raise ConfigError(
                 f"{path} is prepared already, so --column and --checksums are all that is written: "
                 "leave the other options out, or give --force-overwrite to prepare it again"
             )
-        measured = (columns, defaults) if columns else None
-        _add(console, path, measured, num_workers, checksums=checksums, progress=progress)
+        _add(console, path, num_workers, progress=progress, **measured)
         return
-    choices |= {"exclude": exclude, "overwrite": force_overwrite}
+    choices["overwrite"] = force_overwrite
     if not tar_index_only:
         typed = not skip_dataset_yaml
         _complete(console, path, choices, typed=typed, may_ask=not non_interactive)
     with progress_bar(console, "Indexing shards", shown=progress) as on_progress:
-        report = prepare_folder(
+        report = index.prepare(
             path,
             **choices,
+            **measured,
             dataset_yaml=dataset_yaml_name,
             shuffle_shards=shuffle_tars,
             workers=num_workers,
-            sqlite=sqlite or media is not None,
+            sqlite=sqlite or by is not None,
             tar_index_only=tar_index_only,
             fix_duplicates=fix_duplicates,
-            columns=columns,
-            column_defaults=defaults,
-            checksums=checksums,
             on_progress=on_progress,
         )
     shards = counted(len(report.shard_counts), "shard")
@@ -175,10 +166,10 @@ def prepare(
     if report.config is not None:
         show_config(console, report.config)
     _show_measured(console, report)
-    if media is None:
+    if by is None:
         console.say("Done")
-    elif _collect(console, path, media, num_workers, tmp_path, progress=progress):
-        raise typer.Exit(1)
+    else:
+        _collect(console, path, by, num_workers, tmp_path, progress=progress)
 
 
 def _show_measured(console: Console, report: Any) -> None:
@@ -192,22 +183,22 @@ def _show_measured(console: Console, report: Any) -> None:
 def _add(
     console: Console,
     path: Path,
-    measured: Any,
     workers: int | None,
     *,
+    columns: dict[str, Any],
+    column_defaults: dict[str, Any],
     checksums: bool,
     progress: bool,
 ) -> None:
     """Write checksums and columns of a folder that is prepared."""
-    if checksums:
-        with progress_bar(console, "Reading shards", shown=progress) as on_progress:
-            report = prepare_checksums(path, workers=workers, on_progress=on_progress)
-        console.say(f"Wrote checksums of {report.samples:,} samples, {report.bytes:,} bytes")
-    if measured is not None:
-        columns, defaults = measured
-        with progress_bar(console, "Measuring columns", shown=progress) as on_progress:
-            options: dict[str, Any] = {"workers": workers, "on_progress": on_progress}
-            _show_measured(console, prepare_columns(path, columns, defaults=defaults, **options))
+    with progress_bar(console, "Reading shards", shown=progress) as on_progress:
+        options: dict[str, Any] = {"workers": workers, "on_progress": on_progress}
+        if checksums:
+            report = prepare_checksums(path, **options)
+            console.say(f"Wrote checksums of {report.samples:,} samples, {report.bytes:,} bytes")
+        if columns:
+            made = measures.prepare_columns(path, columns, defaults=column_defaults, **options)
+            _show_measured(console, made)
     console.say("Done")
 
 
@@ -215,7 +206,7 @@ def _prepare_file(console: Console, path: Path, *, checksums: bool, progress: bo
     """Index a file of JSON lines; or write down the joins of a metadataset, if it has any."""
     if is_jsonl(path):
         with progress_bar(console, "Indexing lines", shown=progress) as on_progress:
-            count = prepare_jsonl(path, checksums=checksums, on_progress=on_progress)
+            count = index.prepare_jsonl(path, checksums=checksums, on_progress=on_progress)
         console.say(f"Done. Found {count} samples.")
         return
     if checksums or path.suffix not in (".yaml", ".yml"):
@@ -237,17 +228,18 @@ def _pair(option: str, text: str, separator: str = "=") -> tuple[str, str]:
     return name, value
 
 
-def parse_columns(given: Sequence[str]) -> dict[str, How]:
+def parse_columns(given: Sequence[str]) -> dict[str, measures.How]:
     """Return the columns of `--column NAME=HOW`; a function that HOW names is imported."""
-    columns: dict[str, How] = {}
+    columns: dict[str, measures.How] = {}
     for each in given:
         name, how = _pair("--column", each)
         if name in columns:
             raise ConfigError(f"--column: {name!r} is given twice")
         try:
-            columns[name] = how if is_written(how) else object_named(how, f"--column {name}")
+            written = measures.is_written(how)
+            columns[name] = how if written else object_named(how, f"--column {name}")
         except ConfigError as fault:
-            raise ConfigError(f"{fault}{kind_meant(how)}") from None
+            raise ConfigError(f"{fault}{measures.kind_meant(how)}") from None
     return columns
 
 
@@ -299,48 +291,10 @@ def parse_field_map(text: str) -> dict[str, str]:
 
 # Asking for what was not given.
 
-
-class _AnswersEndedError(Exception):
-    """The input ended before a question was answered; the message is the question."""
-
-
-def _ask(question: str, proposal: str | None, parse: Callable[[str], T]) -> T:
-    """Return the answer to a question, parsed; an empty one is the `proposal`.
-
-    A person is told what is wrong with an answer, and asked again; of answers from a pipe a wrong
-    one is an error, for those after it belong to other questions.
-    """
-    person = sys.stdin.isatty()
-
-    def checked(text: str) -> T:
-        try:
-            return parse(text.strip())
-        except EnergizeError as reason:
-            if person:
-                raise typer.BadParameter(str(reason)) from None
-            raise ConfigError(f"the answer {text!r} to {question!r}: {reason}") from None
-
-    try:
-        answer: T = typer.prompt(question, default=proposal, value_proc=checked)
-    except typer.Abort:
-        if person:
-            raise
-        raise _AnswersEndedError(question) from None
-    return answer
-
-
-def _confirmed(question: str, proposal: str) -> bool:
-    def parse(text: str) -> bool:
-        if text.lower() not in ("y", "yes", "n", "no"):
-            raise ConfigError("answer y or n")
-        return text.lower().startswith("y")
-
-    return _ask(f"{question} (y/n)", proposal, parse)
-
-
 _NEEDED = (
-    "--split-ratio 8,1,1 or --split-parts 'train:train-.*'; --sample-type (CrudeWebdataset for "
-    "plain dicts) or --skip-dataset-yaml; and --force-overwrite where it is prepared already"
+    "please give --split-ratio 8,1,1 or --split-parts 'train:train-.*'; --sample-type "
+    "(CrudeWebdataset for plain dicts) or --skip-dataset-yaml; and --force-overwrite where it is "
+    "prepared already"
 )
 
 
@@ -351,61 +305,62 @@ def _complete(
 
     Raise `ConfigError` that names the options for what is missing.
     """
-    kind = choices["sample_type"]
-    check_choice(kind, choices["field_map"])
+    fields.check_choice(choices["sample_type"], choices["field_map"])
     split_given = choices["split_ratios"] or choices["split_patterns"]
-    complete = split_given and (kind or not typed)
-    prepared = is_prepared(path) and not choices["overwrite"]
-    if not may_ask and not complete:
-        raise ConfigError(f"--non-interactive asks nothing: please give {_NEEDED}")
-    mapped = kind in (None, CRUDE) or choices["field_map"] is not None
-    if not may_ask or (complete and mapped and not prepared):
+    if split_given and (choices["sample_type"] or not typed):
         return
+    if not may_ask:
+        raise ConfigError(f"--non-interactive asks nothing: {_NEEDED}")
     try:
-        _ask_all(console, path, choices, typed=typed, prepared=prepared)
-    except _AnswersEndedError as question:
-        raise ConfigError(
-            f"the input ended at the question {str(question)!r}: please give {_NEEDED}"
-        ) from None
+        _ask(console, path, choices, typed=typed)
+    except typer.Abort:
+        if sys.stdin.isatty():
+            raise
+        raise ConfigError(f"the input ended before all was answered: {_NEEDED}") from None
 
 
-def _ask_all(
-    console: Console, path: Path, choices: dict[str, Any], *, typed: bool, prepared: bool
-) -> None:
+def _ask(console: Console, path: Path, choices: dict[str, Any], *, typed: bool) -> None:
     names = find_shards(path, choices["exclude"]).names
     console.say(f"Found {len(names):,} shards, from {names[0]} to {names[-1]}")
-    if prepared:
-        if not _confirmed("It is prepared already. Prepare it again?", "n"):
-            raise typer.Abort
-        choices["overwrite"] = True
-    look = FirstLook(path / names[0])
-    shown = table("key", "part", ">size", "content", title=f"First samples of {names[0]}")
-    for key, parts in look.shown():
-        for name, size, start in parts:
-            shown.add_row(Text(key), Text(name), size_text(size), Text(start))
-    console.print(shown)
+    if is_prepared(path) and not choices["overwrite"]:
+        question = "It is prepared already. Prepare it again?"
+        choices["overwrite"] = typer.confirm(question, abort=True)
+    look = fields.FirstLook(path / names[0])
+    show_item(console, look.samples[0].raw())
     if choices["split_ratios"] is None and choices["split_patterns"] is None:
-        choices["split_ratios"] = _ask_ratios(names)
-    if typed and choices["sample_type"] is None:
-        if not _confirmed("Say in a dataset.yaml what its samples are?", "y"):
-            return
-        choices["sample_type"] = _ask_sample_type(console, look)
-    if choices["sample_type"] not in (None, CRUDE) and choices["field_map"] is None:
-        choices["field_map"] = _ask_field_map(console, choices["sample_type"], look)
+        few = {1: "1,0,0", 2: "1,1,0"}.get(len(names), f"{len(names) - 2},1,1")
+        question = f"Ratio of train, val, test over {len(names)} shards"
+        choices["split_ratios"] = _answer(
+            question, few if len(names) < 10 else "8,1,1", parse_ratios
+        )
+    if not typed or choices["sample_type"] is not None:
+        return
+    if not typer.confirm("Say in a dataset.yaml what its samples are?", default=True):
+        return
+    numbers = numbered_types()
+    shown = Table("", "sample type", "fields (optional ones in brackets)", box=None)
+    for number, name in numbers.items():
+        told = [f if needed else f"[{f}]" for f, needed in fields.sample_fields(name).items()]
+        shown.add_row(str(number), name, Text(", ".join(told) or "all parts as they are"))
+    console.print(shown)
+    proposed = fields.propose_sample_type(look)
+    kind = choices["sample_type"] = _answer("Sample type", proposed, _sample_type)
+    if kind != CRUDE and choices["field_map"] is None:
+        choices["field_map"] = _ask_field_map(console, kind, look)
 
 
-def _ask_ratios(names: Sequence[str]) -> dict[str, float]:
-    """Ask how the shards are shared out; the proposal leaves one for each split if it can."""
-    shards = len(names)
-    few = {1: "1,0,0", 2: "1,1,0"}.get(shards, f"{shards - 2},1,1")
+def _answer(question: str, proposal: str, parse: Any) -> Any:
+    """Return the answer to a question; of a person's that is wrong another one is asked for."""
 
-    def parse(text: str) -> dict[str, float]:
-        ratios = parse_ratios(text)
-        split(names, ratios, None)
-        return ratios
+    def checked(text: str) -> Any:
+        try:
+            return parse(text.strip())
+        except EnergizeError as reason:
+            if not sys.stdin.isatty():  # the answers after it belong to other questions
+                raise
+            raise typer.BadParameter(str(reason)) from None
 
-    question = f"Ratio of train, val, test over {shards} shards"
-    return _ask(question, few if shards < 10 else "8,1,1", parse)
+    return typer.prompt(question, default=proposal, value_proc=checked)
 
 
 def numbered_types() -> dict[int, str]:
@@ -415,64 +370,40 @@ def numbered_types() -> dict[int, str]:
     here what it does not number.
     """
     others = (CRUDE, "VQAOCRSample")
-    names = [*sorted({*SAMPLE_TYPE_NAMES, "Sample"}.difference(others)), *others]
+    names = [*sorted({*fields.SAMPLE_TYPE_NAMES, "Sample"}.difference(others)), *others]
     return {n: name for n, name in enumerate(names) if name != "Sample"}
 
 
-def _ask_sample_type(console: Console, look: FirstLook) -> str:
-    numbers = numbered_types()
-    shown = Table("", "sample type", "fields (optional ones in brackets)", box=None)
-    for number, name in numbers.items():
-        fields = [f if needed else f"[{f}]" for f, needed in sample_fields(name).items()]
-        shown.add_row(str(number), name, Text(", ".join(fields) or "all parts as they are"))
-    console.print(shown)
-
-    def parse(text: str) -> str:
-        name = numbers.get(int(text), text) if text.isdecimal() else text
-        if name not in SAMPLE_TYPE_NAMES:
-            near = nearest(text, SAMPLE_TYPE_NAMES)
-            raise ConfigError(f"give one of the numbers above, or a name{near}")
-        return name
-
-    return _ask("Sample type", propose_sample_type(look), parse)
+def _sample_type(text: str) -> str:
+    name = numbered_types().get(int(text), text) if text.isdecimal() else text
+    if name not in fields.SAMPLE_TYPE_NAMES:
+        near = nearest(text, fields.SAMPLE_TYPE_NAMES)
+        raise ConfigError(f"give one of the numbers above, or a name, as sample type{near}")
+    return name
 
 
-def _ask_field_map(console: Console, sample_type: str, look: FirstLook) -> dict[str, str] | None:
+def _ask_field_map(
+    console: Console, sample_type: str, look: fields.FirstLook
+) -> dict[str, str] | None:
     """Ask from which part each field comes; None where the proposal is taken as it is."""
-    proposed = propose_field_map(sample_type, look)
+    proposed = fields.propose_field_map(sample_type, look)
     told = ", ".join(f"{name} from {source}" for name, source in proposed.items())
     console.say(f"Proposed: {told or 'nothing fits'}")
-    try:
-        if not _confirmed("Say for each field where it comes from?", "y"):
-            return None
-    except _AnswersEndedError:
+    if not typer.confirm("Say for each field where it comes from?", default=True):
         return None
     console.say(
         f"Where each field comes from. Parts: {', '.join(look.parts)}. A comma separates "
         "alternatives (jpg,png), brackets look into JSON (json[caption][en])."
     )
-    field_map = {}
-    for name, needed in sample_fields(sample_type).items():
-
-        def parse(text: str, name: str = name, needed: bool = needed) -> str:
-            if text == "-" and not needed:
-                return text
-            for access in parse_field(text):
-                if access.part not in look.parts:
-                    near = nearest(access.part, look.parts)
-                    raise ConfigError(f"there is no part {access.part!r}{near}")
-            look.check_keys(name, text)
-            return text
-
+    field_map: dict[str, str] = {}
+    for name, needed in fields.sample_fields(sample_type).items():
         question = name if needed else f"{name} (- for none)"
         proposal = proposed.get(name, None if needed else "-")
-        field_map[name] = _ask(question, proposal, parse)
+        field_map[name] = typer.prompt(question, default=proposal).strip()
     return {name: source for name, source in field_map.items() if source != "-"}
 
 
 # Metadata of media.
-
-_WAYS = "--media-metadata-by-extension, --media-metadata-by-header or --media-metadata-by-glob"
 
 
 def prepare_media(
@@ -489,41 +420,35 @@ def prepare_media(
 
     Exits with 1 when some are damaged; what is known of the others is stored all the same.
     """
-    media = media_filter(media_by_glob, media_by_header, media_by_extension)
-    if media is None:
-        raise ConfigError(f"say which files are media: {_WAYS}")
+    by = MediaFilterConfig.parse(media_by_glob, media_by_header, media_by_extension)
     if not is_folder(path):
         raise ConfigError(f"{path} is a file; media metadata are those of the files of a folder")
-    if _collect(Console(), path, media, num_workers, tmp_path, progress=progress):
-        raise typer.Exit(1)
+    _collect(Console(), path, by, num_workers, tmp_path, progress=progress)
 
 
-def media_filter(glob: str | None, header: bool, extension: bool) -> str | None:
-    """Return which files are media, as `prepare_media` takes it; None when nothing was said."""
-    given = [glob, "header" if header else None, "extension" if extension else None]
-    said = [each for each in given if each is not None]
-    if len(said) > 1:
-        raise ConfigError(f"give one of {_WAYS}")
-    return said[0] if said else None
+def media_filter(glob: str | None, header: bool, extension: bool) -> MediaFilterConfig | None:
+    """Return which files are media; None when nothing was said."""
+    said = glob or header or extension
+    return MediaFilterConfig.parse(glob, header, extension) if said else None
 
 
 def _collect(
     console: Console,
     path: Path,
-    by: str,
+    by: MediaFilterConfig,
     workers: int | None,
     tmp_path: Path | None,
     *,
     progress: bool,
-) -> bool:
-    """Collect the metadata, and tell which media are damaged; return whether any is."""
+) -> None:
+    """Collect the metadata, and tell which media are damaged; exit with 1 if any is."""
     with progress_bar(console, "Looking at media", shown=progress) as on_progress:
-        report = collect_media(
-            path, by, workers=workers, tmp_path=tmp_path, on_progress=on_progress
-        )
+        options: dict[str, Any] = {"workers": workers, "on_progress": on_progress}
+        report = media.prepare_media(path, by, tmp_path=tmp_path, **options)
     if report.damaged:
         console.note(f"{counted(len(report.damaged), 'damaged file')}, without metadata:")
     for each in report.damaged[:_DAMAGED_SHOWN]:
         console.say(f"  {each}")
     console.say(f"Done. Stored metadata for {report.count} files.")
-    return bool(report.damaged)
+    if report.damaged:
+        raise typer.Exit(1)

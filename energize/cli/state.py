@@ -20,8 +20,8 @@ import typer
 from rich.text import Text
 
 from energize.cli.console import Console, print_json, table
+from energize.cli.look import Plot
 from energize.cli.mixes import AsJson, MixPath, Run, takes_run
-from energize.cli.plan import Plot
 from energize.core import limits
 from energize.core.blends import Edits
 from energize.core.dataset import Dataset, IndexedDataset

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
@@ -10,7 +10,7 @@ from pathlib import Path
 from energize.core.samples import METADATA, SAMPLE_TYPES, CrudeSample, required_fields, type_fields
 from energize.data.nv_meta import CRUDE, DatasetConfig
 from energize.errors import ConfigError, DataError, PrepareError, nearest, some
-from energize.preparation.scan import RawSample, Shard
+from energize.preparation.scan import Shard
 from energize.task.load import PartAccess, check_field_map, default_field_map, parse_field
 
 SAMPLE_TYPE_NAMES = tuple(
@@ -20,10 +20,8 @@ SAMPLE_TYPE_NAMES = tuple(
 
 # What both libraries import their sample types from.
 _MODULE = "megatron.energon"
-_SHOWN, _COMPARED = 3, 100
-"""How many samples are shown, and how many looked into for the keys of a field map."""
-_PREVIEW = 120
-_TEXT = ("txt", "text", "json", "jsn", "cls", "cls2", "transcript")
+_COMPARED = 100
+"""How many samples are looked into for the keys of a field map."""
 _USUAL: Mapping[str, tuple[str, ...]] = {
     "MultiChoiceVQASample": ("choices",),
     "VQASample": ("answers",),
@@ -45,25 +43,19 @@ class FirstLook:
         shard = Shard(path.parent, path.name)
         self.path = path
         self.parts = tuple({part.name: 0 for each in shard.content.samples for part in each.parts})
-        self._samples = list(islice(shard.samples(), _COMPARED))
+        self.samples = list(islice(shard.samples(), _COMPARED))
         self.json_keys: tuple[str, ...] = ()
         with suppress(PrepareError):
-            for sample in self._samples[:1]:
+            for sample in self.samples[:1]:
                 content = sample.json(PartAccess("json")) if "json" in sample.sizes else {}
                 self.json_keys = tuple(content) if isinstance(content, dict) else ()
-
-    def shown(self) -> Iterator[tuple[str, list[tuple[str, int, str]]]]:
-        """Yield key and parts of the first samples: name, size and how a text begins."""
-        for sample in self._samples[:_SHOWN]:
-            parts = sample.sizes.items()
-            yield sample.found.key, [(name, size, _preview(sample, name)) for name, size in parts]
 
     def check_keys(self, field: str, source: str) -> None:
         """Raise `PrepareError` when in none of the first samples there is anything where the
         description `source` of a field looks into JSON.
         """
         reasons: dict[str, None] = {}
-        for sample in self._samples:
+        for sample in self.samples:
             for access in parse_field(source):
                 if access.part in sample.sizes:
                     try:
@@ -73,7 +65,7 @@ class FirstLook:
                     except (DataError, PrepareError) as reason:
                         reasons[str(reason)] = None
         if reasons:
-            count = len(self._samples)
+            count = len(self.samples)
             raise PrepareError(
                 f"field map: {field!r} is to come from {source!r}, but in the first "
                 f"{f'{count} samples' if count > 1 else 'sample'} of {self.path} "
@@ -171,10 +163,3 @@ def field_notes(config: DatasetConfig | None, parts: Mapping[str, int], total: i
                 f"({source}); reading them will fail"
             )
     return notes
-
-
-def _preview(sample: RawSample, part: str) -> str:
-    if part.rsplit(".", 1)[-1] not in _TEXT:
-        return ""
-    text = " ".join(sample.part(part, 4 * _PREVIEW).decode("utf-8", "replace").split())
-    return text if len(text) <= _PREVIEW else f"{text[: _PREVIEW - 3]}..."

@@ -23,8 +23,8 @@ from energize import (
     get_train_dataset,
     prepare,
 )
+from energize.cli.look import drawn, pictures_of
 from energize.cli.main import app
-from energize.cli.preview import drawn, pictures_of
 from energize.errors import MetadatasetError
 from energize.metadataset import read_metadataset
 from tests.cli.commands import refused, run

@@ -1,0 +1,545 @@
+"""`energize info`, `preview`, `replay`, `plan`, `simulate`: what is there, and what runs read."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
+from itertools import groupby, islice, pairwise
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import PIL.Image
+import typer
+from rich.table import Table
+from rich.text import Text
+from typer import Option
+
+from energize.cli.console import Console, counted, print_json, short, size_text, table
+from energize.cli.mixes import (
+    AsJson,
+    DataPath,
+    DatasetConfig,
+    MixPath,
+    Run,
+    SplitConfig,
+    SplitParts,
+    TrustCode,
+    is_folder,
+    is_jsonl,
+    leaf_name,
+    leaves_at,
+    node_at,
+    split_names,
+    stored_samples,
+    takes_run,
+)
+from energize.core.columns import Column
+from energize.core.loss_weights import WEIGHTS
+from energize.core.restoring import restore_sample
+from energize.core.samples import (
+    SourceInfo,
+    fields_of,
+    format_sample_compact,
+    format_sample_detailed,
+    is_record,
+)
+from energize.core.stream import INFINITE
+from energize.core.trace import Failed, Reading, Trace
+from energize.data import nv_meta
+from energize.data.columns import read_columns, read_values
+from energize.data.jsonl import JsonlSource
+from energize.data.tar import index_path
+from energize.errors import (
+    ConfigError,
+    DatasetError,
+    MetadatasetError,
+    NotPreparedError,
+    ShardError,
+)
+from energize.extras.plots import check_plot, draw, intervals_for
+from energize.metadataset.nodes import JoinedLeaf, Leaf, leaves_with_weights
+from energize.report import PlannedBatch, PlannedSample, Simulation, SourceForecast
+from energize.report.forecast import indexed, weighed_in
+from energize.report.forecast import plan as planned
+from energize.report.forecast import simulate as simulated
+from energize.task.load import SampleDecoder
+
+# What a folder or a file of a mix holds.
+
+_WORDS_SHOWN = 8
+
+
+def info(
+    path: DataPath,
+    *,
+    split_config: SplitConfig = "split.yaml",
+    dataset_config: DatasetConfig = "dataset.yaml",
+) -> None:
+    """Show the samples, shards, splits and fields of a folder, or the parts of a metadataset."""
+    console = Console()
+    if is_jsonl(path):
+        count, size = JsonlSource(path).count, size_text(path.stat().st_size)
+        console.say(f"{path}: {counted(count, 'sample')}, {size}")
+        console.say("Samples: crude: plain dicts with the line as `json`; no splits")
+    elif is_folder(path):
+        _show_folder(console, path, split_config, dataset_config)
+    else:
+        _show_mix(console, path, split_config, dataset_config)
+
+
+def _show_folder(console: Console, path: Path, split_config: str, dataset_config: str) -> None:
+    found = nv_meta.read_info(path)
+    counts = found.shard_counts
+    splits = nv_meta.read_splits(path, split_config)
+    for shard in counts:
+        for file in (path / shard, Path(index_path(str(path / shard)))):
+            if not file.is_file():
+                raise ShardError(
+                    f"{file} is missing; put it back, or prepare the folder again with: "
+                    "energize prepare --force-overwrite"
+                )
+    size = size_text(sum((path / shard).stat().st_size for shard in counts))
+    samples = counted(sum(counts.values()), "sample")
+    console.say(f"{path}: {samples} in {counted(len(counts), 'shard')}, {size}")
+    if found.energon_version is not None:
+        console.say(f"Format: Megatron-Energon {found.energon_version}")
+    show_splits(console, splits.parts, counts)
+    if splits.exclude:
+        console.say(f"Excluded: {len(splits.exclude)} shards or samples")
+    try:
+        show_config(console, nv_meta.read_dataset_yaml(path, dataset_config, code=True))
+    except NotPreparedError as reason:
+        console.say(f"Samples: of no type yet. {reason}")
+    try:
+        index = read_columns(path)
+        if index is not None:
+            total = sum(index.shard_counts.values())
+            stored = index.columns.items()
+            columns = {name: read_values(path, name, column, total) for name, column in stored}
+            show_columns(console, columns, index.measured)
+    except DatasetError as reason:
+        console.note(str(reason))
+
+
+def show_splits(
+    console: Console, splits: Mapping[str, Sequence[str]], shard_counts: Mapping[str, int]
+) -> None:
+    """Print shards, samples and share of the samples of each split."""
+    total = sum(shard_counts.values())
+    shown = Table("split")
+    for column in ("shards", "samples", "share"):
+        shown.add_column(column, justify="right")
+    for part, shards in splits.items():
+        samples = sum(shard_counts.get(shard, 0) for shard in shards)
+        share = f"{100 * samples / total:.1f} %" if total else "-"
+        shown.add_row(Text(part), f"{len(shards):,}", f"{samples:,}", share)
+    console.print(shown)
+
+
+def show_config(console: Console, config: nv_meta.DatasetConfig) -> None:
+    """Print the sample type, and from which part each field comes."""
+    crude = config.sample_class == nv_meta.CRUDE
+    told = "crude: plain dicts, for a task encoder that takes them"
+    console.say(f"Samples: {told if crude else config.sample_class}")
+    for name, source in (config.field_map or {}).items():
+        console.say(f"  {name} from {source}")
+    for name, value in config.code.items():
+        code = f"{value}, code of the folder" if isinstance(value, str) else ", ".join(value)
+        console.say(f"  {name}: {code}")
+
+
+def show_columns(
+    console: Console, columns: Mapping[str, Column], measured: Mapping[str, str]
+) -> None:
+    """Print columns: their range and mean, or their words, and how they were measured."""
+    shown = Table("column", "values", *(["measured as"] if measured else []))
+    for name, column in columns.items():
+        how = [Text(measured[name])] if measured else []
+        shown.add_row(Text(name), Text(values_text(column)), *how)
+    console.print(shown)
+
+
+def values_text(column: Column) -> str:
+    """Return what a column says: its range and mean, or its words with their counts.
+
+    >>> values_text(Column.of([1, 2, 6], "tokens"))
+    '1 to 6, mean 3'
+    >>> values_text(Column.of(["high", "low", None, "low"], "quality"))
+    'low: 2, high: 1, no value: 1'
+    """
+    if not len(column):
+        return "no samples"
+    if column.categories is None:
+        least, most, mean = (f(column.values) for f in (np.min, np.max, np.mean))
+        return f"{least:g} to {most:g}, mean {mean:g}" if least != most else f"{least:g}"
+    counts = np.bincount(column.values + 1, minlength=len(column.categories) + 1).tolist()
+    pairs = sorted(zip(column.categories, counts[1:], strict=True), key=lambda each: -each[1])
+    shown = [f"{word}: {count:,}" for word, count in pairs[:_WORDS_SHOWN]]
+    more = len(pairs) - _WORDS_SHOWN
+    shown += [f"{more} other words"] if more > 0 else []
+    shown += [f"no value: {counts[0]:,}"] if counts[0] else []
+    return ", ".join(shown)
+
+
+def _show_mix(console: Console, path: Path, split_config: str, dataset_config: str) -> None:
+    """The parts of each split, with the shares that are asked for them."""
+    for split in split_names(path, None, split_config):
+        columns = ("folder", "split", ">samples", ">asked %", "sample type")
+        shown = table(*columns, title=f"{path} [{split}]")
+        shares = _shares(path, split)
+        for leaf in leaves_at(path, split, dataset_config, split_config):
+            share = shares.get(repr(replace(leaf, place="")))
+            cells: list[Any] = [Text(_folder(leaf, path)), Text(leaf.split_part)]
+            cells += [f"{leaf.source().size:,}", "-" if share is None else f"{100 * share:.3f}"]
+            shown.add_row(*cells, leaf.sample_type.__name__)
+        console.print(shown)
+
+
+def _folder(leaf: Leaf, mix: Path) -> str:
+    """The folder of a part, from the folder of the mix where it lies below it."""
+    if isinstance(leaf, JoinedLeaf):
+        return " joined with ".join(_folder(part.leaf, mix) for part in leaf.parts)
+    above = mix.absolute().parent
+    path = leaf.path.relative_to(above) if leaf.path.is_relative_to(above) else leaf.path
+    return str(path if leaf.chosen is None else path / leaf.chosen.name)
+
+
+def _shares(path: Path, split: str) -> dict[str, float]:
+    """The share of each part; nothing where there is no single one, as of stages."""
+    try:
+        asked = leaves_with_weights(node_at(path, split))
+    except MetadatasetError:
+        raise
+    except ConfigError:
+        return {}
+    return {repr(replace(leaf, place="")): float(share) for leaf, share in asked}
+
+
+# Samples field by field.
+
+_WITHOUT_QUESTIONS = 3
+_UNSEEN = ("__restore_key__", "__sources__")
+_MOST_PICTURES, _MOST_BYTES, _MOST_ROWS, _MOST_SOURCES = 4, 64, 24, 32
+
+
+def preview(
+    path: DataPath,
+    *,
+    split_parts: SplitParts = None,
+    dataset_config: DatasetConfig = "dataset.yaml",
+    split_config: SplitConfig = "split.yaml",
+    trust_code: TrustCode = None,
+    count: Annotated[
+        int | None,
+        typer.Option("--count", "-n", min=1, help="Samples of each split, without questions."),
+    ] = None,
+) -> None:
+    """Show samples as they are stored, field by field, images too."""
+    console = Console()
+    asks = count is None and sys.stdin.isatty()
+    for split in split_names(path, split_parts, split_config):
+        for leaf in leaves_at(path, split, dataset_config, split_config):
+            part = stored_samples(leaf, SampleDecoder(), trust_code)
+            for number in range(part.size if asks else min(part.size, count or _WITHOUT_QUESTIONS)):
+                sample = Trace(part, np.array([number], dtype=np.int64)).read(Reading())[0]
+                console.say(f"{leaf_name(leaf)}, sample {number:,} of {part.size:,}", "bold")
+                show_item(console, sample)
+                console.say()
+                if asks and not typer.confirm("Continue?", default=True):
+                    return
+
+
+@takes_run
+def replay(
+    mix: MixPath,
+    key: Annotated[
+        str, typer.Argument(metavar="KEY", help="As loader.restore_key prints it, or in JSON.")
+    ],
+    run: Run,
+) -> None:
+    """Show one sample or batch of a run again: its fields, and the files it was made from.
+
+    The options have to be those of the run. Without its encoder, samples are shown as they are
+    before it, in batches of the default encoder.
+    """
+    parsed = parse_key(key)
+    dataset = run.read(mix, samples=True)
+    item = restore_sample(dataset, parsed)
+    console = Console()
+    console.say(f"{type(item).__name__} {parsed!r}", "bold")
+    show_item(console, item)
+    lines = list(_sources(fields_of(item).get("__sources__") if is_record(item) else None))
+    if not lines and dataset.indexed and len(parsed) == 2:
+        batch = next(planned(dataset, parsed[1], 1, keys=True))
+        lines = [
+            f"{each.source}: {each.shard or ''} sample {each.index} {each.key or ''}"
+            for each in batch.samples
+        ]
+    console.say("Made from" if lines else "", "bold")
+    for line in lines[:_MOST_SOURCES]:
+        console.say(f"  {line}")
+    if len(lines) > _MOST_SOURCES:
+        console.say(f"  and {len(lines) - _MOST_SOURCES} more")
+
+
+def parse_key(text: str) -> tuple[Any, ...]:
+    """Return a restore key as it is printed: `('energize', 7)`, or `["energize", 7]` in JSON.
+
+    Raise `ConfigError` for anything else; nothing is run.
+
+    >>> parse_key("('energize', 7)"), parse_key('["Webdataset", "0.tar", 3]')
+    (('energize', 7), ('Webdataset', '0.tar', 3))
+    """
+    try:
+        key = ast.literal_eval(text.strip())
+    except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
+        key = None
+    if isinstance(key, list | tuple):
+        return tuple(key)
+    raise ConfigError(
+        "KEY: expected a restore key as loader.restore_key prints it, in quotes, such as "
+        f"\"('energize', 7)\"; got {text[:200]!r}"
+    )
+
+
+def _sources(found: Any) -> Iterator[str]:
+    """The files that an item says it was made from; nothing where it does not say."""
+    if isinstance(found, SourceInfo):
+        names = ", ".join(found.file_names)
+        yield f"{found.dataset_path}/{found.shard_name}, sample {found.index}: {names}"
+    elif isinstance(found, list | tuple):
+        for each in found:
+            yield from _sources(each)
+
+
+def show_item(console: Console, item: Any) -> None:
+    """Print a sample or a batch, field by field; images also as pictures."""
+    if isinstance(item, Failed):
+        console.say(f"  cannot be used: {item}", "red")
+        return
+    fields = fields_of(item) if is_record(item) else {type(item).__name__: item}
+    for name, value in fields.items():
+        unset = name in _UNSEEN or (name == WEIGHTS and value is None)
+        if not (unset or (str(name).startswith("__") and value in (None, {}, ()))):
+            _show(console, str(name), value)
+
+
+def _show(console: Console, name: str, value: Any) -> None:
+    """Print a value by its name: its type, what it says of itself, and its picture if it is one."""
+    pictures = pictures_of(value)
+    if pictures:
+        size = f"{pictures[0].width} x {pictures[0].height} pixels"
+        console.say(f"  {name}: {format_sample_compact(value)}, {size}")
+        for picture in pictures[:_MOST_PICTURES] if console.is_terminal else ():
+            console.print(drawn(picture))
+        return
+    if isinstance(value, bytes) and len(value) > _MOST_BYTES:
+        text = f"{value[:_MOST_BYTES]!r}... (and {len(value) - _MOST_BYTES:,} more bytes)"
+    else:
+        text = format_sample_detailed(value)
+    lines = text.split("\n")
+    console.say(f"  {name} ({type(value).__name__}):" + (f" {text}" if len(lines) == 1 else ""))
+    for line in lines if len(lines) > 1 else ():
+        console.say(f"    {line}")
+
+
+def pictures_of(value: Any) -> list[PIL.Image.Image]:
+    """Return the images that a value is: PIL's; and tensors and arrays of shape (3, H, W) or (H, W,
+    3), after the batch if there is one, of uint8 or of numbers from 0 to 1.
+    """
+    if isinstance(value, list):
+        return [picture for each in value for picture in pictures_of(each)]
+    if isinstance(value, PIL.Image.Image):
+        return [value]
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(value, torch.Tensor):
+        value = (value.float() if value.is_floating_point() else value).cpu().numpy()
+    if not isinstance(value, np.ndarray) or not value.size or value.ndim not in (3, 4):
+        return []
+    if value.ndim == 4:
+        return [picture for each in value for picture in pictures_of(each)]
+    if value.dtype.kind == "f" and value.min() >= 0 and value.max() <= 1:
+        value = np.rint(value * 255).astype(np.uint8)
+    pixels = np.moveaxis(value, 0, -1) if value.shape[0] == 3 else value
+    if pixels.dtype != np.uint8 or pixels.shape[-1] != 3:
+        return []
+    return [PIL.Image.fromarray(np.ascontiguousarray(pixels))]
+
+
+def drawn(picture: PIL.Image.Image) -> Text:
+    """Return the image as lines of text of at most 24 rows; a character is two pixels."""
+    scaled = picture.convert("RGB")
+    scaled.thumbnail((100, 2 * _MOST_ROWS))
+    pixels = np.asarray(scaled)[: scaled.height // 2 * 2].tolist()
+    text = Text()
+    for upper, lower in zip(pixels[::2], pixels[1::2], strict=True):
+        text.append("  ")
+        for above, below in zip(upper, lower, strict=True):
+            colours = [f"rgb({red},{green},{blue})" for red, green, blue in (above, below)]
+            text.append("▀", " on ".join(colours))
+        text.append("\n")
+    return text
+
+
+# What a run will read, and when it repeats.
+
+_STEPS_PER_TABLE = 20
+_SHARDS_SHOWN = 12
+
+Plot = Annotated[
+    Path | None,
+    Option(help="Draw shares over the steps, and epochs, to a .png, .svg, .pdf or .html."),
+]
+
+
+@takes_run
+def plan(
+    mix: MixPath,
+    run: Run,
+    *,
+    at: Annotated[int, Option(min=0, help="The first step: batches of all ranks before it.")] = 0,
+    steps: Annotated[int, Option(min=1, help="How many batches of all ranks together.")] = 1,
+    world_size: Annotated[int | None, Option(min=1, help="Show which of so many ranks.")] = None,
+    keys: Annotated[bool, Option("--keys", help="Show keys; this opens the shards.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show which samples of which sources the batches of some steps are made of.
+
+    Nothing but the metadata of the folders is read, and a far step costs what the first one does.
+    """
+    dataset = run.read(mix)
+    batches = planned(dataset, at, steps, world_size=world_size, keys=keys)
+    if as_json:
+        for batch in batches:
+            print_json(asdict(batch), indent=None)
+        return
+    console = Console()
+    totals: Counter[str] = Counter()
+    while chunk := list(islice(batches, _STEPS_PER_TABLE)):
+        console.print(_plan_table(chunk))
+        totals.update(sample.source for batch in chunk for sample in batch.samples)
+    samples = totals.total()
+    parts = [f"{name} {n:,} ({100 * n / samples:.1f} %)" for name, n in totals.most_common()]
+    total = f"{counted(steps, 'step')}, {counted(samples, 'sample')}: {', '.join(parts)}"
+    console.say(total if run.validates else f"{total}; weights count {weighed_in(dataset)}")
+
+
+def _plan_table(batches: Sequence[PlannedBatch]) -> Table:
+    first, last = batches[0].step, batches[-1].step
+    title = f"Step {first:,}" if first == last else f"Steps {first:,} to {last:,}"
+    ranked = batches[0].rank is not None
+    ranks = (">rank",) if ranked else ()
+    made = table(">step", *ranks, "source", ">samples", ">epoch", "shard[samples]", title=title)
+    for batch in batches:
+        place = [f"{batch.step:,}", *([str(batch.rank)] if ranked else [])]
+        parts: dict[tuple[str, int], list[PlannedSample]] = {}
+        for sample in batch.samples:
+            parts.setdefault((sample.source, sample.epoch), []).append(sample)
+        for (source, epoch), samples in parts.items():
+            cells = (f"{len(samples):,}", short(epoch), Text(_where(samples)))
+            made.add_row(*place, Text(source), *cells)
+            place = [""] * len(place)
+        made.add_section()
+    return made
+
+
+def _where(samples: Iterable[PlannedSample]) -> str:
+    """Where samples lie, shard by shard: "a.tar[0,3-5] b.tar[7]"."""
+    ordered = sorted(samples, key=lambda each: (each.shard or "", each.index))
+    by_shard = [(shard, list(group)) for shard, group in groupby(ordered, lambda each: each.shard)]
+    texts = [f"{shard or ''}[{_numbers(group)}]" for shard, group in by_shard[:_SHARDS_SHOWN]]
+    if hidden := by_shard[_SHARDS_SHOWN:]:
+        number = sum(len(group) for _, group in hidden)
+        texts.append(f"and {number:,} samples of {len(hidden):,} more shards (--json lists all)")
+    return " ".join(texts)
+
+
+def _numbers(samples: Sequence[PlannedSample]) -> str:
+    """Keys where they are known, else numbers with runs as "3-5"."""
+    if any(sample.key is not None for sample in samples):
+        return ",".join(f"#{s.index}" if s.key is None else s.key for s in samples)
+    numbers = [sample.index for sample in samples]
+    cuts = [i for i, (a, b) in enumerate(pairwise(numbers), 1) if b != a + 1]
+    runs = [(numbers[a], numbers[b - 1]) for a, b in pairwise([0, *cuts, len(numbers)])]
+    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
+
+
+@takes_run
+def simulate(
+    mix: MixPath,
+    run: Run,
+    *,
+    steps: Annotated[
+        int | None, Option(min=1, help="How many batches of all ranks; by default to the end.")
+    ] = None,
+    plot: Plot = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show what a run of many steps takes of each source, and when it begins to repeat.
+
+    Nothing but the metadata of the folders is read; any number of steps costs the same.
+    """
+    if plot is not None:
+        check_plot(plot)
+    dataset = indexed(run.read(mix), "simulate")
+    if steps is None and dataset.size == INFINITE:
+        raise ConfigError("this mix never ends; say with --steps how many steps to look at")
+    steps = steps or dataset.size
+    intervals = 1 if plot is None else intervals_for(dataset, steps)
+    simulation = simulated(dataset, steps, intervals=intervals)
+    if as_json:
+        print_json(_as_json(simulation, validates=run.validates))
+    else:
+        _show_simulation(Console(), simulation, validates=run.validates)
+    if plot is not None:
+        draw(simulation, plot, title=f"{mix}, split {run.split}")
+        typer.echo(f"Drawn: {plot}", err=True)
+
+
+def _as_json(simulation: Simulation, *, validates: bool) -> dict[str, Any]:
+    return {
+        "steps": simulation.steps,
+        "samples": simulation.samples,
+        "weights_count": None if validates else simulation.unit,
+        "validates": validates,
+        "stages": [asdict(each) for each in simulation.stages],
+        "sources": [{**asdict(each), "epochs": each.epochs} for each in simulation.sources],
+    }
+
+
+def _show_simulation(console: Console, simulation: Simulation, *, validates: bool) -> None:
+    steps, samples = simulation.steps, simulation.samples
+    length = f"{counted(steps, 'step')}, {counted(samples, 'sample')}"
+    if validates:
+        console.say(f"Validation, every sample once in stored order: {length}")
+    else:
+        console.say(f"{length}; weights count {simulation.unit}")
+    asked = any(each.asked is not None for each in simulation.sources)
+    columns = (">planned %", ">drawn", ">of", ">epochs", ">repeats at")
+    made = table("source", *([">asked %"] if asked else []), *columns)
+    for each in simulation.sources:
+        cells = ["-" if each.asked is None else f"{100 * each.asked:.3f}"] if asked else []
+        made.add_row(Text(each.name), *cells, *_cells(each))
+    if len(simulation.sources) > 1:
+        made.add_section()
+        count = sum(each.count for each in simulation.sources)
+        made.add_row("all", *([""] if asked else []), "", short(samples), short(count))
+    console.print(made)
+    for each in simulation.sources:
+        if not each.drawn:
+            why = "its weight is 0" if each.asked == 0 else f"not in {counted(steps, 'step')}"
+            console.note(f"{each.name}: {why}", "Never reached")
+
+
+def _cells(each: SourceForecast) -> Iterator[str]:
+    yield f"{100 * each.share:.3f}"
+    yield short(each.drawn)
+    yield short(each.count)
+    yield short(each.epochs, 2)
+    first = "-" if each.repeats_at is None else f"{each.repeats_at:,}"
+    latest = "unknown" if each.repeats_at is None else f"<= {first}"
+    yield first if each.repeats_exact else latest
