@@ -18,10 +18,10 @@ from energize.core.rng import derive
 from energize.core.stream import Cursor, State
 from energize.core.validation import short
 from energize.data.memory import as_dataset
-from energize.datasets.multiplexed import End, MultiplexedDataset, SchemeSlots, Slots, TurnSlots
+from energize.datasets.multiplexed import End, MultiplexedDataset
 from energize.errors import ConfigError, WeightError
 from energize.loader.state import packed_state, unpacked_state
-from energize.order import make_scheme
+from energize.order import Scheme, make_scheme
 from energize.order.weights import checked_weight, names_apart
 
 __all__ = ["Multiplexer", "MultiplexingStrategy"]
@@ -105,7 +105,7 @@ class Multiplexer(torch.utils.data.IterableDataset[T]):
             End(
                 "leave_out" if self._in_turn else "all_seen",
                 (1 if self._in_turn else max_reinits,) * len(kept),
-                slots_anew=False,
+                slots_anew=self._in_turn,
             ),
         )
         self._among_ranks = self._among_workers = True
@@ -142,12 +142,12 @@ class Multiplexer(torch.utils.data.IterableDataset[T]):
             _log.warning("Multiplexer: left out, as proba_threshold is %g: %s", threshold, told)
         return kept
 
-    def _slots(self, probas: Mapping[str, float], seed: int | None) -> Slots:
+    def _slots(self, probas: Mapping[str, float], seed: int | None) -> Scheme:
         if self._in_turn:
-            return TurnSlots(len(probas))
+            return make_scheme("round_robin", probas)
         uniform = self.mux_strategy is MultiplexingStrategy.UNIFORM_WITH_REPLACEMENT
         key = derive("multiplexer", checked_seed(seed, "Multiplexer"), *probas)
-        return SchemeSlots(make_scheme("uniform" if uniform else "random", probas, key=key))
+        return make_scheme("uniform" if uniform else "random", probas, key=key)
 
     def __iter__(self) -> Iterator[T]:
         self._cursor = self._opened()

@@ -16,9 +16,11 @@ from fractions import Fraction
 from functools import cached_property
 from itertools import islice, zip_longest
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple, Self, cast
 
 from energize.core import limits
+from energize.core.ignored import accepted
 from energize.core.lanes import WorkerConfig
 from energize.core.rng import derive
 from energize.core.validation import load_json
@@ -120,12 +122,14 @@ class Description:
         self,
         inputs: Sequence[Any] = (),
         worker_config: WorkerConfig | None = None,
+        ignored: Mapping[str, object] = MappingProxyType({}),
         **parameters: Any,
     ) -> None:
-        """Set inputs and parameters for good.
+        """Set inputs and parameters for good; `ignored` are arguments without a use here.
 
         Of a worker config given here, `seed_offset` seeds the inputs that carry no config yet.
         """
+        accepted(type(self).__name__, **ignored)
         for each in inputs:
             if not isinstance(each, Description):
                 raise ConfigError(

@@ -17,6 +17,7 @@ the front in each lane, and what is not the lane's is left out.
 
 from __future__ import annotations
 
+import math
 import time
 from abc import ABC, abstractmethod
 from collections import deque
@@ -141,6 +142,29 @@ def counter_field(state: State | None, name: str) -> int:
             f"the saved state has {name} {_shortened(value)}; it lies in 0 .. 2**45 - 1"
         )
     return value
+
+
+def numbers_field(
+    state: State | None, name: str, count: int, *, kind: type = int, least: float = 0
+) -> list[Any]:
+    """Return field `name` of a saved state, `count` finite numbers from `least` on; zeros without.
+
+    Raise `StateError` if it is no such list. With the kind float, ints will do.
+    """
+    if state is None:
+        return [0] * count
+    numbers = state_field(state, name, list)
+    if len(numbers) != count:
+        raise StateError(
+            f"the saved state is of a mix of {len(numbers)} datasets in {name!r}, this one has "
+            f"{count}"
+        )
+    kinds = int | kind
+    if not all(isinstance(n, kinds) and math.isfinite(n) and n >= least for n in numbers):
+        raise StateError(
+            f"the saved state's {name!r} are not numbers that it may have: {_shortened(numbers)}"
+        )
+    return list(numbers)
 
 
 def _shortened(value: object) -> str:

@@ -21,7 +21,6 @@ from energize.core.checks import (
 from energize.core.costs import ColumnCost, Cost
 from energize.core.dataset import Dataset, IndexedDataset
 from energize.core.description import function_name, generates
-from energize.core.ignored import accepted
 from energize.core.lanes import WorkerConfig
 from energize.core.loss_weights import Keep, carried, carried_one_by_one, joined
 from energize.core.stream import (
@@ -98,8 +97,6 @@ class BatchDataset(IndexedDataset[T_batch_co]):
         worker_config: WorkerConfig | None = None,
         **ignored: Any,
     ) -> None:
-        if ignored:
-            accepted("BatchDataset", **ignored)
         if level is not None or global_batch_size is not None:
             dataset = with_level(dataset, batch_size, level, global_batch_size, "BatchDataset")
         self._set_up(dataset, batch_size, batcher, drop_last, worker_config)
@@ -122,8 +119,8 @@ class BatchDataset(IndexedDataset[T_batch_co]):
                 "not yield here: each batch has its place in an epoch"
             )
         self._freeze(
-            inputs=[dataset],
-            worker_config=worker_config,
+            [dataset],
+            worker_config,
             batch_size=checked_batch_size(batch_size, f"{owner}: batch_size"),
             batcher=batcher,
             drop_last=checked_flag(drop_last, "drop_last", owner),

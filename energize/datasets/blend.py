@@ -6,13 +6,13 @@ import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
-from functools import cached_property
-from typing import Any, NamedTuple, Self, TypeVar, cast
+from functools import cached_property, partial
+from typing import Any, NamedTuple, Self, TypeAlias, TypeVar, cast
 
 import numpy as np
 
 from energize.core.arrays import FloatArray, Int64Array
-from energize.core.checks import check_names, raised_as
+from energize.core.checks import check_names, checked_choice, raised_as
 from energize.core.costs import ColumnCost, ItemCost
 from energize.core.dataset import Dataset, IndexedDataset
 from energize.core.lanes import WorkerConfig
@@ -20,20 +20,19 @@ from energize.core.loss_weights import checked_factor, weighed
 from energize.core.stream import INFINITE, ContentStream, Opening, Stream
 from energize.core.trace import Failed, Request, Routes
 from energize.datasets.multiplexed import (
+    COSTS,
+    Begin,
     End,
     GivenUnit,
     MeasuredInputs,
     MultiplexedStream,
     OwedSlots,
     SchemeSlots,
-    Slots,
     Unit,
-    check_ends,
     checked_unit,
-    scheme_in,
 )
 from energize.datasets.transform import gives_batches, without_weights
-from energize.errors import ConfigError, EmptyDatasetError, WeightError, nearest
+from energize.errors import ConfigError, EmptyDatasetError, WeightError
 from energize.order.cost import CostScheme, cost_scheme
 from energize.order.timeline import (
     WEIGHTLESS,
@@ -48,14 +47,13 @@ from energize.order.timeline import (
 from energize.order.weights import (
     Compound,
     Era,
-    Schedule,
     Weight,
     WeightScheduler,
     as_fraction,
     asked,
     checked_temperature,
     ever_positive,
-    exact_weight,
+    given_weight,
     lean,
     limited,
     names_apart,
@@ -67,6 +65,9 @@ T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 PairOf = tuple[Dataset[T_co], Weight]
+
+PerDataset: TypeAlias = Any
+"""A value for all datasets, one each in a list, or one each by name."""
 
 _log = logging.getLogger("energize")
 
@@ -160,32 +161,29 @@ class BlendDataset(IndexedDataset[T_co]):
         **options: Any,
     ) -> None:
         with raised_as(type(self).__name__):
-            counted = None if unit is None else checked_unit(unit)
+            others = {"scheme": scheme, "stop": stop, "max_epochs": max_epochs, **options}
+            counted = checked_unit(unit, others)
             if counted is not None:
-                scheme = scheme_in(counted, scheme, options)
+                scheme = COSTS
             elif scheme is None or isinstance(scheme, str):
                 check_names(options, option_names(scheme or "block"), BlendDataset)
                 scheme = default_scheme(options) if scheme is None else scheme
             entries, names = checked_entries(pairs, weights, max_epochs, target_weights)
-            _check_same_names(names, getattr(scheme, "names", None))
-            if counted is not None:
-                check_ends(counted, stop, max_epochs)
             slot_limits([1] * len(entries), stop, [entry.max_epochs for entry in entries])
             entries = limited_entries(entries, names, temperature, min_share, max_share)
             if isinstance(scheme, str):
                 if stop == "restart" and max_epochs is None:
                     entries = _flattened(entries, scheme, options, counted)
                 entries = merged(entries, type(self).__name__)
-            datasets, drawn_by, most, called, _ = zip(*entries, strict=True)
             self._freeze(
-                inputs=told_apart(datasets),
-                worker_config=worker_config,
-                weights=drawn_by,
+                told_apart(entry.dataset for entry in entries),
+                worker_config,
+                weights=tuple(entry.weight for entry in entries),
                 scheme=scheme,
                 options=dict(options),
                 stop=stop,
-                max_epochs=most,
-                given_names=called,
+                max_epochs=tuple(entry.max_epochs for entry in entries),
+                given_names=tuple(entry.name for entry in entries),
                 changes=(),
                 unit=counted,
                 targets=_targets(entries, max_correction),
@@ -323,16 +321,24 @@ class BlendDataset(IndexedDataset[T_co]):
             self._check_targets()
 
     def _check_scheme_object(self, scheme: Any) -> None:
-        wanted = "a scheme is a name or an object with counts and locate"
         if isinstance(scheme, type):
-            raise ConfigError(f"{wanted}; {scheme.__name__} is a class, make an object of it")
+            raise ConfigError(f"{scheme.__name__} is a class, make an object of it")
         for method in ("counts", "locate"):
             if not callable(getattr(scheme, method, None)):
-                raise ConfigError(f"{wanted}; {scheme!r} has no {method}")
-        if len(scheme.counts(0)) != len(self.weights):
+                raise ConfigError(
+                    f"a scheme is a name or an object with counts and locate; {scheme!r} has no "
+                    f"{method}"
+                )
+        sources, names = len(scheme.counts(0)), getattr(scheme, "names", None)
+        if sources != len(self.weights):
             raise ConfigError(
-                f"the scheme is for {len(scheme.counts(0))} sources, but there are "
-                f"{len(self.weights)} datasets"
+                f"the scheme is for {sources} sources, but there are {len(self.weights)} datasets"
+            )
+        # A scheme numbers its sources: by name, these are the datasets in their order.
+        if names and all(self.given_names) and names != self.given_names:
+            raise WeightError(
+                f"the scheme is over the sources {', '.join(names)}, and the datasets are "
+                f"{', '.join(map(str, self.given_names))}; give both the same names in one order"
             )
         drops_out = self.stop == "all_exhausted" or any(self.max_epochs)
         if numbers_only(self.weights) is None or (drops_out and self.stop != "first_exhausted"):
@@ -449,13 +455,9 @@ class BlendDataset(IndexedDataset[T_co]):
                 "scheme with other weights"
             )
         with raised_as(type(self).__name__):
-            by_name = weights.schedules() if isinstance(weights, WeightScheduler) else weights
-            if isinstance(by_name, Mapping):
-                difference = names_apart(self.names, by_name)
-                if difference:
-                    raise WeightError(f"the weights do not name the datasets: {difference}")
-                by_name = [by_name[name] for name in self.names]
-            changed = self._scheme.with_weights_from(slot, by_name)
+            if isinstance(weights, Mapping | WeightScheduler):
+                weights = _by_name(weights, self.names)
+            changed = self._scheme.with_weights_from(slot, weights)
         other = self._replace(changes=changed.changes, _scheme=changed)
         other._check()
         return other
@@ -478,20 +480,26 @@ class BlendDataset(IndexedDataset[T_co]):
         return factors
 
     def _check_targets(self) -> None:
-        """Raise `ConfigError` where the shares at a slot are not known; log what targets do."""
-        if self.stop == "all_exhausted" or any(self.max_epochs) or not self.sized:
+        """Raise `ConfigError` where the shares at a slot are not known; log what targets do: with
+        them, the effective sample size is what part of the samples.
+        """
+        ends = self.stop == "all_exhausted" or any(self.max_epochs) or not self.sized
+        if ends or isinstance(self.unit, ItemCost):
             raise ConfigError(
-                "target_weights make up for the shares that weights ask for, and with "
-                "stop='all_exhausted', max_epochs, or an end among streams of unknown length "
-                "shares change when a dataset is exhausted; give sample_weight to the datasets"
+                "target_weights make up for the shares that slots are given by, and these are not "
+                "known before where they change when a dataset is exhausted (stop='all_exhausted', "
+                "max_epochs, ends of streams), nor with a unit that is known of items only; give "
+                "sample_weight to the datasets"
             )
-        if isinstance(self.unit, ItemCost):
-            raise ConfigError(
-                "target_weights make up for the shares that slots are given by, and with a unit "
-                "that is known of items only these are not known before; give sample_weight to the "
-                "datasets"
-            )
-        _log.info("%s", described_corrections(self))
+        factors, drawn = np.array(self.corrections()), np.array(self.shares())
+        squares = float(drawn @ factors**2)
+        _log.info(
+            "%s: items count by target weights, by the factors %s; the effective sample size is "
+            "%.1f%% of the samples",
+            type(self).__name__,
+            ", ".join(f"{each:.4g}" for each in factors),
+            100 * float(drawn @ factors) ** 2 / squares if squares else 0.0,
+        )
 
     @cached_property
     def _makes(self) -> bool:  # type: ignore[override]  # of each blend, not of the class
@@ -507,8 +515,7 @@ class BlendDataset(IndexedDataset[T_co]):
         child, _ = self._mix[0].locate(positions)
         made = []
         for item, slot, number in zip(items, slots.tolist(), child.tolist(), strict=True):
-            factors = self._fixed or self.corrections(slot)
-            failed = isinstance(item, Failed)
+            factors, failed = self._fixed or self.corrections(slot), isinstance(item, Failed)
             batched = self._of_batches
             made.append(item if failed else weighed(item, factors[number], batched=batched))
         return made
@@ -531,16 +538,17 @@ class BlendDataset(IndexedDataset[T_co]):
     def _open_pass(self, opening: Opening) -> Stream[T_co]:
         if self.sized and not isinstance(self.unit, ItemCost):
             return super()._open_pass(opening)
-        slots: Slots = SchemeSlots(self._scheme)
+        begin: Begin = partial(SchemeSlots, self._scheme)
         if isinstance(self.unit, ItemCost) and isinstance(self._scheme, WeightedScheme):
-            slots = OwedSlots(self._scheme, self.unit, opening.lane, opening.reading, self.key)
+            begin = partial(OwedSlots, self._scheme, self.unit, opening, key=self.key)
         default = None if self.stop == "restart" else 1
-        passes = [default if most is None else most for most in self.max_epochs]
-        drawn = [ever_positive(weight) for weight in self.weights]
         rule = "first" if self.stop == "first_exhausted" else "leave_out"
-        # Those of weight 0 are not read at all.
-        end = End(rule, tuple(p if d else 0 for p, d in zip(passes, drawn, strict=True)))
-        return MultiplexedStream(self.inputs, self.names, opening, slots, end)
+        passes = []
+        for most, weight in zip(self.max_epochs, self.weights, strict=True):
+            # Those of weight 0 are not read at all.
+            passes.append((default if most is None else most) if ever_positive(weight) else 0)
+        end = End(rule, tuple(passes))
+        return MultiplexedStream(self.inputs, self.names, opening, begin, end)
 
 
 def _targets(entries: Sequence[Entry], max_correction: float | None) -> tuple[Weight, ...] | None:
@@ -559,69 +567,7 @@ def _constant(era: Era) -> FloatArray | None:
     return None if era.points else cast("FloatArray", shares_at(era.weights, [0])[0])
 
 
-def described_corrections(blend: BlendDataset[Any]) -> str:
-    """Return what the target weights of a blend do at slot 0, in words: the factors, and what part
-    of the samples the effective sample size is.
-    """
-    factors, drawn = blend.corrections(), blend.shares()
-    shown = ", ".join(f"{each:.4g}" for each in factors[:8])
-    more = ", ..." if len(factors) > 8 else ""
-    return (
-        f"{type(blend).__name__}: items count by target weights, by the factors {shown}{more}; the "
-        f"effective sample size is {effective_part(drawn, factors):.1%} of the samples"
-    )
-
-
-def effective_part(drawn: Sequence[float], factors: Sequence[float]) -> float:
-    """The effective sample size over the number of samples, where datasets are drawn by the shares
-    `drawn` and count by `factors`: 1 where all count the same.
-
-    >>> effective_part([0.5, 0.5], [1.0, 1.0]), effective_part([0.75, 0.25], [2 / 3, 2.0])
-    (1.0, 0.75)
-    """
-    pairs = list(zip(drawn, factors, strict=True))
-    mean = sum(share * factor for share, factor in pairs)
-    squares = sum(share * factor**2 for share, factor in pairs)
-    return mean**2 / squares if squares else 0.0
-
-
-def _check_same_names(datasets: list[str] | None, sources: tuple[str, ...] | None) -> None:
-    """A scheme numbers its sources: by name, these are the datasets in their order."""
-    if datasets is not None and sources is not None and tuple(datasets) != sources:
-        raise WeightError(
-            f"the scheme is over the sources {', '.join(sources)}, and the datasets are "
-            f"{', '.join(datasets)}; give both the same names in the same order"
-        )
-
-
-def _flattened(
-    entries: Sequence[Entry], scheme: str, options: dict[str, Any], unit: Unit | None
-) -> list[Entry]:
-    """Endless blends among the parts, of the same scheme and unit, opened up: that keeps what they
-    mean, but where all sources are alike.
-    """
-    flat: list[Entry] = []
-    for entry in entries:
-        inner, weighed = without_weights(entry.dataset)
-        if (
-            type(inner) is BlendDataset
-            and inner._endless
-            and not inner.changes
-            and inner.max_correction is None
-            and scheme not in WEIGHTLESS
-            and isinstance(inner.scheme, str)
-            and (inner.scheme, inner.options, inner.unit) == (scheme, options, unit)
-        ):
-            pairs = zip(inner.inputs, inner.names, strict=True)
-            named = [(weighed(each), name) for each, name in pairs]
-            flat.extend(opened_up(entry, inner.weights, named, inner.targets))
-        else:
-            flat.append(entry)
-    return flat
-
-
-PerDataset = Any
-"""A value for all datasets, one each in a list, or one each by name."""
+# What a blend is given.
 
 
 class Entry(NamedTuple):
@@ -650,139 +596,76 @@ def checked_entries(
     `weights` by name.
     """
     names = None
-    if len(given) == 1 and isinstance(given[0], Mapping):
-        names = [str(name) for name in given[0]]
-        given = list(zip(given[0].values(), _weights_by_name(names, weights), strict=True))
+    first = given[0] if len(given) == 1 else None
+    if isinstance(first, Mapping):
+        names = [str(name) for name in first]
+        given = list(zip(first.values(), _by_name(weights, names), strict=True))
     elif weights is not None:
         raise WeightError(
             "weights by name need datasets by name, {name: dataset}; or give pairs (dataset, "
             "weight)"
         )
-    pairs = _pairs(given, names)
-    if not any(ever_positive(weight) for _, weight in pairs):
-        raise WeightError(f"all {len(pairs)} weights are 0, so nothing could ever be drawn")
-    epochs = one_per_dataset(max_epochs, names, len(pairs), "max_epochs")
-    called: Sequence[str | None] = names or [None] * len(pairs)
-    rows = zip(pairs, epochs, called, strict=True)
-    entries = [Entry(*pair, most, name) for pair, most, name in rows]
-    if target_weights is not None:
-        entries = _targeted(entries, names, target_weights)
+    elif isinstance(first, Iterable) and not isinstance(first, Dataset):
+        pair = isinstance(first, Sequence) and first and isinstance(first[0], Dataset)
+        given = given if pair else list(first)
+    if not given:
+        raise ConfigError("there are no datasets to mix")
+    epochs = one_per_dataset(max_epochs, names, len(given), "max_epochs")
+    targets = one_per_dataset(target_weights, names, len(given), "target_weights")
+    entries = []
+    for number, (pair, most, target) in enumerate(zip(given, epochs, targets, strict=True)):
+        where = f"dataset {number if names is None else repr(names[number])}"
+        if not (isinstance(pair, tuple | list) and len(pair) == 2 and isinstance(pair[0], Dataset)):
+            raise WeightError(
+                f"{where} is {str(pair)[:80]!r}; give pairs (dataset, weight), in which a list is "
+                "ListSource(list), and a prepared folder get_train_dataset(path)"
+            )
+        weight = given_weight(pair[1], where)
+        name = None if names is None else names[number]
+        loss = None
+        if target_weights is not None:
+            loss = given_weight(target, f"the target weight of {where}")
+            if ever_positive(loss) and not ever_positive(weight):
+                raise WeightError(
+                    f"{where} has a target weight and the weight 0: it is never drawn, and no "
+                    "weight in the loss makes up for that; give it a weight above 0"
+                )
+        entries.append(Entry(pair[0], weight, most, name, loss))
+    if not any(ever_positive(entry.weight) for entry in entries):
+        raise WeightError(f"all {len(entries)} weights are 0, so nothing could ever be drawn")
+    if not any(ever_positive(entry.loss_weight) for entry in entries):
+        raise WeightError("all target weights are 0, so nothing would count in the loss")
     return entries, names
 
 
-def one_per_dataset(value: PerDataset, names: list[str] | None, count: int, what: str) -> list[Any]:
+def one_per_dataset(
+    value: PerDataset, names: Sequence[str] | None, count: int, what: str
+) -> list[Any]:
     """Return a value for each dataset: the same for all, those of a list, or those of a dict by
     name, with None for the names left out.
     """
     if isinstance(value, Mapping):
-        if names is None:
-            raise ConfigError(f"{what} is given by name, but the datasets have no names")
-        unknown = [f"{name!r}{nearest(str(name), names)}" for name in value if name not in names]
-        if unknown:
-            raise ConfigError(
-                f"{what}: the datasets are {', '.join(names)}; unknown {', '.join(unknown)}"
-            )
-        return [value.get(name) for name in names]
-    if isinstance(value, np.ndarray):
-        value = value.tolist()
-    if isinstance(value, list | tuple):
+        for name in value:
+            checked_choice(name, f"{what} of dataset", names or ())
+        return [value.get(name) for name in names or ()]
+    if isinstance(value, list | tuple | np.ndarray):
         if len(value) != count:
             raise ConfigError(f"{what}: {len(value)} values are given for {count} datasets")
         return list(value)
     return [value] * count
 
 
-def _weights_by_name(names: list[str], weights: object) -> list[object]:
+def _by_name(weights: object, names: Sequence[str]) -> list[Any]:
+    """The weights of datasets by their names."""
     by_name = weights.schedules() if isinstance(weights, WeightScheduler) else weights
     if not isinstance(by_name, Mapping):
         raise WeightError(
             "datasets given by name need weights={name: weight}, or a WeightScheduler; got "
             f"{weights!r}"
         )
-    difference = names_apart(names, by_name)
-    if difference:
+    if difference := names_apart(names, by_name):
         raise WeightError(f"the weights do not name the datasets: {difference}")
     return [by_name[name] for name in names]
-
-
-def _pairs(given: Sequence[Any], names: list[str] | None) -> list[tuple[Dataset[Any], Weight]]:
-    if len(given) == 1 and isinstance(given[0], Iterable) and not _is_one(given[0]):
-        given = list(given[0])
-    if not given:
-        raise ConfigError("there are no datasets to mix")
-    pairs: list[tuple[Dataset[Any], Weight]] = []
-    for number, pair in enumerate(given):
-        where = f"dataset {number if names is None else repr(names[number])}"
-        if not (isinstance(pair, tuple | list) and len(pair) == 2 and isinstance(pair[0], Dataset)):
-            raise WeightError(f"{where} {_fault(pair)}")
-        dataset, weight = pair
-        if isinstance(weight, Dataset):
-            raise WeightError(f"{where} is {str(pair)[:80]!r}; give pairs (dataset, weight)")
-        pairs.append((dataset, _checked_weight(weight, where)))
-    return pairs
-
-
-def _is_one(value: object) -> bool:
-    """Whether something is a dataset, or a pair, right or wrong, and no list of pairs."""
-    pair = isinstance(value, tuple | list) and len(value) == 2
-    return isinstance(value, Dataset) or (
-        pair and not isinstance(value[1], Dataset | tuple | list)  # type: ignore[index]
-    )
-
-
-def _fault(pair: object) -> str:
-    """What is wrong with something that is no pair (dataset, weight)."""
-    if isinstance(pair, Dataset):
-        return "has no weight; give pairs (dataset, weight)"
-    first, *rest = pair if isinstance(pair, tuple | list) and pair else (pair,)
-    if len(rest) != 1 or isinstance(first, Dataset):
-        return f"is {str(pair)[:80]!r}; give pairs (dataset, weight)"
-    if isinstance(rest[0], Dataset):
-        return "stands after its weight; give pairs (dataset, weight)"
-    return (
-        f"is {str(first)[:80]!r}, which is no dataset; a list becomes one in ListSource, a "
-        "prepared folder by get_train_dataset"
-    )
-
-
-def _checked_weight(weight: Any, where: str) -> Weight:
-    if isinstance(weight, WeightScheduler):
-        raise WeightError(
-            f"{where} has a WeightScheduler, which holds the weights of all; give datasets by name "
-            "and weights=it, or a Schedule to each dataset"
-        )
-    if isinstance(weight, Schedule | Compound):
-        return weight
-    return exact_weight(weight, where)
-
-
-def _targeted(
-    entries: Sequence[Entry], names: list[str] | None, target_weights: PerDataset
-) -> list[Entry]:
-    """The entries with their target weights: one for each, in their order or by name."""
-    if not isinstance(target_weights, list | tuple | dict | np.ndarray):
-        raise WeightError(
-            f"target_weights has one for each dataset, in a list or by name; got {target_weights!r}"
-        )
-    given = one_per_dataset(target_weights, names, len(entries), "target_weights")
-    found = []
-    for number, (entry, target) in enumerate(zip(entries, given, strict=True)):
-        where = f"dataset {number if names is None else repr(names[number])}"
-        if target is None:
-            raise WeightError(
-                f"{where} has no target weight, and others have; give every dataset one, equal to "
-                "its weight where nothing should be made up for"
-            )
-        checked = _checked_weight(target, f"the target weight of {where}")
-        if ever_positive(checked) and not ever_positive(entry.weight):
-            raise WeightError(
-                f"{where} has a target weight and the weight 0: it is never drawn, and no weight "
-                "in the loss makes up for that; give it a weight above 0"
-            )
-        found.append(entry._replace(target=checked))
-    if not any(ever_positive(entry.loss_weight) for entry in found):
-        raise WeightError("all target weights are 0, so nothing would count in the loss")
-    return found
 
 
 def limited_entries(
@@ -796,49 +679,57 @@ def limited_entries(
     exponent = checked_temperature(temperature)
     weights: Sequence[Weight] = [entry.weight for entry in entries]
     numbers = numbers_only(weights)
-    if numbers is None and (min_share is not None or max_share is not None):
+    bounded = min_share is not None or max_share is not None
+    if numbers is None and bounded:
         raise ConfigError(
             "min_share and max_share need weights that are numbers; keep a schedule within limits "
             "at its points"
         )
-    if exponent != 1:
-        if numbers is not None:
-            weights = tempered(numbers, exponent)
-        else:
-            given = tuple(weights)
-            weights = [Compound("share", given, number, exponent) for number in range(len(given))]
-    if numbers is not None and (min_share is not None or max_share is not None):
-        least, most = (
+    if numbers is None and exponent != 1:
+        given = tuple(weights)
+        weights = [Compound("share", given, number, exponent) for number in range(len(given))]
+    elif numbers is not None:
+        weights = tempered(numbers, exponent) if exponent != 1 else weights
+        limits = [
             one_per_dataset(value, names, len(entries), name)
             if isinstance(value, Mapping | np.ndarray)
             else value
             for name, value in (("min_share", min_share), ("max_share", max_share))
-        )
-        weights = limited(cast("Sequence[float]", weights), least, most)
+        ]
+        weights = limited(cast("Sequence[float]", weights), *limits) if bounded else weights
     rows = zip(entries, weights, strict=True)
     return [entry._replace(weight=weight) for entry, weight in rows]
 
 
-def opened_up(
-    entry: Entry,
-    weights: Sequence[Weight],
-    inner: Sequence[tuple[Dataset[Any], str]],
-    targets: Sequence[Weight] | None = None,
+def _flattened(
+    entries: Sequence[Entry], scheme: str, options: dict[str, Any], unit: Unit | None
 ) -> list[Entry]:
-    """Return the entries of an entry that blends `inner`, named datasets, by `weights`.
-
-    Weights multiply, and so do target weights, which are weights where none are given.
+    """Endless blends among the parts, of the same scheme and unit, opened up: that keeps what they
+    mean, but where all sources are alike. Weights multiply, and so do target weights, which are
+    weights where none are given.
     """
-    opened = []
-    for number, (dataset, name) in enumerate(inner):
-        target = None
-        if entry.target is not None or targets is not None:
-            within = weights if targets is None else targets
-            target = _within(entry.loss_weight, within, number)
-        full = name if entry.name is None else f"{entry.name}/{name}"
-        weight = _within(entry.weight, weights, number)
-        opened.append(Entry(dataset, weight, name=full, target=target))
-    return opened
+    flat: list[Entry] = []
+    for entry in entries:
+        inner, weighed = without_weights(entry.dataset)
+        if not (
+            type(inner) is BlendDataset
+            and inner._endless
+            and not inner.changes
+            and inner.max_correction is None
+            and scheme not in WEIGHTLESS
+            and isinstance(inner.scheme, str)
+            and (inner.scheme, inner.options, inner.unit) == (scheme, options, unit)
+        ):
+            flat.append(entry)
+            continue
+        for number, (each, name) in enumerate(zip(inner.inputs, inner.names, strict=True)):
+            target = None
+            if entry.target is not None or inner.targets is not None:
+                target = _within(entry.loss_weight, inner.targets or inner.weights, number)
+            full = name if entry.name is None else f"{entry.name}/{name}"
+            weight = _within(entry.weight, inner.weights, number)
+            flat.append(Entry(weighed(each), weight, None, full, target))
+    return flat
 
 
 def _within(weight: Weight, weights: Sequence[Weight], number: int) -> Weight:
@@ -854,28 +745,18 @@ def _within(weight: Weight, weights: Sequence[Weight], number: int) -> Weight:
 
 def merged(entries: Sequence[Entry], owner: str) -> list[Entry]:
     """Return equal datasets as one, with the sum of their weights."""
-    kept: list[Entry] = []
-    by_key: dict[int, list[int]] = {}
+    kept: dict[tuple[Dataset[Any], int | None], Entry] = {}
     for entry in entries:
-        alike = by_key.setdefault(entry.dataset.key, [])
-        same = next((i for i in alike if _alike(kept[i], entry)), None)
-        if same is None:
-            alike.append(len(kept))
-            kept.append(entry)
-            continue
-        other = kept[same]
-        total = _sum(other.weight, entry.weight)
-        names = ", ".join(source.name for source in entry.dataset.sources)
-        _log.info("%s: %s is listed twice; it is read as one, weight %s", owner, names, total)
-        target = None
-        if other.target is not None or entry.target is not None:
-            target = _sum(other.loss_weight, entry.loss_weight)
-        kept[same] = other._replace(weight=total, target=target)
-    return kept
-
-
-def _alike(one: Entry, other: Entry) -> bool:
-    return one.dataset == other.dataset and one.max_epochs == other.max_epochs
+        same = entry.dataset, entry.max_epochs
+        other = kept.setdefault(same, entry)
+        if other is not entry:
+            total, target = _sum(other.weight, entry.weight), None
+            names = ", ".join(source.name for source in entry.dataset.sources)
+            _log.info("%s: %s is listed twice; it is read as one, weight %s", owner, names, total)
+            if other.target is not None or entry.target is not None:
+                target = _sum(other.loss_weight, entry.loss_weight)
+            kept[same] = other._replace(weight=total, target=target)
+    return list(kept.values())
 
 
 def _sum(one: Weight, other: Weight) -> Weight:

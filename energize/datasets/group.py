@@ -11,7 +11,6 @@ from energize.core.call import Call
 from energize.core.checks import checked_batch_size, checked_flag, checked_function
 from energize.core.dataset import Dataset
 from energize.core.description import function_name, generates
-from energize.core.ignored import accepted
 from energize.core.lanes import WorkerConfig
 from energize.core.loss_weights import carried
 from energize.core.stream import (
@@ -74,7 +73,6 @@ class GroupBatchDataset(FoundDataset[T_batch_co]):
         **ignored: Any,
     ) -> None:
         owner = "GroupBatchDataset"
-        accepted(owner, **ignored)
         for name, function in (("sample_group_key", sample_group_key), ("batcher", batcher)):
             if generates(checked_function(function, f"{owner}: {name}")):
                 raise ConfigError(
@@ -85,8 +83,9 @@ class GroupBatchDataset(FoundDataset[T_batch_co]):
         if fixed_batch_size is not None:
             fixed_batch_size = checked_batch_size(fixed_batch_size, f"{owner}: fixed_batch_size")
         self._freeze(
-            inputs=[dataset],
-            worker_config=worker_config,
+            [dataset],
+            worker_config,
+            ignored,
             fixed_batch_size=fixed_batch_size,
             sample_group_key=sample_group_key,
             batcher=batcher,

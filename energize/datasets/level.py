@@ -78,8 +78,8 @@ class LevelBufferDataset(RoundsDataset[T_co]):
                 f"use a size of {max(whole // group, 1) * group}, for example"
             )
         self._freeze(
-            inputs=[dataset],
-            worker_config=worker_config,
+            [dataset],
+            worker_config,
             buffer_size=whole,
             batch_size=group,
             cost=cost if isinstance(cost, ItemCost) else ItemCost(cost),
@@ -163,8 +163,8 @@ class LevelDataset(IndexedDataset[T_co]):
                 f"batches of {micro}; change global_batch_size or batch_size"
             )
         self._freeze(
-            inputs=[dataset],
-            worker_config=worker_config,
+            [dataset],
+            worker_config,
             batch_size=micro,
             global_batch_size=whole,
             cost=cost if isinstance(cost, ColumnCost) else ColumnCost(cost),

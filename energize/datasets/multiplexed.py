@@ -6,8 +6,8 @@ import hashlib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
-from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar, cast
+from functools import partial
+from typing import Any, Protocol, TypeAlias, TypeVar, cast
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from energize.core.blends import ContinuedDataset
 from energize.core.call import Call
 from energize.core.costs import ColumnCost, Cost, ItemCost, named
 from energize.core.dataset import Dataset, IndexedDataset
-from energize.core.description import described, digest
+from energize.core.description import digest
 from energize.core.lanes import Lane
 from energize.core.rng import derive, hash_positions
 from energize.core.stream import (
@@ -26,11 +26,12 @@ from energize.core.stream import (
     State,
     Stream,
     counter_field,
+    numbers_field,
     parts_before,
     shifted,
     state_field,
 )
-from energize.core.trace import MAX_ATTEMPTS, Failed, Reading, refs_of
+from energize.core.trace import MAX_ATTEMPTS, Failed, refs_of
 from energize.data.source import Source
 from energize.errors import (
     ConfigError,
@@ -47,7 +48,7 @@ T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 
-class SlotCursor(Protocol):
+class Slots(Protocol):
     """Which source each slot belongs to, slot after slot."""
 
     def current(self) -> int:
@@ -62,17 +63,11 @@ class SlotCursor(Protocol):
         """The source of the slot at hand had no item; if it is left out it is not asked again."""
 
     def state(self) -> State:
-        """What `Slots.begin` goes on from; of constant shape."""
+        """What others go on from; of constant shape."""
 
 
-class Slots(Protocol):
-    """An order of sources."""
-
-    def begin(self, state: State | None, left_out: frozenset[int]) -> SlotCursor:
-        """Start, or go on from `state`, in which these sources were left out."""
-
-    def describe(self) -> dict[str, Any]:
-        """Name and parameters as JSON."""
+Begin: TypeAlias = Callable[[State | None, frozenset[int]], Slots]
+"""Starts slots, or goes on with them from a state in which some sources were left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +89,7 @@ class End:
 
 
 class MultiplexedDataset(Dataset[T_co]):
-    """Items of several datasets in the order of `slots`, streams among them.
+    """Items of several datasets in the order of the scheme `slots`, streams among them.
 
     A dataset is known to be exhausted when it is asked for one more item; `end` says what happens
     then. It is read as a whole in every lane.
@@ -103,26 +98,19 @@ class MultiplexedDataset(Dataset[T_co]):
     """
 
     names: tuple[str, ...]
-    slots: Slots
+    slots: Scheme
     end: End
 
     def __init__(
-        self, datasets: Sequence[Dataset[T_co]], names: Sequence[str], slots: Slots, end: End
+        self, datasets: Sequence[Dataset[T_co]], names: Sequence[str], slots: Scheme, end: End
     ) -> None:
         self._freeze(inputs=datasets, names=tuple(names), slots=slots, end=end)
 
-    @cached_property
-    def indexed(self) -> bool:
-        return False
-
-    @cached_property
-    def sized(self) -> bool:
-        return False
-
-    _divisible = False
+    indexed = sized = _divisible = False  # whatever its inputs are
 
     def _open_pass(self, opening: Opening) -> Stream[T_co]:
-        return MultiplexedStream(self.inputs, self.names, opening, self.slots, self.end)
+        begin = partial(SchemeSlots, self.slots)
+        return MultiplexedStream(self.inputs, self.names, opening, begin, self.end)
 
 
 class MultiplexedStream(Stream[T]):
@@ -137,22 +125,19 @@ class MultiplexedStream(Stream[T]):
         inputs: Sequence[Dataset[Any]],
         names: Sequence[str],
         opening: Opening,
-        slots: Slots,
+        begin: Begin,
         end: End,
     ) -> None:
         # Alone a lane sees the ends of the sources; among others none do.
         self._opening = opening._replace(endless=opening.lane.count > 1)
-        self._datasets, self._names, self._end = inputs, names, end
+        self._datasets, self._names, self._begin, self._end = inputs, names, begin, end
         state = opening.state
-        self.given = _counted(state, "given", len(inputs))
-        self.passes = _counted(state, "passes", len(inputs))
+        self.given = numbers_field(state, "given", len(inputs))
+        self.passes = numbers_field(state, "passes", len(inputs))
         at = None if state is None else state_field(state, "slots", dict)
-        self._begin = slots.begin
-        self._slots = slots.begin(at, self._left_out())
-        self._inputs: list[LaneReader[Any]] = [
-            LaneReader(each, at)
-            for each, at in zip(inputs, self._opening.each(len(inputs)), strict=True)
-        ]
+        self._slots = begin(at, self._left_out())
+        openings = self._opening.each(len(inputs))
+        self._inputs: list[LaneReader[Any]] = list(map(LaneReader, inputs, openings))
         self._fresh = [state is None] * len(inputs)
         self._parts_before = parts_before(inputs)
         self._over = len(self._left_out()) == len(inputs)
@@ -222,35 +207,22 @@ class MultiplexedStream(Stream[T]):
         return frozenset(i for i, (passes, most) in pairs if most is not None and passes >= most)
 
     def state(self) -> State:
-        if not self._over:
-            inputs = [each.state() for each in self._inputs]
-            slots, given, passes = self._slots.state(), list(self.given), list(self.passes)
-        else:
-            given, passes = [0] * len(self.given), [0] * len(self.passes)
-            anew = self._end.slots_anew
-            left_out = frozenset(i for i, most in enumerate(self._end.passes) if most == 0)
-            slots = (self._begin(None, left_out) if anew else self._slots).state()
+        inputs, slots, given, passes = self._inputs, self._slots, self.given, self.passes
+        if self._over:
+            given = passes = [0] * len(given)
             begun = self._opening._replace(state=None)
-            inputs = [
-                (each if anew or fresh else LaneReader(dataset, begun)).state()
-                for each, fresh, dataset in zip(
-                    self._inputs, self._fresh, self._datasets, strict=True
-                )
-            ]
-        return {"slots": slots, "given": given, "passes": passes, "inputs": inputs}
-
-
-def _counted(state: State | None, name: str, sources: int) -> list[int]:
-    if state is None:
-        return [0] * sources
-    counts = state_field(state, name, list)
-    if len(counts) != sources:
-        raise StateError(
-            f"the saved state is of a mix of {len(counts)} datasets, this one has {sources}"
-        )
-    if not all(isinstance(each, int) and each >= 0 for each in counts):
-        raise StateError(f"the saved state's {name!r} counts from 0; it has {counts[:20]}")
-    return list(counts)
+            if self._end.slots_anew:
+                never = frozenset(i for i, most in enumerate(self._end.passes) if most == 0)
+                slots = self._begin(None, never)
+            else:
+                rows = zip(inputs, self._fresh, self._datasets, strict=True)
+                inputs = [each if fresh else LaneReader(of, begun) for each, fresh, of in rows]
+        return {
+            "slots": slots.state(),
+            "given": list(given),
+            "passes": list(passes),
+            "inputs": [each.state() for each in inputs],
+        }
 
 
 # Orders of sources that are followed slot after slot.
@@ -259,42 +231,22 @@ _AT_ONCE = 256
 _STAYS = -1
 
 
-@dataclass(frozen=True)
 class SchemeSlots:
-    """The slots of a `scheme`. From the slot on at which a source is left out, its slots go to the
-    others by weight; all slots before stay where they are. Of a scheme object that was not made by
-    `make_scheme` no source can be left out.
+    """The slots of a `scheme`, some of which are looked up ahead. From the slot on at which a
+    source is left out (`gone`), its slots go to the others by weight; all slots before stay where
+    they are. Of a scheme object that was not made by `make_scheme` no source can be left out.
     """
 
-    scheme: Scheme
-
-    def begin(self, state: State | None, left_out: frozenset[int]) -> _SchemeSlotCursor:
-        sources, position = len(self.scheme.counts(0)), counter_field(state, "position")
+    def __init__(self, scheme: Scheme, state: State | None, left_out: frozenset[int]) -> None:
+        self._scheme = self._left = scheme
+        self._position, sources = counter_field(state, "position"), len(scheme.counts(0))
+        self._gone = [_STAYS] * sources
+        self._ahead: list[int] = []
         gone = [0 if each in left_out else _STAYS for each in range(sources)]
         if state is not None:
-            gone = state_field(state, "left_out_at", list)
-        if len(gone) != sources or not all(
-            type(slot) is int and _STAYS <= slot <= position for slot in gone
-        ):
-            raise StateError(
-                f"the saved state's 'left_out_at' names a slot up to {position} for each of "
-                f"{sources} sources, or {_STAYS}; it has {gone[:20]}"
-            )
-        return _SchemeSlotCursor(self.scheme, position, gone)
-
-    def describe(self) -> dict[str, Any]:
-        tree: dict[str, Any] = described(self.scheme)
-        return tree
-
-
-class _SchemeSlotCursor:
-    """Looks some slots ahead. `gone` has the slot at which each source was left out."""
-
-    def __init__(self, scheme: Scheme, position: int, gone: Sequence[int]) -> None:
-        self._scheme = scheme
-        self._timeline = scheme if isinstance(scheme, MixingScheme) else None
-        self._position, self._gone = position, [_STAYS] * len(gone)
-        self._ahead: list[int] = []
+            gone = numbers_field(state, "left_out_at", sources, least=_STAYS)
+        if max(gone) > self._position:
+            raise StateError(f"the saved state's 'left_out_at' names slots to come: {gone[:20]}")
         for slot, source in sorted((slot, source) for source, slot in enumerate(gone)):
             if slot != _STAYS:
                 self._leave_out(slot, source)
@@ -302,14 +254,13 @@ class _SchemeSlotCursor:
     def _leave_out(self, slot: int, source: int) -> None:
         self._gone[source] = slot
         self._ahead = []
-        if self._timeline is not None and _STAYS in self._gone:
-            self._timeline = self._timeline.without(source, slot)
+        if isinstance(self._left, MixingScheme) and _STAYS in self._gone:
+            self._left = self._left.without(source, slot)
 
     def current(self) -> int:
         if not self._ahead:
             slots = np.arange(self._position, self._position + _AT_ONCE)
-            source, _ = (self._timeline or self._scheme).locate(slots)
-            self._ahead = source.tolist()[::-1]
+            self._ahead = self._left.locate(slots)[0].tolist()[::-1]
         return self._ahead[-1]
 
     def advance(self, item: Any, where: Callable[[], str]) -> None:
@@ -322,48 +273,8 @@ class _SchemeSlotCursor:
 
     def state(self) -> State:
         """When all sources are left out, the next epoch goes on with all."""
-        stay = [_STAYS] * len(self._gone)
-        return {
-            "position": self._position,
-            "left_out_at": list(self._gone) if _STAYS in self._gone else stay,
-        }
-
-
-@dataclass(frozen=True)
-class TurnSlots:
-    """One source after another; when one is left out the next one follows."""
-
-    sources: int
-
-    def begin(self, state: State | None, left_out: frozenset[int]) -> _TurnCursor:
-        left = [each for each in range(self.sources) if each not in left_out]
-        return _TurnCursor(left, state)
-
-    def describe(self) -> dict[str, Any]:
-        return {"turns": self.sources}
-
-
-class _TurnCursor:
-    def __init__(self, left: list[int], state: State | None) -> None:
-        self._left = left
-        self._turn = counter_field(state, "turn")
-        if self._turn >= max(len(left), 1):
-            raise StateError(f"the saved state has turn {self._turn} of {len(left)} sources")
-
-    def current(self) -> int:
-        return self._left[self._turn]
-
-    def advance(self, item: Any, where: Callable[[], str]) -> None:
-        self._turn = (self._turn + 1) % len(self._left)
-
-    def exhausted(self, *, left_out: bool) -> None:
-        if left_out:
-            del self._left[self._turn]
-            if self._turn == len(self._left):
-                self._turn = 0
-
-    def state(self) -> State:
-        return {"turn": self._turn}
+        gone = self._gone if _STAYS in self._gone else [_STAYS] * len(self._gone)
+        return {"position": self._position, "left_out_at": list(gone)}
 
 
 Unit: TypeAlias = ColumnCost | ItemCost
@@ -381,47 +292,38 @@ COSTS = "cost"
 _LOOKED_UP = 2**20
 
 
-def checked_unit(unit: GivenUnit | None) -> Unit | None:
-    """The unit that was given; None for samples."""
-    if unit is None or unit == SAMPLES:
+def checked_unit(given: GivenUnit | None, others: Mapping[str, Any]) -> Unit | None:
+    """The unit that was given; None for samples. Raise `ConfigError` for those of the `others` that
+    contradict it: options of schemes, and ends, of which a blend by a column has none.
+    """
+    if given is None or given == SAMPLES:
         return None
-    if isinstance(unit, ColumnCost | ItemCost):
-        return unit
-    if isinstance(unit, str) or (callable(unit) and not isinstance(unit, type)):
-        return ColumnCost(unit)
-    raise ConfigError(
-        "unit is 'samples', the name of a column of the sources, a function of columns, or an "
-        f"ItemCost of items as they are read; got {str(unit)[:80]!r}"
-    )
-
-
-def scheme_in(unit: Unit, scheme: object, options: Mapping[str, Any]) -> str:
-    """What `scheme` a blend in a unit has; `ConfigError` where one was given."""
-    given = ["scheme"] if scheme is not None else list(options)
-    if given:
+    unit: Unit
+    if isinstance(given, ColumnCost | ItemCost):
+        unit = given
+    elif isinstance(given, str) or (callable(given) and not isinstance(given, type)):
+        unit = ColumnCost(given)
+    else:
         raise ConfigError(
-            f"{given[0]} says whose slot comes when slots are counted, and unit={_called(unit)} "
-            "decides it by what items cost; leave either out"
+            "unit is 'samples', the name of a column of the sources, a function of columns, or an "
+            f"ItemCost of items as they are read; got {str(given)[:80]!r}"
         )
-    return COSTS
-
-
-def check_ends(unit: Unit | None, stop: str, max_epochs: object) -> None:
-    """Raise `ConfigError` for a blend by a column that is to end."""
-    if isinstance(unit, ColumnCost) and (stop != "restart" or max_epochs is not None):
-        what = f"stop={stop!r}" if stop != "restart" else f"max_epochs={max_epochs!r}"
-        raise ConfigError(
-            f"{what} ends a blend, and with unit={_called(unit)} none does, as each epoch would "
-            "have another number of items; leave it out, and say how many steps to read, or give "
-            "an ItemCost as the unit, with which a blend ends as it is read"
-        )
-
-
-class Measured(NamedTuple):
-    """What the samples of a source cost together, and a digest of what each costs."""
-
-    cost: float
-    digest: str
+    plain = {"stop": "restart", "max_epochs": None, "scheme": None}
+    for name, value in others.items():
+        if name in plain and value == plain[name]:
+            continue
+        if name not in {"stop", "max_epochs"}:
+            raise ConfigError(
+                f"{name} says whose slot comes when slots are counted, and unit={_called(unit)} "
+                "decides it by what items cost; leave either out"
+            )
+        if isinstance(unit, ColumnCost):
+            raise ConfigError(
+                f"{name}={value!r} ends a blend, and with unit={_called(unit)} none does, as each "
+                "epoch would have another number of items; say how many steps to read, or give an "
+                "ItemCost as the unit, with which a blend ends as it is read"
+            )
+    return unit
 
 
 class MeasuredInputs:
@@ -433,12 +335,10 @@ class MeasuredInputs:
     def __init__(self, unit: ColumnCost, inputs: Sequence[Dataset[Any]]) -> None:
         self._unit = unit
         for number, each in enumerate(inputs):
-            if not (isinstance(each, IndexedDataset) and each.indexed):
+            if not each.indexed:
                 raise NotIndexedError(
                     f"unit={_called(unit)} is what the index says of samples, and dataset {number} "
-                    f"({type(each).__name__}) is read as a stream, so nothing says which samples "
-                    "its items are made of before they are read; give unit=ItemCost(...), a field "
-                    "or a function of the items"
+                    f"({type(each).__name__}) is read as a stream; give unit=ItemCost(...)"
                 )
         self._inputs = cast("Sequence[IndexedDataset[Any]]", inputs)
         self._found = {s.key: _measured(s, unit) for each in inputs for s in each.sources}
@@ -447,7 +347,7 @@ class MeasuredInputs:
         """For each input what its samples cost together, and a digest of what each costs."""
         found = [[self._found[s.key] for s in each.sources] for each in self._inputs]
         return [
-            f"{sum(m.cost for m in each):.15g} together, {digest([m.digest for m in each])[:12]}"
+            f"{sum(cost for cost, _ in each):.15g} together, {digest([d for _, d in each])[:12]}"
             for each in found
         ]
 
@@ -472,7 +372,7 @@ class MeasuredInputs:
         often, again and again, and what these cost; None where that is not known.
         """
         if isinstance(dataset, Source):
-            return Cycle(dataset.count, self._found[dataset.key].cost) if dataset.count else None
+            return Cycle(dataset.count, self._found[dataset.key][0]) if dataset.count else None
         below = [self._cycle(each) for each in dataset._children]
         if dataset.size == INFINITE:
             [first], taken = below if len(below) == 1 else [None], dataset.taken(1)
@@ -490,20 +390,20 @@ class MeasuredInputs:
         return Cycle(dataset.size, cost) if covered == dataset.size else None
 
 
-def _measured(source: Source[Any], unit: ColumnCost) -> Measured:
+def _measured(source: Source[Any], unit: ColumnCost) -> tuple[float, str]:
+    """What the samples of a source cost together, and a digest of what each costs."""
     total, seen = 0.0, hashlib.blake2b(digest_size=16)
     for start in range(0, source.count, _LOOKED_UP):
         index = np.arange(start, min(start + _LOOKED_UP, source.count), dtype=np.int64)
         costs = np.ascontiguousarray(unit.of_samples(source, index))
         total += float(costs.sum())
         seen.update(costs.data)
-    return Measured(total, seen.hexdigest())
+    return total, seen.hexdigest()
 
 
 def _called(unit: Unit) -> str:
-    if isinstance(unit, ItemCost):
-        return f"ItemCost({unit.cost!r})" if isinstance(unit.cost, str) else "ItemCost(...)"
-    return repr(unit.cost) if isinstance(unit.cost, str) else "a function of columns"
+    shown = repr(unit.cost) if isinstance(unit.cost, str) else "a function"
+    return f"ItemCost({shown})" if isinstance(unit, ItemCost) else shown
 
 
 # Shares in what items cost, where that is known when they have been read.
@@ -511,7 +411,6 @@ def _called(unit: Unit) -> str:
 _STARTS = 2**20
 
 
-@dataclass(frozen=True)
 class OwedSlots:
     """The next item comes from the source that is owed most; of several the first.
 
@@ -525,42 +424,27 @@ class OwedSlots:
 
     Lanes begin as if they stood at different places of one long mix, or their n-th items would all
     be of the same source: what each source would be owed there, in items of the mean cost, it is
-    owed from the start.
+    owed from the start (`offsets`).
     """
 
-    scheme: WeightedScheme
-    unit: ItemCost
-    lane: Lane
-    reading: Reading
-    key: int
-
-    def begin(self, state: State | None, left_out: frozenset[int]) -> _OwedCursor:
-        return _OwedCursor(self, state, left_out)
-
-    def describe(self) -> dict[str, Any]:
-        return {"owed": self.scheme.describe()}
-
-    def offsets(self) -> FloatArray:
-        """What each source is owed in this lane from the start, in items; sums to 0."""
-        shares = np.array(self.scheme.shares())
-        if self.lane.count == 1:
-            return np.zeros(len(shares))
-        word = hash_positions(derive(self.key, "lane"), np.array([self.lane.index]))
-        start = int(word[0] % np.uint64(_STARTS))
-        counts = make_scheme("exact", shares.tolist()).counts(start)
-        return np.asarray(shares * start - counts, dtype=np.float64)
-
-
-class _OwedCursor:
-    """What each source is `owed`, and has `cost`, in the lane after so many `items`."""
-
-    def __init__(self, slots: OwedSlots, state: State | None, left_out: frozenset[int]) -> None:
-        self._slots, self._offsets = slots, slots.offsets()
-        self._call = Call(slots.unit.of, 0, seeded=False)
-        self._items = counter_field(state, "items")
+    def __init__(
+        self,
+        scheme: WeightedScheme,
+        unit: ItemCost,
+        opening: Opening,
+        state: State | None,
+        left_out: frozenset[int],
+        *,
+        key: int,
+    ) -> None:
+        self._scheme, self._lane, self._reading = scheme, opening.lane, opening.reading
+        self._offsets = _offsets(scheme, opening.lane, key)
+        self._call = Call(unit.of, 0, seeded=False)
         sources = len(self._offsets)
-        self._owed = _numbers(state, "owed", sources, -math.inf)
-        self._costs = _numbers(state, "costs", sources, 0.0)
+        self._items = counter_field(state, "items")
+        numbers = partial(numbers_field, state, count=sources, kind=float)
+        self._owed = np.array(numbers("owed", least=-math.inf), dtype=np.float64)
+        self._costs = np.array(numbers("costs"), dtype=np.float64)
         self._left = np.array([each not in left_out for each in range(sources)])
         self._shares = self._asked()
         self._current: int | None = None
@@ -579,12 +463,12 @@ class _OwedCursor:
         self._costs[source] += cost
         self._items += 1
         self._current = None
-        if self._slots.scheme.varies:
+        if self._scheme.varies:
             self._shares = self._asked()
 
     def _cost(self, item: Any, where: Callable[[], str]) -> float:
         """What an item costs; `SkipSample` for one that is left out."""
-        reading = self._slots.reading
+        reading = self._reading
         cost = self._call.one(item, 0, self._items, reading, lambda _: named(item, where()))
         if isinstance(cost, Failed):
             if not cost.skipped:
@@ -612,23 +496,20 @@ class _OwedCursor:
 
     def _asked(self) -> FloatArray:
         """The shares of those that are left, at the next item's place; equal where all are 0."""
-        lane = self._slots.lane
-        asked = np.array(self._slots.scheme.shares(lane.index + self._items * lane.count))
+        place = self._lane.index + self._items * self._lane.count
+        asked = np.array(self._scheme.shares(place))
         asked = np.where(self._left, asked, 0.0)
         if not asked.any():
             asked = self._left.astype(np.float64)
         return np.asarray(asked / max(asked.sum(), 1e-300))
 
 
-def _numbers(state: State | None, name: str, count: int, least: float) -> FloatArray:
-    if state is None:
-        return np.zeros(count)
-    numbers = state_field(state, name, list)
-    if len(numbers) != count or not all(
-        isinstance(each, int | float) and math.isfinite(each) and each >= least for each in numbers
-    ):
-        raise StateError(
-            f"the saved state's {name!r} has a finite number for each of {count} sources"
-            f"{'' if least else ', 0 or more'}; it has {str(numbers)[:80]}"
-        )
-    return np.array(numbers, dtype=np.float64)
+def _offsets(scheme: WeightedScheme, lane: Lane, key: int) -> FloatArray:
+    """What each source is owed in a lane from the start, in items; sums to 0."""
+    shares = np.array(scheme.shares())
+    if lane.count == 1:
+        return np.zeros(len(shares))
+    word = hash_positions(derive(key, "lane"), np.array([lane.index]))
+    start = int(word[0] % np.uint64(_STARTS))
+    counts = make_scheme("exact", shares.tolist()).counts(start)
+    return np.asarray(shares * start - counts, dtype=np.float64)

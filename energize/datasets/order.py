@@ -15,7 +15,6 @@ import numpy as np
 from energize.core.arrays import Int64Array
 from energize.core.checks import checked_whole
 from energize.core.dataset import Dataset, IndexedDataset
-from energize.core.ignored import accepted
 from energize.core.lanes import WorkerConfig
 from energize.core.rng import ShuffleOrder
 from energize.core.stream import INFINITE, ChainStream, LimitStream, Opening, Stream
@@ -119,11 +118,10 @@ class LimitDataset(IndexedDataset[T_co]):
         worker_config: WorkerConfig | None = None,
         **ignored: object,
     ) -> None:
-        if ignored:
-            accepted("LimitDataset", **ignored)
         self._freeze(
-            inputs=[dataset],
-            worker_config=worker_config,
+            [dataset],
+            worker_config,
+            ignored,
             length=checked_whole(length, "LimitDataset: length", 1),
         )
 
@@ -175,14 +173,12 @@ class RepeatDataset(IndexedDataset[T_co]):
         worker_config: WorkerConfig | None = None,
         **ignored: object,
     ) -> None:
-        if ignored:
-            accepted("RepeatDataset", **ignored)
         number = isinstance(repeats, int | float) and not isinstance(repeats, bool)
         if repeats is not None and not (number and math.isfinite(repeats) and repeats > 0):
             raise ConfigError(
                 f"RepeatDataset: repeats is a number above 0, or None for ever; got {repeats!r}"
             )
-        self._freeze(inputs=[dataset], worker_config=worker_config, repeats=repeats)
+        self._freeze([dataset], worker_config, ignored, repeats=repeats)
         if not dataset.indexed and repeats is not None and repeats != int(repeats):
             raise NotIndexedError(
                 f"RepeatDataset: {repeats} passes over a stream end within a pass, whose length is "
@@ -273,7 +269,7 @@ class ShuffleDataset(IndexedDataset[T_co]):
             if value is not None:
                 checked_whole(value, f"ShuffleDataset: {name}", 1)
         self._freeze(
-            inputs=[dataset],
+            [dataset],
             shuffle_buffer_size=shuffle_buffer_size,
             max_samples_per_sequence=max_samples_per_sequence,
             over_epochs=(
@@ -363,8 +359,8 @@ class EpochizeDataset(IndexedDataset[T_co]):
         if num_epochs is not None:
             length = len(dataset) * checked_whole(num_epochs, "EpochizeDataset: num_epochs", 1)
         self._freeze(
-            inputs=[dataset],
-            worker_config=worker_config,
+            [dataset],
+            worker_config,
             length=checked_whole(length, "EpochizeDataset: length", 1),
             num_epochs=num_epochs,
         )

@@ -14,7 +14,6 @@ from energize.core.call import Call
 from energize.core.checks import checked_function, checked_whole
 from energize.core.dataset import Dataset
 from energize.core.description import function_name, generates
-from energize.core.ignored import accepted
 from energize.core.lanes import WorkerConfig
 from energize.core.loss_weights import carried, carried_one_by_one
 from energize.core.rng import shuffled
@@ -87,7 +86,6 @@ class PackingDataset(RoundsDataset[T_pack_co]):
         worker_config: WorkerConfig | None = None,
         **ignored: Any,
     ) -> None:
-        accepted("PackingDataset", **ignored)
         functions: dict[str, Any] = {"pre_packer": pre_packer, "final_packer": final_packer}
         if sample_encoder is not None:
             functions["sample_encoder"] = sample_encoder
@@ -100,8 +98,9 @@ class PackingDataset(RoundsDataset[T_pack_co]):
                     "packed, use a MapDataset below"
                 )
         self._freeze(
-            inputs=[dataset],
-            worker_config=worker_config,
+            [dataset],
+            worker_config,
+            ignored,
             buffer_size=checked_whole(buffer_size, "PackingDataset: buffer_size", 1),
             pre_packer=pre_packer,
             final_packer=final_packer,
@@ -230,10 +229,10 @@ class ShuffleBufferDataset(RoundsDataset[T_co]):
         worker_config: WorkerConfig | None = None,
         **ignored: Any,
     ) -> None:
-        accepted("ShuffleBufferDataset", **ignored)
         self._freeze(
-            inputs=[dataset],
-            worker_config=worker_config,
+            [dataset],
+            worker_config,
+            ignored,
             buffer_size=checked_whole(size, "ShuffleBufferDataset: size", 1),
         )
 

@@ -75,11 +75,9 @@ class MapDataset(PassingDataset[T_out_co]):
         worker_config: WorkerConfig | None = None,
         **ignored: Any,
     ) -> None:
-        if ignored:
-            accepted("MapDataset", **ignored)
         if not callable(map_fn):
             checked_function(map_fn, "MapDataset: map_fn")
-        self._freeze(inputs=[dataset], worker_config=worker_config, map_fn=map_fn, seeded=seeded)
+        self._freeze([dataset], worker_config, ignored, map_fn=map_fn, seeded=seeded)
 
     @cached_property
     def _seed_key(self) -> int:
@@ -161,11 +159,10 @@ class FilterDataset(RoundsDataset[T_co]):
         worker_config: WorkerConfig | None = None,
         **ignored: Any,
     ) -> None:
-        if ignored:
-            accepted("FilterDataset", **ignored)
         self._freeze(
-            inputs=[dataset],
-            worker_config=worker_config,
+            [dataset],
+            worker_config,
+            ignored,
             filter_fn=checked_function(filter_fn, "FilterDataset: filter_fn"),
             max_rejected_in_a_row=checked_whole(
                 max_rejected_in_a_row, "FilterDataset: max_rejected_in_a_row", 1
@@ -239,13 +236,12 @@ class IterMapDataset(RoundsDataset[T_out_co]):
         worker_config: WorkerConfig | None = None,
         **ignored: Any,
     ) -> None:
-        if ignored:
-            accepted("IterMapDataset", **ignored)
         if len_map_fn is not None:
             checked_function(len_map_fn, "IterMapDataset: len_map_fn")
         self._freeze(
-            inputs=[dataset],
-            worker_config=worker_config,
+            [dataset],
+            worker_config,
+            ignored,
             iter_map_fn=checked_function(iter_map_fn, "IterMapDataset: iter_map_fn"),
             len_map_fn=len_map_fn,
             segment_length=checked_whole(segment_length, "IterMapDataset: segment_length", 1),
@@ -319,7 +315,7 @@ class LogSampleDataset(PassingDataset[T_co]):
     ) -> None:
         keys_fn = default_keys if get_keys_fn is None else get_keys_fn
         checked_function(keys_fn, "LogSampleDataset: get_keys_fn")
-        self._freeze(inputs=[dataset], worker_config=worker_config, mode=mode, get_keys_fn=keys_fn)
+        self._freeze([dataset], worker_config, mode=mode, get_keys_fn=keys_fn)
 
     def make(self, items: list[Any], request: Request) -> list[T_co | Failed]:
         for position, item in zip(request.positions.tolist(), items, strict=True):

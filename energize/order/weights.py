@@ -447,11 +447,13 @@ def named_weights(given: GivenWeights) -> tuple[tuple[str, ...] | None, tuple[We
         raise WeightError(
             f"weights are a list of numbers, or numbers by name; got {reprlib.repr(given)}"
         ) from None
-    checked = tuple(
-        each if isinstance(each, Schedule | Compound) else exact_weight(each, f"weight {which!r}")
-        for which, each in listed
-    )
+    checked = tuple(given_weight(each, f"weight {which!r}") for which, each in listed)
     return tuple(weights) if named else None, checked
+
+
+def given_weight(weight: Any, where: str) -> Weight:
+    """Return a checked weight: one over time as it is, a number in its exact value."""
+    return weight if isinstance(weight, Schedule | Compound) else exact_weight(weight, where)
 
 
 def weight_as_described(value: Any) -> Weight:

@@ -27,7 +27,7 @@ from energize import (
     generic_batch,
 )
 from energize.data.selection import PropertySource, Selection
-from energize.datasets.multiplexed import End, MultiplexedDataset, SchemeSlots
+from energize.datasets.multiplexed import End, MultiplexedDataset
 from energize.order import make_scheme
 from tests.golden.mixes import (
     KINDS,
@@ -117,7 +117,7 @@ STREAMING: dict[str, Dataset] = {
 
 def multiplexed(rule: str, *passes: int | None) -> MultiplexedDataset:
     inputs = evens(), IterableSource(range(100, 107), name="rows")
-    slots = SchemeSlots(make_scheme("block", [1, 2], key=7))
+    slots = make_scheme("block", [1, 2], key=7)
     return MultiplexedDataset(inputs, ["evens", "rows"], slots, End(rule, passes))
 
 
