@@ -7,7 +7,7 @@ the hub are small local files, loops that would never end stop after some batche
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import make_dataclass
 from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,6 +16,7 @@ from typing import Callable, Union  # noqa: UP035 - names that examples use
 import datasets
 import pytest
 import torch
+import yaml
 from torch.utils.data import DataLoader, get_worker_info
 
 import energize
@@ -27,35 +28,9 @@ from tests.support.rows import texts, write_lines, write_parquet
 
 DOCUMENTS = Path(__file__).parents[1] / "documents"
 
-IMPORTS = {
-    "easydel.data": "energize.compat.easydel",
-    "streaming.base.stream": "energize.compat.streaming",
-    "megatron.energon": "energize",
-}
+MENDED = yaml.safe_load((DOCUMENTS / "mended.yaml").read_text())
 HUB = {"bigcode/starcoderdata": "code", "HuggingFaceFW/fineweb": "text"}
 HUB["hendrycks/competition_math"] = "math"
-
-MENDED = {
-    # The page's `...` stands for what it leaves out; Python does not take it there.
-    "quick_start": {"train_dataset=mixed, ...": "train_dataset=mixed"},
-    "block_sizes": {"interleave(...,": "interleave(datasets,"},
-    "track_source": {
-        "MixedShardedSource(sources, ...)": "MixedShardedSource(sources)",
-        "in mixed.open_shard(mixed.shard_names[0]):": "in some(mixed.iter_shards()):",
-    },
-    # The page builds the encoder without its tokenizer, and its loop reads a field that the batch
-    # does not have.
-    "sample_weights": {
-        "TaskEncoder(sample_weight": "TaskEncoder(tokenizer, sample_weight",
-        "sample.image,": "sample.images,",
-    },
-    # What the page leaves to the reader: the custom stream takes its argument.
-    "registry": {
-        "    pass\n": "    def __init__(self, arg1, **kwargs):\n"
-        "        super().__init__(**kwargs)\n"
-        "        self.arg1 = arg1\n"
-    },
-}
 
 
 class Enough(Exception):
@@ -71,7 +46,7 @@ def run(page: str, *names: str, replaced: dict[str, str] | None = None, **suppli
             text = text.replace(written, mended)
         for written, there in (replaced or {}).items():
             text = text.replace(written, there)
-        for theirs, ours in IMPORTS.items():
+        for theirs, ours in MENDED["imports"].items():
             text = text.replace(f"from {theirs} import", f"from {ours} import")
         try:
             exec(compile(text, name, "exec", dont_inherit=True), supplied)
@@ -173,12 +148,11 @@ def test_easydels_schedules(of_easydel):
     assert [sum(weights.values()) for weights in shown] == pytest.approx([1] * 4)
     config = of_easydel("mix_stage_config")["config"]
     assert config.scheduler().get_weights(5000) == pytest.approx({"code": 0.35, "text": 0.65})
-    scheduler = of_easydel("curriculum")["scheduler"]
-    easy = [scheduler.get_weights(step)["easy"] for step in (0, 25_000, 50_000, 75_000, 200_000)]
-    assert easy == pytest.approx([0.9, 0.7, 0.5, 0.3, 0.1])
-    scheduler = of_easydel("imbalanced")["scheduler"]
-    assert scheduler.get_weights(9_999) == {"small_important": 0.5, "large": 0.5}
-    assert scheduler.get_weights(10_000) == {"small_important": 0.1, "large": 0.9}
+    easy = of_easydel("curriculum")["scheduler"].get_weights
+    found = [easy(step)["easy"] for step in (0, 25_000, 50_000, 75_000, 200_000)]
+    assert found == pytest.approx([0.9, 0.7, 0.5, 0.3, 0.1])
+    weights = of_easydel("imbalanced")["scheduler"].get_weights
+    assert [weights(step)["small_important"] for step in (9_999, 10_000)] == [0.5, 0.1]
 
 
 def test_easydels_files(of_easydel):
@@ -229,46 +203,25 @@ class SplitByWorker:
 
     def __iter__(self):
         worker = get_worker_info()
-        first, every = (worker.id, worker.num_workers) if worker else (0, 1)
-        return islice(self.samples, first, None, every)
-
-
-class MessagepackDriver:
-    """Stands in for the store of the page."""
-
-    def __init__(self, url):
-        self.url = url
-
-    def get_iter(self, key_hooks):
-        return key_hooks[0](range(self.url, self.url + 10))
+        return iter(self.samples[worker.id :: worker.num_workers] if worker else self.samples)
 
 
 def test_squirrels_sources_that_split_themselves():
-    given = {"MessagepackDriver": MessagepackDriver, "SplitByWorker": SplitByWorker}
+    def driver(url):  # in place of the page's store
+        return SimpleNamespace(get_iter=lambda key_hooks: key_hooks[0](range(url, url + 10)))
+
+    given = {"MessagepackDriver": driver, "SplitByWorker": SplitByWorker}
     mux = run("squirrel", "split_by_worker", local_msgpack_url=100, **of(squirrel), **given)["mux"]
     for workers in (0, 2):
         loader = DataLoader(mux, batch_size=None, num_workers=workers)
         assert sorted(loader) == sorted(2 * list(range(100, 110))), workers
 
 
-@dataclass
-class ImageBatch:
-    __key__: list[str]
-    image: torch.Tensor
-    label: torch.Tensor
-
-
-@dataclass
-class CaptioningBatch:
-    __key__: list[str]
-    image: torch.Tensor
-    caption: list[str]
-
-
-@dataclass
-class ImageWithOptionalCaptionBatch:
-    images: torch.Tensor
-    captions: list[list[str] | None]
+ImageBatch = make_dataclass("ImageBatch", ["__key__", "image", "label"])
+CaptioningBatch = make_dataclass("CaptioningBatch", ["__key__", "image", "caption"])
+ImageWithOptionalCaptionBatch = make_dataclass(
+    "ImageWithOptionalCaptionBatch", ["images", "captions"]
+)
 
 
 class ImageTask(
@@ -314,14 +267,6 @@ def of_energon(tmp_path_factory):
     return of_energon
 
 
-def test_energons_mixed_batches(of_energon):
-    seen = of_energon("mix_homogeneous", 25)["seen"]
-    assert {type(batch) for batch in seen} == {CaptioningBatch}
-    assert {tuple(batch.image.shape) for batch in seen} == {(32, 3, 24, 32)}
-    first = Counter(int(text.split()[1]) < 200 for batch in seen for text in batch.caption)
-    assert first == {True: 480, False: 320}
-
-
 @pytest.mark.jobs
 def test_energons_blends(of_energon):
     names = of_energon("blend", 1000)
@@ -332,6 +277,12 @@ def test_energons_blends(of_energon):
     assert [type(batch).__name__ for batch in validated] == ["ImageBatch", "CaptioningBatch"]
     keys = [key for batch in validated for key in batch.__key__]
     assert sorted(keys) == sorted(2 * [f"{number:06d}" for number in range(60, 80)])
+    seen = of_energon("mix_homogeneous", 25)["seen"]
+    assert {(type(batch), tuple(batch.image.shape)) for batch in seen} == {
+        (CaptioningBatch, (32, 3, 24, 32))
+    }
+    first = Counter(int(text.split()[1]) < 200 for batch in seen for text in batch.caption)
+    assert first == {True: 480, False: 320}
     seen = of_energon("mix_heterogeneous", 125)["seen"]
     assert {tuple(batch.images.shape) for batch in seen} == {(32, 3, 24, 32)}
     assert sum(caption is None for batch in seen for caption in batch.captions) == 2400

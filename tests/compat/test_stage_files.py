@@ -149,44 +149,10 @@ def test_faults_of_plans_and_files(tmp_path):
         assert "it is read by get_staged_train_dataset" in found
 
 
-LINES = '''\
-# A comment
-title = "x"
-[training] # the table
-text = """
-name = 3
-[other]
-"""
-numbers = [
-  1,
-]
-[[training.data_stages]]
-name = "one"
-[training.data_stages.batch]
-size = {x = 1, y = [{z = 2}]}
-[[training.data_stages]]
-  name = 'two'
-'''
-
-
 def test_lines_of_toml(tmp_path):
-    (tmp_path / "run.toml").write_text(LINES)
+    (tmp_path / "run.toml").write_text(FAULTS["toml"])
     lines = read_toml(tmp_path / "run.toml", []).lines
-    expected = {
-        "title": 2,
-        "training": 3,
-        "training text": 4,
-        "training numbers": 8,
-        "training data_stages 0": 11,
-        "training data_stages 0 name": 12,
-        "training data_stages 0 batch": 13,
-        "training data_stages 0 batch size": 14,
-        "training data_stages 1": 15,
-        "training data_stages 1 name": 16,
-        "training name": None,
-        "other": None,
-    }
-    for text, line in expected.items():
+    for text, line in FAULTS["lines"].items():
         path = tuple(int(word) if word.isdigit() else word for word in text.split())
         assert lines.get(path) == line, text
 
