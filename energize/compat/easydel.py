@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -9,39 +10,48 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 import numpy as np
 import torch.utils.data
 from pydantic import (
+    ConfigDict,
     Field,
     InstanceOf,
     NonNegativeFloat,
     PositiveInt,
     StringConstraints,
+    TypeAdapter,
+    ValidationError,
     model_validator,
 )
 
-from energize.compat.hugging_face import to_iterable_dataset
-from energize.compat.options import Options, checked_seed
+from energize.compat.squirrel import checked_seed
 from energize.core.checks import checked_choice, raised_as
 from energize.core.dataset import Dataset
 from energize.core.lanes import SINGLE_LANE, Lane, WorkerConfig
 from energize.core.lazy import optional_module
 from energize.core.stream import INFINITE, Cursor, State
-from energize.core.validation import Listed
+from energize.core.validation import Listed, Model, faults, told
 from energize.data.memory import as_dataset
 from energize.data.rows import DataFiles, JsonSource, ParquetSource, data_files
 from energize.datasets.batch import BatchDataset
 from energize.datasets.blend import BlendDataset
 from energize.datasets.order import ConcatDataset, ShuffleDataset
 from energize.datasets.transform import MapDataset
-from energize.errors import ConfigError
+from energize.errors import ConfigError, StateError
 from energize.loader import Loader, get_loader
+from energize.loader.state import packed_state, unpacked_state
 from energize.order.weights import WeightSchedulePoint, WeightScheduler
 
-if TYPE_CHECKING:
+try:
     import datasets
+    from datasets.iterable_dataset import _BaseExamplesIterable
+except ImportError as missing:
+    raise ImportError(
+        "energize.compat.easydel works on Hugging Face datasets, which are not installed here; "
+        "install them with: pip install 'energize[hf]'"
+    ) from missing
 
 __all__ = [
     "CompositeShardedSource",
@@ -71,6 +81,35 @@ _RUNS_PER_WINDOW = 4
 """Row groups that are shuffled together: few enough to stay in a cache."""
 
 _SUM_TOLERANCE = 1e-6
+
+_SHARDS = 2**10 * 3**2 * 5 * 7
+"""Shards of an indexed dataset: a multiple of most numbers of ranks times workers."""
+
+# Options, checked where they are given.
+
+
+class Options(Model):
+    """Options by name, or from a dict of them; `ConfigError` names what is wrong with them.
+
+    >>> class Sizes(Options):
+    ...     batch_size: int = 8
+    >>> Sizes(batch_sise=4)
+    Traceback (most recent call last):
+        ...
+    energize.errors.ConfigError: Sizes (batch_sise): unknown key 'batch_sise'; did you mean...
+    """
+
+    model_config = ConfigDict(arbitrary_types_allowed=True)
+
+    def __init__(self, **given: Any) -> None:
+        try:
+            super().__init__(**given)
+        except ValidationError as error:
+            kind = type(self)
+            raise ConfigError(
+                told(faults(error, TypeAdapter(kind), given), kind.__name__, {})
+            ) from None
+
 
 # Named sources of examples mixed into one dataset.
 
@@ -123,6 +162,108 @@ def _shuffled(dataset: Dataset[Any]) -> Dataset[Any]:
     runs = [each.run_length for each in dataset.sources if each.run_length is not None]
     window = _RUNS_PER_WINDOW * max(runs) if runs else None
     return ShuffleDataset(dataset, shuffle_buffer_size=window)
+
+
+# Any dataset of examples as a Hugging Face iterable dataset.
+
+
+def to_iterable_dataset(dataset: Dataset[dict[str, Any]]) -> datasets.IterableDataset:
+    """A `datasets.IterableDataset` of the examples of `dataset`, in the same order.
+
+    It can be handed to trainers, to a torch DataLoader and to `split_dataset_by_node`: ranks and
+    workers take turns in one order, and all their parts together are the whole. A stream, which can
+    only be read from the front, is one shard: one worker reads it, and each rank reads it all and
+    leaves out what is not its part. An indexed dataset has shards enough for any number of them.
+
+    `state_dict()` is exact after any example; `load_state_dict` costs the same anywhere in an
+    indexed dataset. Iterating raises `StateMismatchError` naming what differs when the state is of
+    another dataset. The order is that of `dataset`: `shuffle` only adds a buffer, and `set_epoch`
+    changes nothing.
+
+    >>> from energize import ListSource
+    >>> stream = to_iterable_dataset(ListSource([{"x": 1}, {"x": 2}]))
+    >>> [example["x"] for example in stream]
+    [1, 2]
+    """
+    return datasets.IterableDataset(_Examples(dataset, SINGLE_LANE))
+
+
+class _LiveState:
+    """The state of a running cursor, packed when it is copied or pickled: states are asked for
+    seldom, examples often.
+    """
+
+    def __init__(self, dataset: Dataset[Any], cursor: Cursor[Any]) -> None:
+        self._dataset = dataset
+        self._cursor = cursor
+
+    def packed(self) -> dict[str, Any]:
+        return packed_state(self._dataset, self._cursor.state())
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> dict[str, Any]:
+        return self.packed()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return dict, (self.packed(),)
+
+
+class _Examples(_BaseExamplesIterable):  # type: ignore[misc]  # datasets has no types
+    """One lane of a dataset, as Hugging Face's pipelines take it."""
+
+    def __init__(self, dataset: Dataset[dict[str, Any]], lane: Lane) -> None:
+        super().__init__()
+        self._state_dict: dict[str, Any] | None = None
+        self._sleep_on_threads_shutdown = False  # there are no threads to wait for
+        self.dataset = dataset
+        self.lane = lane
+
+    @property
+    def num_shards(self) -> int:
+        return max(1, _SHARDS // self.lane.count) if self.dataset.indexed else 1
+
+    n_shards = num_shards  # the name in older versions
+
+    def shard_data_sources(self, num_shards: int, index: int, contiguous: bool = True) -> _Examples:
+        """Every `num_shards`-th of the examples of this lane; of a stream, one shard, all."""
+        if self.dataset.indexed:
+            count = self.lane.count
+            lane = Lane(self.lane.index + count * index, count * num_shards)
+            return _Examples(self.dataset, lane)
+        if index:
+            raise ConfigError(
+                f"part {index} of {num_shards} was asked of a mix that reads a stream, which is "
+                "one shard; use split_dataset_by_node, which divides its examples"
+            )
+        return copy.copy(self)
+
+    def shuffle_data_sources(self, generator: Any = None) -> _Examples:
+        """The same: the order is the dataset's own, and there are parts enough."""
+        return copy.copy(self)
+
+    reshard_data_sources = shuffle_data_sources
+
+    def _init_state_dict(self) -> dict[str, Any]:
+        fresh: dict[str, Any] = {"energize": None, "lane": None, "type": type(self).__name__}
+        self._state_dict = fresh
+        return fresh
+
+    def __iter__(self) -> Iterator[tuple[int, dict[str, Any]]]:
+        state = self._state_dict or {}
+        saved = state.get("energize")
+        if isinstance(saved, _LiveState):
+            saved = saved.packed()
+        here = [self.lane.index, self.lane.count]
+        if saved is not None and state.get("lane") != here:
+            raise StateError(
+                f"the saved state is of part {state.get('lane')} (number, of how many), this is "
+                f"part {here}; resume with as many ranks and workers as it was saved with, or use "
+                "energize.get_loader, whose states fit any number"
+            )
+        start = None if saved is None else unpacked_state(self.dataset, saved)
+        cursor = self.dataset.open(self.lane, start)
+        if self._state_dict is not None:
+            self._state_dict |= {"energize": _LiveState(self.dataset, cursor), "lane": here}
+        yield from enumerate(cursor)
 
 
 # Files of examples, as configurations name them, as a dataset.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
+import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
 from itertools import zip_longest
@@ -11,7 +12,6 @@ from typing import Any, Self, TypeVar
 
 import torch.utils.data
 
-from energize.compat.options import checked_seed
 from energize.core.checks import checked_whole
 from energize.core.lanes import Lane, WorkerConfig
 from energize.core.rng import derive
@@ -228,3 +228,21 @@ class Multiplexer(torch.utils.data.IterableDataset[T]):
         other._among_ranks = self._among_ranks and enforce_rank_check
         other._among_workers = self._among_workers and enforce_worker_check
         return other
+
+
+def checked_seed(seed: int | None, owner: str) -> int:
+    """Return `seed`, or for None one that is drawn and logged.
+
+    Raise `ConfigError` for what is no whole number from 0, and for None where there are several
+    ranks: each would draw another seed, and they would read the same data.
+    """
+    if seed is not None:
+        return checked_whole(seed, f"{owner}: seed", 0)
+    if WorkerConfig().world_size > 1:
+        raise ConfigError(
+            f"{owner}: there are several ranks, and without a seed each would draw an order of its "
+            "own; give all of them the same seed"
+        )
+    drawn = secrets.randbits(32)
+    _log.info("%s: seed %d was drawn; give it to repeat this order", owner, drawn)
+    return drawn

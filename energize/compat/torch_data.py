@@ -346,7 +346,7 @@ class _Share(Iterator[T]):
         self._loader = Loader(dataset, config, replace(settings, uneven=uneven, apart=True))
         self._items: Iterator[T] = iter(())
         self._place: Place = _UNREAD
-        self._made, self._own, self._over = 0, 0, True
+        self._made = self._own = 0
 
     def begin(
         self, place: Place, state: State | None, made: int = 0, *, over: bool = False
@@ -354,11 +354,11 @@ class _Share(Iterator[T]):
         """Begin a loop at a place, or go on in it after so many items; at its end if `over`."""
         if state is not None:
             self._loader.load_state_dict(state)
-        self._place, self._made, self._over = place, made, over
-        self._items = iter(()) if over else iter(self._loader)
-        *_, worker, workers = self.mark
-        steps = self._steps(*place)
-        self._own = INFINITE if steps == INFINITE else len(range(worker, steps, workers))
+        self._place, self._made, self._own = place, made, made
+        if not over:
+            self._items, (*_, worker, workers) = iter(self._loader), self.mark
+            steps = self._steps(*place)
+            self._own = INFINITE if steps == INFINITE else len(range(worker, steps, workers))
 
     def _steps(self, position: int, step: int) -> int:
         """Steps of the rank in this loop, or `INFINITE`, also where only reading tells."""
@@ -386,31 +386,26 @@ class _Share(Iterator[T]):
             self.begin((self._place[0] + 1, 0), None)
 
     def __next__(self) -> T:
-        self._look_for_end()
-        if self._over:
-            raise StopIteration
-        try:
-            item = next(self._items)
-        except StopIteration:
-            self._over = True
-            raise
-        self._made += 1
-        return item
+        if not self._ended():
+            for item in self._items:
+                self._made += 1
+                return item
+            self._own = self._made
+        raise StopIteration
 
-    def _look_for_end(self) -> None:
+    def _ended(self) -> bool:
         """Whether the rank's loop has ended; what the reader still has then is padding."""
-        if not self._over and self._made >= self._own:
-            self._over = True
-            if not self._dataset.indexed and self._dataset._steps_per_epoch is None:
-                deque(self._items, maxlen=0)
+        ended = self._made >= self._own
+        if ended and not self._dataset.indexed and self._dataset._steps_per_epoch is None:
+            deque(self._items, maxlen=0)
+        return ended
 
     def state(self) -> State:
         """Where it stands; the same share goes on from it."""
-        self._look_for_end()
         return {
             "share": self.mark,
             "place": list(self._place),
             "made": self._made,
-            "over": self._over,
+            "over": self._ended(),
             "reader": self._loader.state_dict(),
         }
