@@ -3,30 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import numpy as np
 import typer
 
+from energize.cli import mixes
 from energize.cli.console import Console, counted, progress_bar
-from energize.cli.mixes import (
-    DataPath,
-    DatasetConfig,
-    SplitConfig,
-    SplitParts,
-    TrustCode,
-    is_jsonl,
-    leaf_name,
-    leaves_at,
-    split_names,
-    stored_samples,
-)
-from energize.core.arrays import UInt64Array
 from energize.core.dataset import IndexedDataset
 from energize.core.lazy import torch
 from energize.core.trace import Failed, Reading, Trace, where
@@ -38,7 +27,6 @@ from energize.errors import (
     SplitError,
 )
 from energize.metadataset.nodes import JoinedLeaf, Leaf
-from energize.preparation.scan import key_hashes
 from energize.preparation.verify import check_counts, check_folder, check_lines
 from energize.preparation.workers import default_workers, map_in_order
 from energize.task.load import SampleDecoder
@@ -48,35 +36,11 @@ _AT_ONCE = 32
 
 _SHOWN = 3
 
-_ITS_OWN = re.compile(
-    r"""b'(?:[^'\\]|\\.)*' | b"(?:[^"\\]|\\.)*"    # bytes
-      | '(?:[^'\\]|\\.)*' | "(?:[^"\\]|\\.)*"      # names and texts
-      | 0x[0-9a-f]+ | \d+(?:\.\d+)?                              # counts and sizes
-    """,
-    re.VERBOSE,
-)
-_WRONG_TYPE = re.compile(
-    r"(the field '\w+' of \w+ is declared as .+?, and its value is .+?), from .+?\. Cor"
-)
+_ITS_OWN = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|0x[0-9a-f]+|\d+(?:\.\d+)?""")
+"""Names, texts, counts and sizes, in which faults differ that are alike."""
 
-
-class Fault(NamedTuple):
-    """What is wrong with one sample: where it is, and words, the same for the same fault of others
-    but for names and numbers.
-    """
-
-    where: str
-    text: str
-
-    @classmethod
-    def of(cls, where: str, reason: Exception) -> Fault:
-        """What an error tells of, without the place, where it begins with it."""
-        told = _WRONG_TYPE.search(str(reason))
-        if told is not None:
-            return cls(where, f"wrong type: {told[1]}")
-        text = str(reason).removeprefix(where).lstrip(":, ")
-        text = re.sub(r"^sample '(?:[^'\\]|\\.)*': ", "", text)
-        return cls(where, f"{type(reason).__name__}: {text}")
+Fault = tuple[str, str]
+"""Where a sample is, and what is wrong with it."""
 
 
 @dataclass(slots=True)
@@ -88,16 +52,16 @@ class Findings:
     samples: int = 0
     told: set[str] = field(default_factory=set)
     alike: defaultdict[str, list[Fault]] = field(default_factory=lambda: defaultdict(list))
-    counts: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
+    counts: Counter[str] = field(default_factory=Counter)
 
-    def add(self, faults: Iterable[Fault]) -> None:
+    def add(self, faults: Sequence[Fault]) -> None:
         """Count faults of samples; of those that are alike a few are kept."""
         for fault in faults:
-            self.count += 1
-            kind = _ITS_OWN.sub("_", fault.text)
+            kind = _ITS_OWN.sub("_", fault[1])
             self.counts[kind] += 1
             if len(self.alike[kind]) < _SHOWN:
                 self.alike[kind].append(fault)
+        self.count += len(faults)
 
     def tell(self, text: str) -> None:
         """Tell of a fault of more than a sample, once."""
@@ -110,11 +74,11 @@ class Findings:
         """Tell of each kind of fault of samples, the most frequent first, and how many there are;
         end with 1 if there are any.
         """
-        for kind, count in sorted(self.counts.items(), key=lambda each: -each[1]):
+        for kind, count in self.counts.most_common():
             faults = self.alike[kind]
-            self.console.say(f"\n{counted(count, 'sample')}: {faults[0].text}")
-            for fault in faults:
-                self.console.say(f"  {fault.where}")
+            self.console.say(f"\n{counted(count, 'sample')}: {faults[0][1]}")
+            for place, _ in faults:
+                self.console.say(f"  {place}")
             if count > len(faults):
                 self.console.say(f"  and {count - len(faults):,} more")
         read = counted(self.samples, "sample")
@@ -126,12 +90,12 @@ class Findings:
 
 
 def lint(
-    path: DataPath,
+    path: mixes.DataPath,
     *,
-    split_parts: SplitParts = None,
-    dataset_config: DatasetConfig = "dataset.yaml",
-    split_config: SplitConfig = "split.yaml",
-    trust_code: TrustCode = None,
+    split_parts: mixes.SplitParts = None,
+    dataset_config: mixes.DatasetConfig = "dataset.yaml",
+    split_config: mixes.SplitConfig = "split.yaml",
+    trust_code: mixes.TrustCode = None,
     parallel: Annotated[int | None, typer.Option(min=1, help="How many processes read.")] = None,
     progress: Annotated[bool, typer.Option("--progress/--no-progress")] = True,
 ) -> None:
@@ -142,28 +106,30 @@ def lint(
     console, workers = Console(), default_workers(parallel)
     found = Findings(console)
     leaves: dict[str, Leaf] = {}
-    for split in split_names(path, split_parts, split_config):
+    for split in mixes.split_names(path, split_parts, split_config):
         try:
-            for leaf in leaves_at(path, split, dataset_config, split_config):
+            for leaf in mixes.leaves_at(path, split, dataset_config, split_config):
                 plain = replace(leaf, place="", subflavors={}, shuffle_over_epochs_multiplier=1)
                 leaves.setdefault(repr(plain), leaf)
         except (DatasetNotFoundError, SplitError) as reason:
             found.tell(str(reason))
-    parts: list[tuple[Leaf, IndexedDataset[Any]]] = []
+    read: dict[Path, None] = {}
     for leaf in leaves.values():
+        paths = [e.leaf.path for e in leaf.parts] if isinstance(leaf, JoinedLeaf) else [leaf.path]
         try:
-            for folder in filter(Path.is_dir, _paths(leaf)):
+            for folder in filter(Path.is_dir, paths):
                 check_counts(folder)
             decoder = SampleDecoder(image_decode="torchrgb8")
-            parts.append((leaf, stored_samples(leaf, decoder, trust_code)))
+            part = mixes.stored_samples(leaf, decoder, trust_code)
         except EmptyDatasetError as reason:
             console.note(str(reason))
         except EnergizeError as reason:
             found.tell(str(reason))
-    for leaf, part in parts:
-        _lint_part(found, leaf, part, workers, progress=progress)
-    for each in dict.fromkeys(path for leaf, _ in parts for path in _paths(leaf)):
-        if not is_jsonl(each):
+        else:
+            _lint_part(found, mixes.leaf_name(leaf), part, workers, progress=progress)
+            read |= dict.fromkeys(paths)
+    for each in read:
+        if not mixes.is_jsonl(each):
             _lint_shards(found, each, workers, progress=progress)
             continue
         for fault in check_lines(each):
@@ -171,97 +137,65 @@ def lint(
     found.conclude()
 
 
-def _paths(leaf: Leaf) -> list[Path]:
-    """The folders that a leaf is read from."""
-    return [e.leaf.path for e in leaf.parts] if isinstance(leaf, JoinedLeaf) else [leaf.path]
-
-
 def _lint_part(
-    found: Findings, leaf: Leaf, part: IndexedDataset[Any], workers: int, *, progress: bool
+    found: Findings, name: str, part: IndexedDataset[Any], workers: int, *, progress: bool
 ) -> None:
-    """Read all samples of a part in processes; and look for keys that stand twice."""
+    """Read all samples of a part in processes."""
     torch.set_num_threads(1)  # in processes that are forked from this one
-    name = leaf_name(leaf)
     starts = range(0, part.size, _AT_ONCE)
-    faults, hashes = 0, [np.zeros(0, dtype=np.uint64)]
+    count = 0
     with (
         progress_bar(found.console, "Reading samples", shown=progress) as advance,
-        closing(map_in_order(_Reader(part), starts, workers)) as results,
+        closing(map_in_order(partial(_faults, part), starts, workers)) as results,
     ):
         for start in starts:
             stop = min(start + _AT_ONCE, part.size)
             try:
-                checked = next(results)
+                faults = next(results)
             except PrepareError as reason:
                 raise PrepareError(
                     f"the process that was reading samples {start} to {stop - 1} of {name} was "
                     "killed: by the system when memory is short, then try fewer --parallel; or by "
                     "what decodes one of these samples"
                 ) from reason
-            if isinstance(checked, Exception):
-                raise checked
-            found.add(checked[0])
-            faults += len(checked[0])
-            hashes.append(checked[1])
+            if isinstance(faults, Exception):
+                raise faults
+            found.add(faults)
+            count += len(faults)
             advance(stop, part.size)
     found.samples += part.size
-    told = counted(faults, "fault") if faults else "no faults"
+    told = counted(count, "fault") if count else "no faults"
     found.console.say(f"{name}: {counted(part.size, 'sample')}, {told}")
-    if not is_jsonl(leaf.path):
-        _tell_repeated(found, name, part, np.concatenate(hashes))
 
 
-@dataclass(frozen=True)
-class _Reader:
-    """Reads neighbouring samples: what is wrong, and a hash of each key, 0 where it has none."""
-
-    part: IndexedDataset[Any]
-
-    def __call__(self, start: int) -> tuple[list[Fault], UInt64Array]:
-        positions = range(start, min(start + _AT_ONCE, self.part.size))
-        found = [
-            self._checked(*each) for each in zip(positions, self._items(positions), strict=True)
-        ]
-        keys = [each if isinstance(each, str) else "" for each in found]
-        hashes = np.where([bool(key) for key in keys], key_hashes(keys), np.uint64(0))
-        return [each for each in found if isinstance(each, Fault)], hashes
-
-    def _items(self, positions: Sequence[int]) -> list[Any]:
-        """The samples, or errors; where reading them together is not possible, one by one."""
-        try:
-            return Trace(self.part, np.array(positions, dtype=np.int64)).read(Reading())
-        except EnergizeError as reason:
-            if len(positions) == 1:
-                return [reason]
-        return [self._items([position])[0] for position in positions]
-
-    def _checked(self, position: int, item: Any) -> Fault | str:
-        """The key of a sample, or what is wrong with it."""
-        if isinstance(item, Failed):
-            return Fault.of(item.where, item.reason)
+def _faults(part: IndexedDataset[Any], start: int) -> list[Fault]:
+    """Read neighbouring samples, and return what is wrong with them."""
+    positions = range(start, min(start + _AT_ONCE, part.size))
+    faults = []
+    for position, item in zip(positions, _items(part, positions), strict=True):
+        failed: Any = item
         if isinstance(item, EnergizeError):
-            return Fault.of(where(self.part, position), item)
-        key = item.get("__key__") if isinstance(item, dict) else getattr(item, "__key__", None)
-        return key if isinstance(key, str) else ""
+            failed = Failed(failed, where(part, position))
+        if isinstance(failed, Failed):
+            text = str(failed.reason).removeprefix(failed.where).lstrip(":, ")
+            text = re.sub(r"^sample '(?:[^'\\]|\\.)*': ", "", text)
+            faults.append((failed.where, f"{type(failed.reason).__name__}: {text}"))
+    return faults
 
 
-def _tell_repeated(
-    found: Findings, name: str, part: IndexedDataset[Any], hashes: UInt64Array
-) -> None:
-    known = np.flatnonzero(hashes)
-    order = known[np.argsort(hashes[known], kind="stable")]
-    same = np.flatnonzero(hashes[order][1:] == hashes[order][:-1])
-    if len(same):
-        pairs = [(int(order[i]), int(order[i + 1])) for i in same[:_SHOWN]]
-        places = [f"\n  {where(part, one)} and {where(part, other)}" for one, other in pairs]
-        found.tell(
-            f"{name}: {counted(len(same), 'sample')} with the key of another one{''.join(places)}"
-        )
+def _items(part: IndexedDataset[Any], positions: Sequence[int]) -> list[Any]:
+    """The samples, or errors; where reading them together is not possible, one by one."""
+    try:
+        return Trace(part, np.array(positions, dtype=np.int64)).read(Reading())
+    except EnergizeError as reason:
+        if len(positions) == 1:
+            return [reason]
+    return [_items(part, [position])[0] for position in positions]
 
 
 def _lint_shards(found: Findings, path: Path, workers: int, *, progress: bool) -> None:
-    """Shards that are not those that were prepared, samples that changed since, and columns that do
-    not say what samples are.
+    """Shards that are not those that were prepared, samples that changed since, keys that stand
+    twice, and columns that do not say what samples are.
     """
     with progress_bar(found.console, "Checking shards", shown=progress) as advance:
         checked = check_folder(path, workers, advance)

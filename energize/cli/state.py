@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import io
 import json
-import logging
 import os
 import pickle
 import re
 import warnings
 import zipfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -29,7 +27,7 @@ from energize.core.description import batch_size_of, leaf_names, leaves, unpacke
 from energize.core.lazy import torch
 from energize.core.stream import State
 from energize.core.validation import load_json
-from energize.data.files import files_at, read_file, told
+from energize.data.files import files_at, os_errors_as, read_file, told
 from energize.data.writing import write_new, writing
 from energize.errors import ConfigError, DatasetNotFoundError, StateError, StateMismatchError
 from energize.extras.plots import check_plot, draw, intervals_for
@@ -148,7 +146,7 @@ def remap(
     if output.exists() and output.resolve() == saved.file.resolve():
         raise ConfigError(f"{output} is the state given; write to another file")
     dataset = _mix(saved, mix, run)
-    with get_loader(dataset, lanes=cursor_of(saved.state).get("lanes")) as loader, _unlogged():
+    with get_loader(dataset, lanes=cursor_of(saved.state).get("lanes")) as loader:
         loader.load_state_dict(saved.state, on_mismatch="remap")
         moved = loader.remapped
         found = loader.state_dict() if moved is not None else saved.state
@@ -159,18 +157,6 @@ def remap(
     lines = ["It fits as it is; nothing had to be moved."] if moved is None else moved.lines()
     for line in [*lines, f"Wrote {output}"]:
         console.say(line)
-
-
-@contextmanager
-def _unlogged() -> Iterator[None]:
-    """What a loader would log is printed by who asks."""
-    log = logging.getLogger("energize")
-    level = log.level
-    log.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        log.setLevel(level)
 
 
 @app.command("show")
@@ -275,37 +261,33 @@ def read_states(paths: Sequence[Path]) -> list[SavedState]:
 
 
 def _files(paths: Sequence[Path]) -> list[Path]:
-    """The files, and those of folders, their numbers in order: rank9.pt before rank10.pt."""
+    """The files, and those of folders."""
     files: list[Path] = []
     for path in paths:
         if not path.exists():
             raise DatasetNotFoundError(f"{path} does not exist")
-        try:
+        with os_errors_as(StateError, path):
             inside = (
                 [e for e in path.iterdir() if e.suffix in _SUFFIXES] if path.is_dir() else [path]
             )
-        except OSError as reason:
-            raise StateError(told(reason, path)) from reason
         if not inside:
             raise StateError(f"{path} has no files that end in {', '.join(_SUFFIXES)}")
-        files += inside
-
-    def natural(file: Path) -> list[tuple[int, str]]:
-        parts = re.split(r"(\d+)", str(file))
-        return [(int(each), "") if each.isdecimal() else (0, each) for each in parts]
-
-    return sorted(dict.fromkeys(files), key=natural)
+        files += sorted(inside)
+    return list(dict.fromkeys(files))
 
 
 def _content(file: Path) -> Any:
     """What a file holds, without tensors in memory and without running anything."""
     try:
-        start = _start(file)
-        if start[:1] in (b"{", b"["):
+        if _is_json(file):
             return load_json(read_file(file, "JSON_BYTES").decode("utf-8"))
-        zipped = start[:2] == b"PK"
-        if zipped:
-            _check_stored(file)
+        zipped = zipfile.is_zipfile(file)
+        for each in zipfile.ZipFile(file).infolist() if zipped else ():
+            # What torch.save does not write, and what unpickling would not end.
+            if each.compress_type != zipfile.ZIP_STORED:
+                raise StateError(f"{file} is compressed, and no file of torch.save")
+            if each.filename.endswith(".pkl") and each.file_size > limits.JSON_BYTES:
+                raise StateError(f"{file}: {limits.over('JSON_BYTES', each.file_size)}")
         with warnings.catch_warnings(action="ignore"):  # of pickles, which are refused
             return torch.load(file, map_location="cpu", weights_only=True, mmap=zipped)
     except pickle.UnpicklingError as reason:
@@ -323,21 +305,9 @@ def _content(file: Path) -> Any:
         ) from reason
 
 
-def _start(file: Path) -> bytes:
-    """The first bytes of a file."""
+def _is_json(file: Path) -> bool:
     place = os.fspath(file)
-    files = files_at(place)
-    return files.read(place, 0, min(4, files.size(place)))
-
-
-def _check_stored(file: Path) -> None:
-    """Raise `StateError` for what torch.save does not write, and what unpickling would not end."""
-    with zipfile.ZipFile(file) as archive:
-        for each in archive.infolist():
-            if each.compress_type != zipfile.ZIP_STORED:
-                raise StateError(f"{file} is compressed, and no file of torch.save")
-            if each.filename.endswith(".pkl") and each.file_size > limits.JSON_BYTES:
-                raise StateError(f"{file}: {limits.over('JSON_BYTES', each.file_size)}")
+    return files_at(place).read(place, 0, min(1, files_at(place).size(place))) in (b"{", b"[")
 
 
 def _refused(file: Path, reason: str) -> StateError:
@@ -394,7 +364,7 @@ def write_state(found: SavedState, file: Path) -> None:
     for key in reversed(found.keys):
         content = {key: content} if isinstance(key, str) else [content]
     data = io.BytesIO()
-    if _start(found.file)[:1] in (b"{", b"["):
+    if _is_json(found.file):
         data.write(json.dumps(content).encode())
     else:
         torch.save(content, data)

@@ -11,7 +11,7 @@ import sqlite3
 import uuid
 import zlib
 from array import array
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
@@ -20,7 +20,6 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from braceexpand import braceexpand
 
 from energize.core.columns import Column
@@ -66,6 +65,7 @@ from energize.preparation.scan import (
     FoundShards,
     ScannedShard,
     Shard,
+    check_unique,
     checksums_of,
     find_shards,
     listed,
@@ -288,7 +288,7 @@ def _scanned(
             return shard
 
         shards = scan_shards(root, names, stage, functions, **options)
-    _check_unique(root, shards)
+    check_unique(root, shards)
     if "rows" in functions:
         version = str(uuid.uuid4())
         files.write(final.with_name(UUID_NAME), version.encode())
@@ -379,30 +379,6 @@ def _check_members(shard: Shard) -> None:
 def is_utf8(name: str) -> bool:
     """Return whether the bytes of a name are text; those that are not are surrogates in it."""
     return name.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in name)
-
-
-def _check_unique(root: Path, shards: Sequence[ScannedShard]) -> None:
-    """Raise `PrepareError` naming keys that occur more than once, and in which shards.
-
-    Hashes are compared first, eight bytes for each sample; only shards with equal ones are read
-    again for the keys themselves.
-    """
-    hashes = np.sort(np.concatenate([shard.hashes for shard in shards]))
-    repeated = np.unique(hashes[1:][hashes[1:] == hashes[:-1]])
-    where: defaultdict[str, list[str]] = defaultdict(list)
-    for shard in shards if len(repeated) else ():
-        rows = np.flatnonzero(np.isin(shard.hashes, repeated))
-        keys = [each.key for each in Shard(root, shard.name).content.samples] if len(rows) else []
-        for row in rows:
-            where[keys[row]].append(shard.name)
-    told = [f"{key}: in {', '.join(names)}" for key, names in where.items() if names[1:]]
-    if told:
-        raise PrepareError(
-            f"{root}: {len(told)} sample keys occur more than once:{listed(told)}\nThe members of "
-            "a sample must follow each other, and keys must be unique over all shards. "
-            "fix_duplicates=True (--fix-duplicates) writes the shards anew, with the members of "
-            "each in a folder of its own; or leave shards out with --exclude"
-        )
 
 
 def _stored_checksums(shard: Path, count: int) -> int | None:

@@ -13,7 +13,7 @@ import re
 import stat
 import unicodedata
 import zlib
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -201,7 +201,7 @@ def scan_shards(
                 len(content.samples),
                 shard.index,
                 Counter(part.name for sample in content.samples for part in sample.parts),
-                key_hashes([sample.key for sample in content.samples]),
+                _key_hashes([sample.key for sample in content.samples]),
                 ShardRecord(content.size, zlib.crc32(shard.index), content.headers, content.ends),
                 content.size - content.end,
                 {what: function(shard) for what, function in (functions or {}).items()},
@@ -247,6 +247,30 @@ def scan_prepared(
     return scan_shards(root, list(counts), unchanged, functions, **options)
 
 
+def check_unique(root: Path, shards: Sequence[ScannedShard]) -> None:
+    """Raise `PrepareError` naming keys that occur more than once, and in which shards.
+
+    Hashes are compared first, eight bytes for each sample; only shards with equal ones are read
+    again for the keys themselves.
+    """
+    hashes = np.sort(np.concatenate([np.zeros(0, np.uint64), *(each.hashes for each in shards)]))
+    repeated = np.unique(hashes[1:][hashes[1:] == hashes[:-1]])
+    where: defaultdict[str, list[str]] = defaultdict(list)
+    for shard in shards if len(repeated) else ():
+        rows = np.flatnonzero(np.isin(shard.hashes, repeated))
+        keys = [each.key for each in Shard(root, shard.name).content.samples] if len(rows) else []
+        for row in rows:
+            where[keys[row]].append(shard.name)
+    told = [f"{key}: in {', '.join(names)}" for key, names in where.items() if names[1:]]
+    if told:
+        raise PrepareError(
+            f"{root}: {len(told)} sample keys occur more than once:{listed(told)}\nThe members of "
+            "a sample must follow each other, and keys must be unique over all shards. "
+            "fix_duplicates=True (--fix-duplicates) writes the shards anew, with the members of "
+            "each in a folder of its own; or leave shards out with --exclude"
+        )
+
+
 def checksums_of(path: Path, stops: Sequence[int]) -> bytes:
     """Return for each stretch of a file that ends at one of `stops`, and begins where the one
     before ends, the CRC-32 of its bytes, as unsigned 32-bit little-endian numbers.
@@ -263,7 +287,7 @@ def checksums_of(path: Path, stops: Sequence[int]) -> bytes:
     return np.array(found, dtype="<u4").tobytes()
 
 
-def key_hashes(keys: Sequence[str]) -> UInt64Array:
+def _key_hashes(keys: Sequence[str]) -> UInt64Array:
     """Return a word of 64 bits for each key."""
     named = (key.encode("utf-8", "surrogateescape") for key in keys)
     digests = b"".join(hashlib.blake2b(name, digest_size=8).digest() for name in named)

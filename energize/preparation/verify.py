@@ -32,6 +32,7 @@ from energize.preparation.columns import Columns, Piece, is_written, stored_colu
 from energize.preparation.scan import (
     ScannedShard,
     Shard,
+    check_unique,
     checksums_of,
     scan_prepared,
     scan_shards,
@@ -134,14 +135,15 @@ def check_folder(
         columns = stored_columns(path)
         measures = Columns({k: v.measured for k, v in columns.items() if is_written(v.measured)})
 
-    def compare(shard: ScannedShard) -> tuple[str, dict[str, Piece]]:
+    def compare(shard: ScannedShard) -> ScannedShard:
         tar, record = str(path / shard.name), records.get(shard.name)
         faults.extend(shard.differences(path, counts[shard.name], record))
         crc = None if record is None else record.checksums_crc
         if crc is not None:
             found = shard.found["checksums"]
             faults.extend(_checksum_faults(tar, checksums_path(tar), found, crc))
-        return shard.name, shard.found["columns"]
+        shard.index = b""
+        return shard
 
     with_checksums = {name for name, each in records.items() if each.checksums_crc is not None}
     found = scan_shards(
@@ -153,10 +155,13 @@ def check_folder(
         on_progress=on_progress,
         faults=faults,
     )
+    with _told(faults):
+        check_unique(path, found)
     for name, column in columns.items():
         with _told(faults):
             stored = read_values(path, name, column, sum(counts.values()))
-            pieces = {shard: measured[name] for shard, measured in found if name in measured}
+            measured = {each.name: each.found["columns"] for each in found}
+            pieces = {shard: made[name] for shard, made in measured.items() if name in made}
             faults += _column_faults(path, name, column.measured, stored, pieces)
     return CheckedFolder(
         tuple(faults),
