@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Annotated, Any, NamedTuple, TypeVar
@@ -319,24 +319,27 @@ def places(dataset: Any, items: int) -> list[Place]:
     [('web', 75), ('code', 25)]
     """
     seen: Counter[str] = Counter()
-    return [
-        Place(_told_apart(part, seen), _name(part), taken, part.sources)
-        for part, taken in _parts(dataset, items)
-    ]
+    found = []
+    for _, node, taken in _parts(dataset, items):
+        part, before = node, 0
+        if type(node) is ContinuedDataset:
+            part, before = node.inputs[0], node.read - node.since
+        name = ", ".join(source.name for source in part.sources)
+        found.append(Place(_told_apart(part, seen), name, taken + before, part.sources))
+    return found
 
 
 def moved(dataset: Any, moves: Mapping[str, Move]) -> Any:
     """The same tree with parts that go on where they were left."""
     seen: Counter[str] = Counter()
-
-    def lead(part: Any) -> Any:
-        move = moves.get(_told_apart(part, seen))
-        return part if move is None else ContinuedDataset(part, move.since, move.read)
-
     mix = read_mix(dataset)
-    if mix is None:
-        return _with_parts(dataset, lead)
-    return replaced(dataset, mix.way, _with_parts(mix.node, lead))
+    node, above = (dataset, ()) if mix is None else mix
+    for way, part, _ in list(_parts(node, 0)):
+        move = moves.get(_told_apart(part, seen))
+        if move is not None:
+            continued = ContinuedDataset(part, move.since, move.read)
+            dataset = replaced(dataset, (*above, *way), continued)
+    return dataset
 
 
 class ReadMix(NamedTuple):
@@ -364,24 +367,18 @@ def few_parts(dataset: Any) -> bool:
     return len(dataset.sources) <= MOST_PARTS
 
 
-def _parts(node: Any, items: int) -> Iterator[tuple[Any, int]]:
-    """The parts, each with how many of its items the first `items` of `node` take."""
+def _parts(node: Any, items: int, way: Way = ()) -> Iterator[tuple[Way, Any, int]]:
+    """The parts, each with the way to it and how many of its items the first `items` items take."""
     taken = _taken(node, items)
     if taken is None:
-        yield _led(node, items)
+        yield way, node, items
         return
-    ends = not node.indexed and len(node.inputs) > 1
-    for each, count in zip(node.inputs, taken, strict=True):
-        if ends:  # a mix of streams
-            yield _led(each, count)
+    ends = not node.indexed and len(node.inputs) > 1  # a mix of streams
+    for number, (each, count) in enumerate(zip(node.inputs, taken, strict=True)):
+        if ends:
+            yield (*way, number), each, count
         else:
-            yield from _parts(each, count)
-
-
-def _led(part: Any, items: int) -> tuple[Any, int]:
-    """A part and how far it has come, of one that goes on too."""
-    continued = type(part) is ContinuedDataset
-    return (part.inputs[0], items + part.read - part.since) if continued else (part, items)
+            yield from _parts(each, count, (*way, number))
 
 
 def _taken(node: Any, items: int) -> Sequence[int] | None:
@@ -395,22 +392,11 @@ def _taken(node: Any, items: int) -> Sequence[int] | None:
     return node.taken(items) if node._reached(0) is not None else None
 
 
-def _with_parts(node: Any, lead: Callable[[Any], Any]) -> Any:
-    if _taken(node, 0) is None:
-        return lead(node)
-    ends = not node.indexed and len(node.inputs) > 1
-    return node.with_inputs([lead(e) if ends else _with_parts(e, lead) for e in node.inputs])
-
-
 def _told_apart(part: Any, seen: Counter[str]) -> str:
     """A digest of what decides the order of a part; the second of one order has a number."""
     digest = config_of(part).fingerprint[:_DIGITS]
     seen[digest] += 1
     return digest if seen[digest] == 1 else f"{digest}.{seen[digest]}"
-
-
-def _name(part: Any) -> str:
-    return ", ".join(source.name for source in part.sources)
 
 
 _Count = Annotated[int, Field(ge=0, lt=MOST_COUNTED)]

@@ -262,6 +262,8 @@ _IDENTITY = 8
 
 _NAMED = 3
 
+_ABSENT = "absent"
+
 
 class Config(NamedTuple):
     """The `fingerprint` of all that decides which samples come, and the `text` of it, if that is
@@ -374,14 +376,14 @@ def changed_until(dataset: Any, saved: Any, current: Any, items: int | None) -> 
     yield from differences(saved, current)
 
 
-def differences(saved: Any, current: Any, label: str = "") -> Iterator[str]:
+def differences(saved: Any, current: Any) -> Iterator[str]:
     """Yield a line for each difference of two configs: the name of the source, the argument, and
     what it was and is.
     """
     if not isinstance(saved, dict) or not isinstance(current, dict):
         yield "the saved state does not describe its dataset: it is damaged"
         return
-    label = label or _label(current)
+    label = _label(current)
     if saved.get("kind") != current.get("kind"):
         yield f"{_label(saved)}: was a {saved.get('kind')}, is a {current.get('kind')}"
         return
@@ -399,13 +401,9 @@ def differences(saved: Any, current: Any, label: str = "") -> Iterator[str]:
             )
         old = new = names = []
     for name in {**saved, **current}:
-        if name in ("kind", "inputs"):
-            continue
-        if name not in current or name not in saved:
-            where, value = ("is new", current) if name in current else ("is gone, was", saved)
-            yield f"{label}: {name} {where} {_short(value[name])}"
-        else:
-            yield from _changed(label, name, saved[name], current[name], names)
+        if name not in ("kind", "inputs"):
+            was, now = saved.get(name, _ABSENT), current.get(name, _ABSENT)
+            yield from _changed(f"{label}: {name}", was, now, names)
     renamed = []
     if len(old) != 1 or len(new) != 1:
         renamed = list(_renamed(label, _labels(old), names))
@@ -415,32 +413,29 @@ def differences(saved: Any, current: Any, label: str = "") -> Iterator[str]:
             yield from differences(one, other)
 
 
-def _changed(
-    label: str, name: str, saved: Any, current: Any, inputs: Sequence[str]
-) -> Iterator[str]:
-    """One setting; where it has a value for each input, those that changed."""
+def _changed(what: str, saved: Any, current: Any, inputs: Sequence[str]) -> Iterator[str]:
+    """One setting; of one that has parts, by name or for each input, those that changed."""
     if saved == current:
         return
+    parts = _parts(saved, current, inputs)
+    for name, was, now in parts:
+        yield from _changed(f"{what}{name}", was, now, inputs)
+    if not parts:
+        yield f"{what} was {_short(saved)}, is {_short(current)}"
+
+
+def _parts(saved: Any, current: Any, inputs: Sequence[str]) -> list[tuple[str, Any, Any]]:
     if isinstance(saved, dict) and isinstance(current, dict):
-        for inner in {**saved, **current}:
-            old, new = saved.get(inner), current.get(inner)
-            yield from _changed(label, f"{name}.{inner}", old, new, inputs)
-        return
-    each = isinstance(saved, list) and isinstance(current, list)
-    if each and all(isinstance(one, dict) and "name" in one for one in [*saved, *current]):
-        for old, new in zip_longest(saved, current):  # stages of a plan
-            called = f"{name}[{(old or new)['name']!r}]"
-            if old is None or new is None:
-                yield f"{label}: {called} is {'new' if old is None else 'gone'}"
-            else:
-                yield from _changed(label, called, old, new, ())
-        return
-    if each and len(saved) == len(current) == len(inputs):
-        for one, other, which in zip(saved, current, inputs, strict=True):
-            if one != other:
-                yield f"{label}: {name} of {which} was {_short(one)}, is {_short(other)}"
-        return
-    yield f"{label}: {name} was {_short(saved)}, is {_short(current)}"
+        names = {**saved, **current}
+        return [(f".{n}", saved.get(n, _ABSENT), current.get(n, _ABSENT)) for n in names]
+    if not (isinstance(saved, list) and isinstance(current, list)):
+        return []
+    if all(isinstance(each, dict) and "name" in each for each in [*saved, *current]):
+        rows: Any = zip_longest(saved, current, fillvalue=_ABSENT)  # stages of a plan
+        return [(f"[{(b if a == _ABSENT else a)['name']!r}]", a, b) for a, b in rows]
+    if len(saved) == len(current) == len(inputs):
+        return list(zip([f" of {each}" for each in inputs], saved, current, strict=True))
+    return []
 
 
 def _renamed(label: str, before: Sequence[str], now: Sequence[str]) -> Iterator[str]:

@@ -12,6 +12,7 @@ import dataclasses
 import math
 from collections import UserDict
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any, TypeAlias, TypeVar, cast
 
 import numpy as np
@@ -329,9 +330,10 @@ class LostWeightError(ReturnError):
     """What a function returned has no place for weights, or does not say which are whose."""
 
 
-def carried(given: Any, made: T) -> T:
+def carried(given: Any, made: T, *, several: bool = False, together: bool = False) -> T:
     """Return what a function made of an item, or of a list of samples, with the weights of that
-    where it says none itself.
+    where it says none itself. With `several`, it is one of several things made of that; with
+    `together`, a list is of batches, whose weights come one after the other.
 
     Weights find their samples by the keys that a batch lists; without such a list, in their order.
     """
@@ -339,17 +341,27 @@ def carried(given: Any, made: T) -> T:
     told = any(map(tells, given)) if type(given) is list else tells(given)
     if not (own or told):  # mostly so, and cheap to see
         return made
-    return _carried(given, made, several=False)
+    if type(given) is list:
+        weights = (joined_weights if together else batch_weights)(given)
+        return made if weights is None else _gathered(given, made, weights, several=several)
+    if made is given or field_of(made, WEIGHTS) is not None:
+        return made
+    weights = field_of(given, WEIGHTS)
+    if weights is None:
+        return _with_weight(given, made)
+    before, keys = _listed_keys(given), _listed_keys(made)
+    if before is not None and keys is not None:
+        weights = _by_key(before, keys, weights)
+    elif several:
+        return _itself(made)
+    return _with(made, WEIGHTS, weights)
 
 
-def carried_one_by_one(given: Any, made: T) -> T:
-    """Return the same for one of several things that a function made of what it was given."""
-    return _carried(given, made, several=True)
+carried_one_by_one: Keep = partial(carried, several=True)
+"""The same for one of several things that a function made of what it was given."""
 
-
-def joined(batches: Sequence[Any], made: T) -> T:
-    """Return the same for a list of batches, whose weights come one after the other."""
-    return _gathered(batches, made, joined_weights, several=False)
+joined: Keep = partial(carried, together=True)
+"""The same for a list of batches."""
 
 
 class Passed:
@@ -376,46 +388,19 @@ class Passed:
         return _itself(made) if weighed and not isinstance(made, list) else made
 
 
-def _carried(given: Any, made: T, *, several: bool) -> T:
-    if type(given) is list:
-        return _gathered(given, made, batch_weights, several=several)
-    if made is given:
-        return made
-    weights = field_of(given, WEIGHTS)
-    if weights is None:
-        return _with_weight(given, made)
-    if field_of(made, WEIGHTS) is not None:
-        return made
-    before, keys = _listed_keys(given), _listed_keys(made)
-    if before is not None and keys is not None:
-        weights = _by_key(before, keys, weights)
-    elif several:
-        return _itself(made)
-    return _with(made, WEIGHTS, weights)
-
-
 def _with_weight(sample: Any, made: T) -> T:
     """What was made of one sample, with its weight."""
     source, said, own = field_of(sample, WEIGHT), field_of(made, WEIGHT), own_weight(sample)
     if own_weight(made) is not None:
         own = None
-    if field_of(made, WEIGHTS) is not None or (said is not None and said != source):
+    if said is not None and said != source:
         return made  # it says so itself
     weight = source if own is None else own if source is None else source * own
     return made if weight == said else _with(made, WEIGHT, weight)
 
 
-def _gathered(
-    items: Sequence[Any],
-    made: T,
-    weights_of: Callable[[Sequence[Any]], torch.Tensor | None],
-    *,
-    several: bool,
-) -> T:
+def _gathered(items: Sequence[Any], made: T, weights: torch.Tensor, *, several: bool) -> T:
     if made is items or field_of(made, WEIGHTS) is not None:
-        return made
-    weights = weights_of(items)
-    if weights is None:
         return made
     if type(made) in (list, tuple) and any(map(is_weighed, cast("Any", made))):
         return made  # a list of the samples, which carry their weights

@@ -45,8 +45,9 @@ _READING = Reading()
 _MOST_LANES = 2**16
 
 _FORMS = (
-    f'a restore key is ("{ITEM}", position), ("{ITEM}", lane, lanes, state) or ("{STORED}", shard, '
-    "index), as Loader.restore_key and the __restore_key__ of items say it"
+    f'a restore key is ("{ITEM}", position), ("{ITEM}", lane, lanes, state as JSON) or ("{STORED}",'
+    " shard, index), with whole numbers, 0 or more, lane < lanes; Loader.restore_key and the "
+    "__restore_key__ of items say it"
 )
 
 
@@ -73,16 +74,33 @@ def restore_sample(dataset: Dataset[T], key: Any, *, reading: Reading = _READING
     >>> restore_sample(BatchDataset(ListSource("abcd"), 2, "".join), ("energize", 1))
     'cd'
     """
-    key = tuple(key) if isinstance(key, list) else key
-    if not isinstance(key, tuple) or not key:
-        raise RestoreKeyError(f"{_FORMS}; got {_shown(key)}")
-    if key[0] == STORED:
-        return cast("T", _stored(dataset, key, reading))
-    if key[0] != ITEM or len(key) not in (2, 4):
-        raise RestoreKeyError(f"{_FORMS}; got {_shown(key)}")
-    find = _at_position if len(key) == 2 else _in_lane
-    item = find(dataset, key, reading)
-    return with_key(item, key) if has_place(item) else item
+    item: Any
+    match tuple(key) if isinstance(key, list) else key:
+        case ("Webdataset", str(shard), index) if _is_number(index, LAST_START):
+            return cast("T", _stored(dataset, shard, index))
+        case ("energize", position) if _is_number(position, MOST_COUNTED):
+            _check_kind(dataset, key, indexed=True)
+            indexed = cast("IndexedDataset[T]", dataset)
+            item = indexed.at([position], reading)[0]
+            if padding(indexed, np.array([position]))[0]:
+                item = marked(item)
+        case ("energize", lane, lanes, str(text)) if _is_number(
+            lanes, _MOST_LANES + 1
+        ) and _is_number(lane, lanes):
+            _check_kind(dataset, key, indexed=False)
+            item = _in_lane(dataset, Lane(lane, lanes), text, reading)
+        case _:
+            raise RestoreKeyError(f"{_FORMS}; got {_shown(key)}")
+    return cast("T", with_key(item, tuple(key)) if has_place(item) else item)
+
+
+def _check_kind(dataset: Dataset[Any], key: Any, *, indexed: bool) -> None:
+    if dataset.indexed != indexed:
+        kinds = ["a stream", "indexed"]
+        raise RestoreKeyError(
+            f"{_shown(key)} is the key of an item of another dataset: that is {kinds[indexed]}, "
+            f"and this is {kinds[not indexed]}, {type(dataset).__name__}"
+        )
 
 
 def has_place(item: Any) -> bool:
@@ -103,49 +121,28 @@ def with_key(item: T, key: tuple[Any, ...]) -> T:
     return other  # type: ignore[no-any-return]  # of the type of `item`
 
 
-def _at_position(dataset: Dataset[T], key: tuple[Any, ...], reading: Reading) -> T:
-    position = key[1]
-    if not dataset.indexed:
-        raise RestoreKeyError(
-            f"{_shown(key)} is the key of an item of an indexed dataset, and this is a stream, "
-            f"{type(dataset).__name__}: the key is of another dataset"
-        )
-    if not _is_number(position, MOST_COUNTED):
-        raise RestoreKeyError(
-            f"{_shown(key)}: a position is a whole number, 0 or more, below 2**45"
-        )
-    indexed = cast("IndexedDataset[T]", dataset)
-    item = indexed.at([position], reading)[0]
-    return marked(item) if padding(indexed, np.array([position]))[0] else item
-
-
-def _in_lane(dataset: Dataset[T], key: tuple[Any, ...], reading: Reading) -> T:
-    index, count, text = key[1:]
-    shown = f"({ITEM!r}, {_shown(index)}, {_shown(count)}, ...)"
-    if dataset.indexed:
-        raise RestoreKeyError(
-            f"{shown} is the key of an item of a stream, and this is indexed, "
-            f"{type(dataset).__name__}: the key is of another dataset"
-        )
-    if not (_is_number(count, _MOST_LANES + 1) and _is_number(index, count)):
-        raise RestoreKeyError(f"{shown}: a lane is one of 0 <= lane < lanes <= {_MOST_LANES}")
-    if not isinstance(text, str) or len(text) > limits.JSON_BYTES:
-        raise RestoreKeyError(f"{shown}: its state is no JSON, or too long")
+def _in_lane(dataset: Dataset[T], lane: Lane, text: str, reading: Reading) -> T:
     try:
+        if len(text) > limits.JSON_BYTES:
+            raise ValueError(limits.over("JSON_BYTES", len(text)))
         state = load_json(text)
     except ValueError as error:
-        raise RestoreKeyError(f"{shown}: its state is no JSON: {str(error)[:200]}") from error
+        raise RestoreKeyError(
+            f"the state in the restore key is no JSON: {str(error)[:200]}"
+        ) from error
     if not isinstance(state, dict | None):
-        raise RestoreKeyError(f"{shown}: its state is {type(state).__name__}, not an object")
+        raise RestoreKeyError(
+            f"the state in the restore key is a {type(state).__name__}, not an object"
+        )
     stream, endless = without_loops(dataset), is_endless(dataset)
     try:
-        cursor = stream._open_lane(Lane(index, count), state, reading, endless=endless)
+        cursor = stream._open_lane(lane, state, reading, endless=endless)
     except EnergizeError as error:
-        raise RestoreKeyError(f"{shown} is of another dataset: {error}") from error
+        raise RestoreKeyError(f"the restore key is of another dataset: {error}") from error
     with closing(cursor):
         for item in cursor:
             return item
-    raise RestoreKeyError(f"{shown}: no item comes after this state; the key is of another dataset")
+    raise RestoreKeyError("the restore key is of another dataset: no item comes after its state")
 
 
 def without_loops(dataset: Dataset[T]) -> Dataset[T]:
@@ -162,24 +159,23 @@ def is_endless(dataset: Dataset[Any]) -> bool:
     return dataset._steps_per_epoch is not None or (dataset.sized and dataset.size == INFINITE)
 
 
-def _stored(dataset: Dataset[Any], key: tuple[Any, ...], reading: Reading) -> Any:
+def _stored(dataset: Dataset[Any], shard: str, number: int) -> Any:
     """A stored sample; what makes typed ones of raw ones is what gives them their keys."""
-    if len(key) != 3 or not isinstance(key[1], str) or not _is_number(key[2], LAST_START):
-        raise RestoreKeyError(f"{_FORMS}; got {_shown(key)}")
     found: dict[str, tuple[Any, int, Any]] = {}
     for source, load in _loaded(dataset, None):
-        index = source.find(key[1], key[2]) if hasattr(source, "find") else None
+        index = source.find(shard, number) if hasattr(source, "find") else None
         if index is not None:
             found.setdefault(source.location, (source, index, load))
+    shown = _shown((STORED, shard, number))
     if not found:
         raise RestoreKeyError(
-            f"{_shown(key)}: none of the {len(dataset.sources)} sources of this dataset has a "
-            f"sample {key[2]} in a shard of this name"
+            f"{shown}: none of the {len(dataset.sources)} sources of this dataset has a sample "
+            f"{number} in a shard of this name"
         )
     if len(found) > 1:
         names = ", ".join(sorted(found))
         raise RestoreKeyError(
-            f"{_shown(key)} names a sample in several sources: {names}. Restore it from a dataset "
+            f"{shown} names a sample in several sources: {names}. Restore it from a dataset "
             "over one of them, or the item it was delivered in by the key of that"
         )
     ((source, index, load),) = found.values()

@@ -111,24 +111,6 @@ def state_field(state: State, name: str, kind: type[T]) -> T:
     return value
 
 
-def inner_state(state: State | None) -> State | None:
-    """Return the state of the input in a saved one."""
-    return None if state is None else state_field(state, "input", dict)
-
-
-def inner_states(state: State | None, inputs: int) -> list[Any]:
-    """Return the states of so many inputs in a saved one; raise `StateError` if they are others."""
-    if state is None:
-        return [None] * inputs
-    states = state_field(state, "inputs", list)
-    if len(states) != inputs or not all(isinstance(each, dict | None) for each in states):
-        raise StateError(
-            f"the saved state is of a mix of {len(states)} inputs, this one has {inputs}: "
-            f"{_shortened(states)}"
-        )
-    return states
-
-
 def counter_field(state: State | None, name: str) -> int:
     """Return field `name` of a saved state, a number of items, passes or the like; 0 without one.
 
@@ -249,11 +231,20 @@ class Opening(NamedTuple):
     @property
     def inner(self) -> Opening:
         """As the only input of the stream is opened."""
-        return self._replace(state=inner_state(self.state))
+        state = None if self.state is None else state_field(self.state, "input", dict)
+        return self._replace(state=state)
 
     def each(self, inputs: int) -> list[Opening]:
         """As each of so many inputs is opened; raise `StateError` if the state is of others."""
-        return [self._replace(state=each) for each in inner_states(self.state, inputs)]
+        if self.state is None:
+            return [self] * inputs
+        states = state_field(self.state, "inputs", list)
+        if len(states) != inputs or not all(isinstance(each, dict | None) for each in states):
+            raise StateError(
+                f"the saved state is of a mix of {len(states)} inputs, this one has {inputs}: "
+                f"{_shortened(states)}"
+            )
+        return [self._replace(state=each) for each in states]
 
     def counter(self, name: str) -> int:
         """Return a number of the saved state, 0 without one."""

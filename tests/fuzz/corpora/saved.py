@@ -168,7 +168,7 @@ def _of(read: Callable[[Path], Seen], **options: Any) -> Corpus:
 
 
 _STATE = ("saved state", "state's")
-_KEY = ("restore key", "is the key of", "a position is", "is of another dataset")
+_KEY = ("restore key", "is the key of", "is of another dataset")
 
 FORMATS = [
     *(
