@@ -6,6 +6,7 @@ import copy
 import json
 import os
 import pickle
+import shutil
 import signal
 import subprocess
 import sys
@@ -256,6 +257,18 @@ def test_another_folder_of_the_same_name_is_not_meant(folder, notes, tmp_path, c
     run_with_states(indexed(other, notes), skip_listed=path)
     assert set(BAD) & set(notes.read_text().split())
     assert "3 entries are of samples that this run does not read" in caplog.text
+
+
+def test_a_folder_mounted_elsewhere_is_known_by_its_samples(folder, notes, tmp_path):
+    path = tmp_path / "bad.jsonl"
+    whole, _ = run_with_states(indexed(folder, notes), quarantine=path)
+    elsewhere = tmp_path / "mounted" / folder.name
+    shutil.copytree(folder, elsewhere)
+    notes.unlink()
+    # Fingerprints of items tell their folder; orders and substitutes are the same.
+    again, _ = run_with_states(indexed(elsewhere, notes), skip_listed=path)
+    assert len(again) == len(whole)
+    assert not set(BAD) & set(notes.read_text().split())
 
 
 def test_batches_that_fail_are_not_listed_and_it_is_said_once(folder, tmp_path, caplog):
