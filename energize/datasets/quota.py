@@ -12,7 +12,13 @@ import numpy.typing as npt
 
 from energize.core.arrays import FloatArray, Int64Array, rows_by_value
 from energize.core.call import Call
-from energize.core.checks import checked_batch_size, checked_flag, checked_function, raised_as
+from energize.core.checks import (
+    checked_batch_size,
+    checked_choice,
+    checked_flag,
+    checked_function,
+    raised_as,
+)
 from energize.core.dataset import Dataset, IndexedDataset
 from energize.core.loss_weights import carried, zeroed
 from energize.core.rng import derive
@@ -30,7 +36,7 @@ from energize.core.trace import (
 )
 from energize.data.selection import source_labels
 from energize.datasets.batch import BatchDataset, members_between, same
-from energize.errors import ConfigError, NotIndexedError, nearest
+from energize.errors import ConfigError, NotIndexedError
 from energize.order.composition import Composition, EpochOrder
 from energize.order.quota import EpochDraws, Quota, epoch_counts, epoch_size_in_samples
 
@@ -96,12 +102,7 @@ class QuotaDataset(IndexedDataset[T_co]):
     ) -> None:
         """Check and set the parameters, those of a subclass too."""
         with raised_as(type(self).__name__):
-            if sampling_method not in SAMPLING_METHODS:
-                raise ConfigError(
-                    f"sampling_method={sampling_method!r} is not one of "
-                    f"{', '.join(SAMPLING_METHODS)}"
-                    f"{nearest(str(sampling_method), SAMPLING_METHODS)}"
-                )
+            checked_choice(sampling_method, "sampling_method", SAMPLING_METHODS)
             pairs = _checked_streams(streams)
             self._freeze(
                 inputs=[dataset for dataset, _ in pairs],
@@ -111,7 +112,6 @@ class QuotaDataset(IndexedDataset[T_co]):
                 shuffle=checked_flag(shuffle, "shuffle", type(self).__name__),
                 **parameters,
             )
-            _check_finite(self.inputs)
             self._report(self._asked_counts)
 
     def counts(self) -> list[int]:
@@ -205,32 +205,25 @@ def _checked_streams(given: Sequence[Any]) -> list[tuple[Dataset[Any], Quota]]:
         raise ConfigError("there are no streams to read")
     pairs: list[tuple[Dataset[Any], Quota]] = []
     for number, stream in enumerate(given):
-        pair = stream if _is_pair(stream) else (stream, None)
-        if not isinstance(pair[0], Dataset):
+        dataset, quota = stream if _is_pair(stream) else (stream, None)
+        if not isinstance(dataset, Dataset):
             raise ConfigError(
                 f"stream {number} is a dataset, or a pair (dataset, Quota(...)); got "
                 f"{str(stream)[:80]!r}"
             )
-        pairs.append((pair[0], pair[1] or Quota()))
+        endless = dataset.sized and dataset.size == INFINITE
+        if endless or not dataset.indexed:
+            what = "never ends" if endless else "can only be read as a stream"
+            raise NotIndexedError(
+                f"stream {number} ({type(dataset).__name__}) {what}, so a quota of it means "
+                "nothing; blend it by weight, or cut what never ends with EpochizeDataset"
+            )
+        pairs.append((dataset, quota or Quota()))
     return pairs
 
 
 def _is_pair(value: object) -> bool:
     return isinstance(value, tuple) and len(value) == 2 and isinstance(value[1], Quota | None)
-
-
-def _check_finite(inputs: Sequence[Dataset[Any]]) -> None:
-    for number, each in enumerate(inputs):
-        if not (isinstance(each, IndexedDataset) and each.indexed):
-            raise NotIndexedError(
-                f"stream {number} ({type(each).__name__}) can only be read as a stream, "
-                "and a quota needs random access"
-            )
-        if each.size == INFINITE:
-            raise NotIndexedError(
-                f"stream {number} ({type(each).__name__}) never ends, so a quota of it "
-                "means nothing; cut it with EpochizeDataset, or blend it by weight"
-            )
 
 
 # Device batches of global batches that are composed of several streams.
@@ -319,31 +312,21 @@ class ComposedSamples(QuotaDataset[T_co]):
                 f"{left[each]} of {asked[each]} of {self._stream_label(each)}"
                 for each in streams[:_COMPOSED_NAMED]
             ]
-            more = [f"{left.sum()} in all"] if len(streams) > _COMPOSED_NAMED else []
             _log.warning(
-                "%r batches of %d leave samples out of every epoch, %s: %s",
+                "%r batches of %d leave %d samples out of every epoch, %s: %s",
                 self.batching_method,
                 self.global_batch_size,
+                left.sum(),
                 "the same ones" if self.sampling_method == "fixed" else "others in each",
-                ", ".join(named + more),
+                ", ".join(named),
             )
-        self._report_rare(asked)
-
-    def _report_rare(self, asked: Int64Array) -> None:
-        rare = self.composition.rare
+        rare = self.composition.rare[:_COMPOSED_NAMED]
         if rare:
-            total, least = int(asked.sum()), min(int(asked[each]) for each in rare)
-            named = [
-                f"{self._stream_label(each)} ({asked[each]})" for each in rare[:_COMPOSED_NAMED]
-            ]
-            more = [f"{len(rare)} streams in all"] if len(rare) > _COMPOSED_NAMED else []
             _log.warning(
-                "'stratified' batches of %d hold less than half a sample of the %d in an epoch of "
-                "these streams, which come in some batches only: %s. Batches of %d would hold all",
+                "'stratified' batches of %d hold less than half a sample of some streams, which "
+                "come in some batches only: %s; use larger batches",
                 self.global_batch_size,
-                total,
-                ", ".join(named + more),
-                -(-total // (2 * least)),
+                ", ".join(f"{self._stream_label(each)} ({asked[each]})" for each in rare),
             )
 
 
@@ -424,7 +407,13 @@ class ComposedDataset(BatchDataset[T_batch_co]):
             )
         make: Callable[[list[Any]], Any] = same if batcher is None else batcher
         if samples.composition.idle and pad is None:
-            raise ConfigError(_unshared(owner, samples.composition))
+            mixed = samples.composition
+            raise ConfigError(
+                f"{owner}: an epoch of {mixed.size} samples leaves {mixed.remainder} for its last "
+                f"global batch, too few for {mixed.devices} devices. Use drop_last=True to leave "
+                "samples out, pad=... to give the other devices copies that count nothing, or "
+                "batches of another size"
+            )
         self._set_up(samples, batch_size, make, samples.drop_last, pad=pad)
 
     def counts(self) -> list[int]:
@@ -450,11 +439,9 @@ class ComposedDataset(BatchDataset[T_batch_co]):
         mixed = self.samples.composition
         first, end = mixed.bounds(at)
         empty = first == end
-        if empty.any():
-            first = np.where(empty, mixed.lent(at), first)
-            end = np.where(empty, first + 1, end)
+        first = np.where(empty, mixed.lent(at), first)
         before = epoch * self.samples.size
-        routes = members_between(before + first, before + end)
+        routes = members_between(before + first, before + np.maximum(end, first + 1))
         return routes._replace(lent=empty[routes.owner]) if empty.any() else routes
 
     def padding(self, positions: npt.ArrayLike) -> npt.NDArray[np.bool_]:
@@ -466,26 +453,23 @@ class ComposedDataset(BatchDataset[T_batch_co]):
         return None if self.pad is None else Call(self.pad, self.key, carried)
 
     def make(self, items: list[Any], request: Request) -> list[T_batch_co | Failed]:
-        positions, reading, _ = request
-        rows = np.flatnonzero(self.padding(positions))
-        if self._pad_call is None or not len(rows):
+        rows = np.flatnonzero(self.padding(request.positions)).tolist()
+        if self._pad_call is None or not rows:
             return super().make(items, request)
-        lent = [items[row][0] for row in rows]
-        at = positions[rows]
-        padding = Request(at, reading, lambda n: self._lender(int(at[n]), reading))
-        copies = self._pad_call.each(lent, padding)
+        at, reading = request.positions[rows], request.reading
+        padding = Request(at, reading, lambda row: self._lender(at[row : row + 1], reading))
         items = list(items)
-        for row, copy in zip(rows.tolist(), copies, strict=True):
+        copies = self._pad_call.each([items[row][0] for row in rows], padding)
+        for row, copy in zip(rows, copies, strict=True):
             items[row] = copy if type(copy) is Failed else [copy]
         made = super().make(items, request)
-        for row in rows.tolist():
-            if type(made[row]) is not Failed:
-                made[row] = zeroed(made[row])
+        for row in rows:
+            made[row] = made[row] if type(made[row]) is Failed else zeroed(made[row])
         return made
 
-    def _lender(self, position: int, reading: Reading) -> str:
+    def _lender(self, position: Int64Array, reading: Reading) -> str:
         """Where the sample lies that padding is a copy of, for messages."""
-        sample = int(self.route(np.array([position], dtype=np.int64)).position[0])
+        sample = int(self.route(position).position[0])
         return f"padding, a copy of {where(self.samples, sample, reading.attempt * MAX_ATTEMPTS)}"
 
     def taken(self, n: int) -> None:
@@ -495,12 +479,3 @@ class ComposedDataset(BatchDataset[T_batch_co]):
         epoch, batch = divmod(n, self.size)
         first, _ = self.samples.composition.bounds(np.array([batch], dtype=np.int64))
         return [Span(0, 0, epoch * self.samples.size + int(first[0]))], n
-
-
-def _unshared(owner: str, mixed: Composition) -> str:
-    return (
-        f"{owner}: an epoch of {mixed.size} samples leaves {mixed.remainder} for its last global "
-        f"batch, too few for {mixed.devices} devices. Use drop_last=True to leave samples out, the "
-        "same however batches are divided; pad=... to give the other devices copies that count "
-        "nothing; or batches of another size"
-    )

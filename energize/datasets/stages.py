@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -44,8 +44,6 @@ _INDEX, _NAME = "stage_idx", "stage_name"
 
 _BATCH = "global_batch_size"
 _SOURCES_SHOWN = 20
-_SHARE_STEP = 5e-4
-"""Shares are shown with three digits; a smaller change is what rounding made."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,100 +97,78 @@ def source_names(sources: Sequence[Source[Any]]) -> list[str]:
 
 def plan_lines(reports: Sequence[StageReport]) -> list[str]:
     """The plan as lines of text."""
-    end = reports[-1].stage.end_step
-    until = "without end" if end is None else f"{end:,} steps"
+    last = reports[-1].stage.end_step
+    until = "without end" if last is None else f"{last:,} steps"
     lines = [f"data stages: {len(reports)}, {until}"]
     for number, report in enumerate(reports, 1):
-        lines.append(f"  {number}. {_stage_line(report)}")
+        stage, tokens = report.stage, report.tokens
+        end = "the end" if stage.steps is None else f"{stage.end_step:,} ({stage.steps:,} steps)"
+        facts = [f"{stage.name}: steps {stage.start_step:,} -> {end}"]
+        facts += [] if tokens is None else [f"{tokens:,} tokens"]
+        facts += [f"{name} {each}" for name, each in _settings(stage).items() if each != "None"]
+        lines.append(f"  {number}. {', '.join(facts)}")
         lines += [f"       {_source_line(each)}" for each in report.sources[:_SOURCES_SHOWN]]
         if len(report.sources) > _SOURCES_SHOWN:
             lines.append(f"       and {len(report.sources) - _SOURCES_SHOWN} more sources")
     return lines
 
 
-def _stage_line(report: StageReport) -> str:
-    stage, tokens = report.stage, report.tokens
-    until = "the end" if stage.steps is None else f"{stage.end_step:,} ({stage.steps:,} steps)"
-    facts = [f"{stage.name}: steps {stage.start_step:,} -> {until}"]
-    facts += [] if tokens is None else [f"{_in_units(tokens)} tokens"]
-    facts += [f"{name} {value}" for name, value in _settings(stage).items() if value is not None]
-    return ", ".join(facts)
-
-
 def _source_line(source: SourceShare) -> str:
+    after = f" after the first {source.before:,}" if source.before else ""
     line = f"{source.share:.3f} {source.name}"
     if source.samples is None:
-        return f"{line}: from sample {source.before:,} on" if source.before else line
-    passes = (source.before + source.samples) / source.count if source.count else 0.0
-    after = f" after the first {source.before:,}" if source.before else ""
+        return f"{line}{after}"
+    passes = (source.before + source.samples) / max(source.count, 1)
     return f"{line}: {source.samples:,} samples{after}, {passes:.2f} passes by the end"
 
 
-def _settings(stage: Stage[Any]) -> dict[str, Any]:
+def _settings(stage: Stage[Any]) -> dict[str, str]:
     own = {"seq_len": stage.seq_len, "seed": stage.seed, "items_per_step": stage.items_per_step}
-    return own | dict(stage.batch)
-
-
-def _in_units(tokens: int) -> str:
-    for unit, size in (("T", 10**12), ("B", 10**9), ("M", 10**6), ("K", 10**3)):
-        if tokens >= size:
-            return f"{tokens / size:.2f}{unit}"
-    return str(tokens)
+    return {name: str(each) for name, each in (own | dict(stage.batch)).items()}
 
 
 def changes(old: StageReport, new: StageReport) -> list[str]:
-    """Return what is different in `new`: sources, shares and settings."""
+    """Return what is different in `new`: shares of sources, and settings."""
     lines = []
-    before, after = _shares(old), _shares(new)
-    for name in {**before, **after}:
-        one, other = before.get(name, 0.0), after.get(name, 0.0)
-        if not one or not other:
-            lines.append(
-                f"{name} is gone, was {one:.3f}" if one else f"{name} is new with {other:.3f}"
-            )
-        elif abs(one - other) >= _SHARE_STEP:
-            lines.append(f"{name} {one:.3f} -> {other:.3f}")
-    was, is_now = _settings(old.stage), _settings(new.stage)
-    pairs = {name: (was.get(name), is_now.get(name)) for name in {**was, **is_now}}
-    return lines + [f"{name} {a} -> {b}" for name, (a, b) in pairs.items() if a != b]
+    for told, none in ((_shares, "0.000"), (lambda report: _settings(report.stage), "None")):
+        before, after = told(old), told(new)
+        for name in before | after:
+            one, other = before.get(name, none), after.get(name, none)
+            if one != other:
+                lines.append(f"{name} {one} -> {other}")
+    return lines
 
 
-def _shares(report: StageReport) -> dict[str, float]:
-    """The shares that are not 0, by name."""
-    shares: dict[str, float] = {}
+def _shares(report: StageReport) -> dict[str, str]:
+    shares: defaultdict[str, float] = defaultdict(float)
     for each in report.sources:
-        shares[each.name] = shares.get(each.name, 0.0) + each.share
-    return {name: share for name, share in shares.items() if share}
-
-
-# What a state says of the stage it was saved in, and whether it may be resumed in a plan.
+        shares[each.name] += each.share
+    return {name: f"{share:.3f}" for name, share in shares.items()}
 
 
 class _StageLog:
-    """What the first lane logs of a plan: with its first item the plan and where it starts in it,
-    and then every transition, when the first item of the new stage is read.
+    """What the first lane logs: with its first item the plan and where it starts in it, and then
+    every transition, when the first item of the new stage is read.
     """
 
-    def __init__(self, plan: StagePlan[Any], report: Callable[[], Sequence[StageReport]]) -> None:
-        self.plan = plan
-        self._report = report
-        self._stage = -1
+    def __init__(self, dataset: StagedDataset[Any]) -> None:
+        self._dataset, self._stage = dataset, -1
 
     def note(self, position: int) -> None:
         """Log what is new with the item at `position`."""
-        stage = self.plan.index_of_item(position)
+        plan = self._dataset.plan
+        stage = plan.index_of_item(position)
         if stage == self._stage or not _log.isEnabledFor(logging.INFO):
             return
-        reports = self._report()
-        step, name = self.plan.step_of_item(position), self.plan.stages[stage].name
+        reports, step = self._dataset.report, f"{plan.step_of_item(position):,}"
+        name = plan.stages[stage].name
         if self._stage < 0:
             _log.info("%s", "\n".join(plan_lines(reports)))
-            _log.info("data stages: reading begins at step %s, in stage %r", f"{step:,}", name)
+            _log.info("data stages: reading begins at step %s, in stage %r", step, name)
         else:
             old, new = reports[self._stage], reports[stage]
             changed = "; ".join(changes(old, new)) or "nothing changes but the name"
-            text = "data stages: step %s: %r -> %r: %s"
-            _log.info(text, f"{step:,}", old.stage.name, name, changed)
+            _log.info("data stages: step %s: %r -> %r: %s", step, old.stage.name, name, changed)
         self._stage = stage
 
 
@@ -246,7 +222,7 @@ class StagedDataset(IndexedDataset[T_co]):
         self._freeze(
             inputs=[stage.dataset for stage in plan.stages],
             worker_config=worker_config,
-            plan=plan.with_datasets(_nothing),
+            plan=plan.with_datasets(lambda _: None),
             carry_over=carry_over,
         )
         self._check_inputs()
@@ -280,11 +256,9 @@ class StagedDataset(IndexedDataset[T_co]):
         """The item that each stage begins with."""
         return np.array(self.plan.first_items, dtype=np.int64)
 
-    def stage_of(self, positions: Int64Array) -> Int64Array:
+    def phase_of(self, positions: Int64Array) -> Int64Array:
         """Return the number of the stage of each position: int64."""
         return np.searchsorted(self._firsts, positions, side="right") - 1
-
-    phase_of = stage_of
 
     @property
     def phase_starts(self) -> Sequence[int]:
@@ -296,7 +270,7 @@ class StagedDataset(IndexedDataset[T_co]):
         return self._numbers[stage]
 
     def route(self, positions: Int64Array) -> Routes:
-        stage = self.stage_of(positions)
+        stage = self.phase_of(positions)
         return Routes(positions - self._firsts[stage] + self._starts[stage], stage)
 
     def _reached(self, n: int) -> Sequence[int]:
@@ -358,7 +332,7 @@ class StagedDataset(IndexedDataset[T_co]):
         _check_stage(self.plan, state)
 
     def _watcher(self, lane: Lane) -> Callable[[int], None] | None:
-        return None if lane.index else _StageLog(self.plan, lambda: self.report).note
+        return None if lane.index else _StageLog(self).note
 
     def _open_pass(self, opening: Opening) -> Stream[T_co]:
         if opening.state is not None:
@@ -516,7 +490,3 @@ def _positions(dataset: IndexedDataset[Any], n: int) -> Counter[str]:
 
 def _identity(part: Any) -> str:
     return digest(part.describe())
-
-
-def _nothing(_: object) -> None:
-    """No dataset: those of a staged dataset are its inputs."""

@@ -86,5 +86,5 @@ def test_sources_that_come_and_go(log):
     data.at([0])
     list(islice(data, 6))
     assert messages(log)[-1].endswith(
-        "numbers0 is gone, was 1.000; numbers1000 is new with 1.000; seed None -> 4"
+        "numbers0 1.000 -> 0.000; numbers1000 0.000 -> 1.000; seed None -> 4"
     )
