@@ -142,7 +142,7 @@ from .extras.paths import EPath
 from .loader import Follower, Loader, RemapReport, WeightsFile, get_loader, get_savable_loader
 from .loader.loader import BasicDataLoader, SavableDataLoader, SavableDataLoaderState
 from .metadataset.build import get_train_dataset, get_val_dataset, get_val_datasets
-from .mixing import ExcessLoss, LossCurves, MixingPolicy, unimax
+from .mixing import ExcessLoss, MixingPolicy, unimax
 from .order.quota import Quota
 from .order.stages import Stage, StagePlan
 from .order.timeline import Scheme, make_scheme
@@ -247,7 +247,6 @@ __all__ = [
     "Loader",
     "LoaderError",
     "LogSampleDataset",
-    "LossCurves",
     "MapDataset",
     "MdsSource",
     "Metadataset",

@@ -126,4 +126,4 @@ class TestGc:
         caplog.set_level(logging.INFO, "energize")
         dataset = WatchdogDataset(ListSource("ab"), WorkerConfig(), 5, fail_on_timeout=True)
         assert list(dataset) == ["a", "b"]
-        assert "watchdog_timeout_seconds" in caplog.text
+        assert "timeout_seconds=5 has no effect" in caplog.text
