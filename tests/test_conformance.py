@@ -1,72 +1,23 @@
 """What other mixing systems were seen to do, asked of this one through the public API.
 
-The cases are runs of EasyDeL 0.3, squirrel-core 0.20, nanotron, the data-stages document and
-MosaicML Streaming 0.13. Where "improve" is in a name, there it is another value, and the one that
-is intended is asked for.
+The cases are runs of nanotron, the data-stages document and MosaicML Streaming 0.13; those of
+EasyDeL and squirrel-core are in tests/compat. Where "improve" is in a name, there it is another
+value, and the one that is intended is asked for.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from itertools import chain, islice
 
 import numpy as np
 import pytest
 
 from energize import ComposedDataset, ConfigError, StateMismatchError
-from energize.compat.easydel import MixedShardedSource
-from energize.compat.squirrel import Multiplexer, MultiplexingStrategy
 from energize.order.quota import epoch_counts
 from tests.support.composing import composed, global_batches
 from tests.support.datasets import numbers
 from tests.support.mosaicml_cases import BATCHES, COUNTS
 from tests.support.stages import two_mixes
-
-# EasyDeL
-
-
-def rows(count):
-    return [{"i": i} for i in range(count)]
-
-
-def mixed(sizes, weights, block_size, seed=42, **options):
-    sources = {name: rows(size) for name, size in zip("abcdefg", sizes, strict=False)}
-    return MixedShardedSource(
-        sources, dict(zip(sources, weights, strict=True)), block_size, seed, **options
-    )
-
-
-def taken(source, count):
-    return list(islice(source.iter_shards(), count))
-
-
-def test_a_short_source_is_seen_evenly():
-    seen = taken(mixed([10, 1000], [1, 1], 100), 1000)
-    visits = Counter((row["__source__"], row["i"]) for row in seen)
-    assert {visits["a", i] for i in range(10)} == {50}
-    assert max(visits["b", i] for i in range(1000)) == 1
-
-
-def test_stored_order_wraps():
-    source = mixed([5000, 200], [0.9, 0.1], 1000, shuffle=False)
-    math = [row["i"] for row in taken(source, 3000) if row["__source__"] == "b"]
-    assert math == [*range(200), *range(100)]
-
-
-# squirrel
-
-
-def test_the_probabilities_of_those_that_are_left():
-    probas = [0.001, 0.5, 0.499]
-    mux = Multiplexer([range(9)] * 3, MultiplexingStrategy.SAMPLING, probas, seed=0)
-    assert mux.dropped == ("0",)
-    slots = mux.dataset.describe()["slots"]
-    left = dict(zip(slots["names"], slots["weights"][0][1], strict=True))
-    shares = {name: weight / sum(left.values()) for name, weight in left.items()}
-    assert shares == pytest.approx({"1": 0.5005005, "2": 0.4994995}, abs=1e-7)
-    list(islice(iter(mux), 20))
-    assert len(mux.num_samples) == 2
-
 
 # Stages
 

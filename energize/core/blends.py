@@ -92,7 +92,6 @@ def chosen_blend(
         named = found[0]
     else:
         alike = [each for each in found if set(each.blend.names) == set(weights)]
-        alike = alike or [each for each in found if _covers(each, weights)]
         if len(alike) != 1:
             raise ConfigError(
                 f"there are {len(found)} blends, and {', '.join(map(repr, weights))} are the names "
@@ -102,11 +101,6 @@ def chosen_blend(
         named = alike[0]
     _check_named(named, weights)
     return named
-
-
-def _covers(found: FoundBlend, weights: Mapping[str, float]) -> bool:
-    groups = [group_of(each, weights) for each in found.blend.names]
-    return None not in groups and set(groups) == set(weights)
 
 
 def _check_named(found: FoundBlend, weights: Mapping[str, float]) -> None:

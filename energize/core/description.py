@@ -23,7 +23,7 @@ from energize.core import limits
 from energize.core.ignored import accepted
 from energize.core.lanes import WorkerConfig
 from energize.core.rng import derive
-from energize.core.validation import load_json
+from energize.core.validation import load_large_json
 from energize.errors import ConfigError, StateError
 
 ATOMS = frozenset({type(None), bool, int, float, str})
@@ -528,11 +528,7 @@ def unpacked(text: str, what: str) -> Tree:
     """
     try:
         plain = text if text.startswith("{") else _unzipped(text)
-        if len(plain) > limits.JSON_BYTES:
-            raise ValueError(limits.over("JSON_BYTES", len(plain)))
-        if sum(map(plain.count, ",[{")) > limits.JSON_VALUES:
-            raise ValueError(limits.over("JSON_VALUES"))
-        value = load_json(plain)
+        value = load_large_json(plain.encode())
     except (ValueError, zlib.error, binascii.Error) as error:
         raise StateError(
             f"the saved state's {what!r} cannot be read, it is damaged or cut off: "

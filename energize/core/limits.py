@@ -25,8 +25,7 @@ LETTERS = 10_000
 # Bytes of a stage file of TOML.
 TOML_BYTES = _MIB // 4
 
-# Bytes of a file of JSON that programs write, and of a part of a saved state; in memory, where
-# letters of some scripts take two or four bytes each.
+# Bytes of a file of JSON that programs write, and of a part of a saved state.
 JSON_BYTES = 32 * _MIB
 
 # Values in a file of JSON that programs write, and in a part of a saved state.

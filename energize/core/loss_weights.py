@@ -508,7 +508,7 @@ def weighted_mean(
         )
     if total is None:
         total = total_weight(weights, group=group)
-    over = torch.as_tensor(total, dtype=_precise(loss.device)).to(loss.device)
+    over = torch.as_tensor(total, dtype=torch.float64).to(loss.device)
     scale = torch.where(over > 0, _ranks(group) / over, torch.zeros_like(over))
     counting = torch.where(weights > 0, loss * weights, torch.zeros_like(loss * weights))
     return counting.sum() * scale.to(counting.dtype)
@@ -562,12 +562,7 @@ def _summed(weights: Weights) -> torch.Tensor:
     if found is None:
         number = 0 if field_of(weights, _PADDING) is True else counted(weights)
         return torch.tensor(number, dtype=torch.float64)
-    return found.sum(dtype=_precise(found.device))
-
-
-def _precise(device: torch.device) -> torch.dtype:
-    """What sums are made in: float64, where a device has it."""
-    return torch.float32 if device.type == "mps" else torch.float64
+    return found.sum(dtype=torch.float64)
 
 
 def _ranks(group: Any) -> int:

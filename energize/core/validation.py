@@ -49,9 +49,6 @@ _MESSAGES = {
 _OWN = ("value_error", "assertion_error")
 
 
-# How a UTF-8 text with a letter that takes so many bytes in memory is told.
-_WIDE = {4: re.compile(rb"[\xf0-\xff]"), 2: re.compile(rb"[\xc4-\xef]")}
-
 # Lists and mappings of which nobody would forbid that they lie in one another.
 _SURELY_FLAT = 50
 
@@ -340,11 +337,8 @@ def load_json(text: str | bytes) -> Any:
     except ValueError as reason:
         raise ValueError("a number has more digits than Python reads; write it shorter") from reason
     # Counting brackets costs little, going through all values as much as parsing them.
-    if isinstance(text, str):
-        opened = text.count("{") + text.count("[")
-    else:
-        opened = text.count(b"{") + text.count(b"[")
-    if opened > _SURELY_FLAT:
+    letters: Any = ("{", "[") if isinstance(text, str) else (b"{", b"[")
+    if sum(map(text.count, letters)) > _SURELY_FLAT:
         check_depth(value)
     return value
 
@@ -354,11 +348,8 @@ def load_large_json(data: bytes) -> Any:
 
     Raise ValueError if it is no JSON in UTF-8, nested too deeply, or too much for memory.
     """
-    width = 1
-    if not data.isascii():
-        width = next((width for width, letters in _WIDE.items() if letters.search(data)), 1)
-    if len(data) * width > limits.JSON_BYTES:
-        raise ValueError(limits.over("JSON_BYTES", len(data) * width))
+    if len(data) > limits.JSON_BYTES:
+        raise ValueError(limits.over("JSON_BYTES", len(data)))
     # Commas in texts count too: there are never fewer than values.
     if sum(map(data.count, (b",", b"[", b"{"))) > limits.JSON_VALUES:
         raise ValueError(limits.over("JSON_VALUES"))
