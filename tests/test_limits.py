@@ -50,6 +50,9 @@ def test_messages_cannot_act_on_terminals():
     for letters in ("\x1b[31m", "\x9b2J", "\u202e", "\udcff"):
         seen = ascii(letters)[1:-1]
         assert str(EnergizeError(f"key {letters}\n\tat x")) == f"key {seen}\n\tat x"
+
+
+def test_messages_have_an_end():
     assert len(str(DataError("x" * 10**7))) <= 30_000
     assert len(str(DataError("x " * 10**7))) <= 30_000
     assert len(str(DataError("\x00 " * 10**6))) <= 30_000
