@@ -28,7 +28,7 @@ from energize.errors import (
 )
 from energize.metadataset.nodes import JoinedLeaf, Leaf
 from energize.preparation.verify import check_counts, check_folder, check_lines
-from energize.preparation.workers import default_workers, map_in_order
+from energize.preparation.workers import map_in_order
 from energize.task.load import SampleDecoder
 
 _AT_ONCE = 32
@@ -103,7 +103,7 @@ def lint(
 
     Cookers and task encoders are not needed: samples are checked as they are stored.
     """
-    console, workers = Console(), default_workers(parallel)
+    console = Console()
     found = Findings(console)
     leaves: dict[str, Leaf] = {}
     for split in mixes.split_names(path, split_parts, split_config):
@@ -126,11 +126,11 @@ def lint(
         except EnergizeError as reason:
             found.tell(str(reason))
         else:
-            _lint_part(found, mixes.leaf_name(leaf), part, workers, progress=progress)
+            _lint_part(found, mixes.leaf_name(leaf), part, parallel, progress=progress)
             read |= dict.fromkeys(paths)
     for each in read:
         if not mixes.is_jsonl(each):
-            _lint_shards(found, each, workers, progress=progress)
+            _lint_shards(found, each, parallel, progress=progress)
             continue
         for fault in check_lines(each):
             found.tell(fault)
@@ -138,7 +138,7 @@ def lint(
 
 
 def _lint_part(
-    found: Findings, name: str, part: IndexedDataset[Any], workers: int, *, progress: bool
+    found: Findings, name: str, part: IndexedDataset[Any], workers: int | None, *, progress: bool
 ) -> None:
     """Read all samples of a part in processes."""
     torch.set_num_threads(1)  # in processes that are forked from this one
@@ -193,7 +193,7 @@ def _items(part: IndexedDataset[Any], positions: Sequence[int]) -> list[Any]:
     return [_items(part, [position])[0] for position in positions]
 
 
-def _lint_shards(found: Findings, path: Path, workers: int, *, progress: bool) -> None:
+def _lint_shards(found: Findings, path: Path, workers: int | None, *, progress: bool) -> None:
     """Shards that are not those that were prepared, samples that changed since, keys that stand
     twice, and columns that do not say what samples are.
     """

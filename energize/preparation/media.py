@@ -20,7 +20,7 @@ from energize.data.writing import writing
 from energize.errors import DatasetNotFoundError, PrepareError, SampleError, ShardError
 from energize.preparation.index import is_utf8, new_database, prepare
 from energize.preparation.scan import Shard, listed
-from energize.preparation.workers import Progress, told_in_order
+from energize.preparation.workers import Progress, map_in_order
 from energize.preparation.write import commit, staging
 
 _TABLES = """
@@ -214,7 +214,7 @@ def _stored(
         with new_database(files, final, _TABLES, place=built) as database:
             filters = "INSERT OR IGNORE INTO media_filters (strategy, patterns) VALUES (?, ?)"
             database.execute(filters, (media.strategy.value, ",".join(media.patterns)))
-            results = told_in_order(function, names, workers, on_progress)
+            results = map_in_order(function, names, workers, on_progress)
             for found in ends.enter_context(closing(results)):
                 if isinstance(found, Exception):
                     raise PrepareError(str(found)) if isinstance(found, ShardError) else found

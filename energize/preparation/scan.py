@@ -34,7 +34,7 @@ from energize.errors import (
     PrepareError,
     ShardError,
 )
-from energize.preparation.workers import Progress, told_in_order
+from energize.preparation.workers import Progress, map_in_order
 from energize.task.load import PartAccess
 
 _AT_ONCE = 8 * 1024 * 1024
@@ -207,7 +207,7 @@ def scan_shards(
                 {what: function(shard) for what, function in (functions or {}).items()},
             )
 
-    with closing(told_in_order(walked, names, workers, on_progress)) as results:
+    with closing(map_in_order(walked, names, workers, on_progress)) as results:
         for result in results:
             try:
                 if isinstance(result, Exception):

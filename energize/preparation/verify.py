@@ -105,15 +105,11 @@ def prepare_checksums(
 
 @dataclass(frozen=True, slots=True)
 class CheckedFolder:
-    """What is wrong with a folder; columns that were not measured again, as functions had measured
-    them; of how many shards there is no record, and no checksums.
-    """
+    """What is wrong with a folder; and of how many of its shards there is no record."""
 
     faults: tuple[str, ...]
-    unchecked: tuple[str, ...]
     shards: int
     unrecorded: int
-    without_checksums: int
 
 
 def check_folder(
@@ -163,13 +159,7 @@ def check_folder(
             measured = {each.name: each.found["columns"] for each in found}
             pieces = {shard: made[name] for shard, made in measured.items() if name in made}
             faults += _column_faults(path, name, column.measured, stored, pieces)
-    return CheckedFolder(
-        tuple(faults),
-        tuple(name for name in columns if name not in measures.how),
-        len(counts),
-        len(counts) - len(records),
-        len(counts) - len(with_checksums),
-    )
+    return CheckedFolder(tuple(faults), len(counts), len(counts) - len(records))
 
 
 def check_counts(path: Path) -> None:

@@ -28,30 +28,36 @@ _function: Callable[[Any], Any]
 """What a worker applies; inherited, so it need not be picklable."""
 
 
-def default_workers(workers: int | None = None) -> int:
-    """Return the number of workers asked for; by default of the cores that this process may use, at
-    most 16.
-    """
-    if workers is not None:
-        return checked_whole(workers, "workers", 1)
-    return min(_MOST_WORKERS, len(os.sched_getaffinity(0)))
-
-
 def map_in_order(
-    function: Callable[[N], R], names: Sequence[N], workers: int
+    function: Callable[[N], R],
+    names: Sequence[N],
+    workers: int | None = None,
+    on_progress: Progress | None = None,
 ) -> Generator[R | Exception, None, None]:
     """Yield `function(name)` for each name, or the exception that it raised, in their order.
 
-    At most two names for each worker are ahead of the one whose result is next, so memory is
-    bounded. With one worker everything happens in this process. Workers end when the generator is
-    closed, and by themselves when this process dies.
+    There are as many `workers` as cores that this process may use, at most 16, unless their number
+    is given; with one everything happens in this process. At most two names for each worker are
+    ahead of the one whose result is next, so memory is bounded. Workers end when the generator is
+    closed, and by themselves when this process dies. Progress is told before the first and after
+    each.
 
     Raises `PrepareError` when a worker cannot be started, or is killed.
     """
-    workers = min(workers, len(names))
-    if workers <= 1:
-        yield from (_attempted(function, name) for name in names)
-        return
+    tell = on_progress or (lambda done, total: None)
+    tell(0, len(names))
+    most = min(_MOST_WORKERS, len(os.sched_getaffinity(0)))
+    most = min(most if workers is None else checked_whole(workers, "workers", 1), len(names))
+    one_by_one = (_attempted(function, name) for name in names)
+    with closing(_results(function, names, most) if most > 1 else one_by_one) as results:
+        for done, result in enumerate(results, 1):
+            yield result
+            tell(done, len(names))
+
+
+def _results(
+    function: Callable[[N], R], names: Sequence[N], workers: int
+) -> Generator[R | Exception, None, None]:
     told = "the processes cannot be started"
     pool: ProcessPoolExecutor | None = None
     try:
@@ -59,14 +65,13 @@ def map_in_order(
         context = multiprocessing.get_context("fork")
         pool = ProcessPoolExecutor(workers, context, _begin, (function, os.getpid()))
         ahead: deque[tuple[N, Future[Any]]] = deque()
-        for name in names:
-            ahead.append((name, pool.submit(_call, name)))
-            if len(ahead) > 2 * workers:
-                told = f"a process was killed that read {ahead[0][0]} or one of the next"
-                yield ahead.popleft()[1].result()
-        while ahead:
-            told = f"a process was killed that read {ahead[0][0]} or one of the next"
-            yield ahead.popleft()[1].result()
+        for number in range(len(names) + 2 * workers):
+            if number < len(names):
+                ahead.append((names[number], pool.submit(_call, names[number])))
+            if number >= 2 * workers and ahead:
+                name, result = ahead.popleft()
+                told = f"a process was killed that read {name} or one of the next"
+                yield result.result()
     except (BrokenProcessPool, OSError) as reason:
         raise PrepareError(
             f"{told}, for want of memory or files perhaps: {reason}. Use fewer processes "
@@ -77,21 +82,6 @@ def map_in_order(
             for process in list((pool._processes or {}).values()):
                 process.kill()  # `kill_workers` of Python 3.14
             pool.shutdown(cancel_futures=True)
-
-
-def told_in_order(
-    function: Callable[[N], R],
-    names: Sequence[N],
-    workers: int | None,
-    on_progress: Progress | None,
-) -> Generator[R | Exception, None, None]:
-    """Yield what `map_in_order` does, and tell of progress: before the first, and after each."""
-    tell = on_progress or (lambda done, total: None)
-    tell(0, len(names))
-    with closing(map_in_order(function, names, default_workers(workers))) as results:
-        for done, result in enumerate(results, 1):
-            yield result
-            tell(done, len(names))
 
 
 def _begin(function: Callable[[Any], Any], parent: int) -> None:

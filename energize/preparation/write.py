@@ -25,7 +25,7 @@ from energize.data.tar import checksums_path, index_path
 from energize.data.writing import NewFiles, remove_left, taken_back_when_stopped, writing
 from energize.errors import ConfigError, PrepareError, some
 from energize.preparation.scan import Shard, scan_shards
-from energize.preparation.workers import told_in_order
+from energize.preparation.workers import map_in_order
 
 
 @contextmanager
@@ -248,7 +248,7 @@ def make_unique(root: Path, names: Sequence[str], workers: int | None) -> int:
     if len(np.unique(together)) == len(together):
         return 0
     renamed = 0
-    with closing(told_in_order(partial(_renamed, root), names, workers, None)) as results:
+    with closing(map_in_order(partial(_renamed, root), names, workers)) as results:
         for result in results:
             if isinstance(result, Exception):
                 raise result
