@@ -13,15 +13,8 @@ import pytest
 from PIL import Image
 from torch.utils.data import DataLoader
 
-from energize import ListSource, WorkerConfig, get_loader
+from energize import ListSource, WorkerConfig, errors, get_loader
 from energize.compat.streaming import Stream, StreamingDataset
-from energize.errors import (
-    ConfigError,
-    DatasetNotFoundError,
-    StateError,
-    StateMismatchError,
-    WeightError,
-)
 from tests.support.mds import numbered_mds
 from tests.support.prepared import captions
 
@@ -87,26 +80,34 @@ def test_what_is_refused(folder, tmp_path):
     one, other = Stream(local=a, proportion=1), Stream(local=a, choose=1)
     remote = {"remote": "s3://a/b", "local": str(tmp_path)}
     for given, error, told in (
-        ({}, ConfigError, "give either streams="),
-        ({"local": "a", "streams": [one]}, ConfigError, "give either streams="),
-        ({"local": a, "batching_method": "stratified"}, ConfigError, "say with batch_size"),
-        ({"local": a, "stream_name": "stram"}, ConfigError, "'stram' is .*mean 'stream'"),
+        ({}, errors.ConfigError, "give either streams="),
+        ({"local": "a", "streams": [one]}, errors.ConfigError, "give either streams="),
+        ({"local": a, "batching_method": "stratified"}, errors.ConfigError, "say with batch_size"),
+        ({"local": a, "stream_name": "stram"}, errors.ConfigError, "'stram' is .*mean 'stream'"),
         ({"local": a, "stream_config": {"arg1": 1}}, TypeError, "unexpected .*arg1"),
-        ({"streams": [one], "stream_config": {"repeat": 2}}, ConfigError, "give either streams="),
-        ({"streams": ["a"]}, ConfigError, r"a list of Stream; got \['a'\]"),
-        ({"local": a, "shuffle_seed": -1}, ConfigError, "shuffle_seed.*got -1"),
-        ({"local": a, "batch_size": 0}, ConfigError, "batch_size.*got 0"),
-        ({"streams": [one, other]}, WeightError, r"stream 1 \(.*\) has choose"),
-        (remote, DatasetNotFoundError, "copy s3://a/b there"),
-        ({"local": there, "split": "train"}, DatasetNotFoundError, "no data at .*split 'train'"),
+        (
+            {"streams": [one], "stream_config": {"repeat": 2}},
+            errors.ConfigError,
+            "give either streams=",
+        ),
+        ({"streams": ["a"]}, errors.ConfigError, r"a list of Stream; got \['a'\]"),
+        ({"local": a, "shuffle_seed": -1}, errors.ConfigError, "shuffle_seed.*got -1"),
+        ({"local": a, "batch_size": 0}, errors.ConfigError, "batch_size.*got 0"),
+        ({"streams": [one, other]}, errors.WeightError, r"stream 1 \(.*\) has choose"),
+        (remote, errors.DatasetNotFoundError, "copy s3://a/b there"),
+        (
+            {"local": there, "split": "train"},
+            errors.DatasetNotFoundError,
+            "no data at .*split 'train'",
+        ),
     ):
         with pytest.raises(error, match=told):
             StreamingDataset(**given)
-    with pytest.raises(WeightError, match="one quota"):
+    with pytest.raises(errors.WeightError, match="one quota"):
         Stream(local="a", proportion=1, repeat=2)
-    with pytest.raises(WeightError, match=r"Stream 'a': repeat.*got -1"):
+    with pytest.raises(errors.WeightError, match=r"Stream 'a': repeat.*got -1"):
         Stream(local="a", repeat=-1)
-    with pytest.raises(ConfigError, match="give local"):
+    with pytest.raises(errors.ConfigError, match="give local"):
         Stream(proportion=1)
 
 
@@ -162,7 +163,9 @@ def test_a_rest_that_not_every_rank_gets_something_of(folder, monkeypatch):
 
     plain = {"batch_size": None, "batching_method": "random"}
     for options in ({}, plain | {"drop_last": False}):
-        with pytest.raises(ConfigError, match=r"StreamingDataset: an epoch of 163 .* leaves 3 .*4"):
+        with pytest.raises(
+            errors.ConfigError, match=r"StreamingDataset: an epoch of 163 .* leaves 3 .*4"
+        ):
             ranks_of(**options)
     for options, size in (({"drop_last": True}, 40), (plain, 40), (plain | {"pad": marked}, 41)):
         assert [len(numbers_of(each)) for each in ranks_of(**options)] == [size] * 4, options
@@ -189,9 +192,9 @@ def test_states(folder):
             rest = numbers_of(resumed) or numbers_of(resumed)
             assert rest == (expected[taken:160] or expected[160:]), taken
     state = mixed(folder).state_dict()
-    with pytest.raises(StateMismatchError, match="epoch_size was 160, is 200"):
+    with pytest.raises(errors.StateMismatchError, match="epoch_size was 160, is 200"):
         mixed(folder, epoch_size=200).load_state_dict(state)
-    with pytest.raises(StateError):
+    with pytest.raises(errors.StateError):
         mixed(folder).load_state_dict({})
 
 
@@ -235,7 +238,7 @@ def test_data_loaders(folder):
         batches = [batch["number"].tolist() for batch in loader]
         assert joined(batches) == epoch
         assert list(map(len, batches)) == [8] * 20 + [5]
-    with pytest.raises(StateError, match=r"state_dict\(num_samples=batches"):
+    with pytest.raises(errors.StateError, match=r"state_dict\(num_samples=batches"):
         dataset.state_dict()
     dataset = mixed(folder, epoch_size=165)
     assert len(list(islice(DataLoader(dataset, batch_size=8, num_workers=2), 3))) == 3

@@ -14,16 +14,7 @@ import pytest
 from torch.utils.data import DataLoader, _utils
 from torchdata.stateful_dataloader import StatefulDataLoader
 
-from energize import (
-    BatchDataset,
-    EpochizeDataset,
-    FilterDataset,
-    LimitDataset,
-    MapDataset,
-    RepeatDataset,
-    WorkerConfig,
-    is_padding,
-)
+import energize as ez
 from energize.compat import torch_data
 from energize.compat.torch_data import as_torch_dataset
 from energize.errors import ConfigError, LoaderError, StateError
@@ -38,13 +29,19 @@ pytestmark = [
 INDEXED_ONES = {
     "list": shuffled(23),
     "tower": INDEXED["tower"],
-    "batch": BatchDataset(shuffled(23), 2, list),
-    "counted": EpochizeDataset(shuffled(9), 5),
+    "batch": ez.BatchDataset(shuffled(23), 2, list),
+    "counted": ez.EpochizeDataset(shuffled(9), 5),
 }
 STREAMS = {
-    "finite stream": MapDataset(FilterDataset(shuffled(60), is_even), lambda n: {"number": n}),
-    "counted stream": EpochizeDataset(RepeatDataset(FilterDataset(shuffled(40), is_even)), 6),
-    "stream of known size": LimitDataset(RepeatDataset(FilterDataset(shuffled(40), is_even)), 24),
+    "finite stream": ez.MapDataset(
+        ez.FilterDataset(shuffled(60), is_even), lambda n: {"number": n}
+    ),
+    "counted stream": ez.EpochizeDataset(
+        ez.RepeatDataset(ez.FilterDataset(shuffled(40), is_even)), 6
+    ),
+    "stream of known size": ez.LimitDataset(
+        ez.RepeatDataset(ez.FilterDataset(shuffled(40), is_even)), 24
+    ),
 }
 DATASETS = INDEXED_ONES | STREAMS
 
@@ -59,7 +56,7 @@ def lanes_of(dataset):
 
 
 def torch_dataset(dataset, rank=0, ranks=1, **options):
-    config = WorkerConfig(rank=rank, world_size=ranks)
+    config = ez.WorkerConfig(rank=rank, world_size=ranks)
     return as_torch_dataset(dataset, worker_config=config, lanes=lanes_of(dataset), **options)
 
 
@@ -116,7 +113,7 @@ def test_it_delivers_what_the_loader_does_for_every_number_of_workers(name, play
     dataset = DATASETS[name]
     for rank, ranks, workers in ((0, 1, 0), (0, 1, 2), (1, 2, 0), (1, 2, 3)):
         found = islice(play(torch_dataset(dataset, rank, ranks), workers), 3)
-        got = [prints([item for item in loop if not is_padding(item)]) for loop in found]
+        got = [prints([item for item in loop if not ez.is_padding(item)]) for loop in found]
         for ours, theirs in zip(got, loops_of(dataset, 3, rank, ranks), strict=True):
             assert ours[: len(theirs)] == theirs, (rank, ranks, workers)
             assert len(ours) <= len(theirs) + 1, "numbers cannot say that they are padding"
@@ -124,7 +121,7 @@ def test_it_delivers_what_the_loader_does_for_every_number_of_workers(name, play
 
 @pytest.mark.parametrize("uneven", ["pad", "drop", "repeat", "allow"])
 def test_ranks_make_the_loaders_steps_and_padding(uneven, play):
-    dataset = MapDataset(numbers(11), lambda number: {"number": number})
+    dataset = ez.MapDataset(numbers(11), lambda number: {"number": number})
     padding = 0
     for rank in range(3):
         ours = next(play(torch_dataset(dataset, rank, 3, uneven=uneven), 2))
@@ -132,8 +129,8 @@ def test_ranks_make_the_loaders_steps_and_padding(uneven, play):
         loop = [(item, theirs.padding) for item in theirs]
         assert len(ours) == len(loop)
         known = [item for item, pads in loop if not pads]
-        assert [item for item in ours if not is_padding(item)] == known
-        padding += sum(map(is_padding, ours))
+        assert [item for item in ours if not ez.is_padding(item)] == known
+        padding += sum(map(ez.is_padding, ours))
     assert padding == (uneven == "pad")
 
 
@@ -181,7 +178,7 @@ def test_loops_are_told_apart(name, started, play):
 
 
 def test_what_is_refused(play):
-    endless = torch_dataset(RepeatDataset(shuffled(9)))
+    endless = torch_dataset(ez.RepeatDataset(shuffled(9)))
     next(iter(endless))
     assert endless.state_dict(10**6)
     ours, stream = torch_dataset(shuffled(23)), torch_dataset(STREAMS["finite stream"])
@@ -241,8 +238,8 @@ def test_real_workers(monkeypatch):
     read a stream again; it is an error if another process made the dataset.
     """
     monkeypatch.setattr(_utils, "MP_STATUS_CHECK_INTERVAL", 0.5)
-    batches = BatchDataset(shuffled(23), 2, list)
-    spawned = torch_dataset(MapDataset(batches, with_pid), 1, 2)
+    batches = ez.BatchDataset(shuffled(23), 2, list)
+    spawned = torch_dataset(ez.MapDataset(batches, with_pid), 1, 2)
     found = list(data_loader(spawned, 2, multiprocessing_context="spawn"))
     assert len({pid for pid, _ in found}) == 2
     (expected,) = loops_of(batches, 1, 1, 2)
