@@ -113,7 +113,7 @@ class StageData(Keys):
     dataset_path: Name | None = None
     dataset_folders: Annotated[Listed[Name], Field(min_length=1), _FOLDERS] = ()
     dataset_weights: Annotated[Listed[_WEIGHT], Field(min_length=1)] = ()
-    dataset_random_seed: NonNegativeInt | None = None
+    seed: NonNegativeInt | None = Field(None, alias="dataset_random_seed")
     seq_len: PositiveInt | None = None
     items_per_step: PositiveInt | None = None
     batch: Table | None = None
@@ -128,11 +128,6 @@ class StageData(Keys):
     def split_part(self) -> str:
         """What is read of a folder or a metadataset."""
         return self._place[1]
-
-    @property
-    def seed(self) -> int | None:
-        """The order of what is read."""
-        return self.dataset_random_seed
 
     @model_validator(mode="after")
     def _data(self, info: ValidationInfo) -> Self:
@@ -271,7 +266,7 @@ def _plan(text: Located, split_part: str, problems: list[Problem]) -> StagePlan[
         told = f"there is no table {_ROOT!r}; a stage file has its stages in {_ROOT}.data_stages"
         problems.append(text.problem((), f"{told}, and a metadataset in its {_SPLITS}"))
         return None
-    known = list(TrainingKeys.model_fields)
+    known = [each.alias or name for name, each in TrainingKeys.model_fields.items()]
 
     def is_ours(key: str) -> bool:
         misspelt = key.startswith(("dataset_", "data_stage")) and nearest(key, known)

@@ -680,6 +680,10 @@ class EnergonDatasetType(Enum):
     INVALID = "invalid"
 
 
+_BY_NAME = dict.fromkeys([".yaml", ".yml"], EnergonDatasetType.METADATASET)
+_BY_NAME[".jsonl"] = EnergonDatasetType.JSONL
+
+
 def get_dataset_type(path: str | os.PathLike[str]) -> EnergonDatasetType:
     """What a path is, by its name and what lies there; no content is looked at.
 
@@ -688,10 +692,7 @@ def get_dataset_type(path: str | os.PathLike[str]) -> EnergonDatasetType:
     """
     found = Path(path)
     if found.is_file():
-        is_yaml = found.suffix in (".yaml", ".yml")
-        is_jsonl = found.suffix == ".jsonl"
-        kind = EnergonDatasetType.JSONL if is_jsonl else EnergonDatasetType.INVALID
-        return EnergonDatasetType.METADATASET if is_yaml else kind
+        return _BY_NAME.get(found.suffix, EnergonDatasetType.INVALID)
     if is_prepared(found):
         return EnergonDatasetType.WEBDATASET
     has_media = (found / META_FOLDER / SQLITE_NAME).is_file()
