@@ -11,10 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import importlib
 import json
-import os
-import subprocess
 import sys
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -30,14 +27,12 @@ from energize.core.stream import INFINITE, State
 from energize.core.trace import refs_of
 
 __all__ = [
-    "check_determinism",
     "check_exactly_once",
     "check_laws",
     "check_purity",
     "check_resume",
     "check_topology",
     "fingerprint",
-    "same_item",
 ]
 
 _END: Any = object()
@@ -145,37 +140,6 @@ def check_exactly_once(
         _check_visits(dataset, found, promised, f"{epoch} of {count} lanes")
 
 
-def check_determinism(factory: str, *, items: int = 50) -> None:
-    """Check that the dataset that `factory` ("module:function") makes gives the same items in
-    another process with another PYTHONHASHSEED.
-    """
-    program = "from energize.testing import _print_items; import sys; _print_items(*sys.argv[1:])"
-    streams = []
-    for hash_seed in ("0", "4711"):
-        path = os.pathsep.join(sys.path)
-        done = subprocess.run(  # noqa: S603 - the user's own factory, in the same interpreter
-            [sys.executable, "-c", program, factory, str(items)],
-            env={**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": path},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if done.returncode:
-            raise AssertionError(f"{factory} failed in another process:\n{done.stderr}")
-        streams.append(done.stdout.split())
-    _compare(streams[1], streams[0], "another process with another PYTHONHASHSEED")
-
-
-def _print_items(factory: str, items: str) -> None:
-    """The fingerprints of the first items; of a stream those of one lane, and of each of three."""
-    module, _, function = factory.partition(":")
-    dataset = getattr(importlib.import_module(module), function)()
-    lanes = [Lane()] if dataset.indexed else [Lane(), *(Lane(index, 3) for index in range(3))]
-    for lane in lanes:
-        for item in islice(dataset.open(lane), int(items)):
-            print(fingerprint(item))
-
-
 # Comparing items of any type.
 
 
@@ -188,11 +152,6 @@ def fingerprint(item: Any) -> str:
     digest = hashlib.blake2b(digest_size=12)
     _feed(digest, item)
     return digest.hexdigest()
-
-
-def same_item(one: Any, other: Any) -> bool:
-    """Return whether two items have equal types and contents, bit for bit."""
-    return fingerprint(one) == fingerprint(other)
 
 
 def _feed(digest: hashlib.blake2b, item: Any) -> None:

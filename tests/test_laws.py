@@ -27,7 +27,6 @@ from energize import (
 from energize.core.stream import INFINITE
 from energize.core.trace import refs_of
 from energize.testing import (
-    check_determinism,
     check_exactly_once,
     check_laws,
     check_purity,
@@ -86,12 +85,6 @@ def test_counts_agree(name):
             prefixes.update(refs_in(each, range(k), before))
             before += len(each.sources)
         assert Counter(refs_in(dataset, range(n))) == prefixes
-
-
-@pytest.mark.jobs
-@pytest.mark.parametrize("factory", ["tower", "streaming_blend"])
-def test_same_stream_in_another_process_with_another_hash_seed(factory):
-    check_determinism(f"tests.support.datasets:{factory}")
 
 
 ONCE = """

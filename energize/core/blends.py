@@ -82,25 +82,20 @@ def chosen_blend(
             "BlendDataset. Quotas and concatenations have no weights"
         )
     if name is not None:
-        named = next((each for each in found if each.name == name), None)
-        if named is None:
-            raise ConfigError(
-                f"no blend is called {name!r}{nearest(name, [each.name for each in found])} "
-                f"There are {_listed(found)}"
-            )
-    elif len(found) == 1:
-        named = found[0]
+        named = [each for each in found if each.name == name]
+        wrong = f"no blend is called {name!r}{nearest(name, [each.name for each in found])}"
     else:
-        alike = [each for each in found if set(each.blend.names) == set(weights)]
-        if len(alike) != 1:
-            raise ConfigError(
-                f"there are {len(found)} blends, and {', '.join(map(repr, weights))} are the names "
-                f"of {'none' if not alike else 'several'} of them; say which with blend=. There "
-                f"are {_listed(found)}"
-            )
-        named = alike[0]
-    _check_named(named, weights)
-    return named
+        named = [each for each in found if set(each.blend.names) == set(weights)]
+        named = found if len(found) == 1 else named
+        said = ", ".join(map(repr, weights))
+        wrong = (
+            f"there are {len(found)} blends, and {said} are the names of "
+            f"{'several' if named else 'none'} of them; say which with blend=."
+        )
+    if len(named) != 1:
+        raise ConfigError(f"{wrong} There are {_listed(found)}")
+    _check_named(named[0], weights)
+    return named[0]
 
 
 def _check_named(found: FoundBlend, weights: Mapping[str, float]) -> None:
@@ -173,17 +168,12 @@ def numbers_by_name(weights: object) -> dict[str, float]:
     found: dict[str, float] = {}
     for name, weight in weights.items():
         number = real_number(weight)
-        if number is None:
+        if number is None or not 0 <= number < float("inf"):
             raise WeightError(
-                f"the weight of {name!r} is {str(weight)[:80]!r}; a change takes numbers. Weights "
-                "that follow a plan are Schedules where the mix is written"
+                f"the weight of {name!r} is {repr(weight)[:80]}; a change takes finite numbers, 0 "
+                "or more. Weights that follow a plan are Schedules where the mix is written"
             )
-        if not 0 <= number < float("inf"):
-            raise WeightError(
-                f"the weight of {name!r} is {number}; weights are finite numbers, 0 or more"
-            )
-        whole = isinstance(number, int)
-        found[str(name)] = int(number) if whole else float(number)
+        found[str(name)] = int(number) if isinstance(number, int) else float(number)
     return found
 
 

@@ -51,7 +51,6 @@ from energize.core.trace import (
     Span,
     Trace,
     consumed,
-    read_items,
     refs_of,
 )
 from energize.errors import ConfigError, NotIndexedError
@@ -363,7 +362,8 @@ class IndexedDataset(Dataset[T_co]):
             position += self.size
         if not 0 <= position < self.size:
             raise IndexError(f"position {position} of a dataset of {self.size} items per epoch")
-        return read_items(self, np.array([position], dtype=np.int64), _READING)[0]
+        at = np.array([position], dtype=np.int64)
+        return cast("T_co", Trace(self, at).items(_READING)[0])
 
     def at(self, positions: npt.ArrayLike, reading: Reading = _READING) -> list[T_co]:
         """Return the items at any positions, of any epochs, with failed samples substituted."""
@@ -376,7 +376,7 @@ class IndexedDataset(Dataset[T_co]):
                 f"{type(self).__name__}.at: positions are whole numbers, 0 or more and below 2**62,"
                 f" in one row; got {str(positions)[:80]}"
             )
-        return read_items(self, asked.astype(np.int64), reading)
+        return Trace(self, asked.astype(np.int64)).items(reading)
 
     def open(
         self,
