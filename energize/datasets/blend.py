@@ -38,7 +38,6 @@ from energize.order.timeline import (
     WEIGHTLESS,
     Scheme,
     WeightedScheme,
-    default_scheme,
     make_scheme,
     option_names,
     slot_limits,
@@ -167,7 +166,8 @@ class BlendDataset(IndexedDataset[T_co]):
                 scheme = COSTS
             elif scheme is None or isinstance(scheme, str):
                 check_names(options, option_names(scheme or "block"), BlendDataset)
-                scheme = default_scheme(options) if scheme is None else scheme
+                if scheme is None:
+                    scheme = "block" if "block_size" in options else "even"
             entries, names = checked_entries(pairs, weights, max_epochs, target_weights)
             slot_limits([1] * len(entries), stop, [entry.max_epochs for entry in entries])
             entries = limited_entries(entries, names, temperature, min_share, max_share)

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from energize.core.arrays import FloatArray, Int64Array, rows_by_value
+from energize.core.arrays import Int64Array, rows_by_value
 from energize.core.call import Call
 from energize.core.checks import checked_batch_size, checked_whole, raised_as
 from energize.core.costs import ColumnCost, Cost, ItemCost
@@ -25,9 +25,6 @@ T_co = TypeVar("T_co", covariant=True)
 
 _KEPT = 8
 """Global batches whose order is kept: micro batches of one are mostly read one after another."""
-
-_LOOKED_UP = 2**13
-"""Items whose costs are looked up at a time."""
 
 _MOST = 2**24
 """Samples of a global batch."""
@@ -192,19 +189,8 @@ class LevelDataset(IndexedDataset[T_co]):
         return lru_cache(_KEPT)(self._levelled)
 
     def _levelled(self, start: int) -> Int64Array:
-        return levelled(self._costs(start), self.batch_size)
-
-    @cached_property
-    def _costs(self) -> Callable[[int], FloatArray]:
-        """What the items of a global batch cost, by its first position."""
-        return _Costs(self._looked_up, _LOOKED_UP // self.global_batch_size)
-
-    def _looked_up(self, starts: Sequence[int]) -> list[FloatArray]:
-        """What the items of the global batches at some positions cost."""
-        begun = [self._begun(start) for start in starts]
-        spans = [np.arange(each, self._end(each), dtype=np.int64) for each in begun]
-        costs = self.cost.of(self._children[0], np.concatenate(spans))
-        return np.split(costs, np.cumsum([len(span) for span in spans])[:-1])
+        positions = np.arange(start, self._end(start), dtype=np.int64)
+        return levelled(self.cost.of(self._children[0], positions), self.batch_size)
 
     def _end(self, start: int) -> int:
         """The end of the global batch that begins at a position."""
@@ -239,27 +225,6 @@ class LevelDataset(IndexedDataset[T_co]):
         """Another cost changes nothing after whole global batches."""
         whole = self._begun(n) == n
         return ({**saved, "cost": now["cost"]} if whole else saved), now
-
-
-class _Costs:
-    """Looks up several global batches at once where they are asked for at equal distances, as one
-    of several workers does: that takes little longer than for one.
-    """
-
-    def __init__(self, look_up: Callable[[Sequence[int]], list[FloatArray]], most: int) -> None:
-        self._look_up = look_up
-        self._most = max(most, 1)
-        self._known: dict[int, FloatArray] = {}
-        self._last, self._distance = 0, 0
-
-    def __call__(self, start: int) -> FloatArray:
-        distance, self._last = start - self._last, start
-        regular, self._distance = 0 < distance == self._distance < 2**40, distance
-        known = self._known
-        if start not in known:
-            starts = [start + i * distance for i in range(self._most if regular else 1)]
-            self._known = known = dict(zip(starts, self._look_up(starts), strict=True))
-        return known[start]
 
 
 def with_level(

@@ -29,7 +29,6 @@ from energize.order.weights import (
     Weight,
     era_at,
     ever_positive,
-    first_difference,
     named_weights,
     names_apart,
     schedules_in,
@@ -429,8 +428,6 @@ Settings: TypeAlias = dict[str, Any]
 Changes: TypeAlias = tuple[tuple[int, tuple[Weight, ...]], ...]
 """Slots, and the weights that are in force from there on; the first slot is 0."""
 
-T = TypeVar("T")
-
 
 class Scheme(Protocol):
     """Slots 0, 1, 2, ... given to sources 0 .. n-1; positions only, nothing is read."""
@@ -571,23 +568,21 @@ class WeightedScheme(ABC):
         """Return the first slot before `end` from which on `other`, which differs in its weights
         alone, may give slots to other sources; None if all before it are the same.
         """
-        return first_difference(self.eras, other.eras, end)
+        slot = 0
+        while slot < end:
+            (mine, cut), (their, their_cut) = era_at(self.eras, slot), era_at(other.eras, slot)
+            if mine.asks(slot) != their.asks(slot):
+                return slot
+            slot = min(cut, their_cut)
+            if cut != their_cut:
+                return slot if slot < end else None
+        return None
 
     def shares(self, slot: int = 0) -> list[float]:
         """Return the asked share of each source at a slot: its weight divided by the sum."""
         era, _ = era_at(self.eras, slot)
         shares: list[float] = shares_at(era.given, [slot])[0].tolist()
         return shares
-
-    def by_name(self, values: Sequence[T] | Int64Array) -> dict[str, T]:
-        """Return counts or shares by the names of the sources; by position if they have none.
-
-        >>> scheme = make_scheme("exact", {"code": 3, "text": 1})
-        >>> scheme.by_name(scheme.counts(8)), scheme.by_name(scheme.shares())
-        ({'code': 6, 'text': 2}, {'code': 0.75, 'text': 0.25})
-        """
-        listed: list[T] = values.tolist() if isinstance(values, np.ndarray) else list(values)
-        return dict(zip(self.names or map(str, range(len(listed))), listed, strict=False))
 
     @property
     def varies(self) -> bool:
@@ -602,12 +597,7 @@ class WeightedScheme(ABC):
     def __eq__(self, other: object) -> bool:
         return isinstance(other, WeightedScheme) and self.describe() == other.describe()
 
-    def __hash__(self) -> int:
-        return hash((type(self).__name__, self.names))
-
-    def __repr__(self) -> str:
-        shown = [f"{name}={reprlib.repr(value)}" for name, value in self.describe().items()]
-        return f"{type(self).__name__}({', '.join(shown)})"
+    __hash__ = None  # type: ignore[assignment]  # its description is compared
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Return what is pickled: not what was computed."""
@@ -875,11 +865,6 @@ def option_names(name: str) -> tuple[str, ...]:
     ('block_size',)
     """
     return ("block_size",) if checked_choice(name, "scheme", SCHEMES) == "block" else ()
-
-
-def default_scheme(options: Iterable[str]) -> str:
-    """Return the scheme if none is named: `block` beside a `block_size`, else `even`."""
-    return "block" if "block_size" in options else "even"
 
 
 # Where a mix of finite sources ends.

@@ -628,21 +628,6 @@ def era_at(eras: Sequence[Era], slot: int) -> tuple[Era, int]:
     return eras[number], min([eras[number].next_point(slot), *after])
 
 
-def first_difference(some: Sequence[Era], others: Sequence[Era], end: int) -> int | None:
-    """Return the first slot before `end` from which on schemes that differ in their eras alone may
-    give slots to other sources; None if all before it are the same.
-    """
-    slot = 0
-    while slot < end:
-        (mine, cut), (other, other_cut) = era_at(some, slot), era_at(others, slot)
-        if mine.asks(slot) != other.asks(slot):
-            return slot
-        slot = min(cut, other_cut)
-        if cut != other_cut:
-            return slot if slot < end else None
-    return None
-
-
 def asked(eras: Sequence[Era], slots: int) -> FloatArray:
     """Return how many of the first `slots` are asked for of each source, the integral of its share:
     float64, sums to `slots`.
