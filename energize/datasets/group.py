@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from energize.core.call import Call
-from energize.core.checks import checked_batch_size, checked_flag, checked_function
+from energize.core.checks import checked_batch_size, checked_flag, checked_function, whole_number
 from energize.core.dataset import Dataset
 from energize.core.description import function_name, generates
 from energize.core.lanes import WorkerConfig
@@ -46,7 +46,7 @@ class GroupBatchDataset(FoundDataset[T_batch_co]):
     after any batch, and no sample is lost or comes twice.
 
     Raises `ConfigError` for a batch size below 1; `EncoderError` when the function returns anything
-    else, or another batch size for a group than before.
+    else.
 
     >>> from energize import ListSource
     >>> words = ListSource(["a", "bb", "c", "dd", "e"])
@@ -73,13 +73,12 @@ class GroupBatchDataset(FoundDataset[T_batch_co]):
         **ignored: Any,
     ) -> None:
         owner = "GroupBatchDataset"
-        for name, function in (("sample_group_key", sample_group_key), ("batcher", batcher)):
-            if generates(checked_function(function, f"{owner}: {name}")):
-                raise ConfigError(
-                    f"{owner}: {name} {function_name(function)} is a generator function, and may "
-                    "not yield: a group gives one batch. To make several of one, put a MapDataset "
-                    "over it"
-                )
+        checked_function(sample_group_key, f"{owner}: sample_group_key")
+        if generates(checked_function(batcher, f"{owner}: batcher")):
+            raise ConfigError(
+                f"{owner}: batcher {function_name(batcher)} is a generator function, and may not "
+                "yield: a group gives one batch. To make several of one, put a MapDataset over it"
+            )
         if fixed_batch_size is not None:
             fixed_batch_size = checked_batch_size(fixed_batch_size, f"{owner}: fixed_batch_size")
         self._freeze(
@@ -102,25 +101,20 @@ class GroupBatchDataset(FoundDataset[T_batch_co]):
 
     def group_of(self, sample: Any, number: int, reading: Reading) -> tuple[Hashable, int] | Failed:
         """Return the group of a sample, which has this number in the run, and its batch size."""
-
-        def where(_: int = 0) -> str:
-            return sample_keys_of(sample)
-
-        found = self._key_call.one(sample, 0, number, reading, where)
+        found = self._key_call.one(sample, 0, number, reading, by_keys(sample))
         if isinstance(found, Failed):
             return found
         pair = isinstance(found, tuple) and len(found) == 2 and isinstance(found[0], Hashable)
-        size = (found[1] if self.fixed_batch_size is None else self.fixed_batch_size) if pair else 0
-        whole = isinstance(size, int) and not isinstance(size, bool) and size >= 1
-        both = pair and self.fixed_batch_size is not None and found[1] is not None
-        if not whole or both:
+        sizes = (found[1], self.fixed_batch_size) if pair else ()
+        given = [each for each in sizes if each is not None]
+        if len(given) != 1 or whole_number(given[0], 1) is None:
             raise EncoderError(
                 f"{function_name(self.sample_group_key)} returns (group, batch size) of a sample, "
                 "where the size is a whole number from 1, or None if the dataset has a batch size "
                 f"for all groups; batch_size is {self.fixed_batch_size}, and it returned "
-                f"{str(found)[:80]}\n  at {where()}"
+                f"{str(found)[:80]}\n  at {sample_keys_of(sample)}"
             )
-        return found[0], size
+        return found[0], given[0]
 
     def _open_pass(self, opening: Opening) -> Stream[T_batch_co]:
         return _GroupStream(self, opening)
@@ -145,7 +139,6 @@ class _GroupStream(Stream[T]):
         self._made, self._read = opening.counter("made"), opening.counter("read")
         self._in_vain, self._most = 0, most_in_vain(dataset.inputs[0], self._lane)
         self._groups: dict[Hashable, list[_Waiting]] = {}
-        self._sizes: dict[Hashable, int] = {}
         # Samples that wait are read again with the first batch, not by who only opens a state.
         self._saved: deque[tuple[LaneReader[Any], int]] = deque()
         for each in [] if state is None else state_field(state, "waiting", list):
@@ -204,12 +197,6 @@ class _GroupStream(Stream[T]):
             self._left_out(found, [waiting])
             return None
         group, size = found
-        if self._sizes.setdefault(group, size) != size:
-            raise EncoderError(
-                f"{function_name(self._dataset.sample_group_key)} gave the group "
-                f"{str(group)[:80]} a batch size of {self._sizes[group]} before, and {size} now; "
-                f"a group has one size\n  at {sample_keys_of(waiting.sample)}"
-            )
         members = self._groups.setdefault(group, [])
         members.append(waiting)
         return self._groups.pop(group) if len(members) >= size else None

@@ -19,7 +19,6 @@ from energize import (
 )
 from energize.errors import ColumnError, ConfigError
 from energize.testing import check_topology
-from tests.support.loading import loader_of, take
 
 KINDS = ("high", "low", "low", None, "low")
 
@@ -36,12 +35,6 @@ def shuffled(count, name="rows", kinds=KINDS):
 
 def kinds(items):
     return Counter(kind for _, kind, _ in items)
-
-
-def saved(dataset, steps=7):
-    with loader_of(BatchDataset(dataset, 2, list)) as loader:
-        take(loader, steps)
-        return loader.state_dict()
 
 
 @pytest.mark.parametrize(

@@ -33,18 +33,9 @@ def lengths(count, start=0, seed=0, name="texts"):
     return ListSource(range(start, start + count), name=name, columns={"tokens": tokens})
 
 
-def blended():
-    texts, others = lengths(500), lengths(300, 1000, seed=1, name="others")
-    return BlendDataset((ShuffleDataset(texts), 2), (ShuffleDataset(others), 1))
-
-
 def costs_of(source, numbers):
     tokens = source.column("tokens").values
     return [int(tokens[number]) for number in numbers]
-
-
-class TestGlobalBatches:
-    """What they hold is what they would hold without levelling."""
 
 
 class TestStates:

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
-import numpy as np
 import pytest
-from hypothesis import strategies as st
 
 from energize import (
     ConfigError,
@@ -18,34 +14,6 @@ from energize import (
 )
 from tests.support.datasets import is_even, numbers
 from tests.support.stages import staged, web
-
-# Counting what is consumed
-
-
-def refs_of(dataset, positions, before=0):
-    refs = dataset.refs(np.array(positions, dtype=np.int64))
-    rows = (refs.source + before, refs.index, refs.epoch)
-    return zip(*(column.tolist() for column in rows), strict=True)
-
-
-# Carrying over
-
-
-def visits(dataset, items):
-    """How often each (source, sample, pass) is visited in the first items."""
-    return Counter(refs_of(dataset, range(items)))
-
-
-parts = st.tuples(st.integers(0, 2), st.integers(1, 9))
-stages = st.tuples(
-    st.lists(parts, min_size=1, max_size=3, unique_by=lambda part: part[0]),
-    st.integers(1, 4),
-    st.integers(1, 12),
-    st.integers(1, 3),
-)
-
-
-# Streams, and what cannot be staged
 
 
 def test_streams_do_not_carry_over():

@@ -53,20 +53,6 @@ def test_stages_after_the_position_may_change():
         loaded(StagedDataset(plan), saved(StagedDataset(before), 6))
 
 
-CHANGED = {
-    "name": (Stage("x", 0, 5, dataset=mix(0.9, 2)), 'plan.stages[\'one\'].name was "one", is "x"'),
-    "mix": (
-        Stage("one", 0, 5, dataset=mix(0.8, 2)),
-        "BlendDataset of 'numbers0', 'numbers1000': weights",
-    ),
-    "items": (
-        Stage("one", 0, 5, dataset=mix(0.9, 2), items_per_step=2),
-        "plan.stages['one'].items_per_step was 1, is 2",
-    ),
-    "seed": (Stage("one", 0, 5, dataset=mix(0.9, 2), seed=3), "plan.stages['one'].seed was"),
-}
-
-
 # The log
 
 

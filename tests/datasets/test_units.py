@@ -6,7 +6,6 @@ from itertools import islice
 
 import numpy as np
 import pytest
-from hypothesis import strategies as st
 
 from energize import (
     BlendDataset,
@@ -30,15 +29,6 @@ from tests.support.texts import (
 
 def near(shares, apart=0.001):
     return pytest.approx(shares, abs=apart)
-
-
-# Known from the index
-
-
-# Known when they have been read
-
-
-costs = st.lists(st.integers(1, 1000), min_size=1, max_size=12)
 
 
 def test_states_of_other_shapes_are_refused():

@@ -95,11 +95,8 @@ def test_schemes_are_equal_when_all_that_decides_is():
         with row(scheme):
             again = pickle.loads(pickle.dumps(scheme))
             assert [n for n, other in enumerate(different) if other == again] == [number]
-            assert hash(again) == hash(scheme)
             assert json.loads(json.dumps(scheme.describe())) == scheme.describe()
     assert blocks(SCHEDULER) == blocks(SCHEDULER.schedules())
-    wide = make_scheme("exact", range(1, 10_000))
-    assert len(repr(wide)) < 300
     small = make_scheme("random", {"a": 0.5, "b": 0.25}, key=5)
     before = len(pickle.dumps(small))
     small.locate(np.arange(10**6, 10**6 + 500))
