@@ -8,8 +8,6 @@ from functools import cached_property, partial
 from itertools import islice
 from typing import Any, ClassVar, TypeVar
 
-import numpy as np
-
 from energize.core.call import Call
 from energize.core.checks import checked_function, checked_whole
 from energize.core.dataset import Dataset
@@ -17,8 +15,8 @@ from energize.core.description import function_name, generates
 from energize.core.lanes import WorkerConfig
 from energize.core.loss_weights import carried, carried_one_by_one
 from energize.core.rng import shuffled
-from energize.core.stream import sample_keys_of
-from energize.core.trace import Failed, Reading, Request
+from energize.core.stream import by_keys
+from energize.core.trace import Failed, Reading
 from energize.datasets.rounds import (
     Origins,
     RoundsDataset,
@@ -126,7 +124,7 @@ class PackingDataset(RoundsDataset[T_pack_co]):
             return
         samples = [each.item for each in buffer]
         word = keyed_by(self, "select", *buffer[0].origin)
-        selected = self._select.one(samples, word, buffer[0].number, reading, _keys(samples))
+        selected = self._select.one(samples, word, buffer[0].number, reading, by_keys(samples))
         if isinstance(selected, Failed):
             reading.leave_out(selected, self, origins_of(buffer))
             return
@@ -165,44 +163,34 @@ class PackingDataset(RoundsDataset[T_pack_co]):
         )
 
     def _packed(self, pack: list[Taken], reading: Reading) -> Iterator[tuple[T_pack_co, Origins]]:
-        """What is made of the samples of a list: a pack, or several, or none."""
-        encoded, origins = self._encoded(pack, reading)
-        if not encoded:
-            return
-        word, index = keyed_by(self, "pack", *origins), pack[0].number
-        if generates(self.final_packer):
-            for made in self._pack.items(encoded, word, index, reading, _keys(encoded)):
-                yield made, origins
-            return
-        made = self._pack.one(encoded, word, index, reading, _keys(encoded))
-        if isinstance(made, Failed):
-            reading.leave_out(made, self, origins)
-        else:
-            yield made, origins
-
-    def _encoded(self, pack: list[Taken], reading: Reading) -> tuple[list[Any], Origins]:
-        """The samples of a list through `sample_encoder`, without those that it leaves out."""
-        call = self._encode
-        if call is None:
-            return [each.item for each in pack], origins_of(pack)
+        """What is made of the samples of a list, but of those that `sample_encoder` leaves out: a
+        pack, or several, or none.
+        """
         samples: list[Any] = []
         kept: list[Taken] = []
-        numbers = np.array([each.number for each in pack], dtype=np.int64)
-        request = Request(numbers, reading, lambda row: sample_keys_of(pack[row].item))
-        words = [keyed_by(self, "encode", *each.origin) for each in pack]
-        made = call.each([each.item for each in pack], request, words)
-        for each, item in zip(pack, made, strict=True):
+        for each in pack:
+            item = each.item
+            if self._encode is not None:
+                word = keyed_by(self, "encode", *each.origin)
+                item = self._encode.one(item, word, each.number, reading, by_keys(item))
             if isinstance(item, Failed):
                 reading.leave_out(item, self, each.origin)
             else:
                 samples.append(item)
                 kept.append(each)
-        return samples, origins_of(kept)
-
-
-def _keys(taken: Any) -> Callable[[int], str]:
-    """Says the keys of samples, for messages."""
-    return lambda _: sample_keys_of(taken)
+        if not samples:
+            return
+        origins = origins_of(kept)
+        word, index = keyed_by(self, "pack", *origins), pack[0].number
+        if generates(self.final_packer):
+            for made in self._pack.items(samples, word, index, reading, by_keys(samples)):
+                yield made, origins
+            return
+        made = self._pack.one(samples, word, index, reading, by_keys(samples))
+        if isinstance(made, Failed):
+            reading.leave_out(made, self, origins)
+        else:
+            yield made, origins
 
 
 class ShuffleBufferDataset(RoundsDataset[T_co]):

@@ -807,10 +807,7 @@ def _capped(weights: FloatArray, left: Int64Array, size: int) -> Int64Array:
         due *= (size - int(totals.sum())) / due.sum()
         full = able & (due >= left)
         if not full.any():
-            totals[able] = np.floor(due[able]).astype(np.int64)
-            first = np.argsort(np.where(able, totals - due, 1.0), kind="stable")
-            totals[first[: size - int(totals.sum())]] += 1
-            break
+            return totals + _rounded(due, size - int(totals.sum()), able)
         totals[full] = left[full]
         able &= ~full
     return totals

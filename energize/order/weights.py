@@ -94,10 +94,7 @@ class Schedule:
         number = real_number(step)
         if number is None or not number >= 0:
             raise ConfigError(f"Schedule: a step is a number, 0 or more; got {step!r}")
-        try:
-            slot = float(number) * self.slots_per_step
-        except OverflowError:
-            slot = math.inf
+        slot = float(min(number, 2**62)) * self.slots_per_step
         return float(self.at(np.array([slot]))[0])
 
     def at(self, slots: FloatArray) -> FloatArray:
