@@ -13,6 +13,7 @@ import functools
 import inspect
 import random
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
 from enum import Enum
 from types import CodeType, GeneratorType
@@ -105,9 +106,8 @@ class Call:
         seeding = self.seeding
         if words is None and seeding is not Seeding.NONE:
             words = hash_positions(self._key, numbers, reading.attempt).tolist()
-        outside = _Drawing() if seeding is Seeding.GLOBAL else None
         made: list[Any] = []
-        try:
+        with _kept(seeding is Seeding.GLOBAL):
             for row, (argument, number) in enumerate(zip(arguments, numbers.tolist(), strict=True)):
                 if type(argument) is Failed:
                     made.append(argument)
@@ -115,20 +115,13 @@ class Call:
                 index_of_call.set(number)
                 word = 0 if words is None else words[row]
                 made.append(self._called(argument, word, reading, row, where))
-        finally:
-            if outside is not None:
-                outside.go_on()
         return made
 
     def one(self, argument: Any, word: int, index: int, reading: Reading, where: Where) -> Any:
         """Return what the function makes of an argument, for item `index`, keyed by `word`."""
-        outside = _Drawing() if self.seeding is Seeding.GLOBAL else None
         index_of_call.set(index)
-        try:
+        with _kept(self.seeding is Seeding.GLOBAL):
             return self._called(argument, word, reading, 0, where)
-        finally:
-            if outside is not None:
-                outside.go_on()
 
     def _called(self, argument: Any, word: int, reading: Reading, row: int, where: Where) -> Any:
         fn, seeding = self.fn, self.seeding
@@ -174,17 +167,13 @@ class Call:
 
         running = run()
         while True:
-            outside = None if drawing is None else _Drawing()
-            try:
+            with _kept(drawing is not None):
                 if drawing is not None:
                     drawing.go_on()
                 index_of_call.set(index)
                 item = self._next(running, argument, reading, where)
                 if drawing is not None:
                     drawing = _Drawing()
-            finally:
-                if outside is not None:
-                    outside.go_on()
             if item is _END:
                 return
             if type(item) is Failed:
@@ -242,17 +231,26 @@ class _Drawing:
     @classmethod
     def seeded(cls, word: int) -> _Drawing:
         """Where they stand when they have been seeded; they themselves stay where they are."""
-        outside = cls()
-        _seed(word)
-        seeded = cls()
-        outside.go_on()
-        return seeded
+        with _kept(True):
+            _seed(word)
+            return cls()
 
     def go_on(self) -> None:
         """Draw from here on."""
         random.setstate(self._python)
         np.random.set_state(self._numpy)
         torch.set_rng_state(self._torch)
+
+
+@contextmanager
+def _kept(drawn: bool) -> Iterator[None]:
+    """Put the global generators back afterwards, where they may be drawn from."""
+    outside = _Drawing() if drawn else None
+    try:
+        yield
+    finally:
+        if outside is not None:
+            outside.go_on()
 
 
 def _seed(word: int) -> None:

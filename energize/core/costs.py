@@ -51,15 +51,10 @@ class ColumnCost:
     cost: Cost
 
     def __post_init__(self) -> None:
-        if not isinstance(self.cost, str) and not callable(self.cost):
+        if not isinstance(self.cost, str) and not (callable(self.cost) and self.columns):
             raise ConfigError(
-                "a cost is the name of a column, or a function whose parameters are called as "
-                f"columns are; got {self.cost!r}"
-            )
-        if not self.columns:
-            raise ConfigError(
-                f"the cost {self.cost!r} has no parameters: each is the name of a column, as in "
-                "lambda width, height: width * height"
+                "a cost is the name of a column, or a function that has parameters, each called as "
+                f"a column is: lambda width, height: width * height; got {self.cost!r}"
             )
 
     @property

@@ -3,7 +3,7 @@
 An `IndexedDataset` is an endless sequence cut into epochs of `size` items: item k is a pure
 function of k, and positions after the first epoch are those of the next ones, each in an order of
 its own. A node of a tree of datasets says two things: `route`, which items of its inputs an item is
-made of, which is arithmetic on positions; and `make`, what is made of them. `Located` follows
+made of, which is arithmetic on positions; and `make`, what is made of them. `Trace` follows
 positions down a tree once, and both reading and `refs` go the way that it found. A dataset that is
 not indexed is a stream: the same arithmetic, but its items are found one after another
 (`energize.core.stream`).

@@ -96,7 +96,7 @@ class TestCosts:
         [
             ({"level": "token"}, ColumnError, "no column 'token'; did you mean 'tokens'"),
             ({"level": lambda words: words}, ColumnError, "no column 'words'"),
-            ({"level": lambda: 1}, ConfigError, "has no parameters"),
+            ({"level": lambda: 1}, ConfigError, "a function that has parameters"),
             ({"level": 3}, ConfigError, "a cost is the name of a column, or a function"),
             ({"global_batch_size": 7}, ConfigError, r"BatchDataset: .* 7 .*batches of 2"),
             ({"global_batch_size": 0}, ConfigError, r"BatchDataset: global_batch_size is a whole"),

@@ -53,7 +53,7 @@ def test_states_of_other_shapes_are_refused():
         ({"unit": "tokns"}, ColumnError, "no column 'tokns'; did you mean 'tokens'"),
         ({"unit": 3}, ConfigError, "unit is 'samples', the name of a column"),
         ({"unit": ItemCost}, ConfigError, "unit is 'samples', the name of a column"),
-        ({"unit": lambda: 1}, ConfigError, "has no parameters"),
+        ({"unit": lambda: 1}, ConfigError, "a function that has parameters"),
         ({"unit": lambda tokens: tokens - 9}, ColumnError, "costs are numbers above 0"),
         ({"unit": lambda tokens: tokens * np.nan}, ColumnError, "its cost is nan"),
         ({"unit": "tokens", "scheme": "exact"}, ConfigError, "leave either out"),
