@@ -4,8 +4,6 @@ How a column is measured is written as `energize prepare --column NAME=HOW` take
 
 size:txt               bytes of a part, or of all that a pattern names: size:*.jpg
 len:txt                characters of a text; also len:json[caption], of one in JSON
-text:lang              what a part says, as a word
-number:score           what a part says, as a number
 json[meta][quality]    a number or a word in JSON
 image:width            of the image, as its header says: width, height or pixels
 
@@ -62,10 +60,7 @@ Measure = Callable[[RawSample], Any]
 """Returns the value of a sample; raises `DataError` for one that has none."""
 _OfParts = Callable[[RawSample, PartAccess, list[str]], Any]
 
-_EXPECTED = (
-    "size:PART, len:PART, text:PART, number:PART, json[KEY], image:width (or height, pixels), or "
-    "MODULE:FUNCTION"
-)
+_EXPECTED = "size:PART, len:PART, json[KEY], image:width (or height, pixels), or MODULE:FUNCTION"
 _IMAGE_SIZES = ("width", "height", "pixels")
 _IMAGES = ("jpg", "jpeg", "png", "webp", "bmp", "gif", "tif", "tiff", "ppm")
 _LONGEST_WORD = 200
@@ -270,18 +265,10 @@ class Columns:
 
 
 def _default_number(name: str, default: Value) -> Value:
-    try:
-        return _checked(_number(default) if isinstance(default, str) else default)
-    except ValueError:
-        raise ConfigError(f"column {name!r} has numbers, and its default is {default!r}") from None
-
-
-def _number(text: str) -> int | float:
-    """Return the number that a text says; raise ValueError where it says none."""
-    try:
-        return int(text)
-    except ValueError:
-        return float(text)
+    for kind in (int, float):
+        with suppress(ValueError):
+            return _checked(kind(default) if isinstance(default, str) else default)
+    raise ConfigError(f"column {name!r} has numbers, and its default is {default!r}")
 
 
 # What becomes of the columns that a folder has.
@@ -322,12 +309,12 @@ def measure_of(how: object) -> Measure:
     if kind == "image" and rest in _IMAGE_SIZES:
         return partial(_image, rest)
     options = parse_field(rest) if kind in _OF_PARTS else ()
-    measure, keys = _OF_PARTS.get(kind, (_in_json, ()))
-    if {bool(access.keys) for access in options} not in keys:
+    keyed = {bool(access.keys) for access in options}
+    if not options or (kind != "len" and keyed != {not kind}):
         near = nearest(rest, _IMAGE_SIZES) if kind == "image" else kind_meant(how)
         near = "; keys of JSON are for len and alone" if kind and options else near
         raise ConfigError(f"expected {_EXPECTED}; got {how!r}{near}")
-    return partial(_of_parts, measure, options)
+    return partial(_of_parts, _OF_PARTS[kind], options)
 
 
 def is_written(how: str) -> bool:
@@ -413,13 +400,6 @@ def _length(sample: RawSample, access: PartAccess, names: list[str]) -> int:
     return sum(map(len, texts))
 
 
-def _word(sample: RawSample, access: PartAccess, names: list[str]) -> str:
-    word = sample.text(names[0]).strip()
-    if not word:
-        raise DataError(f"{names[0]} is empty")
-    return word
-
-
 def _in_json(sample: RawSample, access: PartAccess, names: list[str]) -> Any:
     value = sample.json(PartAccess(names[0], access.keys))
     if value is None:
@@ -429,14 +409,8 @@ def _in_json(sample: RawSample, access: PartAccess, names: list[str]) -> Any:
     return value
 
 
-_OF_PARTS: Mapping[str, tuple[_OfParts, tuple[set[bool], ...]]] = {
-    "": (_in_json, ({True},)),
-    "size": (_size, ({False},)),
-    "len": (_length, ({False}, {True}, {False, True})),
-    "text": (_word, ({False},)),
-    "number": (lambda *sample: _number(_word(*sample)), ({False},)),
-}
-"""How a part is measured, by kind, and whether there may be keys of JSON."""
+_OF_PARTS: Mapping[str, _OfParts] = {"": _in_json, "size": _size, "len": _length}
+"""How a part is measured, by kind."""
 
 
 def _image(what: str, sample: RawSample) -> int:

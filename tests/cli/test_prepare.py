@@ -316,7 +316,7 @@ def test_columns(tmp_path):
     before = read_columns(folder)
     refused(
         [
-            (["n=number:quality"], 1, "no value"),
+            (["n=size:quality"], 1, "no value"),
             (["size"], 2, "expected NAME=VALUE", "'size'"),
             (["a=size:txt", "--column", "a=len:txt"], 2, "'a' is given twice"),
             (["a b=size:txt"], 2, "called as variables are"),

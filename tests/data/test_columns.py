@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 from functools import partial
 
@@ -32,7 +33,7 @@ from tests.support.shards import packed
 
 ROWS = [{"text": "x" * i, "tokens": i + 1, "lang": ["en", "fr"][i % 3 == 0]} for i in range(10)]
 WORDS = ["high", "low", None, "low"]
-MEASURED = {"tokens": "size:txt", "lang": "text:lang"}
+MEASURED = {"tokens": "size:txt", "lang": "json[lang]"}
 
 
 def shards(folder, *counts, exclude=()):
@@ -43,7 +44,8 @@ def shards(folder, *counts, exclude=()):
         files = []
         for i in range(number, number + count):
             files.append((f"{i:03d}.txt", b"x" * (i + 1)))
-            files += [(f"{i:03d}.lang", WORDS[i % 4].encode())] if WORDS[i % 4] else []
+            word = WORDS[i % 4]
+            files += [(f"{i:03d}.json", json.dumps({"lang": word}).encode())] if word else []
         (folder / f"s{shard}.tar").write_bytes(packed(files))
         number += count
     prepare(folder, split_ratios={"train": 1}, workers=1)
@@ -176,9 +178,10 @@ def test_damaged_values_are_told_with_the_command_that_measures_them(folder):
         ("lang", saved(np.full(13, -2, np.int32)), "from -2 to -2"),
         ("lang", reverse, "is named after other content"),
     ]
+    again = {name: shlex.quote(f"{name}={how}") for name, how in MEASURED.items()}
     check_refusals(None, {
         f"{number}: {told}": (partial(read, name, damage), DatasetError, told,
-                              f"energize prepare {folder} --column {name}={MEASURED[name]}")
+                              f"energize prepare {folder} --column {again[name]}")
         for number, (name, damage, told) in enumerate(damages)
     })  # fmt: skip
 
@@ -224,7 +227,9 @@ def test_a_join_has_the_columns_of_all_its_parts(tmp_path):
     texts_folder(tmp_path / "a", [keys(*range(8))], prefix="a ")
     texts_folder(tmp_path / "b", [keys(*range(2, 12))], prefix="longer ")
     prepare_columns(tmp_path / "a", {"one": "size:txt"}, workers=1)
-    prepare_columns(tmp_path / "b", {"two": "len:txt", "word": "text:txt"}, workers=1)
+    prepare_columns(
+        tmp_path / "b", {"two": "len:txt", "word": lambda raw: raw["txt"].decode()}, workers=1
+    )
     first, other = WebdatasetSource(tmp_path / "a"), WebdatasetSource(tmp_path / "b")
     joined = JoinedSource(first, other, nonmatch=["skip"])
     assert joined.column_names == ("one", "two", "word")

@@ -86,7 +86,7 @@ def test_places_lead_back_and_quarantine_finds_them(tmp_path):
     for shard in range(2):
         (tmp_path / "f" / f"s{shard}.tar").write_bytes(packed(files[6 * shard : 6 * shard + 6]))
     prepare(tmp_path / "f", split_ratios={"train": 1}, workers=1)
-    prepare_columns(tmp_path / "f", {"kind": "text:txt"}, workers=1)
+    prepare_columns(tmp_path / "f", {"kind": lambda raw: raw["txt"].decode()}, workers=1)
     whole = WebdatasetSource(tmp_path / "f")
     high, low = (PropertySource(whole, Selection("kind", each)) for each in ("high", "low"))
     assert [sample["__key__"] for sample in high] == ["00", "03", "06", "09"]

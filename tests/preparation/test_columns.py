@@ -65,14 +65,14 @@ def test_measures(made):
         "several": ("size:*png", [len(r["png"]) + len(r["seg.png"]) for r in rows]),
         "letters": ("len:txt", [i % 5 + 1 for i in range(20)]),
         "in_json": ("len:json[caption]", [2] * 20),
-        "number": ("number:cls", list(range(20))),
+        "number": (lambda raw: int(raw["cls"]), list(range(20))),
         "score": ("json[score]", [i / 4 for i in range(20)]),
         "width": ("image:width", [8 + i for i in range(20)]),
         "height": ("image:height", [20] * 20),
         "pixels": ("image:pixels", [4 * (8 + i) + 100 for i in range(20)]),
         "called": (lambda raw: len(raw) + raw["__index__"], [9 + i % 7 for i in range(20)]),
         "quality": ("json[meta][quality]", [["high", "low"][i % 3 == 0] for i in range(20)]),
-        "word": ("text:cls", [str(i) for i in range(20)]),
+        "word": (lambda raw: raw["cls"].decode(), [str(i) for i in range(20)]),
     }
     given = {name: how for name, (how, _) in columns.items()}
     for workers in (1, 2):
@@ -112,27 +112,27 @@ def test_any_values_come_back_as_they_are(tmp_path_factory, values, per_shard, w
 
 def test_missing_words_are_noted_and_missing_numbers_refused(tmp_path):
     def some(i):
-        parts = {"lang": "en", "n": "3"} if i % 4 and i > 7 else {}
+        parts = {"json": {"lang": "en", "n": 3}} if i % 4 and i > 7 else {}
         return {"__key__": f"{i:03d}", "txt": "x", **parts}
 
     there = [i % 4 != 0 and i > 7 for i in range(20)]
     folder = prepared(tmp_path / "f", [some(i) for i in range(20)])  # none in the first shard
-    report = prepare_columns(folder, {"lang": "text:lang"})
+    report = prepare_columns(folder, {"lang": "json[lang]"})
     assert words(report.columns["lang"]) == ["en" if each else None for each in there]
     assert "11 of 20 samples have no value" in report.notes[0]
-    assert "sample '000': it has no part lang, but txt" in report.notes[0]
+    assert "sample '000': it has no part json, but txt" in report.notes[0]
     with pytest.raises(PrepareError, match=r"11 of 20 samples have no value.*--column-default n=0"):
-        prepare_columns(folder, {"n": "number:n"})
+        prepare_columns(folder, {"n": "json[n]"})
     for default, kind in (("0.5", np.float64), (7, np.int64), ("7", np.int64)):
-        filled = prepare_columns(folder, {"n": "number:n"}, defaults={"n": default}).columns["n"]
+        filled = prepare_columns(folder, {"n": "json[n]"}, defaults={"n": default}).columns["n"]
         assert filled.values.tolist() == [3 if each else float(default) for each in there]
         assert filled.values.dtype == kind
-    report = prepare_columns(folder, {"l": "text:lang"}, defaults={"l": "??"})
+    report = prepare_columns(folder, {"l": "json[lang]"}, defaults={"l": "??"})
     assert words(report.columns["l"]) == ["en" if each else "??" for each in there]
     assert "were given '??'" in report.notes[0]
     assert check_folder(folder).faults == ()
     with pytest.raises(ConfigError, match="has numbers, and its default is 'none'"):
-        prepare_columns(folder, {"n": "number:n"}, defaults={"n": "none"})
+        prepare_columns(folder, {"n": "json[n]"}, defaults={"n": "none"})
 
 
 def test_what_no_column_can_have_is_told_with_the_sample(small):
@@ -141,7 +141,6 @@ def test_what_no_column_can_have_is_told_with_the_sample(small):
         ("json[qality]", "9 of 9 samples .* json is an object with the keys 'meta'"),
         ("size:jpg", "9 of 9 samples .* it has no part jpg, but "),
         ("json[meta]", "neither a number nor a word, but a dict"),
-        ("number:txt", "number:txt.*'ä'"),
         ("txt[a]", "txt is not JSON"),
         ("len:png", "png is no UTF-8"),
         (lambda raw: raw["txt"], "got bytes"),
@@ -179,7 +178,7 @@ def test_wrong_arguments(made, tmp_path):
 def test_too_many_words_are_no_property(small, monkeypatch):
     monkeypatch.setattr("energize.preparation.columns.MOST_WORDS", 8)
     with pytest.raises(PrepareError, match="9 different words"):
-        prepare_columns(small, {"a": "text:cls"})
+        prepare_columns(small, {"a": lambda raw: raw["cls"].decode()})
 
 
 def test_prepare_measures_columns_of_its_own_shards(tmp_path):
@@ -190,7 +189,7 @@ def test_prepare_measures_columns_of_its_own_shards(tmp_path):
     assert report.columns["a"].values.tolist() == [2 * (i % 5 + 1) for i in range(9)]
     assert WebdatasetSource(folder).column_names == ("a", "b")
     with pytest.raises(PrepareError, match="column 'a'"):
-        prepare(folder, columns={"a": "number:txt"}, overwrite=True, **options)
+        prepare(folder, columns={"a": lambda raw: raw["txt"]}, overwrite=True, **options)
     assert WebdatasetSource(folder).column_names == ("a", "b")
     prepare(folder, columns={"b": len}, overwrite=True, **options)
     assert WebdatasetSource(folder).column_names == ("b",)
