@@ -18,25 +18,8 @@ from rich.table import Table
 from rich.text import Text
 from typer import Option
 
+from energize.cli import mixes
 from energize.cli.console import Console, counted, print_json, short, size_text, table
-from energize.cli.mixes import (
-    AsJson,
-    DataPath,
-    DatasetConfig,
-    MixPath,
-    Run,
-    SplitConfig,
-    SplitParts,
-    TrustCode,
-    is_folder,
-    is_jsonl,
-    leaf_name,
-    leaves_at,
-    node_at,
-    split_names,
-    stored_samples,
-    takes_run,
-)
 from energize.core.columns import Column
 from energize.core.loss_weights import WEIGHTS
 from energize.core.restoring import restore_sample
@@ -74,18 +57,18 @@ _WORDS_SHOWN = 8
 
 
 def info(
-    path: DataPath,
+    path: mixes.DataPath,
     *,
-    split_config: SplitConfig = "split.yaml",
-    dataset_config: DatasetConfig = "dataset.yaml",
+    split_config: mixes.SplitConfig = "split.yaml",
+    dataset_config: mixes.DatasetConfig = "dataset.yaml",
 ) -> None:
     """Show the samples, shards, splits and fields of a folder, or the parts of a metadataset."""
     console = Console()
-    if is_jsonl(path):
+    if mixes.is_jsonl(path):
         count, size = JsonlSource(path).count, size_text(path.stat().st_size)
         console.say(f"{path}: {counted(count, 'sample')}, {size}")
         console.say("Samples: crude: plain dicts with the line as `json`; no splits")
-    elif is_folder(path):
+    elif mixes.is_folder(path):
         _show_folder(console, path, split_config, dataset_config)
     else:
         _show_mix(console, path, split_config, dataset_config)
@@ -187,11 +170,11 @@ def values_text(column: Column) -> str:
 
 def _show_mix(console: Console, path: Path, split_config: str, dataset_config: str) -> None:
     """The parts of each split, with the shares that are asked for them."""
-    for split in split_names(path, None, split_config):
+    for split in mixes.split_names(path, None, split_config):
         columns = ("folder", "split", ">samples", ">asked %", "sample type")
         shown = table(*columns, title=f"{path} [{split}]")
         shares = _shares(path, split)
-        for leaf in leaves_at(path, split, dataset_config, split_config):
+        for leaf in mixes.leaves_at(path, split, dataset_config, split_config):
             share = shares.get(repr(replace(leaf, place="")))
             cells: list[Any] = [Text(_folder(leaf, path)), Text(leaf.split_part)]
             cells += [f"{leaf.source().size:,}", "-" if share is None else f"{100 * share:.3f}"]
@@ -211,7 +194,7 @@ def _folder(leaf: Leaf, mix: Path) -> str:
 def _shares(path: Path, split: str) -> dict[str, float]:
     """The share of each part; nothing where there is no single one, as of stages."""
     try:
-        asked = leaves_with_weights(node_at(path, split))
+        asked = leaves_with_weights(mixes.node_at(path, split))
     except MetadatasetError:
         raise
     except ConfigError:
@@ -227,12 +210,12 @@ _MOST_PICTURES, _MOST_BYTES, _MOST_ROWS, _MOST_SOURCES = 4, 64, 24, 32
 
 
 def preview(
-    path: DataPath,
+    path: mixes.DataPath,
     *,
-    split_parts: SplitParts = None,
-    dataset_config: DatasetConfig = "dataset.yaml",
-    split_config: SplitConfig = "split.yaml",
-    trust_code: TrustCode = None,
+    split_parts: mixes.SplitParts = None,
+    dataset_config: mixes.DatasetConfig = "dataset.yaml",
+    split_config: mixes.SplitConfig = "split.yaml",
+    trust_code: mixes.TrustCode = None,
     count: Annotated[
         int | None,
         typer.Option("--count", "-n", min=1, help="Samples of each split, without questions."),
@@ -241,25 +224,25 @@ def preview(
     """Show samples as they are stored, field by field, images too."""
     console = Console()
     asks = count is None and sys.stdin.isatty()
-    for split in split_names(path, split_parts, split_config):
-        for leaf in leaves_at(path, split, dataset_config, split_config):
-            part = stored_samples(leaf, SampleDecoder(), trust_code)
+    for split in mixes.split_names(path, split_parts, split_config):
+        for leaf in mixes.leaves_at(path, split, dataset_config, split_config):
+            part = mixes.stored_samples(leaf, SampleDecoder(), trust_code)
             for number in range(part.size if asks else min(part.size, count or _WITHOUT_QUESTIONS)):
                 sample = Trace(part, np.array([number], dtype=np.int64)).read(Reading())[0]
-                console.say(f"{leaf_name(leaf)}, sample {number:,} of {part.size:,}", "bold")
+                console.say(f"{mixes.leaf_name(leaf)}, sample {number:,} of {part.size:,}", "bold")
                 show_item(console, sample)
                 console.say()
                 if asks and not typer.confirm("Continue?", default=True):
                     return
 
 
-@takes_run
+@mixes.takes_run
 def replay(
-    mix: MixPath,
+    mix: mixes.MixPath,
     key: Annotated[
         str, typer.Argument(metavar="KEY", help="As loader.restore_key prints it, or in JSON.")
     ],
-    run: Run,
+    run: mixes.Run,
 ) -> None:
     """Show one sample or batch of a run again: its fields, and the files it was made from.
 
@@ -396,16 +379,16 @@ Plot = Annotated[
 ]
 
 
-@takes_run
+@mixes.takes_run
 def plan(
-    mix: MixPath,
-    run: Run,
+    mix: mixes.MixPath,
+    run: mixes.Run,
     *,
     at: Annotated[int, Option(min=0, help="The first step: batches of all ranks before it.")] = 0,
     steps: Annotated[int, Option(min=1, help="How many batches of all ranks together.")] = 1,
     world_size: Annotated[int | None, Option(min=1, help="Show which of so many ranks.")] = None,
     keys: Annotated[bool, Option("--keys", help="Show keys; this opens the shards.")] = False,
-    as_json: AsJson = False,
+    as_json: mixes.AsJson = False,
 ) -> None:
     """Show which samples of which sources the batches of some steps are made of.
 
@@ -468,16 +451,16 @@ def _numbers(samples: Sequence[PlannedSample]) -> str:
     return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
 
 
-@takes_run
+@mixes.takes_run
 def simulate(
-    mix: MixPath,
-    run: Run,
+    mix: mixes.MixPath,
+    run: mixes.Run,
     *,
     steps: Annotated[
         int | None, Option(min=1, help="How many batches of all ranks; by default to the end.")
     ] = None,
     plot: Plot = None,
-    as_json: AsJson = False,
+    as_json: mixes.AsJson = False,
 ) -> None:
     """Show what a run of many steps takes of each source, and when it begins to repeat.
 

@@ -23,27 +23,10 @@ from typing import Any
 from braceexpand import braceexpand
 
 from energize.core.columns import Column
+from energize.data import nv_meta
 from energize.data.columns import COLUMNS_FOLDER, COLUMNS_NAME, folder_version
 from energize.data.files import os_errors_as, read_file
 from energize.data.jsonl import jsonl_checksums_path, jsonl_index_path
-from energize.data.nv_meta import (
-    INFO_NAMES,
-    META_FOLDER,
-    RECORDS_NAME,
-    SQLITE_NAME,
-    UUID_NAME,
-    DatasetConfig,
-    Info,
-    ShardRecord,
-    Splits,
-    dump_dataset_yaml,
-    dump_info,
-    dump_records,
-    dump_splits,
-    is_prepared,
-    read_info,
-    read_records,
-)
 from energize.data.tar import CHECKSUM, END_MARK, checksums_path, index_path
 from energize.data.writing import NewFiles, remove_left, taken_back_when_stopped
 from energize.errors import (
@@ -111,7 +94,7 @@ class PrepareReport:
     shard_counts: dict[str, int]
     parts: dict[str, int]
     splits: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    config: DatasetConfig | None = None
+    config: nv_meta.DatasetConfig | None = None
     notes: tuple[str, ...] = ()
     columns: dict[str, Column] = field(default_factory=dict)
 
@@ -182,24 +165,24 @@ def prepare(
     >>> report.samples, report.splits, report.config.field_map
     (1, {'train': ('shard-000000.tar',)}, {'text': 'txt'})
     """
-    root, meta = Path(path), Path(path, META_FOLDER)
+    root, meta = Path(path), Path(path, nv_meta.META_FOLDER)
     wanted = Columns(columns or {}, column_defaults)
     known: dict[str, int] = {}
     splits: dict[str, tuple[str, ...]] = {}
     config = version = None
     if tar_index_only:
-        known = read_info(root).shard_counts
+        known = nv_meta.read_info(root).shard_counts
         found = FoundShards(list(known))
         if not known:
             raise PrepareError(f"{meta} names no shards; prepare it without --tar-index-only")
         # A database left as it is would point into shards as they were before.
-        sqlite = sqlite or (meta / SQLITE_NAME).exists()
+        sqlite = sqlite or (meta / nv_meta.SQLITE_NAME).exists()
         version = folder_version(root)
     else:
         check_choice(sample_type, field_map)
         found = find_shards(root, exclude) if shards is None else named_shards(root, shards)
         splits = split(found.names, split_ratios, split_patterns, seed if shuffle_shards else None)
-        if is_prepared(root) and not overwrite:
+        if nv_meta.is_prepared(root) and not overwrite:
             raise PrepareError(
                 f"{root} is prepared already; give overwrite=True (--force-overwrite) for it anew"
             )
@@ -234,12 +217,21 @@ def prepare(
                 *split_notes(names, splits),
                 *field_notes(config, parts, sum(counts.values())),
             ]
-            texts = {split_config: dump_splits(Splits(splits), split_config)}
-            texts |= {dataset_yaml: dump_dataset_yaml(config)} if config is not None else {}
+            texts = {split_config: nv_meta.dump_splits(nv_meta.Splits(splits), split_config)}
+            texts |= {dataset_yaml: nv_meta.dump_dataset_yaml(config)} if config is not None else {}
             # Last, because this is the file that makes the folder a prepared one.
-            for name, text in (texts | {INFO_NAMES[0]: dump_info(Info(counts))}).items():
+            for name, text in (
+                texts | {nv_meta.INFO_NAMES[0]: nv_meta.dump_info(nv_meta.Info(counts))}
+            ).items():
                 files.write(meta / name, text.encode())
-        replaced = [] if known else [meta / name for name in (*INFO_NAMES, SQLITE_NAME, UUID_NAME)]
+        replaced = (
+            []
+            if known
+            else [
+                meta / name
+                for name in (*nv_meta.INFO_NAMES, nv_meta.SQLITE_NAME, nv_meta.UUID_NAME)
+            ]
+        )
         replaced += [] if same else [root / COLUMNS_FOLDER / COLUMNS_NAME]
         commit(files, root / names[0], replaced)
     remove_unused(root)
@@ -259,7 +251,7 @@ def _scanned(
     Returns the shards, whose keys are unique, whether their indices are those that were there, of
     shards that are `known`, and the version of the database.
     """
-    final, version, same = root / META_FOLDER / SQLITE_NAME, None, bool(known)
+    final, version, same = root / nv_meta.META_FOLDER / nv_meta.SQLITE_NAME, None, bool(known)
     new = new_database(files, final, _TABLES, indexes=_INDEXES)
     with new if "rows" in functions else nullcontext() as database:
         numbers = count()
@@ -291,7 +283,7 @@ def _scanned(
     check_unique(root, shards)
     if "rows" in functions:
         version = str(uuid.uuid4())
-        files.write(final.with_name(UUID_NAME), version.encode())
+        files.write(final.with_name(nv_meta.UUID_NAME), version.encode())
     return shards, same, version
 
 
@@ -301,9 +293,9 @@ def _stage_records(root: Path, files: NewFiles, shards: Sequence[ScannedShard]) 
     Checksums that lie beside a shard stay its own, unless it was prepared before and was another
     one, or had none, then. That they fit is seen when they are verified.
     """
-    before: dict[str, ShardRecord] | None = {}
+    before: dict[str, nv_meta.ShardRecord] | None = {}
     with suppress(DatasetError):  # of a damaged file nothing is known, and it is written anew
-        before = read_records(root)
+        before = nv_meta.read_records(root)
     for shard in shards:
         was = (before or {}).get(shard.name)
         kept = was is not None and was.checksums_crc is not None
@@ -311,8 +303,8 @@ def _stage_records(root: Path, files: NewFiles, shards: Sequence[ScannedShard]) 
         if shard.record.checksums_crc is None and (kept or before is None):
             crc = _stored_checksums(root / shard.name, shard.count)
             shard.record = shard.record._replace(checksums_crc=crc)
-    records = dump_records({shard.name: shard.record for shard in shards})
-    files.write(root / META_FOLDER / RECORDS_NAME, records.encode())
+    records = nv_meta.dump_records({shard.name: shard.record for shard in shards})
+    files.write(root / nv_meta.META_FOLDER / nv_meta.RECORDS_NAME, records.encode())
 
 
 @contextmanager

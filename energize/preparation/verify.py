@@ -15,17 +15,10 @@ import numpy as np
 import numpy.typing as npt
 
 from energize.core.columns import Column
+from energize.data import nv_meta
 from energize.data.columns import StoredColumn, column_command, read_values
 from energize.data.files import exists, os_errors_as, read_file
 from energize.data.jsonl import jsonl_checksums_path, jsonl_index_path
-from energize.data.nv_meta import (
-    META_FOLDER,
-    RECORDS_NAME,
-    ShardRecord,
-    dump_records,
-    read_info,
-    read_records,
-)
 from energize.data.tar import BLOCK, checksums_path, index_path
 from energize.errors import ConfigError, DatasetError, PrepareError, ShardError
 from energize.preparation.columns import Columns, Piece, is_written, stored_columns
@@ -82,20 +75,22 @@ def prepare_checksums(
     b'two'
     """
     root = Path(path)
-    counts = read_info(root).shard_counts
+    counts = nv_meta.read_info(root).shard_counts
     if not counts:
-        raise PrepareError(f"{root / META_FOLDER} names no shards; prepare the folder again")
-    with staging(root, root / META_FOLDER, *shard_folders(root, counts)) as files:
+        raise PrepareError(
+            f"{root / nv_meta.META_FOLDER} names no shards; prepare the folder again"
+        )
+    with staging(root, root / nv_meta.META_FOLDER, *shard_folders(root, counts)) as files:
 
-        def keep(shard: ScannedShard) -> ShardRecord:
+        def keep(shard: ScannedShard) -> nv_meta.ShardRecord:
             data = shard.found["checksums"]
             files.write(Path(checksums_path(str(root / shard.name))), data)
             return shard.record._replace(checksums_crc=zlib.crc32(data))
 
         functions = {"checksums": Shard.checksums}
         records = scan_prepared(root, keep, functions, workers=workers, on_progress=on_progress)
-        text = dump_records(dict(zip(counts, records, strict=True)))
-        files.write(root / META_FOLDER / RECORDS_NAME, text.encode())
+        text = nv_meta.dump_records(dict(zip(counts, records, strict=True)))
+        files.write(root / nv_meta.META_FOLDER / nv_meta.RECORDS_NAME, text.encode())
         commit(files, root / next(iter(counts)))
     return ChecksumsReport(root, sum(counts.values()), sum(record.size for record in records))
 
@@ -120,13 +115,13 @@ def check_folder(
 
     Raises what reading `.info.json` raises, and `PrepareError` when a process is killed.
     """
-    counts = read_info(path).shard_counts
+    counts = nv_meta.read_info(path).shard_counts
     faults: list[str] = []
-    records: dict[str, ShardRecord] = {}
+    records: dict[str, nv_meta.ShardRecord] = {}
     columns: dict[str, StoredColumn] = {}
     measures = Columns({})
     with _told(faults):
-        records = read_records(path, counts) or {}
+        records = nv_meta.read_records(path, counts) or {}
     with _told(faults):
         columns = stored_columns(path)
         measures = Columns({k: v.measured for k, v in columns.items() if is_written(v.measured)})
@@ -166,7 +161,7 @@ def check_counts(path: Path) -> None:
     """Raise `ShardError` for a shard of a prepared folder that cannot have as many samples as the
     folder says: reading each of them, to say that it is not there, might never end.
     """
-    for shard, count in read_info(path).shard_counts.items():
+    for shard, count in nv_meta.read_info(path).shard_counts.items():
         tar = path / shard
         files = (_ENTRY, Path(index_path(str(tar)))), (BLOCK, tar)
         room = [file.stat().st_size // least for least, file in files if exists(file)]
@@ -229,7 +224,7 @@ def _column_faults(
     if stored.categories is not None:
         was = np.array([*stored.categories, ""], dtype=object)[was]
     start, wrong, first = 0, 0, ""
-    for shard, count in read_info(path).shard_counts.items():
+    for shard, count in nv_meta.read_info(path).shard_counts.items():
         start += count
         piece = pieces.get(shard)
         if piece is None or len(piece.absent) != count:

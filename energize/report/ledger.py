@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -16,47 +16,9 @@ from energize.core.costs import ColumnCost
 from energize.core.dataset import Dataset
 from energize.core.lazy import torch
 from energize.core.stream import INFINITE
-from energize.report.counting import (
-    ALL_FAILED,
-    ALL_SKIPPED,
-    COST,
-    DELIVERED,
-    FAILED,
-    ITEMS,
-    LONGEST,
-    MIXED,
-    PADDING,
-    PARTED,
-    REPEATS,
-    SAMPLES,
-    SECONDS,
-    SKIPPED,
-    SQUARES,
-    TOTALS,
-    UNKNOWN,
-    WAITED,
-    WEIGHT,
-    Counted,
-    Counter,
-    Ledger,
-    LeftOut,
-    by_row,
-)
-from energize.report.levels import (
-    Level,
-    Places,
-    asked_of,
-    items_between,
-    levels_of,
-    samples_per_item,
-    shares_of,
-    spans,
-    spent_by,
-)
+from energize.report import counting, levels
+from energize.report.levels import Level, Places
 from energize.report.table import LedgerRow, RankTotals, Report
-
-if TYPE_CHECKING:
-    from energize.report.table import Report
 
 
 class Book:
@@ -66,16 +28,16 @@ class Book:
     by the order.
     """
 
-    def __init__(self, dataset: Dataset[Any], settings: Ledger) -> None:
+    def __init__(self, dataset: Dataset[Any], settings: counting.Ledger) -> None:
         self.settings = settings
         self._dataset = dataset
         self.since: int | None = None
-        self._counter: Counter | None = None
+        self._counter: counting.Counter | None = None
 
     @cached_property
     def levels(self) -> Level:
         """The levels of the mix."""
-        return levels_of(self._dataset)
+        return levels.levels_of(self._dataset)
 
     @cached_property
     def names(self) -> list[str]:
@@ -87,11 +49,13 @@ class Book:
         return Places(self._dataset, self.levels)
 
     @property
-    def counter(self) -> Counter:
+    def counter(self) -> counting.Counter:
         """What counts."""
         if self._counter is None:
             column = self._column
-            self._counter = Counter(self._places, self.levels, column, self.settings.item_cost)
+            self._counter = counting.Counter(
+                self._places, self.levels, column, self.settings.item_cost
+            )
         return self._counter
 
     @cached_property
@@ -146,7 +110,7 @@ class Book:
         stand: Stand,
         *,
         summed: FloatArray | None = None,
-        left_out: LeftOut | None = None,
+        left_out: counting.LeftOut | None = None,
         reasons: Mapping[str, int] | None = None,
         title: str | None = None,
     ) -> Report:
@@ -156,8 +120,8 @@ class Book:
         all_ranks = summed is not None or stand.world_size == 1
         if summed is not None:
             of_rows, totals = np.split(summed, [counted.rows.size])
-            of_ranks = totals.reshape(stand.world_size, TOTALS)
-            counted = Counted(of_rows.reshape(counted.rows.shape), of_ranks.sum(axis=0))
+            of_ranks = totals.reshape(stand.world_size, counting.TOTALS)
+            counted = counting.Counted(of_rows.reshape(counted.rows.shape), of_ranks.sum(axis=0))
         telling = _Telling(self, stand, counted, whole=all_ranks, title=title)
         return telling.report(of_ranks, dict(reasons or {}), all_ranks=all_ranks)
 
@@ -176,21 +140,21 @@ class Book:
         """How many samples of each row the first items are made of; None where nobody knows."""
         return None if items is None else self._places.planned(items)
 
-    def _counted(self, left_out: LeftOut | None) -> Counted:
+    def _counted(self, left_out: counting.LeftOut | None) -> counting.Counted:
         """What this rank has counted."""
         rows, totals = self.counter.counted
         if left_out is not None:
             keys = [cast("Any", each.source).key for each in self.levels.leaves]
-            for (row, skipped), number in by_row(left_out.counts, keys).items():
-                totals[ALL_SKIPPED if skipped else ALL_FAILED] += number
-                if row != UNKNOWN:
-                    rows[row, SKIPPED if skipped else FAILED] += number
-        return Counted(rows, totals)
+            for (row, skipped), number in counting.by_row(left_out.counts, keys).items():
+                totals[counting.ALL_SKIPPED if skipped else counting.ALL_FAILED] += number
+                if row != counting.UNKNOWN:
+                    rows[row, counting.SKIPPED if skipped else counting.FAILED] += number
+        return counting.Counted(rows, totals)
 
-    def numbers(self, stand: Stand, left_out: LeftOut | None = None) -> FloatArray:
+    def numbers(self, stand: Stand, left_out: counting.LeftOut | None = None) -> FloatArray:
         """What this rank has counted, so that the sum over ranks says all: float64 in one row."""
         counted = self._counted(left_out)
-        totals = np.zeros((stand.world_size, TOTALS))
+        totals = np.zeros((stand.world_size, counting.TOTALS))
         totals[stand.rank] = counted.totals
         return np.concatenate([counted.rows.ravel(), totals.ravel()])
 
@@ -407,7 +371,7 @@ class _Telling:
     """
 
     def __init__(
-        self, book: Book, stand: Stand, counted: Counted, *, whole: bool, title: str | None
+        self, book: Book, stand: Stand, counted: counting.Counted, *, whole: bool, title: str | None
     ) -> None:
         self.book, self.stand, self.counted, self.title = book, stand, counted, title
         self.rows = counted.rows.copy()
@@ -418,8 +382,8 @@ class _Telling:
         self.start = 0 if self.whole else since
         if before is not None and not self.whole and self.run is not None:
             self.planned = self.run - before
-        self.starts = spans(book.levels, self.start)
-        self.stops = spans(book.levels, stand.items)
+        self.starts = levels.spans(book.levels, self.start)
+        self.stops = levels.spans(book.levels, stand.items)
         walked = book.levels.walk()
         self.top = next((each for each in walked if each.parts), book.levels)
         if before is not None and self.whole:
@@ -429,26 +393,26 @@ class _Telling:
 
     def _add_before(self, samples: FloatArray, since: int) -> None:
         """What the order says of the time before counting began."""
-        self.rows[:, SAMPLES] += samples
-        reached = spans(self.book.levels, since)
+        self.rows[:, counting.SAMPLES] += samples
+        reached = levels.spans(self.book.levels, since)
         for level in self.book.levels.walk():
             if getattr(level.mix, "unit", None) is not None:
                 for part, spent in zip(
-                    level.parts, spent_by(level, reached.get(level.path)), strict=True
+                    level.parts, levels.spent_by(level, reached.get(level.path)), strict=True
                 ):
                     if part.source is not None:
-                        self.rows[part.rows.start, COST] += spent
+                        self.rows[part.rows.start, counting.COST] += spent
         parts = self.top.parts
         of_parts = np.array([samples[each.rows.start : each.rows.stop].sum() for each in parts])
-        items = items_between(self.top, 0, reached.get(self.top.path))
+        items = levels.items_between(self.top, 0, reached.get(self.top.path))
         if items is None or not self._pure(self.top):  # its items are parts of what is delivered
             delivered = 0.0 if self.book.edited else float(since)
             items = of_parts * (delivered / max(of_parts.sum(), 1))
         for part, whole, own in zip(parts, of_parts, items, strict=True):
             at = slice(part.rows.start, part.rows.stop)
-            self.rows[at, ITEMS] += samples[at] * (own / whole if whole else 0.0)
+            self.rows[at, counting.ITEMS] += samples[at] * (own / whole if whole else 0.0)
         counts = np.array([_count(each.source) for each in self.book.levels.leaves])
-        self.rows[:, REPEATS] += np.maximum(samples - counts, 0) * (counts > 0)
+        self.rows[:, counting.REPEATS] += np.maximum(samples - counts, 0) * (counts > 0)
 
     def report(self, of_ranks: FloatArray, left_out: dict[str, int], *, all_ranks: bool) -> Report:
         """Return the report, with the totals of each rank."""
@@ -456,11 +420,11 @@ class _Telling:
         ranks = [
             RankTotals(
                 rank=number if len(of_ranks) > 1 else rank,
-                items=round(totals[DELIVERED]),
-                padding=round(totals[PADDING]),
-                waited=totals[WAITED],
-                longest=totals[LONGEST],
-                seconds=totals[SECONDS],
+                items=round(totals[counting.DELIVERED]),
+                padding=round(totals[counting.PADDING]),
+                waited=totals[counting.WAITED],
+                longest=totals[counting.LONGEST],
+                seconds=totals[counting.SECONDS],
             )
             for number, totals in enumerate(of_ranks.tolist())
         ]
@@ -477,7 +441,7 @@ class _Telling:
             world_size=world,
             cost_name=self.book.cost_name,
             left_out=left_out,
-            weighed=bool((columns[:, WEIGHT] != columns[:, SAMPLES]).any()),
+            weighed=bool((columns[:, counting.WEIGHT] != columns[:, counting.SAMPLES]).any()),
             notes=tuple(self._notes(all_ranks=all_ranks)),
         )
         return replace(report, warnings=tuple(warnings_of(self.differing, report)))
@@ -515,19 +479,19 @@ class _Telling:
             asked=_at(among.asked, number),
             planned=_at(among.planned, number),
             delivered=_at(among.delivered, number),
-            samples=round(counts[SAMPLES]),
-            samples_share=_part(counts[SAMPLES], self.totals[SAMPLES]),
-            batches=round(counts[ITEMS], 6),
-            batches_share=_part(counts[ITEMS], self.totals[ITEMS]),
-            cost=counts[COST] if costs else None,
-            cost_share=_part(counts[COST], self.totals[COST]) if costs else None,
-            weight=counts[WEIGHT],
-            weight_share=_part(counts[WEIGHT], self.totals[WEIGHT]),
-            effective=kish(counts[WEIGHT], counts[SQUARES]),
+            samples=round(counts[counting.SAMPLES]),
+            samples_share=_part(counts[counting.SAMPLES], self.totals[counting.SAMPLES]),
+            batches=round(counts[counting.ITEMS], 6),
+            batches_share=_part(counts[counting.ITEMS], self.totals[counting.ITEMS]),
+            cost=counts[counting.COST] if costs else None,
+            cost_share=_part(counts[counting.COST], self.totals[counting.COST]) if costs else None,
+            weight=counts[counting.WEIGHT],
+            weight_share=_part(counts[counting.WEIGHT], self.totals[counting.WEIGHT]),
+            effective=kish(counts[counting.WEIGHT], counts[counting.SQUARES]),
             epochs=self._epochs(level),
-            repeats=_part(counts[REPEATS], counts[SAMPLES]),
-            skipped=round(counts[SKIPPED]),
-            failed=round(counts[FAILED]),
+            repeats=_part(counts[counting.REPEATS], counts[counting.SAMPLES]),
+            skipped=round(counts[counting.SKIPPED]),
+            failed=round(counts[counting.FAILED]),
             chance=chance,
         )
 
@@ -540,41 +504,43 @@ class _Telling:
         if not count:
             return None
         row = level.rows.start
-        run = self.rows[row, SAMPLES] if self.run is None else self.run[row]
+        run = self.rows[row, counting.SAMPLES] if self.run is None else self.run[row]
         return float(run) / count
 
     def _parts_of(self, level: Level) -> _Parts:
         if not level.parts:
             return _Parts("samples")
         start, stop = self.starts.get(level.path), self.stops.get(level.path)
-        asked = asked_of(level, start, stop)
+        asked = levels.asked_of(level, start, stop)
         sums = np.array([self._sum(part) for part in level.parts])
         if getattr(level.mix, "unit", None) is not None:
-            planned = shares_of(spent_by(level, stop) - spent_by(level, start))
-            delivered = shares_of(sums[:, COST])
+            planned = levels.shares_of(levels.spent_by(level, stop) - levels.spent_by(level, start))
+            delivered = levels.shares_of(sums[:, counting.COST])
             return _Parts(self.book.cost_name or "cost", asked, planned, delivered)
-        sizes = samples_per_item(level)
-        batches = self._pure(level) and bool((sums[:, ITEMS] != sums[:, SAMPLES]).any())
-        units = sums[:, ITEMS] if batches else sums[:, SAMPLES] / sizes
+        sizes = levels.samples_per_item(level)
+        batches = self._pure(level) and bool(
+            (sums[:, counting.ITEMS] != sums[:, counting.SAMPLES]).any()
+        )
+        units = sums[:, counting.ITEMS] if batches else sums[:, counting.SAMPLES] / sizes
         unit = "batches" if batches or (sizes != 1).any() else "samples"
         planned = None
         if self.planned is not None:
-            items = items_between(level, start, stop)
+            items = levels.items_between(level, start, stop)
             if items is None:
                 rows = [self.planned[each.rows.start : each.rows.stop] for each in level.parts]
                 items = np.array([float(each.sum()) for each in rows]) / sizes
-            planned = shares_of(items)
+            planned = levels.shares_of(items)
         chance = None if asked is None else chance_of(units, asked)
         if asked is not None:
-            lost = round(sums[:, [SKIPPED, FAILED]].sum())
+            lost = round(sums[:, [counting.SKIPPED, counting.FAILED]].sum())
             self.differing.append(Differing(level, unit, asked, planned, units, chance, lost))
-        return _Parts(unit, asked, planned, shares_of(units), chance)
+        return _Parts(unit, asked, planned, levels.shares_of(units), chance)
 
     def _pure(self, level: Level) -> bool:
         """Whether each item was of one part of a level."""
         totals = self.counted.totals
-        several = totals[PARTED if level is self.top else MIXED]
-        return bool(totals[DELIVERED]) and not several
+        several = totals[counting.PARTED if level is self.top else counting.MIXED]
+        return bool(totals[counting.DELIVERED]) and not several
 
 
 def _count(source: Any) -> int:
