@@ -11,7 +11,7 @@ from tests.support.peers import run_energon
 pytestmark = [pytest.mark.energon, pytest.mark.slow]
 
 COMMANDS = (
-    "prepare", "prepare-media", "info", "lint", "preview", "checkpoint redist", "checkpoint info",
+    "prepare", "prepare-media", "info", "lint", "preview", "checkpoint info",
 )  # fmt: skip
 ELSEWHERE = ("mount", "analyze-debug")
 """Those that say what there is instead."""
