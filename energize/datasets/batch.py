@@ -377,18 +377,13 @@ def check_batches(dataset: Dataset[Any], batch_size: int, owner: str, *, several
     `several` is for a batcher that makes several of one.
     """
     below = _below_maps(dataset)
-    if not isinstance(below, LevelDataset | LevelBufferDataset):
-        return
-    if batch_size != below.batch_size:
+    if isinstance(below, LevelDataset | LevelBufferDataset) and (
+        several or batch_size != below.batch_size
+    ):
         raise ConfigError(
-            f"{owner}: batches have {batch_size} items, and {type(below).__name__} below levels "
-            f"batches of {below.batch_size}; give both one batch_size"
-        )
-    if several:
-        raise ConfigError(
-            f"{owner}: a batcher that yields makes any number of batches of some items, and reads "
-            "them in parts of its own, so what is levelled below it is not what ranks get; return "
-            "one batch, or do not level"
+            f"{owner}: {type(below).__name__} below levels batches of {below.batch_size}, and what "
+            f"is made here are others, of {batch_size}; give both one batch_size, and no batcher "
+            "that yields"
         )
 
 
