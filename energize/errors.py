@@ -153,7 +153,7 @@ class EncoderError(SampleError):
     sample: Any = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """What travels to other processes; samples stay where they are."""
+        """Return what travels to other processes; samples stay where they are."""
         kept = {name: value for name, value in self.__dict__.items() if name != "sample"}
         return type(self), self.args, kept
 
@@ -208,7 +208,7 @@ class SkipSample(Exception):  # noqa: N818 - not an error, and the name users kn
 
 
 def legible(text: str) -> str:
-    r"""A text of any origin as it may stand in a message or on a terminal.
+    r"""Return a text of any origin as it may stand in a message or on a terminal.
 
     >>> legible("a\x1b[2Jb"), len(legible("a" * 10**6)) <= 30_000
     ('a\\x1b[2Jb', True)
@@ -217,7 +217,7 @@ def legible(text: str) -> str:
 
 
 def visible(text: str) -> str:
-    r"""A text of which all letters can be seen; line ends and tabs stay.
+    r"""Return a text of which all letters can be seen; line ends and tabs stay.
 
     >>> visible("a\x1b[2Jb\nc")
     'a\\x1b[2Jb\nc'
@@ -226,7 +226,7 @@ def visible(text: str) -> str:
 
 
 def _shortened(text: str, most: int) -> str:
-    """The beginning and the end of a text of more letters."""
+    """Return the beginning and the end of a text of more letters."""
     if len(text) <= most:
         return text
     kept = (most - 25) // 2
@@ -234,7 +234,7 @@ def _shortened(text: str, most: int) -> str:
 
 
 def some(names: Iterable[object]) -> str:
-    """The first of any number of names, for messages.
+    """Return the first of any number of names, for messages.
 
     >>> some(["a", "b"]), some(range(100))[-22:]
     ("'a', 'b'", '17, 18, 19 and 80 more')
@@ -245,7 +245,7 @@ def some(names: Iterable[object]) -> str:
 
 
 def nearest(word: str, known: Sequence[str]) -> str:
-    """A hint `; did you mean 'x'?` naming the known word most like `word`, or nothing."""
+    """Return a hint `; did you mean 'x'?` naming the known word most like `word`, or nothing."""
     if len(word) > _LONGEST:
         return ""
     listed = (other for other in islice(known, _COMPARED) if len(other) <= _LONGEST)

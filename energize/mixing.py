@@ -40,7 +40,7 @@ class MixingPolicy(Protocol):
 
 
 def _plain(value: object) -> object:
-    """A number of numpy, or a tensor of one, as a float; anything else as it is."""
+    """Return a number of numpy, or a tensor of one, as a float; anything else as it is."""
     number = real_number(value)
     return value if number is None else float(number)
 

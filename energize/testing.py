@@ -209,7 +209,9 @@ def _take(
 
 
 def _some(dataset: Dataset[Any], items: int, epochs: int = 1, lane: Lane = SINGLE_LANE) -> int:
-    """How many items of a lane `epochs` epochs have, or its part of `items` if nobody can say."""
+    """Return how many items of a lane `epochs` epochs have, or its part of `items` if nobody can
+    say.
+    """
     if isinstance(dataset, IndexedDataset) and dataset.indexed and dataset.size != INFINITE:
         items = dataset.size * epochs
     return -(-items // lane.count)

@@ -184,7 +184,7 @@ def _faults(part: IndexedDataset[Any], start: int) -> list[Fault]:
 
 
 def _items(part: IndexedDataset[Any], positions: Sequence[int]) -> list[Any]:
-    """The samples, or errors; where reading them together is not possible, one by one."""
+    """Return the samples, or errors; where reading them together is not possible, one by one."""
     try:
         return Trace(part, np.array(positions, dtype=np.int64)).read(Reading())
     except EnergizeError as reason:

@@ -183,7 +183,7 @@ def _show_mix(console: Console, path: Path, split_config: str, dataset_config: s
 
 
 def _folder(leaf: Leaf, mix: Path) -> str:
-    """The folder of a part, from the folder of the mix where it lies below it."""
+    """Return the folder of a part, from the folder of the mix where it lies below it."""
     if isinstance(leaf, JoinedLeaf):
         return " joined with ".join(_folder(part.leaf, mix) for part in leaf.parts)
     above = mix.absolute().parent
@@ -192,7 +192,7 @@ def _folder(leaf: Leaf, mix: Path) -> str:
 
 
 def _shares(path: Path, split: str) -> dict[str, float]:
-    """The share of each part; nothing where there is no single one, as of stages."""
+    """Return the share of each part; nothing where there is no single one, as of stages."""
     try:
         asked = leaves_with_weights(mixes.node_at(path, split))
     except MetadatasetError:
@@ -290,7 +290,7 @@ def parse_key(text: str) -> tuple[Any, ...]:
 
 
 def _sources(found: Any) -> Iterator[str]:
-    """The files that an item says it was made from; nothing where it does not say."""
+    """Yield the files that an item says it was made from; nothing where it does not say."""
     if isinstance(found, SourceInfo):
         names = ", ".join(found.file_names)
         yield f"{found.dataset_path}/{found.shard_name}, sample {found.index}: {names}"
@@ -431,7 +431,7 @@ def _plan_table(batches: Sequence[PlannedBatch]) -> Table:
 
 
 def _where(samples: Iterable[PlannedSample]) -> str:
-    """Where samples lie, shard by shard: "a.tar[0,3-5] b.tar[7]"."""
+    """Return where samples lie, shard by shard: "a.tar[0,3-5] b.tar[7]"."""
     ordered = sorted(samples, key=lambda each: (each.shard or "", each.index))
     by_shard = [(shard, list(group)) for shard, group in groupby(ordered, lambda each: each.shard)]
     texts = [f"{shard or ''}[{_numbers(group)}]" for shard, group in by_shard[:_SHARDS_SHOWN]]

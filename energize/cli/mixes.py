@@ -160,7 +160,7 @@ def _stand_ins(leaves: Sequence[Leaf]) -> dict[str, Any]:
 
 
 def _without_stores(node: Any) -> Any:
-    """The node without what only cookers read, which decides no order."""
+    """Return the node without what only cookers read, which decides no order."""
     if isinstance(node, Staged):
         plan = node.plan.with_datasets(lambda stage: _without_stores(stage.dataset))
         return replace(node, plan=plan)

@@ -108,7 +108,9 @@ def _draw(saved: SavedState, dataset: Dataset[Any], plot: Path, title: str) -> N
 
 
 def _mix(saved: SavedState, mix: Path, run: Run, *, samples: bool = True) -> IndexedDataset[Any]:
-    """The dataset that a run reads, by the options of a command and the batch size of a state."""
+    """Return the dataset that a run reads, by the options of a command and the batch size of a
+    state.
+    """
     return run.read(mix, batch_size_of(tree_of(saved.state)), samples=samples)
 
 
@@ -261,7 +263,7 @@ def read_states(paths: Sequence[Path]) -> list[SavedState]:
 
 
 def _files(paths: Sequence[Path]) -> list[Path]:
-    """The files, and those of folders."""
+    """Return the files, and those of folders."""
     files: list[Path] = []
     for path in paths:
         if not path.exists():
@@ -277,7 +279,7 @@ def _files(paths: Sequence[Path]) -> list[Path]:
 
 
 def _content(file: Path) -> Any:
-    """What a file holds, without tensors in memory and without running anything."""
+    """Return what a file holds, without tensors in memory and without running anything."""
     try:
         if _is_json(file):
             return load_json(read_file(file, "JSON_BYTES").decode("utf-8"))

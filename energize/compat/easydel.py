@@ -156,7 +156,7 @@ def mixed(
 
 
 def _shuffled(dataset: Dataset[Any]) -> Dataset[Any]:
-    """The dataset in random order where that costs no buffer."""
+    """Return the dataset in random order where that costs no buffer."""
     if not dataset.indexed or dataset.size in (0, INFINITE):
         return dataset
     runs = [each.run_length for each in dataset.sources if each.run_length is not None]
@@ -168,7 +168,7 @@ def _shuffled(dataset: Dataset[Any]) -> Dataset[Any]:
 
 
 def to_iterable_dataset(dataset: Dataset[dict[str, Any]]) -> datasets.IterableDataset:
-    """A `datasets.IterableDataset` of the examples of `dataset`, in the same order.
+    """Return a `datasets.IterableDataset` of the examples of `dataset`, in the same order.
 
     It can be handed to trainers, to a torch DataLoader and to `split_dataset_by_node`: ranks and
     workers take turns in one order, and all their parts together are the whole. A stream, which can
@@ -237,7 +237,7 @@ class _Examples(_BaseExamplesIterable):  # type: ignore[misc]  # datasets has no
         return copy.copy(self)
 
     def shuffle_data_sources(self, generator: Any = None) -> _Examples:
-        """The same: the order is the dataset's own, and there are parts enough."""
+        """Return the same: the order is the dataset's own, and there are parts enough."""
         return copy.copy(self)
 
     reshard_data_sources = shuffle_data_sources

@@ -113,7 +113,8 @@ class Multiplexer(torch.utils.data.IterableDataset[T]):
         self._cursor: Cursor[T] | None = None
 
     def _drawn_from(self, probas: Any, threshold: float) -> dict[str, float]:
-        """The sources that are drawn from, with their probabilities: those above `threshold`.
+        """Return the sources that are drawn from, with their probabilities: those above
+        `threshold`.
 
         Round robin takes every source; uniform draws take those that would be drawn at all.
         """
@@ -161,7 +162,7 @@ class Multiplexer(torch.utils.data.IterableDataset[T]):
         self._start = cursor.state()
 
     def _lane(self) -> Lane:
-        """The part of the samples that this process yields."""
+        """Return the part of the samples that this process yields."""
         ranks = WorkerConfig().ranks()
         rank, world_size = (ranks.rank, ranks.world_size) if self._among_ranks else (0, 1)
         worker = torch.utils.data.get_worker_info() if self._among_workers else None

@@ -49,7 +49,7 @@ _KEY = re.compile(r"\s*([\w-]+)\s*=")
 
 
 def read_toml(file: Path, problems: list[Problem]) -> Located | None:
-    """The values of `file`, or None when it cannot be read; faults go to `problems`."""
+    """Return the values of `file`, or None when it cannot be read; faults go to `problems`."""
     content = read_bytes(file, problems)
     if content is None:
         return None
@@ -69,7 +69,7 @@ def read_toml(file: Path, problems: list[Problem]) -> Located | None:
 
 
 def _lines(text: str) -> dict[KeyPath, int]:
-    """The line of each table and of each of its keys, as far as they are plain words."""
+    """Return the line of each table and of each of its keys, as far as they are plain words."""
     lines: dict[KeyPath, int] = {}
     last: dict[KeyPath, int] = {}
     table: KeyPath = ()
@@ -192,7 +192,9 @@ _SPLITS = "splits"
 
 
 def is_stage_file(path: str | os.PathLike[str]) -> bool:
-    """Whether a file is one of stages rather than a metadataset: TOML, or YAML with `training`."""
+    """Return whether a file is one of stages rather than a metadataset: TOML, or YAML with
+    `training`.
+    """
     file = Path(path)
     if file.suffix not in (".yaml", ".yml") or not file.is_file():
         return file.suffix == ".toml"
@@ -258,7 +260,7 @@ def read_stages(
 
 
 def _plan(text: Located, split_part: str, problems: list[Problem]) -> StagePlan[StageData] | None:
-    """The plan in the table `training`, or None when something in it is wrong, which goes to
+    """Return the plan in the table `training`, or None when something in it is wrong, which goes to
     `problems`.
     """
     table = text.data.get(_ROOT) if isinstance(text.data, dict) else None

@@ -230,7 +230,7 @@ class StreamingDataset(IterableDataset[Any]):
         return (place[0] // self.size + 1) * self.size, 0
 
     def _read(self, start: int) -> Iterator[Any]:
-        """The samples of this rank from `start` to the end of its epoch; in a worker of a
+        """Yield the samples of this rank from `start` to the end of its epoch; in a worker of a
         DataLoader, those of every so many-th device batch.
         """
         mixed, ranks, info = self.samples.composition, self._ranks, get_worker_info()

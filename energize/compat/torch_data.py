@@ -140,7 +140,7 @@ def as_torch_dataset(
     failure_budget: int | None = 100,
     on_error: str | OnError = "raise",
 ) -> TorchDataset[T]:
-    """An `IterableDataset` for torch's DataLoader with any number of workers: the items that
+    """Return an `IterableDataset` for torch's DataLoader with any number of workers: the items that
     `get_loader` delivers on this rank, in the same order.
 
     `DataLoader(as_torch_dataset(dataset), batch_size=None, num_workers=4)`: batches are made in the
@@ -239,7 +239,7 @@ class TorchDataset(IterableDataset[T], Generic[T]):
         return share
 
     def _following(self, start: Place) -> Place:
-        """Where the loop after the one at `start` starts."""
+        """Return where the loop after the one at `start` starts."""
         dataset, (position, step) = self.dataset, start
         loop = dataset._steps_per_epoch
         if loop is None and dataset.sized and dataset.size == INFINITE:
@@ -255,7 +255,8 @@ class TorchDataset(IterableDataset[T], Generic[T]):
         return (position // dataset.size + 1) * dataset.size, 0
 
     def state_dict(self, steps: int | None = None) -> State:
-        """The state after so many `steps` of this rank since the loop, or what was loaded, started.
+        """Return the state after so many `steps` of this rank since the loop, or what was loaded,
+        started.
 
         Without `steps`, after those that this process has delivered itself: what
         `StatefulDataLoader` asks its workers for. Raises `StateError` where nobody here knows.
@@ -394,14 +395,14 @@ class _Share(Iterator[T]):
         raise StopIteration
 
     def _ended(self) -> bool:
-        """Whether the rank's loop has ended; what the reader still has then is padding."""
+        """Return whether the rank's loop has ended; what the reader still has then is padding."""
         ended = self._made >= self._own
         if ended and not self._dataset.indexed and self._dataset._steps_per_epoch is None:
             deque(self._items, maxlen=0)
         return ended
 
     def state(self) -> State:
-        """Where it stands; the same share goes on from it."""
+        """Return where it stands; the same share goes on from it."""
         return {
             "share": self.mark,
             "place": list(self._place),

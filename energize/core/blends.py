@@ -70,7 +70,7 @@ def _found(node: Any, name: str, way: Way) -> Iterator[FoundBlend]:
 def chosen_blend(
     dataset: Dataset[Any], weights: Mapping[str, float], name: str | None
 ) -> FoundBlend:
-    """The blend of this name; without one the only blend, or the one over sources so called.
+    """Return the blend of this name; without one the only blend, or the one over sources so called.
 
     Raises `ConfigError` for a name that no blend has, and where it is not clear which is meant;
     `WeightError` where the weights do not name what the blend is over.
@@ -116,7 +116,7 @@ def _check_named(found: FoundBlend, weights: Mapping[str, float]) -> None:
 
 
 def group_of(name: str, weights: Mapping[str, float]) -> str | None:
-    """What of some names a name is, or is below, as "texts/code" is below "texts"."""
+    """Return what of some names a name is, or is below, as "texts/code" is below "texts"."""
     while name not in weights:
         name, slash, _ = name.rpartition("/")
         if not slash:
@@ -125,8 +125,8 @@ def group_of(name: str, weights: Mapping[str, float]) -> str | None:
 
 
 def ungrouped(blend: Any, weights: Mapping[str, float], slot: int) -> dict[str, float]:
-    """A weight for each name of a blend. That of a group, a blend that was opened up into this one
-    say, is shared out to its parts as it is at a slot.
+    """Return a weight for each name of a blend. That of a group, a blend that was opened up into
+    this one say, is shared out to its parts as it is at a slot.
     """
     if set(weights) == set(blend.names):
         return dict(weights)
@@ -144,7 +144,7 @@ def ungrouped(blend: Any, weights: Mapping[str, float], slot: int) -> dict[str, 
 
 
 def same_shares(weights: Mapping[str, float], asked: Mapping[str, float]) -> bool:
-    """Whether weights are what was asked, for groups of them perhaps."""
+    """Return whether weights are what was asked, for groups of them perhaps."""
     sums = dict.fromkeys(asked, 0.0)
     for name, weight in weights.items():
         group = group_of(name, asked)
@@ -183,12 +183,12 @@ def _listed(found: Sequence[FoundBlend]) -> str:
 
 
 def blend_called(dataset: Dataset[Any], name: str) -> FoundBlend | None:
-    """The blend of a name, if there is one."""
+    """Return the blend of a name, if there is one."""
     return next((each for each in blends_in(dataset) if each.name == name), None)
 
 
 def replaced(dataset: Any, way: Way, blend: Any) -> Any:
-    """The same tree with another blend at the end of the way."""
+    """Return the same tree with another blend at the end of the way."""
     if not way:
         return blend
     inputs = list(dataset.inputs)
@@ -294,7 +294,7 @@ class Move(NamedTuple):
 
 
 def places(dataset: Any, items: int) -> list[Place]:
-    """How many items of each part the first `items` items of an endless dataset take.
+    """Return how many items of each part the first `items` items of an endless dataset take.
 
     >>> from energize import BatchDataset, BlendDataset, ListSource
     >>> web, code = ListSource("ab", name="web"), ListSource("cd", name="code")
@@ -314,7 +314,7 @@ def places(dataset: Any, items: int) -> list[Place]:
 
 
 def moved(dataset: Any, moves: Mapping[str, Move]) -> Any:
-    """The same tree with parts that go on where they were left."""
+    """Return the same tree with parts that go on where they were left."""
     seen: Counter[str] = Counter()
     mix = read_mix(dataset)
     node, above = (dataset, ()) if mix is None else mix
@@ -334,8 +334,8 @@ class ReadMix(NamedTuple):
 
 
 def read_mix(dataset: Any) -> ReadMix | None:
-    """The mix below packing, a filter or the like, of which only reading tells how far it was read;
-    None where positions tell it, or where nothing is mixed.
+    """Return the mix below packing, a filter or the like, of which only reading tells how far it
+    was read; None where positions tell it, or where nothing is mixed.
     """
     node: Any = dataset
     way: Way = ()
@@ -347,12 +347,14 @@ def read_mix(dataset: Any) -> ReadMix | None:
 
 
 def few_parts(dataset: Any) -> bool:
-    """Whether there are few enough parts to keep a place for each."""
+    """Return whether there are few enough parts to keep a place for each."""
     return len(dataset.sources) <= MOST_PARTS
 
 
 def _parts(node: Any, items: int, way: Way = ()) -> Iterator[tuple[Way, Any, int]]:
-    """The parts, each with the way to it and how many of its items the first `items` items take."""
+    """Yield the parts, each with the way to it and how many of its items the first `items` items
+    take.
+    """
     taken = _taken(node, items)
     if taken is None:
         yield way, node, items
@@ -366,8 +368,8 @@ def _parts(node: Any, items: int, way: Way = ()) -> Iterator[tuple[Way, Any, int
 
 
 def _taken(node: Any, items: int) -> Sequence[int] | None:
-    """How many items of each input the first `items` of a node take, where it takes them in turn,
-    and that is known without reading.
+    """Return how many items of each input the first `items` of a node take, where it takes them in
+    turn, and that is known without reading.
     """
     if not node.inputs:
         return None
@@ -377,7 +379,7 @@ def _taken(node: Any, items: int) -> Sequence[int] | None:
 
 
 def _told_apart(part: Any, seen: Counter[str]) -> str:
-    """A digest of what decides the order of a part; the second of one order has a number."""
+    """Return a digest of what decides the order of a part; the second of one order has a number."""
     digest = config_of(part).fingerprint[:_DIGITS]
     seen[digest] += 1
     return digest if seen[digest] == 1 else f"{digest}.{seen[digest]}"
@@ -436,7 +438,7 @@ class Edits:
         return tuple(each for each in self.changes if each.waits)
 
     def applied(self, dataset: Dataset[Any]) -> Any:
-        """The dataset with all of them that act at a known slot.
+        """Return the dataset with all of them that act at a known slot.
 
         Raises `ConfigError` for a blend that it does not have, and for what no change can be.
         """
@@ -472,7 +474,7 @@ NOT_EDITED = Edits()
 
 
 def with_change(dataset: Dataset[Any], change: Change) -> Any:
-    """The dataset with one change, whose slot is known."""
+    """Return the dataset with one change, whose slot is known."""
     found = blend_called(dataset, change.blend)
     if found is None:
         raise ConfigError(

@@ -66,7 +66,7 @@ def seeding_of(fn: Callable[..., Any], *, seeded: bool = True) -> Seeding:
 
 
 def _may_draw(fn: Any) -> bool:
-    """Whether a function may draw random numbers: not if its code calls nothing."""
+    """Return whether a function may draw random numbers: not if its code calls nothing."""
     while isinstance(fn, functools.partial):
         fn = fn.func
     code = getattr(inspect.unwrap(fn), "__code__", None)
@@ -192,7 +192,7 @@ class Call:
             return self._failed(error, argument, reading, where(0))
 
     def _failed(self, error: Exception, argument: Any, reading: Reading, place: str) -> Failed:
-        """What becomes of an argument for which the function raised an exception."""
+        """Return what becomes of an argument for which the function raised an exception."""
         name = function_name(self.fn)
         reason: SampleError | SkipSample
         if isinstance(error, SkipSample | DataError):

@@ -55,7 +55,8 @@ def checked_whole(value: object, where: str, least: int | None = None) -> int:
 
 
 def checked_function(value: F, where: str) -> F:
-    """A function of the user; `ConfigError` beginning with `where` for what cannot be called.
+    """Return a function of the user; `ConfigError` beginning with `where` for what cannot be
+    called.
 
     >>> checked_function("len", "Dice: roll")
     Traceback (most recent call last):
@@ -68,8 +69,8 @@ def checked_function(value: F, where: str) -> F:
 
 
 def checked_batch_size(value: object, where: str) -> int:
-    """The size of a batch; `ConfigError` beginning with `where` for what is none, or for more than
-    the limit BATCH_ITEMS: all that a batch holds lies in memory.
+    """Return the size of a batch; `ConfigError` beginning with `where` for what is none, or for
+    more than the limit BATCH_ITEMS: all that a batch holds lies in memory.
     """
     size = checked_whole(value, where, 1)
     if size > limits.BATCH_ITEMS:

@@ -37,7 +37,9 @@ class Column:
 
     @classmethod
     def of(cls, values: Iterable[Any], name: str) -> Column:
-        """A column of numbers, or of words with None for none; `ColumnError` for anything else."""
+        """Return a column of numbers, or of words with None for none; `ColumnError` for anything
+        else.
+        """
         given = list(values)
         kinds = {type(each) for each in given} - {type(None)}
         if kinds <= {str}:

@@ -72,7 +72,7 @@ class ColumnCost:
         self._values(source)
 
     def of(self, dataset: IndexedDataset[Any], positions: Int64Array) -> FloatArray:
-        """What the items at `positions` cost: float64 of the same shape."""
+        """Return what the items at `positions` cost: float64 of the same shape."""
         if not dataset.indexed:
             raise NotIndexedError(
                 f"{type(dataset).__name__} is read as a stream, so which samples its items are "
@@ -85,7 +85,7 @@ class ColumnCost:
         return np.bincount(refs.item, costs, len(positions)).astype(np.float64, copy=False)
 
     def of_samples(self, source: Source[Any], index: Int64Array) -> FloatArray:
-        """What the samples `index` of a source cost: float64 of the same shape."""
+        """Return what the samples `index` of a source cost: float64 of the same shape."""
         values = {name: each[index] for name, each in self._values(source).items()}
         made = values[self.cost] if isinstance(self.cost, str) else self.cost(**values)
         costs = np.asarray(made, dtype=np.float64)
@@ -108,7 +108,9 @@ class ColumnCost:
         return costs
 
     def _values(self, source: Source[Any]) -> dict[str, npt.NDArray[Any]]:
-        """The columns of a source that are looked at, but those that it may lack and lacks."""
+        """Return the columns of a source that are looked at, but those that it may lack and
+        lacks.
+        """
         values = {}
         for name, required in self._columns.items():
             if not (required or name in source.column_names):
@@ -166,7 +168,7 @@ class ItemCost:
         return {"field": self.cost if isinstance(self.cost, str) else None}
 
     def of(self, item: Any) -> float:
-        """What an item costs."""
+        """Return what an item costs."""
         called = named(item, "an item")
         given = said_of(item, self.cost, called, _OWNER)
         number = real_number(given)

@@ -317,7 +317,9 @@ class IndexedDataset(Dataset[T_co]):
         return list(accumulate((len(each.sources) for each in self.inputs), initial=0))
 
     def _source_numbers(self, child: int) -> int | Int64Array:
-        """The numbers in `sources` of those of an input: the first of neighbours, or each."""
+        """Return the numbers in `sources` of those of an input: the first of neighbours, or
+        each.
+        """
         return self._sources_before[child]
 
     @cached_property
@@ -390,14 +392,14 @@ class IndexedDataset(Dataset[T_co]):
         return CountingCursor(self, lane, counter_field(state, "position"), reading)
 
     def _state_at(self, position: int) -> State:
-        """The state in which `position` items have been delivered."""
+        """Return the state in which `position` items have been delivered."""
         return {"position": position}
 
     def _check_state(self, state: State) -> None:
         """Raise `StateError` if this dataset cannot go on from a state."""
 
     def _watcher(self, lane: Lane) -> Callable[[int], None] | None:
-        """What is told the position of each item that a lane delivers, if anything is."""
+        """Return what is told the position of each item that a lane delivers, if anything is."""
         return None
 
 

@@ -31,7 +31,9 @@ ATOMS = frozenset({type(None), bool, int, float, str})
 
 
 def described(value: Any) -> Any:
-    """A parameter as JSON: numbers and text as they are, functions and objects by their names."""
+    """Return a parameter as JSON: numbers and text as they are, functions and objects by their
+    names.
+    """
     if type(value) in ATOMS:
         return value
     if getattr(value, "ndim", None) == 0:  # a number of numpy, or a tensor of one
@@ -83,7 +85,7 @@ def functions_of(dataset: Description) -> str:
 
 
 def digest(tree: Any) -> str:
-    """A short fingerprint of a tree."""
+    """Return a short fingerprint of a tree."""
     return hashlib.blake2b(json.dumps(tree, sort_keys=True).encode(), digest_size=16).hexdigest()
 
 
@@ -160,27 +162,27 @@ class Description:
         return derive(type(self).__name__, *[each.key for each in self.inputs])
 
     def with_inputs(self, inputs: Sequence[Any]) -> Self:
-        """The same description over other inputs."""
+        """Return the same description over other inputs."""
         return self._replace(inputs=tuple(inputs))
 
     def reseeded(self, seed: int) -> Self:
-        """The same description with `seed` in all its sources: other orders, other draws."""
+        """Return the same description with `seed` in all its sources: other orders, other draws."""
         return self.with_inputs([each.reseeded(seed) for each in self.inputs])
 
     def _distinguished(self, occurrence: int) -> Self:
-        """The same description with an order of its own, to stand beside itself in a mix."""
+        """Return the same description with an order of its own, to stand beside itself in a mix."""
         return self.with_inputs([each._distinguished(occurrence) for each in self.inputs])
 
     def _with_worker_config(self, worker_config: WorkerConfig | None) -> Self:
-        """The same description carrying a worker config for the loader to take."""
+        """Return the same description carrying a worker config for the loader to take."""
         return self._replace(worker_config=worker_config)
 
     def _settings(self) -> dict[str, Any]:
-        """The parameters as JSON."""
+        """Return the parameters as JSON."""
         return {name: described(getattr(self, name)) for name in self._parameters}
 
     def describe(self) -> dict[str, Any]:
-        """The description as a JSON-able tree."""
+        """Return the description as a JSON-able tree."""
         tree: dict[str, Any] = {"kind": type(self).__name__, **self._settings()}
         if self.inputs:
             tree["inputs"] = [each.describe() for each in self.inputs]
@@ -210,7 +212,7 @@ class Description:
         return self.inputs, *((name, getattr(self, name)) for name in self._parameters)
 
     def __getstate__(self) -> dict[str, Any]:
-        """What is copied and pickled: the description, not what was computed from it."""
+        """Return what is copied and pickled: the description, not what was computed from it."""
         kept = ("inputs", "worker_config", "_parameters", *self._parameters)
         return {name: getattr(self, name) for name in kept}
 
@@ -226,7 +228,9 @@ class Description:
 def _common_worker_config(
     kind: str, given: WorkerConfig | None, inputs: Sequence[Any]
 ) -> WorkerConfig | None:
-    """The one worker config that a node and its inputs carry; two different ones are an error."""
+    """Return the one worker config that a node and its inputs carry; two different ones are an
+    error.
+    """
     carried = set() if given is None else {given}
     for each in inputs:
         if each.worker_config is not None:
@@ -318,7 +322,7 @@ def _tree(node: Description, identity: int | None = None) -> Tree:
 
 
 def _cut(tree: Tree) -> Tree:
-    """A config in which each input of its outermost mix is a few digits, weights and all."""
+    """Return a config in which each input of its outermost mix is a few digits, weights and all."""
     inputs = tree.get("inputs", [])
     if len(inputs) < 2:
         return {**tree, "inputs": [_cut(each) for each in inputs]} if inputs else tree
@@ -329,7 +333,7 @@ def _cut(tree: Tree) -> Tree:
 
 
 def _of_each_input(tree: Tree) -> list[str]:
-    """The fields that have a value for each input, and the inputs."""
+    """Return the fields that have a value for each input, and the inputs."""
     count = len(tree["inputs"])
     return [name for name, each in tree.items() if isinstance(each, list) and len(each) == count]
 
@@ -439,7 +443,7 @@ def _parts(saved: Any, current: Any, inputs: Sequence[str]) -> list[tuple[str, A
 
 
 def _renamed(label: str, before: Sequence[str], now: Sequence[str]) -> Iterator[str]:
-    """What of the names of inputs is gone or new, or that their order is another one."""
+    """Yield what of the names of inputs is gone or new, or that their order is another one."""
     old, new = Counter(before), Counter(now)
     for word, names in (("is gone", old - new), ("is new", new - old)):
         yield from (f"{label}: {name} {word}" for name in names)
@@ -452,7 +456,7 @@ def _labels(trees: Any) -> list[str]:
 
 
 def _label(tree: Any) -> str:
-    """A node by the sources that it reads, as messages name it."""
+    """Return a node by the sources that it reads, as messages name it."""
     if not isinstance(tree, dict):
         return "a dataset"
     if not tree.get("inputs"):

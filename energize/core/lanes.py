@@ -68,7 +68,7 @@ ALONE = Ranks()
 
 
 def current_ranks(group: Any = None, environment: Mapping[str, str] | None = None) -> Ranks:
-    """The rank of this process at this moment.
+    """Return the rank of this process at this moment.
 
     `group`: a torch process group or a device mesh of the ranks that read different data. Without
     one it is the default group of torch.distributed when that is initialised, else what the
@@ -106,7 +106,7 @@ def _initialised() -> Any:
 
 
 def _in_group(group: Any) -> Ranks:
-    """The rank within a process group or a device mesh."""
+    """Return the rank within a process group or a device mesh."""
     if hasattr(group, "get_coordinate"):
         group = group.get_group() if group.ndim == 1 else group._flatten().get_group()
     distributed = _initialised()

@@ -48,7 +48,9 @@ else:
 
 
 def optional_module(name: str, install: str, purpose: str) -> Any:
-    """The module `name`; `ConfigError` saying what `pip install` needs where it is missing."""
+    """Return the module `name`; `ConfigError` saying what `pip install` needs where it is
+    missing.
+    """
     try:
         return importlib.import_module(name)
     except ImportError as error:
@@ -60,6 +62,8 @@ def optional_module(name: str, install: str, purpose: str) -> Any:
 
 
 def is_instance_of(value: object, module: str, name: str) -> bool:
-    """Whether `value` is an instance of `module.name`, without importing the module for it."""
+    """Return whether `value` is an instance of `module.name`, without importing the module for
+    it.
+    """
     cls = getattr(sys.modules.get(module), name, None)
     return isinstance(cls, type) and isinstance(value, cls)

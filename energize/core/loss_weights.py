@@ -90,7 +90,7 @@ def _named(item: Any) -> str:
 
 
 def _no_place(item: Any, name: str) -> str:
-    """What to do about an item without a place for its weight, or its weights."""
+    """Return what to do about an item without a place for its weight, or its weights."""
     what, base = ("weights of its samples", "Batch") if name == WEIGHTS else ("weight", "Sample")
     field = f"the field `{name}: {_DECLARED[name]} = None`"
     remedy = f"Use a dict, or a dataclass with {field}"
@@ -116,12 +116,12 @@ def default_get_batch_keys(batch: Any) -> list[str] | None:
 
 
 def _listed_keys(item: Any) -> list[str] | None:
-    """The keys of the samples of a batch; None where it lists none, and for a sample."""
+    """Return the keys of the samples of a batch; None where it lists none, and for a sample."""
     return None if isinstance(item, list) else default_get_batch_keys(item)
 
 
 def _keys_of(item: Any) -> list[str]:
-    """The keys of a batch, or that of a sample; nothing where there is none."""
+    """Return the keys of a batch, or that of a sample; nothing where there is none."""
     key = field_of(item, "__key__")
     return _listed_keys(item) or ([key] if isinstance(key, str) else [])
 
@@ -293,7 +293,7 @@ def _weights(items: Sequence[Any], *, packs: bool) -> torch.Tensor | None:
 
 
 def _row(item: Any) -> torch.Tensor | float | None:
-    """The weight of an item, or those of what it is made of."""
+    """Return the weight of an item, or those of what it is made of."""
     weights = field_of(item, WEIGHTS)
     return weight_of(item) if weights is None else torch.as_tensor(weights).to(torch.float32)
 
@@ -389,7 +389,7 @@ class Passed:
 
 
 def _with_weight(sample: Any, made: T) -> T:
-    """What was made of one sample, with its weight."""
+    """Return what was made of one sample, with its weight."""
     source, said, own = field_of(sample, WEIGHT), field_of(made, WEIGHT), own_weight(sample)
     if own_weight(made) is not None:
         own = None
@@ -421,7 +421,7 @@ def _gathered(items: Sequence[Any], made: T, weights: torch.Tensor, *, several: 
 
 
 def _itself(made: T) -> T:
-    """One of several things, which says itself what it weighs; a `LostWeightError` else."""
+    """Return one of several things, which says itself what it weighs; a `LostWeightError` else."""
     if not is_weighed(made):
         raise LostWeightError(
             "gives several things of samples that have weights, and has to say which has which: of "
@@ -438,7 +438,7 @@ def _with(made: T, name: str, value: Any) -> T:
 
 
 def _by_key(given: list[str], keys: list[str], weights: torch.Tensor) -> torch.Tensor:
-    """The weights of the samples `given` in the order in which a batch lists their keys."""
+    """Return the weights of the samples `given` in the order in which a batch lists their keys."""
     if given == keys:
         return weights
     at: dict[str, int] = {}
@@ -473,7 +473,7 @@ def weighted_mean(
     total: torch.Tensor | float | None = None,
     group: Any = None,
 ) -> torch.Tensor:
-    """The mean of `loss`, weighted, over the global batch: a scalar to call `backward()` on.
+    """Return the mean of `loss`, weighted, over the global batch: a scalar to call `backward()` on.
 
     `loss` and `weights` have one shape, such as (batch,) with a loss for each sample, or (tokens,)
     with one for each token; without weights each entry counts 1. The result is sum(weights * loss)
@@ -515,7 +515,8 @@ def weighted_mean(
 
 
 def total_weight(weights: Weights | Iterable[Weights], *, group: Any = None) -> torch.Tensor:
-    """The sum of all weights, over all ranks: a float64 scalar, for `weighted_mean(total=...)`.
+    """Return the sum of all weights, over all ranks: a float64 scalar, for
+    `weighted_mean(total=...)`.
 
     `weights` is a tensor of weights or a batch, or several of them: the micro batches that
     gradients are accumulated over. A batch without `sample_weights` counts its samples, padding
@@ -542,7 +543,7 @@ def total_weight(weights: Weights | Iterable[Weights], *, group: Any = None) -> 
 
 
 def effective_sample_size(weights: npt.ArrayLike | torch.Tensor) -> float:
-    """How many samples of equal weight tell as much as these: (sum of w)² / sum of w².
+    """Return how many samples of equal weight tell as much as these: (sum of w)² / sum of w².
 
     From Kish, Survey Sampling (1965). It is as many as there are where all weights are equal, less
     the more they differ, and 0 where all are 0. Divided by the number of samples it says what part
@@ -587,7 +588,7 @@ class Markable:
 
 
 def is_padding(item: Any) -> bool:
-    """Whether an item is a copy that pads an epoch, to be left out of losses and metrics.
+    """Return whether an item is a copy that pads an epoch, to be left out of losses and metrics.
 
     Dicts say it under the key `__padding__`, tensors, dataclasses and other objects in an attribute
     of that name. Lists, tuples, numbers and texts have no place for it: of any last item
@@ -601,7 +602,7 @@ def is_padding(item: Any) -> bool:
 
 
 def marked(item: T) -> T:
-    """A shallow copy of an item that says that it is padding, where its type can say it.
+    """Return a shallow copy of an item that says that it is padding, where its type can say it.
 
     Its samples have the weight 0, where it has a place for weights.
     """

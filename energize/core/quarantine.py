@@ -66,7 +66,7 @@ class Entry:
 
     @classmethod
     def parsed(cls, line: str, where: str) -> Entry:
-        """The entry in a line; `ConfigError` for anything else."""
+        """Return the entry in a line; `ConfigError` for anything else."""
         value: Any = None
         try:
             value = load_json(line)
@@ -86,7 +86,9 @@ class Entry:
 
 
 def path_for_rank(path: str, rank: int, world_size: int) -> Path:
-    """The file of one rank: `{rank}` filled in, or with several ranks set before the suffix."""
+    """Return the file of one rank: `{rank}` filled in, or with several ranks set before the
+    suffix.
+    """
     if RANK in path:
         return Path(path.replace(RANK, str(rank)))
     if world_size == 1:
@@ -96,7 +98,7 @@ def path_for_rank(path: str, rank: int, world_size: int) -> Path:
 
 
 def files_of(path: str) -> list[Path]:
-    """The files that ranks have written for one path, in order."""
+    """Return the files that ranks have written for one path, in order."""
     if RANK in path:
         patterns = [escape(path).replace(escape(RANK), "*")]
     else:
@@ -107,7 +109,7 @@ def files_of(path: str) -> list[Path]:
 
 
 def read_entries(file: Path) -> Iterator[Entry]:
-    """The entries of a file; `ConfigError` naming file and line for what is none.
+    """Yield the entries of a file; `ConfigError` naming file and line for what is none.
 
     A last line without its end may be the half of one, of a machine that stopped while it was
     written: if it is, it is passed over with a warning.
@@ -126,13 +128,13 @@ def read_entries(file: Path) -> Iterator[Entry]:
 
 
 def half_line(file: Path) -> int:
-    """How many bytes at the end of a list, which has been read, are half a line."""
+    """Return how many bytes at the end of a list, which has been read, are half a line."""
     last = read_file(file, "JSON_BYTES").rpartition(b"\n")[2].decode()
     return len(last) if _is_half(last) else 0
 
 
 def _is_half(line: str) -> bool:
-    """Whether it begins as an entry and stops before its end."""
+    """Return whether it begins as an entry and stops before its end."""
     if not line or not (line.startswith(_BEGIN) or _BEGIN.startswith(line)):
         return False
     try:
@@ -167,14 +169,14 @@ class Listed:
         }
 
     def holds(self, function: str, argument: Any) -> bool:
-        """Whether a function is not to be called with this argument."""
+        """Return whether a function is not to be called with this argument."""
         if not self.by_function:
             return False
         place = place_of(argument, function)
         return place is not None and _function_entry(place) in self.by_function
 
     def failed(self, where: str) -> Failed:
-        """What takes the place of a sample that is left out."""
+        """Return what takes the place of a sample that is left out."""
         return Failed(self._reason, where)
 
     @property
@@ -185,7 +187,7 @@ class Listed:
 def listed_for(
     sources: Iterable[Source[Any]], entries: Sequence[Entry], name: str
 ) -> tuple[Listed, list[Entry]]:
-    """The entries as the sources of a run know them, and those that none of them knows.
+    """Return the entries as the sources of a run know them, and those that none of them knows.
 
     An entry is of the source at its path; or, where no source lies there, of those with the same
     identity, which are the same samples mounted elsewhere.
@@ -216,7 +218,7 @@ def listed_for(
 
 
 def _told_apart(source: Source[Any]) -> str:
-    """What sources of other samples, or at other paths, do not have in common."""
+    """Return what sources of other samples, or at other paths, do not have in common."""
     return f"{source.location}\n{source.identity}"
 
 
@@ -225,7 +227,7 @@ def _function_entry(place: SamplePlace) -> tuple[str, str, str | None, int]:
 
 
 def place_of(argument: Any, function: str) -> SamplePlace | None:
-    """The place of the one stored sample that a function was called with, if it says so."""
+    """Return the place of the one stored sample that a function was called with, if it says so."""
     if isinstance(argument, dict):
         found, key = argument.get("__sources__"), argument.get("__key__")
         if "__shard__" in argument and not found:

@@ -52,17 +52,17 @@ _FORMS = (
 
 
 def position_key(position: int) -> tuple[Any, ...]:
-    """The key of an item of an indexed dataset."""
+    """Return the key of an item of an indexed dataset."""
     return ITEM, position
 
 
 def lane_key(lane: int, lanes: int, state: State | None) -> tuple[Any, ...]:
-    """The key of the item that a lane of a stream gives after `state`."""
+    """Return the key of the item that a lane of a stream gives after `state`."""
     return ITEM, lane, lanes, json.dumps(state, separators=(",", ":"))
 
 
 def restore_sample(dataset: Dataset[T], key: Any, *, reading: Reading = _READING) -> T:
-    """The item of a dataset that a restore key is of: the very same one, read again.
+    """Return the item of a dataset that a restore key is of: the very same one, read again.
 
     `dataset` is the one that the loader delivered from. The key of a stored sample gives the sample
     as it was loaded and typed, before any encoder saw it. `reading` says what becomes of samples
@@ -104,13 +104,15 @@ def _check_kind(dataset: Dataset[Any], key: Any, *, indexed: bool) -> None:
 
 
 def has_place(item: Any) -> bool:
-    """Whether an item can say what it is restored by: a sample, a batch, a dict with the entry."""
+    """Return whether an item can say what it is restored by: a sample, a batch, a dict with the
+    entry.
+    """
     return isinstance(item, Markable) or (isinstance(item, dict) and KEY in item)
 
 
 def with_key(item: T, key: tuple[Any, ...]) -> T:
-    """A shallow copy that says it, and as `__stored_key__` what the item had before: the key of the
-    stored sample, or a list of these. The item itself may be one that its dataset keeps.
+    """Return a shallow copy that says it, and as `__stored_key__` what the item had before: the key
+    of the stored sample, or a list of these. The item itself may be one that its dataset keeps.
     """
     other: Any = copy.copy(item)
     if isinstance(other, dict):
@@ -146,7 +148,7 @@ def _in_lane(dataset: Dataset[T], lane: Lane, text: str, reading: Reading) -> T:
 
 
 def without_loops(dataset: Dataset[T]) -> Dataset[T]:
-    """The dataset without an outermost one that says where loops end."""
+    """Return the dataset without an outermost one that says where loops end."""
     if dataset._ends_loops and dataset._steps_per_epoch is not None:
         return dataset.inputs[0]
     if dataset._passes_on:
@@ -155,12 +157,12 @@ def without_loops(dataset: Dataset[T]) -> Dataset[T]:
 
 
 def is_endless(dataset: Dataset[Any]) -> bool:
-    """Whether a loader reads it without an end of epochs."""
+    """Return whether a loader reads it without an end of epochs."""
     return dataset._steps_per_epoch is not None or (dataset.sized and dataset.size == INFINITE)
 
 
 def _stored(dataset: Dataset[Any], shard: str, number: int) -> Any:
-    """A stored sample; what makes typed ones of raw ones is what gives them their keys."""
+    """Return a stored sample; what makes typed ones of raw ones is what gives them their keys."""
     found: dict[str, tuple[Any, int, Any]] = {}
     for source, load in _loaded(dataset, None):
         index = source.find(shard, number) if hasattr(source, "find") else None

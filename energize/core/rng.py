@@ -23,7 +23,7 @@ _GOLDEN = 0x9E3779B97F4A7C15
 
 
 def derive(*parts: str | int) -> int:
-    """A 128-bit key made of `parts`; keys of different parts are independent.
+    """Return a 128-bit key made of `parts`; keys of different parts are independent.
 
     >>> derive("shuffle", 1) == derive("shuffle", 1)
     True
@@ -54,7 +54,7 @@ def mix64(values: UInt64Array, *keys: np.uint64) -> UInt64Array:
 
 
 def hash_positions(key: int, positions: npt.NDArray[Any], salt: int = 0) -> UInt64Array:
-    """One uniform 64-bit word per position, a function of (key, salt, position) alone."""
+    """Return one uniform 64-bit word per position, a function of (key, salt, position) alone."""
     low = np.uint64((key ^ (salt * _GOLDEN)) & _MASK)
     high = np.uint64((key >> 64) & _MASK)
     return mix64(positions.astype(np.uint64) * np.uint64(_GOLDEN) + low, high)
@@ -70,7 +70,7 @@ def words(key: int, counter: int, count: int) -> UInt64Array:
 
 
 def shuffled(key: int, counter: int, count: int) -> Int64Array:
-    """A permutation of `range(count)`, a function of (key, counter, count) alone."""
+    """Return a permutation of `range(count)`, a function of (key, counter, count) alone."""
     keys = words(key, counter, count)
     # Numpy's fastest sort may leave equal keys in any order, and there are hardly ever any.
     order = np.argsort(keys)
@@ -81,7 +81,7 @@ def shuffled(key: int, counter: int, count: int) -> Int64Array:
 
 
 def generator(word: int) -> np.random.Generator:
-    """A random generator of its own for each 64-bit word."""
+    """Return a random generator of its own for each 64-bit word."""
     return np.random.Generator(np.random.Philox(key=word))
 
 

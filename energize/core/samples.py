@@ -271,7 +271,7 @@ text='a cat', lang='en')
         return build(cls, metadata[0] | joined, "the join")
 
     def pin_memory(self) -> Self:
-        """A copy with all tensors in page-locked memory; the sample itself without a GPU."""
+        """Return a copy with all tensors in page-locked memory; the sample itself without a GPU."""
         return pin_memory(self)
 
 
@@ -280,7 +280,7 @@ METADATA = frozenset(each.name for each in fields(Sample))
 
 
 def _metadata(sample: Any) -> dict[str, Any]:
-    """The metadata of a sample, crude or not; `ConfigError` for what is none."""
+    """Return the metadata of a sample, crude or not; `ConfigError` for what is none."""
     if isinstance(sample, Mapping):
         if "__key__" not in sample:
             keys = _quoted(list(sample)[:20])
@@ -292,7 +292,9 @@ def _metadata(sample: Any) -> dict[str, Any]:
 
 
 def _own_fields(sample: Any) -> dict[str, Any]:
-    """The fields of a sample that are no metadata; of a crude one, no other `__name__` either."""
+    """Return the fields of a sample that are no metadata; of a crude one, no other `__name__`
+    either.
+    """
     if not isinstance(sample, Mapping) and not is_record(sample):
         raise ConfigError(f"a join puts samples together; got a {type(sample).__name__}")
     values = dict(sample) if isinstance(sample, Mapping) else fields_of(sample)
@@ -565,7 +567,9 @@ class _Text:
 
 
 def _leaf(value: Any, most: int, *, values: bool) -> Any:
-    """What is shown in place of a value: of arrays what they are, with `values` what is in them."""
+    """Return what is shown in place of a value: of arrays what they are, with `values` what is in
+    them.
+    """
     torch = sys.modules.get("torch")
     tensor = torch is not None and isinstance(value, torch.Tensor)
     if tensor or isinstance(value, np.ndarray):

@@ -512,11 +512,11 @@ class ContentStream(Stream[T]):
     _counted = "samples"
 
     def _weight(self) -> int:
-        """How much the last item counts of those that may come in vain."""
+        """Return how much the last item counts of those that may come in vain."""
         return max(1, len(self.origin))
 
     def _taken(self, position: int, attempt: int) -> Any:
-        """What the next item is made of."""
+        """Return what the next item is made of."""
         item = self._input.at(position, attempt)
         self.origin = self._input.origin
         return item

@@ -135,7 +135,7 @@ class Reading:
             self.report(failed)
 
     def again(self, attempt: int) -> Reading:
-        """The same, for another attempt."""
+        """Return the same, for another attempt."""
         return self if attempt == self.attempt else replace(self, attempt=attempt)
 
 
@@ -318,7 +318,7 @@ class Trace:
         return items
 
     def _gathered(self, reading: Reading, start: int, stop: int) -> list[Any]:
-        """The items of the inputs in some rows of the routes, in their order."""
+        """Return the items of the inputs in some rows of the routes, in their order."""
         if len(self._below) == 1 and self._below[0][1] is None:
             return self._below[0][2].read(reading, start, stop)
         items: list[Any] = [None] * (stop - start)
@@ -353,7 +353,7 @@ class Trace:
 def _substituted(
     dataset: IndexedDataset[Any], position: Int64Array, reading: Reading, item: Any
 ) -> Any:
-    """The first substitute for a failed item that does not fail."""
+    """Return the first substitute for a failed item that does not fail."""
     tries = 1
     while type(item) is Failed:
         attempt = reading.attempt + tries - 1

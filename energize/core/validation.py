@@ -153,7 +153,7 @@ def _place_in(value: Any, loc: KeyPath) -> tuple[KeyPath, KeyPath | None]:
 
 
 def _keys(schema: Any) -> Iterator[str]:
-    """The keys of all models, dataclasses and typed dicts in a schema."""
+    """Yield the keys of all models, dataclasses and typed dicts in a schema."""
     if isinstance(schema, list | tuple):
         for each in schema:
             yield from _keys(each)
@@ -249,7 +249,7 @@ def lines_of(text: str | bytes) -> dict[KeyPath, int]:
 
 
 def _told(detail: ErrorDetails, known: list[str]) -> tuple[str, str]:
-    """A fault in our words, and the value seen, where that says more."""
+    """Return a fault in our words, and the value seen, where that says more."""
     kind, key = detail["type"], str(detail["loc"][-1]) if detail["loc"] else ""
     if kind == "missing":
         return f"the key {key!r} is missing", ""

@@ -143,7 +143,7 @@ def read_columns(path: Path, *, checked: bool = True) -> ColumnIndex | None:
 
 
 def _apart(before: Mapping[str, int], now: Mapping[str, int]) -> str:
-    """How the shards differ, by the first of them."""
+    """Return how the shards differ, by the first of them."""
     for shard in [*now, *before]:
         if before.get(shard) != now.get(shard):
             was, is_now = before.get(shard, 0), now.get(shard, 0)

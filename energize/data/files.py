@@ -249,7 +249,7 @@ class LocalFiles:
         return path
 
     def _file(self, path: str) -> _OpenFile:
-        """The open file at a path, which has to be the one that was read before."""
+        """Return the open file at a path, which has to be the one that was read before."""
         file = self._open.get(path)
         if file is not None:
             return file
@@ -505,7 +505,7 @@ def _changed(path: str) -> ShardError:
 
 
 def _text(place: object) -> str:
-    """A path, or whatever an error has for one: some have the number of a descriptor."""
+    """Return a path, or whatever an error has for one: some have the number of a descriptor."""
     return os.fsdecode(place) if isinstance(place, bytes | os.PathLike) else str(place)
 
 

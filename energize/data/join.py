@@ -113,8 +113,8 @@ def _column(values: list[Any]) -> Int64Array:
 def _checked_ids(
     database: sqlite3.Connection, schema: str, source: WebdatasetSource
 ) -> dict[str, int]:
-    """The numbers that an index gives to shards, their places in `.info.json`; it has to list the
-    samples of these, each once.
+    """Return the numbers that an index gives to shards, their places in `.info.json`; it has to
+    list the samples of these, each once.
     """
     listed = {each[0]: each[1:] for each in database.execute(_COUNTS.format(schema))}
     counts, fault = read_info(source.path).shard_counts, ""
@@ -298,7 +298,7 @@ class JoinedSource(Source[Raw]):
         return super().settings() | own | subset
 
     def where(self, index: int) -> str:
-        """Where the sample of the first source lies."""
+        """Return where the sample of the first source lies."""
         return self.parts[0].where(int(self.matches[index, 0]))
 
     @property
@@ -306,12 +306,14 @@ class JoinedSource(Source[Raw]):
         return "+".join(each.location for each in self.parts)
 
     def place(self, index: int) -> SamplePlace:
-        """Where the sample of the first source is stored."""
+        """Return where the sample of the first source is stored."""
         first = self.parts[0].place(int(self.matches[index, 0]))
         return replace(first, dataset=self.location, source=self.identity)
 
     def find(self, shard: str | None, index: int) -> int | None:
-        """The number here of the joined sample whose first one is sample `index` of a shard."""
+        """Return the number here of the joined sample whose first one is sample `index` of a
+        shard.
+        """
         first = self.parts[0].find(shard, index)
         rows = [] if first is None else np.flatnonzero(self.matches[:, 0] == first).tolist()
         return rows[0] if rows else None
@@ -328,7 +330,7 @@ class JoinedSource(Source[Raw]):
         return [self._joined(samples) for samples in zip(*columns, strict=True)]
 
     def _joined(self, samples: tuple[Any, ...]) -> Raw | Failed:
-        """The samples of a row, which have one key, or what failed of them."""
+        """Return the samples of a row, which have one key, or what failed of them."""
         failed = next((each for each in samples if type(each) is Failed), None)
         if failed is not None:
             return failed
@@ -374,7 +376,7 @@ def remove_matches(cache: Path, kept: Collection[Path]) -> None:
 
 
 def _found(parts: Sequence[WebdatasetSource], nonmatch: Sequence[str]) -> Int64Array:
-    """The matches that the indexes of the folders give."""
+    """Return the matches that the indexes of the folders give."""
     first, *others = parts
     columns = [np.arange(first.count, dtype=np.int64)]
     kept = np.ones(first.count, dtype=np.bool_)
@@ -395,7 +397,7 @@ def _found(parts: Sequence[WebdatasetSource], nonmatch: Sequence[str]) -> Int64A
 
 
 def _file_of(source: JoinedSource) -> Path | None:
-    """The file of matches, named after what the folders and the sources are now."""
+    """Return the file of matches, named after what the folders and the sources are now."""
     if source.cache is None:
         return None
     versions = []
@@ -415,7 +417,7 @@ def sealed(matches: Int64Array) -> Int64Array:
 
 
 def _cached(source: JoinedSource) -> Int64Array | None:
-    """The matches that were written before; None where there are none of these folders."""
+    """Return the matches that were written before; None where there are none of these folders."""
     file = _file_of(source)
     if file is None or not file.is_file():
         return None

@@ -275,7 +275,7 @@ def _decoded(
 
 
 def _sliced(fixed: list[int | None], data: bytes) -> list[bytes]:
-    """The columns of an MDS sample, after the sizes of those that have no fixed one."""
+    """Return the columns of an MDS sample, after the sizes of those that have no fixed one."""
     unknown = fixed.count(None)
     given = iter(np.frombuffer(data, "<u4", unknown).tolist())
     sizes = [next(given) if size is None else size for size in fixed]
@@ -330,7 +330,7 @@ _UNPACKERS: Mapping[str, tuple[str, str]] = MappingProxyType(
 
 
 def _file_name(name: str) -> str:
-    """A file in the folder or a subfolder: an index may not lead out of it."""
+    """Return a file in the folder or a subfolder: an index may not lead out of it."""
     path = PurePosixPath(name)
     plain = str(path) == name and "\\" not in name and "\0" not in name
     if not plain or name == "." or path.is_absolute() or ".." in path.parts:
@@ -616,7 +616,9 @@ class MdsSource(ShardedSource[dict[str, Any]]):
     def _ranges(
         self, shard: MdsShard, part: MdsPart, starts: list[int], stops: list[int]
     ) -> Iterator[bytes]:
-        """The bytes of a file of a shard: of where it lies, or of what is unpacked in memory."""
+        """Return the bytes of a file of a shard: of where it lies, or of what is unpacked in
+        memory.
+        """
         raw, packed = part
         path = self._path(raw)
         if packed is None or self._files.exists(path):

@@ -278,7 +278,7 @@ class IterableSource(Dataset[T_co]):
         return (self,)
 
     def where(self, index: int) -> str:
-        """Where a sample is, for messages."""
+        """Return where a sample is, for messages."""
         return f"{self.name}, sample {index}"
 
     def _open_stream(self, opening: Opening) -> Stream[T_co]:
@@ -349,7 +349,8 @@ class _IterableStream(Stream[T]):
 
 
 def _undivided(dataset: Any, name: str) -> Iterator[Any]:
-    """All samples of a Hugging Face dataset, also in a torch worker, where it would divide itself.
+    """Yield all samples of a Hugging Face dataset, also in a torch worker, where it would divide
+    itself.
 
     Who divides here is the mix that it is part of. Raise `DatasetError` for damaged files.
     """
@@ -370,7 +371,8 @@ def _undivided(dataset: Any, name: str) -> Iterator[Any]:
 
 
 def _has_buffer(dataset: Any) -> bool:
-    """Whether a Hugging Face dataset holds samples in a shuffle buffer, which its state leaves out.
+    """Return whether a Hugging Face dataset holds samples in a shuffle buffer, which its state
+    leaves out.
 
     Its own state would then lose samples, so that the pass is read again up to the place instead.
     """

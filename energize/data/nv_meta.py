@@ -137,7 +137,7 @@ def expand(patterns: Iterable[str]) -> tuple[str, ...]:
 
 
 def _count(pattern: str) -> int:
-    """How many names a pattern stands for, without making them."""
+    """Return how many names a pattern stands for, without making them."""
     around: list[tuple[int, int, int]] = []  # of what is open: its start, and counts before it
     others, product = 0, 1  # names of the alternatives before this one; and of it, so far
     position = 0
@@ -161,7 +161,7 @@ def _count(pattern: str) -> int:
 
 
 def _length(inner: str) -> int:
-    """How many numbers or letters a range has, or a few more; 0 for what is no range."""
+    """Return how many numbers or letters a range has, or a few more; 0 for what is no range."""
     found = _RANGE.fullmatch(inner)
     if found is None:
         return 0
@@ -230,7 +230,7 @@ def read_info(path: str | Path) -> Info:
 
 
 def _unprepared(path: Path) -> DatasetError:
-    """Why a folder cannot be read."""
+    """Return why a folder cannot be read."""
     if not path.exists():
         return DatasetNotFoundError(f"{path} does not exist{_hint_for_missing(path)}")
     if not path.is_dir():
@@ -250,7 +250,7 @@ def _unprepared(path: Path) -> DatasetError:
 
 
 def _hint_for_missing(path: Path) -> str:
-    """What there is instead, as far as the path goes."""
+    """Return what there is instead, as far as the path goes."""
     existing = next(each for each in path.absolute().parents if each.is_dir())
     missing = path.absolute().relative_to(existing).parts[0]
     there: list[str] = []
@@ -302,7 +302,7 @@ def _split_file(path: Path, name: str) -> tuple[Path, _SplitFile]:
 def _file(
     path: Path, names: Sequence[str], schema: TypeAdapter[T], what: str, suffixes: str
 ) -> tuple[Path, T]:
-    """The first of the files `names` that is in the `.nv-meta` of a prepared folder."""
+    """Return the first of the files `names` that is in the `.nv-meta` of a prepared folder."""
     folder = path / META_FOLDER
     for name in names:
         if not is_inside(name):

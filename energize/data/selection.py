@@ -64,7 +64,7 @@ class Selection:
         return OTHERS if self.value is None else _text(self.value)
 
     def rows(self, column: Column) -> Int64Array:
-        """The numbers of the samples, ascending."""
+        """Return the numbers of the samples, ascending."""
         if self.value is not None:
             return np.flatnonzero(chosen(column, self.value))
         return np.flatnonzero(~_any_of(column, self.other_than or ()))
@@ -73,7 +73,7 @@ class Selection:
 def selections(
     sources: Sequence[Source[Any]], by: str, values: Sequence[PropertyValue], *, other: bool
 ) -> list[Selection]:
-    """The samples of each value, and last the others, if there are any and `other` says so.
+    """Return the samples of each value, and last the others, if there are any and `other` says so.
 
     Raises `ColumnError` for a source without the column, one that has words where another one has
     numbers, values that no sample has, values of samples that are not named without `other`, and
@@ -178,7 +178,7 @@ def _any_of(column: Column, values: Sequence[PropertyValue]) -> BoolArray:
 
 
 def counts_text(columns: Sequence[Column]) -> str:
-    """The values of columns with their counts, the most frequent first, for messages."""
+    """Return the values of columns with their counts, the most frequent first, for messages."""
     counts: Counter[str] = Counter()
     for column in columns:
         found, times = np.unique(column.values, return_counts=True)
@@ -190,7 +190,7 @@ def counts_text(columns: Sequence[Column]) -> str:
 
 
 def similar(columns: Sequence[Column], value: PropertyValue) -> str:
-    """What else may have been meant by a value, for messages."""
+    """Return what else may have been meant by a value, for messages."""
     words = {word for column in columns for word in column.categories or ()}
     return nearest(str(value), sorted(words))
 
@@ -202,7 +202,7 @@ def _shown(column: Column, value: Any) -> str:
 
 
 def _bounds(text: str) -> tuple[float, float]:
-    """The least number that is meant, and the first one that is not any more."""
+    """Return the least number that is meant, and the first one that is not any more."""
     found = _RANGE.fullmatch(text)
     if found and found[0].strip() != "..":
         least, most = (float(each) if each else None for each in found.groups())
@@ -331,7 +331,7 @@ class PropertySource(Source[T_co]):
 
 
 def source_labels(sources: Sequence[Source[Any]]) -> list[str]:
-    """A name for each source, in their order, no two alike.
+    """Return a name for each source, in their order, no two alike.
 
     It is the name of the source; for folders of one name with as many parent folders as tell them
     apart, for one folder with different splits with the split in brackets, and where that is equal
@@ -381,7 +381,7 @@ def _shortest(places: Sequence[tuple[str, ...]]) -> list[str]:
 
 
 def _with_details(labels: Sequence[str], details: Sequence[str]) -> list[str]:
-    """The labels with their details, where those of one label differ."""
+    """Return the labels with their details, where those of one label differ."""
     pairs = list(zip(labels, details, strict=True))
     different = Counter(label for label, _ in set(pairs))
     return [f"{label} [{detail}]" if different[label] > 1 else label for label, detail in pairs]

@@ -36,7 +36,8 @@ def read_by_file(
     located: Callable[[Int64Array], tuple[Int64Array, Int64Array]],
     read: Callable[[int, list[int]], Sequence[T]],
 ) -> list[T]:
-    """The samples at `stored`, in that order, though they are read in the order in which they lie.
+    """Return the samples at `stored`, in that order, though they are read in the order in which
+    they lie.
 
     `located` gives for ascending positions their files and their numbers in these; `read` the
     samples of one file, numbers ascending.
@@ -85,7 +86,9 @@ class Source(IndexedDataset[T_co]):
 
     @abstractmethod
     def read(self, indices: Int64Array) -> list[T_co | Failed]:
-        """The samples at `indices`, 0 <= index < count; a sample with bad bytes as `Failed`."""
+        """Return the samples at `indices`, 0 <= index < count; a sample with bad bytes as
+        `Failed`.
+        """
 
     @property
     @abstractmethod
@@ -115,7 +118,7 @@ class Source(IndexedDataset[T_co]):
         return ()
 
     def column(self, name: str) -> Column:
-        """One value for each sample, in the order of their numbers, as they are indexed.
+        """Return one value for each sample, in the order of their numbers, as they are indexed.
 
         Raises `ColumnError` for a name that is not indexed.
         """
@@ -126,7 +129,7 @@ class Source(IndexedDataset[T_co]):
         )
 
     def known_column(self, name: str) -> Column:
-        """The same, looked up once: some sources put theirs together of several."""
+        """Return the same, looked up once: some sources put theirs together of several."""
         if name not in self._known_columns:
             self._known_columns[name] = self.column(name)
         return self._known_columns[name]
@@ -136,7 +139,7 @@ class Source(IndexedDataset[T_co]):
         return {}
 
     def _how_to_index(self, name: str) -> str:
-        """What adds a column, for messages."""
+        """Return what adds a column, for messages."""
         return f"Give it where the source is made: columns={{{name!r}: [...]}}"
 
     def _settings(self) -> dict[str, Any]:
@@ -168,11 +171,13 @@ class Source(IndexedDataset[T_co]):
         return f"{self.identity}#{self.occurrence}" if self.occurrence else self.identity
 
     def place(self, index: int) -> SamplePlace:
-        """Where sample `index` is stored; reads no more than its key."""
+        """Return where sample `index` is stored; reads no more than its key."""
         return SamplePlace(self.location, None, index, source=self.identity)
 
     def find(self, shard: str | None, index: int) -> int | None:
-        """The number here of sample `index` of a shard; None where there is no such sample."""
+        """Return the number here of sample `index` of a shard; None where there is no such
+        sample.
+        """
         return index if shard is None and 0 <= index < self.count else None
 
     @cached_property
@@ -233,7 +238,7 @@ class Source(IndexedDataset[T_co]):
         raise ShardError(told(cast("OSError", said), self.location)) from refused
 
     def _samples(self, positions: Int64Array, attempt: int) -> Int64Array:
-        """The samples at positions, or of that attempt."""
+        """Return the samples at positions, or of that attempt."""
         if self.count == 0:
             raise EmptyDatasetError(f"{self._told_name} has no samples to read")
         if attempt == 0:
@@ -288,7 +293,7 @@ class Subset:
     ratios: tuple[float, float] = (0.0, 1.0)
 
     def bounds(self, total: int) -> tuple[int, int]:
-        """The first of `total` samples that belongs to it, and the one after the last.
+        """Return the first of `total` samples that belongs to it, and the one after the last.
 
         Raises `ConfigError` when it asks for more samples than there are.
         """
@@ -304,7 +309,7 @@ class Subset:
         return start + int((end - start) * first), start + int((end - start) * last)
 
     def within(self, outer: Subset) -> Subset:
-        """What `outer` takes of this one; `outer` gives ratios only."""
+        """Return what `outer` takes of this one; `outer` gives ratios only."""
         first, last = self.ratios
         size = last - first
         ratios = tuple(first + ratio * size for ratio in outer.ratios)
@@ -372,7 +377,7 @@ class ShardedSource(Source[T_co]):
         return self._where(*(int(each[0]) for each in self.locate(np.array([index]))))
 
     def _where(self, shard: int, number: int) -> str:
-        """What messages call a sample."""
+        """Return what messages call a sample."""
         return f"{self.location}/{self.shards[shard]}, sample {number}"
 
     def place(self, index: int) -> SamplePlace:

@@ -193,8 +193,8 @@ def padded(size: int) -> int:
 
 
 def _any_member(read: Read, begin: int, stop: int, where: str) -> tuple[Member | None, int]:
-    """The file whose headers, of any kind, begin at `begin`, and where it ends; None for a folder,
-    a link or a device.
+    """Return the file whose headers, of any kind, begin at `begin`, and where it ends; None for a
+    folder, a link or a device.
     """
     name, size, at = None, None, begin
     info = _header(read, at, where)

@@ -126,7 +126,9 @@ class ShardReader:
         return sample
 
     def _ranges(self, numbers: Sequence[int]) -> tuple[list[int], list[int]]:
-        """The first byte of each of these samples, in ascending order, and the byte after it."""
+        """Return the first byte of each of these samples, in ascending order, and the byte after
+        it.
+        """
         small = self.count * ENTRY < _KEPT
         data = self.files.kept(self.index) if small else b""
         found: Iterator[bytes] = iter(())
@@ -149,14 +151,14 @@ class ShardReader:
         return starts, stops
 
     def _expected(self, numbers: Sequence[int]) -> list[int]:
-        """The checksums of these samples."""
+        """Return the checksums of these samples."""
         file = tar.checksums_path(self.path)
         found = read_entries(self.files, file, numbers, CHECKSUM, CHECKSUM)
         return [int.from_bytes(data, "little") for data in found]
 
     def _any_sample(self, number: int, data: bytes) -> dict[str, Any] | Failed:
-        """A sample with headers of any kind, or why there is none; raise `ShardError` if the index
-        is of another shard.
+        """Return a sample with headers of any kind, or why there is none; raise `ShardError` if the
+        index is of another shard.
         """
         try:
             found = tar.members(data, self._where(number, data))
@@ -183,7 +185,9 @@ class ShardReader:
         return sample
 
     def _agrees(self) -> bool:
-        """Whether most samples start where the index says: not so when it is of another shard."""
+        """Return whether most samples start where the index says: not so when it is of another
+        shard.
+        """
         starts, _ = self._ranges(range(0, self.count, max(1, self.count // _PROBES)))
         ends = [min(start + tar.BLOCK, self.size) for start in starts]
         blocks = self.files.read_ranges(self.path, starts, ends)
@@ -207,8 +211,8 @@ class ShardReader:
 
 
 def _is_plain(data: bytes, end: int, sample: dict[str, Any]) -> bool:
-    """Whether `data[:end]` is files of one sample with plain headers; they are added to `sample`
-    then, and their key.
+    """Return whether `data[:end]` is files of one sample with plain headers; they are added to
+    `sample` then, and their key.
     """
     at, begin = 0, ""
     while at < end:
@@ -425,7 +429,9 @@ class WebdatasetSource(ShardedSource[dict[str, Any]]):
         return self._reader(shard).read(numbers)
 
     def _reader(self, shard: int) -> ShardReader:
-        """What reads a shard; it is compared with its index when this process first asks for it."""
+        """Return what reads a shard; it is compared with its index when this process first asks for
+        it.
+        """
         reader = self._readers.get(shard)
         if reader is None:
             name, count = self.shards[shard], self.counts[shard]
@@ -543,7 +549,9 @@ def read_split(path: Path, split_part: str, split_config: str | None) -> SplitSh
 def _excluded(
     entries: Iterable[str], known: Mapping[str, int], where: str
 ) -> dict[str, set[str] | None]:
-    """The excluded keys by shard, of entries `shard` and `shard/key`; None for a whole shard."""
+    """Return the excluded keys by shard, of entries `shard` and `shard/key`; None for a whole
+    shard.
+    """
     found: dict[str, set[str] | None] = {}
     deepest = max((shard.count("/") for shard in known), default=0) if entries else 0
     for entry in entries:
@@ -563,7 +571,7 @@ def _excluded(
 
 
 def _numbers(shard: Path, count: int, keys: set[str]) -> list[int]:
-    """The numbers of the samples with these keys; all of them have to be there."""
+    """Return the numbers of the samples with these keys; all of them have to be there."""
     samples = scan(shard).samples
     if len(samples) != count:
         raise ShardError(

@@ -154,7 +154,7 @@ class NewFiles:
         self._sync_folders([last])
 
     def _removed(self, path: Path) -> bool:
-        """Whether it was there."""
+        """Return whether it was there."""
         with writing(path, self._error):
             try:
                 path.unlink()

@@ -163,7 +163,7 @@ class BatchDataset(IndexedDataset[T_batch_co]):
         return max(1, self._children[0]._read_ahead // self.batch_size)
 
     def _bounds(self, positions: Int64Array) -> tuple[Int64Array, Int64Array]:
-        """Where the members of the batches at `positions` begin and end in the input."""
+        """Return where the members of the batches at `positions` begin and end in the input."""
         inner = self.inputs[0].size
         if inner == INFINITE:
             first = positions * self.batch_size
@@ -244,7 +244,7 @@ class _BatchStream(ContentStream[Any]):
         return 1
 
     def _taken(self, position: int, attempt: int) -> list[Any]:
-        """The samples of the batch at a position; fewer at the end of a pass."""
+        """Return the samples of the batch at a position; fewer at the end of a pass."""
         if self._over:
             self._end_pass()
             raise StopIteration
@@ -367,7 +367,7 @@ class FlatMixBatchDataset(FlatBatchDataset[T_batch_co], MixBatchDataset[T_batch_
 
 
 def level_below(dataset: Dataset[Any]) -> LevelDataset[Any] | None:
-    """What levels global batches of a dataset, whose items pass through unmoved above it."""
+    """Return what levels global batches of a dataset, whose items pass through unmoved above it."""
     below = _below_maps(dataset)
     return below if isinstance(below, LevelDataset) else None
 

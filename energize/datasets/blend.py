@@ -287,8 +287,8 @@ class BlendDataset(IndexedDataset[T_co]):
         return MeasuredInputs(self.unit, self.inputs) if isinstance(self.unit, ColumnCost) else None
 
     def _settings(self) -> dict[str, Any]:
-        """The parameters as JSON, and digests of what samples cost, as measuring them anew changes
-        the order.
+        """Return the parameters as JSON, and digests of what samples cost, as measuring them anew
+        changes the order.
         """
         told = super()._settings()
         if self.unit is None:
@@ -366,7 +366,7 @@ class BlendDataset(IndexedDataset[T_co]):
             raise EmptyDatasetError("none of the datasets has items")
 
     def spent(self, n: int) -> list[float]:
-        """What the first `n` items cost that each of `inputs` gives, in the unit.
+        """Return what the first `n` items cost that each of `inputs` gives, in the unit.
 
         Raises `NotIndexedError` where that is known only when they have been read.
 
@@ -395,9 +395,9 @@ class BlendDataset(IndexedDataset[T_co]):
         return shares
 
     def _asked(self, items: int | None) -> FloatArray | None:
-        """How many of the first `items` the weights ask for of each of `inputs`: float64, sums to
-        `items`, or to what they cost where weights of costs changed; for None their shares, or
-        None where these change.
+        """Return how many of the first `items` the weights ask for of each of `inputs`: float64,
+        sums to `items`, or to what they cost where weights of costs changed; for None their shares,
+        or None where these change.
 
         Of a blend that ends, slots and schedules begin anew in each epoch. What stop rules do to
         the shares is not looked at: it is a difference between asked and delivered.
@@ -415,9 +415,9 @@ class BlendDataset(IndexedDataset[T_co]):
         return found + epochs * asked(eras, self.size) if epochs else found
 
     def _asked_in_cost(self, eras: Sequence[Era], items: int | None) -> FloatArray | None:
-        """The same of what items cost. A slot says nothing of its cost, so while weights change
-        gradually nobody asks for anything that could be told; and after changes, for parts of what
-        the slots since then cost, if that is known unread.
+        """Return the same of what items cost. A slot says nothing of its cost, so while weights
+        change gradually nobody asks for anything that could be told; and after changes, for parts
+        of what the slots since then cost, if that is known unread.
         """
         shares = [_constant(era) for era in eras]
         if any(each is None for each in shares):
@@ -433,7 +433,8 @@ class BlendDataset(IndexedDataset[T_co]):
     def with_weights_from(
         self, slot: int, weights: Sequence[Weight] | Mapping[str, Weight] | WeightScheduler
     ) -> Self:
-        """The same blend with other weights from a slot on: all items before it stay as they are.
+        """Return the same blend with other weights from a slot on: all items before it stay as they
+        are.
 
         Weights are those of `inputs` in their order, or by their `names`; steps of schedules count
         from the start of the blend. A state that was saved before the slot goes on in the changed
@@ -552,7 +553,7 @@ class BlendDataset(IndexedDataset[T_co]):
 
 
 def _targets(entries: Sequence[Entry], max_correction: float | None) -> tuple[Weight, ...] | None:
-    """What entries weigh in the loss; None where all count as they are drawn."""
+    """Return what entries weigh in the loss; None where all count as they are drawn."""
     if max_correction is not None and checked_factor(max_correction, "max_correction") < 1:
         raise WeightError(f"max_correction is a factor from 1 up; got {max_correction}")
     if any(entry.target is not None for entry in entries):
@@ -563,7 +564,7 @@ def _targets(entries: Sequence[Entry], max_correction: float | None) -> tuple[We
 
 
 def _constant(era: Era) -> FloatArray | None:
-    """The shares of an era; None where they change."""
+    """Return the shares of an era; None where they change."""
     return None if era.points else cast("FloatArray", shares_at(era.weights, [0])[0])
 
 
@@ -656,7 +657,7 @@ def one_per_dataset(
 
 
 def _by_name(weights: object, names: Sequence[str]) -> list[Any]:
-    """The weights of datasets by their names."""
+    """Return the weights of datasets by their names."""
     by_name = weights.schedules() if isinstance(weights, WeightScheduler) else weights
     if not isinstance(by_name, Mapping):
         raise WeightError(
@@ -733,7 +734,7 @@ def _flattened(
 
 
 def _within(weight: Weight, weights: Sequence[Weight], number: int) -> Weight:
-    """The weight of the entry that one of several `weights` makes of a weight."""
+    """Return the weight of the entry that one of several `weights` makes of a weight."""
     numbers = numbers_only(weights)
     if numbers is None:
         return Compound("product", (weight, Compound("share", tuple(weights), number)))

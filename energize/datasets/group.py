@@ -209,7 +209,7 @@ class _GroupStream(Stream[T]):
             raise nothing_made(self._dataset, self._in_vain)
 
     def _left(self) -> list[_Waiting]:
-        """The next of the groups that are left at the end of a pass."""
+        """Return the next of the groups that are left at the end of a pass."""
         if self._dataset.drop_last:
             self._groups.clear()
         if not self._groups:
@@ -238,7 +238,7 @@ class _GroupStream(Stream[T]):
         }
 
     def _waiting(self) -> Iterator[State]:
-        """Where the samples that wait were read, group by group."""
+        """Yield where the samples that wait were read, group by group."""
         for members in self._groups.values():
             for each in members:
                 yield {"before": each.before, "read": each.read}

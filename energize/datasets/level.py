@@ -193,13 +193,13 @@ class LevelDataset(IndexedDataset[T_co]):
         return levelled(self.cost.of(self._children[0], positions), self.batch_size)
 
     def _end(self, start: int) -> int:
-        """The end of the global batch that begins at a position."""
+        """Return the end of the global batch that begins at a position."""
         if self.size == INFINITE:
             return start + self.global_batch_size
         return start + min(self.global_batch_size, self.size - start % self.size)
 
     def _begun(self, n: int) -> int:
-        """The beginning of the global batch of item `n`."""
+        """Return the beginning of the global batch of item `n`."""
         inside = n if self.size == INFINITE else n % max(self.size, 1)
         return n - inside % self.global_batch_size
 
@@ -234,7 +234,9 @@ def with_level(
     global_batch_size: int | None,
     owner: str,
 ) -> LevelDataset[T_co]:
-    """A dataset for batches that are level; `ConfigError` where one of the two is not given."""
+    """Return a dataset for batches that are level; `ConfigError` where one of the two is not
+    given.
+    """
     if level is None or global_batch_size is None:
         given, missing = "level", "global_batch_size"
         if level is None:

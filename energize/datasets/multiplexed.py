@@ -52,7 +52,7 @@ class Slots(Protocol):
     """Which source each slot belongs to, slot after slot."""
 
     def current(self) -> int:
-        """The source of the slot at hand."""
+        """Return the source of the slot at hand."""
 
     def advance(self, item: Any, where: Callable[[], str]) -> None:
         """Go on to the next slot; the one at hand has got `item`, and `where` says where that comes
@@ -63,7 +63,7 @@ class Slots(Protocol):
         """The source of the slot at hand had no item; if it is left out it is not asked again."""
 
     def state(self) -> State:
-        """What others go on from; of constant shape."""
+        """Return what others go on from; of constant shape."""
 
 
 Begin: TypeAlias = Callable[[State | None, frozenset[int]], Slots]
@@ -161,7 +161,7 @@ class MultiplexedStream(Stream[T]):
         raise StopIteration
 
     def _kept(self, item: T, source: int) -> bool:
-        """Whether an item has the slot at hand, or is left out."""
+        """Return whether an item has the slot at hand, or is left out."""
         try:
             self._slots.advance(item, partial(self._where, source))
         except SkipSample as reason:
@@ -176,7 +176,7 @@ class MultiplexedStream(Stream[T]):
         return True
 
     def _where(self, source: int) -> str:
-        """Where the last item of a source comes from."""
+        """Return where the last item of a source comes from."""
         refs = refs_of(self._datasets[source], self._inputs[source].origin)
         if not len(refs):
             return f"an item of {self._names[source]}"
@@ -293,8 +293,9 @@ _LOOKED_UP = 2**20
 
 
 def checked_unit(given: GivenUnit | None, others: Mapping[str, Any]) -> Unit | None:
-    """The unit that was given; None for samples. Raise `ConfigError` for those of the `others` that
-    contradict it: options of schemes, and ends, of which a blend by a column has none.
+    """Return the unit that was given; None for samples. Raise `ConfigError` for those of the
+    `others` that contradict it: options of schemes, and ends, of which a blend by a column has
+    none.
     """
     if given is None or given == SAMPLES:
         return None
@@ -352,7 +353,7 @@ class MeasuredInputs:
         ]
 
     def lines(self) -> list[Line]:
-        """What the items of each input cost in the order in which they are read."""
+        """Return what the items of each input cost in the order in which they are read."""
         return [self._line(each) for each in self._inputs]
 
     def _line(self, dataset: IndexedDataset[Any]) -> Line:
@@ -391,7 +392,7 @@ class MeasuredInputs:
 
 
 def _measured(source: Source[Any], unit: ColumnCost) -> tuple[float, str]:
-    """What the samples of a source cost together, and a digest of what each costs."""
+    """Return what the samples of a source cost together, and a digest of what each costs."""
     total, seen = 0.0, hashlib.blake2b(digest_size=16)
     for start in range(0, source.count, _LOOKED_UP):
         index = np.arange(start, min(start + _LOOKED_UP, source.count), dtype=np.int64)
@@ -467,7 +468,7 @@ class OwedSlots:
             self._shares = self._asked()
 
     def _cost(self, item: Any, where: Callable[[], str]) -> float:
-        """What an item costs; `SkipSample` for one that is left out."""
+        """Return what an item costs; `SkipSample` for one that is left out."""
         reading = self._reading
         cost = self._call.one(item, 0, self._items, reading, lambda _: named(item, where()))
         if isinstance(cost, Failed):
@@ -495,7 +496,9 @@ class OwedSlots:
         }
 
     def _asked(self) -> FloatArray:
-        """The shares of those that are left, at the next item's place; equal where all are 0."""
+        """Return the shares of those that are left, at the next item's place; equal where all are
+        0.
+        """
         place = self._lane.index + self._items * self._lane.count
         asked = np.array(self._scheme.shares(place))
         asked = np.where(self._left, asked, 0.0)
@@ -505,7 +508,7 @@ class OwedSlots:
 
 
 def _offsets(scheme: WeightedScheme, lane: Lane, key: int) -> FloatArray:
-    """What each source is owed in a lane from the start, in items; sums to 0."""
+    """Return what each source is owed in a lane from the start, in items; sums to 0."""
     shares = np.array(scheme.shares())
     if lane.count == 1:
         return np.zeros(len(shares))

@@ -134,7 +134,9 @@ class PackingDataset(RoundsDataset[T_pack_co]):
             yield partial(self._packed, pack, reading)
 
     def _checked(self, selected: Any, buffer: list[Taken]) -> list[list[Taken]]:
-        """The lists of samples that `pre_packer` made, each sample with what it is made of."""
+        """Return the lists of samples that `pre_packer` made, each sample with what it is made
+        of.
+        """
         known = {id(each.item): each for each in buffer}
         lists = isinstance(selected, Sequence) and all(
             isinstance(each, Sequence) and not isinstance(each, str) for each in selected
@@ -163,8 +165,8 @@ class PackingDataset(RoundsDataset[T_pack_co]):
         )
 
     def _packed(self, pack: list[Taken], reading: Reading) -> Iterator[tuple[T_pack_co, Origins]]:
-        """What is made of the samples of a list, but of those that `sample_encoder` leaves out: a
-        pack, or several, or none.
+        """Yield what is made of the samples of a list, but of those that `sample_encoder` leaves
+        out: a pack, or several, or none.
         """
         samples: list[Any] = []
         kept: list[Taken] = []

@@ -97,7 +97,7 @@ def _check_one_by_one(dataset: Dataset[Any]) -> None:
 
 
 def _restricted(dataset: Dataset[T], selection: Selection) -> Dataset[T] | None:
-    """The same dataset over the samples that are selected; None where there are none."""
+    """Return the same dataset over the samples that are selected; None where there are none."""
     if isinstance(dataset, Source):
         try:
             return cast("Dataset[T]", PropertySource(dataset, selection))
@@ -124,8 +124,8 @@ def _together(named: Sequence[tuple[str, Dataset[T]]], options: Mapping[str, Any
 
 
 def _inside(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of a mix of the samples of one value: those of the whole mix. Where that ends, or
-    counts something else than samples, it has epochs, in which it reads each sample once.
+    """Return the options of a mix of the samples of one value: those of the whole mix. Where that
+    ends, or counts something else than samples, it has epochs, in which it reads each sample once.
     """
     inside = {name: each for name, each in options.items() if name not in _OF_THE_WHOLE}
     if not isinstance(inside.get("scheme", ""), str) or inside.get("scheme") in WEIGHTLESS:

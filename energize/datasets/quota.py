@@ -115,11 +115,11 @@ class QuotaDataset(IndexedDataset[T_co]):
             self._report(self._asked_counts)
 
     def counts(self) -> list[int]:
-        """The samples that each of `inputs` gives to an epoch."""
+        """Return the samples that each of `inputs` gives to an epoch."""
         return [int(count) for count in self._counts]
 
     def _asked(self, items: int | None) -> FloatArray:
-        """How many of the first `items` quotas ask for of each of `inputs`: float64, sums to
+        """Return how many of the first `items` quotas ask for of each of `inputs`: float64, sums to
         `items`; for None their shares.
         """
         whole = 1 if items is None else items
@@ -175,7 +175,9 @@ class QuotaDataset(IndexedDataset[T_co]):
         return [Span(child, 0, count) for child, count in enumerate(counts.tolist())], n
 
     def _stream_label(self, stream: int) -> str:
-        """A stream in messages: its number, and the sources that it reads; of many the first."""
+        """Return a stream in messages: its number, and the sources that it reads; of many the
+        first.
+        """
         first, end = self._sources_before[stream : stream + 2]
         names = source_labels(self.sources)[first:end]
         more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
@@ -417,7 +419,7 @@ class ComposedDataset(BatchDataset[T_batch_co]):
         self._set_up(samples, batch_size, make, samples.drop_last, pad=pad)
 
     def counts(self) -> list[int]:
-        """The samples that each dataset gives to an epoch."""
+        """Return the samples that each dataset gives to an epoch."""
         return self.samples.counts()
 
     @property
@@ -468,7 +470,7 @@ class ComposedDataset(BatchDataset[T_batch_co]):
         return made
 
     def _lender(self, position: Int64Array, reading: Reading) -> str:
-        """Where the sample lies that padding is a copy of, for messages."""
+        """Return where the sample lies that padding is a copy of, for messages."""
         sample = int(self.route(position).position[0])
         return f"padding, a copy of {where(self.samples, sample, reading.attempt * MAX_ATTEMPTS)}"
 

@@ -94,7 +94,7 @@ class RoundsDataset(FoundDataset[T_co]):
         """
 
     def _most_in_vain(self, lane: Lane) -> int:
-        """How many items of the input may bring a lane nothing before it is an error."""
+        """Return how many items of the input may bring a lane nothing before it is an error."""
         return most_in_vain(self.inputs[0], lane)
 
     def _open_pass(self, opening: Opening) -> Stream[T_co]:
@@ -156,8 +156,8 @@ class RoundStream(Stream[T]):
             self._done, self._given = self._done + 1, 0
 
     def _next_step(self) -> Iterator[tuple[T, Origins]]:
-        """The items of the next step that are still to be given; `StopIteration` at the end of the
-        pass.
+        """Return the items of the next step that are still to be given; `StopIteration` at the end
+        of the pass.
         """
         while True:
             if self._steps is None:
@@ -170,7 +170,7 @@ class RoundStream(Stream[T]):
             self._end_round()
 
     def _taken(self) -> Iterator[Taken]:
-        """The rest of the lane's pass."""
+        """Yield the rest of the lane's pass."""
         while True:
             try:
                 item = self._input.read()

@@ -81,8 +81,8 @@ class StageReport:
 
 
 def source_names(sources: Sequence[Source[Any]]) -> list[str]:
-    """A name for each source, as `source_labels` gives them; one for those that differ in their
-    seed alone, which are one thing to people who read what changes.
+    """Return a name for each source, as `source_labels` gives them; one for those that differ in
+    their seed alone, which are one thing to people who read what changes.
 
     >>> from energize import ListSource
     >>> web, other = ListSource("ab", name="web"), ListSource("abc", name="web")
@@ -96,7 +96,7 @@ def source_names(sources: Sequence[Source[Any]]) -> list[str]:
 
 
 def plan_lines(reports: Sequence[StageReport]) -> list[str]:
-    """The plan as lines of text."""
+    """Return the plan as lines of text."""
     last = reports[-1].stage.end_step
     until = "without end" if last is None else f"{last:,} steps"
     lines = [f"data stages: {len(reports)}, {until}"]
@@ -266,7 +266,7 @@ class StagedDataset(IndexedDataset[T_co]):
         return self.plan.first_items
 
     def numbers_of(self, stage: int) -> Int64Array:
-        """The numbers in `sources` of those that a stage reads."""
+        """Return the numbers in `sources` of those that a stage reads."""
         return self._numbers[stage]
 
     def route(self, positions: Int64Array) -> Routes:
@@ -400,7 +400,7 @@ class _StagedStream(MixStream[T]):
 
 
 def _last_stage(plan: StagePlan[Any], position: int) -> int:
-    """The stage that the last of `position` items came from.
+    """Return the stage that the last of `position` items came from.
 
     At the first item of a new stage it is still the old one: nothing of the new one was read, and a
     plan with another stage there may go on.
@@ -409,7 +409,9 @@ def _last_stage(plan: StagePlan[Any], position: int) -> int:
 
 
 def _stage_fields(plan: StagePlan[Any], position: int) -> State:
-    """The number, from 0, and the name of the stage that the last of `position` items came from."""
+    """Return the number, from 0, and the name of the stage that the last of `position` items came
+    from.
+    """
     index = _last_stage(plan, position)
     return {_INDEX: index, _NAME: plan.stages[index].name}
 
@@ -431,7 +433,7 @@ def _check_stage(plan: StagePlan[Any], state: State) -> None:
 
 
 def _first_stages(tree: dict[str, Any], count: int) -> dict[str, Any]:
-    """A described dataset with its first stages only, the last of which ends anywhere."""
+    """Return a described dataset with its first stages only, the last of which ends anywhere."""
     plan = tree.get("plan")
     stages = plan.get("stages") if isinstance(plan, dict) else None
     if not isinstance(stages, list) or not all(isinstance(each, dict) for each in stages):
@@ -469,7 +471,7 @@ def _carried_over(
 
 
 def _continued(dataset: IndexedDataset[Any], read: Mapping[str, int]) -> IndexedDataset[Any]:
-    """The same description with each part after what was `read` of it."""
+    """Return the same description with each part after what was `read` of it."""
     if dataset.inputs and dataset._reached(0) is not None:
         return dataset.with_inputs([_continued(each, read) for each in dataset._children])
     offset = read.get(_identity(dataset), 0)
@@ -477,7 +479,7 @@ def _continued(dataset: IndexedDataset[Any], read: Mapping[str, int]) -> Indexed
 
 
 def _positions(dataset: IndexedDataset[Any], n: int) -> Counter[str]:
-    """How many items of each part the first `n` items take."""
+    """Return how many items of each part the first `n` items take."""
     reached = dataset._reached(n) if dataset.inputs else None
     if reached is None:
         part = dataset.inputs[0] if type(dataset) is ContinuedDataset else dataset

@@ -260,7 +260,9 @@ class IterMapDataset(RoundsDataset[T_out_co]):
     def _made(
         self, segment: Iterator[Taken], reading: Reading
     ) -> Iterator[tuple[T_out_co, Origins]]:
-        """What the function makes of a segment, each with what was read since the one before."""
+        """Yield what the function makes of a segment, each with what was read since the one
+        before.
+        """
         for first in segment:  # one call, and another one for what is left after a failure
             read: list[Origin] = list(first.origin)
             passed = Passed()
@@ -327,7 +329,7 @@ class LogSampleDataset(PassingDataset[T_co]):
 
 
 def default_keys(item: Any) -> Any:
-    """The keys that samples and batches carry."""
+    """Return the keys that samples and batches carry."""
     for name in ("__key__", "__keys__"):
         keys = item.get(name) if isinstance(item, dict) else getattr(item, name, None)
         if keys is not None:
@@ -377,7 +379,9 @@ class SampleWeightDataset(MapDataset[T]):
 
 
 def without_weights(dataset: Dataset[T]) -> tuple[Dataset[T], Callable[[Dataset[T]], Dataset[T]]]:
-    """What is weighed, below all datasets of this kind, and what weighs another dataset so."""
+    """Return what is weighed, below all datasets of this kind, and what weighs another dataset
+    so.
+    """
     weights: list[Any] = []
     while isinstance(dataset, SampleWeightDataset):
         weights.append(dataset.weight)
@@ -407,12 +411,12 @@ class Weighing:
         return weighed(item, weight, batched=self.batched)
 
     def describe(self) -> str:
-        """The weight, as a description has it."""
+        """Return the weight, as a description has it."""
         return f"sample_weight={described(self.weight)}"
 
 
 def gives_batches(dataset: Dataset[Any]) -> bool:
-    """Whether items are batches, as far as the tree says."""
+    """Return whether items are batches, as far as the tree says."""
     own = getattr(type(dataset), "_gives_batches", None)
     if own is not None:
         return bool(own)

@@ -89,7 +89,7 @@ def add_source_info(sample: T, *source_infos: SourceInfo) -> T:
 
 
 def get_source_info(sample: Any) -> list[SourceInfo] | None:
-    """The sources of a sample, or of all samples of a list; None where nothing is known."""
+    """Return the sources of a sample, or of all samples of a list; None where nothing is known."""
     if isinstance(sample, list | tuple):
         found = [source for each in sample for source in get_source_info(each) or ()]
         return found or None
@@ -170,7 +170,7 @@ class PinMemoryMixin:
     __slots__ = ()
 
     def pin_memory(self) -> Self:
-        """A copy with all tensors in page-locked memory; the object itself without a GPU."""
+        """Return a copy with all tensors in page-locked memory; the object itself without a GPU."""
         return pin_memory(self) if is_record(self) else self
 
 
@@ -260,7 +260,9 @@ class WebdatasetPreparator:
 
 
 def shown_by(progress_fn: ProgressFn | None) -> Progress | None:
-    """What is told how many of how many are done, and goes on with `progress_fn` step by step."""
+    """Return what is told how many of how many are done, and goes on with `progress_fn` step by
+    step.
+    """
     if progress_fn is None:
         return None
     shown: Iterator[Any] = iter(())
@@ -685,7 +687,7 @@ _BY_NAME[".jsonl"] = EnergonDatasetType.JSONL
 
 
 def get_dataset_type(path: str | os.PathLike[str]) -> EnergonDatasetType:
-    """What a path is, by its name and what lies there; no content is looked at.
+    """Return what a path is, by its name and what lies there; no content is looked at.
 
     >>> get_dataset_type("/nowhere").value
     'invalid'
@@ -726,7 +728,7 @@ class WebdatasetMeta:
     def from_config(
         path: str | os.PathLike[str], *, split_part: str, split_config: str | None = None
     ) -> WebdatasetMeta:
-        """What the folder `path` says; no shard is read unless single samples are excluded.
+        """Return what the folder `path` says; no shard is read unless single samples are excluded.
 
         Raises `SplitError`, `EmptyDatasetError`, and what reading `.nv-meta` raises.
         """
@@ -744,7 +746,7 @@ class WebdatasetMeta:
 
 
 def get_info_shard_files(path: str | os.PathLike[str]) -> list[str]:
-    """The names of all shards of the prepared folder `path`."""
+    """Return the names of all shards of the prepared folder `path`."""
     return list(read_info(Path(path)).shard_counts)
 
 

@@ -30,7 +30,7 @@ class Agreement:
         self._timeout = timeout
 
     def numbers(self, values: Sequence[int], what: str) -> list[list[int]]:
-        """The numbers of each rank, as many from each, all of them below 2**63.
+        """Return the numbers of each rank, as many from each, all of them below 2**63.
 
         `what` is what they are for, in messages.
         """
@@ -42,7 +42,7 @@ class Agreement:
         return [each.tolist() for each in found]
 
     def summed(self, values: FloatArray, what: str) -> FloatArray:
-        """The sum over all ranks of float64 numbers, as many from each."""
+        """Return the sum over all ranks of float64 numbers, as many from each."""
         distributed, group = torch.distributed, self._ranks.group
         mine = torch.tensor(values, dtype=torch.float64, device=self._device)
         work = distributed.all_reduce(mine, group=group, async_op=True)
@@ -98,7 +98,7 @@ class Agreement:
         return self.trees(mine, what)[members.index(source)]
 
     def trees(self, value: Any, what: str) -> list[Any]:
-        """A JSON-able tree of each rank."""
+        """Return a JSON-able tree of each rank."""
         data = json.dumps(value).encode()
         lengths = [length for (length,) in self.numbers([len(data)], what)]
         words = -(-max(lengths) // 8)

@@ -131,7 +131,7 @@ def _leave_out(error: EncoderError) -> None:
 
 
 def sources_of(sample: Any) -> tuple[Any, ...] | None:
-    """Where a sample, or the samples of a list, were read from, as far as they say so."""
+    """Return where a sample, or the samples of a list, were read from, as far as they say so."""
     if isinstance(sample, list):
         found = [each for one in sample for each in sources_of(one) or ()]
         return tuple(found) or None
@@ -169,7 +169,7 @@ class Failure:
 
     @classmethod
     def of(cls, failed: Failed) -> Failure:
-        """What there is to say of a failed sample."""
+        """Return what there is to say of a failed sample."""
         name, message = type(failed.reason).__name__, str(failed.reason)
         first = message.split("\n", 1)[0].removeprefix(failed.where)
         kind = f"{name}: {_PLACES.sub('*', first)}"
@@ -260,7 +260,7 @@ class FailureLog:
                 kind.told = kind.count
 
     def summary(self) -> FailureSummary:
-        """What has been added so far."""
+        """Return what has been added so far."""
         kinds = {each.first: each.count for each in self._kinds.values()}
         return FailureSummary(self._count, tuple(self._last), kinds)
 

@@ -102,7 +102,7 @@ class StreamState:
         }
 
     def gathered(self, agreement: Agreement) -> StreamState:
-        """The same with the states of all lanes, which the ranks tell each other."""
+        """Return the same with the states of all lanes, which the ranks tell each other."""
         mine = {str(lane): state for lane, state in self.cursors.items()}
         said = agreement.trees([self.place, mine], "the state of a stream")
         if any(other != self.place for other, _ in said):
@@ -358,7 +358,7 @@ class StreamFeed(Generic[T]):
         return lane_key(before.lane, self._count, state)
 
     def _turns(self) -> list[bool] | None:
-        """Whether each rank has an item for this step; None at the end of the epoch."""
+        """Return whether each rank has an item for this step; None at the end of the epoch."""
         ranks = range(self._ranks.world_size)
         if self._stop is not None:
             return None if self._stopped else [self._position + r < self._size for r in ranks]
@@ -370,7 +370,7 @@ class StreamFeed(Generic[T]):
         return [turn == _ITEM for turn in mine]
 
     def _look(self, rank: int) -> int:
-        """What a rank has for this step, as far as reading tells."""
+        """Return what a rank has for this step, as far as reading tells."""
         lane = self._lane(rank)
         if lane not in self._over:
             if self._lanes.has(lane):
@@ -400,7 +400,7 @@ class StreamFeed(Generic[T]):
         self._marks[lane] = self._before
 
     def _is_step(self, has: list[bool]) -> bool:
-        """Whether what ranks have makes a step of this one."""
+        """Return whether what ranks have makes a step of this one."""
         if self._uneven == "allow":
             return has[self._ranks.rank]
         if self._stop is not None or all(has):
@@ -410,7 +410,9 @@ class StreamFeed(Generic[T]):
         return self._uneven != "drop" and any(has)
 
     def _fills(self) -> bool:
-        """Whether the last global batch of an epoch whose end was found still lacks steps."""
+        """Return whether the last global batch of an epoch whose end was found still lacks
+        steps.
+        """
         filling = self._stop is None and self._uneven in ("pad", "repeat")
         return filling and self._made % self._accumulated != 0
 
@@ -433,7 +435,7 @@ class StreamFeed(Generic[T]):
         return [lane for rank in self._played for lane in self._lanes_of(rank)]
 
     def state(self) -> StreamState:
-        """The state of the lanes that are hosted here."""
+        """Return the state of the lanes that are hosted here."""
         if self._stopped and not self._ended:
             self._end_epoch()
         step = 0 if self._loop is None else self._step % self._loop

@@ -134,7 +134,7 @@ class Follower:
         return self.weights
 
     def state_dict(self) -> dict[str, Any]:
-        """What a run goes on from, as plain JSON."""
+        """Return what a run goes on from, as plain JSON."""
         sums, counts = self._summed()
         return {
             "policy": self.policy.state_dict(),
@@ -193,7 +193,9 @@ class Follower:
                 yield called, float(number)
 
     def _called(self, source: str) -> str | None:
-        """What the blend calls what a sample is of; None for one that is not of this blend."""
+        """Return what the blend calls what a sample is of; None for one that is not of this
+        blend.
+        """
         inner = source.removeprefix(f"{self._blend}/") if self._blend else source
         if inner in self._sums:
             return inner
@@ -259,7 +261,7 @@ class WeightsFile:
                 self._warn(reason)
 
     def _news(self) -> dict[str, Any] | None:
-        """What is new in the file."""
+        """Return what is new in the file."""
         try:
             path = os.fspath(self.path)
             files = files_at(path)
@@ -285,7 +287,9 @@ class WeightsFile:
 def _has_set(
     loader: Loader[Any], weights: Mapping[str, float], at_step: int | None, blend: str | None
 ) -> bool:
-    """Whether a change has set these weights: the last one that acts, or any one of a step."""
+    """Return whether a change has set these weights: the last one that acts, or any one of a
+    step.
+    """
     changes = [each for each in loader._run.edits.changes if blend in (None, each.blend)]
     said = changes if at_step is not None else changes[-1:]
     return any(same_shares(each.by_name, weights) for each in said)

@@ -89,7 +89,7 @@ class PositionLane(Generic[T]):
             self._at_once = min(2 * self._at_once, self._dataset._read_ahead)
 
     def __len__(self) -> int:
-        """How many items were read and not given."""
+        """Return how many items were read and not given."""
         return len(self._waiting)
 
     def close(self) -> None:

@@ -157,7 +157,7 @@ def _tell(
 
 
 def _first_unread_slot(dataset: Dataset[Any], place: Any, found: FoundBlend) -> int:
-    """The first slot of a blend in `dataset` that none of the lanes known here has come to.
+    """Return the first slot of a blend in `dataset` that none of the lanes known here has come to.
 
     Each lane is opened where it stands and reads one item more, so it reads again whatever of a
     round it had read, and perhaps a little more. So no slot that was read lies after it. The slot

@@ -174,8 +174,8 @@ class Loader(Generic[T]):
         return self._key if self._keyed is None else self._keyed.restore_key
 
     def restore_sample(self, restore_key: tuple[Any, ...]) -> T:
-        """The item that had this key when it was delivered, by this loader or another one of the
-        same dataset: the very same one, read in this process. The loader stays where it is.
+        """Return the item that had this key when it was delivered, by this loader or another one of
+        the same dataset: the very same one, read in this process. The loader stays where it is.
 
         See `energize.restore_sample`, which raises `RestoreKeyError` for what is no such key.
         """
@@ -197,8 +197,8 @@ class Loader(Generic[T]):
         return self._replaced + (0 if self._pool is None else self._pool.replaced)
 
     def state_dict(self) -> State:
-        """The state after the last delivered item, whatever has been read ahead: plain data, small.
-        With `asked_ahead`, before that item, as long as the loop goes on.
+        """Return the state after the last delivered item, whatever has been read ahead: plain data,
+        small. With `asked_ahead`, before that item, as long as the loop goes on.
 
         It is the same on all ranks that have made the same number of steps, so one rank saves it
         and any number of ranks and workers resumes from it. The size does not grow with the
@@ -325,7 +325,7 @@ class Loader(Generic[T]):
         return self._opened_book().last()
 
     def report(self, *, all_ranks: bool = False, show: bool = True) -> Report:
-        """What was asked for, planned and delivered of each part of the mix, by name.
+        """Return what was asked for, planned and delivered of each part of the mix, by name.
 
         It is printed, unless `show` is False; `report(show=False).to_dict()` is for a log. Counted
         is what this rank was given; with `all_ranks`, which all of them have to call at the same
@@ -419,7 +419,7 @@ class Loader(Generic[T]):
         }
 
     def _place(self) -> Place:
-        """Where this rank stands."""
+        """Return where this rank stands."""
         if self._before is not None:
             return self._before
         if self._feed is None and self._resume is None:
@@ -427,7 +427,9 @@ class Loader(Generic[T]):
         return self._next_place()
 
     def _next_place(self) -> Place:
-        """Where the next item comes from: after the last one given, whatever the state is."""
+        """Return where the next item comes from: after the last one given, whatever the state
+        is.
+        """
         if self._feed is not None:
             return self._feed.state()
         return self._place() if self._resume is None else self._resume
@@ -463,7 +465,7 @@ class Loader(Generic[T]):
         return self._run.feed(place, ThisRank(ranks, agreement, pool, self._failures, self._last))
 
     def _workers(self) -> tuple[WorkerPool, ReadAhead]:
-        """The workers, started if there are none, and how much to ask of them."""
+        """Return the workers, started if there are none, and how much to ask of them."""
         settings, many = self._settings, self.worker_config.num_workers
         if self._pool is None or self._pool.closed:
             self._end_pool()
@@ -532,7 +534,9 @@ class Loader(Generic[T]):
                 yield _pinned(item) if pin else item
 
     def _read(self, feed: Feed[T], watch: Watchdog, pool: Any, now: float) -> T:
-        """The next item, read in this process, with somebody who says so if it does not come."""
+        """Return the next item, read in this process, with somebody who says so if it does not
+        come.
+        """
         try:
             watch.start()
             watch.waits += 1
@@ -630,8 +634,8 @@ class SavableDataLoader(Loader[T]):
     restore_state_rank = Loader.load_state_dict
 
     def save_state_global(self, global_dst_rank: int) -> State | None:
-        """The state on the rank of this number, None on all others; all ranks call it at the same
-        step. The number is that of torch.distributed, in the world and not in a group.
+        """Return the state on the rank of this number, None on all others; all ranks call it at the
+        same step. The number is that of torch.distributed, in the world and not in a group.
 
         There is one state for all ranks: `restore_state_global` takes it on any number of them.
         """
@@ -708,7 +712,7 @@ def get_loader(
     ledger: Ledger | bool = True,
     **ignored: Any,
 ) -> SavableDataLoader[T]:
-    """A `Loader` of this rank's items of `dataset`.
+    """Return a `Loader` of this rank's items of `dataset`.
 
     What is delivered:
 

@@ -67,7 +67,7 @@ class RemapReport:
     left_out: int = 0
 
     def lines(self) -> list[str]:
-        """One line for each source, and for each share that is another one."""
+        """Return one line for each source, and for each share that is another one."""
         told = [f"{name}: goes on after {count:,} samples" for name, count in self.kept.items()]
         told += [f"{name}: added, starts at its beginning" for name in self.added]
         told += [
@@ -91,7 +91,8 @@ class RemapReport:
 
 
 def places_kept(dataset: Dataset[Any], items: int, lanes: StreamState | None) -> State:
-    """What a state says of where its parts stand, where that may be asked for; see `remapped`.
+    """Return what a state says of where its parts stand, where that may be asked for; see
+    `remapped`.
 
     Below what finds its items by reading it is the place of the lane that has come farthest, when
     it began with what it is busy with (`slot`).
@@ -109,8 +110,8 @@ def places_kept(dataset: Dataset[Any], items: int, lanes: StreamState | None) ->
 def remapped(
     dataset: Dataset[Any], saved: Tree, cursor: State, replaced: Sequence[Any] = ()
 ) -> tuple[State, RemapReport]:
-    """The cursor from which a run goes on in `dataset` that a state was saved of over another one,
-    `saved`.
+    """Return the cursor from which a run goes on in `dataset` that a state was saved of over
+    another one, `saved`.
 
     Sources that were `replaced` are others by the same name: they begin anew.
 
@@ -160,8 +161,8 @@ def remapped(
 def _new_places(
     dataset: Dataset[Any], cursor: State, lanes: StreamState | None
 ) -> tuple[ReadMix | None, list[Place], int]:
-    """What of the dataset is mixed below what reads; where its parts would stand by now, if it had
-    been read from the beginning; and the round that lanes begin with.
+    """Return what of the dataset is mixed below what reads; where its parts would stand by now, if
+    it had been read from the beginning; and the round that lanes begin with.
     """
     mix = read_mix(dataset)
     if (mix is not None) != ("slot" in cursor):
@@ -178,8 +179,8 @@ def _new_places(
 def _moves(
     dataset: Any, items: int, new: Sequence[Place], old: Mapping[str, int]
 ) -> tuple[list[Move], int]:
-    """What makes each part go on where it was left when so many items of the mix are over; and how
-    many samples each of them leaves out for that.
+    """Return what makes each part go on where it was left when so many items of the mix are over;
+    and how many samples each of them leaves out for that.
 
     Where shares are those of costs, what a part goes on with may cost so little that it would have
     come before, in the window of the mix at hand. Then parts go on a sample later.
@@ -215,8 +216,8 @@ def _saved_places(cursor: State) -> dict[str, int]:
 def _without(
     old: Mapping[str, int], new: Sequence[Place], replaced: Sequence[Any]
 ) -> dict[str, int]:
-    """The places of a saved state, of which those of parts that read such sources are of no part of
-    the new mix.
+    """Return the places of a saved state, of which those of parts that read such sources are of no
+    part of the new mix.
     """
     gone = {source.identity for source in replaced}
     others = {each.digest for each in new if gone & {source.identity for source in each.sources}}
@@ -237,9 +238,9 @@ def _check_settled(dataset: Dataset[Any], position: int, now: Sequence[Place]) -
 def _led_lanes(
     dataset: Dataset[Any], state: StreamState, order: Sequence[int | None], begin: int | None
 ) -> str:
-    """The states of lanes in an edited mix: its inputs that were there stand where they stood, in
-    the `order` of the new ones; others begin. Lanes that read their own parts of the mix `begin`
-    with a round that none of them has read.
+    """Return the states of lanes in an edited mix: its inputs that were there stand where they
+    stood, in the `order` of the new ones; others begin. Lanes that read their own parts of the mix
+    `begin` with a round that none of them has read.
     """
     stream = without_loops(dataset)
     cursors: list[State | None] = []
@@ -257,8 +258,8 @@ def _led_lanes(
 
 
 def _led(fresh: State, before: State, order: Sequence[int | None]) -> State:
-    """A state in which nothing was read, with what a lane has counted before and the states of the
-    inputs that it had.
+    """Return a state in which nothing was read, with what a lane has counted before and the states
+    of the inputs that it had.
     """
     found = {name: before.get(name, value) for name, value in fresh.items() if name in _COUNTS}
     if "inputs" in fresh:
@@ -275,7 +276,7 @@ def _nth(inputs: Sequence[Any], number: int | None) -> Any:
 
 
 def _round_of(tree: State) -> State:
-    """The innermost part of a lane's state that counts rounds of a mix."""
+    """Return the innermost part of a lane's state that counts rounds of a mix."""
     found: State = {}
     while isinstance(tree, dict):
         found = tree if "round" in tree else found
@@ -318,7 +319,7 @@ def _report(
 
 
 def _names(tree: Any, old: Mapping[str, int]) -> Iterator[str]:
-    """The names of the parts of a saved state, in its order, as far as it tells them."""
+    """Yield the names of the parts of a saved state, in its order, as far as it tells them."""
     names = list(leaf_names(tree))
     known = len(names) == len(old)
     yield from names if known else (f"source {digest}" for digest in old)

@@ -138,7 +138,7 @@ def checked_settings(**given: Any) -> LoaderSettings:
 
 
 def configured(dataset: Dataset[T], given: WorkerConfig | None) -> tuple[Dataset[T], WorkerConfig]:
-    """The dataset and the config that it is read with; see `get_loader`."""
+    """Return the dataset and the config that it is read with; see `get_loader`."""
     carried = dataset.worker_config
     config = given or carried or WorkerConfig()
     if carried is None:

@@ -148,7 +148,7 @@ class Channel:
                 return
 
     def _received(self) -> Iterator[Message]:
-        """One more piece of a message, which may complete it."""
+        """Yield one more piece of a message, which may complete it."""
         if self._body is None:
             self._head += self._piece(_MESSAGE.size - len(self._head))
             if len(self._head) < _MESSAGE.size:
@@ -306,7 +306,7 @@ class Regions:
         return number
 
     def _free_region(self, size: int) -> int | None:
-        """The smallest free region that fits. Of other free ones, too many are not kept."""
+        """Return the smallest free region that fits. Of other free ones, too many are not kept."""
         free = [number for number, memory in self._regions.items() if not memory[0]]
         room = {number: len(self._regions[number]) - _HEADER for number in free}
         fitting = [n for n in free if size <= room[n] <= max(size, 1) * _MOST_WASTE]

@@ -74,8 +74,8 @@ def _check(texts: Sequence[str]) -> str:
 
 
 def _details(dataset: Dataset[Any]) -> State:
-    """What decides nothing: where loops end, where folders are mounted, functions that are called,
-    and by what files of sources are known again.
+    """Return what decides nothing: where loops end, where folders are mounted, functions that are
+    called, and by what files of sources are known again.
     """
     config = config_of(dataset)
     functions = [each[:300] for each in config.functions]
@@ -91,8 +91,8 @@ def _details(dataset: Dataset[Any]) -> State:
 
 
 def _records(dataset: Dataset[Any]) -> dict[str, str]:
-    """What preparing saw of the files of each source, by a digest of its identity, where that is
-    known; nothing for a mix of very many, so that states stay small.
+    """Return what preparing saw of the files of each source, by a digest of its identity, where
+    that is known; nothing for a mix of very many, so that states stay small.
     """
     known = [getattr(source, "record", None) for source in dataset.sources]
     if len(known) > _MOST_RECORDS:
@@ -268,7 +268,7 @@ def _mismatches(dataset: Dataset[Any], saved: State, cursor: State) -> list[str]
 
 
 def _with_changes(saved: Any, given: Any, changed: Any) -> Any:
-    """A saved config with the changes by which `changed` differs from `given`."""
+    """Return a saved config with the changes by which `changed` differs from `given`."""
     trees = (saved, given, changed)
     if given == changed or not all(isinstance(each, dict) for each in trees):
         return saved
@@ -283,7 +283,7 @@ def _with_changes(saved: Any, given: Any, changed: Any) -> Any:
 
 
 def _replaced(dataset: Dataset[Any], saved: State) -> list[Any]:
-    """The sources whose files are known to be others than when the state was saved.
+    """Return the sources whose files are known to be others than when the state was saved.
 
     No order depends on what is in files, so they are no part of the fingerprint.
     """

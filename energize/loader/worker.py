@@ -125,7 +125,7 @@ def _send_all(outbox: Any, channel: Channel) -> None:
 
 
 def _rebuilt_task(channel: Channel) -> Task | None:
-    """The task that the trainer has sent; None when it is told that it cannot be rebuilt."""
+    """Return the task that the trainer has sent; None when it is told that it cannot be rebuilt."""
     try:
         task: Task = pickle.loads(channel.wait())  # noqa: S301 - from the trainer
         return task

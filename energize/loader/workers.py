@@ -304,7 +304,7 @@ class WorkerPool:
         return [] if self.lanes is None else self.lanes.owed_by(member.number)
 
     def _work(self, member: Member) -> str:
-        """What it is asked for, for messages."""
+        """Return what it is asked for, for messages."""
         owed = self._owed(member)
         return f" while it had {owed[0]} to answer" if owed else ""
 
@@ -404,7 +404,7 @@ class WorkerPool:
         return member
 
     def _pickled(self) -> bytes:
-        """The task for a process that starts from nothing; pickled once for all of them."""
+        """Return the task for a process that starts from nothing; pickled once for all of them."""
         if self._pickle is None:
             try:
                 self._pickle = pickle.dumps(self._task)
@@ -420,7 +420,7 @@ class WorkerPool:
 
 
 def _how_it_ended(process: BaseProcess) -> tuple[str, str]:
-    """How a worker ended by itself, and what the cause may be."""
+    """Return how a worker ended by itself, and what the cause may be."""
     code = process.exitcode
     if code is None:
         return "closed its channel and runs on", (

@@ -256,7 +256,7 @@ def get_val_datasets(
 def _asked(
     owner: str, path: GivenMix, split_part: str, task_encoder: Any, older: dict[str, Any]
 ) -> tuple[GivenMix, LoadingCode, Any]:
-    """What `path` stands for, what may be run, and the encoder, as older arguments say."""
+    """Return what `path` stands for, what may be run, and the encoder, as older arguments say."""
     node = asked_for(path, split_part, older)
     code = loading_code(older)
     return node, code, decoding_as(owner, task_encoder, older)
@@ -330,7 +330,7 @@ def _validated(node: GivenMix, path: GivenMix, split_part: str) -> Node:
 
 
 def _chooser(given: Any) -> Callable[[Leaf], TaskEncoder[Any, Any, Any, Any]]:
-    """The task encoder of a leaf: the only one, or the one for the type of its samples."""
+    """Return the task encoder of a leaf: the only one, or the one for the type of its samples."""
     if not isinstance(given, Mapping):
         only = _checked(DefaultTaskEncoder() if given is None else given)
         return lambda _: only
@@ -401,7 +401,7 @@ def factory_of(
 
 
 def _loader_of(leaf: Leaf, decoder: SampleDecoder | None, code: LoadingCode) -> SampleLoader[Any]:
-    """What makes typed samples of the raw ones of a leaf that is no join."""
+    """Return what makes typed samples of the raw ones of a leaf that is no join."""
     config, crude = leaf.config, leaf.sample_type is CrudeSample
     sample_loader, part_filter = code.of(leaf.path, config.code, crude=crude)
     return SampleLoader(
@@ -539,7 +539,7 @@ class Builder:
             return own._endless(stage.dataset)
 
     def _endless(self, node: Node) -> Dataset[Any]:
-        """The batches of a node, without end unless the node says where it ends."""
+        """Return the batches of a node, without end unless the node says where it ends."""
         return self.batches(node, repeat=isinstance(node, Leaf) or node.repeated)
 
     def stored(self, leaves: Sequence[Leaf], node: Node) -> Dataset[Any]:
@@ -590,7 +590,7 @@ class Builder:
         return encoder.build_batch(samples, **self._batching, worker_config=self.worker_config)
 
     def _as_told(self, node: Node) -> Builder:
-        """One that packs the samples of a node, and levels its batches, as it says."""
+        """Return one that packs the samples of a node, and levels its batches, as it says."""
         if (node.packing or node.level) is None:
             return self
         builder = self
@@ -627,7 +627,9 @@ class Builder:
         )
 
     def _read(self, leaf: Leaf, *, by_quota: bool) -> Dataset[Any]:
-        """The samples of a leaf: of its type, cooked if they are crude and the encoder does it."""
+        """Return the samples of a leaf: of its type, cooked if they are crude and the encoder does
+        it.
+        """
         encoder = self.encoder_of(leaf)
         try:
             if by_quota:
@@ -666,7 +668,7 @@ class Builder:
                 )
 
     def _mixed_batches(self, node: Blend) -> Dataset[Any]:
-        """The batches of a blend whose leaves have several encoders."""
+        """Return the batches of a blend whose leaves have several encoders."""
         if node.plain:
             groups: dict[int, list[Share]] = {}
             for number, part in enumerate(plain_shares(node)):
@@ -735,19 +737,19 @@ class Builder:
         return after_batch(encoder, batches)
 
     def _encoders(self, node: Node) -> list[TaskEncoder[Any, Any, Any, Any]]:
-        """The encoders of the leaves, each once."""
+        """Return the encoders of the leaves, each once."""
         encoders = map(self.encoder_of, every_leaf(node))
         return list({id(encoder): encoder for encoder in encoders}.values())
 
 
 def _ends(dataset: Dataset[Any]) -> bool:
-    """Whether it has an end, where the next epoch begins."""
+    """Return whether it has an end, where the next epoch begins."""
     endless = isinstance(dataset, IndexedDataset) and dataset.indexed
     return not (endless and dataset.size == INFINITE)
 
 
 def _counts_encoded(node: Node) -> bool:
-    """Whether a blend in a tree counts what encoded samples cost."""
+    """Return whether a blend in a tree counts what encoded samples cost."""
     if isinstance(node, Leaf):
         return False
     own = isinstance(node.options.get("unit"), ItemCost)
@@ -755,7 +757,9 @@ def _counts_encoded(node: Node) -> bool:
 
 
 def _shuffled(node: Blend) -> bool:
-    """Whether a blend by quotas may be shuffled; `ConfigError` for some of its datasets only."""
+    """Return whether a blend by quotas may be shuffled; `ConfigError` for some of its datasets
+    only.
+    """
     stored = {leaf.shuffle_over_epochs_multiplier is None for leaf in every_leaf(node)}
     if len(stored) > 1:
         raise ConfigError(

@@ -270,7 +270,9 @@ class _Reader:
         return value
 
     def _items(self, node: yaml.Node, path: KeyPath) -> dict[str, yaml.Node]:
-        """The entries of a mapping; keys are text as written, merged ones come after its own."""
+        """Return the entries of a mapping; keys are text as written, merged ones come after its
+        own.
+        """
         own: dict[str, yaml.Node] = {}
         firsts: dict[KeyPath, int] = {}
         merged: dict[str, yaml.Node] = {}

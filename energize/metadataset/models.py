@@ -431,7 +431,9 @@ class Blend(_List, _Property):
         return tuple(given) if given else None
 
     def _given(self, keys: tuple[set[str], set[str]]) -> list[str]:
-        """Those of some keys that it has, and that its entries have, as messages call them."""
+        """Return those of some keys that it has, and that its entries have, as messages call
+        them.
+        """
         own, of_entries = keys
         found = [repr(key) for key in sorted(own & self.model_fields_set)]
         for number, entry in enumerate(self.blend):
@@ -594,7 +596,7 @@ KINDS: Final[Mapping[str, type[Keys]]] = {
 
 
 def _kind(value: Any) -> str | None:
-    """The tag of a node."""
+    """Return the tag of a node."""
     if not isinstance(value, Mapping):
         return None
     for key in KINDS:
@@ -604,7 +606,7 @@ def _kind(value: Any) -> str | None:
 
 
 def _split(value: Any) -> str | None:
-    """The tag of a split, whose stages may stand beside what is read before them."""
+    """Return the tag of a split, whose stages may stand beside what is read before them."""
     kind = _kind(value)
     if kind is None or "stages" not in value:
         return kind
@@ -808,8 +810,8 @@ def document(
 
 
 def _told(error: ValidationError, data: Any) -> Iterator[tuple[KeyPath, str]]:
-    """What is wrong with a document. A key that is missing is not told beside one that is a slip of
-    the pen.
+    """Yield what is wrong with a document. A key that is missing is not told beside one that is a
+    slip of the pen.
     """
     found = [(path, _with_hint(path, text, data)) for path, text in faults(error, DOCUMENT, data)]
     misspelt = {path[:-1] for path, text in found if "did you mean" in text}
@@ -819,7 +821,7 @@ def _told(error: ValidationError, data: Any) -> Iterator[tuple[KeyPath, str]]:
 
 
 def _with_hint(path: KeyPath, text: str, data: Any) -> str:
-    """What is wrong with a value; of a key that nothing reads, what else is known of it."""
+    """Return what is wrong with a value; of a key that nothing reads, what else is known of it."""
     if not text.startswith("unknown key"):
         return text
     around, key = data, str(path[-1])
@@ -867,7 +869,9 @@ def _rewritten(text: Located, found: list[Problem]) -> Located:
 
 
 def _foreign(node: Any, keys: set[str], path: KeyPath) -> Iterator[KeyPath]:
-    """The paths of our own keys, and of schedules, below a node of a grammar that has `keys`."""
+    """Yield the paths of our own keys, and of schedules, below a node of a grammar that has
+    `keys`.
+    """
     for key, value in node.items() if isinstance(node, dict) else ():
         if (key in _KEYS and key not in keys) or (key == "weight" and isinstance(value, dict)):
             yield (*path, key)
@@ -877,7 +881,7 @@ def _foreign(node: Any, keys: set[str], path: KeyPath) -> Iterator[KeyPath]:
 
 
 def _relabelled(entry: Any) -> Any:
-    """An entry of the older grammar with its `subflavor` among the subflavors."""
+    """Return an entry of the older grammar with its `subflavor` among the subflavors."""
     if not isinstance(entry, dict) or "subflavor" not in entry:
         return entry
     rest = {key: value for key, value in entry.items() if key != "subflavor"}

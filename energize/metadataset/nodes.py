@@ -432,7 +432,7 @@ def _counts(node: Blend, quotas: Sequence[Quota]) -> list[int]:
 
 
 def _size(node: Node) -> int:
-    """The samples of an epoch."""
+    """Return the samples of an epoch."""
     if isinstance(node, Leaf):
         return node.source().count
     if node.quotas is None:

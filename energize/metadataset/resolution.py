@@ -228,7 +228,9 @@ class _Resolver:
     def _part(
         self, file: MetadatasetFile, keys: Keys, path: KeyPath, outer: Inherited, reason: str
     ) -> Node | None:
-        """One of several nodes, which has no stages and, in a blend, is not packed or levelled."""
+        """Return one of several nodes, which has no stages and, in a blend, is not packed or
+        levelled.
+        """
         node = self._node(file, keys, path, outer)
         if not isinstance(node, Staged) and (
             node is None or reason == _IN_STAGE or (node.packing or node.level) is None
@@ -270,7 +272,7 @@ class _Resolver:
         return replace(node, packing=keys.packing, level=cast("Level | None", keys.level))
 
     def _listed(self, file: MetadatasetFile, keys: Any, path: KeyPath, outer: Inherited) -> Blend:
-        """What a blend, a blend_epochized or a concat reads."""
+        """Return what a blend, a blend_epochized or a concat reads."""
         if keys.subset is not None:
             self._check_relative(keys, file.text.place((*path, "subset")))
         here = (*path, keys.kind)
@@ -373,7 +375,7 @@ class _Resolver:
         return None if metadataset is None else self.split(metadataset, inner, place)
 
     def _stores(self, file: MetadatasetFile, keys: Folder, path: KeyPath) -> dict[str, str]:
-        """The stores that `aux` names."""
+        """Return the stores that `aux` names."""
         stores = {}
         for name, ref in (keys.aux or {}).items():
             try:
@@ -449,7 +451,7 @@ def _handed_on(
 
 
 def _flattened(node: Blend, quota: Quota | None) -> list[tuple[Node, Any, Quota | None]]:
-    """The entries of a blend_epochized in another one, repetitions multiplied."""
+    """Return the entries of a blend_epochized in another one, repetitions multiplied."""
     return [
         (child, 1, Quota(repeat=float(_passes(quota) * _passes(inner))))
         for (child, _), inner in zip(node.children, node.quotas or (), strict=True)
@@ -519,9 +521,9 @@ def _has_stages(node: Staged, reason: str) -> str:
 def _divided(
     node: Node | Staged, keys: Folder, options: Mapping[str, Any], place: str, *, existing: bool
 ) -> Blend:
-    """What `node` reads as a blend of the samples of each value of the property `keys.by`, mixed by
-    the `options` of the blend; of several folders in proportion to how many samples they have of
-    the value.
+    """Return what `node` reads as a blend of the samples of each value of the property `keys.by`,
+    mixed by the `options` of the blend; of several folders in proportion to how many samples they
+    have of the value.
 
     Which values there are is looked up in `.nv-meta`; unless the folders are `existing`, the values
     that have weights are all that is known. Raises `ColumnError`.
@@ -554,7 +556,7 @@ def _divided(
 
 
 def _by_value(leaves: Sequence[Leaf], by: str, keys: Folder, *, existing: bool) -> Counted:
-    """The samples of each value of a column."""
+    """Return the samples of each value of a column."""
     values = list(keys.weights or {})
     if not existing:
         named = [Selection(by, value) for value in values]
@@ -635,13 +637,17 @@ def resolved_store(ref: str, base: Path, *, existing: bool = True) -> str:
 
 
 def _tidied(path: Path) -> Path:
-    """The absolute path without `..` where that is the same folder; links keep their names."""
+    """Return the absolute path without `..` where that is the same folder; links keep their
+    names.
+    """
     tidy = Path(os.path.abspath(path))
     return tidy if tidy.exists() and tidy.samefile(path) else path.absolute()
 
 
 def _whole(path: Path) -> str:
-    """A whole path as people know it, or the beginning of one that is longer than any should be."""
+    """Return a whole path as people know it, or the beginning of one that is longer than any should
+    be.
+    """
     text = os.path.abspath(path)
     return text if len(text) <= _LONGEST_PATH else f"{text[:_LONGEST_PATH]}..."
 

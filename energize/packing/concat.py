@@ -100,7 +100,7 @@ def concat_pack(
 def _columns(
     samples: Sequence[Any], fields: Sequence[str], flatten: Sequence[str]
 ) -> dict[str, list[Any]]:
-    """The fields of all samples but their weights; None where one has nothing to flatten."""
+    """Return the fields of all samples but their weights; None where one has nothing to flatten."""
     rows = []
     for number, sample in enumerate(samples):
         called = named(sample, f"sample {number} of the pack")
@@ -125,7 +125,7 @@ def _columns(
 
 
 def _tensors(name: str, values: Sequence[Any], names: Sequence[str]) -> list[torch.Tensor]:
-    """A field of all samples, as tensors that can be joined."""
+    """Return a field of all samples, as tensors that can be joined."""
     tensors: list[torch.Tensor] = []
     for called, value in zip(names, values, strict=True):
         try:
@@ -152,7 +152,7 @@ def _listed(value: Any) -> list[Any]:
 
 
 def _agreed(subflavors: list[dict[str, Any] | None]) -> dict[str, Any] | None:
-    """The entries that are the same in all; None where no sample has any."""
+    """Return the entries that are the same in all; None where no sample has any."""
     if not any(each is not None for each in subflavors):
         return None
     first, *others = [each or {} for each in subflavors]

@@ -65,7 +65,9 @@ def _checked_lengths(
 
 
 def _in_order_of_arrival(packs: Sequence[list[int]]) -> list[list[int]]:
-    """The same packs, samples ascending in each, packs by their first samples, empty ones last."""
+    """Return the same packs, samples ascending in each, packs by their first samples, empty ones
+    last.
+    """
     return sorted(map(sorted, packs), key=lambda pack: (not pack, pack))
 
 

@@ -119,7 +119,7 @@ class Counter:
         self._longest = max(self._longest, waited)
 
     def rows_of_last(self) -> list[int]:
-        """The row of each sample of the last item; none of padding."""
+        """Return the row of each sample of the last item; none of padding."""
         with self._lock:
             if self._padded or not self._waiting:
                 return []
@@ -181,7 +181,7 @@ class Counter:
 
 
 def _several(item: Int64Array, number: Int64Array) -> int:
-    """How many items have more than one of the numbers; both are ordered by item."""
+    """Return how many items have more than one of the numbers; both are ordered by item."""
     differs = np.flatnonzero((item[1:] == item[:-1]) & (number[1:] != number[:-1]))
     found = item[1:][differs]  # ascending
     return int((np.diff(found) > 0).sum()) + 1 if len(found) else 0
@@ -195,9 +195,9 @@ def _shared(
     default: float,
     whole: bool = False,
 ) -> FloatArray:
-    """A number for each sample of items: those that the items say, in order. Where there are others
-    than samples, the samples have equal parts of their sum; one alone is for each sample, unless it
-    is for the `whole` item.
+    """Return a number for each sample of items: those that the items say, in order. Where there are
+    others than samples, the samples have equal parts of their sum; one alone is for each sample,
+    unless it is for the `whole` item.
     """
     values = np.full(len(found.item), default)
     starts = np.cumsum(counts) - counts
@@ -216,7 +216,7 @@ def _shared(
 
 
 def _weights_of(item: Any) -> Sequence[float] | None:
-    """The loss weights that a batch or a sample says, if it says any."""
+    """Return the loss weights that a batch or a sample says, if it says any."""
     if type(item) is dict:
         weights = item.get(WEIGHTS)
         silent = item.get(OF_SOURCES) is None and item.get(OWN) is None
@@ -231,7 +231,7 @@ def _weights_of(item: Any) -> Sequence[float] | None:
 
 
 def _costs(value: Any) -> Sequence[float]:
-    """What a function says that an item costs, checked."""
+    """Return what a function says that an item costs, checked."""
     told = value.flatten().tolist() if hasattr(value, "flatten") else value
     costs = told if isinstance(told, list | tuple) else [told]
     numbers = [real_number(each) for each in costs]
@@ -310,7 +310,7 @@ class LeftOut:
             self.of_sources[source.key, skipped] += 1
 
     def drained(self) -> LeftOut | None:
-        """What was added since the last time, and nothing stays here; None for nothing."""
+        """Return what was added since the last time, and nothing stays here; None for nothing."""
         self._look_up()
         if not self.of_sources:
             return None
@@ -331,7 +331,7 @@ class LeftOut:
         return self.of_sources
 
     def __getstate__(self) -> tuple[Counts[Key], Counts[str]]:
-        """What is copied and pickled: counts, and no dataset."""
+        """Return what is copied and pickled: counts, and no dataset."""
         self._look_up()
         return self.of_sources, self.reasons
 
@@ -341,7 +341,9 @@ class LeftOut:
 
 
 def by_row(counts: Mapping[Key, int], keys: Sequence[int]) -> dict[tuple[int, bool], int]:
-    """The counts by the numbers of rows whose sources have these keys; `UNKNOWN` for others."""
+    """Return the counts by the numbers of rows whose sources have these keys; `UNKNOWN` for
+    others.
+    """
     rows: dict[int, int] = {}
     for row, key in enumerate(keys):
         rows.setdefault(key, row)

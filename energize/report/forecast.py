@@ -103,8 +103,8 @@ class Simulation:
         return sum(each.drawn for each in self.sources)
 
     def shares(self) -> npt.NDArray[np.float64]:
-        """The share of each source (columns) between two points (rows), 0 to 1: of samples, or of
-        what they cost where weights count that.
+        """Return the share of each source (columns) between two points (rows), 0 to 1: of samples,
+        or of what they cost where weights count that.
         """
         amounts = np.diff(self.drawn if self.spent is None else self.spent, axis=0)
         totals = amounts.sum(axis=1, keepdims=True)
@@ -113,7 +113,7 @@ class Simulation:
 
 
 def simulate(dataset: Dataset[Any], steps: int, *, intervals: int = 1) -> Simulation:
-    """What the first `steps` batches of a dataset of batches are made of, without reading.
+    """Return what the first `steps` batches of a dataset of batches are made of, without reading.
 
     Steps count the batches of all ranks together. They are cut into `intervals` (or `steps`, if
     that is less) for shares over time, and where stages begin. The cost does not
@@ -185,9 +185,10 @@ SAMPLES, BATCHES = "samples", "whole batches"
 
 
 def weighed_in(dataset: Dataset[Any]) -> str:
-    """What the weights of the outermost blends of a dataset count: "samples"; "whole batches" where
-    each entry has batches of its own, as with one task encoder for each type of samples; or what
-    samples cost, the name of a column. Joined by "and" where stages differ in that.
+    """Return what the weights of the outermost blends of a dataset count: "samples"; "whole
+    batches" where each entry has batches of its own, as with one task encoder for each type of
+    samples; or what samples cost, the name of a column. Joined by "and" where stages differ in
+    that.
 
     >>> from energize import BatchDataset, BlendDataset, ListSource
     >>> web, code = ListSource("ab"), ListSource("12")
@@ -200,8 +201,8 @@ def weighed_in(dataset: Dataset[Any]) -> str:
 
 
 def measure_of(dataset: Dataset[Any]) -> ColumnCost | None:
-    """What samples cost in the unit of the outermost blends; None where these count samples or
-    batches, or differ in what they count.
+    """Return what samples cost in the unit of the outermost blends; None where these count samples
+    or batches, or differ in what they count.
 
     >>> from energize import BlendDataset, ListSource
     >>> words = ListSource(["a b", "c"], columns={"words": [2, 1]})
@@ -214,7 +215,7 @@ def measure_of(dataset: Dataset[Any]) -> ColumnCost | None:
 
 
 def _outermost(dataset: Dataset[Any]) -> list[BlendDataset[Any]]:
-    """The blends that no other blend is above."""
+    """Return the blends that no other blend is above."""
     if isinstance(dataset, BlendDataset):
         return [dataset]
     return [blend for each in dataset.inputs for blend in _outermost(each)]
@@ -295,7 +296,7 @@ def asked_between(dataset: IndexedDataset[Any], points: Int64Array) -> FloatArra
 
 
 def _asked(level: Level, begun: Spans, ended: Spans, measure: ColumnCost | None) -> FloatArray:
-    """The share that is asked for of each row of a level, of the whole level."""
+    """Return the share that is asked for of each row of a level, of the whole level."""
     if level.source is not None:
         return np.ones(1)
     shares = None
@@ -450,8 +451,8 @@ def _samples(
 def _located(
     source: Source[Any], index: Int64Array, *, keys: bool
 ) -> Iterator[tuple[str | None, int, str | None]]:
-    """The shard of each sample, its number there, and its key; of a joined one, those of its first
-    part.
+    """Return the shard of each sample, its number there, and its key; of a joined one, those of its
+    first part.
     """
     if isinstance(source, PropertySource):
         return _located(source.source, source.rows[index], keys=keys)

@@ -114,7 +114,7 @@ class Book:
         reasons: Mapping[str, int] | None = None,
         title: str | None = None,
     ) -> Report:
-        """What there is to say; `summed` are the `numbers` of all ranks together."""
+        """Return what there is to say; `summed` are the `numbers` of all ranks together."""
         counted = self._counted(left_out)
         of_ranks = counted.totals[None]
         all_ranks = summed is not None or stand.world_size == 1
@@ -137,11 +137,13 @@ class Book:
         return False
 
     def planned(self, items: int | None) -> Int64Array | None:
-        """How many samples of each row the first items are made of; None where nobody knows."""
+        """Return how many samples of each row the first items are made of; None where nobody
+        knows.
+        """
         return None if items is None else self._places.planned(items)
 
     def _counted(self, left_out: counting.LeftOut | None) -> counting.Counted:
-        """What this rank has counted."""
+        """Return what this rank has counted."""
         rows, totals = self.counter.counted
         if left_out is not None:
             keys = [cast("Any", each.source).key for each in self.levels.leaves]
@@ -152,14 +154,16 @@ class Book:
         return counting.Counted(rows, totals)
 
     def numbers(self, stand: Stand, left_out: counting.LeftOut | None = None) -> FloatArray:
-        """What this rank has counted, so that the sum over ranks says all: float64 in one row."""
+        """Return what this rank has counted, so that the sum over ranks says all: float64 in one
+        row.
+        """
         counted = self._counted(left_out)
         totals = np.zeros((stand.world_size, counting.TOTALS))
         totals[stand.rank] = counted.totals
         return np.concatenate([counted.rows.ravel(), totals.ravel()])
 
     def last(self) -> list[str]:
-        """The names of the sources of the samples of the last item."""
+        """Return the names of the sources of the samples of the last item."""
         return [self.names[row] for row in self.counter.rows_of_last()]
 
 
@@ -174,7 +178,8 @@ _CELLS, _FEWEST, _MOST = 2_000_000, 1_000, 10_000
 
 
 def chance_of(counts: npt.ArrayLike, shares: npt.ArrayLike) -> float | None:
-    """How likely independent draws by `shares` differ from them at least as much as `counts` do.
+    """Return how likely independent draws by `shares` differ from them at least as much as `counts`
+    do.
 
     Pearson's chi-square test: the upper tail of the distribution with one degree of freedom fewer
     than there are shares above 0; or, where one of them is expected fewer than five times, the part
@@ -315,7 +320,7 @@ def _causes(each: Differing, report: Report) -> Iterator[str]:
 
 
 def _exhausted(mix: Any, each: Differing, report: Report) -> Iterator[str]:
-    """The parts of a blend that ends that have given all they may."""
+    """Yield the parts of a blend that ends that have given all they may."""
     if getattr(mix, "_endless", True):
         return
     for part, asked, units in zip(each.level.parts, each.asked, each.units, strict=True):
@@ -324,7 +329,7 @@ def _exhausted(mix: Any, each: Differing, report: Report) -> Iterator[str]:
 
 
 def _leaves_out(level: Level) -> str | None:
-    """The first dataset above a blend that gives other items than it takes."""
+    """Return the first dataset above a blend that gives other items than it takes."""
     for node in level.above[:-1]:
         if not node.indexed and not (node._passes_on or node._ends_loops) and _finds(node):
             return type(node).__name__
@@ -332,7 +337,7 @@ def _leaves_out(level: Level) -> str | None:
 
 
 def _finds(node: Dataset[Any]) -> bool:
-    """Whether a dataset makes of its input what only reading tells."""
+    """Return whether a dataset makes of its input what only reading tells."""
     inner = node.inputs[0]
     if inner.indexed:
         return True
@@ -537,14 +542,14 @@ class _Telling:
         return _Parts(unit, asked, planned, levels.shares_of(units), chance)
 
     def _pure(self, level: Level) -> bool:
-        """Whether each item was of one part of a level."""
+        """Return whether each item was of one part of a level."""
         totals = self.counted.totals
         several = totals[counting.PARTED if level is self.top else counting.MIXED]
         return bool(totals[counting.DELIVERED]) and not several
 
 
 def _count(source: Any) -> int:
-    """How many samples a source has; 0 where only reading tells."""
+    """Return how many samples a source has; 0 where only reading tells."""
     return int(getattr(source, "count", 0) or 0) if source is not None else 0
 
 

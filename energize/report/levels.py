@@ -36,8 +36,8 @@ class Asking(Protocol):
     """A dataset that gives each input a share that somebody asked for."""
 
     def _asked(self, items: int | None) -> FloatArray | None:
-        """How many of the first `items` are asked for of each of `inputs`; for None the shares,
-        unless these change.
+        """Return how many of the first `items` are asked for of each of `inputs`; for None the
+        shares, unless these change.
         """
 
 
@@ -50,10 +50,10 @@ class Phased(Protocol):
         """The position that each input begins with."""
 
     def phase_of(self, positions: Int64Array) -> Int64Array:
-        """The number of the input that each position belongs to."""
+        """Return the number of the input that each position belongs to."""
 
     def numbers_of(self, phase: int) -> Int64Array:
-        """The numbers in `sources` of those of an input."""
+        """Return the numbers in `sources` of those of an input."""
 
 
 @dataclass
@@ -95,7 +95,7 @@ class Level:
 
 
 def levels_of(dataset: Dataset[Any]) -> Level:
-    """The levels of a dataset; the first has them all, and an empty path."""
+    """Return the levels of a dataset; the first has them all, and an empty path."""
     return _level("", (), dataset, 0, whole=True)
 
 
@@ -164,7 +164,7 @@ def _named(node: Dataset[Any], number: int) -> bool:
 
 
 def _names(node: Dataset[Any]) -> list[str]:
-    """What inputs are called: as they are named, else by a few of their sources."""
+    """Return what inputs are called: as they are named, else by a few of their sources."""
     given = list(node.names) if isinstance(node, Mix) else [""] * len(node.inputs)
     names = []
     for number, (each, name) in enumerate(zip(node.inputs, given, strict=True)):
@@ -225,8 +225,8 @@ def _add_spans(level: Level, items: int, found: Spans) -> None:
 
 
 def asked_of(level: Level, start: int | None, stop: int | None) -> FloatArray | None:
-    """The share of each of a level's parts that is asked for of items `start` to before `stop` of
-    its mix; of all where these are not known, unless it changes. None where nobody asks.
+    """Return the share of each of a level's parts that is asked for of items `start` to before
+    `stop` of its mix; of all where these are not known, unless it changes. None where nobody asks.
     """
     mix = level.mix
     if mix is None or not isinstance(mix, Asking):
@@ -241,8 +241,8 @@ def asked_of(level: Level, start: int | None, stop: int | None) -> FloatArray | 
 
 
 def items_between(level: Level, start: int | None, stop: int | None) -> FloatArray | None:
-    """How many items of its mix from `start` to `stop` are of each part of a level, where its order
-    says so.
+    """Return how many items of its mix from `start` to `stop` are of each part of a level, where
+    its order says so.
     """
     if level.mix is None or start is None or stop is None:
         return None
@@ -254,7 +254,9 @@ def items_between(level: Level, start: int | None, stop: int | None) -> FloatArr
 
 
 def spent_by(level: Level, items: int | None) -> FloatArray:
-    """What the first items of a blend cost that each part gave; zeros where only reading tells."""
+    """Return what the first items of a blend cost that each part gave; zeros where only reading
+    tells.
+    """
     mix: Any = level.mix
     if items is None or not hasattr(mix, "spent") or not mix.indexed:
         return np.zeros(len(level.parts))
@@ -262,7 +264,7 @@ def spent_by(level: Level, items: int | None) -> FloatArray:
 
 
 def samples_per_item(level: Level) -> FloatArray:
-    """How many samples an item of each part is made of, as far as that is known unread."""
+    """Return how many samples an item of each part is made of, as far as that is known unread."""
     sizes = np.ones(len(level.parts))
     for place, members in enumerate(level.members):
         each = level.mix.inputs[members.start] if level.mix is not None else None
@@ -320,7 +322,9 @@ class Places:
         self.rows = len(levels.rows)
 
     def found(self, made: Sequence[Made], *, which: bool = True) -> Found:
-        """What some items are made of; unless it matters `which` samples, `sample` may be -1."""
+        """Return what some items are made of; unless it matters `which` samples, `sample` may be
+        -1.
+        """
         if self._dataset.indexed:
             return self._parts[0].found(np.array(made, dtype=np.int64), which=which)
         numbers = cast("Sequence[array[int]]", made)
@@ -343,8 +347,8 @@ class Places:
         return Found(item[at], row, index, pass_)
 
     def planned(self, items: int) -> Int64Array | None:
-        """How many samples of each row the first `items` items are made of, by the order; None of a
-        stream.
+        """Return how many samples of each row the first `items` items are made of, by the order;
+        None of a stream.
         """
         return self._parts[0].planned(items) if self._dataset.indexed else None
 

@@ -125,7 +125,7 @@ class Report:
         return tuple(each for each in self.rows if each.is_source)
 
     def __getitem__(self, name: str) -> LedgerRow:
-        """The row of a part, by its names: `report["web/news"]`; `KeyError` lists them."""
+        """Return the row of a part, by its names: `report["web/news"]`; `KeyError` lists them."""
         for each in self.rows:
             if "/".join(each.path) == name:
                 return each
@@ -153,7 +153,7 @@ class Report:
         yield f"{prefix}/warnings", float(len(self.warnings))
 
     def as_json(self) -> dict[str, Any]:
-        """All of it as a JSON-able tree."""
+        """Return all of it as a JSON-able tree."""
         return asdict(self)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
@@ -198,7 +198,7 @@ _LEAST = ("eff. size", "batches", "chance", "planned %", "repeats %", "weight %"
 
 
 def rendered(report: Report, width: int) -> Iterator[Any]:
-    """What rich prints of a report."""
+    """Yield what rich prints of a report."""
     yield Text(report.title, style="bold")
     yield _table(report, width)
     for each in report.ranks[:16]:
@@ -239,7 +239,7 @@ def _table(report: Report, width: int) -> Table:
 
 
 def _told(report: Report) -> dict[str, bool]:
-    """The columns, and whether there is something to say in them."""
+    """Return the columns, and whether there is something to say in them."""
     rows, total = report.rows, report.total
     known = bool(total.samples) or any(row.asked is not None for row in rows)
     return {

@@ -342,7 +342,7 @@ class AugmentTaskEncoder(TaskEncoder[T_sample, T_encoded_sample, T_raw_batch, T_
 
 
 def _of_wrapped(name: str) -> Callable[..., Any]:
-    """The method that `super()` is in a hook of an encoder that adds to another."""
+    """Return the method that `super()` is in a hook of an encoder that adds to another."""
 
     def hook(self: AugmentTaskEncoder[Any, Any, Any, Any], *given: Any, **named: Any) -> Any:
         return getattr(self.wrapped_encoder, name)(*given, **named)

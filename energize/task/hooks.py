@@ -176,7 +176,7 @@ class Hook:
         return self._checked(made, argument)
 
     def _called(self, argument: Any, own: dict[str, Any]) -> Any:
-        """What the method makes; `own` is the random generator that it asks for, by name."""
+        """Return what the method makes; `own` is the random generator that it asks for, by name."""
         return self.method(argument, **own)
 
     def _items(self, items: Iterator[Any], argument: Any) -> Iterator[Any]:
@@ -738,5 +738,5 @@ class Batch(Markable):
         return cls(**kept | values)
 
     def pin_memory(self) -> Self:
-        """A copy with all tensors in page-locked memory; the batch itself without a GPU."""
+        """Return a copy with all tensors in page-locked memory; the batch itself without a GPU."""
         return pin_memory(self)

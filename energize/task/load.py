@@ -197,7 +197,7 @@ def _arrays(data: bytes) -> dict[str, np.ndarray[Any, Any]]:
 
 
 def _file(packed: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytes:
-    """A file of an archive; no more is unpacked than it says that it has."""
+    """Return a file of an archive; no more is unpacked than it says that it has."""
     with packed.open(info) as file:
         return file.read(info.file_size)
 
@@ -357,7 +357,7 @@ class PartAccess:
         return not (self.keys or self.several or self.part.startswith("__"))
 
     def among(self, parts: Iterable[str]) -> list[str]:
-        """Which of the names `parts` are meant; several in the order of the numbers in them.
+        """Return which of the names `parts` are meant; several in the order of the numbers in them.
 
         >>> PartAccess("*.jpg").among(["json", "10.jpg", "9.jpg", "jpg"])
         ['9.jpg', '10.jpg']
@@ -368,7 +368,9 @@ class PartAccess:
         return sorted((name for name in named if fnmatchcase(name, self.part)), key=_by_number)
 
     def within(self, value: Any) -> Any:
-        """What the keys lead to in `value`, the content of the part; `DataError` when nothing."""
+        """Return what the keys lead to in `value`, the content of the part; `DataError` when
+        nothing.
+        """
         for depth, key in enumerate(self.keys):
             try:
                 value = value[int(key)] if isinstance(value, list) else value[key]
@@ -382,7 +384,8 @@ class PartAccess:
 
 
 def parse_field(text: str) -> tuple[PartAccess, ...]:
-    """The parts that a description names, most preferred first; `ConfigError` when it is malformed.
+    """Return the parts that a description names, most preferred first; `ConfigError` when it is
+    malformed.
 
     >>> [str(each) for each in parse_field("jpg, meta.json[urls][0], *.png")]
     ['jpg', 'meta.json[urls][0]', '*.png']
@@ -434,7 +437,8 @@ def check_field_map(sample_type: type, field_map: Mapping[str, str]) -> None:
 
 
 def default_field_map(sample_type: type) -> dict[str, str]:
-    """The field map of a dataset that has none: for each field, the parts it usually comes from.
+    """Return the field map of a dataset that has none: for each field, the parts it usually comes
+    from.
 
     After these come the field's name as a key of a `json` part, and as a part.
     """
@@ -446,7 +450,7 @@ def default_field_map(sample_type: type) -> dict[str, str]:
 
 
 def _by_number(name: str) -> tuple[list[tuple[int, str]], str]:
-    """A key that sorts numbers in names as numbers, of any length: page2 before page10."""
+    """Return a key that sorts numbers in names as numbers, of any length: page2 before page10."""
     pieces = _NUMBER.split(name)
     digits = (each.lstrip("0") if i % 2 else each for i, each in enumerate(pieces))
     return [(len(each) if i % 2 else 0, each) for i, each in enumerate(digits)], name
@@ -496,7 +500,7 @@ class FolderFunction:
 
 @lru_cache(maxsize=64)
 def _module(file: Path) -> ModuleType:
-    """The module that a trusted file is; run once in a process."""
+    """Return the module that a trusted file is; run once in a process."""
     name = f"energize_folder_code_{hashlib.blake2b(str(file).encode(), digest_size=8).hexdigest()}"
     spec = importlib.util.spec_from_file_location(name, file)
     if spec is None or spec.loader is None:
@@ -572,7 +576,7 @@ class LoadingCode:
         return loader, self._of(folder, "part_filter", code)
 
     def _of(self, folder: Path, key: str, code: Mapping[str, Any]) -> Any:
-        """What the program gives for a folder, or else what the folder itself names."""
+        """Return what the program gives for a folder, or else what the folder itself names."""
         given, own = getattr(self, key), folder.resolve()
         if isinstance(given, Mapping):
             matching = (each for path, each in given.items() if Path(path).resolve() == own)
@@ -756,7 +760,7 @@ class SampleLoader(Generic[T_sample]):
         return {name: parse_field(text) for name, text in given.items()}
 
     def _planned(self, names: tuple[str, ...]) -> _Plan:
-        """The plan for samples with parts of these names."""
+        """Return the plan for samples with parts of these names."""
         plan: _Plan = []
         for name, accesses in self._accesses.items():
             options = [(each, parts) for each in accesses if (parts := each.among(names))]
@@ -771,7 +775,9 @@ class SampleLoader(Generic[T_sample]):
     def _search(
         self, name: str, options: list[_Option], raw: Mapping[str, Any], contents: dict[str, Any]
     ) -> Any:
-        """What the first option that leads anywhere leads to; `_ABSENT` where a field may lack."""
+        """Return what the first option that leads anywhere leads to; `_ABSENT` where a field may
+        lack.
+        """
         reasons: list[str] = []
         for access, parts in options:
             found = [self._content(part, raw, contents, keyed=bool(access.keys)) for part in parts]
@@ -791,7 +797,7 @@ class SampleLoader(Generic[T_sample]):
     def _content(
         self, part: str, raw: Mapping[str, Any], contents: dict[str, Any], *, keyed: bool
     ) -> Any:
-        """A part decoded; `keyed` to what keys lead into, JSON where nothing else is."""
+        """Return a part decoded; `keyed` to what keys lead into, JSON where nothing else is."""
         if part.startswith("__"):
             return raw[part]
         if part not in contents:
@@ -804,7 +810,7 @@ class SampleLoader(Generic[T_sample]):
     # Of all parts, and what both ways make in the end.
 
     def _load_all(self, raw: Mapping[str, Any]) -> T_sample:
-        """A crude sample, or the one that the program's function makes."""
+        """Return a crude sample, or the one that the program's function makes."""
         names = [name for name in raw if not name.startswith("__")]
         parts = dict(raw) if self.decoder is None else self.decoder(raw)
         if self._crude:
@@ -820,7 +826,7 @@ class SampleLoader(Generic[T_sample]):
     def _typed(
         self, raw: Mapping[str, Any], values: Mapping[str, Any], parts: Iterable[str]
     ) -> T_sample:
-        """A sample with these values, made of these parts."""
+        """Return a sample with these values, made of these parts."""
         return self.sample_type(**{**self._metadata(raw, parts), **values})
 
     def _metadata(self, raw: Mapping[str, Any], parts: Iterable[str]) -> dict[str, Any]:
