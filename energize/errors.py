@@ -50,7 +50,9 @@ _UNSEEN = re.compile(
 )
 """Letters that steer terminals or hide and turn text around, and halves of letters."""
 
+_SPACES = re.compile(r"(\s+)")
 _MOST_LETTERS = 30_000
+_LONGEST_WORD = 1000
 _TOLD = 20
 _COMPARED, _LONGEST = 1000, 200
 """How many known words are looked at for one like a wrong one, and of how many letters each."""
@@ -210,10 +212,15 @@ class SkipSample(Exception):  # noqa: N818 - not an error, and the name users kn
 def legible(text: str) -> str:
     r"""Return a text of any origin as it may stand in a message or on a terminal.
 
-    >>> legible("a\x1b[2Jb"), len(legible("a" * 10**6)) <= 30_000
-    ('a\\x1b[2Jb', True)
+    >>> legible("a\x1b[2Jb"), len(legible("a" * 10**6)) < 200, len(legible("a " * 10**6)) <= 30_000
+    ('a\\x1b[2Jb', True, True)
     """
-    return _shortened(visible(_shortened(text, _MOST_LETTERS)), _MOST_LETTERS)
+    if len(text) > _LONGEST_WORD:
+        words = _SPACES.split(_shortened(text, 10 * _MOST_LETTERS))
+        text = "".join(
+            _shortened(each, 80) if len(each) > _LONGEST_WORD else each for each in words
+        )
+    return _shortened(visible(text), _MOST_LETTERS)
 
 
 def visible(text: str) -> str:

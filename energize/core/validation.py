@@ -52,6 +52,9 @@ _OWN = ("value_error", "assertion_error")
 # Lists and mappings of which nobody would forbid that they lie in one another.
 _SURELY_FLAT = 50
 
+# How a UTF-8 text with a letter that takes so many bytes in memory is told.
+_WIDE = {4: re.compile(rb"[\xf0-\xff]"), 2: re.compile(rb"[\xc4-\xef]")}
+
 INSIDE_ITSELF = "an alias to a list or mapping from inside it"
 
 # The safe subset of YAML, parsed in C where PyYAML was built with libyaml.
@@ -348,8 +351,11 @@ def load_large_json(data: bytes) -> Any:
 
     Raise ValueError if it is no JSON in UTF-8, nested too deeply, or too much for memory.
     """
-    if len(data) > limits.JSON_BYTES:
-        raise ValueError(limits.over("JSON_BYTES", len(data)))
+    width = 1
+    if not data.isascii():
+        width = next((width for width, letters in _WIDE.items() if letters.search(data)), 1)
+    if len(data) * width > limits.JSON_BYTES:
+        raise ValueError(limits.over("JSON_BYTES", len(data) * width))
     # Commas in texts count too: there are never fewer than values.
     if sum(map(data.count, (b",", b"[", b"{"))) > limits.JSON_VALUES:
         raise ValueError(limits.over("JSON_VALUES"))
