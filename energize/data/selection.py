@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -20,10 +20,6 @@ from energize.core.trace import Failed, SamplePlace
 from energize.data.source import Source
 from energize.data.webdataset import WebdatasetSource
 from energize.errors import ColumnError, ConfigError, EmptyDatasetError, WeightError, nearest
-
-if TYPE_CHECKING:
-    from energize.data.source import Source
-
 
 PropertyValue: TypeAlias = str | int | float
 """A word, a number, or a range of numbers as text: "0..0.5" is from 0 to below 0.5, and either end
