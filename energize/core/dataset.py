@@ -51,6 +51,7 @@ from energize.core.trace import (
     Span,
     Trace,
     consumed,
+    read_items,
     refs_of,
 )
 from energize.errors import ConfigError, NotIndexedError
@@ -365,7 +366,7 @@ class IndexedDataset(Dataset[T_co]):
         if not 0 <= position < self.size:
             raise IndexError(f"position {position} of a dataset of {self.size} items per epoch")
         at = np.array([position], dtype=np.int64)
-        return cast("T_co", Trace(self, at).items(_READING)[0])
+        return read_items(self, at, _READING)[0]
 
     def at(self, positions: npt.ArrayLike, reading: Reading = _READING) -> list[T_co]:
         """Return the items at any positions, of any epochs, with failed samples substituted."""
@@ -378,7 +379,7 @@ class IndexedDataset(Dataset[T_co]):
                 f"{type(self).__name__}.at: positions are whole numbers, 0 or more and below 2**62,"
                 f" in one row; got {str(positions)[:80]}"
             )
-        return Trace(self, asked.astype(np.int64)).items(reading)
+        return read_items(self, asked.astype(np.int64), reading)
 
     def open(
         self,

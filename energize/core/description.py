@@ -131,7 +131,8 @@ class Description:
 
         Of a worker config given here, `seed_offset` seeds the inputs that carry no config yet.
         """
-        accepted(type(self).__name__, **ignored)
+        if ignored:
+            accepted(type(self).__name__, **ignored)
         for each in inputs:
             if not isinstance(each, Description):
                 raise ConfigError(

@@ -350,6 +350,11 @@ class Trace:
         return where(self.node, int(self.positions[start + row]), attempt)
 
 
+def read_items(dataset: IndexedDataset[T], positions: Int64Array, reading: Reading) -> list[T]:
+    """Return the items at `positions`, see `Trace.items`."""
+    return Trace(dataset, positions).items(reading)
+
+
 def _substituted(
     dataset: IndexedDataset[Any], position: Int64Array, reading: Reading, item: Any
 ) -> Any:

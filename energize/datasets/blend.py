@@ -161,7 +161,7 @@ class BlendDataset(IndexedDataset[T_co]):
     ) -> None:
         with raised_as(type(self).__name__):
             others = {"scheme": scheme, "stop": stop, "max_epochs": max_epochs, **options}
-            counted = checked_unit(unit, others)
+            counted = None if unit is None else checked_unit(unit, others)
             if counted is not None:
                 scheme = COSTS
             elif scheme is None or isinstance(scheme, str):

@@ -376,7 +376,7 @@ def factory_of(
     The `order` combines with what files say, and with what dataset.yaml says; `options` are those
     of `SourceFactory`.
     """
-    told = leaf.config.options
+    kind, told = leaf.sample_type, leaf.config.options
     over_epochs = order.over_epochs
     for each in (leaf.shuffle_over_epochs_multiplier, told.get("shuffle_over_epochs", 1)):
         if each != 1:
@@ -393,7 +393,7 @@ def factory_of(
         else:
             load, paths = _loader_of(leaf, decoder, code), [leaf.path]
         source = leaf.source(seed, checksums=checksums)
-        weight, kind = leaf.sample_weight, leaf.sample_type
+        weight = leaf.sample_weight
         options = {"order": order, "sample_weight": weight, **options}
         return SourceFactory(source, load, kind, paths, leaf.labels, **options)
     except EnergizeError as error:
