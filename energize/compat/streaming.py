@@ -3,32 +3,47 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 from urllib.parse import unquote, urlsplit
 
 import numpy as np
-from torch.utils.data import IterableDataset, get_worker_info
+import torch
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from energize.compat.torch_data import Place, SharedPlace
+from energize.core.arrays import Int64Array
 from energize.core.checks import checked_choice, checked_whole, raised_as
 from energize.core.dataset import IndexedDataset
-from energize.core.lanes import WorkerConfig
+from energize.core.ignored import said_once
+from energize.core.lanes import Ranks, WorkerConfig
 from energize.core.stream import State, counter_field
+from energize.core.trace import Failed, Reading
 from energize.core.validation import short
 from energize.data.mds import INDEX, MdsSource
 from energize.data.nv_meta import META_FOLDER
 from energize.data.webdataset import WebdatasetSource
-from energize.datasets.quota import ComposedDataset, ComposedSamples
+from energize.datasets.quota import SAMPLING_METHODS, ComposedDataset, ComposedSamples
 from energize.datasets.transform import MapDataset
-from energize.errors import ConfigError, DatasetNotFoundError, StateError
+from energize.errors import ConfigError, DatasetNotFoundError, StateError, nearest
+from energize.loader.failures import FailureLog
+from energize.loader.settings import checked_settings
 from energize.loader.state import packed_state, unpacked_state
 from energize.order.quota import Quota
+from energize.report.counting import LeftOut
 from energize.task.load import SampleDecoder
 
-__all__ = ["Stream", "StreamingDataset", "StreamsRegistry", "streams_registry"]
+__all__ = [
+    "Stream",
+    "StreamingDataLoader",
+    "StreamingDataset",
+    "StreamsRegistry",
+    "streams_registry",
+]
 
 T = TypeVar("T")
 
@@ -36,6 +51,29 @@ _DEFAULT_SPLIT = "train"
 
 _READ_AHEAD = 64
 """Samples that are read at a time, where batches are smaller."""
+
+_ENTRY_POINTS = "streaming_streams_registry"
+
+_NOTHING_DOWNLOADED = "nothing is downloaded: shards are read where they lie"
+_ONE_ORDER = "the order of samples is the same on any number of nodes"
+_ONE_SHUFFLE = "all samples of an epoch are shuffled together"
+_WITHOUT_USE = {
+    "download_retry": _NOTHING_DOWNLOADED,
+    "download_timeout": _NOTHING_DOWNLOADED,
+    "keep_zip": _NOTHING_DOWNLOADED,
+    "cache_limit": _NOTHING_DOWNLOADED,
+    "predownload": _NOTHING_DOWNLOADED,
+    "num_canonical_nodes": _ONE_ORDER,
+    "partition_algo": _ONE_ORDER,
+    "shuffle_algo": _ONE_SHUFFLE,
+    "shuffle_block_size": _ONE_SHUFFLE,
+    "sampling_granularity": "samples are chosen one by one",
+}
+"""Arguments of MosaicML Streaming that change nothing here, and why."""
+
+_STREAM_HOOKS = ("get_shards", "prepare_shard", "set_up_local", "get_index_size", "_download_file")
+_DATASET_HOOKS = ("resample_streams", "prepare_shard", "evict_shard", "_get_work")
+"""What a subclass may override there and nothing here calls."""
 
 _log = logging.getLogger("energize")
 
@@ -49,10 +87,13 @@ class Stream:
     by `energize prepare` (of which `split` names the part, by default "train"). Samples are dicts
     of decoded columns or parts; images are Pillow images.
 
-    `proportion`, `repeat` and `choose` are those of `Quota`. To change what a stream reads,
-    override `samples` in a subclass.
+    `proportion`, `repeat` and `choose` are those of `Quota`; a `StreamingDataset` sets all three to
+    what they come to in an epoch. `validate_hash` is that of `MdsSource`. The other arguments of
+    MosaicML Streaming change nothing, of which a word in the log says why. To change what a stream
+    reads, override `samples` in a subclass.
 
-    Raises `ConfigError` when neither path is given, `WeightError` for quotas that cannot be used.
+    Raises `ConfigError`, a ValueError, when neither path is given, `WeightError` for quotas that
+    cannot be used.
     """
 
     remote: str | None = None
@@ -61,15 +102,27 @@ class Stream:
     proportion: float | None = None
     repeat: float | None = None
     choose: int | None = None
+    download_retry: int | None = None
+    download_timeout: float | None = None
+    validate_hash: str | None = None
+    keep_zip: bool | None = None
+    _asked: Quota | None = field(default=None, init=False, repr=False)
+    allow_unsafe_types = False
+    """Whether columns of pickles are read, as `StreamingDataset` says."""
 
     def __post_init__(self) -> None:
         if not self.remote and not self.local:
             raise ConfigError("Stream: give local, the folder of the data, or remote")
         _ = self.quota  # which is checked when it is made
+        for name in ("download_retry", "download_timeout", "keep_zip"):
+            _note("Stream", name, getattr(self, name))
+        _warn_of_hooks(self, Stream, _STREAM_HOOKS)
 
     @property
     def quota(self) -> Quota:
-        """How much of it an epoch takes."""
+        """How much of it an epoch takes, as it was asked for before a dataset set what it is."""
+        if self._asked is not None:
+            return self._asked
         with raised_as(f"Stream {str(self.local or self.remote)!r}", "a quota"):
             return Quota(proportion=self.proportion, repeat=self.repeat, choose=self.choose)
 
@@ -85,7 +138,13 @@ class Stream:
         folders = [Path(each) for each in given if each and "://" not in each]
         for folder in folders:
             if (folder / split / INDEX).exists():
-                return MdsSource(folder, split=split, seed=seed)
+                return MdsSource(
+                    folder,
+                    split=split,
+                    validate_hash=self.validate_hash,
+                    allow_pickles=self.allow_unsafe_types,
+                    seed=seed,
+                )
             if (folder / META_FOLDER).exists():
                 source = WebdatasetSource(folder, split_part=split or _DEFAULT_SPLIT, seed=seed)
                 return MapDataset(source, SampleDecoder(image_decode="pil"), seeded=False)
@@ -96,22 +155,58 @@ class Stream:
         )
 
 
+def _note(owner: str, name: str, value: object) -> None:
+    if value is not None:
+        said_once(owner, name, f"{name}={value!r} has no effect: {_WITHOUT_USE[name]}")
+
+
+def _warn_of_hooks(made: object, base: type, hooks: Sequence[str]) -> None:
+    for kind in type(made).__mro__[: type(made).__mro__.index(base)]:
+        for name in hooks:
+            if name in vars(kind):
+                text = f"{kind.__name__}.{name} is called by nothing here; docs/compat.md says what"
+                said_once(kind.__name__, name, f"{text} to override", level=logging.WARNING)
+
+
 class StreamsRegistry(dict[str, Callable[..., Stream]]):
-    """Kinds of streams, or functions that make one, by name.
+    """Kinds of streams, or functions that make one, by name: those that were registered, and those
+    of installed packages that have an entry point in the group "streaming_streams_registry".
 
     >>> kinds = StreamsRegistry()
-    >>> kinds.register("mine", func=Stream)
+    >>> @kinds.register("mine")
+    ... class Mine(Stream):
+    ...     pass
     >>> kinds["mine"].__name__
-    'Stream'
+    'Mine'
     """
 
-    def register(self, name: str, *, func: Callable[..., Stream]) -> None:
-        """Know `func` by `name`."""
+    def register(self, name: str, *, func: Callable[..., Stream] | None = None) -> Any:
+        """Know `func`, or what it decorates, by `name`."""
+        if func is None:
+            return lambda found: self.register(name, func=found)
         self[name] = func
+        return func
+
+    def get(self, name: str) -> Callable[..., Stream]:  # type: ignore[override]
+        """Return what is known by `name`; raise `ConfigError` for nothing, as there."""
+        return self[name]
+
+    def __missing__(self, name: str) -> Callable[..., Stream]:
+        packages = entry_points(group=_ENTRY_POINTS)
+        checked_choice(name, "stream_name", [*self, *packages.names])
+        self[name] = packages[name].load()
+        return self[name]
 
 
 # Programs register their streams in it, once, by the name that configurations use for them.
 streams_registry = StreamsRegistry(stream=Stream)
+
+
+class Shard(NamedTuple):
+    """A shard of a stream: its file, and its samples."""
+
+    name: str
+    samples: int
 
 
 class StreamingDataset(IterableDataset[Any]):
@@ -121,22 +216,33 @@ class StreamingDataset(IterableDataset[Any]):
     `stream_config` too. Quotas, `epoch_size` and `sampling_method` are those of `QuotaDataset`,
     `batching_method` those of `ComposedDataset`, over global batches of `batch_size` samples on
     each rank. Without `shuffle`, the method "random" takes one stream after the other, each in its
-    order.
+    order, and every epoch is the same, but for the samples that quotas choose.
 
     Every iteration yields this rank's samples of one epoch, and the next one those of the next,
     also in the workers of a DataLoader, each of which gives whole device batches in turn: give
     DataLoader the same `batch_size`. The samples of a global batch are the same for every number of
-    ranks and workers when its size is.
+    ranks and workers when its size is. With `replication`, so many ranks in a row get the same.
+
+    `dataset[i]` is sample i of all streams, in stored order. A subclass may override `__getitem__`:
+    every sample that is delivered is then what that returns.
 
     `drop_last` and `pad` are those of `ComposedDataset`: every rank has the same number of batches,
-    and one that gets no sample of an epoch's last batch gets one that `pad` makes. Given neither
-    `batch_size` nor `pad`, `drop_last` is True by default: ranks leave out what they cannot share
-    evenly.
+    and one that gets no sample of an epoch's last batch gets one that `pad` makes, by default one
+    of that batch again. Given neither `batch_size` nor `pad`, `drop_last` is True by default: ranks
+    leave out what they cannot share evenly.
+
+    Damaged samples are left out, others take their places, and more than `failure_budget` of them
+    in a process are an error, as in `get_loader`.
+
+    `validate_hash` compares files with their hashes; `allow_unsafe_types` reads columns of pickles,
+    which can run any program: of folders that you trust. The other arguments of MosaicML Streaming
+    change nothing, of which a word in the log says why.
 
     `samples` is the dataset that is read, of the samples of all ranks; `batches()` makes the one of
     device batches, for `get_loader`.
 
-    Raises what these datasets raise, and `ConfigError` for streams beside paths, or neither.
+    Raises what these datasets raise, and `ConfigError`, a ValueError, for streams beside paths, or
+    neither.
     """
 
     def __init__(
@@ -154,31 +260,51 @@ class StreamingDataset(IterableDataset[Any]):
         shuffle_seed: int = 9176,
         drop_last: bool | None = None,
         pad: Callable[[Any], Any] | None = None,
+        replication: int | None = None,
+        validate_hash: str | None = None,
+        allow_unsafe_types: bool = False,
+        failure_budget: int | None = 100,
         stream_name: str = "stream",
         stream_config: Mapping[str, Any] | None = None,
+        **without_use: Any,
     ) -> None:
+        for name, value in without_use.items():
+            if name not in _WITHOUT_USE:
+                raise TypeError(f"StreamingDataset() got an unexpected keyword argument {name!r}")
+            _note("StreamingDataset", name, value)
+            setattr(self, name, value)
+        _warn_of_hooks(self, StreamingDataset, _DATASET_HOOKS)
         if bool(streams) == bool(remote or local) or (streams and stream_config):
             raise ConfigError(
                 "StreamingDataset: give either streams=[Stream(...), ...] or the paths of a single "
                 "one, local and remote, and its stream_config"
             )
         if not streams:
-            kind = streams_registry[checked_choice(stream_name, "stream_name", streams_registry)]
             paths = {"remote": remote, "local": local, "split": split}
-            streams = [kind(**{**(stream_config or {}), **paths})]
+            streams = [streams_registry[stream_name](**{**(stream_config or {}), **paths})]
         if not all(isinstance(each, Stream) for each in streams):
             raise ConfigError(
                 f"StreamingDataset: streams is a list of Stream; got {short(streams)}"
             )
         self.streams = tuple(streams)
+        for stream in self.streams:
+            stream.allow_unsafe_types = allow_unsafe_types
+            stream.validate_hash = stream.validate_hash or validate_hash
         if batch_size is None and batching_method != "random":
             raise ConfigError(
                 f"StreamingDataset: batching_method={batching_method!r} puts batches together; say "
                 "with batch_size of how many samples on each rank"
             )
+        if sampling_method not in SAMPLING_METHODS:
+            raise ConfigError(
+                f"StreamingDataset: Invalid sampling method: {sampling_method!r}, one of "
+                f"{' and '.join(SAMPLING_METHODS)}{nearest(sampling_method, SAMPLING_METHODS)}"
+            )
         seed = checked_whole(shuffle_seed, "StreamingDataset: shuffle_seed", 0)
-        self._ranks = WorkerConfig().ranks()
-        self.batch_size = 1 if batch_size is None else batch_size
+        self._ranks = _replicated(WorkerConfig().ranks(), replication)
+        self.batch_size, self._device = batch_size, 1 if batch_size is None else batch_size
+        self.shuffle, self.shuffle_seed, self.replication = shuffle, seed, replication
+        self.sampling_method, self.batching_method = sampling_method, batching_method
         in_turn = batching_method == "random" and not shuffle
         if in_turn and len(self.streams) > 1:
             _log.warning(
@@ -188,31 +314,74 @@ class StreamingDataset(IterableDataset[Any]):
             )
         if drop_last is None:
             drop_last = batch_size is None and pad is None
+        self._own_pad = pad is not None
         self._pairs = [(e.samples(split=split or "", seed=seed), e.quota) for e in self.streams]
         self._settings: dict[str, Any] = {
-            "batch_size": self.batch_size,
-            "global_batch_size": self.batch_size * self._ranks.world_size,
+            "batch_size": self._device,
+            "global_batch_size": self._device * self._ranks.world_size,
             "batching_method": "in_turn" if in_turn else batching_method,
             "epoch_size": epoch_size,
             "sampling_method": sampling_method,
             "shuffle": shuffle,
             "drop_last": drop_last,
-            "pad": pad,
+            "pad": pad if self._own_pad or drop_last else _again,
         }
         with raised_as("StreamingDataset", "ComposedDataset"):
-            self._batches: ComposedDataset[list[Any]] = self.batches()
+            self._batches: ComposedDataset[list[Any]] = ComposedDataset(
+                self._pairs, **self._settings
+            )
         self.samples: ComposedSamples[Any] = self._batches.samples
+        self.epoch_size = self.samples.size
+        self.samples_per_stream = np.array([each.size for each, _ in self._pairs], dtype=np.int64)
+        asked = self.samples._asked_counts.tolist()
+        repeats = (asked / np.maximum(self.samples_per_stream, 1)).tolist()
+        for stream, count, repeat in zip(self.streams, asked, repeats, strict=True):
+            stream._asked = stream.quota
+            stream.proportion, stream.repeat, stream.choose = count / sum(asked), repeat, count
+        whole = all(map(float.is_integer, repeats))
+        self._alike = not shuffle and (whole or sampling_method == "fixed")
         self._place = SharedPlace()
         self._delivered = 0
+        self._failures = FailureLog(checked_settings(failure_budget=failure_budget).failure_budget)
+        _be_one_of_theirs()
+        self._read_for: tuple[int, Any] | None = None
 
     def batches(self, batcher: Callable[[list[Any]], T] | None = None) -> ComposedDataset[T]:
-        """Return the device batches of all ranks in turn, each `batcher(samples)` or a list."""
+        """Return the device batches of all ranks in turn, each `batcher(samples)` or a list, of
+        samples as they are stored.
+        """
+        if self._changes_samples:
+            text = "batches() has samples as they are stored; __getitem__ is for the batcher to do"
+            said_once(type(self).__name__, "batches", text, logging.WARNING)
         return ComposedDataset(self._pairs, batcher=batcher, **self._settings)
 
     @property
     def size(self) -> int:
-        """Samples of an epoch, on all ranks together, without padding."""
-        return self.samples.size
+        """Samples of all streams: those that `dataset[i]` has."""
+        return int(self.samples_per_stream.sum())
+
+    num_samples = size
+
+    @property
+    def shards(self) -> list[Shard]:
+        """The shards of all streams."""
+        sources = self.samples.sources
+        pairs = ((getattr(e, "shards", ()), getattr(e, "counts", ())) for e in sources)
+        return [Shard(*each) for names, counts in pairs for each in zip(names, counts, strict=True)]
+
+    @property
+    def num_shards(self) -> int:
+        """The shards of all streams."""
+        return len(self.shards)
+
+    @property
+    def next_epoch(self) -> int:
+        """The number of the epoch that the next iteration begins, or goes on in; it can be set."""
+        return self._place.start[0] // self.epoch_size + (not self._place.waiting)
+
+    @next_epoch.setter
+    def next_epoch(self, epoch: int) -> None:
+        self._place.set((checked_whole(epoch, "next_epoch", 0) * self.epoch_size, 0))
 
     def __len__(self) -> int:
         """Samples of an epoch on this rank, padding among them."""
@@ -221,13 +390,36 @@ class StreamingDataset(IterableDataset[Any]):
         first, end = mixed.bounds(np.array([before * ranks + self._ranks.rank]))
         return before * mixed.batch_size + max(1, int(end[0] - first[0]))
 
+    def __getitem__(self, at: Any) -> Any:
+        """Return a sample of all streams, or a list of those of a slice or a list of numbers."""
+        if isinstance(at, slice):
+            return [self[each] for each in range(*at.indices(self.size))]
+        if isinstance(at, list | np.ndarray):
+            return [self[int(each)] for each in at]
+        number = int(at) + self.size if at < 0 else int(at)
+        if not 0 <= number < self.size:
+            raise IndexError(f"sample {at} of {self.size}")
+        return self.get_item(number)
+
+    def get_item(self, sample_id: int, retry: int = 7) -> Any:
+        """Return the sample of a number from 0 on, as it is stored, or a substitute for a damaged
+        one; `retry` has no use.
+        """
+        if self._read_for is not None and self._read_for[0] == sample_id:
+            return self._read_for[1]
+        ends = np.cumsum(self.samples_per_stream)
+        stream = int(np.searchsorted(ends, sample_id, side="right"))
+        first = int(ends[stream] - self.samples_per_stream[stream])
+        reading = Reading(report=self._failures.add)
+        return self._pairs[stream][0].at([sample_id - first], reading)[0]
+
     def __iter__(self) -> Iterator[Any]:
         place = self._place.begin(self._next_epoch)
         self._delivered = 0
         return iter(()) if place is None else self._read(place[0])
 
     def _next_epoch(self, place: Place) -> Place:
-        return (place[0] // self.size + 1) * self.size, 0
+        return (place[0] // self.epoch_size + 1) * self.epoch_size, 0
 
     def _read(self, start: int) -> Iterator[Any]:
         """Yield the samples of this rank from `start` to the end of its epoch; in a worker of a
@@ -235,21 +427,57 @@ class StreamingDataset(IterableDataset[Any]):
         """
         mixed, ranks, info = self.samples.composition, self._ranks, get_worker_info()
         worker, workers = (0, 1) if info is None else (info.id, info.num_workers)
-        epoch, taken = divmod(start, self.size)
-        batch, given = divmod(taken // ranks.world_size, self.batch_size)
+        epoch, taken = divmod(start, self.epoch_size)
+        batch, given = divmod(taken // ranks.world_size, self._device)
         mine = range(ranks.rank + batch * ranks.world_size, mixed.batches, ranks.world_size)
-        mine, some = mine[worker::workers], max(1, _READ_AHEAD // self.batch_size)
+        mine, some = mine[worker::workers], max(1, _READ_AHEAD // self._device)
+        before = 0 if self._alike else epoch * self.epoch_size
+        attempts = _Attempts(self.samples)
+        reading = Reading(report=self._failures.add, left_out=attempts)
         for at in range(0, len(mine), some):
             first, end = mixed.bounds(np.array(mine[at : at + some]))
             if at == 0 and worker == 0:
                 first[0] += given
             numbers = np.concatenate([np.arange(*ends) for ends in zip(first, end, strict=True)])
-            for sample in self.samples.at(epoch * self.size + numbers):
-                self._delivered += 1
-                yield sample
+            samples = self.samples.at(before + numbers, reading)
+            yield from self._delivering(before + numbers, samples, attempts)
         if mine and self._batches.padding(mine[-1:])[0]:
+            lent = before + mixed.lent(np.array(mine[-1:]))
+            padding = self.samples.at(lent, reading)
+            if self._own_pad:
+                padding = self._batches.at([epoch * mixed.batches + mine[-1]], reading)[0]
+            yield from self._delivering(lent, padding, attempts)
+        self._failures.conclude()
+
+    @property
+    def _changes_samples(self) -> bool:
+        """Whether a subclass has a `__getitem__` or `get_item` of its own."""
+        kind = type(self)
+        same = kind.__getitem__ is StreamingDataset.__getitem__
+        return not (same and kind.get_item is StreamingDataset.get_item)
+
+    def _delivering(
+        self, positions: Int64Array, samples: Sequence[Any], attempts: _Attempts
+    ) -> Iterator[Any]:
+        """Yield samples as `__getitem__` of a subclass makes them."""
+        numbers = self._numbers(positions, attempts) if self._changes_samples else []
+        for at, sample in enumerate(samples):
             self._delivered += 1
-            yield from self._batches.at([epoch * mixed.batches + mine[-1]])[0]
+            if numbers:
+                self._read_for = numbers[at], sample
+            yield self[numbers[at]] if numbers else sample
+
+    def _numbers(self, positions: Int64Array, attempts: _Attempts) -> list[int]:
+        """Return which samples of all streams were read; of damaged ones, their substitutes."""
+        sizes, routes = self.samples_per_stream, self.samples.route(positions)
+        streams = np.zeros_like(positions) if routes.child is None else routes.child
+        within = routes.position % sizes[streams]
+        for row, position in enumerate(positions.tolist()):
+            attempt, stream = attempts.of_position.get(position, 0), streams[row]
+            sources = self._pairs[stream][0].sources
+            if attempt and [each.count for each in sources] == [sizes[stream]]:
+                within[row] = self.samples.refs([position], attempt).index[0]
+        return list(map(int, (np.cumsum(sizes) - sizes)[streams] + within))
 
     def state_dict(self, num_samples: int | None = None, from_beginning: bool = True) -> State:
         """Return where the current epoch stands: a small dict, JSON-able, the same on all ranks.
@@ -259,14 +487,14 @@ class StreamingDataset(IterableDataset[Any]):
         padding is counted too, is its end. By default as many as were iterated over in this
         process; it has to be said when DataLoader's workers read.
         """
-        size, ranks = self.size, self._ranks.world_size
+        size, ranks = self.epoch_size, self._ranks.world_size
         epoch, taken = divmod(self._place.start[0], size)
         if num_samples is not None:
             taken = num_samples if from_beginning else taken + num_samples
         elif self._place.in_workers:
             raise StateError(
                 "how many samples were taken from DataLoader's workers is only known outside: "
-                "state_dict(num_samples=batches * batch_size * ranks)"
+                "state_dict(num_samples=batches * batch_size * ranks), or a StreamingDataLoader"
             )
         elif taken // ranks + self._delivered >= len(self):
             taken = size
@@ -283,3 +511,105 @@ class StreamingDataset(IterableDataset[Any]):
         position = counter_field(unpacked_state(self.samples, state), "position")
         self._place.set((position, 0))
         self._delivered = 0
+
+
+def _be_one_of_theirs() -> None:
+    """Where MosaicML Streaming is imported too, its `StreamingDataLoader` asks whether a dataset is
+    one of its own, and has no state of others.
+    """
+    theirs = getattr(sys.modules.get("streaming.base.dataset"), "StreamingDataset", None)
+    if theirs is not None:
+        theirs.register(StreamingDataset)
+
+
+class _Attempts(LeftOut):
+    """Knows which substitute was taken for the damaged samples of a dataset, by their positions."""
+
+    def __init__(self, samples: ComposedSamples[Any]) -> None:
+        super().__init__()
+        self._samples = samples
+        self.of_position: dict[int, int] = {}
+
+    def add(self, failed: Failed, dataset: Any, made: Any, attempt: int) -> None:
+        """The item at position `made` failed when it was read with `attempt`."""
+        if dataset is self._samples:
+            self.of_position[made] = attempt + 1
+
+
+def _again(sample: Any) -> Any:
+    """The same sample once more, where ranks share a batch of fewer samples."""
+    return sample
+
+
+def _replicated(ranks: Ranks, replication: int | None) -> Ranks:
+    """Return the rank of this process, where so many in a row count as one."""
+    many = checked_whole(1 if replication is None else replication, "replication", 1)
+    if ranks.world_size % many:
+        raise ConfigError(
+            f"StreamingDataset: replication={many} does not divide the {ranks.world_size} ranks"
+        )
+    return Ranks(ranks.rank // many, ranks.world_size // many)
+
+
+class StreamingDataLoader(DataLoader[Any]):
+    """A DataLoader of torch over a `StreamingDataset` that counts what it has delivered, so that it
+    has a state, with worker processes, too.
+
+    A state goes on with any number of ranks and workers. Raises `ConfigError` for the state of
+    another dataset.
+
+    >>> import tempfile
+    >>> from energize import prepare, write_shards
+    >>> folder = tempfile.mkdtemp()
+    >>> _ = write_shards([{"__key__": str(n), "txt": str(n)} for n in range(6)], folder)
+    >>> _ = prepare(folder, split_ratios={"train": 1}, sample_type="TextSample")
+    >>> loader = StreamingDataLoader(StreamingDataset(local=folder, batch_size=2), batch_size=2)
+    >>> batches = iter(loader)
+    >>> next(batches)["txt"]
+    ['0', '1']
+    >>> state = loader.state_dict()
+    >>> loader.load_state_dict(state)
+    >>> [batch["txt"] for batch in loader]
+    [['2', '3'], ['4', '5']]
+    """
+
+    num_samples_yielded = 0
+    """How many samples this rank was given since the iteration began."""
+
+    def __iter__(self) -> Any:
+        self.num_samples_yielded = 0
+        for batch in super().__iter__():
+            self.num_samples_yielded += _batch_size(batch)
+            yield batch
+
+    def state_dict(self) -> State:
+        """Return the state after the last batch, the same on all ranks."""
+        dataset = self._streaming()
+        if self.num_workers > 1 and self.batch_size != dataset._device:
+            raise StateError(
+                f"workers take turns in batches of {dataset._device}, this loader's hold "
+                f"{self.batch_size}; give dataset and loader the same batch_size"
+            )
+        ranks = dataset._ranks.world_size
+        return dataset.state_dict(self.num_samples_yielded * ranks, from_beginning=False)
+
+    def load_state_dict(self, state_dict: State) -> None:
+        """Start the next iteration at a state, see `StreamingDataset.load_state_dict`."""
+        self._streaming().load_state_dict(state_dict)
+        self.num_samples_yielded = 0
+
+    def _streaming(self) -> StreamingDataset:
+        if not isinstance(self.dataset, StreamingDataset):
+            raise ConfigError(
+                f"StreamingDataLoader has the state of a StreamingDataset; the dataset is a "
+                f"{type(self.dataset).__name__}"
+            )
+        return self.dataset
+
+
+def _batch_size(batch: Any) -> int:
+    if isinstance(batch, Mapping):
+        batch = next(iter(batch.values()))
+    elif not isinstance(batch, torch.Tensor):
+        batch = batch[0]
+    return len(batch)

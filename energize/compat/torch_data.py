@@ -105,6 +105,12 @@ class SharedPlace:
             return table[_START], table[_START + 1]
 
     @property
+    def waiting(self) -> bool:
+        """Whether no loop has begun since the place was set."""
+        with self._owned() as table:
+            return bool(table[_SET])
+
+    @property
     def in_workers(self) -> bool:
         """Whether the last loop is one of DataLoader's workers."""
         with self._owned() as table:

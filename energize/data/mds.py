@@ -6,6 +6,7 @@ import hashlib
 import io
 import math
 import os
+import pickle
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from decimal import Decimal
 from functools import cached_property, partial
@@ -42,6 +43,7 @@ from energize.errors import (
     DecodeError,
     EmptyDatasetError,
     ShardError,
+    UntrustedCodeError,
     nearest,
 )
 
@@ -70,7 +72,9 @@ _MOST_DIGITS = 10
 _FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
 
 
-def column_decoder(encoding: str, column: str, where: str, *, decode_images: bool) -> Decode:
+def column_decoder(
+    encoding: str, column: str, where: str, *, decode_images: bool, allow_pickles: bool = False
+) -> Decode:
     """Return what decodes a column of this encoding; bad bytes raise one of `BAD_COLUMN`.
 
     bytes, str, json, int (int), uint8 .. float64 (numpy scalars), str_int, str_float, str_decimal;
@@ -78,13 +82,17 @@ def column_decoder(encoding: str, column: str, where: str, *, decode_images: boo
     jpeg_array, list[jpeg], list[png], list[pil] (lists of these). Images that are files stay bytes
     unless `decode_images`.
 
-    Raise `DatasetError` for an unknown encoding, and for pickles, which could run any program.
+    Raise `DatasetError` for an unknown encoding, and `UntrustedCodeError` for pickles, which could
+    run any program, unless `allow_pickles`.
     """
     name, _, options = encoding.partition(":")
     if name == "pkl":
-        raise DatasetError(
-            f"{where}: column {column!r} holds pickles (pkl), which can run any program and are "
-            "never read; write the folder again with another encoding: json, ndarray or bytes"
+        if allow_pickles:
+            return pickle.loads
+        raise UntrustedCodeError(
+            f"{where}: column {column!r} contains an unsafe type: pickles (pkl) can run any "
+            "program; write the folder again with another encoding (json, ndarray or bytes), or "
+            "if you trust who wrote it, MdsSource(allow_pickles=True)"
         )
     if name == "ndarray":
         dtype, _, shape = options.partition(":")
@@ -234,7 +242,9 @@ class Layout(Loose):
             raise ValueError("nothing stands between columns: separator is text")
         return self
 
-    def decoder(self, where: str, *, decode_images: bool) -> DecodeSample:
+    def decoder(
+        self, where: str, *, decode_images: bool, allow_pickles: bool = False
+    ) -> DecodeSample:
         """Return what decodes the samples of shards of this layout.
 
         Images stay bytes unless `decode_images`. Raise `DatasetError` for an unknown encoding.
@@ -244,7 +254,13 @@ class Layout(Loose):
         if self.format == "mds":
             sizes = [size or None for size in self.column_sizes]
             decoders = {
-                name: column_decoder(encoding, name, where, decode_images=decode_images)
+                name: column_decoder(
+                    encoding,
+                    name,
+                    where,
+                    decode_images=decode_images,
+                    allow_pickles=allow_pickles,
+                )
                 for name, encoding in columns.items()
             }
             return partial(_decoded, decoders, partial(_sliced, sizes))
@@ -476,7 +492,8 @@ class MdsSource(ShardedSource[dict[str, Any]]):
     A sample is a new dict of its columns by name. Of MDS shards, columns of the encodings jpeg, png
     and pil become Pillow images, loaded, those of jpeg_array and list[...] lists of them; with
     `decode_images=False` all but pil stay bytes. ndarray columns become writable arrays, the others
-    Python's or numpy's scalars, str, bytes and values of JSON. Pickles are refused.
+    Python's or numpy's scalars, str, bytes and values of JSON. Pickles are refused, unless
+    `allow_pickles`: they can run any program.
 
     Opening reads `index.json` only. Shards are read where they lie. Of one that is there only
     compressed, with br, bz2, gz, snappy or zstd (which needs `energize[mds]`), the files are
@@ -498,6 +515,7 @@ class MdsSource(ShardedSource[dict[str, Any]]):
     decode_images: bool
     unpacked_bytes: int
     validate_hash: str | None
+    allow_pickles: bool = False
     entries: tuple[MdsShard, ...]
 
     @own_errors
@@ -509,9 +527,11 @@ class MdsSource(ShardedSource[dict[str, Any]]):
         decode_images: bool = True,
         unpacked_bytes: int = UNPACKED_BYTES,
         validate_hash: str | None = None,
+        allow_pickles: bool = False,
         seed: int = 0,
         occurrence: int = 0,
     ) -> None:
+        unusual: dict[str, Any] = {"allow_pickles": True} if allow_pickles else {}
         self._freeze(
             path=Path(path),
             split=split,
@@ -521,6 +541,7 @@ class MdsSource(ShardedSource[dict[str, Any]]):
             entries=read_mds_index(Path(path) / split),
             seed=seed,
             occurrence=occurrence,
+            **unusual,
         )
         _ = self._decoders  # unknown encodings are found now
         if validate_hash is not None:
@@ -675,8 +696,11 @@ class MdsSource(ShardedSource[dict[str, Any]]):
         for shard in self.entries:
             columns = shard.layout.model_dump_json()
             if columns not in known:
-                decode_images = self.decode_images
-                known[columns] = shard.layout.decoder(self._folder, decode_images=decode_images)
+                known[columns] = shard.layout.decoder(
+                    self._folder,
+                    decode_images=self.decode_images,
+                    allow_pickles=self.allow_pickles,
+                )
             found.append(known[columns])
         return found
 

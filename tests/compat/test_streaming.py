@@ -7,15 +7,22 @@ from __future__ import annotations
 
 import json
 import pickle
+import sys
 from itertools import chain, islice
+from types import ModuleType
 
 import pytest
 from PIL import Image
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, IterableDataset, Subset
 
 from energize import ListSource, WorkerConfig, errors, get_loader
-from energize.compat.streaming import Stream, StreamingDataset
-from tests.support.mds import numbered_mds
+from energize.compat.streaming import (
+    Stream,
+    StreamingDataLoader,
+    StreamingDataset,
+    streams_registry,
+)
+from tests.support.mds import numbered_mds, write_mds
 from tests.support.prepared import captions
 
 
@@ -103,6 +110,11 @@ def test_what_is_refused(folder, tmp_path):
     ):
         with pytest.raises(error, match=told):
             StreamingDataset(**given)
+    with pytest.raises(RuntimeError, match="nothing is downloaded"):  # the class that it is there
+        StreamingDataset(local=str(tmp_path))
+    write_mds(tmp_path / "empty", [], {"number": "int"})
+    with pytest.raises(RuntimeError, match="hold no sample"):
+        StreamingDataset(local=str(tmp_path / "empty"))
     with pytest.raises(errors.WeightError, match="one quota"):
         Stream(local="a", proportion=1, repeat=2)
     with pytest.raises(errors.WeightError, match=r"Stream 'a': repeat.*got -1"):
@@ -163,14 +175,13 @@ def test_a_rest_that_not_every_rank_gets_something_of(folder, monkeypatch):
 
     plain = {"batch_size": None, "batching_method": "random"}
     for options in ({}, plain | {"drop_last": False}):
-        with pytest.raises(
-            errors.ConfigError, match=r"StreamingDataset: an epoch of 163 .* leaves 3 .*4"
-        ):
-            ranks_of(**options)
+        parts = [numbers_of(each) for each in ranks_of(**options)]
+        assert list(map(len, parts)) == [41] * 4
+        assert len(set(chain(*(part[-1:] for part in parts)))) == 3  # one of them comes twice
     for options, size in (({"drop_last": True}, 40), (plain, 40), (plain | {"pad": marked}, 41)):
         assert [len(numbers_of(each)) for each in ranks_of(**options)] == [size] * 4, options
     padded = ranks_of(pad=marked)
-    assert (padded[0].size, list(map(len, padded))) == (163, [41] * 4)
+    assert (padded[0].epoch_size, list(map(len, padded))) == (163, [41] * 4)
     for _ in range(2):
         parts = [numbers_of(each) for each in padded]
         assert [len(part) for part in parts] == [41] * 4
@@ -261,3 +272,213 @@ def test_get_loader(folder):
     assert joined(loader) == numbers_of(plain)
     again.load_state_dict(loader.state_dict())
     assert joined(again) == numbers_of(plain)
+
+
+class Doubled(StreamingDataset):
+    """As most programs extend it: what is delivered is what `__getitem__` returns."""
+
+    def __getitem__(self, at):
+        sample = super().__getitem__(at)
+        if isinstance(sample, dict):
+            sample = {"doubled": 2 * int(sample["number"]), "at": int(at)}
+        return sample
+
+
+def doubled(folder, **options) -> Doubled:
+    streams = [Stream(local=str(folder / name)) for name in ("stream_A", "stream_B")]
+    return Doubled(streams=streams, **{"batch_size": 4, "shuffle": True, **options})
+
+
+def test_every_sample_is_what_getitem_of_a_subclass_returns(folder, monkeypatch):
+    dataset = doubled(folder)
+    stored = [*range(100), *range(1000, 1200)]
+    for at in (0, 99, 100, -1, 299):
+        assert dataset[at]["doubled"] == 2 * stored[at]
+    assert [each["doubled"] for each in dataset[-3::2]] == [2 * 1197, 2 * 1199]
+    assert [each["at"] for each in dataset[[5, 250]]] == [5, 250]
+    assert [each["at"] for each in Subset(dataset, [7, 299])] == [7, 299]
+    with pytest.raises(IndexError, match="sample 300 of 300"):
+        dataset[300]
+    samples = list(dataset)
+    assert sorted(each["at"] for each in samples) == list(range(300))
+    assert all(each["doubled"] == 2 * stored[each["at"]] for each in samples)
+    loader = StreamingDataLoader(doubled(folder), batch_size=4, num_workers=2)
+    batches = [batch["doubled"].tolist() for batch in loader]
+    assert joined(batches) == [each["doubled"] for each in samples]
+    ranks = []
+    for rank in range(4):  # the last batch has fewer samples than ranks: one comes again
+        monkeypatch.setenv("RANK", str(rank))
+        monkeypatch.setenv("WORLD_SIZE", "4")
+        ranks.append([each["at"] for each in doubled(folder, epoch_size=289)])
+    assert [len(each) for each in ranks] == [73] * 4
+    assert len(set(joined(ranks))) == 289
+
+
+def test_a_damaged_sample_is_substituted_before_a_subclass_sees_it(folder, tmp_path, caplog):
+    samples = [{"number": n, "text": f"text {n}!"} for n in range(20)]
+    write_mds(tmp_path / "damaged", samples, {"number": "int", "text": "str"})
+    shard = tmp_path / "damaged" / "shard.00000.mds"
+    shard.write_bytes(shard.read_bytes().replace(b"text 7!", b"\xff" * 7))
+
+    def damaged(**options):
+        return Doubled(local=str(tmp_path / "damaged"), batch_size=4, **options)
+
+    delivered = list(damaged())
+    assert len(delivered) == 20
+    assert all(each["at"] != 7 and each["doubled"] == 2 * each["at"] for each in delivered)
+    assert caplog.text.count("cannot be decoded") == 1
+    rows = joined(get_loader(damaged().batches(), worker_config=WorkerConfig()))
+    assert numbers_of(rows) == [each["at"] for each in delivered]
+    assert "batches() has samples as they are stored" in caplog.text
+    loader = StreamingDataLoader(damaged(), batch_size=4, num_workers=2)
+    assert joined(batch["at"].tolist() for batch in loader) == [each["at"] for each in delivered]
+    for refusing in (damaged(failure_budget=0), damaged(failure_budget=0, shuffle=True)):
+        with pytest.raises(errors.FailureBudgetError, match="1 samples failed"):
+            list(refusing)
+    assert damaged()[7]["doubled"] != 14
+    with pytest.raises(errors.FailureBudgetError, match="1 samples failed"):
+        damaged(failure_budget=0)[7]
+
+
+def test_what_a_program_looks_at(folder):
+    dataset = doubled(folder)
+    assert (dataset.num_samples, dataset.size, dataset.epoch_size) == (300, 300, 300)
+    assert dataset.samples_per_stream.tolist() == [100, 200]
+    assert (dataset.num_shards, sum(each.samples for each in dataset.shards)) == (
+        len(dataset.shards),
+        300,
+    )
+    assert dataset.next_epoch == 0
+    list(dataset)
+    assert dataset.next_epoch == 1
+    dataset.next_epoch = 0
+    assert [e["at"] for e in dataset] == [e["at"] for e in doubled(folder)]
+    options = {"choose": 50}, {"repeat": 0.5}
+    streams = [Stream(local=str(folder / "stream_A"), **each) for each in options]
+    for _ in range(2):  # a stream keeps what it was given
+        made = StreamingDataset(streams=streams, batch_size=5)
+        resolved = [(each.proportion, each.repeat, each.choose) for each in made.streams]
+        assert resolved == [(0.5, 0.5, 50)] * 2
+    stream = Stream(local=str(folder / "stream_A"), choose=50)
+    stream.choose = 70  # what is set before a dataset is made counts
+    assert StreamingDataset(streams=[stream]).epoch_size == stream.choose == 70
+    with pytest.raises(ValueError, match="one quota"):
+        Stream(local="a", repeat=1, choose=1)
+
+
+def test_arguments_without_use_are_said_once_and_unknown_ones_refused(folder, caplog, monkeypatch):
+    monkeypatch.setattr("energize.core.ignored._said", set())
+    caplog.set_level("INFO", "energize")
+    for _ in range(2):
+        made = doubled(folder, num_canonical_nodes=2, shuffle_algo="py1e", predownload=None)
+        assert made.num_canonical_nodes == 2
+    said = [each.getMessage() for each in caplog.records if "has no effect" in each.getMessage()]
+    assert [each.split("=")[0] for each in said] == [
+        "StreamingDataset: num_canonical_nodes",
+        "StreamingDataset: shuffle_algo",
+    ]
+    with pytest.raises(TypeError, match="unexpected keyword argument 'shufle'"):
+        doubled(folder, shufle=True)
+
+    class Downloading(Stream):
+        def prepare_shard(self, shard):
+            raise AssertionError
+
+    StreamingDataset(streams=[Downloading(local=str(folder / "stream_A"))])
+    assert "Downloading.prepare_shard is called by nothing here" in caplog.text
+
+
+def test_without_shuffle_every_epoch_is_the_same(folder):
+    for method in ("random", "stratified", "per_stream", "device_per_stream"):
+        dataset = doubled(folder, shuffle=False, batching_method=method)
+        first, second = ([each["at"] for each in dataset] for _ in range(2))
+        assert first == second, method
+    dataset = doubled(folder, shuffle=False, epoch_size=100)  # quotas choose others
+    assert [each["at"] for each in dataset] != [each["at"] for each in dataset]
+
+
+def test_replication(folder, monkeypatch):
+    """So many ranks in a row get the same samples."""
+    parts = []
+    for rank in range(4):
+        monkeypatch.setenv("RANK", str(rank))
+        monkeypatch.setenv("WORLD_SIZE", "4")
+        parts.append([each["at"] for each in doubled(folder, replication=2)])
+    assert parts[0] == parts[1]
+    assert parts[2] == parts[3]
+    assert sorted(parts[0] + parts[2]) == list(range(300))
+    with pytest.raises(errors.ConfigError, match="replication=3 does not divide the 4 ranks"):
+        doubled(folder, replication=3)
+
+
+def test_the_state_of_a_streaming_data_loader(folder):
+    whole = [batch["at"].tolist() for batch in StreamingDataLoader(doubled(folder), batch_size=4)]
+    for before, after in ((0, 2), (2, 0), (2, 3)):
+        loader = StreamingDataLoader(doubled(folder), batch_size=4, num_workers=before)
+        begun = [batch["at"].tolist() for batch in islice(loader, 7)]
+        state = json.loads(json.dumps(loader.state_dict()))
+        other = StreamingDataLoader(doubled(folder), batch_size=4, num_workers=after)
+        other.load_state_dict(state)
+        assert begun + [batch["at"].tolist() for batch in other] == whole
+        assert other.state_dict() == doubled(folder).state_dict(num_samples=300)
+    with pytest.raises(errors.ConfigError, match="state of a StreamingDataset"):
+        StreamingDataLoader([1, 2]).state_dict()
+    for size in (None, 2):
+        loader = StreamingDataLoader(doubled(folder, batch_size=size), batch_size=4, num_workers=2)
+        with pytest.raises(errors.StateError, match="the same batch_size"):
+            loader.state_dict()
+
+
+def test_it_is_one_of_theirs_where_both_are_imported(folder, monkeypatch):
+    """Their StreamingDataLoader returns None as the state of any other dataset."""
+
+    class Theirs(IterableDataset):
+        pass
+
+    module = ModuleType("streaming.base.dataset")
+    module.StreamingDataset = Theirs
+    assert not isinstance(doubled(folder), Theirs)
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    assert isinstance(doubled(folder), Theirs)
+    assert not isinstance(DataLoader([1]), Theirs)
+
+
+def test_kinds_of_streams_by_entry_points_and_decorators(folder, monkeypatch, tmp_path):
+    package = tmp_path / "kinds-1.dist-info"
+    package.mkdir()
+    (package / "METADATA").write_text("Metadata-Version: 2.1\nName: kinds\nVersion: 1\n")
+    module = f"{__name__}:Named"
+    (package / "entry_points.txt").write_text(
+        f"[streaming_streams_registry]\nby_entry_point = {module}\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    @streams_registry.register("by_decorator")
+    class Decorated(Named):
+        pass
+
+    for name, kind in (("by_entry_point", Named), ("by_decorator", Decorated)):
+        (stream,) = StreamingDataset(
+            local=str(folder / "stream_A"), stream_name=name, stream_config={"label": "x"}
+        ).streams
+        assert (type(stream), stream.label) == (kind, "x")
+        assert streams_registry.get(name) is kind
+    with pytest.raises(ValueError, match="'by_nobody' is not one of"):
+        streams_registry.get("by_nobody")
+
+
+class Named(Stream):
+    def __init__(self, *, label, **options):
+        super().__init__(**options)
+        self.label = label
+
+
+@pytest.mark.parametrize("allowed", [False, True])
+def test_pickles_are_read_where_they_are_allowed(tmp_path, allowed):
+    write_mds(tmp_path / "a", [{"value": pickle.dumps({n})} for n in range(3)], {"value": "pkl"})
+    if allowed:
+        dataset = StreamingDataset(local=str(tmp_path / "a"), allow_unsafe_types=True)
+        assert [each["value"] for each in dataset] == [{0}, {1}, {2}]
+    else:
+        with pytest.raises(ValueError, match="unsafe type"):
+            StreamingDataset(local=str(tmp_path / "a"))

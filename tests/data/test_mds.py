@@ -27,6 +27,7 @@ from energize.errors import (
     DatasetNotFoundError,
     EmptyDatasetError,
     ShardError,
+    UntrustedCodeError,
 )
 from energize.testing import check_exactly_once, check_laws
 from tests.support.mds import COMPRESS, merge_indices, numbered_mds, write_mds, write_rows
@@ -138,7 +139,6 @@ def test_indices_that_cannot_be_read(tmp_path):
     bad = [
         ("mds", {"column_encodings": ["int", "strr"]}, "did you mean 'str'"),
         ("mds", {"column_encodings": ["int", "ndarray:float33"]}, "ndarray:float33"),
-        ("mds", {"column_encodings": ["int", "pkl"]}, "column 'text' holds pickles"),
         ("mds", {"format": "parquet"}, "(shards[0].format): ", "got 'parquet'"),
         ("mds", {"format": "json"}, "newline"),
         ("mds", {"version": 1}, "expected 2; got 1"),
@@ -166,6 +166,8 @@ def test_indices_that_cannot_be_read(tmp_path):
         f"{kind} {changes}": (partial(read, kind, **changes), DatasetError, *told)
         for kind, changes, *told in bad
     } | {
+        "pickles": (partial(read, "mds", column_encodings=["int", "pkl"]), UntrustedCodeError,
+                    "column 'text' contains an unsafe type: pickles"),
         "no sample": (partial(read, "mds", samples=0), EmptyDatasetError, "hold no sample"),
         "half": (partial(read, "mds", "{"), DatasetError, "index.json is not valid JSON"),
         "list": (partial(read, "mds", "[]"), DatasetError, "index.json:1: expected a mapping"),
