@@ -4,16 +4,28 @@ from __future__ import annotations
 
 import copy
 import logging
+import multiprocessing
+import random
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from enum import Enum
-from itertools import zip_longest
+from functools import lru_cache, partial
+from itertools import chain, islice, zip_longest
+from multiprocessing.context import get_spawning_popen
 from typing import Any, Self, TypeVar
 
+import numpy as np
+import numpy.typing as npt
 import torch.utils.data
 
-from energize.core.checks import checked_whole
+from energize.core.arrays import Int64Array
+from energize.core.checks import checked_choice, checked_whole
+from energize.core.costs import ItemCost
+from energize.core.dataset import Dataset
+from energize.core.ignored import said_once
 from energize.core.lanes import Lane, WorkerConfig
+from energize.core.lazy import is_instance_of
 from energize.core.rng import derive
 from energize.core.stream import Cursor, State
 from energize.core.validation import short
@@ -24,11 +36,235 @@ from energize.loader.state import packed_state, unpacked_state
 from energize.order import Scheme, make_scheme
 from energize.order.weights import checked_weight, names_apart
 
-__all__ = ["Multiplexer", "MultiplexingStrategy"]
+__all__ = [
+    "Composable",
+    "IterableSource",
+    "Multiplexer",
+    "MultiplexingStrategy",
+    "MuxIterator",
+]
 
 T = TypeVar("T")
 
 _log = logging.getLogger("energize")
+
+_FLUSHED = 64
+"""After so many samples a worker tells the process of its DataLoader how many it has read."""
+
+_MOST_WORKERS = 64
+
+Kind = str
+"""What a stream is divided among: "rank" or "worker"."""
+
+
+def _places(kind: Kind) -> tuple[int, int]:
+    """Return which one this process is, and how many there are."""
+    if kind == "rank":
+        ranks = WorkerConfig().ranks()
+        return ranks.rank, ranks.world_size
+    info = torch.utils.data.get_worker_info()
+    return (0, 1) if info is None else (info.id, info.num_workers)
+
+
+class Composable(torch.utils.data.IterableDataset[Any]):
+    """A stream over `source`, after which functions are chained: each returns another one.
+
+    A subclass may define `__iter__` over `self.source`, and stand in a chain by `compose`.
+
+    >>> IterableSource(range(6)).filter(lambda n: n % 2).map(str).batched(2).collect()
+    [['1', '3']]
+    """
+
+    def __init__(self, source: Any = None) -> None:
+        self.source = source
+
+    def __iter__(self) -> Iterator[Any]:
+        raise NotImplementedError
+
+    def to(self, f: Callable[..., Iterator[Any]], *args: Any, **kw: Any) -> Composable:
+        """Return the stream that `f(iterator, ...)` makes of an iterator over this one."""
+        return _Chained(self, partial(_called, f, args, kw))
+
+    def compose(self, constructor: Callable[..., Composable], *args: Any, **kw: Any) -> Composable:
+        """Return `constructor(...)` with this stream as its source."""
+        made = constructor(*args, **kw)
+        made.source = self
+        return made
+
+    def map(self, callback: Callable[..., Any], **kw: Any) -> Composable:
+        """Return a stream of `callback(item)`."""
+        return self.to(partial(map, partial(callback, **kw)))
+
+    def async_map(self, callback: Callable[..., Any], **kw: Any) -> Composable:
+        """As `map`: workers of a DataLoader do it beside the training."""
+        options = {"buffer", "max_workers", "executor"} & kw.keys()
+        return self.map(callback, **{name: kw[name] for name in kw if name not in options})
+
+    def filter(self, predicate: Callable[[Any], Any]) -> Composable:
+        """Return a stream of the items for which `predicate(item)` is true."""
+        return self.to(partial(filter, predicate))
+
+    def batched(
+        self,
+        batchsize: int,
+        collation_fn: Callable[[list[Any]], Any] | None = None,
+        drop_last_if_not_full: bool = True,
+    ) -> Composable:
+        """Return a stream of lists of `batchsize` items, or of what `collation_fn` makes of
+        these.
+        """
+        size = checked_whole(batchsize, "batched: batchsize", 1)
+        return self.to(partial(_batched, size, collation_fn, drop_last_if_not_full))
+
+    def flatten(self) -> Composable:
+        """Return a stream of the items of items."""
+        return self.to(chain.from_iterable)
+
+    def take(self, n: int | None) -> Composable:
+        """Return a stream of the first `n` items; None for all."""
+        return self if n is None else self.to(islice, n)
+
+    def shuffle(self, size: int | None = 1000, *, seed: Any = None, **kw: Any) -> Composable:
+        """Return a stream in which each item is drawn at random from the next `size`."""
+        return self.to(partial(_shuffled, 1000 if size is None else size, seed))
+
+    def loop(self, n: int | None = None) -> Composable:
+        """Return a stream that goes over this one `n` times, or for ever."""
+        return _Looped(self, n)
+
+    def collect(self) -> list[Any]:
+        """Return all items."""
+        return list(self)
+
+    def join(self) -> None:
+        """Go over all items."""
+        for _ in self:
+            pass
+
+    def split_by_rank_pytorch(self, torch_dist_group: Any = None) -> Composable:
+        """Return a stream of this rank's items: every so many-th."""
+        return _Split(self._told("rank"), "rank")
+
+    def split_by_worker_pytorch(self) -> Composable:
+        """Return a stream of the items of this worker of a DataLoader: every so many-th."""
+        return _Split(self._told("worker"), "worker")
+
+    def to_torch_iterable(
+        self, enforce_rank_check: bool = True, enforce_worker_check: bool = True
+    ) -> Composable:
+        """Return the same stream, which is an iterable torch dataset as it is.
+
+        False says that the sources give every rank, or every worker, a part of their own already,
+        so that the multiplexer does not divide among these again.
+        """
+        told = self if enforce_rank_check else self._told("rank")
+        return told if enforce_worker_check else told._told("worker")
+
+    def _told(self, kind: Kind) -> Self:
+        """Return the same chain, at whose beginning nothing is divided among these."""
+        other = copy.copy(self)
+        if isinstance(other.source, Composable):
+            other.source = other.source._told(kind)
+        return other
+
+    def _split(self) -> frozenset[Kind]:
+        """Return what the stream is divided among."""
+        return self.source._split() if isinstance(self.source, Composable) else frozenset()
+
+
+class IterableSource(Composable):
+    """A stream over anything that can be iterated over again and again, or a function that makes
+    such a thing.
+
+    >>> IterableSource([1, 2, 3]).take(2).collect()
+    [1, 2]
+    """
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.source() if callable(self.source) else self.source)
+
+
+class _Chained(Composable):
+    def __init__(self, source: Composable, function: Callable[..., Iterator[Any]]) -> None:
+        super().__init__(source)
+        self._function = function
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._function(iter(self.source)))
+
+
+class _Looped(Composable):
+    def __init__(self, source: Composable, times: int | None) -> None:
+        super().__init__(source)
+        self._times = times
+
+    def __iter__(self) -> Iterator[Any]:
+        left = self._times
+        while left is None or left > 0:
+            yield from self.source
+            left = None if left is None else left - 1
+
+
+class _Split(Composable):
+    def __init__(self, source: Composable, kind: Kind) -> None:
+        super().__init__(source)
+        self._kind = kind
+
+    def __iter__(self) -> Iterator[Any]:
+        number, count = _places(self._kind)
+        return islice(iter(self.source), number, None, count)
+
+    def _split(self) -> frozenset[Kind]:
+        return super()._split() | {self._kind}
+
+
+def _called(
+    f: Callable[..., Any], args: tuple[Any, ...], kw: dict[str, Any], items: Iterator[Any]
+) -> Any:
+    return f(items, *args, **kw)
+
+
+def _batched(
+    size: int,
+    collate: Callable[[list[Any]], Any] | None,
+    drop_last: bool,
+    items: Iterator[Any],
+) -> Iterator[Any]:
+    while batch := list(islice(items, size)):
+        if len(batch) == size or not drop_last:
+            yield batch if collate is None else collate(batch)
+
+
+def _shuffled(size: int, seed: Any, items: Iterator[Any]) -> Iterator[Any]:
+    rng = random.Random(seed)  # noqa: S311 - of samples, not of secrets
+    held = list(islice(items, max(size, 1)))
+    for item in items:
+        at = rng.randrange(len(held))
+        yield held[at]
+        held[at] = item
+    rng.shuffle(held)
+    yield from held
+
+
+def _division(source: object) -> frozenset[Kind] | None:
+    """Return what a source is divided among already; None where it may do so unseen, by asking for
+    the worker itself.
+    """
+    if isinstance(source, Composable):
+        return source._split()
+    plain = isinstance(source, Dataset) or is_instance_of(source, "datasets", "IterableDataset")
+    if plain or (hasattr(source, "__len__") and hasattr(source, "__getitem__")):
+        return frozenset()
+    if isinstance(source, set | frozenset):
+        return frozenset()
+    if type(source).__module__.partition(".")[0] != "squirrel":
+        return None
+    names, node = set(), source
+    while node is not None:
+        names.add(type(node).__name__)
+        node = getattr(node, "source", None)
+    kinds = {"rank": "SplitByRank", "worker": "SplitByWorker"}
+    return frozenset(kind for kind, name in kinds.items() if name in names)
 
 
 class MultiplexingStrategy(Enum):
@@ -44,11 +280,55 @@ class MultiplexingStrategy(Enum):
     """Random order, every source equally likely."""
 
 
-class Multiplexer(torch.utils.data.IterableDataset[T]):
+@dataclass
+class MuxIterator:
+    """A source that is read: its number, its iterator, and how often it has begun again."""
+
+    index: int
+    it: Iterator[Any]
+    reinits: int
+
+
+@dataclass(frozen=True)
+class LegacyDraws:
+    """The draws of squirrel-core 0.20, for runs that have to repeat one: independent ones of
+    numpy's legacy generator over a Mersenne twister. One that meets the end of a source is lost,
+    which favours long sources. Going on at slot n draws n numbers again, some nanoseconds each.
+    """
+
+    probas: tuple[float, ...]
+    uniform: bool
+    seed: int
+
+    loses_draws = True
+
+    def counts(self, n: int) -> Int64Array:
+        """Return how many of the first `n` draws are of each source."""
+        return np.bincount(self.locate(np.arange(n))[0], minlength=len(self.probas))
+
+    def locate(self, slots: Int64Array) -> tuple[Int64Array, Int64Array]:
+        """Return the source of each slot; a number among those of a source is not kept."""
+        drawn = _legacy_draws(self, int(slots.max(initial=0)).bit_length())
+        return drawn[slots].astype(np.int64), np.zeros_like(slots)
+
+
+@lru_cache(maxsize=4)
+def _legacy_draws(draws: LegacyDraws, bits: int) -> npt.NDArray[np.int32]:
+    """Return the first `2**bits` draws."""
+    generator = np.random.RandomState(np.random.MT19937(draws.seed))
+    shares = None if draws.uniform else np.array(draws.probas) / sum(draws.probas)
+    drawn: npt.NDArray[np.int32] = generator.choice(len(draws.probas), 2**bits, p=shares).astype(
+        "i4"
+    )
+    return drawn
+
+
+class Multiplexer(Composable):
     """One stream of samples of several sources, whose lengths need not be known.
 
     `composables`: a list of sources, or a mapping of names to them. A source is anything that can
-    be iterated over again and again, a function that makes an iterable, or an energize dataset.
+    be iterated over again and again, a function that makes an iterable, an object with `get_iter`
+    (a driver), a `Composable`, or an energize dataset.
     `sampling_probas`: a list, or a mapping by name; they need not sum to 1. Sources with one of at
     most `proba_threshold` are left out, and named in the log and in `dropped`.
 
@@ -59,14 +339,22 @@ class Multiplexer(torch.utils.data.IterableDataset[T]):
 
     `seed` decides the order; None draws one, which the log tells.
 
+    `unit`: what an item costs, a function or an `ItemCost`, len of a text say: shares are then
+    those of what items cost. `order="squirrel"` repeats the draws of squirrel-core 0.20, with their
+    bias towards long sources.
+
     Iterating starts an epoch; when one has ended the next iteration is the next epoch, in another
     order. `state_dict()` is exact after any sample. In torch workers and on several ranks each
     process reads all sources and yields its part of the samples, all parts together being the whole
-    epoch. Workers that are started anew for every epoch know no earlier epochs and repeat the
-    first: use `persistent_workers=True`, or `energize.get_loader(mux.dataset)`.
+    epoch; unless the sources are divided among them already. Where a source may divide itself,
+    which nobody can see, that has to be said: `split_by_rank_pytorch()` and
+    `split_by_worker_pytorch()` divide here, `to_torch_iterable(False, False)` does not. Workers
+    that are started anew for every epoch know no earlier epochs and repeat the first: use
+    `persistent_workers=True`, or `energize.get_loader(mux.dataset)`.
 
-    Raises `ConfigError` or `WeightError` for what cannot be used, `EmptyDatasetError` naming a
-    source that is to start again and has no samples.
+    Raises `ConfigError` or `WeightError` for what cannot be used, and for sources of which nobody
+    can know whether they are divided; `EmptyDatasetError` naming a source that is to start again
+    and has no samples.
 
     >>> from energize.compat.squirrel import Multiplexer, MultiplexingStrategy
     >>> mux = Multiplexer({"a": [1, 2], "b": [-1, -2, -3]}, MultiplexingStrategy.ROUND_ROBIN)
@@ -82,7 +370,14 @@ class Multiplexer(torch.utils.data.IterableDataset[T]):
         max_reinits: int | None = None,
         seed: int | None = None,
         proba_threshold: float = 1e-3,
+        *,
+        unit: Callable[[Any], float] | ItemCost | None = None,
+        order: str = "energize",
+        **unknown: Any,
     ) -> None:
+        for name, value in unknown.items():
+            said_once("Multiplexer", name, f"{name}={value!r} has no effect", logging.WARNING)
+        checked_choice(order, "Multiplexer: order", ("energize", "squirrel"))
         if not isinstance(composables, Mapping):
             composables = {str(number): each for number, each in enumerate(composables)}
         if not composables or not isinstance(mux_strategy, MultiplexingStrategy):
@@ -98,19 +393,24 @@ class Multiplexer(torch.utils.data.IterableDataset[T]):
         threshold = checked_weight(proba_threshold, "Multiplexer", "proba_threshold")
         kept = self._drawn_from(sampling_probas, threshold)
         self._kept = tuple(kept)
-        self.dataset: MultiplexedDataset[T] = MultiplexedDataset(
-            [as_dataset(composables[name], name) for name in kept],
+        sources = {name: composables[name] for name in kept}
+        super().__init__(list(sources.values()))
+        self._divisions = {name: _division(each) for name, each in sources.items()}
+        self.dataset: MultiplexedDataset[Any] = MultiplexedDataset(
+            [as_dataset(getattr(each, "get_iter", each), name) for name, each in sources.items()],
             self._kept,
-            self._slots(kept, seed),
+            self._slots(kept, seed, legacy=order == "squirrel"),
             End(
                 "leave_out" if self._in_turn else "all_seen",
                 (1 if self._in_turn else max_reinits,) * len(kept),
                 slots_anew=self._in_turn,
             ),
+            unit=ItemCost(unit) if callable(unit) and not isinstance(unit, ItemCost) else unit,
         )
-        self._among_ranks = self._among_workers = True
+        self._undivided: frozenset[Kind] = frozenset()
         self._start: State | None = None  # of this epoch, or what was loaded
-        self._cursor: Cursor[T] | None = None
+        self._cursor: Cursor[Any] | None = None
+        self._counts = _Counts(len(kept))
 
     def _drawn_from(self, probas: Any, threshold: float) -> dict[str, float]:
         """Return the sources that are drawn from, with their probabilities: those above
@@ -143,31 +443,70 @@ class Multiplexer(torch.utils.data.IterableDataset[T]):
             _log.warning("Multiplexer: left out, as proba_threshold is %g: %s", threshold, told)
         return kept
 
-    def _slots(self, probas: Mapping[str, float], seed: int | None) -> Scheme:
+    def _slots(self, probas: Mapping[str, float], seed: int | None, *, legacy: bool) -> Scheme:
         if self._in_turn:
             return make_scheme("round_robin", probas)
         uniform = self.mux_strategy is MultiplexingStrategy.UNIFORM_WITH_REPLACEMENT
-        key = derive("multiplexer", checked_seed(seed, "Multiplexer"), *probas)
+        seed = checked_seed(seed, "Multiplexer")
+        if legacy:
+            return LegacyDraws(tuple(probas.values()), uniform, seed)
+        key = derive("multiplexer", seed, *probas)
         return make_scheme("uniform" if uniform else "random", probas, key=key)
 
-    def __iter__(self) -> Iterator[T]:
+    def __iter__(self) -> Iterator[Any]:
         self._cursor = self._opened()
         return self._given(self._cursor)
 
-    def _opened(self) -> Cursor[T]:
-        return self.dataset.open(self._lane(), self._start)
+    def _opened(self) -> Cursor[Any]:
+        return self.dataset.open(state=self._start)
 
-    def _given(self, cursor: Cursor[T]) -> Iterator[T]:
-        yield from cursor
+    def _given(self, cursor: Cursor[Any]) -> Iterator[Any]:
+        lane, tell = self._lane(), torch.utils.data.get_worker_info() is not None
+        for number, item in enumerate(cursor, sum(self._of_cursor("given"))):
+            if tell and number % _FLUSHED == 0:
+                self._tell()
+            if number % lane.count == lane.index:
+                yield item
+        if tell:
+            self._tell()
         self._start = cursor.state()
+
+    def _tell(self) -> None:
+        self._counts.tell(self._of_cursor("given") + self._of_cursor("passes"))
 
     def _lane(self) -> Lane:
         """Return the part of the samples that this process yields."""
-        ranks = WorkerConfig().ranks()
-        rank, world_size = (ranks.rank, ranks.world_size) if self._among_ranks else (0, 1)
-        worker = torch.utils.data.get_worker_info() if self._among_workers else None
-        number, workers = (0, 1) if worker is None else (worker.id, worker.num_workers)
-        return Lane(rank + world_size * number, world_size * workers)
+        rank, ranks = _places("rank") if self._divides("rank") else (0, 1)
+        worker, workers = _places("worker") if self._divides("worker") else (0, 1)
+        return Lane(rank + ranks * worker, ranks * workers)
+
+    def _divides(self, kind: Kind) -> bool:
+        """Return whether samples are divided here, among ranks or workers."""
+        _, count = _places(kind)
+        if kind in self._undivided or count == 1:
+            return False
+        known = {name: each for name, each in self._divisions.items() if each is not None}
+        divided = [name for name, each in known.items() if kind in each]
+        if len(known) == len(self._divisions) and len(divided) in {0, len(known)}:
+            return not divided
+        unknown = [name for name in self._divisions if name not in known]
+        why = f"{', '.join(map(repr, unknown))} may give each {kind} a part of their own, unseen"
+        if not unknown:
+            why = f"{', '.join(map(repr, divided))} are divided among {kind}s and others are not"
+        raise ConfigError(
+            f"Multiplexer: there are {count} {kind}s, and {why}. Where each gives all its samples "
+            f"everywhere, say mux.split_by_{kind}_pytorch(); where all of them are divided "
+            "already, mux.to_torch_iterable(False, False)"
+        )
+
+    def _told(self, kind: Kind) -> Self:
+        other = copy.copy(self)
+        other._undivided = self._undivided | {kind}
+        return other
+
+    def _split(self) -> frozenset[Kind]:
+        found = [each for each in self._divisions.values() if each is not None]
+        return frozenset.intersection(*found) if found else frozenset()
 
     @property
     def dropped(self) -> tuple[str, ...]:
@@ -176,7 +515,9 @@ class Multiplexer(torch.utils.data.IterableDataset[T]):
 
     @property
     def num_samples(self) -> list[int]:
-        """Samples of each source that is drawn from, in the latest iteration in this process."""
+        """Samples of each source that is drawn from, in the latest iteration, by workers of a
+        DataLoader, too: of these, some of the last samples only when they have ended.
+        """
         return self._counted("given")
 
     @property
@@ -186,8 +527,8 @@ class Multiplexer(torch.utils.data.IterableDataset[T]):
 
     @property
     def reinit_counts(self) -> list[int]:
-        """How often each source that is drawn from was exhausted, in the latest iteration in
-        this process. Empty for round robin, which starts no source again.
+        """How often each source that is drawn from was exhausted, in the latest iteration. Empty
+        for round robin, which starts no source again.
         """
         return [] if self._in_turn else self._counted("passes")
 
@@ -197,8 +538,14 @@ class Multiplexer(torch.utils.data.IterableDataset[T]):
         return self._by_name(self.reinit_counts)
 
     def _counted(self, what: str) -> list[int]:
+        own = self._of_cursor(what)
+        told = self._counts.told(together="worker" in self._undivided or "worker" in self._split())
+        sources = len(self._kept)
+        return own if told is None else told[:sources] if what == "given" else told[sources:]
+
+    def _of_cursor(self, what: str) -> list[int]:
         stream = getattr(self._cursor, "stream", None)
-        return list(getattr(getattr(stream, "whole", stream), what, [0] * len(self._kept)))
+        return list(getattr(stream, what, [0] * len(self._kept)))
 
     def _by_name(self, counts: list[int]) -> dict[str, int]:
         return dict.fromkeys(self.names, 0) | dict(zip(self._kept, counts, strict=False))
@@ -214,21 +561,49 @@ class Multiplexer(torch.utils.data.IterableDataset[T]):
         `StateError` when it cannot be used.
         """
         resume = unpacked_state(self.dataset, state_dict)
-        self._cursor = self.dataset.open(self._lane(), resume)  # what is wrong shows here
+        self._cursor = self.dataset.open(state=resume)  # what is wrong shows here
         self._start = resume
 
-    def to_torch_iterable(
-        self, enforce_rank_check: bool = True, enforce_worker_check: bool = True
-    ) -> Self:
-        """Return the same multiplexer, which is an iterable torch dataset as it is.
 
-        False says that the sources give every rank, or every worker, a part of their own already,
-        so that the multiplexer does not divide among these again.
+class _Counts:
+    """What workers of a DataLoader say of themselves to the process that started them."""
+
+    def __init__(self, sources: int) -> None:
+        self._width = 2 * sources
+        self._table: Any = self._shared([0] * (_MOST_WORKERS * (1 + self._width)))
+
+    @staticmethod
+    def _shared(values: list[int]) -> Any:
+        return multiprocessing.get_context("spawn").Array("q", values)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A process that is being started shares the table; any other copy has one of its own."""
+        table: Any = self._table if get_spawning_popen() else list(self._table)
+        return {"_width": self._width, "_table": table}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        if isinstance(self._table, list):
+            self._table = self._shared(self._table)
+
+    def tell(self, counts: list[int]) -> None:
+        """Write down the counts of this worker, in this loop over its DataLoader."""
+        info: Any = torch.utils.data.get_worker_info()
+        if info.id < _MOST_WORKERS:
+            start = info.id * (1 + self._width)
+            mark = (info.seed - info.id) % 2**62 + 1
+            self._table[start : start + 1 + self._width] = [mark, *counts]
+
+    def told(self, *, together: bool) -> list[int] | None:
+        """Return the counts of the workers of the last loop: `together` where each has read its own
+        samples, else those of the farthest; None where no worker said any.
         """
-        other = copy.copy(self)
-        other._among_ranks = self._among_ranks and enforce_rank_check
-        other._among_workers = self._among_workers and enforce_worker_check
-        return other
+        rows = np.array(self._table[:], dtype=np.int64).reshape(_MOST_WORKERS, -1)
+        rows = rows[rows[:, 0] == rows[0, 0]] if rows[0, 0] else rows[:0]
+        if not len(rows):
+            return None
+        found: list[int] = (rows[:, 1:].sum(0) if together else rows[:, 1:].max(0)).tolist()
+        return found
 
 
 def checked_seed(seed: int | None, owner: str) -> int:

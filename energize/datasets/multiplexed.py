@@ -92,7 +92,8 @@ class MultiplexedDataset(Dataset[T_co]):
     """Items of several datasets in the order of the scheme `slots`, streams among them.
 
     A dataset is known to be exhausted when it is asked for one more item; `end` says what happens
-    then. It is read as a whole in every lane.
+    then. With `unit`, shares are those of the scheme in what items cost. It is read as a whole in
+    every lane.
 
     Raises `EmptyDatasetError` naming a dataset that is to start again and has no items.
     """
@@ -100,16 +101,26 @@ class MultiplexedDataset(Dataset[T_co]):
     names: tuple[str, ...]
     slots: Scheme
     end: End
+    unit: ItemCost | None = None
 
     def __init__(
-        self, datasets: Sequence[Dataset[T_co]], names: Sequence[str], slots: Scheme, end: End
+        self,
+        datasets: Sequence[Dataset[T_co]],
+        names: Sequence[str],
+        slots: Scheme,
+        end: End,
+        unit: ItemCost | None = None,
     ) -> None:
-        self._freeze(inputs=datasets, names=tuple(names), slots=slots, end=end)
+        costs: dict[str, Any] = {} if unit is None else {"unit": unit}
+        self._freeze(datasets, names=tuple(names), slots=slots, end=end, **costs)
 
     indexed = sized = _divisible = False  # whatever its inputs are
 
     def _open_pass(self, opening: Opening) -> Stream[T_co]:
-        begin = partial(SchemeSlots, self.slots)
+        begin: Begin = partial(SchemeSlots, self.slots)
+        if self.unit is not None:
+            scheme = cast("WeightedScheme", self.slots)
+            begin = partial(OwedSlots, scheme, self.unit, opening, key=self.key)
         return MultiplexedStream(self.inputs, self.names, opening, begin, self.end)
 
 
@@ -270,6 +281,8 @@ class SchemeSlots:
     def exhausted(self, *, left_out: bool) -> None:
         if left_out:
             self._leave_out(self._position, self.current())
+        elif getattr(self._scheme, "loses_draws", False):
+            self.advance(None, str)
 
     def state(self) -> State:
         """When all sources are left out, the next epoch goes on with all."""

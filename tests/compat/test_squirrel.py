@@ -11,10 +11,15 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 import energize as ez
-from energize.compat.squirrel import Multiplexer, MultiplexingStrategy
+from energize.compat.squirrel import (
+    Composable,
+    IterableSource,
+    Multiplexer,
+    MultiplexingStrategy,
+)
 from energize.testing import check_resume
 from tests.support.rows import Stream
 from tests.support.rows import letter_streams as sources
@@ -144,7 +149,7 @@ def test_epochs_and_states():
 
 def test_torch_workers_and_ranks_share_one_epoch(monkeypatch):
     def made():
-        return Multiplexer(sources(9, 4, 13), UNIFORM, seed=2)
+        return Multiplexer([list(each) for each in sources(9, 4, 13)], UNIFORM, seed=2)
 
     reference = made()
     loader = DataLoader(made(), batch_size=None, num_workers=2, persistent_workers=True)
@@ -175,3 +180,111 @@ def test_datasets_of_other_kinds():
     epochs = [list(map(str, loader)) for _ in range(2)]
     assert sorted(epochs[0]) == sorted(epochs[1]) == sorted([*map(str, range(20)), "a", "b"])
     assert epochs[0] != epochs[1]
+
+
+def divided():
+    """A source that divides itself among workers, which nobody can see."""
+    info = get_worker_info()
+    yield from range(12) if info is None else range(info.id, 12, info.num_workers)
+
+
+def test_sources_that_may_be_divided_already(monkeypatch):
+    """Each sample comes once, or it is asked which of the two is meant."""
+
+    def loaded(stream, workers=3):
+        loader = DataLoader(stream, batch_size=None, num_workers=workers)
+        return sorted(int(each) for each in loader)
+
+    unknown = Multiplexer([divided, divided])
+    with pytest.raises(ez.ConfigError, match="'0', '1' may give each worker a part of their own"):
+        loaded(unknown)
+    assert loaded(unknown.to_torch_iterable(False, False)) == sorted([*range(12), *range(12)])
+    whole = Multiplexer([range(12), lambda: iter(range(12))])
+    assert loaded(whole.split_by_rank_pytorch().split_by_worker_pytorch()) == loaded(whole, 0)
+    own = [IterableSource(range(9)).split_by_worker_pytorch() for _ in range(2)]
+    known = Multiplexer(own)
+    assert loaded(known) == sorted([*range(9), *range(9)])
+    assert known.num_samples == [9, 9]  # of all workers together
+    with pytest.raises(ez.ConfigError, match="'0' are divided among workers and others are not"):
+        loaded(Multiplexer([own[0], range(9)]))
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ez.ConfigError, match="there are 2 ranks"):
+        list(unknown)
+    assert list(whole.split_by_rank_pytorch()) == [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11]
+
+
+def test_functions_are_chained_after_a_multiplexer():
+    mux = Multiplexer([range(6), [10, 20]], seed=1)
+    chained = mux.filter(lambda n: n != 1).map(lambda n, by: n * by, by=2).batched(3)
+    assert chained.collect() == [[0, 20, 40], [4, 6, 8]]
+    assert mux.num_samples == [6, 2]
+    kept = mux.batched(3, collation_fn=sum, drop_last_if_not_full=False).collect()
+    assert kept == [11, 25, 9]
+    assert mux.take(3).collect() == mux.collect()[:3]
+    assert sorted(mux.shuffle(4, seed=3)) == sorted(mux)
+    assert list(mux.batched(2).flatten()) == list(mux)
+    assert list(mux.take(2).loop(2)) == [0, 10, 0, 10]
+    assert mux.async_map(str, buffer=3, max_workers=2).collect() == list(map(str, mux))
+
+    class Twice(Composable):
+        def __iter__(self):
+            for each in self.source:
+                yield from (each, each)
+
+    assert list(mux.take(2).compose(Twice)) == [0, 0, 10, 10]
+    workers = DataLoader(mux.map(str).to_torch_iterable(), batch_size=None, num_workers=2)
+    assert sorted(workers) == sorted(map(str, mux))
+
+
+def test_counts_are_those_of_workers_too():
+    mux = Multiplexer([range(500), range(40)], SAMPLING, [0.7, 0.3], seed=5)
+    list(mux)
+    counted = mux.num_samples, mux.reinit_counts
+    other = Multiplexer([range(500), range(40)], SAMPLING, [0.7, 0.3], seed=5)
+    stream = other.split_by_rank_pytorch().split_by_worker_pytorch().to_torch_iterable()
+    assert len(list(DataLoader(stream, batch_size=None, num_workers=3))) == sum(counted[0])
+    assert (other.num_samples, other.reinit_counts) == counted
+
+
+class Driver:
+    def __init__(self, numbers):
+        self.numbers = numbers
+
+    def get_iter(self):
+        return IterableSource(self.numbers)
+
+
+def test_drivers_units_and_further_keywords(caplog):
+    assert list(Multiplexer([Driver([1, 2]), Driver([3])])) == [1, 3, 2]
+    texts = [["ab"] * 5000, ["abcdef"] * 5000]
+    mux = Multiplexer(texts, SAMPLING, [0.5, 0.5], seed=2, unit=len)
+    taken = list(islice(mux, 1000))
+    tokens = [sum(len(each) for each in taken if len(each) == size) for size in (2, 6)]
+    assert tokens[0] / sum(tokens) == pytest.approx(0.5, abs=0.01)
+    resumed = Multiplexer(texts, SAMPLING, [0.5, 0.5], seed=2, unit=len)
+    begun = iter(mux)
+    first = list(islice(begun, 77))
+    resumed.load_state_dict(mux.state_dict())
+    assert first + list(islice(resumed, 923)) == taken
+    Multiplexer([[1]], some_option=3)
+    assert "some_option=3 has no effect" in caplog.text
+
+
+def test_the_draws_of_squirrel():
+    """As squirrel-core 0.20.2 has them."""
+    sizes = (214, 115, 453)
+    mux = Multiplexer(sources(*sizes), SAMPLING, max_reinits=4, order="squirrel", **THREE)
+    whole = list(mux)
+    assert (mux.reinit_counts, mux.num_samples) == ([1, 4, 0], [268, 460, 40])
+    again, resumed = (
+        Multiplexer(sources(*sizes), SAMPLING, max_reinits=4, order="squirrel", **THREE)
+        for _ in range(2)
+    )
+    seen = list(islice(iter(again), 500))
+    resumed.load_state_dict(json.loads(json.dumps(again.state_dict())))
+    assert [*seen, *resumed] == whole
+    uniform = Multiplexer(sources(100, 26, 200), UNIFORM, seed=42, order="squirrel")
+    assert (len(list(uniform)), uniform.reinit_counts) == (579, [1, 7, 1])
+    with pytest.raises(ez.ConfigError, match=r"order='squirel'.*mean 'squirrel'"):
+        Multiplexer([[1]], order="squirel")
