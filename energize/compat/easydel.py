@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any, Literal, Self, TypeVar
 
 import numpy as np
@@ -29,17 +30,19 @@ from pydantic import (
 from energize.compat.squirrel import checked_seed
 from energize.core.checks import checked_choice, raised_as
 from energize.core.dataset import Dataset
+from energize.core.ignored import said_once
 from energize.core.lanes import SINGLE_LANE, Lane, WorkerConfig
 from energize.core.lazy import optional_module
 from energize.core.stream import INFINITE, Cursor, State
 from energize.core.validation import Listed, Model, faults, told
-from energize.data.memory import as_dataset
+from energize.data.memory import IterableSource, as_dataset
 from energize.data.rows import DataFiles, JsonSource, ParquetSource, data_files
 from energize.datasets.batch import BatchDataset
 from energize.datasets.blend import BlendDataset
 from energize.datasets.order import ConcatDataset, ShuffleDataset
-from energize.datasets.transform import MapDataset
-from energize.errors import ConfigError, StateError
+from energize.datasets.packing import ShuffleBufferDataset
+from energize.datasets.transform import FilterDataset, MapDataset
+from energize.errors import ConfigError, EmptyDatasetError, StateError
 from energize.loader import Loader, get_loader
 from energize.loader.state import packed_state, unpacked_state
 from energize.order.weights import WeightSchedulePoint, WeightScheduler
@@ -72,6 +75,7 @@ __all__ = [
 ]
 
 Example = dict[str, Any]
+T = TypeVar("T")
 Stop = Literal["restart", "first_exhausted", "all_exhausted"]
 Seed = Annotated[int, Field(ge=0)]
 
@@ -89,7 +93,7 @@ _SHARDS = 2**10 * 3**2 * 5 * 7
 
 
 class Options(Model):
-    """Options by name, or from a dict of them; `ConfigError` names what is wrong with them.
+    """Options by name or in their order; `ConfigError` names what is wrong with them.
 
     >>> class Sizes(Options):
     ...     batch_size: int = 8
@@ -101,7 +105,13 @@ class Options(Model):
 
     model_config = ConfigDict(arbitrary_types_allowed=True)
 
-    def __init__(self, **given: Any) -> None:
+    def __init__(self, *in_order: Any, **given: Any) -> None:
+        names = list(type(self).model_fields)
+        if len(in_order) > len(names):
+            raise TypeError(f"{type(self).__name__} has {len(names)} options; got {len(in_order)}")
+        if twice := [name for name in names[: len(in_order)] if name in given]:
+            raise TypeError(f"{type(self).__name__}() got several values for {twice[0]!r}")
+        given |= dict(zip(names, in_order, strict=False))
         try:
             super().__init__(**given)
         except ValidationError as error:
@@ -426,23 +436,50 @@ class PipelineConfig(Options):
 # Sources of examples in named shards.
 
 
-class ShardedDataSource(torch.utils.data.IterableDataset[Example]):
+class ShardedDataSource(torch.utils.data.IterableDataset[T]):
     """Examples in shards that are opened by name; `dataset` is all of them as one.
 
-    `shards` has for each name what makes the dataset of that shard.
+    A source of your own gives `shard_names`, `num_shards()` and `open_shard(name)`, an iterator
+    over the examples of a shard, from its front each time. It is a stream: resuming reads the shard
+    at hand again, up to the place.
 
     It is an iterable torch dataset: iterating yields all examples, in the workers of a DataLoader a
     part each. Ranks are not divided among: `to_iterable_dataset()` is for trainers, which do that.
+
+    >>> class Letters(ShardedDataSource):
+    ...     shard_names = ("ab", "c")
+    ...     def num_shards(self):
+    ...         return 2
+    ...     def open_shard(self, name):
+    ...         return ({"text": letter} for letter in name)
+    >>> [example["text"] for example in Letters().map(lambda e: {"text": e["text"].upper()})]
+    ['A', 'B', 'C']
     """
 
-    dataset: Dataset[Example]
-    """The examples of all shards, shard after shard."""
+    _dataset: Dataset[Any] | None = None
+    _shards: Mapping[str, Callable[[], Dataset[Any]]] = MappingProxyType({})
 
-    def __init__(
-        self, dataset: Dataset[Example], shards: Mapping[str, Callable[[], Dataset[Example]]]
-    ) -> None:
-        self.dataset = dataset
-        self._shards = dict(shards)
+    @classmethod
+    def of(
+        cls, dataset: Dataset[Any], shards: Mapping[str, Callable[[], Dataset[Any]]]
+    ) -> ShardedDataSource[Any]:
+        """Return a source of a dataset, and what makes that of each of its shards."""
+        made = ShardedDataSource[Any]()
+        made._set(dataset, shards)
+        return made
+
+    def _set(self, dataset: Dataset[Any], shards: Mapping[str, Callable[[], Dataset[Any]]]) -> None:
+        self._dataset, self._shards = dataset, dict(shards)
+
+    @property
+    def dataset(self) -> Dataset[Any]:
+        """The examples of all shards, shard after shard."""
+        if self._dataset is None:
+            shards = [self.shard(name) for name in self.shard_names]
+            if not shards:
+                raise EmptyDatasetError(f"{type(self).__name__} has no shards")
+            self._dataset = ConcatDataset(*shards)
+        return self._dataset
 
     @property
     def shard_names(self) -> Sequence[str]:
@@ -451,31 +488,86 @@ class ShardedDataSource(torch.utils.data.IterableDataset[Example]):
 
     def num_shards(self) -> int:
         """Return how many shards there are."""
-        return len(self._shards)
+        return len(self.shard_names)
 
-    def shard(self, shard_name: str) -> Dataset[Example]:
+    def shard(self, shard_name: str) -> Dataset[Any]:
         """Return the examples of one shard; raise `ConfigError` for a name that is not there."""
-        checked_choice(shard_name, "shard_name", self._shards, type(self).__name__)
-        return self._shards[shard_name]()
+        checked_choice(shard_name, "shard_name", self.shard_names, type(self).__name__)
+        if shard_name in self._shards:
+            return self._shards[shard_name]()
+        return IterableSource(partial(self.open_shard, shard_name), name=shard_name)
 
-    def open_shard(self, shard_name: str, state: State | None = None) -> Cursor[Example]:
+    def open_shard(self, shard_name: str, state: State | None = None) -> Iterator[T]:
         """Return one pass over a shard, or the rest of one from the `state()` of such a pass."""
+        checked_choice(shard_name, "shard_name", self.shard_names, type(self).__name__)
+        if shard_name not in self._shards:
+            raise ConfigError(
+                f"{type(self).__name__} has no open_shard(shard_name): write one that returns an "
+                f"iterator over the examples of the shard {shard_name!r}"
+            )
         return self.shard(shard_name).open(state=state)
 
-    def open_shard_at_row(self, shard_name: str, row: int) -> Cursor[Example]:
+    def open_shard_at_row(self, shard_name: str, row: int) -> Iterator[T]:
         """Return a pass that begins at example `row`; with random access nothing is skipped."""
         shard = self.shard(shard_name)
         if shard.indexed:
             return shard.open(state={"position": row})
-        cursor = shard.open()
-        next(islice(cursor, row, row), None)
-        return cursor
+        examples = iter(self.open_shard(shard_name))
+        next(islice(examples, row, row), None)
+        return examples
 
-    def iter_shards(self) -> Iterator[Example]:
-        """Return the examples of all shards."""
-        return self.dataset.open()
+    def iter_shards(
+        self,
+        shard_indices: Sequence[int] | None = None,
+        start_shard: int = 0,
+        start_row: int = 0,
+    ) -> Iterator[T]:
+        """Yield the examples of all shards, or of those of these numbers, from a row of one on:
+        `start_shard` counts among the shards that are read.
+        """
+        names = self.shard_names
+        chosen = range(len(names)) if shard_indices is None else shard_indices
+        for number in list(chosen)[start_shard:]:
+            yield from self.open_shard_at_row(names[number], start_row)
+            start_row = 0
 
-    def __iter__(self) -> Iterator[Example]:
+    # Other sources made of this one. Nothing is read until these are.
+
+    def _with(self, change: Callable[[Dataset[Any]], Dataset[Any]]) -> ShardedDataSource[Any]:
+        shards = {name: partial(_changed, change, self, name) for name in self.shard_names}
+        return ShardedDataSource.of(change(self.dataset), shards)
+
+    def map(self, fn: Callable[[T], Any]) -> ShardedDataSource[Any]:
+        """Return a source of `fn(example)`."""
+        return self._with(partial(MapDataset, map_fn=fn))
+
+    def filter(self, predicate: Callable[[T], bool]) -> ShardedDataSource[Any]:
+        """Return a source of the examples for which `predicate(example)` is true: a stream."""
+        return self._with(partial(FilterDataset, filter_fn=predicate))
+
+    def rename_fields(self, mapping: Mapping[str, str]) -> ShardedDataSource[Any]:
+        """Return a source whose fields have the names that `mapping` gives for theirs."""
+        return self.map(partial(_renamed, dict(mapping)))
+
+    def select_fields(self, fields: Sequence[str]) -> ShardedDataSource[Any]:
+        """Return a source of these fields only."""
+        return self.map(partial(_selected, tuple(fields)))
+
+    def drop_fields(self, fields: Sequence[str]) -> ShardedDataSource[Any]:
+        """Return a source without these fields."""
+        return self.map(partial(_dropped, frozenset(fields)))
+
+    def shuffle(self, buffer_size: int = 10_000, seed: int | None = None) -> ShardedDataSource[Any]:
+        """Return a source in random order, another one in each pass: the whole of what has random
+        access, else `buffer_size` examples at a time.
+        """
+        seeded = self.dataset.reseeded(checked_seed(seed, "shuffle"))
+        mixed = _shuffled(seeded)
+        if mixed is seeded and not seeded.indexed:
+            mixed = ShuffleBufferDataset(seeded, buffer_size)
+        return ShardedDataSource.of(mixed, {"shuffled": lambda: mixed})
+
+    def __iter__(self) -> Iterator[T]:
         worker = torch.utils.data.get_worker_info()
         lane = SINGLE_LANE if worker is None else Lane(worker.id, worker.num_workers)
         return self.dataset.open(lane)
@@ -491,7 +583,25 @@ class ShardedDataSource(torch.utils.data.IterableDataset[Example]):
         return len(self.dataset)
 
 
-class HFDatasetShardedSource(ShardedDataSource):
+def _changed(
+    change: Callable[[Dataset[Any]], Dataset[Any]], source: ShardedDataSource[Any], name: str
+) -> Dataset[Any]:
+    return change(source.shard(name))
+
+
+def _renamed(mapping: Mapping[str, str], example: Example) -> Example:
+    return {mapping.get(name, name): value for name, value in example.items()}
+
+
+def _selected(names: Sequence[str], example: Example) -> Example:
+    return {name: example[name] for name in names if name in example}
+
+
+def _dropped(names: frozenset[str], example: Example) -> Example:
+    return {name: value for name, value in example.items() if name not in names}
+
+
+class HFDatasetShardedSource(ShardedDataSource[Example]):
     """A Hugging Face dataset, map-style or streaming, as one shard called "<name>:0".
 
     Anything else that `as_dataset` takes will do as well.
@@ -506,22 +616,36 @@ class HFDatasetShardedSource(ShardedDataSource):
     def __init__(self, dataset: Any, name: str | None = None) -> None:
         name = name or "hf_dataset"
         whole = as_dataset(dataset, name)
-        super().__init__(whole, {f"{name}:0": lambda: whole})
+        self._set(whole, {f"{name}:0": lambda: whole})
 
 
-class ParquetShardedSource(ShardedDataSource):
-    """Parquet files, given by path, pattern, or a list of them; every file is a shard."""
+class ParquetShardedSource(ShardedDataSource[Example]):
+    """Parquet files, given by path, pattern, or a list of them; every file is a shard. `columns`
+    limits what is read.
+    """
 
-    def __init__(self, data_files: DataFiles, name: str | None = None) -> None:
-        whole = ParquetSource(data_files, name=name or "")
+    def __init__(
+        self,
+        data_files: DataFiles,
+        storage_options: Mapping[str, Any] | None = None,
+        columns: Sequence[str] | None = None,
+        *,
+        name: str | None = None,
+    ) -> None:
+        if storage_options:
+            told = f"storage_options={storage_options!r} has no effect: files are local"
+            said_once(type(self).__name__, "storage_options", told)
+        whole = ParquetSource(data_files, columns=columns, name=name or "")
         opened = {
-            str(path): partial(ParquetSource, path, name=f"{name or ''}:{path.name}")
+            str(path): partial(
+                ParquetSource, path, columns=columns, name=f"{name or ''}:{path.name}"
+            )
             for path in whole.files
         }
-        super().__init__(whole, opened)
+        self._set(whole, opened)
 
 
-class CompositeShardedSource(ShardedDataSource):
+class CompositeShardedSource(ShardedDataSource[Example]):
     """The shards of several sources one after another, without mixing.
 
     A shard name that several sources have gets the number of its source, from 0, after it:
@@ -533,17 +657,17 @@ class CompositeShardedSource(ShardedDataSource):
     [('hf_dataset:0@0', [{'x': 1}]), ('hf_dataset:0@1', [{'x': 2}])]
     """
 
-    def __init__(self, sources: Sequence[ShardedDataSource]) -> None:
+    def __init__(self, sources: Sequence[ShardedDataSource[Any]]) -> None:
         often = Counter(name for part in sources for name in part.shard_names)
         shards = {
             f"{name}@{number}" if often[name] > 1 else name: partial(part.shard, name)
             for number, part in enumerate(sources)
             for name in part.shard_names
         }
-        super().__init__(ConcatDataset(*(each.dataset for each in sources)), shards)
+        self._set(ConcatDataset(*(each.dataset for each in sources)), shards)
 
 
-class MixedShardedSource(ShardedDataSource):
+class MixedShardedSource(ShardedDataSource[Example]):
     """Examples of named sources in blocks, one shard called "mixed_shard_0".
 
     `weights` by name, or none for equal ones; they need not sum to 1. With a `weight_scheduler` the
@@ -595,7 +719,7 @@ class MixedShardedSource(ShardedDataSource):
             stop=stop_strategy,
             block_size=block_size,
         )
-        super().__init__(mix, {"mixed_shard_0": lambda: mix})
+        self._set(mix, {"mixed_shard_0": lambda: mix})
 
 
 def block_mixture_interleave(

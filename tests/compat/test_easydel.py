@@ -334,3 +334,87 @@ def test_what_is_refused(files, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(ConfigError, match="give all of them the same seed"):
         Mixed(lists(a=9, b=9))
+
+
+class LineSource(ed.ShardedDataSource[dict]):
+    """Files of lines, as users of EasyDeL write a source of their own."""
+
+    def __init__(self, files: list[Path]):
+        self.files = files
+
+    @property
+    def shard_names(self):
+        return [str(each) for each in self.files]
+
+    def num_shards(self):
+        return len(self.files)
+
+    def open_shard(self, shard_name):
+        for number, line in enumerate(Path(shard_name).read_text().splitlines()):
+            yield {"text": line, "row": number}
+
+
+@pytest.fixture
+def lines(tmp_path):
+    files = [tmp_path / name for name in ("a", "b")]
+    for each in files:
+        each.write_text("\n".join(f"{each.name}{k}" for k in range(5)))
+    return LineSource(files)
+
+
+def texts_of(examples):
+    return [each["text"] for each in examples]
+
+
+def test_a_source_of_ones_own(lines):
+    everything = [f"{name}{k}" for name in "ab" for k in range(5)]
+    assert texts_of(lines) == texts_of(lines.iter_shards()) == everything
+    assert texts_of(lines.iter_shards(start_shard=1, start_row=2)) == everything[7:]
+    assert texts_of(lines.iter_shards([1, 0], start_row=4)) == ["b4", *everything[:5]]
+    assert texts_of(lines.open_shard_at_row(lines.shard_names[0], 3)) == ["a3", "a4"]
+    changed = (
+        lines.map(lambda each: {**each, "long": each["text"] * 2})
+        .filter(lambda each: each["row"] % 2 == 0)
+        .rename_fields({"long": "twice"})
+        .drop_fields(["row"])
+    )
+    assert list(changed)[1] == {"text": "a2", "twice": "a2a2"}
+    assert changed.num_shards() == 2
+    assert texts_of(changed.open_shard(changed.shard_names[1])) == ["b0", "b2", "b4"]
+    assert list(changed.select_fields(["twice"]))[-1] == {"twice": "b4b4"}
+    shuffled = lines.shuffle(4, seed=1)
+    assert sorted(texts_of(shuffled)) == everything
+    assert texts_of(shuffled) != everything
+    sources = {"lines": lines, "rows": [{"text": "r", "row": 0}] * 50}
+    options = {"weights": {"lines": 0.5, "rows": 0.5}, "block_size": 10, "seed": 3}
+    mixed = ed.MixedShardedSource(sources, **options)
+    first = list(islice(mixed, 40))
+    assert [each["__source__"] for each in first].count("lines") == 20
+    assert texts_of(each for each in first if each["__source__"] == "lines") == 2 * everything
+    workers = DataLoader(lines, batch_size=None, num_workers=2)
+    assert sorted(texts_of(workers)) == everything
+    with pytest.raises(TypeError):
+        len(lines)
+
+    class Nothing(LineSource):
+        open_shard = ed.ShardedDataSource.open_shard
+
+    with pytest.raises(ez.ConfigError, match="Nothing has no open_shard"):
+        list(Nothing(lines.files))
+
+
+def test_columns_and_options_in_their_order(tmp_path):
+    write_parquet(tmp_path / "a.parquet", [{"text": "x", "label": 1}, {"text": "y", "label": 2}])
+    source = ed.ParquetShardedSource(str(tmp_path / "a.parquet"), columns=["label"])
+    assert (
+        list(source)
+        == list(source.open_shard(source.shard_names[0]))
+        == [
+            {"label": 1},
+            {"label": 2},
+        ]
+    )
+    config = ed.DatasetConfig(str(tmp_path / "a.parquet"), "letters")
+    assert (config.name, config.data_files) == ("letters", str(tmp_path / "a.parquet"))
+    with pytest.raises(TypeError, match="several values for 'name'"):
+        ed.DatasetConfig("a.parquet", "letters", name="other")
