@@ -17,6 +17,7 @@ from energize.cli.lint import lint
 from energize.cli.look import info, plan, preview, replay, simulate
 from energize.cli.mixes import imported
 from energize.cli.prepare import prepare, prepare_media
+from energize.data import trust as trusting
 from energize.data.files import os_errors_as
 from energize.data.writing import write_new
 from energize.errors import (
@@ -48,7 +49,10 @@ class _Commands(TyperGroup):
             errors = Console(stderr=True)
             errors.note(str(reason), "Error", "bold red")
             if isinstance(reason, UntrustedCodeError):
-                errors.say("Here: energize --import MODULE COMMAND, or COMMAND --trust-code FOLDER")
+                errors.say(
+                    "Here: energize --import MODULE COMMAND, COMMAND --trust-code FOLDER, or once "
+                    "and for all programs: energize trust FOLDER"
+                )
             given = isinstance(reason, ConfigError) and not isinstance(reason, MetadatasetError)
             missing = isinstance(reason, DatasetNotFoundError)
             sys.exit(_USAGE if given or missing else _FAULTS)
@@ -112,6 +116,29 @@ def schema(
         return
     write_new(output, f"{text}\n".encode(), ConfigError)
     typer.echo(f"Wrote {output}")
+
+
+@app.command()
+def trust(
+    folder: Annotated[
+        Path | None, typer.Argument(help="A prepared folder with code in its .nv-meta.")
+    ] = None,
+    forgotten: Annotated[bool, typer.Option("--forget", help="Trust it no longer.")] = False,
+) -> None:
+    """Trust the code in a prepared folder, as it is now: sample loaders and part filters.
+
+    Programs may run it from now on, without a change. Code that is changed has to be trusted anew.
+    Without a folder, those that are trusted are listed.
+    """
+    if folder is None:
+        for each in sorted(trusting.trusted_folders()) or ["no folder is trusted"]:
+            typer.echo(each)
+    elif forgotten:
+        trusting.forget(folder)
+        typer.echo(f"{folder} is not trusted any more")
+    else:
+        for file in trusting.trust(folder):
+            typer.echo(f"Trusted {file}")
 
 
 # Commands of Megatron-Energon that say what there is instead.

@@ -14,9 +14,10 @@ from typing import Annotated, Any, Literal, NamedTuple, TypeAlias, TypeVar
 
 import yaml
 from braceexpand import braceexpand
-from pydantic import AfterValidator, Field, TypeAdapter
+from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter
 
 from energize.core import limits
+from energize.core.samples import is_own_module
 from energize.core.validation import (
     Listed,
     Model,
@@ -92,7 +93,8 @@ class DatasetConfig:
     from which part it comes ("jpg,png", "json[caption]"), None when the file does not say.
     `options` are settings of the order of reading. `code` is what the file says of functions that
     make samples, `sample_loader` and `part_filter`: names of files in the folder, nothing of which
-    is run here; or a list of parts.
+    is run here; or a list of parts. `factory` is what a factory of a user is given, which the
+    module and the class then name: it says the type of the samples itself.
     """
 
     sample_module: str
@@ -101,6 +103,7 @@ class DatasetConfig:
     subflavors: dict[str, Any] = field(default_factory=dict)
     options: dict[str, Any] = field(default_factory=dict)
     code: dict[str, Any] = field(default_factory=dict)
+    factory: dict[str, Any] | None = None
 
 
 def is_inside(name: str) -> bool:
@@ -391,7 +394,14 @@ class _DatasetFile(Model):
     shuffle_over_epochs: Any = None
 
 
+class _WithFactory(_DatasetFile):
+    """A factory of a user may know other keys."""
+
+    model_config = ConfigDict(extra="allow")
+
+
 _DATASET = TypeAdapter(_DatasetFile)
+_WITH_FACTORY = TypeAdapter(_WithFactory)
 
 
 def read_dataset_yaml(
@@ -402,7 +412,9 @@ def read_dataset_yaml(
     Raise as `read_info` does, and `UntrustedCodeError` if the file asks for code of the data folder
     to be run, unless `code`: who gives it sees to what `code` of the answer names.
     """
-    file, found = _file(Path(path), (name,), _DATASET, "dataset file", ".yaml")
+    file, found = _file(Path(path), (name,), _WITH_FACTORY, "dataset file", ".yaml")
+    if found.model_extra and (found.factory is None or is_own_module(found.module)):
+        _file(Path(path), (name,), _DATASET, "dataset file", ".yaml")  # says what is wrong
     for key in _CODE_KEYS:
         value = getattr(found, key)
         if isinstance(value, str) and not code:
@@ -416,20 +428,31 @@ def read_dataset_yaml(
     if found.sample_loader is not None and found.field_map is not None:
         raise DatasetError(f"{file}: sample_loader: expected it, or a field_map, and not both")
     given = {key: getattr(found, key) for key in found.model_fields_set if key in _OPTIONS}
+    factory: dict[str, Any] | None = None
+    if found.factory is not None and not is_own_module(found.module):
+        told = ("field_map", "subflavors", "part_filter", "sample_loader")
+        values = {key: getattr(found, key) for key in told}
+        named = {key: value for key, value in values.items() if value is not None}
+        factory = {**named, **(found.model_extra or {})}
+        if found.sample_type is not None:
+            factory["sample_type"] = found.sample_type.module, found.sample_type.name
     return DatasetConfig(
         *_sample_type(found, file),
         found.field_map,
         found.subflavors or {},
         given,
         {key: value for key in _CODE_KEYS if (value := getattr(found, key)) is not None},
+        factory,
     )
 
 
 def _sample_type(found: _DatasetFile, file: Path) -> tuple[str, str]:
-    """Module and class of the samples.
+    """Module and class of the samples, or of a factory of a user.
 
     Older files name a factory per type, `CaptioningWebdataset` say, and no sample type.
     """
+    if found.factory is not None and not is_own_module(found.module):
+        return found.module, found.factory
     if found.sample_type is not None:
         return found.sample_type.module, found.sample_type.name
     if found.factory is None or found.factory in _GENERIC:

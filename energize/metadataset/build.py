@@ -39,6 +39,7 @@ from energize.metadataset.nodes import (
     leaves_of,
     plain_shares,
     shares_below,
+    user_factory,
 )
 from energize.metadataset.resolution import combined_multiplier, not_staged, resolve
 from energize.order import Schedule
@@ -205,8 +206,8 @@ def get_val_dataset(
 
     The parts of a metadataset follow one another, whatever their weights. The last batch is short
     unless `batch_drop_last`. `limit` says what is read: the first `limit` batches, counted over all
-    ranks, so that what is validated does not depend on their number (Energon counts them on each
-    rank). `checksums` are those of `get_train_dataset`.
+    ranks, so that what is validated does not depend on their number (with a `worker_config` of
+    `energize.energon`, over each rank). `checksums` are those of `get_train_dataset`.
 
     Raises what `get_train_dataset` raises.
     """
@@ -222,7 +223,7 @@ def get_val_dataset(
     for leaf in leaves_of(node):
         groups.setdefault(id(builder.encoder_of(leaf)), []).append(leaf)
     batches = _in_turn([builder.stored(leaves, node) for leaves in groups.values()])
-    return _limited(batches, limit)._with_worker_config(worker_config)
+    return _limited(batches._with_worker_config(worker_config), limit)
 
 
 @own_errors
@@ -249,8 +250,11 @@ def get_val_datasets(
     sizes = batch_size, batch_drop_last, packing_buffer_size
     builder = Builder(_chooser(encoder), STORED, code, checksums, worker_config, *sizes)
     node = _validated(node, path, split_part)
-    found = ((leaf, _limited(builder.stored([leaf], node), limit)) for leaf in leaves_of(node))
-    return [(batches._with_worker_config(worker_config), leaf) for leaf, batches in found]
+    found = ((leaf, builder.stored([leaf], node)) for leaf in leaves_of(node))
+    return [
+        (_limited(batches._with_worker_config(worker_config), limit), leaf)
+        for leaf, batches in found
+    ]
 
 
 def _asked(
@@ -390,6 +394,8 @@ def factory_of(
             names = tuple(each.name for each in leaf.parts if each.name is not None)
             load: Any = JoinLoader(loaders, names or None, leaf.joined)
             paths = [each.leaf.path for each in leaf.parts]
+        elif leaf.config.factory is not None:
+            load, paths = _load_of_user(leaf, decoder, code, seed), [leaf.path]
         else:
             load, paths = _loader_of(leaf, decoder, code), [leaf.path]
         source = leaf.source(seed, checksums=checksums)
@@ -398,6 +404,32 @@ def factory_of(
         return SourceFactory(source, load, kind, paths, leaf.labels, **options)
     except EnergizeError as error:
         raise noted(error, leaf.place) from error
+
+
+def _load_of_user(
+    leaf: Leaf, decoder: SampleDecoder | None, code: LoadingCode, seed: int
+) -> Callable[[Any], Any]:
+    """Return what makes samples of the raw ones as the factory of a user does that a dataset.yaml
+    names.
+    """
+    kind, config = user_factory(leaf.config), leaf.config
+    loader, part_filter = code.of(leaf.path, config.code)
+    given = {**(config.factory or {}), "sample_loader": loader, "part_filter": part_filter}
+    if "sample_type" in given:
+        given["sample_type"] = leaf.sample_type
+    if hasattr(kind, "decoder"):
+        given["decoder"] = decoder
+    made = kind(
+        leaf.path,
+        split_part=leaf.split_part,
+        split_config=leaf.split_file,
+        training=False,
+        worker_config=WorkerConfig(0, 1, seed_offset=seed),
+        **{name: value for name, value in given.items() if value is not None or name == "decoder"},
+    )
+    made.subflavors = leaf.labels
+    load: Callable[[Any], Any] = made.load
+    return load
 
 
 def _loader_of(leaf: Leaf, decoder: SampleDecoder | None, code: LoadingCode) -> SampleLoader[Any]:
@@ -753,7 +785,7 @@ def _counts_encoded(node: Node) -> bool:
     if isinstance(node, Leaf):
         return False
     own = isinstance(node.options.get("unit"), ItemCost)
-    return own or True in [_counts_encoded(child) for child, _ in node.children]
+    return own or any(_counts_encoded(child) for child, _ in node.children)
 
 
 def _shuffled(node: Blend) -> bool:

@@ -36,7 +36,7 @@ from energize.core.validation import KeyPath, Model, faults, short
 from energize.data.join import NONMATCH
 from energize.data.source import Subset
 from energize.datasets.quota import SAMPLING_METHODS
-from energize.errors import ConfigError, nearest
+from energize.errors import ConfigError
 from energize.metadataset.located import (
     Located,
     Problem,
@@ -832,8 +832,10 @@ def _with_hint(path: KeyPath, text: str, data: Any) -> str:
         return f"{' and '.join(map(repr, kinds))} are given; expected exactly one of them"
     if key in _MEANT or key in _KEYS:
         return f"the key {key!r} has no place here; {_MEANT.get(key, 'remove it')}"
-    near = "" if kinds or "did you mean" in text else nearest(key, [*KINDS, "stages"])
-    return text.replace("; known", f"{near or ';'} known", 1)
+    return text
+
+
+# Energon's grammars
 
 
 def _rewritten(text: Located, found: list[Problem]) -> Located:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import math
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -23,6 +22,7 @@ from energize.data.source import Subset
 from energize.data.webdataset import WebdatasetSource
 from energize.errors import (
     ConfigError,
+    DatasetError,
     EnergizeError,
     MetadatasetError,
     UntrustedCodeError,
@@ -108,6 +108,8 @@ class Leaf:
         if config.sample_class == CRUDE:
             return CrudeSample
         try:
+            if config.factory is not None:
+                return sample_type_of(config)
             return sample_type_named(config.sample_module, config.sample_class)
         except EnergizeError as error:
             raise noted(error, self.place) from error
@@ -144,6 +146,44 @@ class Leaf:
         labels = dict(self.subflavors), dict(self.aux)
         told = repr((self.shuffle_over_epochs_multiplier, self.subset, self.chosen))
         return [str(self.path.resolve()), *own, *labels, told]
+
+
+def user_factory(config: DatasetConfig) -> type[Any]:
+    """Return the factory that a dataset.yaml names, a class of a module of the program.
+
+    Nothing is imported because a file names it. Raises `UntrustedCodeError` for a module that the
+    program has not imported, `DatasetError` for what is no factory.
+    """
+    module, name = config.sample_module, config.sample_class
+    named = f"dataset.yaml names the factory {short(name)} of the module {short(module)}, which"
+    if module not in sys.modules:
+        raise UntrustedCodeError(
+            f"{named} this program has not imported. If you trust that module, write `import "
+            f"{module}` in your program before opening the dataset, or trust_code=[{module!r}]"
+        )
+    found = vars(sys.modules[module]).get(name)
+    if not isinstance(found, type) or not hasattr(found, "load_sample"):
+        what = "has no such name" if found is None else "is no factory there"
+        raise DatasetError(
+            f"{named} {what}; a factory is a class that extends DefaultDecoderWebdatasetFactory or "
+            "BaseWebdatasetFactory. A type of samples stands in sample_type"
+        )
+    return found
+
+
+def sample_type_of(config: DatasetConfig) -> type[Any]:
+    """Return the type of the samples that a factory of a user makes."""
+    given = (config.factory or {}).get("sample_type")
+    if given is not None:
+        return sample_type_named(*given)
+    factory = user_factory(config)
+    found = getattr(factory, "__sample_type__", None)
+    if not isinstance(found, type):
+        raise DatasetError(
+            f"the factory {factory.__name__} has no __sample_type__: set it to the type of samples "
+            "that it makes"
+        )
+    return found
 
 
 @dataclass(frozen=True)
@@ -267,7 +307,7 @@ class Blend:
         """Whether fixed weights say everything, so that its weights multiply with those around."""
         if self.options or self.quotas is not None:
             return False
-        return Schedule not in [type(weight) for _, weight in self.children]
+        return not any(isinstance(weight, Schedule) for _, weight in self.children)
 
     @property
     def repeated(self) -> bool:
@@ -384,13 +424,12 @@ def asked_shares(node: Blend, step: int = 0) -> list[Fraction]:
         if any(proportions) and None not in proportions:
             return _normalised(cast("list[float]", proportions))
         return _normalised(_counts(node, node.quotas))
-    numbers: Sequence[Any] = []
+    numbers: list[Any] = []
     for _, weight in node.children:
         scheduled = isinstance(weight, Schedule)
         number: Any = weight.value(step) if scheduled else weight  # type: ignore[union-attr]
-        if type(number) not in (int, float) or not 0 <= number < math.inf:
-            checked_weight(number, node.place)
-        numbers = [*numbers, number]
+        checked_weight(number, node.place)
+        numbers.append(number)
     if not any(numbers):
         when = "" if node.plain else f" at step {step}"
         raise WeightError(f"{node.place}: all weights are 0{when}, so nothing could ever be drawn")

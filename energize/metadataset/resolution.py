@@ -663,6 +663,3 @@ def _not_found(path: Path, given: str) -> str:
     if not os.access(path.parent, os.R_OK | os.X_OK):
         return f"{text}, in a folder that does not exist or cannot be read"
     return text + nearest(path.name, [each.name for each in islice(path.parent.iterdir(), _LISTED)])
-
-
-# Energon's grammars

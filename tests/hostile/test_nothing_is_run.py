@@ -103,7 +103,7 @@ def test_pickles(kind):
 
 
 def test_pickles_of_mds_shards(tmp_path):
-    with pytest.raises(DatasetError, match="holds pickles"):
+    with pytest.raises(DatasetError, match="contains an unsafe type"):
         _mds(MDS["pickles"], tmp_path)()
 
 

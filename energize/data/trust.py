@@ -1,0 +1,107 @@
+"""Folders whose own code a user trusts: remembered with a digest of that code, as direnv does."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from energize.data.nv_meta import META_FOLDER
+from energize.data.writing import write_new
+from energize.errors import ConfigError, DatasetError
+
+VARIABLE = "ENERGIZE_TRUST_CODE"
+"""The environment variable that names folders whose code may be run, divided by `os.pathsep`; with
+them all folders below.
+"""
+
+
+def trusted_file() -> Path:
+    """Return where the folders that this user trusts are written down."""
+    home = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
+    return Path(home, "energize", "trusted.json")
+
+
+def trusted_folders() -> dict[str, str]:
+    """Return the digests of the code of the folders that this user trusts, by folder.
+
+    Raise `ConfigError` for a file that is no such list.
+    """
+    file = trusted_file()
+    try:
+        found = json.loads(file.read_bytes())
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{file} cannot be read: {error}; remove it, and trust anew") from error
+    if not isinstance(found, dict) or not all(isinstance(each, str) for each in found.values()):
+        raise ConfigError(f"{file} is no list of folders; remove it, and trust anew")
+    return found
+
+
+def code_digest(folder: Path) -> str:
+    """Return a digest of all that may be run of a prepared folder: the names and the contents of
+    the Python files in its `.nv-meta`.
+    """
+    seen = hashlib.sha256()
+    for file in sorted((folder / META_FOLDER).glob("**/*.py")):
+        content = hashlib.sha256(file.read_bytes()).hexdigest()
+        seen.update(f"{file.relative_to(folder)}\0{content}\0".encode("utf-8", "surrogateescape"))
+    return seen.hexdigest()
+
+
+def trust(folder: str | os.PathLike[str]) -> list[Path]:
+    """Remember for this user that the code in a prepared folder may be run, as long as it stays as
+    it is now; return its files. Nothing is run by it.
+
+    Raises `DatasetError` for a folder without code, `ConfigError` where that cannot be written.
+    """
+    path = Path(folder).resolve()
+    files = sorted((path / META_FOLDER).glob("**/*.py"))
+    if not files:
+        raise DatasetError(f"{path}: there is no code in {META_FOLDER}, so nothing to trust")
+    _remember({**trusted_folders(), str(path): code_digest(path)})
+    return files
+
+
+def forget(folder: str | os.PathLike[str]) -> None:
+    """Trust a folder no longer; raise `ConfigError` if it was not trusted."""
+    path, known = str(Path(folder).resolve()), trusted_folders()
+    if path not in known:
+        raise ConfigError(f"{path} is not trusted; trusted are: {', '.join(known) or 'none'}")
+    _remember({name: digest for name, digest in known.items() if name != path})
+
+
+def _remember(folders: dict[str, str]) -> None:
+    file = trusted_file()
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"{file.parent} cannot be made: {error}") from error
+    write_new(file, json.dumps(folders, indent=2).encode() + b"\n", ConfigError)
+
+
+def trusted_modules(named: Iterable[str | os.PathLike[str]]) -> list[str]:
+    """Return those of what a program trusts that are modules: dotted names that are no folders."""
+    texts = [each for each in named if isinstance(each, str)]
+    return [
+        each
+        for each in texts
+        if all(part.isidentifier() for part in each.split(".")) and not Path(each).exists()
+    ]
+
+
+def why_not(folder: Path, named: Iterable[str | os.PathLike[str]]) -> str | None:
+    """Return None if the code of a folder may be run: if it is one of those `named` by the program
+    or the environment, or below, or trusted by the user and as it was then; else why not.
+    """
+    own = folder.resolve()
+    given = [*named, *filter(None, os.environ.get(VARIABLE, "").split(os.pathsep))]
+    if any(own.is_relative_to(Path(each).resolve()) for each in given):
+        return None
+    known = trusted_folders().get(str(own))
+    if known is None:
+        return "nobody has said that this folder is trusted"
+    return None if known == code_digest(own) else "it has changed since it was trusted"
