@@ -8,10 +8,10 @@
     │   ├── ColumnError            what is not known of samples without reading them
     │   └── NotIndexedError        random access was asked of a streaming dataset (TypeError)
     ├── DatasetError               something on disk is not a usable dataset
-    │   ├── DatasetNotFoundError   the path does not exist (FileNotFoundError)
+    │   ├── DatasetNotFoundError   the path does not exist (FileNotFoundError, RuntimeError)
     │   ├── NotPreparedError       the folder has no .nv-meta
     │   ├── SplitError             the split is unknown
-    │   ├── EmptyDatasetError      there is no sample to read
+    │   ├── EmptyDatasetError      there is no sample to read (RuntimeError)
     │   ├── ShardError             a shard is damaged, or disagrees with its index
     │   ├── UntrustedCodeError     a data folder asks for code that was not trusted by name
     │   └── PrepareError           a folder cannot be prepared
@@ -102,7 +102,7 @@ class DatasetError(EnergizeError):
     """Something on disk is not a dataset that can be read."""
 
 
-class DatasetNotFoundError(DatasetError, FileNotFoundError):
+class DatasetNotFoundError(DatasetError, FileNotFoundError, RuntimeError):
     """The path of a dataset does not exist."""
 
 
@@ -114,7 +114,7 @@ class SplitError(DatasetError):
     """The asked split part is not among those of the dataset."""
 
 
-class EmptyDatasetError(DatasetError):
+class EmptyDatasetError(DatasetError, RuntimeError):
     """There is no sample to read."""
 
 
@@ -122,7 +122,7 @@ class ShardError(DatasetError):
     """A shard is truncated, compressed, or disagrees with its index."""
 
 
-class UntrustedCodeError(DatasetError):
+class UntrustedCodeError(DatasetError, ValueError):
     """A data folder names code to run that the user did not trust by name."""
 
 

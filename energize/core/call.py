@@ -13,7 +13,7 @@ import functools
 import inspect
 import random
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from enum import Enum
 from types import CodeType, GeneratorType
@@ -27,7 +27,14 @@ from energize.core.loss_weights import Keep, LostWeightError
 from energize.core.quarantine import place_of
 from energize.core.rng import generator, hash_positions
 from energize.core.trace import Failed, Reading, Request
-from energize.errors import DataError, EncoderError, ReturnError, SampleError, SkipSample
+from energize.errors import (
+    DataError,
+    EncoderError,
+    FatalSampleError,
+    ReturnError,
+    SampleError,
+    SkipSample,
+)
 
 T = TypeVar("T")
 
@@ -93,6 +100,7 @@ class Call:
         seeded: bool = True,
     ) -> None:
         self.fn, self._key, self._keep = fn, key, keep
+        self._in_a_row = 0
         self.seeding = seeding_of(fn, seeded=seeded)
 
     def each(
@@ -107,7 +115,7 @@ class Call:
         if words is None and seeding is not Seeding.NONE:
             words = hash_positions(self._key, numbers, reading.attempt).tolist()
         made: list[Any] = []
-        with _kept(seeding is Seeding.GLOBAL):
+        with _kept() if seeding is Seeding.GLOBAL else nullcontext():
             for row, (argument, number) in enumerate(zip(arguments, numbers.tolist(), strict=True)):
                 if type(argument) is Failed:
                     made.append(argument)
@@ -120,7 +128,9 @@ class Call:
     def one(self, argument: Any, word: int, index: int, reading: Reading, where: Where) -> Any:
         """Return what the function makes of an argument, for item `index`, keyed by `word`."""
         index_of_call.set(index)
-        with _kept(self.seeding is Seeding.GLOBAL):
+        if self.seeding is not Seeding.GLOBAL:
+            return self._called(argument, word, reading, 0, where)
+        with _kept():
             return self._called(argument, word, reading, 0, where)
 
     def _called(self, argument: Any, word: int, reading: Reading, row: int, where: Where) -> Any:
@@ -135,6 +145,8 @@ class Call:
             else:
                 _seed(word)
                 made = fn(argument)
+            if self._in_a_row:
+                self._in_a_row = 0
             if self._keep is None and type(made) is not GeneratorType:  # as for most samples
                 return made
             return self._checked(argument, made)
@@ -167,7 +179,7 @@ class Call:
 
         running = run()
         while True:
-            with _kept(drawing is not None):
+            with nullcontext() if drawing is None else _kept():
                 if drawing is not None:
                     drawing.go_on()
                 index_of_call.set(index)
@@ -187,6 +199,7 @@ class Call:
             return listed.failed(where(0))
         try:
             made = next(running, _END)
+            self._in_a_row = 0
             return made if made is _END else self._checked(argument, made)
         except Exception as error:
             return self._failed(error, argument, reading, where(0))
@@ -215,6 +228,14 @@ class Call:
                 reading.on_error(wrapped)
             except (SkipSample, DataError) as decided:
                 reason = decided
+            self._in_a_row += 1
+            own = getattr(getattr(self.fn, "method", self.fn), "failure_tolerance", None)
+            most = reading.tolerance if own is None else own
+            if most and self._in_a_row >= most:
+                raise FatalSampleError(
+                    f"{name} failed {self._in_a_row} times in a row, which is as often as it may "
+                    f"(failure_tolerance), the last time: {text}"
+                ) from error
         _forget_frames(reason)
         return Failed(reason, place, place_of(argument, name) if reading.locate else None)
 
@@ -231,7 +252,7 @@ class _Drawing:
     @classmethod
     def seeded(cls, word: int) -> _Drawing:
         """Where they stand when they have been seeded; they themselves stay where they are."""
-        with _kept(True):
+        with _kept():
             _seed(word)
             return cls()
 
@@ -243,14 +264,13 @@ class _Drawing:
 
 
 @contextmanager
-def _kept(drawn: bool) -> Iterator[None]:
-    """Put the global generators back afterwards, where they may be drawn from."""
-    outside = _Drawing() if drawn else None
+def _kept() -> Iterator[None]:
+    """Put the global generators back afterwards."""
+    outside = _Drawing()
     try:
         yield
     finally:
-        if outside is not None:
-            outside.go_on()
+        outside.go_on()
 
 
 def _seed(word: int) -> None:

@@ -114,10 +114,10 @@ class Dataset(Description, ABC, Generic[T_co]):
     @cached_property
     def sources(self) -> tuple[Source[Any], ...]:
         """The sources that are read, in the order of the description; refs count in it."""
-        found: tuple[Source[Any], ...] = ()
+        found: list[Source[Any]] = []
         for each in self.inputs:
-            found += each.sources
-        return found
+            found.extend(each.sources)
+        return tuple(found)
 
     @cached_property
     def _pass_length(self) -> int:
@@ -133,10 +133,19 @@ class Dataset(Description, ABC, Generic[T_co]):
 
         Raise `NotIndexedError` (a TypeError) if there is no such number.
         """
-        return self._pass_length
+        config = self.worker_config
+        return self._pass_length if config is None else config.length(self)
 
     def __iter__(self) -> Iterator[T_co]:
-        return self.open()
+        config = self.worker_config
+        return self.open() if config is None else config.iterate(self)
+
+    def __getattr__(self, name: str) -> Any:
+        config = None if name.startswith("_") else self.__dict__.get("worker_config")
+        found = None if config is None else config.method(self, name)
+        if found is None:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return found
 
     def __getitem__(self, position: int) -> T_co:
         raise self._not_indexed("random access")

@@ -138,7 +138,8 @@ class Description:
                 raise ConfigError(
                     f"{type(self).__name__} reads from datasets, got {type(each).__name__} "
                     f"{str(each)[:80]!r}; wrap an object that has __len__ and __getitem__ in "
-                    "SequenceSource"
+                    "SequenceSource, one that can be iterated over again and again in "
+                    "IterableSource; a function of samples is for MapDataset or IterMapDataset"
                 )
         if worker_config is not None and worker_config.seed_offset:
             seed = worker_config.seed_offset
@@ -267,7 +268,8 @@ _IDENTITY = 8
 
 _NAMED = 3
 
-_ABSENT = "absent"
+_ABSENT: Any = object()
+"""In place of a setting that one of two configs does not have."""
 
 
 class Config(NamedTuple):
@@ -425,7 +427,11 @@ def _changed(what: str, saved: Any, current: Any, inputs: Sequence[str]) -> Iter
     parts = _parts(saved, current, inputs)
     for name, was, now in parts:
         yield from _changed(f"{what}{name}", was, now, inputs)
-    if not parts:
+    if saved is _ABSENT:
+        yield f"{what} is new: {_short(current)}"
+    elif current is _ABSENT:
+        yield f"{what} is gone: it was {_short(saved)}"
+    elif not parts:
         yield f"{what} was {_short(saved)}, is {_short(current)}"
 
 
@@ -437,7 +443,7 @@ def _parts(saved: Any, current: Any, inputs: Sequence[str]) -> list[tuple[str, A
         return []
     if all(isinstance(each, dict) and "name" in each for each in [*saved, *current]):
         rows: Any = zip_longest(saved, current, fillvalue=_ABSENT)  # stages of a plan
-        return [(f"[{(b if a == _ABSENT else a)['name']!r}]", a, b) for a, b in rows]
+        return [(f"[{(b if a is _ABSENT else a)['name']!r}]", a, b) for a, b in rows]
     if len(saved) == len(current) == len(inputs):
         return list(zip([f" of {each}" for each in inputs], saved, current, strict=True))
     return []

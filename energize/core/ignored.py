@@ -1,4 +1,4 @@
-"""Arguments that Megatron-Energon has and that have no use here: taken, with a word in the log."""
+"""Arguments that other libraries have and that have no use here: taken, with a word in the log."""
 
 from __future__ import annotations
 
@@ -8,17 +8,43 @@ _log = logging.getLogger("energize")
 
 # Each is told of, with what is in its place here, in docs/coming-from-energon.md.
 IGNORED = {
-    "batcher_config", "batcher_stateless", "checkpoint_every_min_n_samples",
-    "checkpoint_every_sec", "every_n_iter", "fail_on_timeout", "failure_tolerance",
-    "filter_fn_config", "final_packer_failure_tolerance", "final_packer_stateless", "freeze",
-    "gc_collect_every_n_steps", "gc_freeze_at_start", "handler", "index_sqlite_tmp_path",
-    "initial_timeout_seconds", "iter_map_fn_config", "join_index", "len_map_fn",
-    "map_fn_config", "n_checkpoints", "packer_config", "parallel_shard_iters", "part_filter",
-    "pre_packer_failure_tolerance", "reset_after_epoch", "restart",
-    "sample_encoder_failure_tolerance", "sample_encoder_stateless", "sample_type",
-    "stateless_iter_fn", "stateless_map_fn", "timeout_seconds", "worker_debug_path",
-    "worker_log_level", "worker_rotation_offset",
-}  # fmt: skip
+    "batcher_config",
+    "batcher_stateless",
+    "checkpoint_every_min_n_samples",
+    "checkpoint_every_sec",
+    "every_n_iter",
+    "fail_on_timeout",
+    "failure_tolerance",
+    "filter_fn_config",
+    "final_packer_failure_tolerance",
+    "final_packer_stateless",
+    "freeze",
+    "gc_collect_every_n_steps",
+    "gc_freeze_at_start",
+    "handler",
+    "index_sqlite_tmp_path",
+    "initial_timeout_seconds",
+    "iter_map_fn_config",
+    "join_index",
+    "len_map_fn",
+    "map_fn_config",
+    "n_checkpoints",
+    "packer_config",
+    "parallel_shard_iters",
+    "part_filter",
+    "pre_packer_failure_tolerance",
+    "reset_after_epoch",
+    "restart",
+    "sample_encoder_failure_tolerance",
+    "sample_encoder_stateless",
+    "sample_type",
+    "stateless_iter_fn",
+    "stateless_map_fn",
+    "timeout_seconds",
+    "worker_debug_path",
+    "worker_log_level",
+    "worker_rotation_offset",
+}
 
 _said: set[tuple[str, str]] = set()
 
@@ -40,8 +66,13 @@ def accepted(owner: str, **values: object) -> None:
     for name, value in values.items():
         if name not in IGNORED:
             raise TypeError(f"{owner}() got an unexpected keyword argument {name!r}")
-        if value is None or value is False or (owner, name) in _said:
-            continue
+        if value is not None and value is not False:
+            place = "docs/coming-from-energon.md says what is in its place"
+            said_once(owner, name, f"{name}={value!r} has no effect: {place}")
+
+
+def said_once(owner: str, name: str, text: str, level: int = logging.INFO) -> None:
+    """Log what there is to say of an argument of `owner`, or of what it has by a name, once."""
+    if (owner, name) not in _said:
         _said.add((owner, name))
-        text = "%s: %s=%r has no effect: docs/coming-from-energon.md says what is in its place"
-        _log.info(text, owner, name, value)
+        _log.log(level, "%s: %s", owner, text)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 from energize.core.checks import checked_function, checked_whole
 from energize.core.ignored import accepted
@@ -172,6 +172,9 @@ class WorkerConfig:
     WorkerConfig(rank=0, world_size=2, num_workers=4, seed_offset=0)
     """
 
+    failure_tolerance: ClassVar[int | None] = None
+    """After how many failures in a row a function ends the run, where others are left out."""
+
     num_workers: int
     seed_offset: int
     data_parallel_group: Any
@@ -255,6 +258,25 @@ class WorkerConfig:
             )
         return self._chosen
 
+    # What a dataset that carries it asks: other meanings of length and iteration are other configs.
+
+    def over_ranks(self, count: int) -> int:
+        """Return how many items of all ranks together a limit stands for."""
+        return count
+
+    def length(self, dataset: Any) -> int:
+        """Return what `len(dataset)` is."""
+        return int(dataset._pass_length)
+
+    def iterate(self, dataset: Any) -> Iterator[Any]:
+        """Return what `iter(dataset)` is."""
+        cursor: Iterator[Any] = dataset.open()
+        return cursor
+
+    def method(self, dataset: Any, name: str) -> Callable[..., Any] | None:
+        """Return a method that a dataset has by this config alone, if there is one."""
+        return None
+
     @classmethod
     def default_worker_config(
         cls, num_workers: int = 4, data_parallel_group: Any = None
@@ -278,4 +300,4 @@ class WorkerConfig:
             "global_error_handler": self.global_error_handler,
             "restore_error_handler": self.restore_error_handler,
         }
-        return partial(WorkerConfig, **handlers), (*ranks, self.num_workers, None, self.seed_offset)
+        return partial(type(self), **handlers), (*ranks, self.num_workers, None, self.seed_offset)

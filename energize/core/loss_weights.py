@@ -71,7 +71,8 @@ def placed(item: T, name: str, value: Any) -> T | None:
         return cast("T", item._replace(**{name: value}))  # type: ignore[attr-defined]
     if isinstance(item, torch.Tensor | tuple | type) or callable(item):
         return None
-    if name == WEIGHTS and dataclasses.is_dataclass(item) and name not in item.__dataclass_fields__:
+    declared = getattr(type(item), "__dataclass_fields__", None)
+    if name == WEIGHTS and declared is not None and name not in declared:
         return None
     other: Any = copy.copy(item)
     try:
@@ -462,8 +463,8 @@ def _by_key(given: list[str], keys: list[str], weights: torch.Tensor) -> torch.T
 Weights: TypeAlias = Any
 """A tensor of weights, or a batch with its `sample_weights`; without them each sample counts 1."""
 
-_PADDING = "__padding__"
-"""What `energize.padding`, which is built on this, marks padding by."""
+PADDING = "__padding__"
+"""The attribute, or in a dict the key, that marks an item as padding."""
 
 
 def weighted_mean(
@@ -561,7 +562,7 @@ def effective_sample_size(weights: npt.ArrayLike | torch.Tensor) -> float:
 def _summed(weights: Weights) -> torch.Tensor:
     found = weights if isinstance(weights, torch.Tensor) else field_of(weights, WEIGHTS)
     if found is None:
-        number = 0 if field_of(weights, _PADDING) is True else counted(weights)
+        number = 0 if field_of(weights, PADDING) is True else counted(weights)
         return torch.tensor(number, dtype=torch.float64)
     return found.sum(dtype=torch.float64)
 
@@ -573,18 +574,8 @@ def _ranks(group: Any) -> int:
     return distributed.get_world_size(group)
 
 
-PADDING = "__padding__"
-"""The attribute, or in a dict the key, that marks an item as padding."""
-
-
 STORED_KEY = "__stored_key__"
 """Where a delivered item has the `__restore_key__` that it was made with."""
-
-
-class Markable:
-    """Base of classes with slots, whose items have a place for what a loader says of them."""
-
-    __slots__ = (PADDING, STORED_KEY)
 
 
 def is_padding(item: Any) -> bool:

@@ -23,7 +23,8 @@ import numpy as np
 from energize.core import limits
 from energize.core.dataset import Dataset, IndexedDataset
 from energize.core.lanes import Lane
-from energize.core.loss_weights import STORED_KEY, Markable, marked
+from energize.core.loss_weights import STORED_KEY, marked
+from energize.core.samples import Markable
 from energize.core.stream import INFINITE, LAST_START, MOST_COUNTED, State
 from energize.core.trace import Failed, Reading, padding
 from energize.core.validation import load_json

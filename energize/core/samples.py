@@ -5,9 +5,11 @@ from __future__ import annotations
 import copy
 import dataclasses
 import sys
+from abc import ABCMeta
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import lru_cache
+from inspect import get_annotations
 from itertools import chain
 from types import MappingProxyType
 from typing import Any, Self, TypeVar, cast
@@ -16,7 +18,7 @@ import numpy as np
 from rich.pretty import pretty_repr
 
 from energize.core.lazy import av, torch
-from energize.core.loss_weights import Markable
+from energize.core.loss_weights import PADDING, STORED_KEY, WEIGHT, WEIGHTS
 from energize.errors import ConfigError, DatasetError, UntrustedCodeError, nearest
 
 T = TypeVar("T")
@@ -44,7 +46,7 @@ def fields_of(record: Any) -> dict[str, Any]:
         return dict(record)
     if isinstance(record, tuple):
         return dict(zip(record._fields, record, strict=True))  # type: ignore[attr-defined]
-    return {each.name: getattr(record, each.name) for each in fields(record)}
+    return {each.name: getattr(record, each.name) for each in fields(type(record))}
 
 
 def rebuilt(like: T, values: dict[str, Any]) -> T:
@@ -170,6 +172,45 @@ def _pinned(leaf: Any) -> Any:
 
 
 # What all samples have in common.
+
+
+class _Fields(dict[str, Any]):
+    """The fields of a class; of an object without the `hidden` ones for which it has no value."""
+
+    hidden: tuple[str, ...] = ()
+
+    def __get__(self, item: Any, kind: type) -> dict[str, Any]:
+        if item is None:
+            return self
+        left_out = [name for name in self.hidden if getattr(item, name, None) is None]
+        return {n: each for n, each in self.items() if n not in left_out} if left_out else self
+
+
+class _WithFields(ABCMeta):
+    """Gives classes their fields as `_Fields`, when `dataclass` makes them dataclasses."""
+
+    def __setattr__(cls, name: str, value: Any) -> None:
+        if name == "__dataclass_fields__":
+            value = _Fields(value)
+            own = {n for each in cls.__mro__ if not is_ours(each) for n in get_annotations(each)}
+            value.hidden = tuple(n for n in (WEIGHT, WEIGHTS) if n in value and n not in own)
+        super().__setattr__(name, value)
+
+
+def is_ours(kind: type) -> bool:
+    """Return whether a class is one of energize."""
+    return kind.__module__.startswith("energize.")
+
+
+class Markable(metaclass=_WithFields):
+    """Base of classes with slots, whose items have a place for what a loader says of them.
+
+    `dataclasses.fields` of an object has those for weights only where it has one, unless its user
+    declared them; so `asdict` is what the user made.
+    """
+
+    __slots__ = (PADDING, STORED_KEY)
+
 
 RestoreKey = tuple[Any, ...]
 """Strings, integers and tuples of them: what finds a sample again in its dataset."""

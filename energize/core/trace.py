@@ -112,7 +112,8 @@ class Reading:
     `on_error` is given an exception of a user's function: it raises, or returns to have the sample
     left out as a failed one. `locate`: whether `report` wants to know which stored samples fail.
     `listed`: samples that are left out without being read. `left_out` counts those that are left
-    out for whatever reason. What else reading needs one day is
+    out for whatever reason. `tolerance`: how many failures in a row of one function end the run,
+    None for any number. What else reading needs one day is
     another field, and no signature changes.
     """
 
@@ -122,6 +123,7 @@ class Reading:
     locate: bool = False
     listed: Listed | None = None
     left_out: LeftOut | None = None
+    tolerance: int | None = None
 
     def leave_out(
         self, failed: Failed, dataset: Any, made: int | Sequence[Any] | None, attempt: int = 0

@@ -386,7 +386,15 @@ class WebdatasetSource(ShardedSource[dict[str, Any]]):
 
     @cached_property
     def name(self) -> str:
-        return self.path.absolute().name
+        return self.earlier_name or self.path.absolute().name
+
+    earlier_name: str | None = None
+    """What the folder was called when a run began, which its order is keyed by, if not as now."""
+
+    def called(self, name: str) -> Self:
+        """Return the same source under an earlier name of its folder."""
+        parameters = dict.fromkeys([*self._parameters, "earlier_name"])
+        return self._replace(earlier_name=name, _parameters=tuple(parameters))
 
     @cached_property
     def record(self) -> str | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property, partial
 from itertools import islice
+from types import MappingProxyType
 from typing import Any, ClassVar, Self, TypeVar, cast
 
 import numpy as np
@@ -99,15 +100,24 @@ class BatchDataset(IndexedDataset[T_batch_co]):
     ) -> None:
         if level is not None or global_batch_size is not None:
             dataset = with_level(dataset, batch_size, level, global_batch_size, "BatchDataset")
-        self._set_up(dataset, batch_size, batcher, drop_last, worker_config)
+        self._set_up(
+            dataset,
+            batch_size,
+            batcher,
+            drop_last=drop_last,
+            worker_config=worker_config,
+            ignored=ignored,
+        )
 
     def _set_up(
         self,
         dataset: Dataset[Any],
         batch_size: int,
         batcher: Callable[[list[Any]], Any],
+        *,
         drop_last: bool,
         worker_config: WorkerConfig | None = None,
+        ignored: Mapping[str, object] = MappingProxyType({}),
         **parameters: Any,
     ) -> None:
         """Check and set the parameters, those of a subclass too."""
@@ -121,6 +131,7 @@ class BatchDataset(IndexedDataset[T_batch_co]):
         self._freeze(
             [dataset],
             worker_config,
+            ignored,
             batch_size=checked_batch_size(batch_size, f"{owner}: batch_size"),
             batcher=batcher,
             drop_last=checked_flag(drop_last, "drop_last", owner),

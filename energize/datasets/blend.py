@@ -494,11 +494,12 @@ class BlendDataset(IndexedDataset[T_co]):
             )
         factors, drawn = np.array(self.corrections()), np.array(self.shares())
         squares = float(drawn @ factors**2)
+        shown = [f"{each:.4g}" for each in factors[:8]] + ["..."] * (len(factors) > 8)
         _log.info(
             "%s: items count by target weights, by the factors %s; the effective sample size is "
             "%.1f%% of the samples",
             type(self).__name__,
-            ", ".join(f"{each:.4g}" for each in factors),
+            ", ".join(shown),
             100 * float(drawn @ factors) ** 2 / squares if squares else 0.0,
         )
 

@@ -118,11 +118,13 @@ class LimitDataset(IndexedDataset[T_co]):
         worker_config: WorkerConfig | None = None,
         **ignored: object,
     ) -> None:
+        length = checked_whole(length, "LimitDataset: length", 1)
+        config = worker_config or getattr(dataset, "worker_config", None)
         self._freeze(
             [dataset],
             worker_config,
             ignored,
-            length=checked_whole(length, "LimitDataset: length", 1),
+            length=length if config is None else config.over_ranks(length),
         )
 
     @cached_property
@@ -357,7 +359,9 @@ class EpochizeDataset(IndexedDataset[T_co]):
                 f"the dataset); got length={length!r}, num_epochs={num_epochs!r}"
             )
         if num_epochs is not None:
-            length = len(dataset) * checked_whole(num_epochs, "EpochizeDataset: num_epochs", 1)
+            length = dataset._pass_length * checked_whole(
+                num_epochs, "EpochizeDataset: num_epochs", 1
+            )
         self._freeze(
             [dataset],
             worker_config,

@@ -8,6 +8,8 @@ from functools import cached_property, partial
 from itertools import islice
 from typing import Any, ClassVar, TypeVar
 
+import numpy as np
+
 from energize.core.call import Call
 from energize.core.checks import checked_function, checked_whole
 from energize.core.dataset import Dataset
@@ -15,8 +17,8 @@ from energize.core.description import function_name, generates
 from energize.core.lanes import WorkerConfig
 from energize.core.loss_weights import carried, carried_one_by_one
 from energize.core.rng import shuffled
-from energize.core.stream import by_keys
-from energize.core.trace import Failed, Reading
+from energize.core.stream import by_keys, sample_keys_of
+from energize.core.trace import Failed, Reading, Request
 from energize.datasets.rounds import (
     Origins,
     RoundsDataset,
@@ -164,17 +166,22 @@ class PackingDataset(RoundsDataset[T_pack_co]):
             count,
         )
 
+    def _encoded(self, pack: list[Taken], reading: Reading) -> list[Any]:
+        items = [each.item for each in pack]
+        if self._encode is None:
+            return items
+        numbers = np.array([each.number for each in pack], dtype=np.int64)
+        words = [keyed_by(self, "encode", *each.origin) for each in pack]
+        request = Request(numbers, reading, lambda row: sample_keys_of(items[row]))
+        return self._encode.each(items, request, words)
+
     def _packed(self, pack: list[Taken], reading: Reading) -> Iterator[tuple[T_pack_co, Origins]]:
         """Yield what is made of the samples of a list, but of those that `sample_encoder` leaves
         out: a pack, or several, or none.
         """
         samples: list[Any] = []
         kept: list[Taken] = []
-        for each in pack:
-            item = each.item
-            if self._encode is not None:
-                word = keyed_by(self, "encode", *each.origin)
-                item = self._encode.one(item, word, each.number, reading, by_keys(item))
+        for each, item in zip(pack, self._encoded(pack, reading), strict=True):
             if isinstance(item, Failed):
                 reading.leave_out(item, self, each.origin)
             else:

@@ -416,7 +416,7 @@ class ComposedDataset(BatchDataset[T_batch_co]):
                 "samples out, pad=... to give the other devices copies that count nothing, or "
                 "batches of another size"
             )
-        self._set_up(samples, batch_size, make, samples.drop_last, pad=pad)
+        self._set_up(samples, batch_size, make, drop_last=samples.drop_last, pad=pad)
 
     def counts(self) -> list[int]:
         """Return the samples that each dataset gives to an epoch."""

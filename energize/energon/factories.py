@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import re
 import warnings
-from abc import ABC, abstractmethod
+from abc import ABCMeta, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar, cast, dataclass_transform
 
@@ -33,7 +34,7 @@ from energize.data.nv_meta import (
 )
 from energize.data.source import Source, Subset
 from energize.data.webdataset import WebdatasetSource, read_split
-from energize.errors import ConfigError, UntrustedCodeError
+from energize.errors import ConfigError, DataError, UntrustedCodeError
 from energize.metadataset.build import factory_of
 from energize.metadataset.nodes import Leaf
 from energize.preparation.index import prepare, prepare_jsonl
@@ -103,31 +104,9 @@ def get_source_info(sample: Any) -> list[SourceInfo] | None:
 # What Megatron-Energon's datasets and objects with a state extend: names for annotations.
 
 
-class _NameOnly:
-    """A name for annotations and `isinstance`. Extending it is a `ConfigError`: there objects move,
-    and are asked for their state; here they are descriptions, and cursors over them move.
-    """
-
-    def __init_subclass__(cls, *, is_name: bool = False, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        if not is_name:
-            raise ConfigError(
-                f"{cls.__name__} extends {cls.__mro__[1].__name__}, and nothing here would ask for "
-                "what it adds, so a run that goes on would not be the same. Write a function: of a "
-                "sample, and of rng where it draws, for MapDataset, or of a stream for "
-                "IterMapDataset; items of your own come from a list, SequenceSource or "
-                "IterableSource. All of them are saved and resumed"
-            )
-
-
-class Savable(_NameOnly, is_name=True):
-    """A name for annotations only.
-
-    >>> class Counter(Savable):
-    ...     pass
-    Traceback (most recent call last):
-        ...
-    energize.errors.ConfigError: Counter extends Savable, and nothing here would ask...
+class Savable:
+    """A name for annotations, which may be extended. There objects move, and are asked for their
+    state; here datasets are descriptions, and cursors over them move.
     """
 
 
@@ -139,7 +118,15 @@ if TYPE_CHECKING:
 
 else:
 
-    class SavableDataset(_NameOnly, ABC, Generic[T_co], is_name=True):
+    class _Extended(metaclass=ABCMeta):  # noqa: B024 - a base of two that are
+        """What extends a dataset of Energon by hand: that it is none of ours shows when it is read,
+        by a loader or another dataset, and the error says what to write instead.
+        """
+
+        def __init__(self, *args: Any, worker_config: Any = None, **kwargs: Any) -> None:
+            self.worker_config = worker_config
+
+    class SavableDataset(_Extended, Generic[T_co]):
         """The name of `Dataset` in Megatron-Energon, for annotations and `isinstance`.
 
         >>> from energize import ListSource
@@ -149,9 +136,9 @@ else:
 
         @classmethod
         def __subclasshook__(cls, kind: type) -> bool:
-            return Dataset in kind.__mro__
+            return Dataset in kind.__mro__ or NotImplemented
 
-    class BaseWrapperDataset(_NameOnly, ABC, Generic[T_in, T_co], is_name=True):
+    class BaseWrapperDataset(_Extended, Generic[T_in, T_co]):
         """The name of datasets over others in Megatron-Energon, for annotations and `isinstance`.
 
         >>> from energize import LimitDataset, ListSource
@@ -161,7 +148,7 @@ else:
 
         @classmethod
         def __subclasshook__(cls, kind: type) -> bool:
-            return Dataset in kind.__mro__ and Source not in kind.__mro__
+            return (Dataset in kind.__mro__ and Source not in kind.__mro__) or NotImplemented
 
 
 class PinMemoryMixin:
@@ -336,6 +323,11 @@ class BaseWebdatasetFactory(_Factory[T_co], WebdatasetPreparator):
         **options: Any,
     ) -> None:
         self.path, self.split_part = Path(path), split_part
+        if not isinstance(getattr(self, "__sample_type__", None), type):
+            raise ConfigError(
+                f"{type(self).__name__} has no __sample_type__: set it to the type of samples that "
+                "load_sample makes"
+            )
         seed = worker_config.seed_offset
         super().__init__(
             WebdatasetSource(path, split_part=split_part, split_config=split_config, seed=seed),
@@ -347,7 +339,7 @@ class BaseWebdatasetFactory(_Factory[T_co], WebdatasetPreparator):
         )
 
     def _loading(self, part_filter: PartFilter | None) -> Callable[[dict[str, Any]], T_co]:
-        return RawLoading(self.load_sample, part_filter)
+        return RawLoading(self, part_filter)
 
     @abstractmethod
     def load_sample(self, raw_data: dict[str, Any]) -> T_co:
@@ -362,15 +354,14 @@ class RawLoading:
     loads_stored = True
     """What it returns for a stored sample is what the key of that sample restores."""
 
-    def __init__(
-        self, load_sample: Callable[[dict[str, Any]], Any], part_filter: PartFilter | None
-    ) -> None:
-        self.load_sample = load_sample
+    def __init__(self, factory: BaseWebdatasetFactory[Any], part_filter: PartFilter | None) -> None:
+        self._factory = factory
         self._crude = SampleLoader(sample_type=CrudeSample, decoder=None, part_filter=part_filter)
 
     def __call__(self, raw: dict[str, Any]) -> Any:
         crude: dict[str, Any] = self._crude(raw)
-        return self.load_sample({**crude, "__dataset__": raw["__dataset__"]})
+        told = {"__dataset__": raw["__dataset__"], "__subflavors__": self._factory.subflavors}
+        return self._factory.load_sample({**crude, **told})
 
 
 class DefaultGenericWebdatasetFactory(BaseWebdatasetFactory[T_co]):
@@ -406,6 +397,7 @@ class DefaultGenericWebdatasetFactory(BaseWebdatasetFactory[T_co]):
         if sample_loader is not None and part_filter is None:
             raise ConfigError(f"{owner}: sample_loader needs part_filter: the parts to read")
         self.decoder = kwargs.pop("decoder", self.decoder)
+        self.field_map = field_map
         self._typed: SampleLoader[Any] = SampleLoader(
             sample_type=getattr(self, "__sample_type__", type(None)),
             field_map=field_map,
@@ -416,8 +408,26 @@ class DefaultGenericWebdatasetFactory(BaseWebdatasetFactory[T_co]):
         )
         super().__init__(path, subflavors=subflavors, part_filter=part_filter, **kwargs)
 
+    @property
+    def _decoder(self) -> Any:
+        """What decodes parts. Classes of users set it to a function of a raw sample, webdataset's
+        `Decoder` say, which returns it with its parts decoded.
+        """
+        return self.decoder
+
+    @_decoder.setter
+    def _decoder(self, decoder: Any) -> None:
+        if decoder is None or isinstance(decoder, SampleDecoder):
+            self.decoder = decoder
+            self._typed = replace(self._typed, decoder=decoder)
+        else:
+            self.load_sample = partial(_decoded_by, decoder, self)  # type: ignore[method-assign]
+        filtered = None if self.field_map is not None else self._typed.part_filter
+        self.load = self._loading(filtered)
+
     def _loading(self, part_filter: PartFilter | None) -> Callable[[dict[str, Any]], T_co]:
-        if type(self).load_sample is DefaultGenericWebdatasetFactory.load_sample:
+        own = type(self).load_sample is not DefaultGenericWebdatasetFactory.load_sample
+        if not own and "load_sample" not in vars(self):
             return self._typed
         return super()._loading(part_filter)
 
@@ -425,10 +435,47 @@ class DefaultGenericWebdatasetFactory(BaseWebdatasetFactory[T_co]):
         return cast("T_co", self._typed(raw_data))
 
 
+def _decoded_by(decoder: Any, factory: Any, raw_data: dict[str, Any]) -> Any:
+    """Return the sample whose fields are found among the parts as a user's decoder makes them."""
+    decoded = decoder(raw_data)
+    kind, field_map = factory.__sample_type__, factory.field_map
+    if field_map is None:
+        field_map = {name: name for name in samples.declared_fields(kind)[0]}
+    values = {name: _accessed(decoded, access, name) for name, access in field_map.items()}
+    meta = ("__key__", "__restore_key__", "__subflavors__", "__sources__")
+    return kind(**{name: decoded.get(name) for name in meta}, **values)
+
+
+def _accessed(decoded: Mapping[str, Any], access: str, field: str) -> Any:
+    """Return what "jpg,png" or "json[caption][en]" stands for."""
+    for option in access.split(","):
+        part, *keys = option.replace("]", "").split("[")
+        if part in decoded:
+            value = decoded[part]
+            for key in keys:
+                value = value[int(key)] if isinstance(value, list) else value[key]
+            return value
+    raise DataError(f"{decoded['__key__']}: there is no part {access!r} for the field {field!r}")
+
+
 class DefaultDecoderWebdatasetFactory(DefaultGenericWebdatasetFactory[T_co]):
-    """As `DefaultGenericWebdatasetFactory`, with parts decoded by `decoder` (None: as bytes)."""
+    """As `DefaultGenericWebdatasetFactory`, with parts decoded by `decoder` (None: as bytes).
+
+    `auto_decode`, `image_decode`, `av_decode` and `video_decode_audio` are older words for one.
+    """
 
     decoder = DEFAULT_DECODER
+    image_decode = "torchrgb"
+
+    def __init__(self, path: str | os.PathLike[str], **kwargs: Any) -> None:
+        older = ("image_decode", "av_decode", "video_decode_audio")
+        given = {name: kwargs.pop(name) for name in older if name in kwargs}
+        self.image_decode = given.get("image_decode", self.image_decode)
+        if not kwargs.pop("auto_decode", True):
+            kwargs["decoder"] = None
+        elif given:
+            kwargs["decoder"] = SampleDecoder(**given)
+        super().__init__(path, **kwargs)
 
 
 class StandardWebdatasetFactory(DefaultDecoderWebdatasetFactory[T_co]):
@@ -626,6 +673,7 @@ def get_dataset_from_config(
     """
     unused = kwargs.pop("parallel_shard_iters", None)
     accepted("get_dataset_from_config", parallel_shard_iters=unused)
+    code = loading_code(kwargs)
     leaf = Leaf(Path(path), "train", subflavors or {}, dataset_config, split_config)
     if leaf.is_jsonl and (dataset_config or split_config):
         raise ConfigError(
@@ -644,7 +692,7 @@ def get_dataset_from_config(
     made = factory_of(
         replace(leaf, split_part=split_part or told["split_part"]),
         decoder=kwargs.pop("decoder", DEFAULT_DECODER),
-        code=loading_code(kwargs),
+        code=code,
         seed=config.seed_offset,
         worker_config=config,
         **kwargs,

@@ -1,7 +1,9 @@
-"""Megatron-Energon's import paths: `energize.wrappers.blend_dataset` has `BlendDataset`.
+"""Megatron-Energon's import paths: `energize.energon.wrappers.blend_dataset` has `BlendDataset`.
 
-Code written for Energon names the modules its classes stand in there. Each path is a module without
-a file: what it is asked for is looked up in the modules of energize that have it, else in energize.
+Code written for Energon names the modules its classes stand in there; those that other
+programs name (`energize.av`, `energize.cache`) are below energize itself, too. Each path is a
+module without a file: what it is asked for is looked up in the modules of energize that have it,
+else in energize.
 """
 
 from __future__ import annotations
@@ -20,7 +22,9 @@ _STANDS_FOR = {
     "dataset_config": "energon.factories",
     "edataclass": "energon.factories",
     "epathlib": "extras.paths",
+    "errors": "errors",
     "flavors": "energon.factories task.pipeline core.samples extras.av",
+    "loader": "",
     "media": "data.media preparation.media",
     "metadataset": "energon.loading task.pipeline",
     "monitor": "extras.monitor loader.state",
@@ -39,33 +43,49 @@ _STANDS_FOR = {
 }
 """The modules in which names of a path, and of all below it, are looked for before energize."""
 
+_FILES = ("errors", "loader", "metadataset")
+"""The paths that are files of energize itself, below which there are no others."""
+
 _BESIDE_FILES = ("dataset_loader", "loader", "loader_interface", "metadataset", "metadataset_v2")
-"""The paths below `energize.metadataset`, which has files of its own."""
+"""But these, below `energize.metadataset`."""
 
 
 class _Path(ModuleType):
     """A module at one of the paths."""
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        above = self.__name__.split(".")[1]
-        for module in ["." + each for each in _STANDS_FOR[above].split()] + [""]:
-            found = getattr(import_module(f"energize{module}"), name, None)
+        return name_of(self.__name__, name)
+
+
+def name_of(path: str, name: str) -> Any:
+    """Return what the module at a path has by a name; below `energize.energon` what means something
+    else there comes first.
+    """
+    if not name.startswith("__"):
+        own, first = _split(path)
+        modules = ["energon.running"] if own else []
+        for module in [*modules, *_STANDS_FOR.get(first, "").split(), ""]:
+            found = getattr(import_module(f"energize.{module}".rstrip(".")), name, None)
             if found is not None:
                 return found
-        raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
+    raise AttributeError(f"module {path!r} has no attribute {name!r}")
 
 
-class _Package(ModuleType):
-    """The package itself, in which no path takes the place of a name: importing a module sets it on
-    its parent, and `energize.edataclass` and `energize.prepare` are functions, too.
+def _split(path: str) -> tuple[bool, str]:
+    """Return whether a path is below `energize.energon`, and the first name of it below that, or
+    below `energize`.
+    """
+    below = path.removeprefix("energize").removeprefix(".energon")
+    return path != f"energize{below}", below.split(".")[1] if below else ""
+
+
+class Package(ModuleType):
+    """energize and `energize.energon`, in which no path takes the place of a name: importing a
+    module sets it on its parent, and `energize.edataclass` and `energize.prepare` are functions.
     """
 
-    __all__: list[str]
-
     def __setattr__(self, name: str, value: Any) -> None:
-        if not (isinstance(value, _Path) and name in self.__all__):
+        if not (isinstance(value, _Path) and name in sys.modules["energize"].__all__):
             super().__setattr__(name, value)
 
 
@@ -73,11 +93,15 @@ class _Finder(MetaPathFinder, Loader):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        package, _, name = fullname.partition(".")
-        first, _, below = name.partition(".")
-        known = package == "energize" and first in _STANDS_FOR
-        if not known or (first == "metadataset" and below not in _BESIDE_FILES):
+        if not fullname.startswith("energize."):
             return None
+        own, first = _split(fullname)
+        if first not in _STANDS_FOR:
+            return None
+        if not own and first in _FILES:
+            above, _, last = fullname.rpartition(".")
+            if above != "energize.metadataset" or last not in _BESIDE_FILES:
+                return None
         return ModuleSpec(fullname, self, is_package=True)
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
@@ -89,6 +113,6 @@ class _Finder(MetaPathFinder, Loader):
 
 def install() -> None:
     """Find the paths from now on, after all modules that have files."""
-    sys.modules["energize"].__class__ = _Package
+    sys.modules["energize"].__class__ = Package
     if not any(isinstance(each, _Finder) for each in sys.meta_path):
         sys.meta_path.append(_Finder())

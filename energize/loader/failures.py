@@ -61,11 +61,13 @@ _PROGRAM_ERRORS = (
 class Decisions:
     """Who decides about exceptions of users' functions: the `handler` of a worker config, or
     `on_error`; whether the places of failed samples are wanted (`locate`), and which samples are
-    left out unread (`listed`). It travels to workers.
+    left out unread (`listed`); after how many failures in a row a function ends the run
+    (`tolerance`). It travels to workers.
     """
 
     on_error: OnError = raise_error
     handler: ErrorHandler | None = None
+    tolerance: int | None = None
     locate: bool = False
     listed: Listed | None = None
 
@@ -89,6 +91,7 @@ class Decisions:
             report=told,
             on_error=self._decide,
             locate=self.locate,
+            tolerance=self.tolerance,
             listed=self.listed,
             left_out=left_out,
         )
@@ -242,7 +245,7 @@ class FailureLog:
         return FailureBudgetError(
             f"{self._count} samples failed and failure_budget allows {budget}:\n{alike}\n"
             f"  the last: {self._last[-1]}\n"
-            "Repair the data, or give get_loader a larger failure_budget (None: no limit)"
+            "Repair the data, or give a larger failure_budget (None: no limit)"
         )
 
     def add_all(self, failed: Iterable[Failure], left_out: LeftOut | None = None) -> None:

@@ -102,6 +102,7 @@ class Loader(Generic[T]):
         self._decisions = Decisions.of(
             settings.on_error,
             worker_config.global_error_handler,
+            tolerance=worker_config.failure_tolerance,
             locate=settings.quarantine is not None,
             listed=listed_samples(dataset, settings.lists, settings.quarantine),
         )

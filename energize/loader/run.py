@@ -160,7 +160,7 @@ class Run(Generic[T]):
         if self.loop is not None:
             return self.loop
         if not self.dataset.sized or self.dataset.size == INFINITE:
-            return -(-len(self.dataset) // ranks.world_size)
+            return -(-self.dataset._pass_length // ranks.world_size)
         return self.plan(ranks, 0, self.dataset.size).steps
 
     def accumulation_steps(self, ranks: Ranks) -> int:

@@ -167,7 +167,7 @@ class TaskEncoder(Generic[T_sample, T_encoded_sample, T_raw_batch, T_batch]):
         *,
         worker_config: WorkerConfig | None = None,
         subflavors: Mapping[str, Any],
-        get_primary_aux: Callable[[], FileStore[Any]],
+        get_primary_aux: Callable[[], FileStore[Any]] | None = None,
         aux: Mapping[str, FileStore[Any]] | None = None,
     ) -> Dataset[Any]:
         """Return the samples of one crude dataset, cooked; may be overridden."""

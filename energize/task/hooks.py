@@ -16,13 +16,11 @@ import numpy as np
 
 from energize.core.call import index_of_call
 from energize.core.description import described, function_name, generates
-from energize.core.ignored import accepted
 from energize.core.lazy import torch
 from energize.core.loss_weights import (
     OWN,
     WEIGHT,
     WEIGHTS,
-    Markable,
     batch_weights,
     counted,
     joined_weights,
@@ -31,6 +29,7 @@ from energize.core.samples import (
     MAKE_ALIKE,
     METADATA,
     CrudeSample,
+    Markable,
     RestoreKey,
     SourceInfo,
     build,
@@ -91,9 +90,9 @@ def stateless(
 ) -> F | Callable[[F], F]:
     """Mark a hook as a function of its argument; accepted so that encoders of Energon run as is.
 
-    It changes nothing. Every call is seeded by its position, as `restore_seeds` asks for, so every
-    sample can be restored. Failures are counted for the whole loader by its `failure_budget`, not
-    for one hook by `failure_tolerance`, of which a word in the log says so.
+    Every call is seeded by its position, as `restore_seeds` asks for, so every sample can be
+    restored. Where samples for which a hook raises are left out, `failure_tolerance` of them in a
+    row end the run with a `FatalSampleError`; 0 for any number.
 
     >>> from energize import TaskEncoder
     >>> class Encoder(TaskEncoder):
@@ -101,13 +100,26 @@ def stateless(
     ...     def encode_sample(self, sample):
     ...         return sample
     """
-    accepted("stateless", failure_tolerance=failure_tolerance)
-    return (lambda marked: marked) if fn is None else fn
+
+    def marked(fn: F) -> F:
+        if failure_tolerance is not None:
+            fn.failure_tolerance = failure_tolerance  # type: ignore[attr-defined]
+        return fn
+
+    return marked if fn is None else marked(fn)
 
 
 def get_stateless(fn: Callable[..., Any]) -> bool:
     """Return whether what `fn` makes of a sample can be made again: here always, marked or not."""
     return True
+
+
+def get_failure_tolerance(
+    fn: Callable[..., Any], default_failure_tolerance: int | None = None
+) -> int | None:
+    """Return after how many failures in a row `fn` ends the run, as it was marked."""
+    tolerance: int | None = getattr(fn, "failure_tolerance", default_failure_tolerance)
+    return tolerance
 
 
 def default(method: T) -> T:
@@ -149,7 +161,7 @@ class Hook:
         """The encoder's own method."""
         return getattr(self.encoder, self.name)  # type: ignore[no-any-return]
 
-    @property
+    @cached_property
     def __wrapped__(self) -> Callable[..., Any]:
         return self.method
 
@@ -214,8 +226,9 @@ def hook_index(takes: str, what: str) -> int:
     batches = gathering.get(None)
     if batches is not None and getattr(batches.inputs[0], "map_fn", None) == hook:
         return cast("Any", batches).batch_of(index)  # type: ignore[no-any-return]
-    why = "several samples" if takes == "sample" else "what is not settled into batches yet"
-    raise ConfigError(f"{what} is not known in {hook.name}, which is given {why}")
+    if takes == "batch":
+        return index
+    raise ConfigError(f"{what} is not known in {hook.name}, which is given several samples")
 
 
 # What is wrong with an encoder is said when a dataset is made.
@@ -425,8 +438,9 @@ class Joining:
 
     def columns(self, records: Sequence[Any], where: str = "") -> dict[str, list[Any]]:
         """Return for each field but weights its values; raise `ConfigError` when fields differ."""
-        if hasattr(records[0], "__dataclass_fields__"):
-            names = [n for n in records[0].__dataclass_fields__ if where or n not in _OF_WEIGHTS]
+        declared = getattr(type(records[0]), "__dataclass_fields__", None)
+        if declared is not None:
+            names = [name for name in declared if where or name not in _OF_WEIGHTS]
             return {name: [getattr(each, name) for each in records] for name in names}
         rows = [fields_of(each) for each in records]
         if where:
@@ -465,7 +479,7 @@ class Joining:
             made.pop(WEIGHT, None)
             return made
         joined |= {WEIGHT: None, WEIGHTS: weights}
-        names = getattr(first, "__dataclass_fields__", None) or fields_of(first)
+        names = getattr(type(first), "__dataclass_fields__", None) or fields_of(first)
         return rebuilt(first, {name: joined[name] for name in names})
 
 
@@ -730,6 +744,11 @@ class Batch(Markable):
         `ConfigError` naming fields that have no default and that the samples lack.
         """
         return batch_as(samples, cls, values)
+
+    @classmethod
+    def extend(cls, src: Batch, **values: Any) -> Self:
+        """Return a batch of this type with all fields of `src`, and `values` added or put in."""
+        return cls(**{each.name: getattr(src, each.name) for each in fields(type(src))} | values)
 
     @classmethod
     def derive_from(cls, base_batch: Batch, **values: Any) -> Self:

@@ -6,16 +6,18 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import importlib
 import importlib.util
 import io
 import math
 import os
 import re
+import shlex
 import sys
 import zipfile
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from dataclasses import asdict, dataclass, field, fields
 from fnmatch import fnmatchcase
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -49,6 +51,7 @@ from energize.data.media import (
     kind_by_start,
 )
 from energize.data.nv_meta import META_FOLDER
+from energize.data.trust import VARIABLE, trusted_modules, why_not
 from energize.errors import (
     ConfigError,
     DataError,
@@ -526,7 +529,9 @@ class LoadingCode:
     `sample_loader` makes the values of a sample's fields, by name, of a dict of its decoded parts;
     `part_filter` says which parts it is given: names, or a function of a name. Both stand for what
     dataset.yaml says, for all folders, or, as dicts, for the folders that they name. `trust_code`
-    names folders whose own files may be run, and with them all folders below; none is by default.
+    names folders whose own files may be run, and with them all folders below, beside those that the
+    environment variable ENERGIZE_TRUST_CODE names, and those that `energize trust` remembers; and
+    modules that may be imported for the factories that dataset.yaml names.
 
     Raises `ConfigError` for values that are neither.
 
@@ -549,11 +554,18 @@ class LoadingCode:
         for each in _all_given(self.part_filter):
             if isinstance(each, str):
                 raise ConfigError(f"part_filter is a list of parts, [{each!r}], or a function")
+        for each in trusted_modules(self.trust_code) if self.trust_code else ():
+            try:
+                importlib.import_module(each)
+            except ImportError as error:
+                raise ConfigError(
+                    f"trust_code: {each!r} is no folder, and no module that can be imported: "
+                    f"{error}"
+                ) from error
 
     def trusts(self, folder: Path) -> bool:
         """Return whether code of this folder may be run."""
-        own = folder.resolve()
-        return any(own.is_relative_to(Path(each).resolve()) for each in self.trust_code)
+        return why_not(folder, self.trust_code) is None
 
     def of(
         self, folder: Path, code: Mapping[str, Any], *, crude: bool = False
@@ -585,16 +597,19 @@ class LoadingCode:
         if given is not None or not isinstance(value, str):
             return value if given is None else given
         named = f"{folder}: {key}: {value!r}"
-        if not self.trusts(folder):
+        reason = why_not(folder, self.trust_code)
+        if reason is not None:
             raise UntrustedCodeError(
-                f"{named} in dataset.yaml is code of the data folder, which is run only where the "
-                f"program says so. Give the function yourself, {key}=..., or trust the folder, "
-                f"trust_code=[{str(folder)!r}]; or do without, by a field_map, or by cookers in "
-                "your task encoder (CrudeWebdataset)"
+                f"{named} in dataset.yaml is code of the data folder, and {reason}. Look at it, "
+                f"and trust it: energize trust {shlex.quote(str(folder))}; or in the program, "
+                f"trust_code=[{str(folder)!r}], or {VARIABLE} in the environment. Or do without: "
+                f"give the function yourself, {key}=..., a field_map, or cookers in your task "
+                "encoder (CrudeWebdataset)"
             )
         file, _, name = value.partition(":")
         path = (folder / META_FOLDER / file).resolve()
-        if not self.trusts(path):
+        inside = path.is_relative_to((folder / META_FOLDER).resolve())
+        if not inside and why_not(path, self.trust_code) is not None:
             raise UntrustedCodeError(
                 f"{named} leads out of the folder, to {path}, which trust_code does not name"
             )
@@ -627,7 +642,7 @@ T_sample = TypeVar("T_sample")
 
 _RESTORE_KIND = "Webdataset"
 _ABSENT: Any = object()
-"""How many samples of a loader are compared, in each process, with the types that are declared."""
+"""What a field has that no part was found for, and that may lack."""
 
 _MOST_PLANS = 256
 """Sets of part names that a loader keeps a plan for; samples of one dataset have few."""
@@ -682,8 +697,7 @@ class SampleLoader(Generic[T_sample]):
 
     def __post_init__(self) -> None:
         kind = self.sample_type
-        typed = isinstance(kind, type) and issubclass(kind, Sample | CrudeSample)
-        if not typed or not (self._crude or is_dataclass(kind)):
+        if not (isinstance(kind, type) and issubclass(kind, Sample | CrudeSample)):
             raise ConfigError(
                 f"sample_type is a dataclass that extends Sample, or CrudeSample; got {kind!r}"
             )

@@ -202,13 +202,18 @@ def cooking(
     encoder: Any,
     dataset: Dataset[Any],
     subflavors: Mapping[str, Any],
-    get_primary: Callable[[], FileStore[Any]],
+    get_primary: Callable[[], FileStore[Any]] | None,
     aux: Mapping[str, FileStore[Any]],
 ) -> Dataset[Any]:
     """Return the samples of a crude dataset, cooked by the first cooker that fits."""
     chosen = cooker_for(encoder.cookers, subflavors, f"{dataset.sources[0].name}")
     primary = None
     if "primary" in needs_of(chosen.cook) and "primary" not in aux:
+        if get_primary is None:
+            raise ConfigError(
+                f"{function_name(chosen.cook)} needs the files of its own dataset; give "
+                "get_primary_aux, a function that returns their store"
+            )
         primary = _decoding(encoder, get_primary())
     stores = {name: _decoding(encoder, store) for name, store in aux.items()}
     return MapDataset(dataset, Cook(encoder, "cook_crude_sample", chosen, stores, primary))
@@ -333,9 +338,8 @@ def validation(
     """Return loaded datasets one after the other, through all hooks."""
     samples = ConcatDataset(*(encoder._load_dataset(each, 0, worker_config) for each in datasets))
     batches = _through(encoder, samples, batch_size, batch_drop_last, packing_buffer_size)
-    if limit is not None:
-        batches = LimitDataset(batches, limit)
-    return batches._with_worker_config(worker_config)
+    batches = batches._with_worker_config(worker_config)
+    return batches if limit is None else LimitDataset(batches, limit)
 
 
 def _through(

@@ -18,7 +18,7 @@ import torch
 import yaml
 
 import energize as ez
-from energize import errors, flavors
+from energize import energon, errors, flavors
 from energize.core.ignored import IGNORED
 from energize.data.media import MediaFilterConfig, MediaFilterStrategy
 from energize.data.source import Subset
@@ -68,11 +68,11 @@ def rows():
     for module, text in TABLE["names"].items():
         for line in text.replace("\n    ", " ").strip().splitlines():
             name, *arguments = line.split()
-            yield ".".join(filter(None, ["energize", module])), name, arguments
+            yield ".".join(filter(None, ["energize.energon", module])), name, arguments
 
 
 ROWS = list(rows())
-TOP = {name for module, name, _ in ROWS if module == "energize" and "." not in name}
+TOP = {name for module, name, _ in ROWS if module == "energize.energon" and "." not in name}
 
 
 def found(module: str, name: str):
@@ -96,7 +96,7 @@ def takes(function, argument: str) -> bool:
 
 def missing(module, name, arguments) -> list[str]:
     """What of a line is not there, or is there against the table."""
-    place = f"{module}:{name}".removeprefix("energize").lstrip(".:")
+    place = f"{module}:{name}".removeprefix("energize.energon").lstrip(".:")
     try:
         value = found(module, name)
     except AttributeError:
@@ -117,14 +117,15 @@ def test_every_name_and_argument_is_there():
     assert not TOP - set(ez.__all__)
     assert "__version__" in vars(ez)
     for path, names in PATHS.items():
-        module = importlib.import_module(f"energize.{path}")
+        module = importlib.import_module(f"energize.energon.{path}")
         for value in (getattr(module, name) for name in names.split()):
             if isinstance(value, type):
                 assert pickle.loads(pickle.dumps(value)) is value, path
     with pytest.raises(ImportError):
-        importlib.import_module("energize.nowhere.at_all")
+        importlib.import_module("energize.energon.nowhere.at_all")
     # Importing a module sets it on the package, but not in the place of a name.
-    assert importlib.import_module("energize.edataclass").edataclass is ez.edataclass
+    assert importlib.import_module("energize.energon.edataclass").edataclass is ez.edataclass
+    assert energon.edataclass is ez.edataclass
 
 
 def test_the_page_for_newcomers_has_all_of_them():
@@ -140,7 +141,7 @@ def test_the_page_for_newcomers_has_all_of_them():
 
 @pytest.mark.energon
 def test_the_tables_are_those_of_the_real_package():
-    places = [f"{module.replace('energize', 'energon', 1)}:{name}" for module, name, _ in ROWS]
+    places = [f"{module.removeprefix('energize.')}:{name}" for module, name, _ in ROWS]
     signatures = json.loads(run_energon(json.dumps(places), program=PEER_SIGNATURES))
     assert signatures["__version__"].startswith(f"{TABLE['version']}.")
     assert TOP | {"__version__"} == set(signatures["__all__"])
@@ -154,7 +155,7 @@ def test_the_tables_are_those_of_the_real_package():
 
 # Preparing, and factories of datasets
 
-HERE = ez.WorkerConfig(rank=0, world_size=1)
+HERE = energon.WorkerConfig(rank=0, world_size=1)
 AS_STORED = {"split_part": "train", "training": False, "worker_config": HERE}
 FIELDS = {"image": "jpg", "caption": "txt"}
 PREPARE = ez.BaseWebdatasetFactory.prepare_dataset
@@ -399,9 +400,14 @@ def test_names_for_annotations(folder):
     assert not isinstance(source.inputs[0].inputs[0], bases[1])
     assert not isinstance([1], bases[0])
     assert issubclass(ez.MapDataset, bases[0])
-    for base in (bases[0], bases[1][int, int], factories.Savable):
-        with pytest.raises(ez.ConfigError, match=r"Mine extends .*IterMapDataset"):
-            types.new_class("Mine", (base,))
+    for base in (bases[0], bases[1][int, int]):  # which is an error where it is read
+        mine = types.new_class("Mine", (base,))(worker_config=HERE)
+        assert isinstance(mine, base if base is bases[0] else bases[1])
+        with pytest.raises(ez.ConfigError, match=r"got Mine .*IterableSource.*IterMapDataset"):
+            ez.MapDataset(mine, str)
+        with pytest.raises(ez.ConfigError, match="delivers an energize Dataset; got Mine"):
+            ez.get_loader(mine)
+    types.new_class("Mine", (factories.Savable,))
     own = type("Own", (flavors.PinMemoryMixin,), {"__annotations__": {"ids": object}})
     assert ez.edataclass(own)(ids=torch.tensor([1])).pin_memory().ids.tolist() == [1]
     typed = [name for name in ez.__all__ if name.endswith("Webdataset")]

@@ -60,7 +60,7 @@ def canonical(value: Any, root: str = "") -> Any:
     if isinstance(value, Mapping):
         return {str(key): again(each) for key, each in value.items() if key not in LEFT_OUT}
     if dataclasses.is_dataclass(value):
-        names = [each.name for each in dataclasses.fields(value) if each.name not in LEFT_OUT]
+        names = [each.name for each in dataclasses.fields(type(value)) if each.name not in LEFT_OUT]
         return {type(value).__name__: {name: again(getattr(value, name)) for name in names}}
     if isinstance(value, list | tuple | set | frozenset):
         return [again(each) for each in (sorted(value) if isinstance(value, set) else value)]

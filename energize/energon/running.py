@@ -1,0 +1,386 @@
+"""What means something else in Megatron-Energon than in energize, as it is meant there.
+
+A program that imports from `energize.energon` gives its datasets this `WorkerConfig`, and by it
+they say what Energon's say: a length is that of this rank, and `for item in dataset` gives this
+rank's share, or that of a worker of torch's DataLoader. The stream is the one of energize.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import math
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar, cast
+
+import torch
+from torch.utils.data import DataLoader, IterableDataset, default_convert, get_worker_info
+
+from energize.core import lanes
+from energize.core.dataset import Dataset
+from energize.core.description import leaves
+from energize.core.lanes import ErrorHandler, Lane
+from energize.core.loss_weights import STORED_KEY
+from energize.core.restoring import restore_sample
+from energize.core.stream import State
+from energize.data.webdataset import WebdatasetSource
+from energize.errors import (
+    NotIndexedError,
+    StateError,
+    StateMismatchError,
+    log_exception,
+    reraise_exception,
+)
+from energize.loader import loader as loaders
+from energize.loader.run import Run
+from energize.loader.state import tree_of
+
+T = TypeVar("T")
+
+_log = logging.getLogger("energize")
+
+IterableDataset.register(Dataset)
+
+
+@dataclass(frozen=True, init=False, repr=False, eq=False)
+class WorkerConfig(lanes.WorkerConfig):
+    """As `energize.WorkerConfig`, in the meaning of Megatron-Energon: lengths and limits count what
+    this rank has, iterating over a dataset gives this rank's share of it, and a sample for which a
+    function raises is logged and left out, unless `global_error_handler` says else.
+
+    >>> from energize import ListSource, MapDataset
+    >>> config = WorkerConfig(rank=1, world_size=2, num_workers=0)
+    >>> letters = MapDataset(ListSource("abcdef"), str.upper, worker_config=config)
+    >>> len(letters), list(letters)
+    (3, ['B', 'D', 'F'])
+    """
+
+    failure_tolerance: ClassVar[int | None] = 100
+
+    active_worker_config: ClassVar[WorkerConfig | None] = None
+    """The config between `worker_activate` and `worker_deactivate`."""
+
+    _numbers: ClassVar[list[int]] = []
+
+    worker_debug_path: str | None
+    worker_log_level: int
+
+    def __init__(
+        self,
+        rank: int | None = None,
+        world_size: int | None = None,
+        num_workers: int = 0,
+        data_parallel_group: Any = None,
+        seed_offset: int = 0,
+        *,
+        worker_debug_path: str | None = None,
+        worker_log_level: int = 0,
+        global_error_handler: ErrorHandler | None = log_exception,
+        restore_error_handler: ErrorHandler | None = reraise_exception,
+    ) -> None:
+        super().__init__(
+            rank,
+            world_size,
+            num_workers,
+            data_parallel_group,
+            seed_offset,
+            global_error_handler=global_error_handler,
+            restore_error_handler=restore_error_handler,
+        )
+        object.__setattr__(self, "worker_debug_path", worker_debug_path)
+        object.__setattr__(self, "worker_log_level", worker_log_level)
+
+    # What datasets that carry it ask.
+
+    def over_ranks(self, count: int) -> int:
+        return count * self.world_size
+
+    def length(self, dataset: Dataset[Any]) -> int:
+        if dataset._steps_per_epoch is not None:
+            return dataset._steps_per_epoch
+        return len(range(self.rank, _length(dataset), self.world_size))
+
+    def iterate(self, dataset: Dataset[T]) -> Iterator[T]:
+        """Go on in this rank's share of a dataset, or a worker's, where it was left or restored."""
+        cursor = dataset.open(self.lane(), _saved(dataset))
+        _running(dataset)["cursor"] = cursor
+        return cursor
+
+    def method(self, dataset: Dataset[Any], name: str) -> Callable[..., Any] | None:
+        function = _METHODS.get(name)
+        return None if function is None else partial(function, dataset)
+
+    def lane(self, worker: int | None = None) -> Lane:
+        """Return the share of this process: of a worker of torch's DataLoader, or of the rank; or
+        of a worker of this rank.
+        """
+        info = get_worker_info()
+        if worker is None:
+            worker, many = (0, 1) if info is None else (info.id, info.num_workers)
+        else:
+            many = max(self.num_workers, 1)
+        return Lane(worker * self.world_size + self.rank, many * self.world_size)
+
+    # What Energon's has.
+
+    def worker_activate(
+        self, sample_index: int, override_global_rank: int | None = None, cache_pool: Any = None
+    ) -> None:
+        """Make it the `active_worker_config`; nothing here needs that to be read."""
+        WorkerConfig.active_worker_config = self
+        WorkerConfig._numbers[:] = [sample_index]
+
+    def worker_push_sample_index(self, sample_index: int) -> None:
+        """Count in what is below from now on."""
+        self._numbers.append(sample_index)
+
+    def worker_pop_sample_index(self) -> int:
+        """Return to what was counted before."""
+        return self._numbers.pop()
+
+    def worker_deactivate(self) -> None:
+        """End what `worker_activate` began."""
+        WorkerConfig.active_worker_config = None
+        self._numbers.clear()
+
+    @property
+    def active_worker_sample_index(self) -> int:
+        """The number of the sample, which no other worker of this rank has."""
+        return self._numbers[-1] * max(self.num_workers, 1) + self.rank_worker_id()
+
+    @property
+    def active_worker_batch_index(self) -> int:
+        """The number of the batch, which no other worker of this rank has."""
+        return self._numbers[0] * max(self.num_workers, 1) + self.rank_worker_id()
+
+    def global_rank(self) -> int:
+        """Return the rank in the world, where `rank` is that in the data parallel group."""
+        group = self.data_parallel_group
+        return self.rank if group is None else torch.distributed.get_global_rank(group, self.rank)
+
+    def rank_worker_id(self) -> int:
+        """Return the number of this worker of torch's DataLoader; 0 outside of one."""
+        info = get_worker_info()
+        return 0 if info is None else info.id
+
+    def assert_worker(self) -> None:
+        """Nothing has to be so: a dataset can be read in any process."""
+
+    def global_worker_id(self, override_local_worker_id: int | None = None) -> int:
+        """Return `rank * num_workers` and the number of this worker, or of another one."""
+        own = self.rank_worker_id() if override_local_worker_id is None else 0
+        return self.rank * self.num_workers + (override_local_worker_id or own)
+
+    def worker_seed(self, override_local_worker_id: int | None = None) -> int:
+        """Return Energon's seed of a worker, for code that draws by it: the last 32 bits of the
+        SHA-1 of "global worker, seed_offset". Nothing here is seeded by it.
+        """
+        worker = self.global_worker_id(override_local_worker_id) if self.num_workers else self.rank
+        text = f"{worker},{self.seed_offset}"
+        digest = hashlib.sha1(text.encode(), usedforsecurity=False).digest()
+        return int.from_bytes(digest[-4:], "big")
+
+    def config(self) -> dict[str, Any]:
+        """Return rank, world size, workers, and the size of the group, if there is one."""
+        group = self.data_parallel_group
+        return {
+            "rank": self.rank,
+            "world_size": self.world_size,
+            "num_workers": self.num_workers,
+            "data_parallel_group": None if group is None else group.size(),
+        }
+
+    def should_log(self, level: int) -> bool:
+        """Return whether `worker_log_level` asks for what is logged at a level."""
+        return level <= self.worker_log_level
+
+    def worker_log(self, data: dict[str, Any]) -> None:
+        """Print a line of JSON, or append it to the file `worker_debug_path`, in which {worker_id}
+        and {pid} stand for the numbers of this worker and process.
+        """
+        line = json.dumps(data)
+        if self.worker_debug_path is None:
+            print(line, flush=True)
+            return
+        worker = self.rank * (self.num_workers + 1) + (self.rank_worker_id())
+        worker += get_worker_info() is not None
+        path = Path(self.worker_debug_path.format(worker_id=worker, pid=os.getpid()))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a") as file:
+            file.write(line + "\n")
+
+
+def _length(dataset: Dataset[Any]) -> int:
+    """Return the items of a pass on all ranks; where only reading tells, an estimate: as many as
+    the input has, which filters make fewer, and packs more.
+    """
+    try:
+        return dataset._pass_length
+    except NotIndexedError:
+        kind = type(dataset).__name__
+        if kind not in _estimated:
+            _estimated.add(kind)
+            text = "the length of a %s is an estimate: only reading tells how many items it gives"
+            _log.warning(text, kind)
+        total = sum(_length(each) for each in dataset.inputs)
+        return math.ceil(total / (getattr(dataset, "batch_size", 1) or 1))
+
+
+_estimated: set[str] = set()
+
+
+# What Energon's datasets are asked for: here a cursor moves, and the dataset remembers its last.
+
+
+def _running(dataset: Dataset[Any]) -> dict[str, Any]:
+    running: dict[str, Any] = dataset.__dict__.setdefault("_running", {})
+    return running
+
+
+def _saved(dataset: Dataset[Any]) -> State | None:
+    running = _running(dataset)
+    return running["cursor"].state() if "cursor" in running else running.get("state")
+
+
+def _save_state(dataset: Dataset[Any]) -> State:
+    return _saved(dataset) or {}
+
+
+def _restore_state(dataset: Dataset[Any], state: State | None) -> None:
+    running = _running(dataset)
+    running.clear()
+    if state:
+        running["state"] = dict(state)
+
+
+def _len_worker(dataset: Dataset[Any], worker_idx: int | None = None) -> int:
+    config = cast("WorkerConfig", dataset.worker_config)
+    lane = config.lane(worker_idx)
+    return len(range(lane.index, _length(dataset), lane.count))
+
+
+def _config(dataset: Dataset[Any]) -> dict[str, Any]:
+    return dataset.describe()
+
+
+def _yes(dataset: Dataset[Any]) -> bool:
+    return True
+
+
+_METHODS: dict[str, Callable[..., Any]] = {
+    "save_state": _save_state,
+    "restore_state": _restore_state,
+    "reset_state_own": partial(_restore_state, state=None),
+    "reset_state_deep": partial(_restore_state, state=None),
+    "len_rank": len,
+    "len_worker": _len_worker,
+    "worker_has_samples": lambda dataset: _len_worker(dataset) > 0,
+    "can_restore_sample": _yes,
+    "assert_can_restore": _yes,
+    "restore_sample": restore_sample,
+    "config": _config,
+}
+"""The methods of a `SavableDataset` there."""
+
+
+class SavableDataLoader(loaders.SavableDataLoader[T], DataLoader[T]):  # type: ignore[misc]
+    """As `energize.SavableDataLoader`, and to `isinstance` a DataLoader of torch, as Energon's.
+
+    Failed samples are not counted against a budget, unless `failure_budget` is given; and a state
+    of a mix that was changed is loaded as far as that goes, with a warning: see
+    `Loader.load_state_dict`, `on_mismatch="remap"`.
+    """
+
+    batch_size = None
+    drop_last = False
+
+    def __init__(
+        self, dataset: Dataset[T], *, worker_config: WorkerConfig | None = None, **options: Any
+    ) -> None:
+        options.setdefault("failure_budget", None)
+        super().__init__(dataset, worker_config=worker_config, **options)
+
+    def __iter__(self) -> Iterator[T]:  # type: ignore[override]
+        """Numpy arrays in batches that are dicts, lists or tuples come as tensors, as from torch's
+        DataLoader.
+        """
+        return map(_converted, super().__iter__())
+
+    @property
+    def num_workers(self) -> int:  # type: ignore[override]
+        """The workers of this rank."""
+        return self.worker_config.num_workers
+
+    def __len__(self) -> int:
+        """Steps of a loop on this rank; an estimate where only reading tells, of packs say."""
+        try:
+            return super().__len__()
+        except NotIndexedError:
+            return math.ceil(_length(self.dataset) / self.worker_config.world_size)
+
+    def load_state_dict(
+        self, state_dict: State | None, strict: bool = True, *, on_mismatch: str = "remap"
+    ) -> None:
+        """As `Loader.load_state_dict`; None begins at the beginning, as there."""
+        if state_dict is None:
+            return
+        try:
+            super().load_state_dict(state_dict, strict)
+        except StateMismatchError as mismatch:
+            if on_mismatch != "remap":
+                raise
+            self._take_names_of(state_dict)
+            try:
+                super().load_state_dict(state_dict, strict, on_mismatch="remap")
+            except StateError:
+                raise mismatch from None
+            _log.warning("the state goes on in a mix that was changed: %s", mismatch)
+
+    restore_state_rank = load_state_dict
+
+    def _take_names_of(self, state: State) -> None:
+        """Know folders that were renamed by the names that they have in a state."""
+        named = {leaf.get("name"): leaf.get("identity") for leaf in leaves(tree_of(state))}
+        dataset = _under_names(self.dataset, named)
+        if dataset != self.dataset:
+            self.dataset = dataset
+            workers = self.worker_config.num_workers
+            self._run = Run(dataset, self._settings, self._decisions, workers)
+            self._book = loaders._book(dataset, self._settings.ledger)
+
+
+def _converted(item: Any) -> Any:
+    if type(item) is dict:
+        item.pop(STORED_KEY, None)  # the loader's own copy, and a key that nobody asked for
+    return default_convert(item)  # type: ignore[no-untyped-call]
+
+
+def _under_names(node: Any, named: Mapping[Any, Any]) -> Any:
+    """Return a dataset whose folders are called as in a state, found there by what they hold."""
+    if node.inputs:
+        return node.with_inputs([_under_names(each, named) for each in node.inputs])
+    if isinstance(node, WebdatasetSource) and node.name not in named:
+        for name, identity in named.items():
+            other = node.called(str(name))
+            if identity and other.identity.startswith(identity):
+                _log.warning("the folder %s goes on as %r, which it was called", node.path, name)
+                return other
+    return node
+
+
+BasicDataLoader = SavableDataLoader
+
+
+def get_savable_loader(
+    dataset: Dataset[T], *, worker_config: WorkerConfig | None = None, **options: Any
+) -> SavableDataLoader[T]:
+    """Return a `SavableDataLoader`; arguments are those of `energize.get_loader`."""
+    return SavableDataLoader(dataset, worker_config=worker_config, **options)
+
+
+get_loader = get_savable_loader

@@ -1,0 +1,324 @@
+"""What `energize.energon` means as Megatron-Energon does, and energize does not."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import pickle
+from dataclasses import asdict, dataclass, fields, replace
+from itertools import chain, islice
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+
+import energize
+from energize import ListSource, energon
+from energize.energon import (
+    BatchDataset,
+    FilterDataset,
+    LimitDataset,
+    MapDataset,
+    PackingDataset,
+    RepeatDataset,
+    WorkerConfig,
+    get_savable_loader,
+)
+from energize.errors import FatalSampleError, StateMismatchError
+from tests.support.prepared import captions
+
+LETTERS = "abcdefghijk"
+
+
+def upper(rank=0, world_size=1, num_workers=0, letters=LETTERS, **options):
+    config = WorkerConfig(rank=rank, world_size=world_size, num_workers=num_workers, **options)
+    return MapDataset(ListSource(letters), str.upper, worker_config=config)
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3])
+def test_iterating_lengths_and_limits_are_those_of_a_rank(world_size):
+    ranks = [upper(rank, world_size) for rank in range(world_size)]
+    shares = [list(each) for each in ranks]
+    assert [len(each) for each in ranks] == [len(each) for each in shares]
+    assert sorted(chain(*shares)) == sorted(LETTERS.upper())
+    for rank, each in enumerate(ranks):
+        limited = LimitDataset(each, 3)
+        assert len(limited) == 3
+        assert list(limited) == shares[rank][:3]
+        loader = get_savable_loader(limited)
+        assert len(loader) == 3
+        assert list(loader) == shares[rank][:3]
+    here = energize.WorkerConfig(rank=0, world_size=world_size)
+    assert len(MapDataset(ListSource(LETTERS), str, worker_config=here)) == len(LETTERS)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_dataset_goes_on_where_it_was_left_saved_or_restored(stream):
+    dataset = upper(1, 2)
+    if stream:
+        dataset = FilterDataset(dataset, str.isupper)
+    running = iter(dataset)
+    first, state = next(running), dataset.save_state()
+    rest = list(running)
+    assert stream or [first, *rest] == list("BDFHJ")
+    for other in (dataset, pickle.loads(pickle.dumps(dataset))):
+        other.restore_state(state)
+        assert list(other) == rest
+        assert stream or list(other) == [first, *rest]  # the next epoch
+    dataset.restore_state(state)
+    dataset.reset_state_deep()
+    assert next(iter(dataset)) == first
+    assert dataset.worker_has_samples()
+    assert dataset.can_restore_sample()
+    assert not upper(1, 2, letters="a").worker_has_samples()
+    assert dataset.config()["kind"] == type(dataset).__name__
+    with pytest.raises(AttributeError, match="'MapDataset' object has no attribute 'save_stat'"):
+        upper().save_stat()
+    with pytest.raises(AttributeError):
+        MapDataset(ListSource("a"), str).save_state()
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_workers_of_torchs_dataloader_have_shares_too(rank):
+    dataset = upper(rank, 2, 2)
+    assert isinstance(dataset, IterableDataset)
+    assert [dataset.len_worker(worker) for worker in (0, 1)] == [3, 3 - rank]
+    loaded = list(DataLoader(dataset, batch_size=None, num_workers=2))
+    assert loaded == list(LETTERS.upper()[rank::2])
+
+
+def test_a_loader_is_a_dataloader_and_knows_how_much_there_is(caplog):
+    dataset = upper(num_workers=2)
+    loader = get_savable_loader(dataset)
+    assert isinstance(loader, DataLoader)
+    assert (loader.batch_size, loader.num_workers, loader.dataset) == (None, 2, dataset)
+    with loader:
+        assert list(loader) == list(LETTERS.upper())
+    packs = PackingDataset(
+        upper(), 4, lambda samples: [samples], "".join, worker_config=WorkerConfig(0, 1)
+    )
+    with pytest.raises(TypeError):
+        len(energize.get_loader(packs))
+    with caplog.at_level(logging.WARNING, "energize"):
+        assert len(get_savable_loader(packs)) == len(packs) == 11
+        assert len(BatchDataset(packs, 2, list)) == 6
+    said = [each.getMessage() for each in caplog.records if "is an estimate" in each.getMessage()]
+    assert len(said) == len(set(said)) == 2
+
+
+def test_a_failing_sample_is_logged_and_left_out(caplog):
+    def odd(letter):
+        if letter in "ace":
+            raise ValueError("no vowels")
+        return letter
+
+    here = MapDataset(ListSource(LETTERS), odd, worker_config=WorkerConfig(0, 1))
+    taken = list(get_savable_loader(here))
+    assert len(taken) == len(LETTERS)  # others of the same source take their places
+    assert not set(taken) & set("ace")
+    assert "no vowels" in caplog.text
+    with pytest.raises(energize.EncoderError):
+        list(energize.get_loader(MapDataset(ListSource(LETTERS), odd)))
+
+
+def test_a_state_goes_on_where_it_can(caplog):
+    """Of a mix whose batches are of another size by now: after the samples that were taken."""
+
+    def batches(size):
+        numbers = RepeatDataset(energize.ShuffleDataset(ListSource(range(24))))
+        return BatchDataset(numbers, size, list, worker_config=WorkerConfig(0, 1))
+
+    stream = list(chain(*islice(get_savable_loader(batches(4)), 20)))
+    loader = get_savable_loader(batches(4))
+    assert list(chain(*islice(loader, 3))) == stream[:12]
+    state = loader.save_state_rank()
+    other = get_savable_loader(batches(6))
+    other.restore_state_rank(state)
+    assert list(chain(*islice(other, 8))) == stream[12:60]
+    assert "the state goes on in a mix that was changed" in caplog.text
+    with pytest.raises(StateMismatchError):
+        energize.get_loader(batches(6)).load_state_dict(state)
+    fresh = get_savable_loader(batches(4))
+    fresh.restore_state_rank(None)
+    assert next(iter(fresh)) == stream[:4]
+
+
+def test_a_worker_config_says_what_energons_does(capsys, tmp_path):
+    config = WorkerConfig(rank=1, world_size=3, num_workers=2, worker_log_level=1)
+    assert config.should_log(1)
+    assert not config.should_log(2)
+    assert (config.global_rank(), config.rank_worker_id(), config.global_worker_id(1)) == (1, 0, 3)
+    # As Megatron-Energon 7.4.1 has them.
+    assert config.worker_seed(0) == 2273462765
+    assert WorkerConfig(rank=1, world_size=3, num_workers=0).worker_seed() == 3250511459
+    assert config.config()["num_workers"] == 2
+    assert WorkerConfig.active_worker_config is None
+    config.worker_activate(5)
+    assert energon.WorkerConfig.active_worker_config is config
+    assert config.active_worker_sample_index == 10
+    config.worker_push_sample_index(7)
+    assert (config.active_worker_sample_index, config.active_worker_batch_index) == (14, 10)
+    assert config.worker_pop_sample_index() == 7
+    config.worker_deactivate()
+    assert WorkerConfig.active_worker_config is None
+    config.worker_log({"t": "read"})
+    assert capsys.readouterr().out == '{"t": "read"}\n'
+    path = tmp_path / "logs" / "{worker_id}.jsonl"
+    WorkerConfig(1, 3, 2, worker_debug_path=str(path)).worker_log({"n": 1})
+    assert (tmp_path / "logs" / "3.jsonl").read_text() == '{"n": 1}\n'
+    assert pickle.loads(pickle.dumps(config)) == config
+    assert get_worker_info() is None
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_the_limit_of_validation_counts_batches_of_each_rank(world_size, tmp_path):
+    folder = captions(tmp_path / "captions", 20)
+    limited = []
+    for rank in range(world_size):
+        config = WorkerConfig(rank=rank, world_size=world_size)
+        options = {"split_part": "train", "worker_config": config, "batch_size": 2, "limit": 2}
+        dataset = energon.get_val_dataset(folder, **options)
+        ((single, _),) = energon.get_val_datasets(folder, **options)
+        for each in (dataset, single):
+            assert len(each) == len(get_savable_loader(each)) == 2
+        limited += [key for batch in get_savable_loader(dataset) for key in batch.__key__]
+    assert len(set(limited)) == 4 * world_size
+
+
+@pytest.mark.parametrize(("own", "most"), [(None, 100), (7, 7), (0, None)])
+def test_failures_in_a_row_end_the_run(own, most):
+    calls = []
+
+    def never(letter):
+        calls.append(letter)
+        raise ValueError("no")
+
+    if own is not None:
+        never = energon.stateless(failure_tolerance=own)(never)
+    dataset = MapDataset(ListSource(range(1000)), never, worker_config=WorkerConfig(0, 1))
+    error = energize.SubstitutionError if most is None else FatalSampleError
+    with pytest.raises(error, match="ValueError: no" if most is None else f"failed {most} times"):
+        list(get_savable_loader(dataset))
+    assert len(calls) == (256 if most is None else most)
+    calls.clear()
+
+    def most_of_them(number):
+        calls.append(number)
+        if number % 50:
+            raise ValueError("no")
+        return number
+
+    some = MapDataset(ListSource(range(300)), most_of_them, worker_config=WorkerConfig(0, 1))
+    assert next(iter(get_savable_loader(some))) % 50 == 0
+
+
+def test_numpy_arrays_come_as_tensors():
+    def arrays(numbers):
+        return {"x": np.array(numbers), "rest": [np.ones(2), "text"], "n": len(numbers)}
+
+    batches = BatchDataset(ListSource([1, 2, 3]), 3, arrays, worker_config=WorkerConfig(0, 1))
+    (batch,) = get_savable_loader(batches)
+    assert batch["x"].tolist() == [1, 2, 3]
+    assert isinstance(batch["rest"][0], torch.Tensor)
+    assert (batch["rest"][1], batch["n"]) == ("text", 3)
+    (plain,) = energize.get_loader(BatchDataset(ListSource([1, 2, 3]), 3, arrays))
+    assert isinstance(plain["x"], np.ndarray)
+
+
+def test_a_batch_is_extended():
+    @dataclass
+    class Words(energon.Batch):
+        words: list[str]
+
+    @dataclass
+    class Counted(Words):
+        lengths: list[int]
+
+    batch = Words(__key__=["a"], words=["ab"])
+    longer = Counted.extend(batch, lengths=[2])
+    assert (longer.__key__, longer.words, longer.lengths) == (["a"], ["ab"], [2])
+
+
+def test_a_run_goes_on_in_folders_that_were_moved_or_renamed(tmp_path, caplog):
+    for name in ("cats", "dogs"):
+        captions(tmp_path / "a" / name, 30)
+
+    def loader(root, cats="cats"):
+        text = (
+            "{__module__: megatron.energon, __class__: MetadatasetV2, splits: {train: {blend: "
+            f"[{{path: {cats}, weight: 2}}, {{path: dogs, weight: 1}}]}}}}}}"
+        )
+        (root / "mix.yaml").write_text(text)
+        dataset = energon.get_train_dataset(
+            root / "mix.yaml",
+            worker_config=WorkerConfig(rank=0, world_size=1, num_workers=0),
+            batch_size=3,
+            shuffle_buffer_size=None,
+            max_samples_per_sequence=None,
+        )
+        return get_savable_loader(dataset)
+
+    def keys(loader, count):
+        return [batch.__key__ for batch in islice(loader, count)]
+
+    first = loader(tmp_path / "a")
+    keys(first, 7)
+    state = first.save_state_rank()
+    rest = keys(first, 20)
+    (tmp_path / "a").rename(tmp_path / "b")
+    moved = loader(tmp_path / "b")
+    moved.restore_state_rank(state)
+    assert keys(moved, 20) == rest
+    (tmp_path / "b" / "cats").rename(tmp_path / "b" / "kittens")
+    renamed = loader(tmp_path / "b", "kittens")
+    renamed.restore_state_rank(state)
+    assert keys(renamed, 20) == rest
+    assert "goes on as 'cats'" in caplog.text
+    again = loader(tmp_path / "b", "kittens")
+    again.restore_state_rank(renamed.save_state_rank())
+    assert keys(again, 5) == keys(renamed, 5)
+
+
+@dataclass
+class Described(energon.Batch):
+    __key__: list[str]
+    __restore_key__: tuple = ()
+    __subflavors__: dict = None
+    __sources__: tuple = None
+    image: torch.Tensor = None
+    caption: list[str] = None
+    weight: float = 1.0
+
+
+class Weighing(energon.AugmentTaskEncoder):
+    def encode_sample(self, sample):
+        sample = super().encode_sample(sample)
+        return Described(**asdict(sample), weight=0.8)
+
+
+def test_no_field_of_ours_shows_up_where_nobody_asked(tmp_path):
+    folder = captions(tmp_path / "captions", 20)
+    options = {"split_part": "train", "worker_config": WorkerConfig(0, 1), "batch_size": 5}
+    encoder = Weighing(energon.DefaultTaskEncoder())
+    dataset = energon.get_val_dataset(folder, task_encoder=encoder, **options)
+    batch = next(iter(get_savable_loader(dataset)))
+    assert batch.weight == [0.8] * 5
+    assert set(asdict(batch)) == {each.name for each in fields(Described)} - {"sample_weights"}
+    plain = next(iter(get_savable_loader(energon.get_val_dataset(folder, **options))))
+    for each in (plain, copy.copy(plain), replace(plain), pickle.loads(pickle.dumps(plain))):
+        names = {"__key__", "__restore_key__", "__subflavors__", "__sources__"}
+        assert asdict(each).keys() == names | {"image", "caption"}
+    made = energize.SampleWeightDataset(ListSource([energize.TextSample(__key__="a", text="x")]), 2)
+    (weighed,) = made.at([0])
+    assert asdict(weighed)["__sample_weight__"] == 2
+    assert asdict(replace(weighed, text="y"))["__sample_weight__"] == 2
+    assert pickle.loads(pickle.dumps(weighed)) == weighed
+
+    class Plain(energon.DefaultTaskEncoder):
+        def encode_batch(self, batch):
+            return dict(asdict(batch), more=1)
+
+    made = energon.get_val_dataset(folder, task_encoder=Plain(), **options)
+    batch = next(iter(get_savable_loader(made)))
+    assert batch.keys() == names | {"image", "caption", "more"}
