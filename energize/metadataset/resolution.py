@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from fractions import Fraction
 from itertools import islice
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from energize.core.validation import MOST_FAULTS, KeyPath, short
@@ -605,8 +605,7 @@ def resolved_store(ref: str, base: Path, *, existing: bool = True) -> str:
     `energize.data.stores.open_store` takes it.
 
     `ref` is the path of a prepared folder or of a `.jsonl` file, relative to the folder `base`, or
-    `filesystem://` and the path of a plain folder. A plain folder serves whatever file it is asked
-    for, so a relative one has to lie below `base`.
+    `filesystem://` and the path of a plain folder, which serves whatever file it is asked for.
 
     Raises `DatasetNotFoundError` for what does not exist, unless it need not be `existing`, and
     `ConfigError` for what is no store.
@@ -621,13 +620,6 @@ def resolved_store(ref: str, base: Path, *, existing: bool = True) -> str:
     kinds = f"a store is a prepared folder, a .jsonl file or {FILESYSTEM}FOLDER, on mounted disks"
     if "\0" in ref or "://" in name:
         raise ConfigError(f"{short(ref)} is remote or of an unknown kind; {kinds}")
-    if plain and not PurePath(name).is_absolute():
-        below, root = os.path.realpath(base / name), os.path.realpath(base)
-        if ".." in PurePath(name).parts or os.path.commonpath([below, root]) != root:
-            raise ConfigError(
-                f"{short(ref)} leaves the folder of this file, {base}; every file below a plain "
-                f"folder can be asked for, so name it by its whole path: {FILESYSTEM}{below}"
-            )
     path = Path(os.path.abspath(base / name))
     if existing and not exists(path):  # Path.exists raises for some names
         raise DatasetNotFoundError(f"{short(ref)} does not exist, looked for {_whole(path)}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
 import os
 import random
@@ -57,6 +58,8 @@ from energize.preparation.scan import (
 )
 from energize.preparation.workers import Progress
 from energize.preparation.write import commit, locked, make_unique, shard_folders, staging
+
+_log = logging.getLogger("energize")
 
 _TABLES = """
 CREATE TABLE samples (
@@ -424,7 +427,8 @@ def _by_ratios(
     """Cut the shards, in their order or shuffled, where the cumulative ratios say.
 
     Part i ends before shard floor(n * (ratio 0 + ... + ratio i) / sum). The arithmetic is exact, so
-    every shard is in a part; Energon's floats lose the last of 10 shards at 7,2,1.
+    every shard is in a part; Energon's floats lose the last of 10 shards at 7,2,1. Where that
+    leaves a part without a shard, the smallest part is left out, with a warning, until it does not.
     """
     for part, ratio in ratios.items():
         if not math.isfinite(ratio) or ratio < 0:
@@ -436,20 +440,29 @@ def _by_ratios(
         # The generator of Energon, so that the same seed cuts the same way.
         random.Random(shuffle_seed).shuffle(shards)  # noqa: S311
     exact = {part: Fraction(str(ratio)) for part, ratio in ratios.items()}
-    total = sum(exact.values())
-    parts: Parts = {}
-    start, cumulative = 0, Fraction(0)
-    for part, share in exact.items():
-        cumulative += share
-        end = len(shards) * cumulative // total
-        parts[part] = tuple(shards[start:end])
-        start = end
-    empty = [part for part, ratio in ratios.items() if ratio > 0 and not parts[part]]
-    if empty:
+    left_out: list[str] = []
+    while True:
+        total, start, cumulative = sum(exact.values()), 0, Fraction(0)
+        parts: Parts = {}
+        for part, share in exact.items():
+            cumulative += share
+            end = len(shards) * cumulative // total
+            parts[part] = tuple(shards[start:end])
+            start = end
+        if not shards or all(parts[part] for part, share in exact.items() if share):
+            break
+        left_out.append(
+            min((part for part in reversed(exact) if exact[part]), key=exact.__getitem__)
+        )
+        exact[left_out[-1]] = Fraction(0)
+    if left_out:
         shown = ", ".join(f"{part}={ratio:g}" for part, ratio in ratios.items())
-        raise PrepareError(
-            f"{_plural(shards)} cannot be cut {shown}: none is left for {', '.join(empty)}. Give "
-            "other ratios (0 for no shards), or write the samples into more and smaller shards"
+        _log.warning(
+            "%s cannot be cut %s: %s gets none. Write the samples into more and smaller shards, "
+            "or give other ratios",
+            _plural(shards),
+            shown,
+            " and ".join(left_out),
         )
     return parts
 

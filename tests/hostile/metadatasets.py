@@ -70,7 +70,6 @@ SPLITS = {
     "a named pipe": "{path: pipe.yaml}",
     "a named pipe of JSON lines": "{path: pipe.jsonl}",
     "a socket": "{path: socket.yaml}",
-    "files beside it from above": "{path: D, aux: {a: 'filesystem://..'}}",
     "files beside it from the web": "{path: D, aux: {a: 'http://x/y'}}",
     "a joiner of the system": "{join: [{path: D},{path: D, split_part: val}], "
     "joiner: {__module__: os, __function__: system}}",

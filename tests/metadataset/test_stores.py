@@ -38,19 +38,23 @@ def test_cookers_read_from_them(mix):
 
 
 REFUSED = {
-    "filesystem://../files": "leaves the folder of this file",
-    "filesystem://files/../../x": "leaves the folder of this file",
     "filesystem://a\0b": "of an unknown kind",
-    "filesystem://out": "leaves the folder of this file",
     "s3://bucket/x": "is remote or of an unknown kind",
     "filesystem+msc://bucket/x": "is remote or of an unknown kind",
     "mix.yaml": "is a file; a store is a prepared folder",
-    "filesystem://lines.jsonl": "name it by its whole path",
+    "filesystem://lines.jsonl": "is a file; a store is a prepared folder",
 }
 
 
-def test_what_is_no_store(mix, tmp_path, tmp_path_factory):
-    (tmp_path / "out").symlink_to(tmp_path_factory.mktemp("elsewhere"))
+def test_plain_folders_above_the_file(mix, tmp_path):
+    (tmp_path / "inner").mkdir()
+    for ref in ("filesystem://../files", "filesystem://../inner/../files"):
+        file = mix({"path": str(tmp_path / "crude"), "aux": {"x": ref}}, "inner/mix.yaml")
+        found = resolve(file, "train")
+        assert dict(found.aux)["x"] == f"filesystem://{tmp_path}/files", ref
+
+
+def test_what_is_no_store(mix, tmp_path):
     for ref, words in REFUSED.items():
         with row(ref), pytest.raises(MetadatasetError) as caught:
             resolve(mix({"path": "crude", "aux": {"x": ref}}), "train")

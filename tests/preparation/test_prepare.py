@@ -98,7 +98,7 @@ def test_the_index_alone_is_written_again(folder):
     assert "has 7 samples" in refused(folder, tar_index_only=True)
 
 
-def test_splits(folder):
+def test_splits(folder, caplog):
     names = [f"{i}.tar" for i in range(10)]
     parts = split(names, {"train": 7, "val": 2, "test": 1}, None)  # which floats round to 7, 2, 0
     assert [len(part) for part in parts.values()] == [7, 2, 1]
@@ -106,7 +106,12 @@ def test_splits(folder):
     assert len(halves["train"]) == 29  # 100 * 0.29 is less in floats
     shuffled = split(names, ALL, None, 42)["train"]  # as random.Random(42).shuffle does, for ever
     assert shuffled == tuple(f"{i}.tar" for i in (7, 3, 2, 8, 5, 6, 9, 4, 0, 1))
-    assert "none is left for val" in refused(folder, split_ratios={"train": 8, "val": 1, "test": 1})
+    few = split(names[:3], {"train": 98, "val": 1, "test": 1}, None)
+    assert few == {"train": ("0.tar", "1.tar"), "val": ("2.tar",), "test": ()}
+    assert "3 shards cannot be cut train=98, val=1, test=1: test gets none" in caplog.text
+    one = split(names[:1], {"train": 98, "val": 1, "test": 1}, None)
+    assert one == {"train": ("0.tar",), "val": (), "test": ()}
+    assert "val and test" in caplog.text or "test and val" in caplog.text
     prepare(folder, split_ratios={"train": 1, "val": 0})
     assert read_splits(folder).parts["val"] == ()
     patterns = {"train": [r"parts/d\d\.tar"], "val": ["parts/d{1..2}.tar"]}
