@@ -72,8 +72,8 @@ def prepare(
         bool, Option("--skip-dataset-yaml", help="Write no dataset.yaml.")
     ] = False,
     sqlite: Annotated[
-        bool, Option("--sqlite", help="Write the index that joins and stores read.")
-    ] = False,
+        bool, Option("--sqlite/--no-sqlite", help="Write the index that joins and stores read.")
+    ] = True,
     tar_index_only: Annotated[
         bool, Option("--tar-index-only", help="Write the index of a prepared folder again.")
     ] = False,

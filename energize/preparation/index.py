@@ -122,7 +122,7 @@ def prepare(
     shuffle_shards: bool = False,
     seed: int = 42,
     workers: int | None = None,
-    sqlite: bool = False,
+    sqlite: bool = True,
     overwrite: bool = False,
     tar_index_only: bool = False,
     fix_duplicates: bool = False,
@@ -135,9 +135,9 @@ def prepare(
 
     Writes a `.tar.idx` beside each shard, and into `.nv-meta` `.info.json`, `split.yaml`,
     `dataset.yaml` and `shards.json`, by which readers know the shards again; with `sqlite` also
-    `index.sqlite` and `index.uuid`. All files appear together when the last shard has been read; on
-    any error before, none does, and what was there stays. A process killed in between leaves a
-    folder that counts as not prepared.
+    `index.sqlite` and `index.uuid`, which joins and stores read. All files appear together when the
+    last shard has been read; on any error before, none does, and what was there stays. A process
+    killed in between leaves a folder that counts as not prepared.
 
     `shards` names them (`["parts/{0..9}.tar"]`, relative to `path`); without it all below are taken
     that the regular expression `exclude` is not found in. What cannot be looked into (a link to a

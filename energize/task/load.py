@@ -199,6 +199,18 @@ def _arrays(data: bytes) -> dict[str, np.ndarray[Any, Any]]:
         return {each.filename.removesuffix(".npy"): _array(_file(packed, each)) for each in files}
 
 
+def _weights(data: bytes) -> Any:
+    """Return what `torch.save` wrote: tensors, and plain values of them."""
+    stream = io.BytesIO(data)
+    if zipfile.is_zipfile(stream):
+        with zipfile.ZipFile(stream) as packed:
+            size = sum(each.file_size for each in packed.infolist())
+        if size > limits.PART_BYTES:
+            raise ValueError(limits.over("PART_BYTES", size))
+        stream.seek(0)
+    return torch.load(stream, map_location="cpu", weights_only=True)
+
+
 def _file(packed: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytes:
     """Return a file of an archive; no more is unpacked than it says that it has."""
     with packed.open(info) as file:
@@ -211,6 +223,7 @@ _DECODERS: Mapping[str, Callable[[bytes], Any]] = {
     "cls cls2 class index inx id count": int,
     "npy": _array,
     "npz": _arrays,
+    "pth": _weights,
 }
 PART_DECODERS: Mapping[str, Callable[[bytes], Any]] = MappingProxyType(
     {part: decode for parts, decode in _DECODERS.items() for part in parts.split()}
@@ -239,8 +252,9 @@ class SampleDecoder:
     part is called.
 
     txt, text, transcript become str; json, jsn their value; cls, cls2, class, index, inx, id, count
-    int; npy a numpy array, npz a dict of them. A part that ends in .gz is unpacked first. All
-    others stay bytes, and so do pickles (pkl, pickle, pyd, pt, pth): nothing is ever unpickled.
+    int; npy a numpy array, npz a dict of them; pth what `torch.save` wrote, read weights-only. A
+    part that ends in .gz is unpacked first. All others stay bytes, and so do pickles (pkl, pickle,
+    pyd, pt): nothing is ever unpickled.
 
     Raises `ConfigError` for an unknown `image_decode` or `av_decode`.
 

@@ -97,6 +97,9 @@ def test_pickles(kind):
         save(buffer, np.array([Bomb()], dtype=object), allow_pickle=True)
         with pytest.raises(DecodeError, match="nothing is ever unpickled"):
             SampleDecoder().decode(f"a.{kind}", buffer.getvalue())
+    elif kind == "pth":
+        with pytest.raises(DecodeError):
+            SampleDecoder().decode("a.pth", data)
     else:
         assert SampleDecoder().decode(f"a.{kind}", data) == data
     assert not hasattr(sys, "energize_was_unpickled")

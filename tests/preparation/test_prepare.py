@@ -80,8 +80,11 @@ def test_shards_that_share_keys_are_written_anew(tmp_path):
     expected = [f"parts/d{i}.tar/00{i % 2}0000{k}" for i in (1, 2) for k in (0, 1)]
     assert keys[3:] == [*expected, "parts/d2.tar/é"]
     assert [source[k]["txt"] for k in (5, 6)] == [b"txt 0 0", b"txt 0 1"]
+    again = {"fix_duplicates": True, "overwrite": True, "sqlite": False}
+    (folder / ".nv-meta/index.uuid").unlink()
+    (folder / ".nv-meta/index.sqlite").unlink()
     before = contents(folder)
-    assert prepare(folder, split_ratios=ALL, fix_duplicates=True, overwrite=True).notes == ()
+    assert prepare(folder, split_ratios=ALL, **again).notes == ()
     assert contents(folder) == before
 
 

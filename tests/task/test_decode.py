@@ -13,6 +13,7 @@ from functools import partial
 import numpy as np
 import PIL.Image
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from webdataset import autodecode
@@ -94,13 +95,23 @@ class Trap:
         return (open, (str(self.mark), "w"))
 
 
+def test_what_torch_saved():
+    stream = io.BytesIO()
+    torch.save({"features": torch.arange(6).view(2, 3), "name": "a"}, stream)
+    found = decoded("pth", stream.getvalue())
+    assert found["features"].tolist() == [[0, 1, 2], [3, 4, 5]]
+    assert found["name"] == "a"
+    check_refusals(DecodeError, cut=(lambda: decoded("pth", stream.getvalue()[:-9]), "pth"))
+
+
 def test_nothing_is_unpickled(tmp_path):
     data = pickle.dumps(Trap(tmp_path / "mark"))
-    for part in ("pkl", "pickle", "pyd", "pt", "pth"):
+    for part in ("pkl", "pickle", "pyd", "pt"):
         assert decoded(part, data) == data
     objects = np.array([Trap(tmp_path / "mark")], dtype=object)
     check_refusals(
         DecodeError,
+        pth=(lambda: decoded("pth", data), "pth"),
         npy=(lambda: decoded("npy", npy(objects)), "is ever unpickled"),
         npz=(lambda: decoded("npz", npy(objects, np.savez)), "unpickled"),
     )
