@@ -23,6 +23,7 @@ _STANDS_FOR = {
     "edataclass": "energon.factories",
     "epathlib": "extras.paths",
     "errors": "errors",
+    "fork_hook": "energon.running",
     "flavors": "energon.factories task.pipeline core.samples extras.av",
     "loader": "",
     "media": "data.media preparation.media",

@@ -12,6 +12,7 @@ import json
 import logging
 import math
 import os
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -384,3 +385,58 @@ def get_savable_loader(
 
 
 get_loader = get_savable_loader
+
+
+# What runs around a fork.
+
+
+def _hook(when: str, function: Callable[[], None], make_persistent: bool) -> None:
+    found: Callable[[], Callable[[], None] | None] = lambda: function  # noqa: E731
+    if not make_persistent:
+        kind: Any = weakref.WeakMethod if hasattr(function, "__self__") else weakref.ref
+        found = kind(function)
+
+    def run() -> None:
+        hook = found()
+        if hook is not None:
+            hook()
+
+    os.register_at_fork(**{when: run})
+
+
+def before_fork_hook(callable: Callable[[], None], make_persistent: bool = False) -> None:  # noqa: A002
+    """Call a function before each fork of this process; it is kept alive if `make_persistent`."""
+    _hook("before", callable, make_persistent)
+
+
+def after_in_parent_fork_hook(callable: Callable[[], None], make_persistent: bool = False) -> None:  # noqa: A002
+    """Call a function in this process after each fork of it."""
+    _hook("after_in_parent", callable, make_persistent)
+
+
+def after_in_child_fork_hook(callable: Callable[[], None], make_persistent: bool = False) -> None:  # noqa: A002
+    """Call a function in each process that is forked off this one."""
+    _hook("after_in_child", callable, make_persistent)
+
+
+class ForkMixin:
+    """Has its methods called around each fork, for as long as it lives."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.__post_init__()
+
+    def __post_init__(self) -> None:
+        """Register the methods; a dataclass calls it by itself."""
+        before_fork_hook(self.__before_fork__)
+        after_in_parent_fork_hook(self.__after_in_parent_fork__)
+        after_in_child_fork_hook(self.__after_in_child_fork__)
+
+    def __before_fork__(self) -> None:
+        """Act before a fork."""
+
+    def __after_in_parent_fork__(self) -> None:
+        """Act in the parent after a fork."""
+
+    def __after_in_child_fork__(self) -> None:
+        """Act in the child after a fork."""

@@ -167,6 +167,11 @@ class FileCacheLazy(DirectLazy[T]):
         self.entry = cache.refer(ds, fname)
         self._counted = True
 
+    @property
+    def cache_path(self) -> Path | None:
+        """Where the file lies in the cache; None before it was fetched and after it was used up."""
+        return self.entry.file
+
     def _read(self) -> tuple[T, SourceInfo | None]:
         if self._counted and self._cache.usable:
             self._counted = False

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import logging
+import multiprocessing
 import pickle
+import weakref
 from dataclasses import asdict, dataclass, fields, replace
 from itertools import chain, islice
 
@@ -322,3 +324,51 @@ def test_no_field_of_ours_shows_up_where_nobody_asked(tmp_path):
     made = energon.get_val_dataset(folder, task_encoder=Plain(), **options)
     batch = next(iter(get_savable_loader(made)))
     assert batch.keys() == names | {"image", "caption", "more"}
+
+
+def test_hooks_run_around_a_fork():
+    from energize.energon.fork_hook import ForkMixin, after_in_child_fork_hook
+
+    class Counted(ForkMixin):
+        calls = ()
+
+        def __before_fork__(self):
+            self.calls += ("before",)
+
+        def __after_in_parent_fork__(self):
+            self.calls += ("parent",)
+
+        def __after_in_child_fork__(self):
+            self.calls += ("child",)
+
+    counted, dropped, kept = Counted(), Counted(), []
+    seen = weakref.ref(dropped)
+    after_in_child_fork_hook(lambda: kept.append("child"), make_persistent=True)
+    del dropped
+    assert seen() is None  # a hook keeps nothing alive
+    here, there = multiprocessing.get_context("fork").Pipe(duplex=False)
+    process = multiprocessing.get_context("fork").Process(
+        target=lambda: there.send((counted.calls, kept))
+    )
+    process.start()
+    assert here.recv() == (("before", "child"), ["child"])
+    process.join()
+    assert counted.calls == ("before", "parent")
+    assert kept == []
+
+
+def test_names_below_flavors():
+    from energize.energon.flavors.webdataset.structs import (
+        DatasetSubset,
+        FilteredSample,
+        ShardInfo,
+        WebdatasetInfo,
+        WebdatasetSplits,
+    )
+
+    assert DatasetSubset(range=(0.25, 0.5)).compute_subset(10) == (2, 5)
+    assert DatasetSubset(range=(0, 1)).config() == {"range": (0, 1), "absolute_range": None}
+    assert WebdatasetInfo(shard_counts={"a.tar": 3}).energon_version is None
+    assert WebdatasetSplits(split_parts={"train": ["a.tar"]}).exclude == []
+    assert ShardInfo("a.tar", "a.tar", 3).count == 3
+    assert FilteredSample.__required_keys__ >= {"__key__", "__sources__"}

@@ -111,6 +111,7 @@ def test_pickles_of_mds_shards(tmp_path):
 
 
 def test_a_database_with_a_view(folder):
+    (folder / ".nv-meta" / "index.sqlite").unlink()
     with sqlite3.connect(folder / ".nv-meta" / "index.sqlite") as database:
         database.execute("CREATE VIEW samples AS SELECT load_extension('x') AS sample_key")
     with pytest.raises(DatasetError, match="has 'samples', which is no table"):
