@@ -141,7 +141,9 @@ def _with_files(files: dict[str, str], place: Path) -> Callable[[], Any]:
 
 
 def _with_database(script: str, place: Path) -> Callable[[], Any]:
-    database = sqlite3.connect(place / "D" / ".nv-meta" / "index.sqlite")
+    file = place / "D" / ".nv-meta" / "index.sqlite"
+    file.unlink()
+    database = sqlite3.connect(file)
     database.executescript(script)
     database.close()
     return lambda: open_store(place / "D")["k.txt"]

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+import torch
 
 from energize import SampleDecoder
 from tests.fuzz.formats import Corpus, Format, Seen, everything, told
@@ -29,6 +30,12 @@ def _npy(array: np.ndarray) -> bytes:
 def _npz(**arrays: np.ndarray) -> bytes:
     stream = io.BytesIO()
     np.savez_compressed(stream, **arrays)  # type: ignore[arg-type]
+    return stream.getvalue()
+
+
+def _saved() -> bytes:
+    stream = io.BytesIO()
+    torch.save({"a": torch.arange(60.0).view(3, 20), "name": "ä cat"}, stream)
     return stream.getvalue()
 
 
@@ -55,7 +62,7 @@ PARTS: dict[str, Callable[[], bytes]] = {
     "a.cls": lambda: b"17",
     "a.json.gz": lambda: gzip.compress(_JSON, mtime=0),
     "a.npy.gz": lambda: gzip.compress(_npy(_NUMBERS), mtime=0),
-    "a.pth": lambda: b"\x80\x04K\x01.",
+    "a.pth": _saved,
     "a.pyd": lambda: b"\x80\x04\x95\x0f\x00\x00\x00\x00\x00\x00\x00]\x94(K\x01K\x02e.",
     "a.mp4": partial(video, "mp4 h264", frames=8),
     "a.mkv": partial(video, "mkv h264", frames=8),
