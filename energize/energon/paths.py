@@ -38,6 +38,7 @@ _STANDS_FOR = {
     "source_info": "energon.factories core.samples",
     "state": "energon.factories",
     "task_encoder": "task.hooks",
+    "tools": "",
     "transforms": "extras.transforms",
     "worker": "",
     "wrappers": "energon.factories datasets.transform task.hooks",
@@ -64,12 +65,23 @@ def name_of(path: str, name: str) -> Any:
     """
     if not name.startswith("__"):
         own, first = _split(path)
+        if first == "tools" and name == "command":
+            return _command(path.rpartition(".")[2].replace("_", "-"))
         modules = ["energon.running"] if own else []
         for module in [*modules, *_STANDS_FOR.get(first, "").split(), ""]:
             found = getattr(import_module(f"energize.{module}".rstrip(".")), name, None)
             if found is not None:
                 return found
     raise AttributeError(f"module {path!r} has no attribute {name!r}")
+
+
+def _command(name: str) -> Any:
+    """Return a command of `energize` as a click command, for programs that invoke it."""
+    from typer.main import get_group
+
+    from energize.cli.main import app
+
+    return get_group(app).commands[name]
 
 
 def _split(path: str) -> tuple[bool, str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import multiprocessing
 import os
 import signal
 from collections import deque
@@ -11,6 +10,7 @@ from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing, suppress
+from multiprocessing.context import ForkContext, ForkProcess
 from typing import Any, TypeVar
 
 from energize.core.checks import checked_whole
@@ -55,6 +55,17 @@ def map_in_order(
             tell(done, len(names))
 
 
+class _Process(ForkProcess):
+    """A daemon: one that a signal met before the pool knew it is ended, not waited for, at exit."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **{**kwargs, "daemon": True})
+
+
+class _Context(ForkContext):
+    Process = _Process
+
+
 def _results(
     function: Callable[[N], R], names: Sequence[N], workers: int
 ) -> Generator[R | Exception, None, None]:
@@ -62,8 +73,7 @@ def _results(
     pool: ProcessPoolExecutor | None = None
     try:
         # Forked: scripts need no `if __name__ == "__main__"`, and torch is not imported again.
-        context = multiprocessing.get_context("fork")
-        pool = ProcessPoolExecutor(workers, context, _begin, (function, os.getpid()))
+        pool = ProcessPoolExecutor(workers, _Context(), _begin, (function, os.getpid()))
         ahead: deque[tuple[N, Future[Any]]] = deque()
         for number in range(len(names) + 2 * workers):
             if number < len(names):

@@ -13,6 +13,7 @@ from itertools import chain, islice
 import numpy as np
 import pytest
 import torch
+from click.testing import CliRunner
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 import energize
@@ -372,3 +373,15 @@ def test_names_below_flavors():
     assert WebdatasetSplits(split_parts={"train": ["a.tar"]}).exclude == []
     assert ShardInfo("a.tar", "a.tar", 3).count == 3
     assert FilteredSample.__required_keys__ >= {"__key__", "__sources__"}
+
+
+def test_commands_are_click_commands(tmp_path):
+    from energize.energon.tools.prepare import command
+    from energize.energon.tools.prepare_media import command as prepare_media
+
+    (tmp_path / "lines.jsonl").write_text('{"text": 1}\n\n{"text": 2}\n')
+    done = CliRunner().invoke(command, [str(tmp_path / "lines.jsonl")], catch_exceptions=False)
+    assert done.exit_code == 0
+    assert "Found 2 samples" in done.stdout
+    assert (tmp_path / "lines.jsonl.idx").exists()
+    assert prepare_media.name == "prepare-media"
