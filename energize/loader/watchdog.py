@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import logging
+import os
 import signal
 import sys
 import threading
@@ -58,6 +59,7 @@ class Watchdog:
     def __init__(self, what: str, patience: Patience) -> None:
         self._what, self._patience = what, patience
         self._thread: threading.Thread | None = None
+        self._owner = os.getpid()
         self._changed = threading.Condition()
         self._closed = False
         self.since: float | None = None
@@ -80,7 +82,7 @@ class Watchdog:
     def close(self) -> None:
         """End the watching thread."""
         thread, self._thread = self._thread, None
-        if thread is None:
+        if thread is None or os.getpid() != self._owner:  # its thread did not come through a fork
             return
         with self._changed:
             self._closed = True

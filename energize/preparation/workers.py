@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
 import signal
 from collections import deque
@@ -97,6 +98,7 @@ def _results(
 def _begin(function: Callable[[Any], Any], parent: int) -> None:
     global _function  # noqa: PLW0603
     _function = function
+    gc.freeze()  # what the parent has dropped is finalized there, not waited for here
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interrupt means
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     # The workers of a killed process would wait for ever, and hold the lock of the folder.

@@ -7,13 +7,16 @@ import resource
 import signal
 import subprocess
 import sys
+import threading
 import time
+import weakref
 from contextlib import suppress
 from functools import partial
 
 import pytest
 
 from energize.errors import PrepareError
+from energize.loader.watchdog import Patience, Watchdog
 from energize.preparation import prepare
 from energize.preparation.workers import map_in_order
 from tests.support.apart import apart
@@ -106,3 +109,38 @@ def test_processes_share_names_and_keep_their_order():
     assert [name for name, _ in results] == names[:7] + names[8:]
     assert os.getpid() not in {process for _, process in results}
     assert {process for _, process in map_in_order(name_and_process, "abc", 1)} == {os.getpid()}
+
+
+def test_a_dropped_loader_whose_watch_is_busy_holds_up_no_process():
+    class Loader:
+        pass
+
+    def collects(number: int) -> int:
+        gc.collect()
+        return number
+
+    watch = Watchdog("nothing came", Patience(60.0))
+    watch.start()
+    gc.collect()
+    gc.disable()
+    try:
+        loader = Loader()
+        loader.itself = loader
+        weakref.finalize(loader, watch.close).atexit = False
+        busy, done = threading.Event(), threading.Event()
+
+        def looks() -> None:
+            with watch._changed:  # as its thread does, when it looks
+                busy.set()
+                done.wait(60)
+
+        looking = threading.Thread(target=looks)
+        looking.start()
+        busy.wait()
+        del loader
+        assert list(map_in_order(collects, range(4), 2)) == [0, 1, 2, 3]
+    finally:
+        gc.enable()
+        done.set()
+    looking.join()
+    watch.close()
