@@ -41,9 +41,9 @@ T = TypeVar("T")
 Where = Callable[[int], str]
 """Says where the n-th argument comes from; asked only if something went wrong with it."""
 
-index_of_call: ContextVar[int] = ContextVar("index_of_call")
+index_of_call: ContextVar[tuple[int, int]] = ContextVar("index_of_call")
 """The number of what a function is called for: of an item, in the order in which they come, on all
-ranks together."""
+ranks together; and among how many ranks batches are counted by themselves."""
 
 _WORD = 2**32 - 1
 
@@ -98,8 +98,12 @@ class Call:
         keep: Keep | None = None,
         *,
         seeded: bool = True,
+        tolerance: int | None = None,
     ) -> None:
         self.fn, self._key, self._keep = fn, key, keep
+        self._tolerance: int | None = tolerance
+        if tolerance is None:
+            self._tolerance = getattr(getattr(fn, "method", fn), "failure_tolerance", None)
         self._in_a_row = 0
         self.seeding = seeding_of(fn, seeded=seeded)
 
@@ -120,14 +124,14 @@ class Call:
                 if type(argument) is Failed:
                     made.append(argument)
                     continue
-                index_of_call.set(number)
+                index_of_call.set((number, reading.ranks))
                 word = 0 if words is None else words[row]
                 made.append(self._called(argument, word, reading, row, where))
         return made
 
     def one(self, argument: Any, word: int, index: int, reading: Reading, where: Where) -> Any:
         """Return what the function makes of an argument, for item `index`, keyed by `word`."""
-        index_of_call.set(index)
+        index_of_call.set((index, reading.ranks))
         if self.seeding is not Seeding.GLOBAL:
             return self._called(argument, word, reading, 0, where)
         with _kept():
@@ -182,7 +186,7 @@ class Call:
             with nullcontext() if drawing is None else _kept():
                 if drawing is not None:
                     drawing.go_on()
-                index_of_call.set(index)
+                index_of_call.set((index, reading.ranks))
                 item = self._next(running, argument, reading, where)
                 if drawing is not None:
                     drawing = _Drawing()
@@ -229,8 +233,7 @@ class Call:
             except (SkipSample, DataError) as decided:
                 reason = decided
             self._in_a_row += 1
-            own = getattr(getattr(self.fn, "method", self.fn), "failure_tolerance", None)
-            most = reading.tolerance if own is None else own
+            most = reading.tolerance if self._tolerance is None else self._tolerance
             if most and self._in_a_row >= most:
                 raise FatalSampleError(
                     f"{name} failed {self._in_a_row} times in a row, which is as often as it may "

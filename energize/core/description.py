@@ -20,7 +20,7 @@ from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple, Self, cast
 
 from energize.core import limits
-from energize.core.ignored import accepted
+from energize.core.ignored import TOLERANCES, accepted
 from energize.core.lanes import WorkerConfig
 from energize.core.rng import derive
 from energize.core.validation import load_large_json
@@ -104,6 +104,9 @@ class Description:
     _parameters: tuple[str, ...]
     __signature__: ClassVar[inspect.Signature]
 
+    _tolerances: Mapping[str, Any] = MappingProxyType({})
+    """After how many failures in a row a function of it ends a run, where that was given."""
+
     _passes_on: ClassVar[bool] = False
     """Whether items of the input pass through, each at its place, whatever is done with them."""
 
@@ -127,12 +130,15 @@ class Description:
         ignored: Mapping[str, object] = MappingProxyType({}),
         **parameters: Any,
     ) -> None:
-        """Set inputs and parameters for good; `ignored` are arguments without a use here.
+        """Set inputs and parameters for good; `ignored` are arguments without a use here, but for
+        how many failures in a row of its functions end a run.
 
         Of a worker config given here, `seed_offset` seeds the inputs that carry no config yet.
         """
         if ignored:
-            accepted(type(self).__name__, **ignored)
+            own = {name: most for name, most in ignored.items() if name in TOLERANCES}
+            accepted(type(self).__name__, **{k: v for k, v in ignored.items() if k not in own})
+            object.__setattr__(self, "_tolerances", own)
         for each in inputs:
             if not isinstance(each, Description):
                 raise ConfigError(
@@ -162,6 +168,9 @@ class Description:
     def key(self) -> int:
         """What the random choices of this node are keyed by: seed, sources and kinds on the way."""
         return derive(type(self).__name__, *[each.key for each in self.inputs])
+
+    def _tolerance(self, of: str = "") -> int | None:
+        return self._tolerances.get(f"{of}failure_tolerance")
 
     def with_inputs(self, inputs: Sequence[Any]) -> Self:
         """Return the same description over other inputs."""
@@ -215,8 +224,8 @@ class Description:
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what is copied and pickled: the description, not what was computed from it."""
-        kept = ("inputs", "worker_config", "_parameters", *self._parameters)
-        return {name: getattr(self, name) for name in kept}
+        kept = ("inputs", "worker_config", "_parameters", "_tolerances", *self._parameters)
+        return {name: getattr(self, name) for name in kept if name in self.__dict__}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         for name, value in state.items():

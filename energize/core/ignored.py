@@ -14,9 +14,7 @@ IGNORED = {
     "checkpoint_every_sec",
     "every_n_iter",
     "fail_on_timeout",
-    "failure_tolerance",
     "filter_fn_config",
-    "final_packer_failure_tolerance",
     "final_packer_stateless",
     "freeze",
     "gc_collect_every_n_steps",
@@ -32,10 +30,8 @@ IGNORED = {
     "packer_config",
     "parallel_shard_iters",
     "part_filter",
-    "pre_packer_failure_tolerance",
     "reset_after_epoch",
     "restart",
-    "sample_encoder_failure_tolerance",
     "sample_encoder_stateless",
     "sample_type",
     "stateless_iter_fn",
@@ -45,6 +41,12 @@ IGNORED = {
     "worker_log_level",
     "worker_rotation_offset",
 }
+
+TOLERANCES = tuple(
+    f"{of}failure_tolerance" for of in ("", "pre_packer_", "final_packer_", "sample_encoder_")
+)
+"""Arguments of datasets that say after how many failures in a row one of its functions ends a run.
+"""
 
 _said: set[tuple[str, str]] = set()
 

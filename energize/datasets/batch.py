@@ -154,7 +154,7 @@ class BatchDataset(IndexedDataset[T_batch_co]):
 
     @cached_property
     def _call(self) -> Call:
-        return Call(self.batcher, self.key, type(self)._keep)
+        return Call(self.batcher, self.key, type(self)._keep, tolerance=self._tolerance())
 
     @cached_property
     def size(self) -> int:
@@ -305,7 +305,7 @@ class FlatBatchDataset(RoundsDataset[T_batch_co], BatchDataset[T_batch_co]):
 
     @cached_property
     def _call(self) -> Call:
-        return Call(self.batcher, 0, carried_one_by_one)
+        return Call(self.batcher, 0, carried_one_by_one, tolerance=self._tolerance())
 
     def round(self, items: Iterator[Taken], reading: Reading) -> Iterator[Step[T_batch_co]]:
         members = list(islice(items, self.batch_size))

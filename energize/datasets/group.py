@@ -97,7 +97,7 @@ class GroupBatchDataset(FoundDataset[T_batch_co]):
 
     @cached_property
     def _batch_call(self) -> Call:
-        return Call(self.batcher, 0, carried)
+        return Call(self.batcher, 0, carried, tolerance=self._tolerance())
 
     def group_of(self, sample: Any, number: int, reading: Reading) -> tuple[Hashable, int] | Failed:
         """Return the group of a sample, which has this number in the run, and its batch size."""

@@ -109,16 +109,18 @@ class PackingDataset(RoundsDataset[T_pack_co]):
 
     @cached_property
     def _select(self) -> Call:
-        return Call(self.pre_packer, 0)
+        return Call(self.pre_packer, 0, tolerance=self._tolerance("pre_packer_"))
 
     @cached_property
     def _encode(self) -> Call | None:
-        return None if self.sample_encoder is None else Call(self.sample_encoder, 0, carried)
+        if self.sample_encoder is None:
+            return None
+        return Call(self.sample_encoder, 0, carried, tolerance=self._tolerance("sample_encoder_"))
 
     @cached_property
     def _pack(self) -> Call:
         keep = carried_one_by_one if generates(self.final_packer) else carried
-        return Call(self.final_packer, 0, keep)
+        return Call(self.final_packer, 0, keep, tolerance=self._tolerance("final_packer_"))
 
     def round(self, items: Iterator[Taken], reading: Reading) -> Iterator[Step[T_pack_co]]:
         buffer = list(islice(items, self.buffer_size))

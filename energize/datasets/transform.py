@@ -89,7 +89,9 @@ class MapDataset(PassingDataset[T_out_co]):
     @cached_property
     def _call(self) -> Call:
         keep = None if getattr(self.map_fn, "loads_stored", False) else carried
-        return Call(self.map_fn, self._seed_key, keep, seeded=self.seeded)
+        return Call(
+            self.map_fn, self._seed_key, keep, seeded=self.seeded, tolerance=self._tolerance()
+        )
 
     def make(self, items: list[Any], request: Request) -> list[T_out_co | Failed]:
         return self._call.each(items, request)
@@ -115,7 +117,9 @@ class FlatMapDataset(RoundsDataset[T_out_co], MapDataset[T_out_co]):
 
     @cached_property
     def _call(self) -> Call:
-        return Call(self.map_fn, 0, carried_one_by_one, seeded=self.seeded)
+        return Call(
+            self.map_fn, 0, carried_one_by_one, seeded=self.seeded, tolerance=self._tolerance()
+        )
 
     def round(self, items: Iterator[Taken], reading: Reading) -> Iterator[Step[T_out_co]]:
         for taken in islice(items, 1):

@@ -19,12 +19,13 @@ from typing import Any
 _STANDS_FOR = {
     "av": "extras.av",
     "cache": "extras.cache core.stores data.stores",
-    "dataset_config": "energon.factories",
+    "dataset_config": "energon.factories energon.typed",
     "edataclass": "energon.factories",
     "epathlib": "extras.paths",
     "errors": "errors",
     "fork_hook": "energon.running",
-    "flavors": "energon.factories task.pipeline core.samples extras.av",
+    "eyaml": "energon.typed",
+    "flavors": "energon.factories energon.index task.pipeline core.samples extras.av",
     "loader": "",
     "media": "data.media preparation.media",
     "metadataset": "energon.loading task.pipeline",
@@ -40,16 +41,39 @@ _STANDS_FOR = {
     "task_encoder": "task.hooks",
     "tools": "",
     "transforms": "extras.transforms",
+    "typed_converter": "energon.typed",
     "worker": "",
     "wrappers": "energon.factories datasets.transform task.hooks",
 }
 """The modules in which names of a path, and of all below it, are looked for before energize."""
 
-_FILES = ("errors", "loader", "metadataset")
-"""The paths that are files of energize itself, below which there are no others."""
-
-_BESIDE_FILES = ("dataset_loader", "loader", "loader_interface", "metadataset", "metadataset_v2")
-"""But these, below `energize.metadataset`."""
+_BELOW = {
+    "av": "av_data av_decoder av_init av_reader utils",
+    "cache": "base file_cache_pool file_store no_cache",
+    "epathlib": "epath rclone_config",
+    "flavors": "base_dataset captioning crude image image_classification interleaved jsonl "
+    "jsonl.crude_jsonl_dataset jsonl.ijsonl jsonl.ijsonl_reader jsonl.jsonl_prepare "
+    "multichoice_vqa ocr similarity_interleaved text vid_qa vqa vqa_and_ocr webdataset "
+    "webdataset.aggregator_pool webdataset.base_webdataset webdataset.config "
+    "webdataset.default_decoder_webdataset webdataset.default_generic_webdataset "
+    "webdataset.empty_dataset_error webdataset.field_access webdataset.indexing webdataset.itar "
+    "webdataset.itar_reader webdataset.joined_webdataset webdataset.metadata webdataset.prepare "
+    "webdataset.sample_decoder webdataset.sample_loader webdataset.sharder "
+    "webdataset.standard_webdataset webdataset.structs webdataset.tar_patcher "
+    "webdataset.thread_local_sqlite",
+    "media": "extractor filesystem_prepare metadata",
+    "metadataset": "dataset_loader join_dataset_loader loader loader_interface metadataset "
+    "metadataset_v2",
+    "prepare": "jsonl media",
+    "task_encoder": "base cooking loader",
+    "tools": "analyze_debug checkpoint info lint mount prepare prepare_media preview",
+    "transforms": "common custom mappers merge",
+    "wrappers": "base batch_dataset blend_dataset buffer concat_dataset epochize_dataset "
+    "filter_dataset gc_dataset group_batch_dataset iter_map_dataset limit_dataset "
+    "log_sample_dataset map_dataset mix_batch_dataset packing_dataset repeat_dataset "
+    "shuffle_buffer_dataset skip watchdog_dataset",
+}
+"""The modules below them; any other path is an ImportError, as a name that is spelt wrong."""
 
 
 class _Path(ModuleType):
@@ -108,13 +132,10 @@ class _Finder(MetaPathFinder, Loader):
     ) -> ModuleSpec | None:
         if not fullname.startswith("energize."):
             return None
-        own, first = _split(fullname)
-        if first not in _STANDS_FOR:
+        below = fullname.removeprefix("energize.").removeprefix("energon.")
+        first, _, rest = below.partition(".")
+        if first not in _STANDS_FOR or (rest and rest not in _BELOW.get(first, "").split()):
             return None
-        if not own and first in _FILES:
-            above, _, last = fullname.rpartition(".")
-            if above != "energize.metadataset" or last not in _BESIDE_FILES:
-                return None
         return ModuleSpec(fullname, self, is_package=True)
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:

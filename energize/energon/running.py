@@ -390,33 +390,46 @@ get_loader = get_savable_loader
 # What runs around a fork.
 
 
-def _hook(when: str, function: Callable[[], None], make_persistent: bool) -> None:
-    found: Callable[[], Callable[[], None] | None] = lambda: function  # noqa: E731
-    if not make_persistent:
-        kind: Any = weakref.WeakMethod if hasattr(function, "__self__") else weakref.ref
-        found = kind(function)
+class WeakCallbacks:
+    """Functions that others keep alive, called together; of an object the last method added."""
 
-    def run() -> None:
-        hook = found()
-        if hook is not None:
-            hook()
+    def __init__(self) -> None:
+        self._hooks: dict[int, Callable[[], Callable[..., None] | None]] = {}
 
-    os.register_at_fork(**{when: run})
+    def add_hook(self, callable: Callable[..., None], make_persistent: bool = False) -> None:  # noqa: A002
+        """Add a function or a method; it is kept alive here if `make_persistent`."""
+        kept_by = getattr(callable, "__self__", callable)
+        key = id(kept_by)
+        kind: Any = weakref.ref if kept_by is callable else weakref.WeakMethod
+        ended = partial(self._hooks.pop, key)
+        self._hooks[key] = (lambda: callable) if make_persistent else kind(callable, ended)
+
+    def run(self, *args: Any, **kwargs: Any) -> None:
+        """Call all that are still there."""
+        for hook in [found() for found in list(self._hooks.values())]:
+            if hook is not None:
+                hook(*args, **kwargs)
+
+
+_before, _in_parent, _in_child = WeakCallbacks(), WeakCallbacks(), WeakCallbacks()
+os.register_at_fork(
+    before=_before.run, after_in_parent=_in_parent.run, after_in_child=_in_child.run
+)
 
 
 def before_fork_hook(callable: Callable[[], None], make_persistent: bool = False) -> None:  # noqa: A002
     """Call a function before each fork of this process; it is kept alive if `make_persistent`."""
-    _hook("before", callable, make_persistent)
+    _before.add_hook(callable, make_persistent)
 
 
 def after_in_parent_fork_hook(callable: Callable[[], None], make_persistent: bool = False) -> None:  # noqa: A002
     """Call a function in this process after each fork of it."""
-    _hook("after_in_parent", callable, make_persistent)
+    _in_parent.add_hook(callable, make_persistent)
 
 
 def after_in_child_fork_hook(callable: Callable[[], None], make_persistent: bool = False) -> None:  # noqa: A002
     """Call a function in each process that is forked off this one."""
-    _hook("after_in_child", callable, make_persistent)
+    _in_child.add_hook(callable, make_persistent)
 
 
 class ForkMixin:
@@ -440,3 +453,6 @@ class ForkMixin:
 
     def __after_in_child_fork__(self) -> None:
         """Act in the child after a fork."""
+
+
+DataclassForkMixin = ForkMixin

@@ -14,7 +14,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -231,15 +231,18 @@ class _Entry:
     source: SourceInfo | None = None
     file: Path | None = None
     size: int = 0
+    pickled: bool = True
+    send_to_cache_future: Future[None] = field(default_factory=Future)
+    """Done when it has been fetched, or never will be."""
 
 
 class _Cache:
     """What a pool holds in one process.
 
-    A file is fetched when there is room for one as large as the largest so far, so no thread waits
-    for room. One that is needed before its turn is read at once, and goes to the end of the queue
-    for others who refer to it. References that are collected, which may happen anywhere in the
-    program, are put into `dropped`, and end with the next call.
+    No thread waits for room: a file is read where there is any, and where that is too little, again
+    when there is enough. One that is needed before its turn is read at once, and goes to the end of
+    the queue for others who refer to it. References that are collected, which may happen anywhere
+    in the program, are put into `dropped`, and end with the next call.
     """
 
     def __init__(self, settings: _Settings) -> None:
@@ -253,7 +256,7 @@ class _Cache:
         self._queue: dict[_Entry, None] = {}
         self.dropped: deque[_Entry] = deque()
         self._names = count()
-        self._running = self._largest = self._size = self._count = 0
+        self._running = self._expected = self._size = self._count = 0
         self._closed = self._warned = False
 
     @property
@@ -299,6 +302,8 @@ class _Cache:
         with self._lock:
             self._closed = True
             self._queue.clear()
+            for each in self._entries.values():
+                self._done(each)
             running = [each.job for each in self._entries.values() if each.job]
         wait(running, _CLOSE_SECONDS)
         self._threads.shutdown(wait=False)
@@ -320,7 +325,7 @@ class _Cache:
                 self._warn(f"{entry.file} cannot be read any more ({reason.strerror})")
             else:
                 # Pickled here, in a folder that no other user may write to.
-                content = pickle.loads(held)  # noqa: S301
+                content = pickle.loads(held) if entry.pickled else held  # noqa: S301
                 if not self._settings.decoded:
                     content = entry.store.decoded(entry.name, content)
                 return content, entry.source
@@ -328,45 +333,53 @@ class _Cache:
 
     # In the threads.
 
-    def _fetch(self, entry: _Entry) -> None:
+    def _fetch(self, entry: _Entry, expected: int) -> None:
         """Read a file, and write it if there is room."""
+        waits = False
         try:
             content, entry.source = entry.store.raw(entry.name)
             if self._settings.decoded:
                 content = entry.store.decoded(entry.name, content)
-            self._write(entry, pickle.dumps(content, protocol=pickle.HIGHEST_PROTOCOL))
+            entry.pickled = type(content) is not bytes
+            waits = self._write(entry, pickle.dumps(content, -1) if entry.pickled else content)
         except Exception:  # noqa: S110 - who needs the file reads it, and meets the same
             pass
         with self._locked():
             self._running -= 1
+            self._expected -= expected
             entry.job = None
             if entry.refcount == 0:
                 self._forget(entry)
+            elif waits and not self._closed:
+                self._queue = {entry: None, **self._queue}
+            else:
+                self._done(entry)
 
-    def _write(self, entry: _Entry, held: bytes) -> None:
+    def _write(self, entry: _Entry, held: bytes) -> bool:
+        """Return whether there is too little room now."""
         if len(held) > self._settings.size:
             self._warn(f"{entry.name} of {entry.store} is larger than the whole cache")
-            return
+            return False
         with self._locked():
-            self._largest = max(self._largest, len(held))
-            has_room = self._size + len(held) <= self._settings.size
-            if entry.refcount == 0 or self._closed or not has_room:
-                return
             entry.size = len(held)
+            if entry.refcount == 0 or self._closed:
+                return False
+            if self._size + entry.size > self._settings.size:
+                return True
             self._size += entry.size
             self._count += 1
         file = self.folder / f"{next(self._names):x}"
+        entry.file = file
         try:
             file.write_bytes(held)
         except OSError as reason:
             self._warn(f"{file} cannot be written ({reason.strerror})")
-            entry.file = file
             with self._locked():
                 self._remove_file(entry)
-            return
-        entry.file = file
-        if isinstance(entry.store, HeldStore):
-            entry.store.clear()
+        else:
+            if isinstance(entry.store, HeldStore):
+                entry.store.clear()
+        return False
 
     # With the lock.
 
@@ -374,14 +387,19 @@ class _Cache:
         """Fetch files as long as there are threads and room for them."""
         most = self._settings
         while self._queue and not self._closed:
-            ahead = self._running + 1
-            full = ahead > most.threads or self._count + ahead > most.count
-            if full or self._size + ahead * max(1, self._largest) > most.size:
-                return
             entry = next(iter(self._queue))
+            expected = max(1, entry.size)
+            full = self._running >= most.threads or self._count + self._running >= most.count
+            if full or self._size + self._expected + expected > most.size:
+                return
             del self._queue[entry]
-            self._running = ahead
-            entry.job = self._threads.submit(self._fetch, entry)
+            self._running += 1
+            self._expected += expected
+            entry.job = self._threads.submit(self._fetch, entry, expected)
+
+    def _done(self, entry: _Entry) -> None:
+        if not entry.send_to_cache_future.done():
+            entry.send_to_cache_future.set_result(None)
 
     def _release(self, entry: _Entry) -> None:
         entry.refcount -= 1
@@ -394,6 +412,7 @@ class _Cache:
             del self._entries[entry.key]
         self._queue.pop(entry, None)
         self._remove_file(entry)
+        self._done(entry)
 
     def _remove_file(self, entry: _Entry) -> None:
         if entry.file is not None:

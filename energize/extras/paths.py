@@ -15,6 +15,7 @@ import warnings
 from collections.abc import Iterator
 from glob import has_magic
 from pathlib import Path
+from posixpath import normpath
 from typing import IO, Any
 
 import fsspec.utils
@@ -55,7 +56,10 @@ class EPath(ProxyUPath, os.PathLike[str]):
     __signature__ = inspect.signature(lambda initial_path: None)
 
     def __init__(self, initial_path: str | os.PathLike[str]) -> None:
-        text = check_path(str(initial_path)).replace("rclone://", "msc://", 1)
+        text = check_path(str(initial_path))
+        if text.startswith("rclone://"):
+            warnings.warn("rclone:// is deprecated; write msc://", FutureWarning, stacklevel=2)
+            text = text.replace("rclone", "msc", 1)
         if text.startswith("dss://"):
             text = _dss_path(text)
         text = _LOCAL.sub("", text, count=1)
@@ -63,8 +67,12 @@ class EPath(ProxyUPath, os.PathLike[str]):
         if url is None:
             super().__init__(os.path.abspath(text))
             return
-        if ".." in text.split("/"):
-            raise ConfigError(f"{text}: write it without '..', which only local paths have")
+        if {".", ".."} & set(text.split("/")):
+            store, _, inside = text[url.end() :].partition("/")
+            inside = normpath(inside)
+            if inside.startswith(".."):
+                raise ConfigError(f"{text} leads out of {url[0]}{store}; write where it lies")
+            text = f"{url[0]}{store}/{inside}" if inside != "." else f"{url[0]}{store}"
         try:
             fsspec.get_filesystem_class(url[1])
         except ImportError as error:

@@ -62,7 +62,7 @@ class Decisions:
     """Who decides about exceptions of users' functions: the `handler` of a worker config, or
     `on_error`; whether the places of failed samples are wanted (`locate`), and which samples are
     left out unread (`listed`); after how many failures in a row a function ends the run
-    (`tolerance`). It travels to workers.
+    (`tolerance`); of how many `ranks` each counts its own batches. It travels to workers.
     """
 
     on_error: OnError = raise_error
@@ -70,6 +70,7 @@ class Decisions:
     tolerance: int | None = None
     locate: bool = False
     listed: Listed | None = None
+    ranks: int = 1
 
     @classmethod
     def of(cls, on_error: str | OnError, handler: ErrorHandler | None, **others: Any) -> Decisions:
@@ -92,6 +93,7 @@ class Decisions:
             on_error=self._decide,
             locate=self.locate,
             tolerance=self.tolerance,
+            ranks=self.ranks,
             listed=self.listed,
             left_out=left_out,
         )

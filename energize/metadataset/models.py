@@ -147,8 +147,22 @@ Chosen = Annotated[
     int | float | str, AfterValidator(lambda value: Quota(choose=value).choose), _SIZE
 ]
 EpochSize = Annotated[int | str, AfterValidator(epoch_size_in_samples), _SIZE]
+
+
+def _reference(value: Any) -> Any:
+    """Return what an entry of `aux` refers to as text; Energon also takes a `path` or `fs_path`."""
+    match value:
+        case {"path": path, **others} if not others:
+            return str(path)
+        case {"fs_path": path, **others} if not others:
+            return f"filesystem://{path}"
+    return value
+
+
 References = Annotated[
-    dict[Annotated[str, Field(pattern=r"^[^\W\d]\w*$")], Text],
+    dict[
+        Annotated[str, Field(pattern=r"^[^\W\d]\w*$")], Annotated[Text, BeforeValidator(_reference)]
+    ],
     Expected("a mapping of names, as Python writes arguments, to folders, .jsonl or filesystem://"),
 ]
 

@@ -61,7 +61,7 @@ from energize.preparation.write import commit, locked, make_unique, shard_folder
 
 _log = logging.getLogger("energize")
 
-_TABLES = """
+TABLES = """
 CREATE TABLE samples (
     tar_file_id INTEGER NOT NULL,
     sample_key TEXT NOT NULL UNIQUE,
@@ -77,7 +77,7 @@ CREATE TABLE sample_parts (
     content_byte_size INTEGER
 );
 """
-_INDEXES = """
+INDEXES = """
 CREATE INDEX idx_samples_by_tar_and_idx ON samples(tar_file_id, sample_index);
 CREATE INDEX idx_sample_parts_seq
     ON sample_parts(tar_file_id, sample_index, content_byte_offset);
@@ -255,7 +255,7 @@ def _scanned(
     shards that are `known`, and the version of the database.
     """
     final, version, same = root / nv_meta.META_FOLDER / nv_meta.SQLITE_NAME, None, bool(known)
-    new = new_database(files, final, _TABLES, indexes=_INDEXES)
+    new = new_database(files, final, TABLES, indexes=INDEXES)
     with new if "rows" in functions else nullcontext() as database:
         numbers = count()
 

@@ -220,14 +220,14 @@ def hook_index(takes: str, what: str) -> int:
     hook = _running.get(None)
     if hook is None:
         raise ConfigError(f"{what} is known while a dataset calls a hook of the encoder, not here")
-    index = index_of_call.get()
+    index, ranks = index_of_call.get()
     if HOOKS[hook.name] == takes:
-        return index
+        return index // ranks if takes == "batch" else index
     batches = gathering.get(None)
     if batches is not None and getattr(batches.inputs[0], "map_fn", None) == hook:
-        return cast("Any", batches).batch_of(index)  # type: ignore[no-any-return]
+        return cast("Any", batches).batch_of(index) // ranks  # type: ignore[no-any-return]
     if takes == "batch":
-        return index
+        return index // ranks
     raise ConfigError(f"{what} is not known in {hook.name}, which is given several samples")
 
 

@@ -19,7 +19,7 @@ import yaml
 
 import energize as ez
 from energize import energon, errors, flavors
-from energize.core.ignored import IGNORED
+from energize.core.ignored import IGNORED, TOLERANCES
 from energize.data.media import MediaFilterConfig, MediaFilterStrategy
 from energize.data.source import Subset
 from energize.data.stores import JsonlFileStore, WebdatasetFileStore
@@ -91,7 +91,7 @@ def takes(function, argument: str) -> bool:
     if argument in parameters:
         return parameters[argument].kind is not inspect.Parameter.POSITIONAL_ONLY
     rest = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
-    return rest and argument in IGNORED
+    return rest and argument in {*IGNORED, *TOLERANCES}
 
 
 def missing(module, name, arguments) -> list[str]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
+import importlib
 import logging
 import multiprocessing
 import pickle
 import weakref
 from dataclasses import asdict, dataclass, fields, replace
 from itertools import chain, islice
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -32,6 +34,14 @@ from energize.errors import FatalSampleError, StateMismatchError
 from tests.support.prepared import captions
 
 LETTERS = "abcdefghijk"
+
+
+@dataclass
+class Box:
+    size: tuple[int, int]
+    names: set[str]
+    kind: Literal["a", "b"] = "a"
+    inner: Box | None = None
 
 
 def upper(rank=0, world_size=1, num_workers=0, letters=LETTERS, **options):
@@ -189,17 +199,21 @@ def test_the_limit_of_validation_counts_batches_of_each_rank(world_size, tmp_pat
     assert len(set(limited)) == 4 * world_size
 
 
+@pytest.mark.parametrize("of_dataset", [False, True])
 @pytest.mark.parametrize(("own", "most"), [(None, 100), (7, 7), (0, None)])
-def test_failures_in_a_row_end_the_run(own, most):
+def test_failures_in_a_row_end_the_run(own, most, of_dataset):
     calls = []
 
     def never(letter):
         calls.append(letter)
         raise ValueError("no")
 
-    if own is not None:
+    if own is not None and not of_dataset:
         never = energon.stateless(failure_tolerance=own)(never)
-    dataset = MapDataset(ListSource(range(1000)), never, worker_config=WorkerConfig(0, 1))
+    options = {"failure_tolerance": own} if of_dataset else {}
+    config = WorkerConfig(0, 1)
+    dataset = MapDataset(ListSource(range(1000)), never, worker_config=config, **options)
+    dataset = dataset.with_inputs(dataset.inputs)
     error = energize.SubstitutionError if most is None else FatalSampleError
     with pytest.raises(error, match="ValueError: no" if most is None else f"failed {most} times"):
         list(get_savable_loader(dataset))
@@ -328,7 +342,12 @@ def test_no_field_of_ours_shows_up_where_nobody_asked(tmp_path):
 
 
 def test_hooks_run_around_a_fork():
-    from energize.energon.fork_hook import ForkMixin, after_in_child_fork_hook
+    from energize.energon.fork_hook import (
+        DataclassForkMixin,
+        ForkMixin,
+        WeakCallbacks,
+        after_in_child_fork_hook,
+    )
 
     class Counted(ForkMixin):
         calls = ()
@@ -357,6 +376,26 @@ def test_hooks_run_around_a_fork():
     assert counted.calls == ("before", "parent")
     assert kept == []
 
+    @dataclass
+    class Fields(DataclassForkMixin):
+        size: int
+
+        def __before_fork__(self):
+            self.size += 1
+
+    of_fields, together = Fields(1), WeakCallbacks()
+    process = multiprocessing.get_context("fork").Process(target=int)
+    process.start()
+    process.join()
+    assert of_fields.size == 2
+    together.add_hook(of_fields.__before_fork__)
+    together.run()
+    assert of_fields.size == 3
+    seen = weakref.ref(of_fields)
+    del of_fields
+    together.run()
+    assert seen() is None
+
 
 def test_names_below_flavors():
     from energize.energon.flavors.webdataset.structs import (
@@ -373,6 +412,169 @@ def test_names_below_flavors():
     assert WebdatasetSplits(split_parts={"train": ["a.tar"]}).exclude == []
     assert ShardInfo("a.tar", "a.tar", 3).count == 3
     assert FilteredSample.__required_keys__ >= {"__key__", "__sources__"}
+
+
+def test_what_stands_nowhere_in_energon_is_not_imported():
+    for path in ("wrappers.blend", "flavors.webdataset.anything", "epathlib.epath.more"):
+        with pytest.raises(ModuleNotFoundError):
+            importlib.import_module(f"energize.energon.{path}")
+    with pytest.raises(ImportError):
+        from energize.energon.wrappers import BlendDatasets  # noqa: F401
+
+
+def test_typed_values_of_plain_ones(tmp_path):
+    from energize.energon.dataset_config import load_config
+    from energize.energon.eyaml import load_yaml
+
+    from energize.energon import typed_converter
+
+    raw = {"size": [1, 2], "names": ["x"], "inner": {"size": [3, 4], "names": [], "kind": "b"}}
+    made = typed_converter.JsonParser().raw_to_typed(raw, Box)
+    assert made == Box((1, 2), {"x"}, inner=Box((3, 4), set(), "b"))
+    told = typed_converter.to_json_object(made)
+    assert told == {**raw, "kind": "a", "inner": {**raw["inner"], "inner": None}}
+    for wrong in ({"size": [1, "2"]}, {"kind": "c"}, {"more": 1}, {"names": object()}):
+        with pytest.raises(typed_converter.JsonValueError):
+            typed_converter.JsonParser().raw_to_typed({**raw, **wrong}, Box)
+    assert typed_converter.JsonParser(strict=False).raw_to_typed({**raw, "more": 1}, Box) == made
+    path = tmp_path / "box.yaml"
+    path.write_text("size: [1, 2]\nnames: [x]\n")
+    assert load_config(path, default_type=Box, default_kwargs={"kind": "b"}).kind == "b"
+    assert load_yaml(path.read_text()) == {"size": [1, 2], "names": ["x"]}
+    named = {"__module__": "megatron.energon", "__class__": "DatasetLoader"}
+    loader = load_config({**named, "path": tmp_path}, default_type=Box)
+    assert isinstance(loader, energize.DatasetLoader)
+    for unknown in ({"__class__": "Nothing"}, {"__module__": "not_imported"}):
+        with pytest.raises(typed_converter.JsonValueError, match="import the module"):
+            load_config({**named, **unknown}, default_type=Box)
+
+
+def test_an_index_written_by_hand_is_read(tmp_path):
+    from energize.energon.flavors.webdataset.indexing import (
+        DuplicateSampleKeyError,
+        SqliteIndexReader,
+        SqliteIndexWriter,
+    )
+    from energize.energon.flavors.webdataset.prepare import IndexSample, IndexSamplePart
+
+    folder = captions(tmp_path / "captions", 12)
+    with SqliteIndexReader(folder / ".nv-meta" / "index.sqlite") as reader:
+        samples, parts = list(reader.list_all_samples()), list(reader.list_all_sample_parts())
+        assert reader.get_sample_count() == len(samples) == 12
+        key = samples[3][0]
+        place, part = reader.get_sample_pointer_by_key(key), reader.get_sample_part(key, "txt")
+        assert place.byte_offset < part.raw_byte_offset < place.byte_offset + place.byte_size
+        assert reader.get_total_size() == sum(size for _, size, _ in samples)
+        assert len(parts) == 24
+        with pytest.raises(KeyError, match="nowhere"):
+            reader.get_sample_pointer_by_key("nowhere")
+    path = tmp_path / "own" / "index.sqlite"
+    with SqliteIndexWriter(path) as writer:
+        where = {"tar_file_id": 0, "byte_offset": place.byte_offset, "byte_size": place.byte_size}
+        writer.append_samples([IndexSample(sample_key="a", sample_index=0, **where)])
+        for keys in (["b", "a"], ["c", "c"]):
+            rows = [IndexSample(sample_key=each, sample_index=1, **where) for each in keys]
+            with pytest.raises(DuplicateSampleKeyError) as found:
+                writer.append_samples(rows)
+            assert found.value.sample_key == keys[1]
+        lies = {
+            "content_byte_offset": part.raw_byte_offset,
+            "content_byte_size": part.raw_byte_size,
+        }
+        row = IndexSamplePart(tar_file_id=0, sample_index=0, part_name="txt", **lies)
+        writer.append_parts([row])
+    with pytest.raises(energize.ConfigError, match="closed"):
+        writer.append_parts([])
+    with SqliteIndexReader(path) as reader:
+        assert list(reader.list_all_samples()) == [("a", place.byte_size, 0)]
+        assert reader.get_sample_part("a", "txt") == (0, *part[1:])
+
+
+def test_processes_work_for_one_that_gathers():
+    from energize.energon.flavors.webdataset.aggregator_pool import AggregatorPool, BaseAggregator
+
+    class Gathering(BaseAggregator):
+        def on_start(self, pool):
+            self.found = []
+
+        def on_item(self, items, pool):
+            self.found.append(items)
+
+        def get_final_result_data(self):
+            return self.found
+
+    def counted(number):
+        if number < 0:
+            raise ValueError("below 0")
+        return (multiprocessing.current_process().name != "MainProcess" for _ in range(number))
+
+    pool = AggregatorPool(2, counted, Gathering(), batch_size=2)
+    for number in (3, 0, 2):
+        pool.submit_task(number)
+    assert pool.process() == [[True, True], [True], [True, True]]
+    pool.submit_task(-1)
+    with pytest.raises(ValueError, match="below 0"):
+        pool.process()
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_batches_are_counted_on_each_rank(tmp_path, world_size, num_workers):
+    class Numbered(energon.DefaultTaskEncoder):
+        @energon.stateless(restore_seeds=True)
+        def encode_sample(self, sample):
+            number = f"{sample.caption} {self.current_batch_index}"
+            return energize.TextSample.derive_from(sample, text=number)
+
+        def encode_batch(self, batch):
+            return {"text": batch.text, "number": self.current_batch_index}
+
+    folder = captions(tmp_path / "captions", 24)
+    shuffled = {"shuffle_buffer_size": None, "max_samples_per_sequence": None}
+    for rank in range(world_size):
+        config = WorkerConfig(rank=rank, world_size=world_size, num_workers=num_workers)
+        options = {"batch_size": 2, "worker_config": config, **shuffled}
+        dataset = energon.get_train_dataset(folder, task_encoder=Numbered(), **options)
+        loader = get_savable_loader(dataset)
+        batches = list(islice(loader, 8))
+        numbers = [{int(text.split()[-1]) for text in each["text"]} for each in batches]
+        assert numbers == [{number} for number in range(8)]
+        assert [each["number"] for each in batches] == list(range(8))
+        loader.close()
+        dataset = energon.get_train_dataset(folder, **options)
+        plain = next(iter(get_savable_loader(dataset)))
+        assert [each.split()[0] for each in batches[0]["text"]] == [
+            each.split()[0] for each in plain.caption
+        ]
+
+
+def test_aux_as_energon_keeps_it(tmp_path):
+    from energize.energon.metadataset.metadataset_v2 import (
+        AuxDatasetReference,
+        AuxFilesystemReference,
+    )
+
+    folder = captions(tmp_path / "captions", 4)
+    files = tmp_path / "files"
+    files.mkdir()
+    (files / "a.txt").write_text("a")
+    plain = AuxFilesystemReference(fs_path=str(files))
+    prepared = AuxDatasetReference(path=str(folder))
+    entry = {
+        "path": str(folder),
+        "aux": {"plain": plain, "prepared": prepared, "text": str(folder)},
+    }
+    named = {"__module__": "megatron.energon", "__class__": "MetadatasetV2"}
+    (found,) = energize.load_dataset({**named, "splits": {"train": entry}}).traverse(
+        split_part="train"
+    )
+    stores = {name: str(path) for name, path in found.aux.items()}
+    assert stores == {"plain": str(files), "prepared": str(folder), "text": str(folder)}
+    assert plain.get_file_store()["a.txt"][0] == b"a"
+    assert prepared.get_file_store().get_path() == str(folder)
+    entry["aux"] = {"wrong": {"paths": "x"}}
+    with pytest.raises(energize.MetadatasetError, match="aux"):
+        energize.load_dataset({**named, "splits": {"train": entry}})
 
 
 def test_commands_are_click_commands(tmp_path):

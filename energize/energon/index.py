@@ -1,0 +1,247 @@
+"""The `index.sqlite` of a folder, written and read by hand, and work that processes do for one that
+gathers it, as programs for Megatron-Energon do it.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import astuple
+from itertools import islice
+from typing import Any, Generic, NamedTuple, Self, TypeVar
+
+from energize.data.stores import connected
+from energize.energon.factories import edataclass
+from energize.errors import ConfigError, PrepareError
+from energize.preparation.index import INDEXES, TABLES
+from energize.preparation.workers import map_in_order
+
+T_task = TypeVar("T_task")
+T_item = TypeVar("T_item")
+T_result = TypeVar("T_result")
+
+
+@edataclass
+class IndexSample:
+    """Where a sample lies: in which shard, as which of its samples, from which byte on."""
+
+    tar_file_id: int
+    sample_key: str
+    sample_index: int
+    byte_offset: int
+    byte_size: int
+
+
+@edataclass
+class IndexSamplePart:
+    """Where the content of a part of a sample lies."""
+
+    tar_file_id: int
+    sample_index: int
+    part_name: str
+    content_byte_offset: int
+    content_byte_size: int
+
+
+class ITarSamplePointer(NamedTuple):
+    """Where a sample lies in which shard."""
+
+    tar_file_id: int
+    byte_offset: int
+    byte_size: int
+
+
+class ITarRawSamplePartPointer(NamedTuple):
+    """Where the content of a part lies in which shard."""
+
+    tar_file_id: int
+    raw_byte_offset: int
+    raw_byte_size: int
+
+
+class DuplicateSampleKeyError(PrepareError, RuntimeError):
+    """Two samples have the key `sample_key`."""
+
+    def __init__(self, sample_key: str) -> None:
+        super().__init__(f"two samples have the key {sample_key!r}; give each a key of its own")
+        self.sample_key = sample_key
+
+
+class SqliteIndexWriter:
+    """Writes samples and their parts into a new database, as `energize prepare` does.
+
+    The media metadata of a folder are written by `energize.preparation.media.prepare_media`.
+
+    >>> import tempfile
+    >>> path = f"{tempfile.mkdtemp()}/index.sqlite"
+    >>> with SqliteIndexWriter(path) as writer:
+    ...     writer.append_samples([IndexSample(
+    ...         tar_file_id=0, sample_key="a", sample_index=0, byte_offset=0, byte_size=1536)])
+    >>> SqliteIndexReader(path).get_sample_pointer_by_key("a")
+    ITarSamplePointer(tar_file_id=0, byte_offset=0, byte_size=1536)
+    """
+
+    def __init__(self, sqlite_path: str | os.PathLike[str]) -> None:
+        self.sqlite_path = sqlite_path
+        os.makedirs(os.path.dirname(os.path.abspath(sqlite_path)), exist_ok=True)
+        self.db: sqlite3.Connection | None = sqlite3.connect(sqlite_path)
+        drop = "".join(f"DROP TABLE IF EXISTS {each};" for each in ("samples", "sample_parts"))
+        self.db.executescript(drop + TABLES)
+
+    def append_samples(self, rows: Sequence[IndexSample]) -> None:
+        """Add samples: all, or none with a `DuplicateSampleKeyError`."""
+        database = self._open()
+        database.execute("SAVEPOINT adding")
+        for row in rows:
+            try:
+                database.execute("INSERT INTO samples VALUES (?, ?, ?, ?, ?)", astuple(row))
+            except sqlite3.IntegrityError as reason:
+                database.execute("ROLLBACK TO adding")
+                raise DuplicateSampleKeyError(row.sample_key) from reason
+        database.execute("RELEASE adding")
+
+    def append_parts(self, rows: Sequence[IndexSamplePart]) -> None:
+        """Add parts of samples."""
+        add = "INSERT INTO sample_parts VALUES (?, ?, ?, ?, ?)"
+        self._open().executemany(add, map(astuple, rows))
+
+    def close(self) -> None:
+        """Write the indexes, and close the database."""
+        database, self.db = self._open(), None
+        database.executescript(INDEXES)
+        database.commit()
+        database.close()
+
+    def _open(self) -> sqlite3.Connection:
+        if self.db is None:
+            raise ConfigError(f"the writer of {self.sqlite_path} was closed; make another one")
+        return self.db
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *failed: object) -> None:
+        self.close()
+
+
+class SqliteIndexReader:
+    """Says where samples and their parts lie, by the database `sqlite_path`."""
+
+    def __init__(self, sqlite_path: str | os.PathLike[str]) -> None:
+        self.sqlite_path = sqlite_path
+        self._database = connected(os.fspath(sqlite_path))
+
+    def get_sample_pointer_by_key(self, key: str) -> ITarSamplePointer:
+        """Return where a sample lies; raise KeyError if there is none of the key."""
+        asked = "SELECT tar_file_id, byte_offset, byte_size FROM samples WHERE sample_key = ?"
+        return ITarSamplePointer(*self._found(asked, key))
+
+    def get_sample_part(self, key: str, part_name: str) -> ITarRawSamplePartPointer:
+        """Return where the content of a part lies; raise KeyError if there is none."""
+        asked = (
+            "SELECT tar_file_id, content_byte_offset, content_byte_size FROM sample_parts JOIN "
+            "samples USING (tar_file_id, sample_index) WHERE sample_key = ? AND part_name = ?"
+        )
+        return ITarRawSamplePartPointer(*self._found(asked, key, part_name))
+
+    def get_sample_count(self) -> int:
+        """Return how many samples there are."""
+        return int(self._found("SELECT COUNT(*) FROM samples")[0])
+
+    def get_total_size(self) -> int:
+        """Return how many bytes all samples have in their shards."""
+        return int(self._found("SELECT COALESCE(SUM(byte_size), 0) FROM samples")[0])
+
+    def list_all_samples(self) -> Iterator[tuple[str, int, int]]:
+        """Yield the key, size in bytes and shard of each sample."""
+        yield from self._database.execute("SELECT sample_key, byte_size, tar_file_id FROM samples")
+
+    def list_all_sample_parts(self) -> Iterator[tuple[str, int, int]]:
+        """Yield the full name, size in bytes and shard of each part, as they lie in the shards."""
+        yield from self._database.execute(
+            "SELECT sample_key || '.' || part_name, content_byte_size, tar_file_id FROM "
+            "sample_parts JOIN samples USING (tar_file_id, sample_index) "
+            "ORDER BY tar_file_id, sample_index, content_byte_offset"
+        )
+
+    def close(self) -> None:
+        """Close the database."""
+        self._database.close()
+
+    def _found(self, asked: str, *names: str) -> tuple[Any, ...]:
+        row: tuple[Any, ...] | None = self._database.execute(asked, names).fetchone()
+        if row is None:
+            raise KeyError(f"{'.'.join(names)} is not in {self.sqlite_path}")
+        return row
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *failed: object) -> None:
+        self.close()
+
+
+class BaseAggregator(ABC, Generic[T_item, T_result]):
+    """Gathers what the processes of an `AggregatorPool` make."""
+
+    def on_start(self, aggregator_pool: Any) -> None:
+        """Called before all."""
+
+    @abstractmethod
+    def on_item(self, items: list[T_item], aggregator_pool: Any) -> None:
+        """Called with items that a process made, in the order of their tasks."""
+
+    def on_finish(self, aggregator_pool: Any) -> None:
+        """Called after all."""
+
+    @abstractmethod
+    def get_final_result_data(self) -> T_result:
+        """Return what was gathered."""
+
+
+class AggregatorPool(Generic[T_task, T_item, T_result]):
+    """Has `num_workers` processes make items of tasks, for an aggregator in this one.
+
+    >>> class Sum(BaseAggregator[int, int]):
+    ...     total = 0
+    ...     def on_item(self, items, pool):
+    ...         self.total += sum(items)
+    ...     def get_final_result_data(self):
+    ...         return self.total
+    >>> pool = AggregatorPool(2, range, Sum())
+    >>> for task in (3, 5):
+    ...     pool.submit_task(task)
+    >>> pool.process()
+    13
+    """
+
+    def __init__(
+        self,
+        num_workers: int,
+        user_produce_data: Callable[[T_task], Iterable[T_item]],
+        aggregator: BaseAggregator[T_item, T_result],
+        *,
+        batch_size: int = 1,
+    ) -> None:
+        self.num_workers, self.user_produce_data = num_workers, user_produce_data
+        self.aggregator, self.batch_size = aggregator, batch_size
+        self._tasks: list[T_task] = []
+
+    def submit_task(self, task: T_task) -> None:
+        """Add a task."""
+        self._tasks.append(task)
+
+    def process(self) -> T_result:
+        """Do all tasks, and return what the aggregator gathered; raise what a task raised."""
+        made: Callable[[T_task], list[T_item]] = lambda task: list(self.user_produce_data(task))  # noqa: E731
+        self.aggregator.on_start(self)
+        for result in map_in_order(made, self._tasks, self.num_workers):
+            if isinstance(result, Exception):
+                raise result
+            items = iter(result)
+            while batch := list(islice(items, self.batch_size)):
+                self.aggregator.on_item(batch, self)
+        self.aggregator.on_finish(self)
+        return self.aggregator.get_final_result_data()

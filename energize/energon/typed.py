@@ -1,0 +1,110 @@
+"""Values of a type out of plain ones, as Megatron-Energon's configs are read, and back."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+from pydantic import TypeAdapter
+
+from energize.errors import ConfigError
+
+T = TypeVar("T")
+
+_missing_value = object()
+"""In place of a value that was not given, which is one of no type."""
+
+
+class JsonValueError(ConfigError, ValueError):
+    """A value is not of the type that it is read as."""
+
+
+class JsonParser:
+    """Makes values of a type out of those that JSON and YAML know, by pydantic.
+
+    Nothing is converted ("1" is no int), but for lists that become tuples and sets, and mappings
+    that become dataclasses and named tuples. With `strict`, a key that is no field is an error.
+
+    >>> from typing import NamedTuple
+    >>> class Size(NamedTuple):
+    ...     width: int
+    ...     height: int = 1
+    >>> JsonParser().raw_to_typed({"width": 2}, Size)
+    Size(width=2, height=1)
+    """
+
+    def __init__(self, strict: bool = True) -> None:
+        self._extra: Any = "forbid" if strict else "ignore"
+
+    def raw_to_typed(self, raw_data: Any, inst_type: type[T]) -> T:
+        """Return the value of type `inst_type`; raise `JsonValueError` if it is none."""
+        try:
+            text = json.dumps(raw_data)
+            return TypeAdapter(inst_type).validate_json(text, strict=True, extra=self._extra)
+        except (TypeError, ValueError) as reason:
+            raise JsonValueError(f"{raw_data!r} is no {inst_type}: {reason}") from reason
+
+    def raw_to_instance(self, raw_data: Mapping[str, Any], default_type: type[T]) -> T:
+        """Return an object of the class that `__module__` and `__class__` name, else of
+        `default_type`, made with the other values.
+
+        The module has to be imported already: nothing is imported because a file says so.
+        """
+        values = {k: each for k, each in raw_data.items() if k not in ("__module__", "__class__")}
+        kind = default_type
+        if "__class__" in raw_data:
+            module, name = (str(raw_data.get(each)) for each in ("__module__", "__class__"))
+            module = module.replace("megatron.energon", "energize.energon", 1)
+            found = getattr(sys.modules.get(module), name, None)
+            if not isinstance(found, type):
+                raise JsonValueError(f"{module} has no class {name!r}; import the module first")
+            kind = found
+        if is_dataclass(kind) or hasattr(kind, "_fields"):
+            return self.raw_to_typed(values, kind)
+        return kind(**values)
+
+
+def to_json_object(obj: Any) -> Any:
+    """Return a value as JSON knows it; classes and functions as where they are defined.
+
+    >>> to_json_object({"size": (1, 2), "of": ConfigError})
+    {'size': [1, 2], 'of': {'__module__': 'energize.errors', '__class__': 'ConfigError'}}
+    """
+    if isinstance(obj, type):
+        return {"__module__": obj.__module__, "__class__": obj.__name__}
+    if is_dataclass(obj):
+        return {each.name: to_json_object(getattr(obj, each.name)) for each in fields(obj)}
+    if hasattr(obj, "_asdict"):
+        obj = obj._asdict()
+    if isinstance(obj, Mapping):
+        return {key: to_json_object(each) for key, each in obj.items()}
+    if isinstance(obj, list | tuple | set | frozenset):
+        return [to_json_object(each) for each in obj]
+    if callable(obj):
+        return {"__module__": obj.__module__, "__function__": obj.__name__}
+    return obj
+
+
+def load_yaml(stream: Any) -> Any:
+    """Return what a YAML text or file holds: plain values."""
+    return yaml.safe_load(stream)
+
+
+def load_config(
+    path: str | os.PathLike[str] | Mapping[str, Any],
+    *,
+    default_type: type[T],
+    default_kwargs: Mapping[str, Any] | None = None,
+    parser: JsonParser | None = None,
+) -> T:
+    """Return the object that a YAML file, or a mapping, describes: see `raw_to_instance`; what it
+    does not say is taken from `default_kwargs`.
+    """
+    raw = path if isinstance(path, Mapping) else load_yaml(Path(path).read_bytes())
+    return (parser or JsonParser()).raw_to_instance({**(default_kwargs or {}), **raw}, default_type)
