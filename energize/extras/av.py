@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, BinaryIO, Literal, TypeAlias, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, NamedTuple, TypeAlias, TypeVar, get_args
 
 import numpy as np
 
@@ -32,6 +32,7 @@ __all__ = [
     "AVDecoder",
     "AVDecoderType",
     "AVMetadata",
+    "AVProbeIndex",
     "AVWebdatasetDecoder",
     "get_clips_uniform",
     "get_single_frames_uniform",
@@ -623,6 +624,49 @@ class AVDecoder:
 
 def _unpickled(data: bytes, suppress_warnings: bool, name: str) -> AVDecoder:
     return AVDecoder(data, suppress_warnings, name=name)
+
+
+class AVProbeEntry(NamedTuple):
+    """When a frame is shown, in units of its stream, and whether decoding can begin at it."""
+
+    timestamp: int
+    is_keyframe: bool
+
+
+class AVProbeIndex:
+    """The frames of a video stream of an open container, as its packets tell, in their order.
+
+    The container is at its beginning afterwards.
+    """
+
+    def __init__(self, container: InputContainer, stream_idx: int = 0) -> None:
+        packets = container.demux(video=stream_idx)
+        self._entries = [
+            AVProbeEntry(each.pts, each.is_keyframe) for each in packets if each.pts is not None
+        ]
+        container.seek(0)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __getitem__(self, idx: int) -> AVProbeEntry:
+        return self._entries[idx]
+
+    def search_timestamp(
+        self, timestamp: int, *, backward: bool = True, any_frame: bool = False
+    ) -> int:
+        """Return the number of the last keyframe up to `timestamp`, of the first where there is
+        none; or of the first from it on, unless `backward`, -1 where there is none. With
+        `any_frame` all frames count.
+        """
+        shown = sorted(
+            (each.timestamp, number)
+            for number, each in enumerate(self._entries)
+            if any_frame or each.is_keyframe
+        )
+        before = bisect_right(shown, (timestamp - (not backward), len(self)))
+        at = max(before - 1, 0) if backward else before
+        return shown[at][1] if at < len(shown) else -1
 
 
 def _audio_duration(container: InputContainer, stream: AudioStream) -> float | None:

@@ -418,7 +418,7 @@ def _load_of_user(
     if "sample_type" in given:
         given["sample_type"] = leaf.sample_type
     if hasattr(kind, "decoder"):
-        given["decoder"] = decoder
+        given["decoder"] = code.unpickling(leaf.path, decoder)
     made = kind(
         leaf.path,
         split_part=leaf.split_part,
@@ -439,7 +439,7 @@ def _loader_of(leaf: Leaf, decoder: SampleDecoder | None, code: LoadingCode) -> 
     return SampleLoader(
         sample_type=leaf.sample_type,
         field_map=None if crude or sample_loader is not None else config.field_map,
-        decoder=decoder,
+        decoder=code.unpickling(leaf.path, decoder),
         subflavors=leaf.labels,
         sample_loader=sample_loader,
         part_filter=part_filter,

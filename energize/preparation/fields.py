@@ -72,6 +72,23 @@ class FirstLook:
                 f"{'; '.join(list(reasons)[:2])}"
             )
 
+    def check_lists(self, field_map: Mapping[str, str]) -> None:
+        """Raise `PrepareError` for a field that JSON gives a list in which parts are named, as for
+        images between texts: it would hold their names, and not what they are.
+        """
+        for field, source in field_map.items():
+            access = parse_field(source)[0]
+            for sample in self.samples[:1] if access.keys else ():
+                found = sample.json(access)
+                named = [each for each in found if isinstance(each, str) and each in sample.sizes]
+                if isinstance(found, list) and named:
+                    raise PrepareError(
+                        f"field map: {field!r} would hold the names of parts that {source!r} has, "
+                        f"such as {named[0]!r}, and not the parts; make it CrudeWebdataset, and "
+                        "put the parts in by a cooker, or a sample_loader (or, for the names, say "
+                        f"--field-map {field}={source})"
+                    )
+
 
 def sample_fields(sample_type: str) -> dict[str, bool]:
     """Return the fields of a sample type, and whether each is needed; none of crude samples."""
@@ -112,7 +129,10 @@ def choose_config(
         return None
     if sample_type == CRUDE:
         return DatasetConfig(_MODULE, CRUDE)
-    chosen = propose_field_map(sample_type, look) if field_map is None else dict(field_map)
+    chosen = dict(field_map or {})
+    if field_map is None:
+        chosen = propose_field_map(sample_type, look)
+        look.check_lists(chosen)
     found = f"Parts found: {some(sorted(parts))}"
     for name, source in chosen.items():
         wanted = parse_field(source)

@@ -11,13 +11,14 @@ import importlib.util
 import io
 import math
 import os
+import pickle
 import re
 import shlex
 import sys
 import zipfile
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from fnmatch import fnmatchcase
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -254,7 +255,7 @@ class SampleDecoder:
     txt, text, transcript become str; json, jsn their value; cls, cls2, class, index, inx, id, count
     int; npy a numpy array, npz a dict of them; pth what `torch.save` wrote, read weights-only. A
     part that ends in .gz is unpacked first. All others stay bytes, and so do pickles (pkl, pickle,
-    pyd, pt): nothing is ever unpickled.
+    pyd, pt), which may run any program; with `unpickle`, pickle and pyd become what they hold.
 
     Raises `ConfigError` for an unknown `image_decode` or `av_decode`.
 
@@ -266,6 +267,7 @@ class SampleDecoder:
     av_decode: AVDecoderType = "AVDecoder"
     video_decode_audio: bool = False
     guess_content: bool = False
+    unpickle: bool = False
 
     def __post_init__(self) -> None:
         checked_choice(self.image_decode, "image_decode", IMAGE_SPECS)
@@ -286,6 +288,8 @@ class SampleDecoder:
         try:
             if kind == MediaMetadataType.IMAGE or (not kind and extension in IMAGE_EXTENSIONS):
                 return decode_image(data, IMAGE_SPECS[self.image_decode])
+            if self.unpickle and extension in ("pickle", "pyd"):
+                return pickle.loads(data)  # noqa: S301 - which the program asked for
             return PART_DECODERS[extension](data) if extension in PART_DECODERS else data
         except _NO_BAD_BYTES:
             raise
@@ -576,6 +580,14 @@ class LoadingCode:
                     f"trust_code: {each!r} is no folder, and no module that can be imported: "
                     f"{error}"
                 ) from error
+
+    def unpickling(self, folder: Path, decoder: SampleDecoder | None) -> SampleDecoder | None:
+        """Return the decoder for a folder: where the program or the environment names the folder as
+        trusted, one that unpickles.
+        """
+        if decoder is None or not (self.trust_code or VARIABLE in os.environ):
+            return decoder
+        return replace(decoder, unpickle=decoder.unpickle or self.trusts(folder))
 
     def trusts(self, folder: Path) -> bool:
         """Return whether code of this folder may be run."""

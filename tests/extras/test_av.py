@@ -31,6 +31,7 @@ from energize.extras.av import (
     AVData,
     AVDecoder,
     AVMetadata,
+    AVProbeIndex,
     AVWebdatasetDecoder,
     get_clips_uniform,
     get_single_frames_uniform,
@@ -52,6 +53,23 @@ def approx(*values: float):
 
 
 # Frames.
+
+
+def test_an_index_of_the_packets_of_a_stream():
+    with av.open(io.BytesIO(video("mkv h264"))) as container:
+        index = AVProbeIndex(container)
+        shown = sorted(frame.pts for frame in container.decode(video=0))
+    assert sorted(each.timestamp for each in index) == shown
+    keys = [each.timestamp for each in index if each.is_keyframe]
+    assert index[0].is_keyframe
+    for timestamp in (*shown, -1, shown[-1] + 1):
+        found = index.search_timestamp(timestamp)
+        assert index[found].timestamp == max([k for k in keys if k <= timestamp], default=keys[0])
+        found = index.search_timestamp(timestamp, backward=False)
+        later = [k for k in keys if k >= timestamp]
+        assert (index[found].timestamp if later else -1) == (later[0] if later else found)
+        exact = index.search_timestamp(timestamp, any_frame=True)
+        assert timestamp not in shown or index[exact].timestamp == timestamp
 
 
 @pytest.mark.parametrize("name", CONTAINERS)

@@ -15,12 +15,18 @@ import numpy as np
 import pytest
 
 from energize import (
+    Cooker,
     DatasetError,
     DatasetNotFoundError,
     DecodeError,
+    DefaultTaskEncoder,
     MetadatasetError,
     UntrustedCodeError,
+    get_loader,
     get_train_dataset,
+    get_val_dataset,
+    prepare,
+    write_shards,
 )
 from energize.data.stores import open_store
 from energize.metadataset import read_metadataset
@@ -30,6 +36,12 @@ from tests.support.metadatasets import written
 from tests.support.prepared import captions
 
 ROOT = Path(__file__).parents[2]
+
+
+class Crude(DefaultTaskEncoder):
+    """Leaves crude samples as they are."""
+
+    cookers = (Cooker(dict),)
 
 
 class Bomb:
@@ -108,6 +120,22 @@ def test_pickles(kind):
 def test_pickles_of_mds_shards(tmp_path):
     with pytest.raises(DatasetError, match="contains an unsafe type"):
         _mds(MDS["pickles"], tmp_path)()
+
+
+def test_pickles_of_a_trusted_folder(tmp_path, monkeypatch):
+    written = [{"__key__": "a", "pickle": pickle.dumps({"n": 1}), "pkl": pickle.dumps(2)}]
+    write_shards(written, tmp_path)
+    prepare(tmp_path, split_ratios={"train": 1}, sample_type="CrudeWebdataset")
+    options = {"split_part": "train", "batch_size": None, "task_encoder": Crude()}
+    (plain,) = get_loader(get_val_dataset(tmp_path, **options))
+    assert plain["pickle"] == written[0]["pickle"]
+    (trusted,) = get_loader(get_val_dataset(tmp_path, trust_code=[tmp_path], **options))
+    assert (trusted["pickle"], trusted["pkl"]) == ({"n": 1}, written[0]["pkl"])
+    (other,) = get_loader(get_val_dataset(tmp_path, trust_code=[tmp_path / "other"], **options))
+    assert other["pickle"] == written[0]["pickle"]
+    monkeypatch.setenv("ENERGIZE_TRUST_CODE", str(tmp_path))
+    (named,) = get_loader(get_val_dataset(tmp_path, **options))
+    assert named["pickle"] == {"n": 1}
 
 
 def test_a_database_with_a_view(folder):

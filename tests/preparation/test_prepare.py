@@ -194,6 +194,18 @@ def test_fields_come_from_parts_that_are_there(tmp_path, folder):
     assert "keys 'question', 'answers', 'x'" in told
 
 
+def test_names_of_parts_are_not_taken_for_parts(tmp_path):
+    facts = {"sequence": ["1.png", "and", "2.png"], "images": ["1.png"], "texts": ["a"]}
+    files = [("0.1.png", b"1"), ("0.2.png", b"2"), ("0.json", json.dumps(facts).encode())]
+    write_tar(tmp_path / "a.tar", files)
+    told = refused(tmp_path, sample_type="InterleavedSample", split_ratios=ALL)
+    assert "'sequence' would hold the names of parts" in told
+    assert "'1.png'" in told
+    named = {"sequence": "json[sequence]"}
+    report = prepare(tmp_path, sample_type="InterleavedSample", field_map=named, split_ratios=ALL)
+    assert report.config.field_map == named
+
+
 def test_ends_of_shards_are_noted(folder):
     shard = folder / "parts" / "d2.tar"
     whole = shard.read_bytes()

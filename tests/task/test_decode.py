@@ -116,6 +116,11 @@ def test_nothing_is_unpickled(tmp_path):
         npz=(lambda: decoded("npz", npy(objects, np.savez)), "unpickled"),
     )
     assert not (tmp_path / "mark").exists()
+    plain = pickle.dumps({"a": 1})
+    decoder = SampleDecoder(unpickle=True)
+    assert decoder.decode("x.pickle", plain) == decoder.decode("pyd", plain) == {"a": 1}
+    assert decoder.decode("pkl", plain) == plain
+    check_refusals(DecodeError, cut=(lambda: decoder.decode("pickle", plain[:-3]), "pickle"))
 
 
 BAD = {
