@@ -41,9 +41,9 @@ T = TypeVar("T")
 Where = Callable[[int], str]
 """Says where the n-th argument comes from; asked only if something went wrong with it."""
 
-index_of_call: ContextVar[tuple[int, int]] = ContextVar("index_of_call")
+index_of_call: ContextVar[tuple[int, Any]] = ContextVar("index_of_call")
 """The number of what a function is called for: of an item, in the order in which they come, on all
-ranks together; and among how many ranks batches are counted by themselves."""
+ranks together; and the worker config that it may ask for, if any."""
 
 _WORD = 2**32 - 1
 
@@ -124,14 +124,14 @@ class Call:
                 if type(argument) is Failed:
                     made.append(argument)
                     continue
-                index_of_call.set((number, reading.ranks))
+                index_of_call.set((number, reading.config))
                 word = 0 if words is None else words[row]
                 made.append(self._called(argument, word, reading, row, where))
         return made
 
     def one(self, argument: Any, word: int, index: int, reading: Reading, where: Where) -> Any:
         """Return what the function makes of an argument, for item `index`, keyed by `word`."""
-        index_of_call.set((index, reading.ranks))
+        index_of_call.set((index, reading.config))
         if self.seeding is not Seeding.GLOBAL:
             return self._called(argument, word, reading, 0, where)
         with _kept():
@@ -186,7 +186,7 @@ class Call:
             with nullcontext() if drawing is None else _kept():
                 if drawing is not None:
                     drawing.go_on()
-                index_of_call.set((index, reading.ranks))
+                index_of_call.set((index, reading.config))
                 item = self._next(running, argument, reading, where)
                 if drawing is not None:
                     drawing = _Drawing()

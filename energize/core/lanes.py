@@ -264,6 +264,10 @@ class WorkerConfig:
         """Return how many items of all ranks together a limit stands for."""
         return count
 
+    def of_calls(self) -> Any:
+        """Return what functions of the user may ask for while they are called, if anything."""
+        return None
+
     def length(self, dataset: Any) -> int:
         """Return what `len(dataset)` is."""
         return int(dataset._pass_length)

@@ -113,8 +113,8 @@ class Reading:
     left out as a failed one. `locate`: whether `report` wants to know which stored samples fail.
     `listed`: samples that are left out without being read. `left_out` counts those that are left
     out for whatever reason. `tolerance`: how many failures in a row of one function end the run,
-    None for any number. `ranks`: of how many each counts its own batches. What else reading needs
-    one day is another field, and no signature changes.
+    None for any number. `config`: the worker config that functions may ask for, if any. What else
+    reading needs one day is another field, and no signature changes.
     """
 
     attempt: int = 0
@@ -124,7 +124,7 @@ class Reading:
     listed: Listed | None = None
     left_out: LeftOut | None = None
     tolerance: int | None = None
-    ranks: int = 1
+    config: Any = None
 
     def leave_out(
         self, failed: Failed, dataset: Any, made: int | Sequence[Any] | None, attempt: int = 0

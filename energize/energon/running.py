@@ -23,6 +23,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, default_convert, get_worker_info
 
 from energize.core import lanes
+from energize.core.call import index_of_call
 from energize.core.dataset import Dataset
 from energize.core.description import leaves
 from energize.core.lanes import ErrorHandler, Lane
@@ -48,6 +49,13 @@ _log = logging.getLogger("energize")
 IterableDataset.register(Dataset)
 
 
+class _Active:
+    def __get__(self, instance: Any, kind: type[WorkerConfig]) -> WorkerConfig | None:
+        activated = kind._activated
+        found: WorkerConfig | None = activated[0] if activated else index_of_call.get((0, None))[1]
+        return found
+
+
 @dataclass(frozen=True, init=False, repr=False, eq=False)
 class WorkerConfig(lanes.WorkerConfig):
     """As `energize.WorkerConfig`, in the meaning of Megatron-Energon: lengths and limits count what
@@ -63,8 +71,11 @@ class WorkerConfig(lanes.WorkerConfig):
 
     failure_tolerance: ClassVar[int | None] = 100
 
-    active_worker_config: ClassVar[WorkerConfig | None] = None
-    """The config between `worker_activate` and `worker_deactivate`."""
+    active_worker_config: ClassVar[Any] = _Active()
+    """The config between `worker_activate` and `worker_deactivate`; else that of the loader for
+    which a function of the user is, or was last, called here, or None."""
+
+    _activated: ClassVar[list[WorkerConfig]] = []
 
     _numbers: ClassVar[list[int]] = []
 
@@ -101,6 +112,9 @@ class WorkerConfig(lanes.WorkerConfig):
     def over_ranks(self, count: int) -> int:
         return count * self.world_size
 
+    def of_calls(self) -> WorkerConfig:
+        return self
+
     def length(self, dataset: Dataset[Any]) -> int:
         if dataset._steps_per_epoch is not None:
             return dataset._steps_per_epoch
@@ -133,7 +147,7 @@ class WorkerConfig(lanes.WorkerConfig):
         self, sample_index: int, override_global_rank: int | None = None, cache_pool: Any = None
     ) -> None:
         """Make it the `active_worker_config`; nothing here needs that to be read."""
-        WorkerConfig.active_worker_config = self
+        self._activated[:] = [self]
         WorkerConfig._numbers[:] = [sample_index]
 
     def worker_push_sample_index(self, sample_index: int) -> None:
@@ -146,7 +160,7 @@ class WorkerConfig(lanes.WorkerConfig):
 
     def worker_deactivate(self) -> None:
         """End what `worker_activate` began."""
-        WorkerConfig.active_worker_config = None
+        self._activated.clear()
         self._numbers.clear()
 
     @property

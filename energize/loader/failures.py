@@ -62,7 +62,7 @@ class Decisions:
     """Who decides about exceptions of users' functions: the `handler` of a worker config, or
     `on_error`; whether the places of failed samples are wanted (`locate`), and which samples are
     left out unread (`listed`); after how many failures in a row a function ends the run
-    (`tolerance`); of how many `ranks` each counts its own batches. It travels to workers.
+    (`tolerance`); the worker `config` that functions may ask for. It travels to workers.
     """
 
     on_error: OnError = raise_error
@@ -70,7 +70,7 @@ class Decisions:
     tolerance: int | None = None
     locate: bool = False
     listed: Listed | None = None
-    ranks: int = 1
+    config: Any = None
 
     @classmethod
     def of(cls, on_error: str | OnError, handler: ErrorHandler | None, **others: Any) -> Decisions:
@@ -93,7 +93,7 @@ class Decisions:
             on_error=self._decide,
             locate=self.locate,
             tolerance=self.tolerance,
-            ranks=self.ranks,
+            config=self.config,
             listed=self.listed,
             left_out=left_out,
         )

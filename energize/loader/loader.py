@@ -105,7 +105,7 @@ class Loader(Generic[T]):
             tolerance=worker_config.failure_tolerance,
             locate=settings.quarantine is not None,
             listed=listed_samples(dataset, settings.lists, settings.quarantine),
-            ranks=worker_config.over_ranks(1),
+            config=worker_config.of_calls(),
         )
         self._run = Run(dataset, settings, self._decisions, worker_config.num_workers)
         self._resume: Place | None = None

@@ -220,7 +220,8 @@ def hook_index(takes: str, what: str) -> int:
     hook = _running.get(None)
     if hook is None:
         raise ConfigError(f"{what} is known while a dataset calls a hook of the encoder, not here")
-    index, ranks = index_of_call.get()
+    index, config = index_of_call.get()
+    ranks = 1 if config is None else config.over_ranks(1)
     if HOOKS[hook.name] == takes:
         return index // ranks if takes == "batch" else index
     batches = gathering.get(None)

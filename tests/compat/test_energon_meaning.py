@@ -166,7 +166,7 @@ def test_a_worker_config_says_what_energons_does(capsys, tmp_path):
     assert config.worker_seed(0) == 2273462765
     assert WorkerConfig(rank=1, world_size=3, num_workers=0).worker_seed() == 3250511459
     assert config.config()["num_workers"] == 2
-    assert WorkerConfig.active_worker_config is None
+    assert WorkerConfig.active_worker_config is not config
     config.worker_activate(5)
     assert energon.WorkerConfig.active_worker_config is config
     assert config.active_worker_sample_index == 10
@@ -174,7 +174,7 @@ def test_a_worker_config_says_what_energons_does(capsys, tmp_path):
     assert (config.active_worker_sample_index, config.active_worker_batch_index) == (14, 10)
     assert config.worker_pop_sample_index() == 7
     config.worker_deactivate()
-    assert WorkerConfig.active_worker_config is None
+    assert WorkerConfig.active_worker_config is not config
     config.worker_log({"t": "read"})
     assert capsys.readouterr().out == '{"t": "read"}\n'
     path = tmp_path / "logs" / "{worker_id}.jsonl"
@@ -523,6 +523,7 @@ def test_batches_are_counted_on_each_rank(tmp_path, world_size, num_workers):
     class Numbered(energon.DefaultTaskEncoder):
         @energon.stateless(restore_seeds=True)
         def encode_sample(self, sample):
+            assert WorkerConfig.active_worker_config.rank == rank
             number = f"{sample.caption} {self.current_batch_index}"
             return energize.TextSample.derive_from(sample, text=number)
 
