@@ -413,12 +413,12 @@ def _load_of_user(
     names.
     """
     kind, config = user_factory(leaf.config), leaf.config
-    loader, part_filter = code.of(leaf.path, config.code)
+    loader, part_filter, decoder = code.of(leaf.path, config.code, decoder)
     given = {**(config.factory or {}), "sample_loader": loader, "part_filter": part_filter}
     if "sample_type" in given:
         given["sample_type"] = leaf.sample_type
     if hasattr(kind, "decoder"):
-        given["decoder"] = code.unpickling(leaf.path, decoder)
+        given["decoder"] = decoder
     made = kind(
         leaf.path,
         split_part=leaf.split_part,
@@ -435,11 +435,11 @@ def _load_of_user(
 def _loader_of(leaf: Leaf, decoder: SampleDecoder | None, code: LoadingCode) -> SampleLoader[Any]:
     """Return what makes typed samples of the raw ones of a leaf that is no join."""
     config, crude = leaf.config, leaf.sample_type is CrudeSample
-    sample_loader, part_filter = code.of(leaf.path, config.code, crude=crude)
+    sample_loader, part_filter, decoder = code.of(leaf.path, config.code, decoder, crude=crude)
     return SampleLoader(
         sample_type=leaf.sample_type,
         field_map=None if crude or sample_loader is not None else config.field_map,
-        decoder=code.unpickling(leaf.path, decoder),
+        decoder=decoder,
         subflavors=leaf.labels,
         sample_loader=sample_loader,
         part_filter=part_filter,

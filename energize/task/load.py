@@ -581,22 +581,20 @@ class LoadingCode:
                     f"{error}"
                 ) from error
 
-    def unpickling(self, folder: Path, decoder: SampleDecoder | None) -> SampleDecoder | None:
-        """Return the decoder for a folder: where the program or the environment names the folder as
-        trusted, one that unpickles.
-        """
-        if decoder is None or not (self.trust_code or VARIABLE in os.environ):
-            return decoder
-        return replace(decoder, unpickle=decoder.unpickle or self.trusts(folder))
-
     def trusts(self, folder: Path) -> bool:
         """Return whether code of this folder may be run."""
         return why_not(folder, self.trust_code) is None
 
     def of(
-        self, folder: Path, code: Mapping[str, Any], *, crude: bool = False
-    ) -> tuple[LoadFunction | None, PartFilter | None]:
-        """Return the sample loader and the part filter of a folder whose dataset.yaml names `code`.
+        self,
+        folder: Path,
+        code: Mapping[str, Any],
+        decoder: SampleDecoder | None,
+        *,
+        crude: bool = False,
+    ) -> tuple[LoadFunction | None, PartFilter | None, SampleDecoder | None]:
+        """Return the sample loader and the part filter of a folder whose dataset.yaml names `code`,
+        and its decoder: one that unpickles where the program or the environment trusts the folder.
 
         Samples that are `crude` have no loader; one that the file names all the same is an error.
 
@@ -608,10 +606,12 @@ class LoadingCode:
                 f"{folder}: dataset.yaml has a sample_loader, and crude samples have no fields; "
                 "remove it, or give a sample_type"
             )
+        if decoder is not None and (self.trust_code or VARIABLE in os.environ):
+            decoder = replace(decoder, unpickle=decoder.unpickle or self.trusts(folder))
         if not (code or self.sample_loader or self.part_filter):
-            return None, None
+            return None, None, decoder
         loader = None if crude else self._of(folder, "sample_loader", code)
-        return loader, self._of(folder, "part_filter", code)
+        return loader, self._of(folder, "part_filter", code), decoder
 
     def _of(self, folder: Path, key: str, code: Mapping[str, Any]) -> Any:
         """Return what the program gives for a folder, or else what the folder itself names."""
