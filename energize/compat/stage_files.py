@@ -7,9 +7,12 @@ import os
 import re
 import tomllib
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Self
 
+import numpy as np
 from pydantic import (
     Field,
     NonNegativeInt,
@@ -23,10 +26,19 @@ from pydantic import (
 from energize.core import limits
 from energize.core.dataset import Dataset
 from energize.core.lanes import WorkerConfig
+from energize.core.lazy import optional_module, torch
 from energize.core.validation import KeyPath, Listed, check_depth, faults
 from energize.data.files import own_errors
+from energize.data.memory import HuggingFaceSource, SequenceSource
+from energize.datasets.order import RepeatDataset, ShuffleDataset
 from energize.datasets.stages import StagedDataset
-from energize.errors import ConfigError, MetadatasetError, nearest
+from energize.errors import (
+    ConfigError,
+    DatasetError,
+    DatasetNotFoundError,
+    MetadatasetError,
+    nearest,
+)
 from energize.metadataset.build import batch_size_of, check_one_epoch, get_train_dataset
 from energize.metadataset.located import (
     Located,
@@ -40,6 +52,7 @@ from energize.metadataset.models import Expected, Keys, Name, Table
 from energize.metadataset.nodes import Blend, Node, Staged
 from energize.metadataset.resolution import DEFAULT, not_staged, plan_of, resolve
 from energize.order.stages import Stage, StagePlan, stage_label
+from energize.task.encoder import DefaultTaskEncoder, TaskEncoder
 
 # TOML as plain values that remember the lines they were written on.
 
@@ -297,7 +310,8 @@ def _plan(text: Located, split_part: str, problems: list[Problem]) -> StagePlan[
 
 # From stages in a file to a dataset of batches that changes with the step of training.
 
-_BUILT = ("energize", "nanoset")
+_BUILT = ("energize", "nanoset", "huggingface", "preprocessed", "packed_memmap")
+_ROWS = _BUILT[2:]
 
 
 @own_errors
@@ -347,7 +361,11 @@ def build_stage(stage: Stage[StageData] | Stage[Node], **options: Any) -> Datase
 
     A stage of a metadataset has been resolved. Of one of a stage file, `dataset_type` "energize"
     reads `dataset_path`, a prepared folder or a metadataset, or a blend of `dataset_folders` by
-    `dataset_weights`; so does "nanoset", when its folders are prepared ones. A `batch_size` in the
+    `dataset_weights`; so does "nanoset", when its folders are prepared ones. Rows, of which the
+    encoder is given dicts in random order, are read by "huggingface" (`dataset` from the Hub, or
+    what `save_to_disk` wrote to `dataset_path`), "preprocessed" (the same, with tensors for lists
+    of numbers), and "packed_memmap" (a `.npy` of token ids at `dataset_path`, rows as they are or
+    one long one that is cut into rows of `seq_len`, each as `input_ids`). A `batch_size` in the
     stage's `batch` wins over that of `options`; the split part is chosen where stages are read.
 
     Raises `MetadatasetError` for other types, naming the stage, and what `get_train_dataset`
@@ -357,6 +375,8 @@ def build_stage(stage: Stage[StageData] | Stage[Node], **options: Any) -> Datase
     if size is not None:
         options["batch_size"] = size
     with place_noted(stage.place):
+        if isinstance(stage.dataset, StageData) and stage.dataset.dataset_type in _ROWS:
+            return _batches_of(_rows(stage.dataset, stage_label(stage)), **options)
         # What a node reads is settled; an error tells whoever gives a split_part, too.
         dataset: Dataset[Any] = get_train_dataset(stage_node(stage), split_part="", **options)
     return dataset
@@ -385,3 +405,77 @@ def stage_node(stage: Stage[StageData] | Stage[Node]) -> Node:
         return nodes[0]
     weights = data.dataset_weights or (1.0,) * len(nodes)
     return Blend(tuple(zip(nodes, weights, strict=True)), stage.place)
+
+
+# Stages whose data are rows.
+
+
+@dataclass(frozen=True)
+class TokenRows:
+    """Rows of the token ids in a `.npy` file, which is mapped into memory by each process."""
+
+    path: Path
+    length: int
+
+    @cached_property
+    def _rows(self) -> Any:
+        found = np.load(self.path, mmap_mode="r", allow_pickle=False)
+        if found.ndim == 1:
+            found = found[: len(found) // self.length * self.length].reshape(-1, self.length)
+        if found.ndim != 2 or not np.issubdtype(found.dtype, np.integer) or not len(found):
+            raise DatasetError(
+                f"{self.path}: packed token ids are whole numbers, rows of them or {self.length} "
+                f"and more in one; found {found.dtype} of shape {found.shape}"
+            )
+        return found
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, position: int) -> dict[str, Any]:
+        return {"input_ids": torch.from_numpy(self._rows[position].astype(np.int64))}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"path": self.path, "length": self.length}
+
+
+def _rows(data: StageData, where: str) -> Dataset[Any]:
+    kind, path = data.dataset_type, data.folder / (data.dataset_path or "")
+    name = data.dataset or data.dataset_path or ""
+    if kind != "huggingface" and not path.exists():
+        raise DatasetNotFoundError(f"{where}: there is nothing at {path}; write its dataset_path")
+    if kind == "packed_memmap":
+        if path.suffix != ".npy":
+            raise MetadatasetError(
+                f"{where}: packed_memmap reads a .npy file of token ids; got {path}. For other "
+                "formats pass build=, a function of a stage that returns its dataset"
+            )
+        return SequenceSource(TokenRows(path, data.seq_len or 1), name=name)
+    library = optional_module("datasets", "energize[hf]", f"{where}: dataset_type {kind!r}")
+    local = data.dataset_path is not None and path.is_dir()
+    try:
+        rows = library.load_from_disk(path) if local else library.load_dataset(data.dataset)
+        rows = rows[data.split_part] if isinstance(rows, dict) else rows
+    except Exception as reason:  # of many kinds
+        raise DatasetNotFoundError(
+            f"{where}: Hugging Face's datasets cannot load {str(path) if local else name!r} "
+            f"({data.split_part}): {type(reason).__name__}: {reason}; correct the name, or give a "
+            "dataset_path that save_to_disk wrote"
+        ) from reason
+    rows = rows.with_format("torch") if kind == "preprocessed" else rows
+    return HuggingFaceSource(rows, name=name)
+
+
+def _batches_of(
+    rows: Dataset[Any],
+    *,
+    batch_size: int | None,
+    task_encoder: TaskEncoder[Any, Any, Any, Any] | None = None,
+    worker_config: WorkerConfig | None = None,
+    **options: Any,
+) -> Dataset[Any]:
+    encoder = task_encoder or DefaultTaskEncoder()
+    samples = encoder.build_encode_sample(RepeatDataset(ShuffleDataset(rows)))
+    options = {"packing_buffer_size": None, **options}
+    batches = encoder.build_batch(samples, batch_size=batch_size, **options)
+    return batches._with_worker_config(worker_config)

@@ -8,7 +8,10 @@ import shutil
 from itertools import islice
 from pathlib import Path
 
+import datasets as hub
+import numpy as np
 import pytest
+import torch
 import yaml
 
 import energize as ez
@@ -224,7 +227,9 @@ def test_the_examples(folder, name):
     assert all(report.sources for report in data.report)
 
 
-def test_what_cannot_be_built(folder):
+def test_what_cannot_be_built(folder, monkeypatch):
+    monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", True)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     (folder / "tokens").mkdir()
     files = {
         "misspelt.toml": stage(dataset_type="energise"),
@@ -237,7 +242,7 @@ def test_what_cannot_be_built(folder):
     unprepared, missing = errors.NotPreparedError, errors.DatasetNotFoundError
     for name, options, error, told in (
         ("misspelt.toml", two, errors.MetadatasetError, "did you mean 'energize'"),
-        ("single_stage.toml", two, errors.MetadatasetError, "'default'.*'hugging.*pass build="),
+        ("single_stage.toml", two, missing, "'default'.* cannot load 'web'.*save_to_disk"),
         ("tokens.toml", two, unprepared, "tokens is not a prepared[^$]*asked .*tokens.toml:3"),
         ("missing.toml", two, missing, "gone' does not exist[^$]*missing.toml:3"),
         ("seeds.toml", {}, TypeError, "missing .*'batch_size'"),
@@ -247,3 +252,69 @@ def test_what_cannot_be_built(folder):
     ):
         with pytest.raises(error, match=told):
             get_staged_train_dataset(folder / name, **options)
+
+
+def test_rows_of_other_formats(tmp_path):
+    rows = {"input_ids": [[i, i + 1] for i in range(12)], "text": [f"t{i}" for i in range(12)]}
+    hub.Dataset.from_dict(rows).save_to_disk(tmp_path / "saved")
+    hub.DatasetDict({"train": hub.Dataset.from_dict(rows)}).save_to_disk(tmp_path / "parts")
+    np.save(tmp_path / "long.npy", np.arange(50, dtype=np.uint16))
+    np.save(tmp_path / "rows.npy", np.arange(48, dtype=np.uint16).reshape(12, 4))
+    of = {"dataset_folders": None, "dataset_weights": None, "seq_len": 4}
+    kinds = [
+        {"dataset_type": "huggingface", "dataset": "some/name", "dataset_path": "saved"},
+        {"dataset_type": "preprocessed", "dataset_path": "parts"},
+        {"dataset_type": "packed_memmap", "dataset_path": "long.npy"},
+        {"dataset_type": "packed_memmap", "dataset_path": "rows.npy"},
+    ]
+    stages = [
+        stage(name=f"s{n}", start_step=4 * n, **{**of, **each}) for n, each in enumerate(kinds)
+    ]
+    (tmp_path / "run.toml").write_text(toml({"steps": 16, "data_stages": stages}))
+    config = ez.WorkerConfig(0, 1, num_workers=2)
+    loader = ez.get_loader(
+        get_staged_train_dataset(tmp_path / "run.toml", batch_size=3, worker_config=config)
+    )
+    steps = list(islice(loader, 16))
+    loader.close()
+    assert sorted(text for batch in steps[:4] for text in batch["text"]) == sorted(rows["text"])
+    found = torch.cat([batch["input_ids"] for batch in steps[4:8]])
+    assert sorted(found.tolist()) == rows["input_ids"]
+    for batches in (steps[8:12], steps[12:]):
+        found = torch.cat([batch["input_ids"] for batch in batches])
+        assert sorted(found.tolist()) == np.arange(48).reshape(12, 4).tolist()
+    for name, text in (("a.bin", "reads a .npy file"), ("none.npy", "there is nothing at")):
+        (tmp_path / "a.bin").touch()
+        wrong = stage(**{**of, "dataset_type": "packed_memmap", "dataset_path": name})
+        with pytest.raises(errors.EnergizeError, match=text):
+            get_staged_train_dataset(written_to(tmp_path / "w.toml", [wrong]), batch_size=2)
+    np.save(tmp_path / "floats.npy", np.ones((3, 4)))
+    wrong = stage(**{**of, "dataset_type": "packed_memmap", "dataset_path": "floats.npy"})
+    with pytest.raises(errors.DatasetError, match="are whole numbers"):
+        get_staged_train_dataset(written_to(tmp_path / "w.toml", [wrong]), batch_size=2)
+
+
+def written_to(file, stages):
+    file.write_text(toml({"steps": 12, "data_stages": stages}))
+    return file
+
+
+def test_a_plain_run_goes_on_in_stages(folder):
+    of = {"dataset_type": "energize", "dataset_folders": None, "dataset_weights": None}
+    paths = sorted(each.name for each in (folder / "data").iterdir())[:2]
+    stages = [
+        stage(name=name, start_step=start, **of, dataset_path=f"data/{path}")
+        for name, start, path in (("one", 0, paths[0]), ("two", 8, paths[1]))
+    ]
+    plain = ez.get_loader(ez.get_train_dataset(folder / "data" / paths[0], batch_size=2))
+    steps = iter(plain)
+    for _ in islice(steps, 5):
+        pass
+    state = plain.state_dict()
+    ahead = [batch.__key__ for batch in islice(steps, 3)]
+    file = written_to(folder / "later.toml", stages)
+    staged = ez.get_loader(get_staged_train_dataset(file, batch_size=2))
+    with pytest.raises(errors.StateMismatchError, match="strict=False"):
+        staged.load_state_dict(state)
+    staged.load_state_dict(state, strict=False)
+    assert [batch.__key__ for batch in islice(staged, 3)] == ahead
