@@ -301,8 +301,8 @@ class SampleDecoder:
         return asdict(self)
 
     def describe(self) -> dict[str, Any]:
-        """Return `image_decode`, and what else is not as by default."""
-        usual = asdict(SampleDecoder(image_decode=self.image_decode))
+        """Return `image_decode`, and what else is not as by default; not who is trusted."""
+        usual = asdict(SampleDecoder(image_decode=self.image_decode, unpickle=self.unpickle))
         told = {"image_decode": self.image_decode}
         return told | {name: value for name, value in self.config().items() if value != usual[name]}
 

@@ -209,7 +209,7 @@ def test_functions_of_folders_travel_and_are_described_wherever_they_are(tmp_pat
     seen = []
     for place in ("a", "b"):
         path = folder(tmp_path / place / "ds", **NAMED)
-        function, parts = LoadingCode(trust_code=[path]).of(path, NAMED)
+        function, parts, _ = LoadingCode(trust_code=[path]).of(path, NAMED, None)
         again = pickle.loads(pickle.dumps(function))
         assert (again, again({"txt": "a"})) == (function, {"text": "a:txt"})
         assert parts("jpg") is False
