@@ -142,8 +142,9 @@ def _quoted(names: Iterable[str]) -> str:
 class SourceInfo:
     """The files of a dataset that a sample was made from.
 
-    `shard_name` is relative to `dataset_path`; `index` is the number of the sample in its shard;
-    `file_names` are those of its files there that were used.
+    `shard_name` is relative to `dataset_path`; `index` is the number of the sample in the split
+    part, in the order of its shards (in a store or a join, in its shard); `file_names` are those of
+    its files there that were used.
     """
 
     dataset_path: str

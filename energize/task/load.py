@@ -16,11 +16,13 @@ import re
 import shlex
 import sys
 import zipfile
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields, replace
 from fnmatch import fnmatchcase
 from functools import cached_property, lru_cache
+from itertools import accumulate
 from pathlib import Path
 from types import MappingProxyType, ModuleType
 from typing import Any, ClassVar, Generic, Literal, TypeVar, get_args
@@ -718,6 +720,8 @@ class SampleLoader(Generic[T_sample]):
     subflavors: Mapping[str, Any] = field(default_factory=dict)
     sample_loader: LoadFunction | None = None
     part_filter: PartFilter | None = None
+    numbered: Any = field(default=None, init=False, repr=False, compare=False)
+    """The source by whose shards samples are numbered, if that is known."""
     loads_stored: ClassVar[bool] = True
     """What it returns for a stored sample is what the key of that sample restores."""
 
@@ -747,6 +751,7 @@ class SampleLoader(Generic[T_sample]):
     def describe(self) -> dict[str, Any]:
         """Return the description as a JSON-able tree."""
         values = self.__getstate__()
+        del values["numbered"]
         for name in ("sample_loader", "part_filter"):
             if values[name] is None:
                 del values[name]
@@ -869,11 +874,20 @@ class SampleLoader(Generic[T_sample]):
         """Return a sample with these values, made of these parts."""
         return self.sample_type(**{**self._metadata(raw, parts), **values})
 
+    @cached_property
+    def _before(self) -> Mapping[str, int]:
+        """How many samples the shards before each one have."""
+        if self.numbered is None:
+            return defaultdict(int)
+        return dict(
+            zip(self.numbered.shards, accumulate(self.numbered.counts, initial=0), strict=False)
+        )
+
     def _metadata(self, raw: Mapping[str, Any], parts: Iterable[str]) -> dict[str, Any]:
         key, shard, index = raw["__key__"], raw["__shard__"], raw["__index__"]
         source = SourceInfo(
             dataset_path=raw["__dataset__"],
-            index=index,
+            index=self._before[shard] + index,
             shard_name=shard,
             file_names=tuple(map(f"{key}.".__add__, parts)),
         )

@@ -16,6 +16,7 @@ from energize.core.samples import CrudeSample
 from energize.core.stores import DecodeFileStore, FileStore
 from energize.data.source import Source, Subset
 from energize.data.stores import open_store
+from energize.data.webdataset import WebdatasetSource
 from energize.datasets.batch import BatchDataset
 from energize.datasets.blend import BlendDataset
 from energize.datasets.group import GroupBatchDataset
@@ -32,6 +33,7 @@ from energize.datasets.transform import MapDataset, SampleWeightDataset
 from energize.errors import ConfigError
 from energize.order.quota import Quota
 from energize.task.hooks import Cook, Hook, active_hooks, cooker_for, needs_of
+from energize.task.load import SampleLoader
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -111,6 +113,8 @@ class SourceFactory(BaseCoreDatasetFactory[T_co]):
             source = source.part(*subset.bounds(source.stored_count))
         self.source: Source[Any] = source
         self.load = load
+        if isinstance(load, SampleLoader) and isinstance(source, WebdatasetSource):
+            object.__setattr__(load, "numbered", source)  # its own, and nothing compares it
         self.__sample_type__ = sample_type  # type: ignore[misc]  # of this object
         self.paths, self.subflavors = list(paths), dict(subflavors)
         self.order, self.worker_config = order, worker_config

@@ -232,6 +232,7 @@ def test_a_factory_of_what_a_folder_says(folder, tmp_path):
     assert [each.caption for each in samples] == [f"caption {i}" for i in range(12)]
     assert samples[0].image.shape == (3, 24, 32)
     assert samples[5].__sources__[0].shard_name == "parts/data-1.tar"
+    assert [each.__sources__[0].index for each in samples] == list(range(len(samples)))
     assert (factory.__sample_type__, len(factory)) == (ez.CaptioningSample, 12)
     assert factory.config() == factory.build().describe()
     assert pickle.loads(pickle.dumps(factory.build())) == factory.build()
