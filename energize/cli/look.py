@@ -293,7 +293,7 @@ def _sources(found: Any) -> Iterator[str]:
     """Yield the files that an item says it was made from; nothing where it does not say."""
     if isinstance(found, SourceInfo):
         names = ", ".join(found.file_names)
-        yield f"{found.dataset_path}/{found.shard_name}, sample {found.index}: {names}"
+        yield f"{found.dataset_path}/{found.shard_name}: {names} (sample {found.index})"
     elif isinstance(found, list | tuple):
         for each in found:
             yield from _sources(each)

@@ -287,7 +287,9 @@ def test_what_a_run_delivered_is_shown_again(home, tmp_path):
         first = shown.partition("__key__")[2].splitlines()[0]
         assert re.findall("'(0.*?)'", first) == item.__key__
         for sources in flat(item.__sources__):
-            assert f"{sources.dataset_path}/{sources.shard_name}, sample {sources.index}" in shown
+            names = ", ".join(sources.file_names)
+            place = f"{sources.dataset_path}/{sources.shard_name}"
+            assert f"{place}: {names} (sample {sources.index})" in shown
     item, key = delivered(web, 4, batch_size=3, task_encoder=Upper())[-1]
     options = ("--batch-size", 3, "--seed", 5, "--encoder", f"{file}:Upper")
     shown = run("replay", web, key, *options)
@@ -298,7 +300,7 @@ def test_what_a_run_delivered_is_shown_again(home, tmp_path):
     refused([(["--encoder", f"{file}:Twice"], 1, "is of another dataset")], *options)
     shown = run("replay", web, "('Webdataset', 'shard-001.tar', 3)")
     assert "caption (str): 'caption 23'" in shown
-    assert "shard-001.tar, sample 3" in shown
+    assert "shard-001.tar: 000023.jpg, 000023.txt (sample 23)" in shown
     refused(
         [
             (["nothing"], 2, "expected a restore key"),
