@@ -47,6 +47,12 @@ def test_launchers():
         "mpirun under srun": (SRUN | OPEN_MPI, Ranks(2, 6)),
         "mpirun with a word of Hydra": (OPEN_MPI | {"PMI_RANK": "0"}, Ranks(2, 6)),
         "half of Hydra": ({"PMI_RANK": "5"}, ALONE),
+        "Lightning": ({"WORLD_SIZE": "2", "LOCAL_RANK": "1", "NODE_RANK": "0"}, Ranks(1, 2)),
+        "Lightning on one node": ({"WORLD_SIZE": "2", "LOCAL_RANK": "0"}, Ranks(0, 2)),
+        "a second node": (
+            {"WORLD_SIZE": "8", "LOCAL_RANK": "1", "GROUP_RANK": "1", "LOCAL_WORLD_SIZE": "4"},
+            Ranks(5, 8),
+        ),
     }
     for name, (environment, ranks) in rows.items():
         with row(name):
@@ -58,6 +64,9 @@ def test_what_is_no_rank_is_named():
     environments = [
         ({"RANK": "3"}, "RANK='3', WORLD_SIZE=None...torchrun"),
         ({"WORLD_SIZE": "8"}, "RANK=None, WORLD_SIZE='8'"),
+        ({"WORLD_SIZE": "8", "LOCAL_RANK": "1", "NODE_RANK": "1"}, "RANK=None, WORLD_SIZE='8'"),
+        ({"WORLD_SIZE": "8", "LOCAL_RANK": "x"}, "RANK=None, WORLD_SIZE='8'"),
+        ({"WORLD_SIZE": "2", "LOCAL_RANK": "2"}, "rank 2, world_size 2"),
         ({"RANK": "", "WORLD_SIZE": "8"}, "RANK=''"),
         ({"RANK": "one", "WORLD_SIZE": "8"}, "RANK='one'"),
         ({"RANK": "-1", "WORLD_SIZE": "8"}, "RANK='-1'"),
@@ -93,6 +102,17 @@ def test_what_is_no_rank_is_named():
         config = WorkerConfig(data_parallel_group=group)
         faults[f"group {group}"] = config.ranks, "data_parallel_group is a process group"
     check_faults(ConfigError, faults)
+
+
+@pytest.mark.parametrize("half", [{"WORLD_SIZE": "2"}, {"RANK": "1"}, {"WORLD_SIZE": "many"}])
+def test_torch_distributed_is_asked_first(half):
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        assert current_ranks(environment=half) == Ranks(0, 1)
+        with pytest.raises(ConfigError, match=r"this is rank 0 of 1.* RANK=0, WORLD_SIZE=2"):
+            current_ranks(environment={"RANK": "0", "WORLD_SIZE": "2"})
+    finally:
+        dist.destroy_process_group()
 
 
 def test_ranks_that_are_given_need_no_environment(monkeypatch):

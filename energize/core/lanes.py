@@ -72,7 +72,8 @@ def current_ranks(group: Any = None, environment: Mapping[str, str] | None = Non
 
     `group`: a torch process group or a device mesh of the ranks that read different data. Without
     one it is the default group of torch.distributed when that is initialised, else what the
-    variables of torchrun, MPI or SLURM say, else one process alone.
+    variables of torchrun, MPI or SLURM say, else one process alone. Without RANK that is worked out
+    from LOCAL_RANK, and on further nodes NODE_RANK and LOCAL_WORLD_SIZE.
 
     Raises `ConfigError` for variables that are no ranks, and when torch.distributed and torchrun
     disagree.
@@ -80,13 +81,13 @@ def current_ranks(group: Any = None, environment: Mapping[str, str] | None = Non
     if group is not None:
         return _in_group(group)
     environment = os.environ if environment is None else environment
-    found = (_launched_by(launcher, environment) for launcher in _LAUNCHERS)
-    launched = next((ranks for ranks in found if ranks is not None), ALONE)
     distributed = _initialised()
     if distributed is None:
-        return launched
+        found = (_launched_by(launcher, environment) for launcher in _LAUNCHERS)
+        return next((ranks for ranks in found if ranks is not None), ALONE)
     ranks = Ranks(distributed.get_rank(), distributed.get_world_size(), distributed.group.WORLD)
-    by_torchrun = _launched_by("torchrun", environment)
+    complete = all(environment.get(name) is not None for name in _LAUNCHERS["torchrun"])
+    by_torchrun = _launched_by("torchrun", environment) if complete else None
     if by_torchrun is not None and by_torchrun != ranks:
         raise ConfigError(
             f"torch.distributed says that this is rank {ranks.rank} of {ranks.world_size}, and the "
@@ -126,6 +127,8 @@ def _launched_by(launcher: str, environment: Mapping[str, str]) -> Ranks | None:
         return None
     if values == [None, None]:
         return None
+    if launcher == "torchrun" and values[0] is None:
+        values[0] = _rank_on_node(environment)
     if None in values or not all(str(value).isdecimal() for value in values):
         shown = ", ".join(f"{n}={v!r}" for n, v in zip(names, values, strict=True))
         raise ConfigError(
@@ -137,6 +140,17 @@ def _launched_by(launcher: str, environment: Mapping[str, str]) -> Ranks | None:
         return Ranks(rank, world_size)
     except ConfigError as error:
         raise ConfigError(f"{' and '.join(names)} of the environment: {error}") from error
+
+
+def _rank_on_node(environment: Mapping[str, str]) -> str | None:
+    """Return the rank of a process that knows its place on its node: Lightning sets no RANK."""
+    local, per_node = environment.get("LOCAL_RANK"), environment.get("LOCAL_WORLD_SIZE", "0")
+    node = environment.get("NODE_RANK") or environment.get("GROUP_RANK") or "0"
+    if local is None or not (local + node + per_node).isdecimal():
+        return None
+    if int(node) and not int(per_node):
+        return None
+    return str(int(node) * int(per_node) + int(local))
 
 
 ErrorHandler = Callable[[Exception, Any, Any], None]

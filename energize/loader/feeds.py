@@ -540,7 +540,7 @@ def global_items(
     node = dataset
     while node._passes_on or (node._ends_loops and node._steps_per_epoch is not None):
         node = node.inputs[0]
-    micro = micro_batch_size or getattr(node, "batch_size", None)
+    micro = micro_batch_size or _micro_batch_size(node)
     own = getattr(node, "global_batch_size", None)
     whole = global_batch_size or own
     if whole is None:
@@ -562,6 +562,17 @@ def global_items(
             "change one of the two"
         )
     return items
+
+
+def _micro_batch_size(node: Dataset[Any]) -> int | None:
+    """Return how many samples an item has: of what only chooses among batches, those of its inputs
+    where they are alike.
+    """
+    own: int | None = getattr(node, "batch_size", None)
+    if own is not None or hasattr(node, "_gives_batches"):
+        return own
+    sizes = {_micro_batch_size(each) for each in node.inputs}
+    return sizes.pop() if len(sizes) == 1 else None
 
 
 def items_of(dataset: Dataset[Any], place: State | StreamState) -> int | None:

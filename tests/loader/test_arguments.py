@@ -10,9 +10,15 @@ from energize.savable_loader import SavableDataLoader as AtItsPath
 
 from energize import (
     BasicDataLoader,
+    BatchDataset,
+    BlendDataset,
+    ConcatDataset,
     ConfigError,
     FilterDataset,
+    LimitDataset,
     Loader,
+    MapDataset,
+    RepeatDataset,
     SavableDataLoader,
     SavableDataLoaderState,
     WorkerConfig,
@@ -126,3 +132,19 @@ def test_what_has_no_effect_is_told_of(caplog, monkeypatch):
     told = [each.getMessage() for each in caplog.records]
     assert len(told) == 4
     assert any("get_loader: checkpoint_every_sec=60 has no effect" in each for each in told)
+
+
+@pytest.mark.parametrize("over", ["limit", "repeat", "blend", "concat", "map in a blend"])
+def test_what_chooses_among_batches_keeps_their_size(over):
+    first, second = (BatchDataset(numbers(40, start), 2, list) for start in (0, 40))
+    dataset = {
+        "limit": lambda: LimitDataset(first, 10),
+        "repeat": lambda: RepeatDataset(first, 2),
+        "blend": lambda: BlendDataset((first, 1), (second, 1)),
+        "concat": lambda: ConcatDataset(first, second),
+        "map in a blend": lambda: BlendDataset((MapDataset(first, sorted), 1), (second, 1)),
+    }[over]()
+    assert get_loader(dataset, global_batch_size=6).accumulation_steps == 3
+    unlike = ConcatDataset(first, BatchDataset(numbers(40, 80), 3, list))
+    with pytest.raises(ConfigError, match="give micro_batch_size too"):
+        get_loader(unlike, global_batch_size=6)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import signal
@@ -172,6 +173,13 @@ def test_a_client_runs_and_what_is_resumed_is_equal(name):
     compared = [line for line in done.stdout.splitlines() if line.endswith(", equal")]
     assert len(compared) == CLIENTS[name], done.stdout
     assert "DIFFERENT" not in done.stdout
+
+
+def test_lightnings_own_launcher(tmp_path):
+    ran([sys.executable, ROOT / "tests" / "support" / "lightning_program.py", tmp_path])
+    ranks = [ast.literal_eval((tmp_path / f"{rank}.txt").read_text()) for rank in range(2)]
+    assert [len(seen) for seen in ranks] == [12, 12]
+    assert sorted(ranks[0] + ranks[1]) == list(range(24))
 
 
 def test_the_script_for_energon_trains_saves_restores_and_validates(tmp_path):
