@@ -472,10 +472,21 @@ def _batches_of(
     batch_size: int | None,
     task_encoder: TaskEncoder[Any, Any, Any, Any] | None = None,
     worker_config: WorkerConfig | None = None,
-    **options: Any,
+    batch_drop_last: bool = False,
+    packing_buffer_size: int | None = None,
+    **others: Any,
 ) -> Dataset[Any]:
+    if others:
+        raise ConfigError(
+            f"{', '.join(others)} say how folders are read, and a stage reads rows; leave them "
+            "out, or pass build=, a function of a stage that returns its dataset"
+        )
     encoder = task_encoder or DefaultTaskEncoder()
     samples = encoder.build_encode_sample(RepeatDataset(ShuffleDataset(rows)))
-    options = {"packing_buffer_size": None, **options}
-    batches = encoder.build_batch(samples, batch_size=batch_size, **options)
+    batches = encoder.build_batch(
+        samples,
+        batch_size=batch_size,
+        batch_drop_last=batch_drop_last,
+        packing_buffer_size=packing_buffer_size,
+    )
     return batches._with_worker_config(worker_config)

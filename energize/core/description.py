@@ -136,7 +136,8 @@ class Description:
         Of a worker config given here, `seed_offset` seeds the inputs that carry no config yet.
         """
         if ignored:
-            own = {name: most for name, most in ignored.items() if name in TOLERANCES}
+            calls = any(callable(value) for value in parameters.values())
+            own = {k: most for k, most in ignored.items() if calls and k in TOLERANCES}
             accepted(type(self).__name__, **{k: v for k, v in ignored.items() if k not in own})
             object.__setattr__(self, "_tolerances", own)
         for each in inputs:

@@ -93,13 +93,18 @@ def trusted_modules(named: Iterable[str | os.PathLike[str]]) -> list[str]:
     ]
 
 
+def is_named(folder: Path, named: Iterable[str | os.PathLike[str]]) -> bool:
+    """Return whether a folder is one `named` by the program or the environment, or below one."""
+    given = [*named, *filter(None, os.environ.get(VARIABLE, "").split(os.pathsep))]
+    return any(folder.resolve().is_relative_to(Path(each).resolve()) for each in given)
+
+
 def why_not(folder: Path, named: Iterable[str | os.PathLike[str]]) -> str | None:
     """Return None if the code of a folder may be run: if it is one of those `named` by the program
     or the environment, or below, or trusted by the user and as it was then; else why not.
     """
     own = folder.resolve()
-    given = [*named, *filter(None, os.environ.get(VARIABLE, "").split(os.pathsep))]
-    if any(own.is_relative_to(Path(each).resolve()) for each in given):
+    if is_named(folder, named):
         return None
     known = trusted_folders().get(str(own))
     if known is None:

@@ -93,7 +93,7 @@ class GroupBatchDataset(FoundDataset[T_batch_co]):
 
     @cached_property
     def _key_call(self) -> Call:
-        return Call(self.sample_group_key, 0, seeded=False)
+        return Call(self.sample_group_key, 0, seeded=False, tolerance=self._tolerance())
 
     @cached_property
     def _batch_call(self) -> Call:

@@ -175,7 +175,7 @@ class FilterDataset(RoundsDataset[T_co]):
 
     @cached_property
     def _call(self) -> Call:
-        return Call(self.filter_fn, 0, seeded=False)
+        return Call(self.filter_fn, 0, seeded=False, tolerance=self._tolerance())
 
     def _most_in_vain(self, lane: Lane) -> int:
         """No more than some passes over an input of known length."""
@@ -282,7 +282,7 @@ class IterMapDataset(RoundsDataset[T_out_co]):
                     yield each.item
 
             word = keyed_by(self, "segment", *first.origin)
-            call = Call(self.iter_map_fn, 0, passed.give)
+            call = Call(self.iter_map_fn, 0, passed.give, tolerance=self._tolerance())
             for made in call.items(items(), word, first.number, reading, self._segment):
                 yield made, tuple(read)
                 read.clear()

@@ -15,7 +15,7 @@ from energize.core.stores import FileStore
 from energize.data.files import own_errors
 from energize.data.join import JoinedSource, remove_matches, write_matches
 from energize.data.source import Subset
-from energize.data.stores import JsonlFileStore, SystemFileStore, WebdatasetFileStore
+from energize.data.stores import SystemFileStore, open_store
 from energize.energon.factories import EnergonDatasetType, get_dataset_type
 from energize.errors import ConfigError, DatasetNotFoundError, NotPreparedError
 from energize.metadataset.build import entry_of, loaded_datasets
@@ -166,8 +166,7 @@ class AuxDatasetReference(DatasetReference):
 
     def get_file_store(self) -> FileStore[Any]:
         """Return the store over it."""
-        path = Path(self["path"])
-        return JsonlFileStore(path) if path.suffix == ".jsonl" else WebdatasetFileStore(path)
+        return open_store(self["path"])
 
 
 class AuxFilesystemReference(DatasetReference):

@@ -107,6 +107,14 @@ class WorkerConfig(lanes.WorkerConfig):
         object.__setattr__(self, "worker_debug_path", worker_debug_path)
         object.__setattr__(self, "worker_log_level", worker_log_level)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """In another process the ranks of torch.distributed are numbers, too."""
+        make, arguments = super().__reduce__()
+        if arguments[0] is None and self.ranks().group is not None:
+            arguments = (self.rank, self.world_size, *arguments[2:])
+        path, level = self.worker_debug_path, self.worker_log_level
+        return partial(make, worker_debug_path=path, worker_log_level=level), arguments
+
     # What datasets that carry it ask.
 
     def over_ranks(self, count: int) -> int:

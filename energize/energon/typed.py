@@ -51,10 +51,11 @@ class JsonParser:
             raise JsonValueError(f"{raw_data!r} is no {inst_type}: {reason}") from reason
 
     def raw_to_instance(self, raw_data: Mapping[str, Any], default_type: type[T]) -> T:
-        """Return an object of the class that `__module__` and `__class__` name, else of
-        `default_type`, made with the other values.
+        """Return an object of the class that `__module__` and `__class__` name, one of
+        `default_type`, or else of that itself, made with the other values.
 
-        The module has to be imported already: nothing is imported because a file says so.
+        The module has to be imported already: nothing is imported because a file says so, and
+        nothing of another kind than the program asks for is called.
         """
         values = {k: each for k, each in raw_data.items() if k not in ("__module__", "__class__")}
         kind = default_type
@@ -64,6 +65,11 @@ class JsonParser:
             found = getattr(sys.modules.get(module), name, None)
             if not isinstance(found, type):
                 raise JsonValueError(f"{module} has no class {name!r}; import the module first")
+            if default_type is object or not issubclass(found, default_type):
+                wanted = default_type.__name__
+                raise JsonValueError(
+                    f"{module}.{name} is no {wanted}, which is asked for; name one"
+                )
             kind = found
         if is_dataclass(kind) or hasattr(kind, "_fields"):
             return self.raw_to_typed(values, kind)

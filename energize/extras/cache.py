@@ -239,10 +239,11 @@ class _Entry:
 class _Cache:
     """What a pool holds in one process.
 
-    No thread waits for room: a file is read where there is any, and where that is too little, again
-    when there is enough. One that is needed before its turn is read at once, and goes to the end of
-    the queue for others who refer to it. References that are collected, which may happen anywhere
-    in the program, are put into `dropped`, and end with the next call.
+    No thread waits for room: a file is read where there is room for one of the usual size, and one
+    that turns out too large again, when there is enough. One that is needed before its turn is read
+    at once, and goes to the end of the queue for others who refer to it. References that are
+    collected, which may happen anywhere in the program, are put into `dropped`, and end with the
+    next call.
     """
 
     def __init__(self, settings: _Settings) -> None:
@@ -257,6 +258,7 @@ class _Cache:
         self.dropped: deque[_Entry] = deque()
         self._names = count()
         self._running = self._expected = self._size = self._count = 0
+        self._seen = self._seen_bytes = 0  # files, whose mean is the usual size
         self._closed = self._warned = False
 
     @property
@@ -361,6 +363,8 @@ class _Cache:
             self._warn(f"{entry.name} of {entry.store} is larger than the whole cache")
             return False
         with self._locked():
+            if not entry.size:
+                self._seen, self._seen_bytes = self._seen + 1, self._seen_bytes + len(held)
             entry.size = len(held)
             if entry.refcount == 0 or self._closed:
                 return False
@@ -369,16 +373,17 @@ class _Cache:
             self._size += entry.size
             self._count += 1
         file = self.folder / f"{next(self._names):x}"
-        entry.file = file
         try:
             file.write_bytes(held)
         except OSError as reason:
             self._warn(f"{file} cannot be written ({reason.strerror})")
+            entry.file = file
             with self._locked():
                 self._remove_file(entry)
-        else:
-            if isinstance(entry.store, HeldStore):
-                entry.store.clear()
+            return False
+        entry.file = file
+        if isinstance(entry.store, HeldStore):
+            entry.store.clear()
         return False
 
     # With the lock.
@@ -388,7 +393,7 @@ class _Cache:
         most = self._settings
         while self._queue and not self._closed:
             entry = next(iter(self._queue))
-            expected = max(1, entry.size)
+            expected = entry.size or max(1, self._seen_bytes // max(1, self._seen))
             full = self._running >= most.threads or self._count + self._running >= most.count
             if full or self._size + self._expected + expected > most.size:
                 return

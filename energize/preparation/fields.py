@@ -80,8 +80,9 @@ class FirstLook:
             access = parse_field(source)[0]
             for sample in self.samples[:1] if access.keys else ():
                 found = sample.json(access)
-                named = [each for each in found if isinstance(each, str) and each in sample.sizes]
-                if isinstance(found, list) and named:
+                among = found if isinstance(found, list) else ()
+                named = [each for each in among if isinstance(each, str) and each in sample.sizes]
+                if named:
                     raise PrepareError(
                         f"field map: {field!r} would hold the names of parts that {source!r} has, "
                         f"such as {named[0]!r}, and not the parts; make it CrudeWebdataset, and "

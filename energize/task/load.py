@@ -54,7 +54,7 @@ from energize.data.media import (
     kind_by_start,
 )
 from energize.data.nv_meta import META_FOLDER
-from energize.data.trust import VARIABLE, trusted_modules, why_not
+from energize.data.trust import VARIABLE, is_named, trusted_modules, why_not
 from energize.errors import (
     ConfigError,
     DataError,
@@ -596,7 +596,7 @@ class LoadingCode:
         crude: bool = False,
     ) -> tuple[LoadFunction | None, PartFilter | None, SampleDecoder | None]:
         """Return the sample loader and the part filter of a folder whose dataset.yaml names `code`,
-        and its decoder: one that unpickles where the program or the environment trusts the folder.
+        and its decoder: one that unpickles where the program or the environment names the folder.
 
         Samples that are `crude` have no loader; one that the file names all the same is an error.
 
@@ -609,7 +609,8 @@ class LoadingCode:
                 "remove it, or give a sample_type"
             )
         if decoder is not None and (self.trust_code or VARIABLE in os.environ):
-            decoder = replace(decoder, unpickle=decoder.unpickle or self.trusts(folder))
+            named = is_named(folder, self.trust_code)
+            decoder = replace(decoder, unpickle=decoder.unpickle or named)
         if not (code or self.sample_loader or self.part_filter):
             return None, None, decoder
         loader = None if crude else self._of(folder, "sample_loader", code)

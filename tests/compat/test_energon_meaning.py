@@ -230,6 +230,18 @@ def test_failures_in_a_row_end_the_run(own, most, of_dataset):
     assert next(iter(get_savable_loader(some))) % 50 == 0
 
 
+def test_what_calls_no_function_has_no_tolerance():
+    with pytest.raises(TypeError, match="unexpected keyword argument 'failure_tolerance'"):
+        LimitDataset(upper(), 3, failure_tolerance=3)
+
+    def never(letter):
+        raise ValueError("no")
+
+    dataset = FilterDataset(upper(letters="a" * 50), never, failure_tolerance=3)
+    with pytest.raises(FatalSampleError, match="failed 3 times"):
+        list(get_savable_loader(dataset))
+
+
 def test_numpy_arrays_come_as_tensors():
     def arrays(numbers):
         return {"x": np.array(numbers), "rest": [np.ones(2), "text"], "n": len(numbers)}
@@ -442,11 +454,20 @@ def test_typed_values_of_plain_ones(tmp_path):
     assert load_config(path, default_type=Box, default_kwargs={"kind": "b"}).kind == "b"
     assert load_yaml(path.read_text()) == {"size": [1, 2], "names": ["x"]}
     named = {"__module__": "megatron.energon", "__class__": "DatasetLoader"}
-    loader = load_config({**named, "path": tmp_path}, default_type=Box)
-    assert isinstance(loader, energize.DatasetLoader)
+    asked = {"default_type": energize.DatasetLoader}
+    assert isinstance(load_config({**named, "path": tmp_path}, **asked), energize.DatasetLoader)
+    popen = {
+        "__module__": "subprocess",
+        "__class__": "Popen",
+        "args": ["touch", f"{tmp_path}/mark"],
+    }
+    for kind in (Box, energize.DatasetLoader, object):
+        with pytest.raises(typed_converter.JsonValueError, match="which is asked for"):
+            load_config(popen, default_type=kind)
+    assert not (tmp_path / "mark").exists()
     for unknown in ({"__class__": "Nothing"}, {"__module__": "not_imported"}):
         with pytest.raises(typed_converter.JsonValueError, match="import the module"):
-            load_config({**named, **unknown}, default_type=Box)
+            load_config({**named, **unknown}, **asked)
 
 
 def test_an_index_written_by_hand_is_read(tmp_path):

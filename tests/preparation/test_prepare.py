@@ -204,6 +204,10 @@ def test_names_of_parts_are_not_taken_for_parts(tmp_path):
     named = {"sequence": "json[sequence]"}
     report = prepare(tmp_path, sample_type="InterleavedSample", field_map=named, split_ratios=ALL)
     assert report.config.field_map == named
+    numbers = {"question": 3, "answers": None, "context": {"a": 1}}
+    files = [("0.png", b"1"), ("0.json", json.dumps(numbers).encode())]
+    write_tar(tmp_path / "of_numbers" / "a.tar", files)
+    prepare(tmp_path / "of_numbers", sample_type="VQASample", split_ratios=ALL)
 
 
 def test_ends_of_shards_are_noted(folder):
