@@ -34,6 +34,9 @@ _COUNTED_AT_ONCE = 2**16
 gathering: ContextVar[IndexedDataset[Any]] = ContextVar("gathering")
 """The node whose members are being read."""
 
+making: ContextVar[int] = ContextVar("making")
+"""The number of the batch that items of a stream are taken for, over all lanes."""
+
 
 # How items are read, and samples that fail.
 

@@ -34,7 +34,7 @@ from energize.core.stream import (
     by_keys,
     state_field,
 )
-from energize.core.trace import MAX_ATTEMPTS, Failed, Origin, Reading, Request, Routes
+from energize.core.trace import MAX_ATTEMPTS, Failed, Origin, Reading, Request, Routes, making
 from energize.datasets.blend import BlendDataset, PairOf
 from energize.datasets.level import LevelBufferDataset, LevelDataset, with_level
 from energize.datasets.order import cut_epochs
@@ -268,6 +268,7 @@ class _BatchStream(ContentStream[Any]):
         else:
             first = self._share.next(_unannounced) * length
             end, attempt = first + length, 0
+        token = making.set(self._lane.index + self._lane.count * self._called)
         try:
             for member in range(first, end):
                 samples.append(self._input.at(member, attempt))
@@ -277,6 +278,8 @@ class _BatchStream(ContentStream[Any]):
             if not samples or self._node.drop_last:
                 self._end_pass()
                 raise
+        finally:
+            making.reset(token)
         self.origin = tuple(origin)
         return samples
 

@@ -151,7 +151,7 @@ class TaskEncoder(Generic[T_sample, T_encoded_sample, T_raw_batch, T_batch]):
     def current_batch_index(self) -> int:
         """In `batch` and `encode_batch` the number of the batch, counted over all ranks (by the
         `WorkerConfig` of `energize.energon`, those of this rank); in hooks of a sample, where
-        batches are made of samples in a row, that of its batch.
+        batches are made of samples in a row, that of the batch it is called for.
 
         Raises `ConfigError` elsewhere.
         """

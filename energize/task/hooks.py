@@ -42,7 +42,7 @@ from energize.core.samples import (
     type_fields,
 )
 from energize.core.stores import FileStore, PrimaryFileStore, active_pool
-from energize.core.trace import gathering
+from energize.core.trace import gathering, making
 from energize.errors import ConfigError, ReturnError
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -228,7 +228,7 @@ def hook_index(takes: str, what: str) -> int:
     if batches is not None and getattr(batches.inputs[0], "map_fn", None) == hook:
         return cast("Any", batches).batch_of(index) // ranks  # type: ignore[no-any-return]
     if takes == "batch":
-        return index // ranks
+        return making.get(index) // ranks
     raise ConfigError(f"{what} is not known in {hook.name}, which is given several samples")
 
 

@@ -570,6 +570,55 @@ def test_batches_are_counted_on_each_rank(tmp_path, world_size, num_workers):
         ]
 
 
+@pytest.mark.parametrize("world_size", [1, 2])
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("packed", [False, True])
+def test_samples_of_a_generator_know_their_batch(tmp_path, world_size, num_workers, packed):
+    class Twice(energon.DefaultTaskEncoder):
+        @energon.stateless(restore_seeds=True)
+        def encode_sample(self, sample):
+            for copy_ in "ab":
+                number = f"{sample.caption} {copy_} {self.current_batch_index}"
+                yield energize.TextSample.derive_from(sample, text=number)
+
+    class Packing(Twice):
+        def select_samples_to_pack(self, samples):
+            return [samples]
+
+        @energon.stateless
+        def pack_selected_samples(self, samples):
+            text = str({int(each.text.split()[-1]) for each in samples})
+            return energize.TextSample.derive_from(samples[0], text=text)
+
+    folder = captions(tmp_path / "captions", 25)
+    options = {"shuffle_buffer_size": None, "max_samples_per_sequence": None, "batch_size": 3}
+    if packed:
+        options["packing_buffer_size"] = 2
+
+    def made(rank):
+        config = WorkerConfig(rank=rank, world_size=world_size, num_workers=num_workers)
+        encoder = Packing() if packed else Twice()
+        dataset = energon.get_train_dataset(
+            folder, worker_config=config, task_encoder=encoder, **options
+        )
+        return get_savable_loader(dataset)
+
+    for rank in range(world_size):
+        loader = made(rank)
+        batches = list(islice(loader, 9))
+        state = loader.state_dict()
+        found = [{text.split()[-1].strip("{}") for text in batch.text} for batch in batches]
+        assert found == [{str(number)} for number in range(9)]
+        for batch in batches[:3]:
+            assert loader.restore_sample(batch.__restore_key__).text == batch.text
+        rest = [batch.text for batch in islice(loader, 3)]
+        loader.close()
+        other = made(rank)
+        other.restore_state_rank(state)
+        assert [batch.text for batch in islice(other, 3)] == rest
+        other.close()
+
+
 def test_aux_as_energon_keeps_it(tmp_path):
     from energize.energon.metadataset.metadataset_v2 import (
         AuxDatasetReference,
