@@ -9,6 +9,7 @@ import hashlib
 import importlib
 import importlib.util
 import io
+import logging
 import math
 import os
 import pickle
@@ -35,6 +36,7 @@ import simplejpeg
 from energize.core import limits
 from energize.core.checks import checked_choice
 from energize.core.description import described, function_name
+from energize.core.ignored import said_once
 from energize.core.lazy import av, torch
 from energize.core.samples import (
     METADATA,
@@ -234,6 +236,12 @@ PART_DECODERS: Mapping[str, Callable[[bytes], Any]] = MappingProxyType(
 """How each part is decoded. What is not here, pickles first of all, stays bytes."""
 
 
+_STAYS = (
+    "parts {} stay bytes, for unpickling may run any program; where you trust who wrote the "
+    f"folder, name it in trust_code= or {VARIABLE}"
+)
+
+
 # Decoding the parts of raw samples.
 
 
@@ -290,8 +298,10 @@ class SampleDecoder:
         try:
             if kind == MediaMetadataType.IMAGE or (not kind and extension in IMAGE_EXTENSIONS):
                 return decode_image(data, IMAGE_SPECS[self.image_decode])
-            if self.unpickle and extension in ("pickle", "pyd"):
-                return pickle.loads(data)  # noqa: S301 - which the program asked for
+            if extension in ("pickle", "pyd"):
+                if self.unpickle:
+                    return pickle.loads(data)  # noqa: S301 - which the program asked for
+                said_once("SampleDecoder", extension, _STAYS.format(extension), logging.WARNING)
             return PART_DECODERS[extension](data) if extension in PART_DECODERS else data
         except _NO_BAD_BYTES:
             raise

@@ -538,8 +538,7 @@ def test_processes_work_for_one_that_gathers():
         pool.process()
 
 
-@pytest.mark.parametrize("world_size", [1, 2])
-@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize(("world_size", "num_workers"), [(1, 0), (2, 2)])
 def test_batches_are_counted_on_each_rank(tmp_path, world_size, num_workers):
     class Numbered(energon.DefaultTaskEncoder):
         @energon.stateless(restore_seeds=True)
@@ -570,8 +569,7 @@ def test_batches_are_counted_on_each_rank(tmp_path, world_size, num_workers):
         ]
 
 
-@pytest.mark.parametrize("world_size", [1, 2])
-@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize(("world_size", "num_workers"), [(1, 0), (2, 2)])
 @pytest.mark.parametrize("packed", [False, True])
 def test_samples_of_a_generator_know_their_batch(tmp_path, world_size, num_workers, packed):
     class Twice(energon.DefaultTaskEncoder):

@@ -188,6 +188,7 @@ def divided():
     yield from range(12) if info is None else range(info.id, 12, info.num_workers)
 
 
+@pytest.mark.jobs
 def test_sources_that_may_be_divided_already(monkeypatch):
     """Each sample comes once, or it is asked which of the two is meant."""
 

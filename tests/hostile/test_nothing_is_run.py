@@ -28,6 +28,7 @@ from energize import (
     prepare,
     write_shards,
 )
+from energize.core import ignored
 from energize.data.stores import open_store
 from energize.metadataset import read_metadataset
 from energize.task.load import SampleDecoder
@@ -122,13 +123,16 @@ def test_pickles_of_mds_shards(tmp_path):
         _mds(MDS["pickles"], tmp_path)()
 
 
-def test_pickles_of_a_trusted_folder(tmp_path, monkeypatch):
+def test_pickles_of_a_trusted_folder(tmp_path, monkeypatch, caplog):
     written = [{"__key__": "a", "pickle": pickle.dumps({"n": 1}), "pkl": pickle.dumps(2)}]
     write_shards(written, tmp_path)
     prepare(tmp_path, split_ratios={"train": 1}, sample_type="CrudeWebdataset")
     options = {"split_part": "train", "batch_size": None, "task_encoder": Crude()}
+    ignored._said.discard(("SampleDecoder", "pickle"))
     (plain,) = get_loader(get_val_dataset(tmp_path, **options))
     assert plain["pickle"] == written[0]["pickle"]
+    assert caplog.text.count("parts pickle stay bytes") == 1
+    assert "ENERGIZE_TRUST_CODE" in caplog.text
     (trusted,) = get_loader(get_val_dataset(tmp_path, trust_code=[tmp_path], **options))
     assert (trusted["pickle"], trusted["pkl"]) == ({"n": 1}, written[0]["pkl"])
     (other,) = get_loader(get_val_dataset(tmp_path, trust_code=[tmp_path / "other"], **options))
