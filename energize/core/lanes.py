@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 from energize.core.checks import checked_function, checked_whole
 from energize.core.ignored import accepted
@@ -270,7 +270,17 @@ class WorkerConfig:
                 f" this process is rank {found.rank} of {found.world_size} in data_parallel_group; "
                 "give one of the two"
             )
+        if found.world_size == self._chosen.world_size:
+            return replace(self._chosen, group=found.group)  # which the ranks compare
         return self._chosen
+
+    def with_workers(self, num_workers: int) -> Self:
+        """Return the same with so many worker processes."""
+        other = object.__new__(type(self))
+        checked = checked_whole(num_workers, "num_workers", 0)
+        for name, value in {**vars(self), "num_workers": checked}.items():
+            object.__setattr__(other, name, value)
+        return other
 
     # What a dataset that carries it asks: other meanings of length and iteration are other configs.
 

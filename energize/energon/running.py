@@ -321,6 +321,7 @@ class SavableDataLoader(loaders.SavableDataLoader[T], DataLoader[T]):  # type: i
 
     batch_size = None
     drop_last = False
+    _goes_on = True
 
     def __init__(
         self, dataset: Dataset[T], *, worker_config: WorkerConfig | None = None, **options: Any

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -18,6 +19,14 @@ from energize.errors import ConfigError, LoaderError
 _LOOK = 0.0005
 """Seconds between two looks whether all ranks have answered."""
 
+_HEAD = 8
+"""Numbers that are told at once: always as many, so that ranks at different things find out."""
+
+_PATIENCE = 5.0
+"""Seconds after which it is said what is waited for."""
+
+_log = logging.getLogger("energize")
+
 
 class Agreement:
     """The ranks of a process group. Each method is called by all of them at the same point.
@@ -32,8 +41,21 @@ class Agreement:
     def numbers(self, values: Sequence[int], what: str) -> list[list[int]]:
         """Return the numbers of each rank, as many from each, all of them below 2**63.
 
-        `what` is what they are for, in messages.
+        `what` is what they are for; `LoaderError` where ranks are at different things.
         """
+        head = [int(digest(what)[:12], 16), *values]
+        rows = self._gathered(head[:_HEAD] + [0] * (_HEAD - len(head)), what)
+        if any(row[0] != head[0] for row in rows):
+            texts = self._gathered(_words(what, 8 * _HEAD), what)
+            shown = "; ".join(f"rank {rank}: {_text(each)}" for rank, each in enumerate(texts))
+            raise LoaderError(
+                f"the ranks make different calls, and all of them have to make the same: {shown}"
+            )
+        if len(head) > _HEAD:
+            return self._gathered(values, what)
+        return [row[1 : len(head)] for row in rows]
+
+    def _gathered(self, values: Sequence[int], what: str) -> list[list[int]]:
         distributed, group = torch.distributed, self._ranks.group
         mine = torch.tensor(list(values), dtype=torch.int64, device=self._device)
         found = [torch.empty_like(mine) for _ in range(self._ranks.world_size)]
@@ -43,6 +65,7 @@ class Agreement:
 
     def summed(self, values: FloatArray, what: str) -> FloatArray:
         """Return the sum over all ranks of float64 numbers, as many from each."""
+        self.numbers((), what)
         distributed, group = torch.distributed, self._ranks.group
         mine = torch.tensor(values, dtype=torch.float64, device=self._device)
         work = distributed.all_reduce(mine, group=group, async_op=True)
@@ -58,16 +81,34 @@ class Agreement:
         return torch.device("cpu") if on_host else torch.device("cuda")
 
     def _wait(self, work: Any, what: str) -> None:
-        until = None if self._timeout is None else time.monotonic() + self._timeout
+        began, told = time.monotonic(), False
         while not work.is_completed():
-            if until is not None and time.monotonic() > until:
+            waited = time.monotonic() - began
+            if self._timeout is not None and waited > self._timeout:
                 raise LoaderError(
                     f"{what}: not all {self._ranks.world_size} ranks answered within "
                     f"timeout={self._timeout} s. Every rank has to make the same calls and the "
                     f"same number of steps; this is rank {self._ranks.rank}"
                 )
+            if waited > _PATIENCE and not told:
+                told = True
+                _log.warning(
+                    "rank %d of %d has waited %.0f s for the other ranks: %s. All of them have to "
+                    "make this call; what one rank reads alone has its own WorkerConfig(rank=0, "
+                    "world_size=1)",
+                    self._ranks.rank,
+                    self._ranks.world_size,
+                    waited,
+                    what,
+                )
             time.sleep(_LOOK)
-        work.wait()
+        try:
+            work.wait()
+        except RuntimeError as reason:
+            raise LoaderError(
+                f"{what}: another rank has ended, or the connection to it; this is rank "
+                f"{self._ranks.rank} of {self._ranks.world_size}: {reason}"
+            ) from reason
 
     @property
     def first(self) -> bool:
@@ -99,9 +140,18 @@ class Agreement:
 
     def trees(self, value: Any, what: str) -> list[Any]:
         """Return a JSON-able tree of each rank."""
-        data = json.dumps(value).encode()
-        lengths = [length for (length,) in self.numbers([len(data)], what)]
-        words = -(-max(lengths) // 8)
-        padded = data.ljust(words * 8, b" ")
-        parts = self.numbers(np.frombuffer(padded, dtype=np.int64).tolist(), what)
-        return [json.loads(np.array(part, dtype=np.int64).tobytes()) for part in parts]
+        text = json.dumps(value)
+        longest = max(length for (length,) in self.numbers([len(text)], what))
+        parts = self.numbers(_words(text, max(longest, 8 * _HEAD)), what)
+        return [json.loads(_text(part)) for part in parts]
+
+
+def _words(text: str, length: int) -> list[int]:
+    """Return the first characters of a text as numbers, filled with blanks."""
+    data = text.encode("ascii", "replace")[:length].ljust(-(-length // 8) * 8)
+    words: list[int] = np.frombuffer(data, dtype=np.int64).tolist()
+    return words
+
+
+def _text(words: Sequence[int]) -> str:
+    return np.array(words, dtype=np.int64).tobytes().decode().rstrip()

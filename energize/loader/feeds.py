@@ -76,7 +76,8 @@ class StreamState:
 
     `position`: how many items of the epoch have had their turn, those of all ranks. `cursors`: the
     state of each lane, of those that this rank hosts at least; a lane without one is before its
-    first item. `step`: of the loop, where loops count steps.
+    first item. `step`: of the loop, where loops count steps. `offset`: where in an epoch loops
+    begin and end, which is not at its ends after a loop that was left early.
     """
 
     lanes: int
@@ -84,11 +85,12 @@ class StreamState:
     position: int = 0
     step: int = 0
     cursors: Mapping[int, State | None] = field(default_factory=dict)
+    offset: int = 0
 
     @property
     def place(self) -> list[int]:
         """Where it is, without the states of lanes."""
-        return [self.lanes, self.epoch, self.position, self.step]
+        return [self.lanes, self.epoch, self.position, self.step, self.offset]
 
     def saved(self) -> State:
         """As plain data."""
@@ -99,6 +101,7 @@ class StreamState:
             "position": self.position,
             "step": self.step,
             "cursors": packed({"cursors": cursors}),
+            **({"offset": self.offset} if self.offset else {}),
         }
 
     def gathered(self, agreement: Agreement) -> StreamState:
@@ -107,8 +110,8 @@ class StreamState:
         said = agreement.trees([self.place, mine], "the state of a stream")
         if any(other != self.place for other, _ in said):
             raise LoaderError(
-                "the state of a stream is asked for at different steps: lanes, epoch, position and "
-                f"step of the ranks are {[other for other, _ in said]}"
+                "the state of a stream is asked for at different steps: lanes, epoch, position, "
+                f"step and offset of the ranks are {[other for other, _ in said]}"
             )
         cursors = {int(lane): state for _, part in said for lane, state in part.items()}
         return replace(self, cursors=cursors)
@@ -125,8 +128,13 @@ class StreamState:
         if not whole or not all(each is None or isinstance(each, dict) for each in cursors or []):
             raise StateError(f"the saved state does not have the states of its {lanes} lanes")
         epoch, position = counter_field(state, "epoch"), counter_field(state, "position")
-        step = counter_field(state, "step")
-        return cls(lanes, epoch, position, step, dict(enumerate(cursors or [])))
+        step, offset = counter_field(state, "step"), offset_of(state)
+        return cls(lanes, epoch, position, step, dict(enumerate(cursors or [])), offset)
+
+
+def offset_of(place: State) -> int:
+    """Return where in an epoch loops begin and end, of plain data."""
+    return counter_field(place, "offset") if "offset" in place else 0
 
 
 @dataclass(frozen=True)
@@ -156,9 +164,11 @@ class ThisRank(Generic[T]):
 
 
 class IndexedFeed(Generic[T]):
-    """The steps of an epoch, or of loops without end, over an indexed dataset."""
+    """The steps of a loop over an indexed dataset: those of an epoch, from the loop's offset in one
+    to the same in the next, or without end.
+    """
 
-    may_be_over = False
+    may_be_over = goes_on = False
 
     def __init__(self, run: Run[T], place: State, rank: ThisRank[T]) -> None:
         dataset: Any = run.stream
@@ -166,8 +176,9 @@ class IndexedFeed(Generic[T]):
         self._loop = run.loop
         self._step = counter_field(place, "step") if "step" in place else 0
         ranks, position = rank.ranks, counter_field(place, "position")
+        self._offset = offset_of(place)
         self._plan = plan = run.plan(
-            ranks, position, INFINITE if self._loop is not None else dataset.size
+            ranks, position, INFINITE if self._loop is not None else dataset.size, self._offset
         )
         self._world, self._first = ranks.world_size, plan.start + ranks.rank
         self._pads, self._lends = run.settings.uneven == "pad", dataset._lends
@@ -188,11 +199,11 @@ class IndexedFeed(Generic[T]):
             return self._step >= self._loop
         return self._done >= self._plan.steps
 
-    def begin_loop(self) -> bool:
-        """Get ready for another loop; return False if the epoch has ended."""
+    def begin_loop(self, *, anew: bool) -> bool:
+        """Get ready for another loop, of full length if `anew`; return False if it is not here."""
         if self._loop is not None:
-            self._step %= self._loop
-        return not self.loop_ended
+            self._step = 0 if anew else self._step % self._loop
+        return self._plan.steps == INFINITE if anew else not self.loop_ended
 
     def __next__(self) -> T:
         done, plan = self._done, self._plan
@@ -221,7 +232,9 @@ class IndexedFeed(Generic[T]):
         if self._done < plan.steps:
             position = min(plan.start + self._done * self._world, position)
         state: State = self._dataset._state_at(position)
-        return state if self._loop is None else state | {"step": self._step % self._loop}
+        if self._loop is not None:
+            return state | {"step": self._step % self._loop}
+        return state | {"offset": self._offset} if self._offset else state
 
     @property
     def reached(self) -> State:
@@ -234,10 +247,11 @@ class IndexedFeed(Generic[T]):
 
 
 class StreamFeed(Generic[T]):
-    """One epoch of a stream.
+    """One epoch of a stream, or the part of one that is in a loop.
 
     `_stop` is where its steps end: beyond its `_size` items, where the last steps are filled; None
-    where only reading tells. Lanes are those of this rank; where the end has to be found and ranks
+    where only reading tells. A loop that began inside the epoch goes on in the next one, up to the
+    same offset. Lanes are those of this rank; where the end has to be found and ranks
     cannot talk, all lanes, and the items of other ranks are read and left out. What is missing is
     a copy of the last item delivered, or else of the first one there is.
     """
@@ -270,6 +284,7 @@ class StreamFeed(Generic[T]):
         self._accumulated = 1 if run.filled is None else run.accumulation_steps(ranks)
         self._lanes = rank.read(run, LaneSet(lanes, run.edits, run.endless), states)
         self._epoch, self._position, self._step = place.epoch, place.position, place.step
+        self._offset, self._wraps = place.offset, 0 < place.offset <= place.position
         self._first = place.position % world
         self._over = {
             lane
@@ -303,25 +318,35 @@ class StreamFeed(Generic[T]):
             return self._size
         return place.position + plan.steps * self._ranks.world_size
 
-    def begin_loop(self) -> bool:
-        """Get ready for another loop; False when the epoch has ended, and it begins elsewhere."""
+    def begin_loop(self, *, anew: bool) -> bool:
+        """Get ready for another loop, of full length if `anew`; return False if it is not here."""
         self._came = False
         if self._loop is not None:
-            self._step %= self._loop
-        return not self._stopped and not self._ended
+            self._step = 0 if anew else self._step % self._loop
+        return self._stop == INFINITE and not self._ended if anew else not self.loop_ended
 
     @property
     def loop_ended(self) -> bool:
         """Whether the loop is known to have no item any more."""
         counted = self._loop is not None and self._step >= self._loop
-        return self._ended or self._stopped or counted
+        return self._ended or self._stopped or counted or self._at_offset
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether the loop goes on where the epoch has ended."""
+        return self._ended and self._wraps
+
+    @property
+    def _at_offset(self) -> bool:
+        """Whether the loop, begun in the epoch before, has come to its end in this one."""
+        return not self._wraps and 0 < self._offset <= self._position
 
     @property
     def _stopped(self) -> bool:
         return self._stop is not None and self._position >= self._stop
 
     def __next__(self) -> T:
-        if self._ended:
+        if self._ended or self._at_offset:
             raise StopIteration
         while self._loop is None or self._step < self._loop:
             has = self._turns()
@@ -440,7 +465,8 @@ class StreamFeed(Generic[T]):
             self._end_epoch()
         step = 0 if self._loop is None else self._step % self._loop
         cursors = {lane: self._lanes.state(lane) for lane in self._hosted_lanes()}
-        return StreamState(self._count, self._epoch, self._position, step, cursors)
+        offset = self._position if self._at_offset else self._offset
+        return StreamState(self._count, self._epoch, self._position, step, cursors, offset)
 
     @property
     def reached(self) -> StreamState:
@@ -474,9 +500,16 @@ class EpochPlan(NamedTuple):
 
 
 def plan_epoch(
-    ranks: Ranks, position: int, size: int, *, uneven: str, global_items: int | None
+    ranks: Ranks,
+    position: int,
+    size: int,
+    *,
+    uneven: str,
+    global_items: int | None,
+    offset: int = 0,
 ) -> EpochPlan:
-    """Return the plan from `position` to the end of its epoch, of `size` items, or `INFINITE`.
+    """Return the plan from `position` to the end of its epoch, of `size` items, or `INFINITE`; with
+    an `offset`, epochs begin so many items later.
 
     Ranks make equally many steps: what is missing in the last one is padded or repeated, or the
     items of that step are dropped; with "allow" the first ranks make one step more. With
@@ -488,10 +521,10 @@ def plan_epoch(
     """
     if size == 0:
         raise EmptyDatasetError("the dataset has no items to read")
-    world, end = ranks.world_size, epoch_end(position, size)
+    world, end = ranks.world_size, epoch_end(position - offset, size) + offset
     if size == INFINITE:
-        return EpochPlan(position, 0, end, INFINITE)
-    first = end - size
+        return EpochPlan(position, 0, INFINITE, INFINITE)
+    first = max(end - size, 0)
     unit = world if global_items is None else global_items
     _check_that_items_come(ranks, size, unit, uneven)
     if uneven == "allow":

@@ -27,6 +27,7 @@ from energize.core.trace import log_failure
 from energize.errors import ConfigError, EmptyDatasetError, LoaderError, StateError
 from energize.loader import live
 from energize.loader.agreement import Agreement
+from energize.loader.callers import Caller, caller
 from energize.loader.failures import (
     Decisions,
     FailureLog,
@@ -58,6 +59,8 @@ T = TypeVar("T")
 
 _log = logging.getLogger("energize")
 
+_OF_DATALOADERS = ("sampler", "batch_sampler", "collate_fn")
+
 _NOT_COPIED = ("_feed", "_iterator", "_ranks", "_before", "_keyed", "_pool", "_list", "_watch")
 """What a copy of a loader in another process begins without."""
 
@@ -80,9 +83,12 @@ class Loader(Generic[T]):
     **Position.** A loader has one, that after the last delivered item, and never goes back by
     itself:
 
-    - `for item in loader` delivers up to the end of the epoch, and the next loop the next epoch.
-    - After a `break`, the next loop goes on after the last item delivered; `rewind()` goes back to
-      the very first.
+    - `for item in loader` delivers an epoch, and the next loop the next one.
+    - After a `break`, the next loop goes on after the last item delivered, and is as long as any;
+      right after `load_state_dict` it ends where the saved one would have.
+    - A loop that validates begins at the very first item: over what `get_val_dataset` returns, a
+      `ConcatDataset`, in the evaluation loops of Lightning, transformers and Composer, or with
+      `get_loader(rewind=True)`. `rewind()` goes back there once.
     - There is one iterator at a time. A new one, `load_state_dict`, `rewind` and `close` end the
       old one, which then raises `LoaderError` instead of giving its next item.
 
@@ -90,6 +96,9 @@ class Loader(Generic[T]):
     pickled, before the process group exists. Workers live from the first `iter()` to `close()`, the
     end of a `with` block, or the last reference to the loader.
     """
+
+    _goes_on = False
+    """Whether a loop ends where the one before it, left early, would have ended."""
 
     def __init__(
         self, dataset: Dataset[T], worker_config: WorkerConfig, settings: LoaderSettings
@@ -131,20 +140,41 @@ class Loader(Generic[T]):
     def __iter__(self) -> Iterator[T]:
         if self._owner != os.getpid():
             self._leave_to_parent()
-        ranks = self.worker_config.ranks()
+        ranks, asking = self.worker_config.ranks(), caller()
+        asking.check(loaded=self._loaded, begun=self._feed is not None or self._resume is not None)
         if self._before is not None:  # what was asked for ahead, in a loop that was left
             place = self._before
             self._let_go()
             self._resume = place
             if self._book is not None:
                 self._book.counter.take_back()
-        if self._feed is None or self._stale or ranks != self._ranks or not self._feed.begin_loop():
+        anew = not (self._loaded or self._goes_on)
+        if not self._loaded and self._rewinds(asking):
+            self.rewind()
+        elif self._stale or ranks != self._ranks or not self._begins_here(anew):
             self._let_go()
+            if anew and self._resume is not None:
+                self._resume = self._run.beginning_loop(self._resume)
+        agreement = self._agreement(ranks)
+        if agreement is not None:
+            place = self._place() if self._feed is None else self._feed.reached
+            self._run.check_alike(place, ranks, agreement, loaded=self._loaded)
+        if self._feed is None:
             self._ranks = ranks
             self._feed = self._open(ranks)
         self._iterator = token = object()
         self._given_at = None  # what the program did between two loops is no time of theirs
-        return self._deliver(token)
+        return self._deliver(token, asking)
+
+    def _begins_here(self, anew: bool) -> bool:
+        return self._feed is not None and self._feed.begin_loop(anew=anew)
+
+    def _rewinds(self, asking: Caller) -> bool:
+        """Return whether a loop begins at the beginning."""
+        asked = self._settings.rewind
+        if asked is not None:
+            return asked
+        return asking.begins_anew or (not self._goes_on and self._run.validates)
 
     def __len__(self) -> int:
         """Steps of a loop on this rank; of an endless dataset, of one pass over what it reads, for
@@ -200,7 +230,7 @@ class Loader(Generic[T]):
 
     def state_dict(self) -> State:
         """Return the state after the last delivered item, whatever has been read ahead: plain data,
-        small. With `asked_ahead`, before that item, as long as the loop goes on.
+        small. What Lightning has taken ahead of its training, and not trained on, is not counted.
 
         It is the same on all ranks that have made the same number of steps, so one rank saves it
         and any number of ranks and workers resumes from it. The size does not grow with the
@@ -395,6 +425,17 @@ class Loader(Generic[T]):
         while self._at_close:
             self._at_close.pop()()
 
+    def __getattr__(self, name: str) -> Any:
+        text = f"{type(self).__name__!r} object has no attribute {name!r}"
+        if name in _OF_DATALOADERS:
+            text += (
+                ": nothing of a loader is skipped, sampled or batched anew, for it is divided "
+                "among the ranks, and goes on where load_state_dict(state) says. Load the state in "
+                "place of skip_first_batches; in the Hugging Face Trainer with "
+                "TrainingArguments(ignore_data_skip=True)"
+            )
+        raise AttributeError(text)
+
     def __enter__(self) -> Self:
         return self
 
@@ -450,9 +491,6 @@ class Loader(Generic[T]):
     def _open(self, ranks: Ranks) -> Feed[T]:
         """Begin to read where this rank stands."""
         settings, agreement, place = self._settings, self._agreement(ranks), self._place()
-        if self._loaded and agreement is not None:
-            self._run.check_alike(place, agreement)
-        self._loaded = False
         path, workers = settings.quarantine, self.worker_config.num_workers
         if path is not None and self._list is None:
             self._list = ListWriter(path_for_rank(os.fspath(path), ranks.rank, ranks.world_size))
@@ -483,9 +521,9 @@ class Loader(Generic[T]):
             self._pool.close()
             self._pool = None
 
-    def _deliver(self, token: object) -> Iterator[T]:
+    def _deliver(self, token: object, asking: Caller) -> Iterator[T]:
         pin = self._settings.pin_memory is not False and torch.cuda.is_available()
-        watch, pool, ahead = self._watch, self._settings.cache_pool, self._settings.asked_ahead
+        watch, pool = self._watch, self._settings.cache_pool
         given, empty_epochs = False, 0
         while True:
             if token is self._iterator and (self._watched or self._run.edits.waiting):
@@ -499,8 +537,8 @@ class Loader(Generic[T]):
                     "this iterator has ended: the loader was iterated anew, given a state, rewound "
                     "or closed since. A loader has one position and one iterator at a time"
                 )
-            if ahead:
-                self._before = feed.state()
+            ahead = asking.fetcher is not None and asking.takes_ahead
+            self._before = feed.state() if ahead else None
             asked_at = time.perf_counter()
             try:
                 item = next(feed) if watch is None else self._read(feed, watch, pool, asked_at)
@@ -509,9 +547,10 @@ class Loader(Generic[T]):
                 self._failures.conclude()
                 # Only by reading on does a stream learn that the item before a resume, or before
                 # this loop, was its epoch's last. One that is apart leaves it to who counts loops.
-                if given or self._settings.apart or not feed.may_be_over:
-                    return
-                empty_epochs += 1
+                if not feed.goes_on:
+                    if given or self._settings.apart or not feed.may_be_over:
+                        return
+                    empty_epochs += 1
                 if empty_epochs > 1:
                     raise EmptyDatasetError(
                         f"{type(self.dataset).__name__} gave no item in a whole epoch, to any "
@@ -524,6 +563,7 @@ class Loader(Generic[T]):
                 self._let_go()
                 raise
             else:
+                self._loaded = self._loaded and ahead and not given  # its first is not trained on
                 given, self._keyed = True, feed
                 if self._book is not None:
                     now = time.perf_counter()
@@ -614,7 +654,12 @@ class SavableDataLoader(Loader[T]):
     """
 
     def __init__(
-        self, dataset: Dataset[T], *, worker_config: WorkerConfig | None = None, **options: Any
+        self,
+        dataset: Dataset[T],
+        *,
+        worker_config: WorkerConfig | None = None,
+        num_workers: int | None = None,
+        **options: Any,
     ) -> None:
         known = {n: options.pop(n) for n in list(options) if n in _OPTIONS}
         accepted("get_loader", **options)
@@ -622,7 +667,10 @@ class SavableDataLoader(Loader[T]):
             raise ConfigError(
                 f"get_loader delivers an energize Dataset; got {type(dataset).__name__}"
             )
-        super().__init__(*configured(dataset, worker_config), checked_settings(**known))
+        dataset, config = configured(dataset, worker_config)
+        if num_workers is not None:
+            config = config.with_workers(num_workers)
+        super().__init__(dataset, config, checked_settings(**known))
 
     def can_restore_sample(self) -> bool:
         """Return True: every delivered item can be restored, of any dataset."""
@@ -693,6 +741,7 @@ def get_loader(
     dataset: Dataset[T],
     *,
     worker_config: WorkerConfig | None = None,
+    num_workers: int | None = None,
     uneven: str = "pad",
     lanes: int | None = None,
     global_batch_size: int | None = None,
@@ -704,7 +753,7 @@ def get_loader(
     on_error: str | OnError = "raise",
     multiprocessing_context: str | None = None,
     timeout: float | None = DEFAULT_TIMEOUT,
-    asked_ahead: bool = False,
+    rewind: bool | None = None,
     cache_pool: Any = None,
     quarantine: ListPath | None = None,
     skip_listed: ListPath | Sequence[ListPath] = (),
@@ -721,8 +770,11 @@ def get_loader(
     `worker_config`: rank, world size and workers. When it is not given, the one that the dataset
     carries, else ranks as torch.distributed or the launcher say, without workers: processes are
     only started when they were asked for. A `seed_offset` reseeds a dataset that carries no config.
+    `num_workers`: worker processes of this rank, in place of those of the config.
     `uneven`: "pad", "drop", "repeat" or "allow", for epochs that the ranks do not divide, see
     `Loader`.
+    `rewind`: whether each loop begins at the first item, as validation does; by default where the
+    dataset or the framework says that it validates, see `Loader`.
     `lanes`: in how many parts a stream (a dataset with a `FilterDataset`, say) is read, by default
     world_size * num_workers of the start. It is fixed for the run and kept in its state: the stream
     is the same for every world size that divides it, and any number of workers up to it helps. So
@@ -760,9 +812,6 @@ def get_loader(
     after `timeout`; where that is not given, not before twice these seconds.
     `cache_pool`: what `energize.cache.active_pool()` and `TaskEncoder.cache` are in hooks, in each
     worker a pool of its own; it is closed with the loader.
-    `asked_ahead`: whether the training loop takes each item before it trains on the one before it,
-    as Lightning does where the loader has no length. The state is then the one before the last
-    item, until the loop has ended, and a loop that is left early does not count that item.
     `ledger`: what `Loader.report` counts beside samples (see `Ledger`); False for nothing at all.
 
     `checkpoint_every_sec`, `checkpoint_every_min_n_samples`, `n_checkpoints`,

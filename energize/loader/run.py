@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 import copy
+import json
+from collections.abc import Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
+from itertools import islice
 from typing import Any, Generic, TypeVar, cast
 
 from energize.core.blends import NOT_EDITED, Edits
 from energize.core.dataset import Dataset, IndexedDataset
-from energize.core.description import digest
+from energize.core.description import config_of, differences, digest, unpacked
 from energize.core.lanes import Lane, Ranks
 from energize.core.restoring import is_endless, without_loops
 from energize.core.stream import INFINITE, State, counter_field
 from energize.core.trace import Reading, log_failure
-from energize.errors import ConfigError, EmptyDatasetError, StateError, WeightError
+from energize.datasets.order import ConcatDataset, LimitDataset
+from energize.errors import (
+    ConfigError,
+    EmptyDatasetError,
+    EnergizeError,
+    StateError,
+    WeightError,
+)
 from energize.loader.agreement import Agreement
 from energize.loader.failures import Decisions, FailureLog
 from energize.loader.feeds import (
@@ -27,6 +37,7 @@ from energize.loader.feeds import (
     checked_lanes,
     divisors,
     global_items,
+    offset_of,
     plan_epoch,
 )
 from energize.loader.remapping import places_kept
@@ -39,6 +50,11 @@ Place = State | StreamState
 
 Feed = IndexedFeed[T] | StreamFeed[T]
 """Delivers this rank's items up to the end of a loop."""
+
+_PLACE = ("lanes", "epoch", "position", "step", "offset")
+
+_MOST = 8
+"""Differences between ranks that are shown."""
 
 SILENT = Reading(report=lambda _: None)
 """For what was reported when it was read first."""
@@ -63,6 +79,14 @@ class Run(Generic[T]):
             given, settings.global_batch_size, settings.micro_batch_size
         )
         self.filled = None if settings.global_batch_size is None else self._global_items
+
+    @property
+    def validates(self) -> bool:
+        """Whether each loop begins with the first items: over a `ConcatDataset`."""
+        node: Any = self.given
+        while node._passes_on or node._ends_loops or isinstance(node, LimitDataset):
+            node = node.inputs[0]
+        return isinstance(node, ConcatDataset)
 
     def edited(self, edits: Edits) -> Run[T]:
         """Return the same over a dataset that became another one; raise as `Edits.applied`."""
@@ -100,8 +124,10 @@ class Run(Generic[T]):
         dataset = cast("IndexedDataset[T]", self.dataset)
         position = counter_field(state, "position")
         dataset._check_state(state)
-        kept = dataset._state_at(position)
-        return kept if self.loop is None else kept | {"step": step}
+        kept, offset = dataset._state_at(position), offset_of(state)
+        if self.loop is not None:
+            return kept | {"step": step}
+        return kept | {"offset": offset % dataset.size} if offset else kept
 
     def items_at(self, place: Place) -> int:
         """Return how many items of all ranks come before a place; of a stream whose length only
@@ -131,16 +157,35 @@ class Run(Generic[T]):
         kept = places_kept(self.dataset, items, lanes)
         return cast("State", state) | self.edits.saved() | kept
 
-    def check_alike(self, place: Place, agreement: Agreement) -> None:
-        """Raise `StateError` on all ranks when they have loaded different states."""
-        state = place.saved() if isinstance(place, StreamState) else place
-        groups = agreement.groups(digest(state), "reading from a loaded state")
-        if len(groups) > 1:
-            shown = "; ".join(f"ranks {each}" for each in groups)
-            raise StateError(
-                f"the ranks have loaded different states: those with equal ones are {shown}. Load "
-                "the same state on all ranks"
+    def check_alike(
+        self, place: Place, ranks: Ranks, agreement: Agreement, *, loaded: bool
+    ) -> None:
+        """Raise on all ranks when they do not begin the same loop of the same run: `ConfigError`
+        naming ranks and arguments, `StateError` if they have loaded different states.
+        """
+        config, at = config_of(self.dataset), place
+        if isinstance(place, StreamState):
+            at = place.saved() if loaded else dict(zip(_PLACE, place.place, strict=True))
+        said = {
+            "lanes": place.lanes if isinstance(place, StreamState) else None,
+            "uneven": self.settings.uneven,
+            "global_batch_size, in micro batches": self.filled,
+            "steps of a loop": self.loop,
+            "the place": at,
+        }
+        who = "the beginning of a loop"
+        number = int(digest([config.fingerprint, said])[:12], 16)
+        rows = agreement.numbers([ranks.rank, ranks.world_size, number], who)
+        if [row[:2] for row in rows] != [[rank, len(rows)] for rank in range(len(rows))]:
+            shown = ", ".join(f"{rank} of {size}" for rank, size, _ in rows)
+            raise ConfigError(
+                f"the {len(rows)} processes of the group call themselves rank {shown}, so parts "
+                "would be read twice or never. Leave out rank and world_size of the WorkerConfig, "
+                "or give data_parallel_group, the group of the ranks that read different data"
             )
+        if len({number for *_, number in rows}) > 1:
+            told = agreement.trees([config.fingerprint, config.text, said], who)
+            raise _apart(told, loaded=loaded)
 
     def feed(self, place: Place, rank: ThisRank[T]) -> Feed[T]:
         """Begin to read at a place."""
@@ -150,10 +195,23 @@ class Run(Generic[T]):
             return StreamFeed(self, place, rank)
         return IndexedFeed(self, place, rank)
 
-    def plan(self, ranks: Ranks, position: int, size: int) -> EpochPlan:
-        """Return what is delivered of an epoch."""
-        uneven = self.settings.uneven
-        return plan_epoch(ranks, position, size, uneven=uneven, global_items=self.filled)
+    def plan(self, ranks: Ranks, position: int, size: int, offset: int = 0) -> EpochPlan:
+        """Return what is delivered of an epoch; see `plan_epoch`."""
+        uneven, filled = self.settings.uneven, self.filled
+        return plan_epoch(ranks, position, size, uneven=uneven, global_items=filled, offset=offset)
+
+    def beginning_loop(self, place: Place) -> Place:
+        """Return a place as one where a loop begins: of full length, wherever the one before was
+        left.
+        """
+        if isinstance(place, StreamState):
+            return replace(place, step=0, offset=0 if self.endless else place.position)
+        if self.loop is not None:
+            return place | {"step": 0}
+        kept = {name: value for name, value in place.items() if name != "offset"}
+        position = counter_field(place, "position")
+        offset = position and position % self.dataset.size
+        return kept | {"offset": offset} if offset and self.dataset.size != INFINITE else kept
 
     def steps(self, ranks: Ranks) -> int:
         """Return the steps of a whole loop on this rank, or of one pass if that never ends."""
@@ -206,3 +264,31 @@ class Run(Generic[T]):
 
     def _open(self, lane: int, lanes: int, state: State | None, reading: Reading) -> Any:
         return self.stream._open_lane(Lane(lane, lanes), state, reading, endless=self.endless)
+
+
+def _apart(told: Sequence[Any], *, loaded: bool) -> EnergizeError:
+    """Return the error of ranks that do not begin the same loop, by what each of them said."""
+    first = told[0]
+    lines, states = [], False
+    for name in first[2]:
+        groups: dict[str, list[int]] = {}
+        for rank, (_, _, said) in enumerate(told):
+            groups.setdefault(json.dumps(said[name]), []).append(rank)
+        if len(groups) > 1:
+            states = states or name == "the place"
+            values = (f"{text[:80]} on ranks {each}" for text, each in groups.items())
+            lines.append(f"{name}: {'; '.join(values)}")
+    other = next((rank for rank, each in enumerate(told) if each[0] != first[0]), None)
+    if other is not None:
+        was, now = (unpacked(text, "config") for text in (first[1], told[other][1]))
+        found = islice(dict.fromkeys(differences(was, now)), _MOST)
+        lines += [f"the mix of rank 0 (was) and of rank {other} (is): {line}" for line in found]
+    shown = "\n  ".join(lines)
+    if states and loaded and len(lines) == 1:
+        return StateError(
+            f"the ranks have loaded different states. Load one on all ranks:\n  {shown}"
+        )
+    return ConfigError(
+        "the ranks do not read the same run. Give all of them the same dataset, state and "
+        f"arguments:\n  {shown}"
+    )

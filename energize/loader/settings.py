@@ -71,7 +71,7 @@ class LoaderSettings:
     on_error: Literal["raise", "skip"] | OnError = "raise"
     multiprocessing_context: Literal["fork", "spawn", "forkserver"] | None = None
     timeout: Seconds | None = DEFAULT_TIMEOUT
-    asked_ahead: StrictBool = False
+    rewind: StrictBool | None = None
     cache_pool: Annotated[Any, AfterValidator(_closes)] = None
     quarantine: Path | None = None
     skip_listed: Path | Sequence[Path] = ()

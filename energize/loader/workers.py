@@ -19,7 +19,7 @@ import socket
 import time
 import weakref
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
@@ -155,6 +155,10 @@ class Member:
             self.channel.close()
 
 
+def _none() -> None:
+    return None
+
+
 class WorkerPool:
     """`count` processes that read lanes for `lanes`. `replaced` counts those whose place others
     took. What a worker is busy with is told when the `patience` ends.
@@ -169,7 +173,7 @@ class WorkerPool:
         patience: Patience,
     ) -> None:
         self.replaced = self.run = 0
-        self.lanes: WorkerLanes[Any] | None = None
+        self._lanes: Callable[[], WorkerLanes[Any] | None] = _none
         self._task, self._start_method = task, start_method
         self._timeout, self._patience = timeout, patience
         shortest = patience.shortest
@@ -183,6 +187,17 @@ class WorkerPool:
         with self._closed_on_error():
             for number in range(count):
                 self._members.append(self._started(number))
+
+    @property
+    def lanes(self) -> WorkerLanes[Any] | None:
+        """What is read now. It keeps the pool, and not the other way round: workers end with the
+        last reference to a loader.
+        """
+        return self._lanes()
+
+    @lanes.setter
+    def lanes(self, lanes: WorkerLanes[Any] | None) -> None:
+        self._lanes = _none if lanes is None else weakref.ref(lanes)
 
     @property
     def closed(self) -> bool:

@@ -217,13 +217,14 @@ def get_val_dataset(
     sizes = batch_size, batch_drop_last, packing_buffer_size
     builder = Builder(encoder_of, STORED, code, checksums, worker_config, *sizes)
     if own:
-        return builder.built_by(encoder, node, split_part, training=False, limit=limit)
+        built = builder.built_by(encoder, node, split_part, training=False, limit=limit)
+        return _for_validation([built], worker_config, None)
     node = _validated(node, path, split_part)
     groups: dict[int, list[Leaf]] = {}
     for leaf in leaves_of(node):
         groups.setdefault(id(builder.encoder_of(leaf)), []).append(leaf)
-    batches = _in_turn([builder.stored(leaves, node) for leaves in groups.values()])
-    return _limited(batches._with_worker_config(worker_config), limit)
+    parts = [builder.stored(leaves, node) for leaves in groups.values()]
+    return _for_validation(parts, worker_config, limit)
 
 
 @own_errors
@@ -251,10 +252,7 @@ def get_val_datasets(
     builder = Builder(_chooser(encoder), STORED, code, checksums, worker_config, *sizes)
     node = _validated(node, path, split_part)
     found = ((leaf, builder.stored([leaf], node)) for leaf in leaves_of(node))
-    return [
-        (_limited(batches._with_worker_config(worker_config), limit), leaf)
-        for leaf, batches in found
-    ]
+    return [(_for_validation([batches], worker_config, limit), leaf) for leaf, batches in found]
 
 
 def _asked(
@@ -577,7 +575,8 @@ class Builder:
     def stored(self, leaves: Sequence[Leaf], node: Node) -> Dataset[Any]:
         """Return the batches of leaves of one encoder one after the other, made as `node` says."""
         builder = self._as_told(node)
-        samples = _in_turn([builder.samples(leaf) for leaf in leaves])
+        parts = [builder.samples(leaf) for leaf in leaves]
+        samples = parts[0] if len(parts) == 1 else ConcatDataset(*parts)
         return builder._batched(samples, builder.encoder_of(leaves[0]))
 
     def batches(self, node: Node, *, repeat: bool) -> Dataset[Any]:
@@ -801,11 +800,11 @@ def _shuffled(node: Blend) -> bool:
     return not stored.pop()
 
 
-def _in_turn(parts: list[Dataset[Any]]) -> Dataset[Any]:
-    return parts[0] if len(parts) == 1 else ConcatDataset(*parts)
-
-
-def _limited(batches: Dataset[Any], limit: int | None) -> Dataset[Any]:
+def _for_validation(
+    parts: list[Dataset[Any]], worker_config: WorkerConfig | None, limit: int | None
+) -> Dataset[Any]:
+    """One after the other: a `ConcatDataset`, also of one, by which a loader knows validation."""
+    batches: Dataset[Any] = ConcatDataset(*parts, worker_config=worker_config)
     return batches if limit is None else LimitDataset(batches, limit)
 
 

@@ -71,15 +71,18 @@ def lanes(root: Path) -> Any:
 
 @run
 def loops(root: Path) -> Any:
-    """Loops that count steps, left in the middle, gone on with, rewound; items asked for ahead."""
+    """Loops that count steps, left in the middle, gone on with, rewound; epochs that are left."""
     dataset = Epochize(batches(), 5)
-    two, ahead = Run(dataset, 2), Run(batches(), asked_ahead=True)
+    two, left = Run(dataset, 2), Run(Limit(batches(), 9))
     found = [two.steps(3)]
     two.leave()
     found += [two.steps(9), two.known("step"), Run(dataset, 3, state=two.state()).steps(7)]
     two.each("rewind")
     two.leave()
-    return [*found, two.steps(3), ahead.steps(5), Run(batches(), 2, state=ahead.state()).steps(2)]
+    found += [two.steps(3), left.steps(5)]
+    left.leave()
+    found.append(left.steps(2))
+    return [*found, Run(Limit(batches(), 9), 2, state=left.state()).steps(10)]
 
 
 @run

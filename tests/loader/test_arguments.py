@@ -46,7 +46,7 @@ from tests.support.datasets import is_even, numbers
         ({"timeout": 0}, "timeout"),
         ({"watchdog_timeout_seconds": -1.0}, "watchdog_timeout_seconds"),
         ({"watchdog_initial_timeout_seconds": True}, "watchdog_initial_timeout_seconds"),
-        ({"asked_ahead": 1}, "asked_ahead"),
+        ({"rewind": 1}, "rewind"),
         ({"fail_on_timeout": "yes"}, "fail_on_timeout"),
         ({"cache_pool": "pool"}, "cache_pool"),
         ({"ledger": 3}, "ledger"),

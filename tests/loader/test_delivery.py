@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any
 
 import pytest
@@ -16,7 +15,6 @@ from energize import (
     BatchDataset,
     ConfigError,
     EmptyDatasetError,
-    EpochizeDataset,
     FilterDataset,
     LimitDataset,
     RepeatDataset,
@@ -174,37 +172,6 @@ class TestGlobalBatches:
         other.load_state_dict(state)
         with pytest.raises(StateError, match="middle of a global batch"):
             list(other)
-
-
-STREAM = FilterDataset(shuffled(30), is_even)
-DATASETS = {
-    "indexed": shuffled(9),
-    "counted": EpochizeDataset(shuffled(20), 7),
-    "stream": STREAM,
-    "counted stream": EpochizeDataset(RepeatDataset(STREAM), 7),
-    "sized stream": LimitDataset(RepeatDataset(STREAM), 11),
-}
-
-
-def ahead(loader):
-    """What a loop trains on that takes an item ahead; the state after each."""
-    iterator = iter(loader)
-    waiting = list(islice(iterator, 1))
-    while waiting:
-        item = waiting.pop(0)
-        waiting.extend(islice(iterator, 1))
-        yield item, loader.state_dict()
-
-
-@pytest.mark.parametrize("name", DATASETS)
-def test_a_loop_that_is_left_early_does_not_count_what_was_asked_ahead(name):
-    with loader_of(DATASETS[name], lanes=2) as plain:
-        epoch = list(plain)
-    with loader_of(DATASETS[name], 1, lanes=2, asked_ahead=True) as loader:
-        trained = [item for item, _ in islice(ahead(loader), 3)]
-        trained += [item for item, _ in islice(ahead(loader), 2)]
-        trained += [item for item, _ in ahead(loader)]
-    assert trained == epoch
 
 
 ITEMS = 40

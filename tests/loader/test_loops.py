@@ -1,0 +1,113 @@
+"""What a new `for` means: loops that are left early, resumed, or that validate."""
+
+from __future__ import annotations
+
+import json
+from itertools import islice
+
+import pytest
+
+from energize import (
+    BatchDataset,
+    ConcatDataset,
+    EpochizeDataset,
+    FilterDataset,
+    LimitDataset,
+    MapDataset,
+    RepeatDataset,
+)
+from energize.loader import Loader
+from tests.support.datasets import is_even, numbers, shuffled
+from tests.support.loading import loader_of, take
+
+STREAM = FilterDataset(shuffled(30), is_even)  # 15 items
+DATASETS = {
+    "indexed": (shuffled(9), 9),
+    "batches": (BatchDataset(shuffled(30), 4, list), 8),
+    "counted": (EpochizeDataset(shuffled(20), 7), 7),
+    "stream": (STREAM, 15),
+    "counted stream": (EpochizeDataset(RepeatDataset(STREAM), 7), 7),
+    "sized stream": (LimitDataset(RepeatDataset(STREAM), 11), 11),
+}
+
+
+@pytest.mark.parametrize("left_after", [1, 4, 6])
+@pytest.mark.parametrize("name", DATASETS)
+def test_a_loop_that_is_left_goes_on_in_the_stream_and_the_next_is_of_full_length(name, left_after):
+    dataset, length = DATASETS[name]
+    with loader_of(dataset, lanes=2) as plain:
+        stream = take(plain, 5 * length)
+    with loader_of(dataset, lanes=2) as loader:
+        read = list(islice(loader, left_after))
+        for loop in (list(loader), list(loader)):
+            assert len(loop) == length
+            read += loop
+        read += list(islice(loader, left_after))
+    assert read == stream[: len(read)]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("name", DATASETS)
+def test_a_limited_loop_is_as_long_each_time(name, workers):
+    dataset, length = DATASETS[name]
+    with loader_of(dataset, lanes=2) as plain:
+        stream = take(plain, 3 * length)
+    with loader_of(dataset, workers, lanes=2) as loader:
+        loops = [list(islice(loader, 4)) for _ in range(5)]
+    assert [len(loop) for loop in loops] == [4] * 5
+    assert [item for loop in loops for item in loop] == stream[:20]
+
+
+def in_step(loaders: list[Loader], steps: int | None = None) -> list:
+    """A loop of all ranks, or so many steps of it: items in turn, without padding."""
+    rows, iterators = [], [iter(each) for each in loaders]
+    for _ in range(steps or 1000):
+        row = [next(each, None) for each in iterators]
+        if None in row:
+            assert row == [None] * len(row)
+            break
+        pads = [each.padding for each in loaders]
+        rows += [item for item, padded in zip(row, pads, strict=True) if not padded]
+    assert len({json.dumps(each.state_dict()) for each in loaders}) == 1
+    return rows
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("name", DATASETS)
+def test_after_a_resume_the_loop_ends_where_it_would_have(name, ranks):
+    """Left after 4 of one process, gone on with for 3, saved, and resumed on other ranks."""
+    dataset, length = DATASETS[name]
+    with loader_of(dataset, lanes=6) as whole:
+        first = list(islice(whole, 4)) + list(islice(whole, 3))
+        state = json.loads(json.dumps(whole.state_dict()))
+        stream = first + take(whole, 8 * length)
+    others = [loader_of(dataset, rank=rank, ranks=ranks, lanes=6) for rank in range(ranks)]
+    for each in others:
+        each.load_state_dict(state)
+    rest, again = in_step(others), in_step(others)
+    counted = ranks if "counted" in name else 1
+    over = ranks if "stream" in name else 1  # a loop over a stream ends with a whole step
+    assert 0 <= len(rest) - (length - 3) * counted < over
+    assert 0 <= len(again) - length * counted < over
+    assert rest + again == stream[7 : 7 + len(rest) + len(again)]
+
+
+@pytest.mark.parametrize("name", ["concatenated", "limited", "mapped", "asked for"])
+def test_what_validates_begins_at_its_beginning(name):
+    plain = ConcatDataset(numbers(6), numbers(5))
+    dataset = {
+        "concatenated": plain,
+        "limited": LimitDataset(plain, 9),
+        "mapped": MapDataset(plain, lambda n: n),
+        "asked for": shuffled(11),
+    }[name]
+    with loader_of(dataset, rewind=True if name == "asked for" else None) as loader:
+        whole = list(loader)
+        assert list(islice(loader, 4)) == whole[:4]
+        assert list(loader) == whole
+        assert list(islice(loader, 4)) == whole[:4]
+        state = loader.state_dict()
+    with loader_of(dataset, rewind=True if name == "asked for" else None) as other:
+        other.load_state_dict(state)
+        assert list(other) == whole[4:]
+        assert list(other) == whole
