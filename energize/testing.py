@@ -163,12 +163,12 @@ def _feed(digest: hashlib.blake2b, item: Any) -> None:
     elif isinstance(item, np.ndarray):
         digest.update(f"{item.dtype}{item.shape}".encode())
         digest.update(np.ascontiguousarray(item).tobytes())
+    elif dataclasses.is_dataclass(item):
+        inside = (getattr(item, field.name) for field in dataclasses.fields(item))
     elif isinstance(item, Mapping):
         inside = (each for pair in item.items() for each in pair)
     elif isinstance(item, list | tuple):
         inside = item
-    elif dataclasses.is_dataclass(item):
-        inside = (getattr(item, field.name) for field in dataclasses.fields(item))
     elif isinstance(item, bytes):
         digest.update(item)
     elif hasattr(item, "tobytes"):  # a Pillow image

@@ -20,6 +20,7 @@ from energize.core.dataset import Dataset, IndexedDataset
 from energize.core.lanes import WorkerConfig
 from energize.core.restoring import without_loops
 from energize.core.stream import INFINITE, State, counter_field
+from energize.core.trainers import check_undivided
 from energize.core.validation import Model, validated
 from energize.datasets.order import EpochizeDataset
 from energize.errors import ConfigError, EnergizeError, LoaderError, StateError
@@ -202,6 +203,7 @@ class TorchDataset(IterableDataset[T], Generic[T]):
         self._share: _Share[T] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
+        check_undivided(self.worker_config)
         return {**self.__dict__, "_share": None}
 
     def __len__(self) -> int:
@@ -220,15 +222,19 @@ class TorchDataset(IterableDataset[T], Generic[T]):
 
     def _next_loop(self) -> Iterator[T]:
         ranks, info = self.worker_config.ranks(), get_worker_info()
+        check_undivided(self.worker_config)
         turn = (0, 1) if info is None else (info.id, info.num_workers)
         mark = [ranks.rank, ranks.world_size, *turn]
         share, saved, self._resumed = self._share, self._resumed, None
         if saved is not None and saved.share != mark:
-            raise StateError(
-                f"the state is of rank, world size, worker, workers {saved.share}, this is {mark}. "
-                "A worker's state goes on with as many of them; that of state_dict(steps), asked "
-                "of the dataset outside of workers, with any number"
-            )
+            if not self.dataset.indexed or saved.share[3] > 1 or turn[1] > 1:
+                raise StateError(
+                    f"the state is of rank, world size, worker, workers {saved.share}, this is "
+                    f"{mark}. A worker's state goes on with as many of them; that of "
+                    "state_dict(steps), asked of the dataset outside of workers, with any number"
+                )
+            self.load_state_dict(saved.reader)  # that of any rank is that of all
+            share = saved = None
         if share is None or share.mark != mark:
             share = _Share(self.dataset, mark, self._settings)
         at = None if saved is None else (saved.place[0], saved.place[1])

@@ -54,6 +54,7 @@ from energize.core.trace import (
     read_items,
     refs_of,
 )
+from energize.core.trainers import check_iterated
 from energize.errors import ConfigError, NotIndexedError
 
 if TYPE_CHECKING:
@@ -137,6 +138,7 @@ class Dataset(Description, ABC, Generic[T_co]):
         return self._pass_length if config is None else config.length(self)
 
     def __iter__(self) -> Iterator[T_co]:
+        check_iterated(self)
         config = self.worker_config
         return self.open() if config is None else config.iterate(self)
 

@@ -12,7 +12,7 @@ import dataclasses
 import math
 from collections import UserDict
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, TypeAlias, TypeVar, cast
 
 import numpy as np
@@ -466,6 +466,9 @@ Weights: TypeAlias = Any
 PADDING = "__padding__"
 """The attribute, or in a dict the key, that marks an item as padding."""
 
+UNWEIGHED = "unweighed"
+"""What that attribute is, instead of True, of what had no weights before it was marked."""
+
 
 def weighted_mean(
     loss: torch.Tensor,
@@ -562,7 +565,7 @@ def effective_sample_size(weights: npt.ArrayLike | torch.Tensor) -> float:
 def _summed(weights: Weights) -> torch.Tensor:
     found = weights if isinstance(weights, torch.Tensor) else field_of(weights, WEIGHTS)
     if found is None:
-        number = 0 if field_of(weights, PADDING) is True else counted(weights)
+        number = 0 if is_padding(weights) else counted(weights)
         return torch.tensor(number, dtype=torch.float64)
     return found.sum(dtype=torch.float64)
 
@@ -589,7 +592,7 @@ def is_padding(item: Any) -> bool:
     (False, True)
     """
     found = item.get(PADDING) if isinstance(item, dict) else getattr(item, PADDING, False)
-    return found is True
+    return found is True or found == UNWEIGHED
 
 
 def marked(item: T) -> T:
@@ -597,6 +600,7 @@ def marked(item: T) -> T:
 
     Its samples have the weight 0, where it has a place for weights.
     """
+    mark = UNWEIGHED if field_of(item, WEIGHTS) is None else True
     item = zeroed(item)
     if isinstance(item, dict):
         other: Any = copy.copy(item)
@@ -604,7 +608,26 @@ def marked(item: T) -> T:
         return other  # type: ignore[no-any-return]  # of the type of `item`
     other = item.view_as(item) if isinstance(item, torch.Tensor) else copy.copy(item)
     try:
-        object.__setattr__(other, PADDING, True)
+        object.__setattr__(other, PADDING, mark)
     except (AttributeError, TypeError):  # it has neither a __dict__ nor a slot of that name
-        return item
+        if not dataclasses.is_dataclass(item):
+            return item
+        object.__setattr__(other, "__class__", _padding_type(cast("Any", type(other))))
     return other  # type: ignore[no-any-return]
+
+
+@lru_cache(maxsize=256)
+def _padding_type(kind: Any) -> Any:
+    """Return a type of the instances of a dataclass with slots that are padding."""
+    own = {"__slots__": (), "__module__": kind.__module__, "__reduce_ex__": _reduced, PADDING: True}
+    return type(kind)(kind.__name__, (kind,), own)
+
+
+def _new_padding(kind: Any) -> Any:
+    return object.__new__(_padding_type(kind))
+
+
+def _reduced(item: Any, protocol: Any) -> tuple[Any, ...]:
+    kind: Any = type(item).__base__
+    _, _, *state = kind.__reduce_ex__(item, protocol)
+    return _new_padding, (kind,), *state

@@ -6,19 +6,20 @@ import copy
 import dataclasses
 import sys
 from abc import ABCMeta
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections import abc
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import lru_cache
-from inspect import get_annotations
+from inspect import Signature, get_annotations, signature
 from itertools import chain
-from types import MappingProxyType
+from types import FunctionType, MappingProxyType
 from typing import Any, Self, TypeVar, cast
 
 import numpy as np
 from rich.pretty import pretty_repr
 
 from energize.core.lazy import av, torch
-from energize.core.loss_weights import PADDING, STORED_KEY, WEIGHT, WEIGHTS
+from energize.core.loss_weights import PADDING, STORED_KEY, UNWEIGHED, WEIGHT, WEIGHTS
 from energize.errors import ConfigError, DatasetError, UntrustedCodeError, nearest
 
 T = TypeVar("T")
@@ -49,8 +50,9 @@ def fields_of(record: Any) -> dict[str, Any]:
     return {each.name: getattr(record, each.name) for each in fields(type(record))}
 
 
-def rebuilt(like: T, values: dict[str, Any]) -> T:
-    """Return a record of the type of `like`, with `values` for all its fields.
+def rebuilt(like: T, values: Mapping[str, Any], *, marks: bool = False) -> T:
+    """Return a record of the type of `like`, with `values` for all its fields; with `marks`, and
+    what a loader says of it beside them.
 
     `__init__` and `__post_init__` do not run again: what they check of one sample need not hold for
     a batch.
@@ -61,7 +63,7 @@ def rebuilt(like: T, values: dict[str, Any]) -> T:
         return copied
     if isinstance(like, tuple):
         return cast("T", like._make(values.values()))  # type: ignore[attr-defined]
-    made = object.__new__(type(like))
+    made = copy.copy(like) if marks else object.__new__(type(like))
     for name, value in values.items():
         object.__setattr__(made, name, value)
     return made
@@ -125,7 +127,7 @@ def map_leaves(value: Any, fn: Callable[[Any], Any]) -> Any:
     """Return a copy of `value` with `fn` of all, at any depth, that is no record, list or tuple."""
     if is_record(value):
         mapped = {name: map_leaves(each, fn) for name, each in fields_of(value).items()}
-        return rebuilt(value, mapped)
+        return rebuilt(value, mapped, marks=True)
     if isinstance(value, list | tuple):
         return type(value)(map_leaves(each, fn) for each in value)
     return fn(value)
@@ -164,12 +166,17 @@ def pin_memory(value: T) -> T:
     """
     if not torch.cuda.is_available():
         return value
-    return map_leaves(value, _pinned)  # type: ignore[no-any-return]  # of the type of `value`
+    return asked(value, "pin_memory")
 
 
-def _pinned(leaf: Any) -> Any:
-    method = getattr(leaf, "pin_memory", None)
-    return method() if callable(method) and not isinstance(leaf, type) else leaf
+def asked(value: T, method: str, *given: Any, **options: Any) -> T:
+    """Return a copy of `value` with what a method returns of all, at any depth, that has it."""
+
+    def ask(leaf: Any) -> Any:
+        found = getattr(leaf, method, None)
+        return found(*given, **options) if callable(found) and not isinstance(leaf, type) else leaf
+
+    return map_leaves(value, ask)  # type: ignore[no-any-return]  # of the type of `value`
 
 
 # What all samples have in common.
@@ -195,6 +202,9 @@ class _WithFields(ABCMeta):
             value = _Fields(value)
             own = {n for each in cls.__mro__ if not is_ours(each) for n in get_annotations(each)}
             value.hidden = tuple(n for n in (WEIGHT, WEIGHTS) if n in value and n not in own)
+            for each in value.values():
+                if each.name in dir(abc.MutableMapping) and isinstance(each.default, FunctionType):
+                    each.default = dataclasses.MISSING  # a field of that name, no method
         super().__setattr__(name, value)
 
 
@@ -321,16 +331,67 @@ METADATA = frozenset(each.name for each in fields(Sample))
 """The fields that say what a sample is, where it comes from, and how much it counts."""
 
 
+class _Name(str):
+    """The name of a field of `batch`."""
+
+    batch: Any
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return str, (str(self),)
+
+
+class _Rebuilt(_WithFields):
+    """Has classes made again of their own items: `type(batch)({name: value, ...})`, as trainers do
+    to move a batch, is the batch with these values; names know what no item says, as padding.
+    """
+
+    @property
+    def __signature__(cls) -> Signature:
+        return Signature([*signature(cast("Any", cls).__init__).parameters.values()][1:])
+
+    def __call__(cls, *given: Any, **fields: Any) -> Any:
+        if len(given) == 1 and not fields and isinstance(given[0], Mapping):
+            batch = getattr(next(iter(given[0]), None), "batch", None)
+            if isinstance(batch, cls):
+                return rebuilt(batch, given[0], marks=True)
+        return super().__call__(*given, **fields)
+
+
+class Items(Markable, abc.MutableMapping[str, Any], metaclass=_Rebuilt):
+    """Base of dataclasses whose fields are items of a mapping too, but for metadata: so they pass
+    through trainers, and `model(**batch)` gets what its user made, and weights where there are any.
+    """
+
+    __slots__ = ()
+
+    def __iter__(self) -> Iterator[str]:
+        left_out = METADATA - ({WEIGHTS} if getattr(self, PADDING, None) != UNWEIGHED else set())
+        for each in fields(cast("Any", self)):
+            if each.name not in left_out and hasattr(self, each.name):
+                name = _Name(each.name)
+                name.batch = self
+                yield name
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def __getitem__(self, name: str) -> Any:
+        return {str(each): getattr(self, each) for each in self}[name]
+
+    __setitem__ = object.__setattr__
+    __delitem__ = object.__delattr__
+
+
 def _metadata(sample: Any) -> dict[str, Any]:
     """Return the metadata of a sample, crude or not; `ConfigError` for what is none."""
-    if isinstance(sample, Mapping):
-        if "__key__" not in sample:
-            keys = _quoted(list(sample)[:20])
-            raise ConfigError(f"a crude sample is a dict with a '__key__'; got one with {keys}")
-        return {name: sample[name] for name in METADATA if name in sample}
-    if not hasattr(sample, "__key__"):
+    if hasattr(sample, "__key__"):
+        return {name: getattr(sample, name) for name in METADATA if hasattr(sample, name)}
+    if not isinstance(sample, Mapping):
         raise ConfigError(f"expected a sample to take metadata from, got a {type(sample).__name__}")
-    return {name: getattr(sample, name) for name in METADATA if hasattr(sample, name)}
+    if "__key__" not in sample:
+        keys = _quoted(list(sample)[:20])
+        raise ConfigError(f"a crude sample is a dict with a '__key__'; got one with {keys}")
+    return {name: sample[name] for name in METADATA if name in sample}
 
 
 def _own_fields(sample: Any) -> dict[str, Any]:

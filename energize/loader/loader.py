@@ -24,10 +24,10 @@ from energize.core.restoring import has_place, restore_sample, with_key
 from energize.core.stores import activate
 from energize.core.stream import State
 from energize.core.trace import log_failure
+from energize.core.trainers import LOADERS, NO_DATASET, Caller, caller, kept, standing
 from energize.errors import ConfigError, EmptyDatasetError, LoaderError, StateError
 from energize.loader import live
 from energize.loader.agreement import Agreement
-from energize.loader.callers import Caller, caller
 from energize.loader.failures import (
     Decisions,
     FailureLog,
@@ -181,6 +181,9 @@ class Loader(Generic[T]):
         progress bars. `NotIndexedError` (a TypeError) where only reading tells.
         """
         return self._run.steps(self.worker_config.ranks())
+
+    def __getitem__(self, position: Any) -> T:
+        raise LoaderError(NO_DATASET)
 
     @property
     def accumulation_steps(self) -> int:
@@ -461,6 +464,9 @@ class Loader(Generic[T]):
             "_failures": self._failures if self._list is None else FailureLog(budget),
         }
 
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return kept(self) or super().__reduce_ex__(protocol)
+
     def _place(self) -> Place:
         """Return where this rank stands."""
         if self._before is not None:
@@ -524,19 +530,15 @@ class Loader(Generic[T]):
     def _deliver(self, token: object, asking: Caller) -> Iterator[T]:
         pin = self._settings.pin_memory is not False and torch.cuda.is_available()
         watch, pool = self._watch, self._settings.cache_pool
+        lends = getattr(self.dataset, "_lends", False)
+        exact = self.dataset.sized and not lends and self._run.filled is None
+        world = 0 if self._settings.apart else self._ranks_now().world_size
+        told = standing(world, exact=exact)
         given, empty_epochs = False, 0
         while True:
-            if token is self._iterator and (self._watched or self._run.edits.waiting):
-                live.before_step(self)
-            feed = self._feed
-            if token is self._iterator and self._stale and feed and not feed.loop_ended:
-                self._read_anew()
-                feed = self._feed
-            if token is not self._iterator or feed is None:
-                raise LoaderError(
-                    "this iterator has ended: the loader was iterated anew, given a state, rewound "
-                    "or closed since. A loader has one position and one iterator at a time"
-                )
+            if told is not None:
+                told.check()
+            feed = self._current(token)
             ahead = asking.fetcher is not None and asking.takes_ahead
             self._before = feed.state() if ahead else None
             asked_at = time.perf_counter()
@@ -547,33 +549,57 @@ class Loader(Generic[T]):
                 self._failures.conclude()
                 # Only by reading on does a stream learn that the item before a resume, or before
                 # this loop, was its epoch's last. One that is apart leaves it to who counts loops.
-                if not feed.goes_on:
-                    if given or self._settings.apart or not feed.may_be_over:
-                        return
-                    empty_epochs += 1
-                if empty_epochs > 1:
-                    raise EmptyDatasetError(
-                        f"{type(self.dataset).__name__} gave no item in a whole epoch, to any "
-                        "rank; check the conditions of its filters, or use drop_last=False"
-                    ) from None
-                self._let_go()
-                self._feed = self._open(self._ranks or self.worker_config.ranks())
-                self._iterator = token
+                if not feed.goes_on and (given or self._settings.apart or not feed.may_be_over):
+                    return
+                empty_epochs += not feed.goes_on
+                self._open_next_epoch(token, empty_epochs)
             except BaseException:
                 self._let_go()
                 raise
             else:
                 self._loaded = self._loaded and ahead and not given  # its first is not trained on
                 given, self._keyed = True, feed
-                if self._book is not None:
-                    now = time.perf_counter()
-                    counter = self._book.counter
-                    counter.wait(now - asked_at, now - (self._given_at or asked_at))
-                    counter.note(feed.made, item, padding=feed.padding)
-                    self._given_at = now
+                self._count(feed, item, asked_at)
                 if has_place(item):
                     item = with_key(item, feed.restore_key)
+                if told is not None:
+                    told.give(item, feed, self._agreement)
                 yield _pinned(item) if pin else item
+
+    def _current(self, token: object) -> Feed[T]:
+        """Return what the next item of an iterator comes from, after what is due before it."""
+        if token is self._iterator and (self._watched or self._run.edits.waiting):
+            live.before_step(self)
+        feed = self._feed
+        if token is self._iterator and self._stale and feed and not feed.loop_ended:
+            self._read_anew()
+            feed = self._feed
+        if token is not self._iterator or feed is None:
+            raise LoaderError(
+                "this iterator has ended: the loader was iterated anew, given a state, rewound "
+                "or closed since. A loader has one position and one iterator at a time"
+            )
+        return feed
+
+    def _open_next_epoch(self, token: object, empty: int) -> None:
+        """Go on where an epoch has ended inside a loop, `empty` epochs of which gave nothing."""
+        if empty > 1:
+            raise EmptyDatasetError(
+                f"{type(self.dataset).__name__} gave no item in a whole epoch, to any rank; check "
+                "the conditions of its filters, or use drop_last=False"
+            ) from None
+        self._let_go()
+        self._feed = self._open(self._ranks or self.worker_config.ranks())
+        self._iterator = token
+
+    def _count(self, feed: Feed[T], item: T, asked_at: float) -> None:
+        """Note an item in the ledger, and how long it was waited for."""
+        if self._book is not None:
+            now = time.perf_counter()
+            counter = self._book.counter
+            counter.wait(now - asked_at, now - (self._given_at or asked_at))
+            counter.note(feed.made, item, padding=feed.padding)
+            self._given_at = now
 
     def _read(self, feed: Feed[T], watch: Watchdog, pool: Any, now: float) -> T:
         """Return the next item, read in this process, with somebody who says so if it does not
@@ -671,6 +697,7 @@ class SavableDataLoader(Loader[T]):
         if num_workers is not None:
             config = config.with_workers(num_workers)
         super().__init__(dataset, config, checked_settings(**known))
+        LOADERS.add(self)
 
     def can_restore_sample(self) -> bool:
         """Return True: every delivered item can be restored, of any dataset."""

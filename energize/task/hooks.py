@@ -29,9 +29,10 @@ from energize.core.samples import (
     MAKE_ALIKE,
     METADATA,
     CrudeSample,
-    Markable,
+    Items,
     RestoreKey,
     SourceInfo,
+    asked,
     build,
     columns_of,
     fields_of,
@@ -709,7 +710,7 @@ def batch_as(samples: Sequence[Any], kind: type[T], given: Mapping[str, Any] | N
 
 
 @dataclass(kw_only=True, slots=True)
-class Batch(Markable):
+class Batch(Items):
     """A batch as a dataclass, with the metadata of its samples: lists with one entry per sample.
 
     `__restore_key__`, `__subflavors__` and `__sources__` are None in a batch that was made without
@@ -729,6 +730,13 @@ class Batch(Markable):
     >>> batch = TextBatch.from_samples(samples)
     >>> batch.__key__, batch.text
     (['0', '1'], ['zero', 'one'])
+
+    It is a mapping of its other fields too, as trainers want it: `model(**batch)`. Made again of
+    its own items, `TextBatch({name: value, ...})`, it keeps its metadata, and says so if it is
+    padding.
+
+    >>> dict(batch), TextBatch({name: value[:1] for name, value in batch.items()}).text
+    ({'text': ['zero', 'one']}, ['zero'])
     """
 
     __key__: list[str]
@@ -760,3 +768,7 @@ class Batch(Markable):
     def pin_memory(self) -> Self:
         """Return a copy with all tensors in page-locked memory; the batch itself without a GPU."""
         return pin_memory(self)
+
+    def to(self, device: Any, non_blocking: bool = False) -> Self:
+        """Return a copy with all tensors, and what else can be moved, on another device."""
+        return asked(self, "to", device, non_blocking=non_blocking)

@@ -13,12 +13,11 @@ from typing import Any
 
 import torch
 from accelerate import Accelerator
-from accelerate.utils import send_to_device
 
 from energize import Dataset, EpochizeDataset, Loader, RepeatDataset, WorkerConfig, get_loader
 from examples.clients.common import (
     BATCH_SIZE,
-    Batch,
+    Numbers,
     alike,
     batches,
     loss_of,
@@ -35,7 +34,7 @@ RANKS, LANES, GLOBAL_BATCH = 2, 4, 16
 SAVED_AFTER = 4
 """Steps of each rank: a checkpoint holds no gradients, so it comes after a whole global batch."""
 
-DATASETS: dict[str, Dataset[Batch]] = {
+DATASETS: dict[str, Dataset[Numbers]] = {
     "epochs of 11 batches": batches(11),
     "stream, 8 steps an epoch": EpochizeDataset(RepeatDataset(stream(13)), 8),
 }
@@ -49,7 +48,7 @@ class Run:
     """
 
     def __init__(self, name: str) -> None:
-        self.loader: Loader[Batch] = get_loader(
+        self.loader: Loader[Numbers] = get_loader(
             DATASETS[name],
             worker_config=WorkerConfig(num_workers=1),
             lanes=None if DATASETS[name].indexed else LANES,
@@ -69,7 +68,7 @@ class Run:
         trained = []
         for batch in islice(self.loader, steps):
             with self.accelerator.accumulate(self.model):
-                here = send_to_device(batch, self.accelerator.device)
+                here = batch.to(self.accelerator.device)
                 self.accelerator.backward(loss_of(self.model, here))
                 self.optimizer.step()
                 self.optimizer.zero_grad()

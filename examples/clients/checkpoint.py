@@ -15,16 +15,16 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
 from energize import Dataset, Loader, WorkerConfig, get_loader
-from examples.clients.common import Batch, alike, batches, numbers, of_all_ranks, on_ranks, stream
+from examples.clients.common import Numbers, alike, batches, numbers, of_all_ranks, on_ranks, stream
 from examples.command_line import run
 
 LANES = 12
 """A multiple of all world sizes that the run shall have: 1, 2, 3, 4, 6 and 12 can share it."""
 
-DATASETS: dict[str, Dataset[Batch]] = {"indexed": batches(30), "stream": stream(30)}
+DATASETS: dict[str, Dataset[Numbers]] = {"indexed": batches(30), "stream": stream(30)}
 
 
-def loaders() -> dict[str, Loader[Batch]]:
+def loaders() -> dict[str, Loader[Numbers]]:
     """A loader of each dataset, for this rank."""
     config = WorkerConfig(num_workers=1)
     return {
@@ -33,7 +33,7 @@ def loaders() -> dict[str, Loader[Batch]]:
     }
 
 
-def trained(loader: Loader[Batch], steps: int | None = None) -> list[list[int]]:
+def trained(loader: Loader[Numbers], steps: int | None = None) -> list[list[int]]:
     """What all ranks have trained on in some steps, or to the end of the epoch."""
     return of_all_ranks([numbers(batch) for batch in islice(loader, steps)])
 
@@ -58,7 +58,7 @@ def three_ranks(folder: Path) -> None:
     _write(folder / "after.json", found, made)
 
 
-def _write(path: Path, found: dict[str, list[list[int]]], made: dict[str, Loader[Batch]]) -> None:
+def _write(path: Path, found: dict[str, list[list[int]]], made: dict[str, Loader[Numbers]]) -> None:
     if dist.get_rank() == 0:
         path.write_text(json.dumps(found))
     for loader in made.values():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -13,29 +14,43 @@ import torch.multiprocessing
 from rich.console import Console
 
 from energize import (
+    Batch,
     BatchDataset,
     Dataset,
     FilterDataset,
     ListSource,
     MapDataset,
+    Sample,
     ShuffleDataset,
     is_padding,
 )
 
-Batch = dict[str, torch.Tensor]
-
 BATCH_SIZE = 4
 
 
-def encode(number: int) -> Batch:
-    """A sample: its number, and what a model is to learn of it."""
+@dataclass
+class Number(Sample):
+    """A number, and what a model is to learn of it."""
+
+    number: torch.Tensor
+    x: torch.Tensor
+    y: torch.Tensor
+
+
+@dataclass
+class Numbers(Batch):
+    """A batch of them: tensors with a row for each."""
+
+    number: torch.Tensor
+    x: torch.Tensor
+    y: torch.Tensor
+
+
+def encode(number: int) -> Number:
+    """A sample of a number."""
     x = torch.tensor([number % 7, number % 5], dtype=torch.float32)
-    return {"number": torch.tensor(number), "x": x, "y": x.sum(-1, keepdim=True)}
-
-
-def stack(samples: Sequence[Batch]) -> Batch:
-    """A batch: a dict, so that it has a place for the mark that padding has."""
-    return {name: torch.stack([each[name] for each in samples]) for name in samples[0]}
+    y = x.sum(-1, keepdim=True)
+    return Number(__key__=str(number), number=torch.tensor(number), x=x, y=y)
 
 
 def wanted(number: int) -> bool:
@@ -43,22 +58,22 @@ def wanted(number: int) -> bool:
     return number % 3 > 0
 
 
-def batches(count: int) -> Dataset[Batch]:
+def batches(count: int) -> Dataset[Numbers]:
     """So many batches in an epoch, in another order in each; every batch is known by position."""
     source = ShuffleDataset(ListSource(range(count * BATCH_SIZE), name="numbers"))
-    return BatchDataset(MapDataset(source, encode), BATCH_SIZE, stack)
+    return BatchDataset(MapDataset(source, encode), BATCH_SIZE, Numbers.from_samples)
 
 
-def stream(count: int) -> Dataset[Batch]:
+def stream(count: int) -> Dataset[Numbers]:
     """About so many batches of what a filter leaves."""
     source = ShuffleDataset(ListSource(range(count * BATCH_SIZE * 3 // 2), name="numbers"))
     kept = FilterDataset(source, wanted)
-    return BatchDataset(MapDataset(kept, encode), BATCH_SIZE, stack)
+    return BatchDataset(MapDataset(kept, encode), BATCH_SIZE, Numbers.from_samples)
 
 
-def numbers(batch: Batch) -> list[int]:
+def numbers(batch: Numbers) -> list[int]:
     """Which samples a batch has: none, if it is padding."""
-    return [] if is_padding(batch) else batch["number"].tolist()
+    return [] if is_padding(batch) else batch.number.tolist()
 
 
 def new_model() -> torch.nn.Module:
@@ -67,10 +82,10 @@ def new_model() -> torch.nn.Module:
     return torch.nn.Linear(2, 1)
 
 
-def loss_of(model: torch.nn.Module, batch: Batch) -> torch.Tensor:
+def loss_of(model: torch.nn.Module, batch: Numbers) -> torch.Tensor:
     """The loss, which padding has no part in."""
     weight = 0.0 if is_padding(batch) else 1.0
-    return weight * torch.nn.functional.mse_loss(model(batch["x"]), batch["y"])
+    return weight * torch.nn.functional.mse_loss(model(batch.x), batch.y)
 
 
 def of_all_ranks(mine: list[list[int]]) -> list[list[int]]:

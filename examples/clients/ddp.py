@@ -20,7 +20,15 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from energize import Loader, WorkerConfig, get_loader
-from examples.clients.common import Batch, alike, batches, loss_of, new_model, numbers, of_all_ranks
+from examples.clients.common import (
+    Numbers,
+    alike,
+    batches,
+    loss_of,
+    new_model,
+    numbers,
+    of_all_ranks,
+)
 from examples.command_line import ROOT, run
 
 BATCHES, RANKS, SAVED_AFTER = 11, 2, 4
@@ -34,7 +42,7 @@ class Run:
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01)
         # Which rank this is comes from the process group.
         config = WorkerConfig.default_worker_config(num_workers=2)
-        self.loader: Loader[Batch] = get_loader(batches(BATCHES), worker_config=config)
+        self.loader: Loader[Numbers] = get_loader(batches(BATCHES), worker_config=config)
 
     def train(self, steps: int | None = None) -> list[list[int]]:
         """Train to the end of the epoch, or for some steps; the samples of each."""

@@ -17,14 +17,14 @@ from transformers.utils import logging
 
 from energize import Dataset, Loader, MapDataset, WorkerConfig, get_loader
 from examples.clients import common
-from examples.clients.common import BATCH_SIZE, Batch, alike, batches, numbers, stream
+from examples.clients.common import BATCH_SIZE, Numbers, alike, batches, numbers, stream
 from examples.command_line import run
 
 RANKS, LANES, GLOBAL_BATCH, STEPS, SAVED_AFTER = 2, 4, 16, 14, 10
 """Optimizer steps, of 4 batches each: an epoch of 11 is 3 of them, the last filled with padding. So
 the checkpoint lies within the fourth epoch."""
 
-DATASETS: dict[str, Dataset[Batch]] = {"indexed": batches(11), "stream": stream(11)}
+DATASETS: dict[str, Dataset[Numbers]] = {"indexed": batches(11), "stream": stream(11)}
 
 
 class LoaderState(TrainerCallback):
@@ -36,7 +36,7 @@ class LoaderState(TrainerCallback):
 
     FILE = "loader.json"
 
-    def __init__(self, loader: Loader[Batch]) -> None:
+    def __init__(self, loader: Loader[Numbers]) -> None:
         self.loader = loader
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
@@ -54,22 +54,24 @@ class LoaderState(TrainerCallback):
 class EnergizeTrainer(Trainer):
     """A Trainer that reads a loader as it is; it notes what it was trained on."""
 
-    def __init__(self, loader: Loader[Batch], **options: Any) -> None:
+    def __init__(self, loader: Loader[Numbers], **options: Any) -> None:
         super().__init__(**options)
         self.loader = loader
         self.seen: list[list[int]] = []
 
-    def get_train_dataloader(self) -> Loader[Batch]:  # type: ignore[override]
+    def get_train_dataloader(self) -> Loader[Numbers]:  # type: ignore[override]
         """Neither divided among ranks again, nor skipped through when a run is resumed."""
         return self.loader
 
-    def compute_loss(self, model: Any, inputs: Batch, *_: Any, **__: Any) -> torch.Tensor:
+    def compute_loss(  # type: ignore[override]
+        self, model: Any, inputs: Numbers, *_: Any, **__: Any
+    ) -> torch.Tensor:
         """The loss of a batch, of weight 0 for padding."""
         self.seen.append(numbers(inputs))
         return common.loss_of(model, inputs)
 
 
-def noted(file: Path, batch: Batch) -> Batch:
+def noted(file: Path, batch: Numbers) -> Numbers:
     """The same batch; its samples are noted in the worker that has read it."""
     with file.open("a") as lines:
         lines.write(f"{numbers(batch)}\n")
@@ -79,7 +81,7 @@ def noted(file: Path, batch: Batch) -> Batch:
 def train(name: str, folder: Path, *, resumed: bool) -> dict[str, Any]:
     """Train, from the start or from the checkpoint; the batches of all ranks, and the weights."""
     dataset = MapDataset(DATASETS[name], partial(noted, folder / f"{name}-{resumed}.read"))
-    loader: Loader[Batch] = get_loader(
+    loader: Loader[Numbers] = get_loader(
         dataset,
         worker_config=WorkerConfig(num_workers=1),
         lanes=None if dataset.indexed else LANES,

@@ -17,12 +17,12 @@ import pytorch_lightning as lightning
 import torch
 
 from energize import Dataset, EpochizeDataset, Loader, RepeatDataset, WorkerConfig, get_loader
-from examples.clients.common import Batch, alike, batches, loss_of, new_model, numbers, stream
+from examples.clients.common import Numbers, alike, batches, loss_of, new_model, numbers, stream
 from examples.command_line import run
 
 RANKS, LANES = 2, 4
 
-DATASETS: dict[str, Dataset[Batch]] = {
+DATASETS: dict[str, Dataset[Numbers]] = {
     "epochs of 11 batches": batches(11),
     "endless, 7 steps an epoch": EpochizeDataset(RepeatDataset(batches(11)), 7),
     "stream of unknown length": stream(13),
@@ -32,15 +32,13 @@ STOPPED_AFTER = 9
 """Steps of each rank: in the middle of the second epoch."""
 
 
-def loader(name: str) -> Loader[Batch]:
+def loader(name: str) -> Loader[Numbers]:
     """A loader that is made before there are ranks; they are looked up when it is read."""
     indexed = DATASETS[name].indexed
     return get_loader(
         DATASETS[name],
         worker_config=WorkerConfig(num_workers=1),
         lanes=None if indexed else LANES,
-        # Of what has no length Lightning takes a batch ahead, to know which is the last one.
-        asked_ahead="unknown" in name,
     )
 
 
@@ -52,7 +50,7 @@ class Module(lightning.LightningModule):
         self.folder = folder
         self.model = new_model()
 
-    def training_step(self, batch: Batch) -> torch.Tensor:
+    def training_step(self, batch: Numbers) -> torch.Tensor:
         with (self.folder / f"rank-{self.global_rank}").open("a") as file:
             file.write(json.dumps([self.current_epoch, numbers(batch)]) + "\n")
         return loss_of(self.model, batch)

@@ -20,7 +20,7 @@ from energize import (
     get_loader,
 )
 from energize.compat.torch_data import as_torch_dataset
-from examples.clients.common import Batch, alike, batches, numbers, stream
+from examples.clients.common import Numbers, alike, batches, numbers, stream
 from examples.command_line import run
 
 WORKERS, LANES = 2, 4
@@ -31,7 +31,7 @@ STREAM = EpochizeDataset(RepeatDataset(stream(13)), 8)
 """Epochs of 8 batches of each rank: a number that the workers divide."""
 
 
-def torch_dataset(dataset: Dataset[Batch]) -> Any:
+def torch_dataset(dataset: Dataset[Numbers]) -> Any:
     """What DataLoader takes."""
     config = WorkerConfig(rank=0, world_size=1)
     return as_torch_dataset(dataset, worker_config=config, lanes=None if dataset.indexed else LANES)
@@ -42,7 +42,7 @@ def epochs(loader: Any, count: int) -> list[list[int]]:
     return [numbers(batch) for _ in range(count) for batch in loader]
 
 
-def expected(dataset: Dataset[Batch], count: int) -> list[list[int]]:
+def expected(dataset: Dataset[Numbers], count: int) -> list[list[int]]:
     """What energize's own loader delivers."""
     lanes = None if dataset.indexed else LANES
     with get_loader(dataset, worker_config=WorkerConfig(0, 1), lanes=lanes) as loader:
@@ -67,7 +67,7 @@ def plain() -> bool:
     return all(equal)
 
 
-def stateful(name: str, dataset: Dataset[Batch]) -> bool:
+def stateful(name: str, dataset: Dataset[Numbers]) -> bool:
     """StatefulDataLoader: it asks its workers where they stand."""
     options: dict[str, Any] = {
         "batch_size": None,

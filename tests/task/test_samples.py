@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import subprocess
 import sys
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import numpy as np
 import pytest
 import torch
+from torch.utils.data import default_convert
 
-from energize import Batch
-from energize.core.loss_weights import default_get_batch_keys
+from energize import Batch, is_padding
+from energize.core.loss_weights import default_get_batch_keys, marked
 from energize.core.samples import (
     CaptioningSample,
     CrudeSample,
@@ -143,6 +148,96 @@ def test_pinning_reaches_all_tensors_or_without_a_gpu_nothing():
     for pinned in (pin_memory({"x": [sample]})["x"][0], sample.pin_memory()):
         assert pinned.image.is_pinned() == torch.cuda.is_available()
     assert not sample.image.is_pinned()
+
+
+# Batches as trainers want them.
+
+
+@dataclass(slots=True)
+class Pixels(Batch):
+    image: torch.Tensor
+    values: list[torch.Tensor]
+    label: int = 0
+
+
+@dataclass(slots=True)
+class Slots:
+    image: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class FrozenSlots:
+    image: torch.Tensor
+
+
+@dataclass(frozen=True)
+class Frozen:
+    image: torch.Tensor
+
+
+def by_transformers(batch, device):
+    trainer = pytest.importorskip("transformers").Trainer
+    told = SimpleNamespace(args=SimpleNamespace(device=device), is_deepspeed_enabled=False)
+    told._prepare_input = partial(trainer._prepare_input, told)
+    return told._prepare_input(batch)
+
+
+MOVED = {
+    "to": lambda batch, device: batch.to(device, non_blocking=True),
+    "its own items": lambda batch, device: type(batch)(
+        {name: value.to(device) if name == "image" else value for name, value in batch.items()}
+    ),
+    "transformers": by_transformers,
+    "accelerate": lambda *given: pytest.importorskip("accelerate.utils").send_to_device(*given),
+    "lightning": lambda *given: pytest.importorskip(
+        "lightning_fabric.utilities"
+    ).move_data_to_device(*given),
+}
+
+
+@pytest.mark.parametrize("way", MOVED)
+@pytest.mark.parametrize("weights", [None, torch.ones(2)])
+def test_batches_pass_through_trainers(way, weights):
+    """Moved, a batch keeps its type, metadata and mark; as arguments only what its user made."""
+    values = {"image": torch.zeros(2, 3), "values": [torch.zeros(1)], "label": 7}
+    batch = Pixels(__key__=["a", "b"], __sources__=[(SOURCE,), None], **values)
+    batch.sample_weights = weights
+    asked = {} if weights is None else {"sample_weights": weights}
+    assert dict(**batch) == {**asked, **batch}
+    assert list(batch) == [*asked, *values]
+    assert "__key__" not in batch
+    assert batch.get("__key__") is None
+    assert "label" in batch
+    for given, padding in ((batch, False), (marked(batch), True)):
+        for found in (MOVED[way](given, "meta"), copy.deepcopy(given), default_convert(given)):
+            assert type(found) is Pixels
+            assert is_padding(found) == padding
+            assert (found.__key__, found.__sources__) == (batch.__key__, batch.__sources__)
+            assert list(found) == [*asked, *values]
+            assert (found.sample_weights is None) == (weights is None and not padding)
+        moved = MOVED[way](given, "meta")
+        assert moved.image.is_meta
+        assert not given.image.is_meta
+    with pytest.raises(TypeError, match="positional"):
+        Pixels(values)
+    with pytest.raises(TypeError, match="'values'"):
+        Pixels(__key__=[], image=0)
+
+
+@pytest.mark.parametrize("kind", [Slots, FrozenSlots, Frozen])
+def test_dataclasses_of_others_can_be_padding(kind):
+    batch = kind(torch.ones(1))
+    for found in (
+        marked(batch),
+        copy.copy(marked(batch)),
+        pickle.loads(pickle.dumps(marked(batch))),
+    ):
+        assert is_padding(found)
+        assert isinstance(found, kind)
+        assert found.image == 1
+        assert is_padding(pin_memory(found))
+        assert type(found).__name__ == kind.__name__
+    assert not is_padding(batch)
 
 
 # The decorator of Megatron-Energon.

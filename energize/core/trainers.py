@@ -1,0 +1,253 @@
+"""What is known of training frameworks: what they ask of what they iterate, and do to it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from itertools import islice
+from traceback import walk_stack
+from types import FrameType
+from typing import Any, NamedTuple
+from weakref import WeakSet, ref
+
+from energize.core.description import config_of
+from energize.core.lanes import WorkerConfig
+from energize.core.loss_weights import counted
+from energize.errors import ConfigError, EnergizeError, LoaderError, StateError
+
+_TRAINERS = ("accelerate", "composer", "lightning", "pytorch_lightning", "transformers")
+"""Packages that iterate what they are given as a loader."""
+
+_DIVIDE = ("IterableDatasetShard", "DataLoaderDispatcher")
+"""Classes of theirs that read on each rank, or on one, and give every rank a part of that."""
+
+_EVALUATES, _COUNTS, _LOADS = "evaluation_loop", "gather_for_metrics", "load_bytes"
+"""Functions of theirs, and of torch.distributed.checkpoint."""
+
+NO_DATASET = (
+    "a Loader is no dataset for a DataLoader. Iterate it as it is: the Trainer of transformers "
+    "takes it from get_train_dataloader and get_eval_dataloader, which you override to return it"
+)
+
+_UNKNOWN = (
+    "gather_for_metrics cannot leave out padding of streams of unknown length and of global "
+    "batches: evaluate on a LimitDataset, without global_batch_size; or gather, with is_padding"
+)
+
+_ON_TOP = (
+    "torch.distributed.checkpoint knows a loader at the top of its dict, "
+    '{"loader": loader}; deeper in, the only one of an indexed dataset'
+)
+
+
+def _frames() -> Iterator[tuple[str, FrameType]]:
+    """Yield who called whom, innermost first, with the names of their modules. Workers that were
+    forked know who started them.
+    """
+    return ((str(f.f_globals.get("__name__")), f) for f, _ in walk_stack(sys._getframe(2)))
+
+
+def check_iterated(dataset: Any) -> None:
+    """Raise `ConfigError` where a trainer iterates a dataset itself."""
+    module, _ = next(islice(_frames(), 1, None), ("", None))
+    if module.partition(".")[0] in _TRAINERS:
+        raise ConfigError(
+            f"{module} iterates a {type(dataset).__name__}: each rank would read all of it, and no "
+            "checkpoint would know how far. Give it energize.get_loader(dataset)"
+        )
+
+
+def check_undivided(config: WorkerConfig) -> None:
+    """Raise `ConfigError` where the part of a rank is about to be divided among ranks again."""
+    for _, frame in _frames():
+        kind = type(frame.f_locals.get("self")).__name__
+        if kind in _DIVIDE and config.ranks().world_size > 1:
+            raise ConfigError(
+                f"{kind} divides again what as_torch_dataset has divided among the ranks: most of "
+                "the data would never be read. Iterate get_loader(dataset), with the Trainer from "
+                "get_train_dataloader; or have that class alone divide, as_torch_dataset(dataset, "
+                "worker_config=WorkerConfig(rank=0, world_size=1))"
+            )
+
+
+# What a new loop means to who begins it.
+
+
+class Caller(NamedTuple):
+    """What the loop around an iterator does with it.
+
+    `begins_anew`: it wants the first items each time, as evaluation does. `fetcher`: what takes
+    items for the loop; without a length it takes each before the loop is done with the one before.
+    `resumed`: it goes on with a run that it has a checkpoint of. `skips`: what was trained on then
+    it reads again, and leaves out.
+    """
+
+    begins_anew: bool = False
+    fetcher: Any = None
+    resumed: bool = False
+    skips: bool = False
+
+    def check(self, *, loaded: bool, begun: bool) -> None:
+        """Raise `LoaderError` where a run that goes on would get other items, from a loader that a
+        state was loaded into, or that has begun to read.
+        """
+        if self.resumed and (loaded if self.skips else not (loaded or begun)):
+            raise _composer()
+
+    @property
+    def takes_ahead(self) -> bool:
+        """Whether the last item that was taken has not come to the loop yet."""
+        fetcher = None if self.fetcher is None else self.fetcher()
+        return fetcher is not None and fetcher.length is None
+
+
+def _composer() -> LoaderError:
+    return LoaderError(
+        "Composer goes on with a run, and leaves out what was trained on by reading it again, or "
+        "not at all: other batches would come. Keep the loader's state in the checkpoint, by a "
+        "Callback whose state_dict() returns loader.state_dict() and whose load_state_dict(state) "
+        "loads it, and give Trainer(spin_dataloaders=False)"
+    )
+
+
+def caller() -> Caller:
+    """Return who is calling `iter(loader)`: the innermost loop of a framework that is known."""
+    fetcher = None
+    for module, frame in _frames():
+        function = frame.f_code.co_name
+        owner: Any = frame.f_locals.get("self")
+        kind = type(owner).__name__
+        if module.startswith(("lightning.", "pytorch_lightning.")):
+            if kind == "_PrefetchDataFetcher":
+                fetcher = ref(owner)
+            elif kind in ("_EvaluationLoop", "_PredictionLoop"):
+                return Caller(begins_anew=True, fetcher=fetcher)
+            elif kind == "_FitLoop":
+                return Caller(owner.trainer.overfit_batches > 0, fetcher)
+        elif module == "composer.trainer.trainer" and function in _TRAINING:
+            time, spins = owner.state.timestamp, owner.spin_dataloaders
+            inside = int(time.batch_in_epoch) > 0
+            if int(time.batch) and function != "_train_loop":
+                raise _composer()
+            return Caller(resumed=int(time.batch) > 0, skips=spins and inside)
+        elif (module, function) in _EVALUATIONS:
+            return Caller(begins_anew=True)
+    return Caller(fetcher=fetcher)
+
+
+_EVALUATIONS = {
+    ("transformers.trainer", "evaluation_loop"),
+    ("composer.trainer.trainer", "_eval_loop"),
+}
+"""Functions that evaluate over a loader that they are given."""
+
+_TRAINING = ("_train_loop", "_spin_dataloaders_to_cur_epoch")
+
+
+# Accelerate, and with it the Trainer of transformers.
+
+
+class Standing:
+    """A loader that is iterated, as Accelerate knows its own: at the last step of a loop it says
+    how many samples that has on all ranks. So `gather_for_metrics` leaves out padding, which comes
+    after them, and no gradients are accumulated over the end of a loop.
+    """
+
+    def __init__(self, accelerate: Any, *, exact: bool) -> None:
+        """With `exact` there is padding in the last step of a loop only."""
+        self._exact, self._first = exact, True
+        self._of_ranks: list[int] = []
+        self._error: EnergizeError | None = None
+        self._accelerate = accelerate
+        accelerate._add_dataloader(self)
+
+    def __del__(self) -> None:
+        with suppress(AttributeError):  # it was not used, or was reset
+            self._accelerate._remove_dataloader(self)
+
+    def give(self, item: Any, feed: Any, agreement: Callable[[], Any]) -> None:
+        """Note the item of a step; raise `ConfigError` where the Trainer would weigh it wrongly."""
+        self._item, self._padding, self._last = item, feed.padding, feed.loop_ended
+        self._agreement, self._of_ranks = agreement, []
+        frames = _frames() if self._first and not self._last else ()
+        self._first = False
+        for _, frame in frames:
+            if frame.f_code.co_name == _EVALUATES and frame.f_locals["batch_size"] != counted(item):
+                raise ConfigError(
+                    "the Trainer weighs the loss of each batch by per_device_eval_batch_size, and "
+                    f"this one has {counted(item)} samples: set it to that"
+                )
+
+    def check(self) -> None:
+        """Raise what was raised when Accelerate asked, which it keeps to itself."""
+        if self._error is not None:
+            raise self._error
+
+    @property
+    def end_of_dataloader(self) -> bool:
+        """Whether the step is the last of a loop, where that is known before it is over."""
+        asked = not self._exact and sys._getframe(2).f_code.co_name == _COUNTS
+        return self._last or (asked and not self.remainder)
+
+    @property
+    def remainder(self) -> int:
+        """How many samples the step has, of all ranks."""
+        try:
+            if not self._of_ranks:
+                mine, what = 0 if self._padding else counted(self._item), "the samples of a step"
+                ranks = self._agreement()
+                told = ranks.numbers([mine], what) if ranks else [[mine]]
+                self._of_ranks = [number for (number,) in told]
+            if not any(self._of_ranks) or (0 in self._of_ranks and not self._last):
+                raise LoaderError(_UNKNOWN)
+        except EnergizeError as error:
+            self._error = error
+            raise
+        return sum(self._of_ranks)
+
+
+def standing(world_size: int, *, exact: bool) -> Standing | None:
+    """Return what tells Accelerate of a loop, where that has begun to work on as many ranks."""
+    known: Any = sys.modules.get("accelerate.state")
+    started = known and known.GradientState._shared_state and known.PartialState._shared_state
+    if not started or known.PartialState().num_processes != world_size:
+        return None
+    return Standing(known.GradientState(), exact=exact)
+
+
+# torch.distributed.checkpoint, which pickles what it finds deeper in a dict.
+
+LOADERS: WeakSet[Any] = WeakSet()
+"""Those of `get_loader`: a checkpoint forgets which one lies where before it loads."""
+
+
+class Kept:
+    """What a checkpoint holds of a loader deeper in a dict: its state. Loaded, it is the loader of
+    that dataset, which goes on from there.
+    """
+
+    def __new__(cls, state: Any) -> Any:
+        if LOADERS and any(frame.f_code.co_name == _LOADS for _, frame in _frames()):
+            mark = state["fingerprint"]
+            same = [each for each in LOADERS if config_of(each.dataset).fingerprint == mark]
+            found = same or list(LOADERS)
+            if len(found) != 1:
+                raise StateError(_ON_TOP)
+            found[0].load_state_dict(state)
+            return found[0]
+        made: Any = super().__new__(cls)
+        made.state = state
+        return made
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Kept, (vars(self)["state"],)
+
+
+def kept(loader: Any) -> tuple[Any, ...] | None:
+    """Return how a checkpoint pickles a loader; None where it is not one that does."""
+    if not any(module.startswith("torch.distributed.checkpoint") for module, _ in _frames()):
+        return None
+    if not loader.dataset.indexed:
+        raise StateError(_ON_TOP)
+    return Kept, (loader.state_dict(),)

@@ -1,0 +1,425 @@
+"""Trainers in their shortest form: what they evaluate, and what they train on, also when they go on
+from a checkpoint of other ranks.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import pickle
+import sys
+import warnings
+from collections.abc import Callable
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from tempfile import gettempdir
+from typing import Any
+
+import pytorch_lightning as lightning
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from accelerate import Accelerator
+from accelerate.utils import DataLoaderConfiguration
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.state_dict import get_model_state_dict
+from torch.distributed.fsdp import fully_shard
+from torch.multiprocessing.spawn import ProcessException
+from torch.utils.data import DataLoader
+from torchdata.stateful_dataloader import StatefulDataLoader
+from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
+from transformers.utils.logging import set_verbosity_error
+
+from energize import BatchDataset, ListSource, MapDataset, WorkerConfig, get_loader, is_padding
+from energize.compat.torch_data import as_torch_dataset
+from examples.clients.common import (
+    Numbers,
+    batches,
+    encode,
+    numbers,
+    of_all_ranks,
+    on_ranks,
+    stream,
+)
+
+BATCH_SIZE, BATCHES, TEMPORARY = 4, 11, gettempdir()
+
+
+def validation(batch_size: int = BATCH_SIZE) -> Any:
+    """A loader of 11 batches."""
+    source = MapDataset(ListSource(range(BATCHES * batch_size), name="val"), encode)
+    return get_loader(BatchDataset(source, batch_size, Numbers.from_samples))
+
+
+class Model(torch.nn.Module):
+    """Gives each sample its loss, and what is counted of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(2, 1)
+        torch.nn.init.constant_(self.layer.weight, 0.3)
+        torch.nn.init.constant_(self.layer.bias, 0.5)
+
+    def forward(self, number: Any, x: Any, y: Any) -> dict[str, Any]:
+        losses = (self.layer(x) - y).square().mean(1)
+        return {"loss": losses.mean(), "logits": number * (losses > 2), "losses": losses}
+
+
+def by_ddp() -> tuple[float, float]:
+    model, sums = torch.nn.parallel.DistributedDataParallel(Model()), torch.zeros(3)
+    for batch in validation():
+        with torch.no_grad():
+            told = model(**batch)
+        if not is_padding(batch):
+            sums += torch.stack([told["losses"].sum(), told["logits"].sum(), torch.tensor(4.0)])
+    dist.all_reduce(sums)
+    return (sums[0] / sums[2]).item(), sums[1].item()
+
+
+def by_accelerate() -> tuple[float, float]:
+    accelerator = Accelerator(cpu=True)
+    model, loader = accelerator.prepare(Model(), validation())
+    losses, counted = [], []
+    for batch in loader:
+        with torch.no_grad():
+            told = model(**batch)
+        mine = accelerator.gather_for_metrics((told["losses"], told["logits"]))
+        losses.append(mine[0])
+        counted.append(mine[1])
+    return torch.cat(losses).mean().item(), torch.cat(counted).sum().item()
+
+
+class HuggingFace(Trainer):
+    """A Trainer that evaluates and trains on a loader."""
+
+    def __init__(
+        self, loader: Any, folder: Any = TEMPORARY, step: Any = None, **options: Any
+    ) -> None:
+        told = TrainingArguments(
+            output_dir=str(folder),
+            use_cpu=True,
+            report_to=[],
+            per_device_eval_batch_size=BATCH_SIZE,
+            label_names=["y"],
+            disable_tqdm=True,
+            **options,
+        )
+        super().__init__(
+            Model(), told, compute_metrics=lambda given: {"n": given.predictions[0].sum()}
+        )
+        self.loader, self.step = loader, step
+        self.remove_callback(PrinterCallback)
+
+    def get_eval_dataloader(self, *_: Any) -> Any:
+        return self.loader
+
+    get_train_dataloader = get_eval_dataloader
+
+    def training_step(self, model: Any, inputs: Any, *given: Any) -> Any:
+        self.step(inputs)
+        return super().training_step(model, inputs, *given)
+
+
+def by_transformers() -> tuple[float, float]:
+    told = HuggingFace(validation()).evaluate()
+    return told["eval_loss"], told["eval_n"]
+
+
+class Module(lightning.LightningModule):
+    def __init__(self) -> None:
+        super().__init__()
+        self.model = Model()
+
+    def validation_step(self, batch: Numbers) -> None:
+        told = self.model(**batch)
+        size = 0.0 if is_padding(batch) else float(len(batch.x))
+        self.log("loss", told["loss"], sync_dist=True, batch_size=size)
+        self.log("n", told["logits"].sum() / 4, sync_dist=True, batch_size=size)
+
+
+def lightning_trainer(**options: Any) -> lightning.Trainer:
+    quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
+    return lightning.Trainer(
+        accelerator="cpu", devices=dist.get_world_size(), strategy="ddp", **quiet, **options
+    )
+
+
+def by_lightning() -> tuple[float, float]:
+    (told,) = lightning_trainer(enable_checkpointing=False).validate(
+        Module(), validation(), verbose=False
+    )
+    return told["loss"], told["n"] * 44
+
+
+EVALUATE = {
+    "DistributedDataParallel": by_ddp,
+    "Lightning": by_lightning,
+    "Accelerate": by_accelerate,
+    "Hugging Face Trainer": by_transformers,
+}
+
+
+# Training, STOPPED steps on some ranks; or on from there, to the end of the epoch and another one.
+
+STOPPED = 3
+
+
+def loops(loader: Any, step: Callable[[Any], None], *, resumed: bool) -> None:
+    """What a program of one's own does."""
+    for _ in range(2 if resumed else 1):
+        for batch in islice(loader, None if resumed else STOPPED):
+            step(batch)
+
+
+def under_ddp(folder: Path, step: Any, *, resumed: bool) -> None:
+    loader, file = get_loader(batches(BATCHES)), folder / "ddp.pt"
+    if resumed:
+        loader.load_state_dict(torch.load(file, weights_only=True))
+    loops(loader, step, resumed=resumed)
+    state = loader.state_dict()
+    if not resumed and dist.get_rank() == 0:
+        torch.save(state, file)
+
+
+def under_fsdp(folder: Path, step: Any, *, resumed: bool) -> None:
+    """Sharded, saved while training might go on, the loader deeper in the dict."""
+    loader, model = get_loader(batches(BATCHES)), fully_shard(Model())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+
+    def train(batch: Numbers) -> None:
+        model(**batch)["loss"].backward()
+        optimizer.step()
+        step(batch)
+
+    app = {"model": get_model_state_dict(model), "app": {"loader": loader}}
+    if resumed:
+        dcp.load(app, checkpoint_id=folder / "fsdp")
+        assert app["app"]["loader"] is loader
+    loops(loader, train, resumed=resumed)
+    if not resumed:
+        saving = dcp.async_save(app, checkpoint_id=folder / "fsdp")
+        saving.result()
+
+
+def by_ranks(folder: Path, loader: Any, step: Any, name: str, *, resumed: bool) -> None:
+    """A state of each data-parallel rank, as torchtitan keeps them."""
+    file, rank, world = folder / f"{name}.pt", dist.get_rank(), dist.get_world_size()
+    if resumed:
+        saved = torch.load(file, weights_only=True)
+        loader.load_state_dict(pickle.loads(saved[f"dp_rank_{rank % saved['world_size']}"]))
+    loops(loader, step, resumed=resumed)
+    if not resumed:
+        states: list[Any] = [None] * world
+        dist.all_gather_object(states, pickle.dumps(loader.state_dict()))
+        of_ranks = {f"dp_rank_{number}": state for number, state in enumerate(states)}
+        if rank == 0:
+            torch.save({"world_size": world, **of_ranks}, file)
+
+
+def in_torchtitan(folder: Path, step: Any, *, resumed: bool) -> None:
+    by_ranks(folder, get_loader(batches(BATCHES)), step, "titan", resumed=resumed)
+
+
+def in_stateful_data_loader(folder: Path, step: Any, *, resumed: bool) -> None:
+    loader = StatefulDataLoader(as_torch_dataset(batches(BATCHES)), batch_size=None)
+    by_ranks(folder, loader, step, "stateful", resumed=resumed)
+
+
+def under_accelerate(folder: Path, step: Any, *, resumed: bool) -> None:
+    accelerator, loader = Accelerator(cpu=True), get_loader(batches(BATCHES))
+    accelerator.register_for_checkpointing(loader)
+    if resumed:
+        accelerator.load_state(str(folder / "accelerate"))
+    loops(loader, step, resumed=resumed)
+    if not resumed:
+        accelerator.save_state(str(folder / "accelerate"))
+
+
+class LoaderState(TrainerCallback):
+    """Keeps the loader's state with a checkpoint of the Trainer."""
+
+    def __init__(self, loader: Any) -> None:
+        self.loader = loader
+
+    def on_save(self, told: Any, state: Any, *_: Any, **__: Any) -> None:
+        folder, saved = (
+            Path(told.output_dir, f"checkpoint-{state.global_step}"),
+            self.loader.state_dict(),
+        )
+        if told.should_save:
+            (folder / "loader.json").write_text(json.dumps(saved))
+
+
+def under_transformers(folder: Path, step: Any, *, resumed: bool) -> None:
+    loader, checkpoint = get_loader(batches(BATCHES)), folder / "hf" / f"checkpoint-{STOPPED}"
+    rest = [-(-left // dist.get_world_size()) for left in (BATCHES - 2 * STOPPED, BATCHES)]
+    steps = STOPPED + (sum(rest) if resumed else 0)
+    output = folder / str(dist.get_world_size()) if resumed else folder / "hf"
+    trainer = HuggingFace(loader, output, step, ignore_data_skip=True, max_steps=steps)
+    trainer.add_callback(LoaderState(loader))
+    if resumed:
+        loader.load_state_dict(json.loads((checkpoint / "loader.json").read_text()))
+    trainer.train(resume_from_checkpoint=str(checkpoint) if resumed else None)
+
+
+class Fitted(Module):
+    def __init__(self, step: Any, file: Path) -> None:
+        super().__init__()
+        self.step, self.file = step, file
+
+    def training_step(self, batch: Numbers) -> Any:
+        self.step(batch)
+        return self.model(**batch)["loss"] * (not is_padding(batch))
+
+    def on_train_batch_end(self, *_: Any) -> None:
+        if self.global_step == STOPPED:
+            self.trainer.save_checkpoint(self.file)
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.SGD(self.parameters(), lr=0.01)
+
+
+def under_lightning(folder: Path, step: Any, *, resumed: bool) -> None:
+    file = folder / "lightning.ckpt"
+    told = {"max_epochs": 2} if resumed else {"max_steps": STOPPED}
+    trainer = lightning_trainer(enable_checkpointing=False, **told)
+    checkpoint = {"ckpt_path": file, "weights_only": False} if resumed else {}
+    trainer.fit(Fitted(step, file), get_loader(batches(BATCHES)), **checkpoint)
+
+
+TRAIN = {
+    "DistributedDataParallel": under_ddp,
+    "FSDP2, `dcp.async_save`": under_fsdp,
+    "a state of each rank, as torchtitan's": in_torchtitan,
+    "StatefulDataLoader without workers": in_stateful_data_loader,
+    "Accelerate": under_accelerate,
+    "Hugging Face Trainer": under_transformers,
+    "Lightning": under_lightning,
+}
+
+
+# What is refused, on two ranks.
+
+
+def divided_again(*, workers: int = 0, **options: Any) -> None:
+    """A DataLoader of a rank's samples, or with Accelerate's defaults of its batches."""
+    plan = DataLoaderConfiguration(**options)
+    samples = as_torch_dataset(MapDataset(ListSource(range(44)), encode))
+    told: dict[str, Any] = {"batch_size": BATCH_SIZE, "collate_fn": Numbers.from_samples}
+    loader = DataLoader(samples, num_workers=workers, **told)
+    next(iter(Accelerator(cpu=True, dataloader_config=plan).prepare(loader)))
+
+
+def divided_once() -> list[Any]:
+    """By Accelerate alone."""
+    config = WorkerConfig(rank=0, world_size=1)
+    loader = DataLoader(as_torch_dataset(batches(12), worker_config=config), batch_size=None)
+    prepared = Accelerator(cpu=True).prepare(loader)
+    return of_all_ranks([numbers(batch) for batch in prepared])
+
+
+def trained_on(dataset: Any) -> None:
+    told = TrainingArguments(output_dir=TEMPORARY, use_cpu=True, report_to=[], max_steps=1)
+    Trainer(Model(), told, train_dataset=dataset).train()
+
+
+def gathered(dataset: Any, **options: Any) -> None:
+    accelerator = Accelerator(cpu=True)
+    for batch in get_loader(dataset, **options):
+        accelerator.gather_for_metrics(batch.x.sum().expand(4))
+
+
+def nested(dataset: Any) -> None:
+    dcp.save({"app": {"loader": get_loader(dataset)}}, checkpoint_id=f"{TEMPORARY}/nested")
+
+
+REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
+    "samples for IterableDatasetShard": (
+        partial(divided_again, dispatch_batches=False),
+        "most of the data would never",
+    ),
+    "its workers": (
+        partial(divided_again, dispatch_batches=False, workers=1),
+        "most of the data would never",
+    ),
+    "a loader as train_dataset": (
+        lambda: trained_on(get_loader(batches(BATCHES))),
+        "get_train_dataloader",
+    ),
+    "a dataset as dataloader": (
+        lambda: lightning_trainer().validate(Module(), batches(BATCHES), verbose=False),
+        "Give it energize.get_loader",
+    ),
+    "a batch size that is none": (
+        lambda: HuggingFace(validation(batch_size=8)).evaluate(),
+        "8 samples: set it to that",
+    ),
+    "padding of a stream": (lambda: gathered(stream(BATCHES), lanes=4), "LimitDataset"),
+    "padding of a global batch": (
+        lambda: gathered(batches(BATCHES), global_batch_size=64),
+        "global_batch_size",
+    ),
+    "a stream deeper in a checkpoint": (lambda: nested(stream(BATCHES)), "at the top of its dict"),
+}
+
+
+def ended() -> None:
+    """Rank 0 alone reads for DataLoaderDispatcher, and is told; the other one ends with it."""
+    dist.init_process_group("gloo")
+    divided_again()
+
+
+def refused(folder: Path) -> None:
+    """What each rank was told."""
+    environment, said = dict(os.environ), {}
+    dist.init_process_group("gloo")
+    accelerator, loader = Accelerator(cpu=True), get_loader(batches(BATCHES))
+    assert accelerator.prepare(loader) is loader
+    for name, (refuse, words) in REFUSED.items():
+        os.environ |= environment
+        try:
+            refuse()
+        except (Exception, CheckpointException) as error:
+            said[name] = "" if words in str(error) else repr(error)
+        else:
+            said[name] = "nothing"
+    parts = divided_once()
+    (folder / f"refused-{dist.get_rank()}.json").write_text(json.dumps([said, parts]))
+    dist.destroy_process_group()
+
+
+def rank(folder: Path, resumed: bool) -> None:
+    """What each rank does; the first one writes down what was found, by trainer."""
+    dist.init_process_group("gloo")
+    world, found = dist.get_world_size(), {}
+    environment, evaluated = dict(os.environ), {}
+    for name, evaluate in EVALUATE.items() if resumed else ():
+        os.environ |= environment  # of which Lightning leaves half
+        evaluated[name] = evaluate()
+    for name, train in TRAIN.items():
+        os.environ |= environment
+        seen: list[Any] = []
+        train(folder, seen.append, resumed=resumed)
+        found[name] = [each for each in of_all_ranks([*map(numbers, seen)]) if each]
+    if dist.get_rank() == 0:
+        told = {"trained": found, "evaluated": evaluated}
+        (folder / f"{world}-{resumed}.json").write_text(json.dumps(told))
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    made = Path(sys.argv[1])
+    warnings.filterwarnings("ignore")
+    for library in ("pytorch_lightning", "lightning_fabric", "accelerate", "torch.distributed"):
+        logging.getLogger(library).setLevel(logging.ERROR)
+    set_verbosity_error()
+    on_ranks(2, refused, made)
+    try:
+        on_ranks(2, ended)
+    except ProcessException as error:
+        (made / "ended.json").write_text(json.dumps(str(error)))
+    on_ranks(2, rank, made, False)
+    for ranks in (1, 2, 3):
+        on_ranks(ranks, rank, made, True)
