@@ -226,10 +226,9 @@ class StreamingDataset(IterableDataset[Any]):
     `dataset[i]` is sample i of all streams, in stored order. A subclass may override `__getitem__`:
     every sample that is delivered is then what that returns.
 
-    `drop_last` and `pad` are those of `ComposedDataset`: every rank has the same number of batches,
-    and one that gets no sample of an epoch's last batch gets one that `pad` makes, by default one
-    of that batch again. Given neither `batch_size` nor `pad`, `drop_last` is True by default: ranks
-    leave out what they cannot share evenly.
+    `drop_last` is that of `ComposedDataset`: every rank has the same number of batches, and one
+    that gets no sample of an epoch's last batch gets one of that batch again. Without a
+    `batch_size`, `drop_last` is True by default: ranks leave out what they cannot share evenly.
 
     Damaged samples are left out, others take their places, and more than `failure_budget` of them
     in a process are an error, as in `get_loader`.
@@ -259,7 +258,6 @@ class StreamingDataset(IterableDataset[Any]):
         shuffle: bool = False,
         shuffle_seed: int = 9176,
         drop_last: bool | None = None,
-        pad: Callable[[Any], Any] | None = None,
         replication: int | None = None,
         validate_hash: str | None = None,
         allow_unsafe_types: bool = False,
@@ -313,8 +311,7 @@ class StreamingDataset(IterableDataset[Any]):
                 len(self.streams),
             )
         if drop_last is None:
-            drop_last = batch_size is None and pad is None
-        self._own_pad = pad is not None
+            drop_last = batch_size is None
         self._pairs = [(e.samples(split=split or "", seed=seed), e.quota) for e in self.streams]
         self._settings: dict[str, Any] = {
             "batch_size": self._device,
@@ -324,7 +321,6 @@ class StreamingDataset(IterableDataset[Any]):
             "sampling_method": sampling_method,
             "shuffle": shuffle,
             "drop_last": drop_last,
-            "pad": pad if self._own_pad or drop_last else _again,
         }
         with raised_as("StreamingDataset", "ComposedDataset"):
             self._batches: ComposedDataset[list[Any]] = ComposedDataset(
@@ -443,10 +439,7 @@ class StreamingDataset(IterableDataset[Any]):
             yield from self._delivering(before + numbers, samples, attempts)
         if mine and self._batches.padding(mine[-1:])[0]:
             lent = before + mixed.lent(np.array(mine[-1:]))
-            padding = self.samples.at(lent, reading)
-            if self._own_pad:
-                padding = self._batches.at([epoch * mixed.batches + mine[-1]], reading)[0]
-            yield from self._delivering(lent, padding, attempts)
+            yield from self._delivering(lent, self.samples.at(lent, reading), attempts)
         self._failures.conclude()
 
     @property
@@ -534,11 +527,6 @@ class _Attempts(LeftOut):
         """The item at position `made` failed when it was read with `attempt`."""
         if dataset is self._samples:
             self.of_position[made] = attempt + 1
-
-
-def _again(sample: Any) -> Any:
-    """The same sample once more, where ranks share a batch of fewer samples."""
-    return sample
 
 
 def _replicated(ranks: Ranks, replication: int | None) -> Ranks:

@@ -291,8 +291,10 @@ class IndexedDataset(Dataset[T_co]):
     _many: ClassVar[bool] = False
     """Whether an item may be made of several items of an input, or of none."""
 
-    _lends: ClassVar[bool] = False
-    """Whether padding is made of samples that are only lent to it."""
+    @property
+    def _lends(self) -> bool:
+        """Whether it has padding, made of samples that are only lent to it."""
+        return len(self.inputs) == 1 and not self._many and self._children[0]._lends
 
     _makes: ClassVar[bool] = False
     """Whether `make` is its own."""

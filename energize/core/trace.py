@@ -444,6 +444,8 @@ def padding(node: IndexedDataset[Any], positions: Int64Array) -> BoolArray:
     """Return for each position whether its item is padding, made of samples that are only lent."""
     lent = np.zeros(len(positions), dtype=np.bool_)
     if node._lends:
+        while not node._many:
+            node, positions = node._children[0], node.route(positions).position
         routes = node.route(positions)
         if routes.owner is not None and routes.lent is not None:
             lent[routes.owner[routes.lent]] = True

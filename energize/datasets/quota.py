@@ -11,28 +11,20 @@ import numpy as np
 import numpy.typing as npt
 
 from energize.core.arrays import FloatArray, Int64Array, rows_by_value
-from energize.core.call import Call
 from energize.core.checks import (
     checked_batch_size,
     checked_choice,
     checked_flag,
-    checked_function,
     raised_as,
 )
 from energize.core.dataset import Dataset, IndexedDataset
-from energize.core.loss_weights import carried, zeroed
 from energize.core.rng import derive
 from energize.core.stream import INFINITE
 from energize.core.trace import (
-    MAX_ATTEMPTS,
-    Failed,
-    Reading,
-    Request,
     Routes,
     Span,
     one_each,
     padding,
-    where,
 )
 from energize.data.selection import source_labels
 from energize.datasets.batch import BatchDataset, members_between, same
@@ -358,14 +350,12 @@ class ComposedDataset(BatchDataset[T_batch_co]):
     others in every epoch. Epochs and global batches are the same however these are divided among
     devices, but those of "device_per_stream".
 
-    `pad` is for a last global batch of fewer samples than devices. It makes a copy of a sample that
-    counts nothing, with loss weight 0, and leaves the sample itself as it is. Device d of one that
-    would get none of r samples gets a batch of one such copy, of sample d mod r. Padding is no
-    sample: `counts`, `consumed` and `refs` leave it out.
+    Where the last global batch has r samples for more devices, device d of one that would get none
+    gets sample d mod r once more, as padding: a loader marks it, so that it counts nothing. Padding
+    is no sample: `counts`, `consumed` and `refs` leave it out.
 
     Raises what `QuotaDataset` raises, and `ConfigError` for an unknown method, for sizes that do
-    not divide, when a batch cannot hold the streams (the message has the size that can), and when
-    the last batch needs `pad` and there is none.
+    not divide, and when a batch cannot hold the streams (the message has the size that can).
 
     >>> from energize import ListSource
     >>> batches = ComposedDataset(
@@ -375,10 +365,7 @@ class ComposedDataset(BatchDataset[T_batch_co]):
     ['aaab', 'aaab']
     """
 
-    _changes_no_sample = ("pad",)
-    _lends = True
-
-    pad: Callable[[Any], Any] | None
+    _lends = True  # in the last global batch of an epoch
 
     def __init__(
         self,
@@ -391,12 +378,8 @@ class ComposedDataset(BatchDataset[T_batch_co]):
         sampling_method: str = "balanced",
         shuffle: bool = False,
         drop_last: bool = False,
-        pad: Callable[[Any], Any] | None = None,
     ) -> None:
-        owner = type(self).__name__
-        if pad is not None:
-            checked_function(pad, f"{owner}: pad")
-        with raised_as(owner, "ComposedSamples"):
+        with raised_as(type(self).__name__, "ComposedSamples"):
             samples: ComposedSamples[Any] = ComposedSamples(
                 *streams,
                 batch_size=batch_size,
@@ -408,15 +391,7 @@ class ComposedDataset(BatchDataset[T_batch_co]):
                 drop_last=drop_last,
             )
         make: Callable[[list[Any]], Any] = same if batcher is None else batcher
-        if samples.composition.idle and pad is None:
-            mixed = samples.composition
-            raise ConfigError(
-                f"{owner}: an epoch of {mixed.size} samples leaves {mixed.remainder} for its last "
-                f"global batch, too few for {mixed.devices} devices. Use drop_last=True to leave "
-                "samples out, pad=... to give the other devices copies that count nothing, or "
-                "batches of another size"
-            )
-        self._set_up(samples, batch_size, make, drop_last=samples.drop_last, pad=pad)
+        self._set_up(samples, batch_size, make, drop_last=samples.drop_last)
 
     def counts(self) -> list[int]:
         """Return the samples that each dataset gives to an epoch."""
@@ -449,30 +424,6 @@ class ComposedDataset(BatchDataset[T_batch_co]):
     def padding(self, positions: npt.ArrayLike) -> npt.NDArray[np.bool_]:
         """Return for each of any positions whether its batch is padding."""
         return padding(self, np.asarray(positions, dtype=np.int64))
-
-    @cached_property
-    def _pad_call(self) -> Call | None:
-        return None if self.pad is None else Call(self.pad, self.key, carried)
-
-    def make(self, items: list[Any], request: Request) -> list[T_batch_co | Failed]:
-        rows = np.flatnonzero(self.padding(request.positions)).tolist()
-        if self._pad_call is None or not rows:
-            return super().make(items, request)
-        at, reading = request.positions[rows], request.reading
-        padding = Request(at, reading, lambda row: self._lender(at[row : row + 1], reading))
-        items = list(items)
-        copies = self._pad_call.each([items[row][0] for row in rows], padding)
-        for row, copy in zip(rows, copies, strict=True):
-            items[row] = copy if type(copy) is Failed else [copy]
-        made = super().make(items, request)
-        for row in rows:
-            made[row] = made[row] if type(made[row]) is Failed else zeroed(made[row])
-        return made
-
-    def _lender(self, position: Int64Array, reading: Reading) -> str:
-        """Return where the sample lies that padding is a copy of, for messages."""
-        sample = int(self.route(position).position[0])
-        return f"padding, a copy of {where(self.samples, sample, reading.attempt * MAX_ATTEMPTS)}"
 
     def taken(self, n: int) -> None:
         """Not for others to take: batches and their samples are one order."""

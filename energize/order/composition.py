@@ -93,7 +93,7 @@ class Composition:
 
     Every global batch is full; except that with the first three methods, the samples that are left
     at the end of an epoch make a shorter one, unless `drop_last`. Its device batches differ by one
-    sample at most; with fewer samples than devices, `idle` device batches hold none. All methods
+    sample at most; with fewer samples than devices, some device batches hold none. All methods
     but the last make the same global batches however these are divided.
 
     `totals` are the samples of each stream that do come, `size` their sum, and `batches` the device
@@ -133,10 +133,7 @@ class Composition:
         self._unit, units = self._of_one_stream() if "per" in method else self._samples(drop_last)
         self.totals = units * self._unit
         self.size = int(self.totals.sum())
-        self.remainder = self.size % global_batch_size
-        """Samples of the shorter last global batch of an epoch; 0 where all are full."""
         self.batches = -(-self.size // global_batch_size) * self.devices
-        self.idle = max(0, self.devices - self.remainder) if self.remainder else 0
         self._order = self._ordered(units, key)
 
     @property
@@ -148,11 +145,6 @@ class Composition:
             return []
         few = 2 * self.asked.astype(object) * self.global_batch_size < int(self.asked.sum())
         return np.flatnonzero(few & (self.asked > 0)).tolist()
-
-    @property
-    def early(self) -> int:
-        """A stream's samples come in the order of their numbers, or fewer than so many early."""
-        return self.global_batch_size if self.method in {"stratified", "device_per_stream"} else 0
 
     def locate(self, epoch: Int64Array, at: Int64Array) -> tuple[Int64Array, Int64Array]:
         """Return for each sample of an epoch its stream, and its number among those of the

@@ -165,10 +165,6 @@ def test_global_batches_on_any_number_of_ranks(folder, monkeypatch, method):
             assert sorted(joined(parts)) == sorted(whole)
 
 
-def marked(sample: dict) -> dict:
-    return {**sample, "number": -1 - sample["number"]}
-
-
 def test_a_rest_that_not_every_rank_gets_something_of(folder, monkeypatch):
     def ranks_of(**options):
         return of_ranks(folder, monkeypatch, 4, **{"epoch_size": 163, **options})
@@ -178,16 +174,8 @@ def test_a_rest_that_not_every_rank_gets_something_of(folder, monkeypatch):
         parts = [numbers_of(each) for each in ranks_of(**options)]
         assert list(map(len, parts)) == [41] * 4
         assert len(set(chain(*(part[-1:] for part in parts)))) == 3  # one of them comes twice
-    for options, size in (({"drop_last": True}, 40), (plain, 40), (plain | {"pad": marked}, 41)):
+    for options, size in (({"drop_last": True}, 40), (plain, 40)):
         assert [len(numbers_of(each)) for each in ranks_of(**options)] == [size] * 4, options
-    padded = ranks_of(pad=marked)
-    assert (padded[0].epoch_size, list(map(len, padded))) == (163, [41] * 4)
-    for _ in range(2):
-        parts = [numbers_of(each) for each in padded]
-        assert [len(part) for part in parts] == [41] * 4
-        (copied,) = (-1 - n for part in parts for n in part if n < 0)
-        assert copied in [part[-1] for part in parts]  # a sample of the same batch
-        assert all(n >= 0 for part in parts for n in part[:-1])
 
 
 def test_states(folder):
@@ -224,7 +212,7 @@ def test_states_of_ranks(folder, monkeypatch):
     ends = of_ranks(folder, monkeypatch, 4, epoch_size=166)
     assert len({len(numbers_of(each)) for each in ends}) == 2
     assert len({json.dumps(each.state_dict()) for each in ends}) == 1
-    options = {"epoch_size": 163, "pad": marked}
+    options = {"epoch_size": 163}
     ranks = (of_ranks(folder, monkeypatch, 4, **options) for _ in range(2))
     for dataset, again in zip(*ranks, strict=True):
         first, second, start = numbers_of(dataset), numbers_of(dataset), again.state_dict()

@@ -131,10 +131,6 @@ def quarter_sized(item: int) -> tuple[int, int]:
     return item % 4, item % 4 + 1
 
 
-def negative(item: int) -> int:
-    return -item
-
-
 def boxed(item: int) -> dict[str, Any]:
     return {"__key__": str(item), "item": item, "ids": [item] * (item % 9 + 1)}
 
@@ -353,10 +349,10 @@ MIXES: dict[str, Callable[[], Any]] = {
     "quotas, large": lambda: Quotas((SequenceSource(range(200_003), name="large"), Quota(repeat=0.3)), given(9), shuffle=True),
     "quotas of blends": lambda: Quotas((blend(3, 1, stop="all_exhausted"), Quota(repeat=1.5)), (mixed(4, 900), Quota(choose=3))),
     **{f"composed, {method}": partial(composed, method) for method in METHODS},
-    **{f"composed, {method}, padded": partial(composed, method, 9, 5, batch_size=1, epoch_size=14, pad=negative, batcher=noisy) for method in METHODS[:3]},
+    **{f"composed, {method}, lent": partial(composed, method, 9, 5, batch_size=1, epoch_size=14, batcher=noisy) for method in METHODS[:3]},
     "composed, drop last": lambda: composed("stratified", 23, 18, 7, drop_last=True, batcher=list),
     "composed, not shuffled": lambda: composed("in_turn", 12, 8, shuffle=False),
-    "composed, skipping": lambda: Composed(Map(given(21), skipping), batch_size=1, global_batch_size=4, shuffle=True, pad=jitter),
+    "composed, skipping, lent": lambda: Composed(Map(given(21), skipping), batch_size=1, global_batch_size=4, shuffle=True),
     # Stages
     "stages": lambda: staged(Stage("one", 0, 9, dataset=two_to(1, 1)), Stage("two", 9, 30, dataset=two_to(1, 3)), Stage("three", 30, dataset=mixed(13, 100), seq_len=8), total=70),
     "stages, carried into batches": lambda: staged(Stage("one", 0, 12, dataset=Batch(two_to(3, 1), 2, list)), Stage("two", 12, dataset=Batch(Map(two_to(1, 3), noisy), 3, list), items_per_step=2), total=40),

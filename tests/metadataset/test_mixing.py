@@ -129,10 +129,6 @@ def test_global_batches_are_composed(mix):
             dataset = train(file, 2, batch_drop_last=drop)
             assert dataset.size == (4 if drops else 6)
             assert len(dataset.refs(np.arange(dataset.size))) == (8 if drops else 10)
-    table = {"method": "random", "global_batch_size": 4, "drop_last": False}
-    file = mix({"epoch_size": 10, "composition": table, "blend": [{"path": "a"}]})
-    told = fault(ConfigError, file, batch_size=1)
-    assert re.search(r"leaves 2 for its last .* 4 devices(.|\n)*\(splits\.train\.blend\)", told)
 
 
 # By passes, and one after the other

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from energize import ListSource, MapDataset
-from energize.core.trace import Reading
+from energize import EpochizeDataset, ListSource, MapDataset, get_loader
 from energize.datasets.quota import ComposedDataset
-from energize.errors import ConfigError, EncoderError
+from energize.errors import ConfigError
 from energize.order.composition import BATCHING_METHODS, Composition
 from tests.support.composing import composed, epoch_of
 from tests.support.datasets import numbers, skip_thirds
@@ -56,13 +56,12 @@ def test_every_rank_makes_the_same_number_of_steps(method, counts, batch_size, r
     assert (end - first)[:full].tolist() == [batch_size] * full
     assert np.ptp((end - first)[full:]) <= 1 if full < mixed.batches else True
     assert (end == first)[:full].sum() == 0
-    assert (end == first).sum() == mixed.idle
     for epoch in (0, 5):
         stream, nth = epoch_of(mixed, epoch)
         for each, total in enumerate(mixed.totals.tolist()):
             assert sorted(nth[stream == each].tolist()) == list(range(total))
-            if mixed.early:
-                assert (np.arange(total) - nth[stream == each]).max() < mixed.early
+            if method in {"stratified", "device_per_stream"}:
+                assert (np.arange(total) - nth[stream == each]).max() < mixed.global_batch_size
         unit = {"stratified": 1, "device_per_stream": batch_size}.get(method)
         for n in range(0, mixed.size, mixed.global_batch_size) if unit else ():
             drawn = np.bincount(stream[:n], minlength=len(counts))
@@ -72,50 +71,32 @@ def test_every_rank_makes_the_same_number_of_steps(method, counts, batch_size, r
             assert mixed.counts(epoch, n).tolist() == drawn.tolist()
 
 
-def padding(number: int) -> str:
-    return f"padding, a copy of {number}"
-
-
 def padded(**options):
-    settings = {"batch_size": 1, "global_batch_size": 4, "pad": padding, **options}
+    settings = {"batch_size": 1, "global_batch_size": 4, **options}
     return ComposedDataset(*(numbers(5, start) for start in (0, 10)), **settings)
 
 
-def test_padding_is_a_copy_of_what_came_or_of_its_substitute():
+def test_padding_is_what_came_or_its_substitute_and_counts_nothing():
     options = {"batch_size": 1, "global_batch_size": 4, "shuffle": True}
     thirds = MapDataset(numbers(21), skip_thirds)
-    batches = ComposedDataset(thirds, batching_method="in_turn", pad=padding, **options)
+    batches = ComposedDataset(thirds, batching_method="in_turn", **options)
     for epoch in range(9):
-        last = batches.at(np.arange(24 * epoch + 20, 24 * epoch + 24))
-        assert last[:3] == [[padding(last[3][0])]] * 3
-    batches = ComposedDataset(numbers(21), pad=skip_thirds, **options)
-    positions, failed = np.arange(24 * 30), []
-    items = batches.at(positions, Reading(report=lambda each: failed.append(str(each))))
-    made = {items[at][0] for at in np.flatnonzero(batches.padding(positions)).tolist()}
-    assert len(made) > 5
-    assert all(number % 3 and number % 7 for number in made)
-    assert {each.startswith("padding, a copy of numbers0") for each in failed} == {True}
+        positions = np.arange(24 * epoch + 20, 24 * epoch + 24)
+        last = batches.at(positions)
+        assert last == [last[3]] * 4
+        assert batches.padding(positions).tolist() == [True] * 3 + [False]
+        assert len(batches.refs(positions)) == 1
+    counting = padded(batcher=lambda samples: {"__key__": list(map(str, samples))})
+    loader = get_loader(EpochizeDataset(counting, 12))
+    weights = [(loader.padding, batch.get("sample_weights")) for batch in loader]
+    assert [w is not None and w.tolist() == [0.0] for pads, w in weights if pads] == [True] * 2
+    assert [w for pads, w in weights if not pads] == [None] * 10
 
 
-def test_errors_of_padding():
-    def breaks(_):
-        raise KeyError("loss_weight")
-
-    for argument, place in (("pad", "padding, a copy of numbers"), ("batcher", "item 8, which is")):
-        batches = padded(**{argument: breaks})
-        number = int(np.flatnonzero(batches.padding(range(12)))[0])
-        said = f"breaks raised KeyError...at ...{place}"
-        check_faults(EncoderError, {argument: (lambda b=batches, n=number: b[n], said)})
-    remedies = (
-        "10 samples leaves 2 ... too few for 4 devices...drop_last=True...pad=...another size"
-    )
-    faults = {
-        "none": (lambda: padded(pad=None), remedies),
-        "a list": (lambda: padded(pad=[0]), "ComposedDataset: pad is a function; got [0]"),
-        "size": (lambda: ComposedDataset(ListSource("a"), batch_size=0), "batch_size is a whole"),
-    }
-    check_faults(ConfigError, faults)
-    assert list(map(len, padded(pad=None, drop_last=True))) == [1] * 8
-    assert list(map(len, padded(pad=None, batch_size=2))) == [2] * 4 + [1] * 2
+def test_sizes_of_batches():
+    with pytest.raises(ConfigError, match="ComposedDataset: batch_size is a whole"):
+        ComposedDataset(ListSource("a"), batch_size=0)
+    assert list(map(len, padded(drop_last=True))) == [1] * 8
+    assert list(map(len, padded(batch_size=2))) == [2] * 4 + [1] * 2
     joined = ComposedDataset(ListSource("aaab"), batch_size=3, batcher="".join)
     assert ["".join(sorted(batch)) for batch in joined] in (["aaa", "b"], ["aab", "a"])

@@ -124,8 +124,6 @@ COMPOSED_FAULTS = [
     ([A, B], {"global_batch_size": 3}, "cannot be divided into device batches of 2"),
     ([A, B], {"batch_size": "3"}, "batch_size is a whole number, 1 or more; got '3'"),
     ([A, B], {"batcher": "join"}, "batcher is a function; got 'join'"),
-    ([A, B], {"pad": 0}, "pad is a function; got 0"),
-    ([A, B], {"global_batch_size": 6}, "an epoch of 7 samples leaves 1 for its last"),
     ([A, B], {"batch_size": 9, "drop_last": True}, "the 7 samples of an epoch cannot fill one"),
 ]
 
@@ -150,7 +148,7 @@ def test_errors_name_the_class_that_was_made(tmp_path):
     paths = [str(numbered_mds(tmp_path / name, 3)) for name in ("one", "two")]
     mixed = [Stream(local=paths[0], proportion=1), Stream(local=paths[1])]
     faults = [([], {"streams": mixed}, "stream 0 (...) has a proportion, but")]
-    for options in ({"batching_method": "stratifed"}, {"epoch_size": "3q"}, {"pad": 0}):
+    for options in ({"batching_method": "stratifed"}, {"epoch_size": "3q"}):
         faults.append(([], {"local": paths[0], "batch_size": 1, **options}, ""))
     check_owners({"StreamingDataset": StreamingDataset}, faults)
 

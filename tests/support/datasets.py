@@ -89,8 +89,8 @@ INDEXED: dict[str, Dataset] = {name: each for name, each in EVERY.items() if eac
         list,
         drop_last=True,
     ),
-    "composed, padding skips": ComposedDataset(
-        numbers(21), batch_size=1, global_batch_size=4, shuffle=True, pad=skip_thirds
+    "composed, padded": ComposedDataset(
+        numbers(21), batch_size=1, global_batch_size=4, shuffle=True
     ),
     "property": PropertySource(labelled(23), Selection("kind", "low")),
     "property, others": PropertySource(labelled(23), Selection("kind", other_than=("low",))),
