@@ -321,10 +321,6 @@ class IndexedDataset(Dataset[T_co]):
     def _reached(self, n: int) -> Sequence[int] | None:
         return self.taken(n) if self.indexed or self.sized else None
 
-    def _same_pass(self, positions: Int64Array) -> Routes:
-        """As `route`, if only the pass of each sample is asked for."""
-        return self.route(positions)
-
     @cached_property
     def _sources_before(self) -> list[int]:
         """How many sources stand before those of each input."""

@@ -217,18 +217,15 @@ class Trace:
     """Items of a dataset at some positions, followed down to the samples they are made of.
 
     Nodes that only lead on are passed by: `node` and `positions` are those of the first one that
-    reads, gathers, or makes something. With `exact` unset only the passes of samples are asked for,
-    which may be cheaper; which samples they are is then not told.
+    reads, gathers, or makes something.
     """
 
     __slots__ = ("_below", "_bounds", "node", "positions", "routes")
 
-    def __init__(
-        self, node: IndexedDataset[Any], positions: Int64Array, *, exact: bool = True
-    ) -> None:
+    def __init__(self, node: IndexedDataset[Any], positions: Int64Array) -> None:
         routes: Routes | None = None
         while node.inputs:
-            routes = node.route(positions) if exact else node._same_pass(positions)
+            routes = node.route(positions)
             if routes.owner is not None or routes.child is not None or node._makes:
                 break
             node, positions, routes = node._children[0], routes.position, None
@@ -239,13 +236,13 @@ class Trace:
             return
         inner, children = routes.position, node._children
         if routes.child is None:
-            self._below.append((0, None, Trace(children[0], inner, exact=exact)))
+            self._below.append((0, None, Trace(children[0], inner)))
         elif len(inner) == 1:
             number = int(routes.child[0])
-            self._below.append((number, None, Trace(children[number], inner, exact=exact)))
+            self._below.append((number, None, Trace(children[number], inner)))
         else:
             for number, rows in rows_by_value(routes.child):
-                below = Trace(children[number], inner[rows], exact=exact)
+                below = Trace(children[number], inner[rows])
                 self._below.append((number, rows, below))
         if routes.owner is not None:
             ends = np.arange(len(positions) + 1)
@@ -428,7 +425,7 @@ def consumed(node: IndexedDataset[Any], n: int) -> Int64Array:
         return total + (n - counted)
     for first in range(counted, n, _COUNTED_AT_ONCE):
         at = np.arange(first, min(first + _COUNTED_AT_ONCE, n), dtype=np.int64)
-        found = Trace(node, at, exact=False).refs()
+        found = Trace(node, at).refs()
         total += np.bincount(found.source, minlength=len(total))
     return total
 

@@ -321,14 +321,11 @@ class BlendDataset(IndexedDataset[T_co]):
             self._check_targets()
 
     def _check_scheme_object(self, scheme: Any) -> None:
-        if isinstance(scheme, type):
-            raise ConfigError(f"{scheme.__name__} is a class, make an object of it")
-        for method in ("counts", "locate"):
-            if not callable(getattr(scheme, method, None)):
-                raise ConfigError(
-                    f"a scheme is a name or an object with counts and locate; {scheme!r} has no "
-                    f"{method}"
-                )
+        methods = (getattr(scheme, name, None) for name in ("counts", "locate"))
+        if isinstance(scheme, type) or not all(map(callable, methods)):
+            raise ConfigError(
+                f"a scheme is a name or an object with counts and locate; got {scheme!r}"
+            )
         sources, names = len(scheme.counts(0)), getattr(scheme, "names", None)
         if sources != len(self.weights):
             raise ConfigError(

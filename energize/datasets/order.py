@@ -308,11 +308,6 @@ class ShuffleDataset(IndexedDataset[T_co]):
         at = self._order.locate(positions)
         return Routes(positions - positions % self.size + at)
 
-    def _same_pass(self, positions: Int64Array) -> Routes:
-        if self.over_epochs != 1 or not one_each(self):
-            return self.route(positions)
-        return Routes(positions)
-
     def _spans(self, n: int) -> tuple[Sequence[Span], int]:
         if self.over_epochs != 1:
             return (), 0

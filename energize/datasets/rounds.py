@@ -18,7 +18,6 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from energize.core.dataset import Dataset
 from energize.core.description import functions_of
-from energize.core.lanes import Lane
 from energize.core.rng import derive
 from energize.core.stream import (
     INFINITE,
@@ -92,10 +91,6 @@ class RoundsDataset(FoundDataset[T_co]):
 
         A pure function of what it takes: a resumed round has to make the same steps.
         """
-
-    def _most_in_vain(self, lane: Lane) -> int:
-        """Return how many items of the input may bring a lane nothing before it is an error."""
-        return most_in_vain(self.inputs[0], lane)
 
     def _open_pass(self, opening: Opening) -> Stream[T_co]:
         return RoundStream(self, opening)
@@ -193,7 +188,7 @@ class RoundStream(Stream[T]):
                 "item, so it would never end; take at least one item of the iterator in each call"
             )
         self._in_vain += self._read
-        if self._in_vain >= self._dataset._most_in_vain(self._lane):
+        if self._in_vain >= most_in_vain(self._dataset.inputs[0], self._lane):
             raise nothing_made(self._dataset, self._in_vain)
 
     def state(self) -> State:

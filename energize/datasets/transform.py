@@ -6,7 +6,7 @@ import gc
 import json
 import logging
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import islice
 from typing import Any, ClassVar, Self, TypeVar, cast
@@ -16,14 +16,10 @@ from energize.core.checks import checked_function, checked_whole
 from energize.core.dataset import Dataset, PassingDataset
 from energize.core.description import described, generates
 from energize.core.ignored import accepted
-from energize.core.lanes import Lane, WorkerConfig
+from energize.core.lanes import WorkerConfig
 from energize.core.loss_weights import Passed, carried, carried_one_by_one, checked_factor, weighed
 from energize.core.rng import derive
-from energize.core.stream import (
-    INFINITE,
-    by_keys,
-    empty_passes,
-)
+from energize.core.stream import by_keys
 from energize.core.trace import Failed, Origin, Reading, Request
 from energize.datasets.rounds import Origins, RoundsDataset, Step, Taken, alone, keyed_by
 
@@ -140,26 +136,23 @@ class FilterDataset(RoundsDataset[T_co]):
     sample, raising `SkipSample` in an encoder keeps the dataset indexed. A condition with a
     parameter `rng` is given a `numpy.random.Generator` keyed by what the item is made of.
 
-    `EmptyDatasetError` is raised when `max_rejected_in_a_row` items are left out one after another,
-    instead of searching for ever.
+    `EmptyDatasetError` is raised when nothing is found in some passes over the input, or in a
+    million items, instead of searching for ever.
 
     >>> from energize import ListSource
     >>> list(FilterDataset(ListSource(range(6)), lambda x: x % 2 == 0))
     [0, 2, 4]
     """
 
-    _changes_no_sample = ("max_rejected_in_a_row",)
     _scattered = _single = True
 
     filter_fn: Callable[[Any], bool]
-    max_rejected_in_a_row: int
 
     def __init__(
         self,
         dataset: Dataset[T_co],
         filter_fn: Callable[[T_co], bool],
         *,
-        max_rejected_in_a_row: int = 1_000_000,
         worker_config: WorkerConfig | None = None,
         **ignored: Any,
     ) -> None:
@@ -168,21 +161,11 @@ class FilterDataset(RoundsDataset[T_co]):
             worker_config,
             ignored,
             filter_fn=checked_function(filter_fn, "FilterDataset: filter_fn"),
-            max_rejected_in_a_row=checked_whole(
-                max_rejected_in_a_row, "FilterDataset: max_rejected_in_a_row", 1
-            ),
         )
 
     @cached_property
     def _call(self) -> Call:
         return Call(self.filter_fn, 0, seeded=False, tolerance=self._tolerance())
-
-    def _most_in_vain(self, lane: Lane) -> int:
-        """No more than some passes over an input of known length."""
-        inner, most = self.inputs[0], self.max_rejected_in_a_row
-        if not inner.sized or inner.size == INFINITE:
-            return most
-        return min(-(-inner.size // lane.count) * empty_passes(lane), most)
 
     def round(self, items: Iterator[Taken], reading: Reading) -> Iterator[Step[T_co]]:
         for taken in islice(items, 1):
@@ -454,24 +437,18 @@ class GcDataset(MapDataset[T]):
         super().__init__(dataset, collecting, seeded=False, worker_config=worker_config)
 
 
+@dataclass
 class _Collecting:
     """Hands on what it is given, and collects garbage now and then."""
 
-    def __init__(self, every: int) -> None:
-        self.every = every
-        self._count = 0
+    every: int
+    given: int = field(default=0, compare=False)
 
     def __call__(self, item: Any) -> Any:
-        self._count += 1
-        if self._count % self.every == 0:
+        self.given += 1
+        if self.given % self.every == 0:
             gc.collect()
         return item
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Collecting) and other.every == self.every
-
-    def __hash__(self) -> int:
-        return hash(self.every)
 
 
 class WatchdogDataset(MapDataset[T]):

@@ -122,13 +122,12 @@ class Schedule:
 class WeightSchedulePoint:
     """The weights of all sources from a step on.
 
-    They have to sum to 1 within 1e-6, so that a forgotten source shows; `normalize=True` divides
-    them by their sum instead. Raises `WeightError` for weights, `ConfigError` for a step.
+    They have to sum to 1 within 1e-6, so that a forgotten source shows. Raises `WeightError` for
+    weights, `ConfigError` for a step.
     """
 
     step: int
     weights: Mapping[str, float]
-    normalize: bool = False
 
     def __post_init__(self) -> None:
         [step] = _checked_steps([self.step], "WeightSchedulePoint")
@@ -140,13 +139,8 @@ class WeightSchedulePoint:
         total = math.fsum(checked.values())
         if total == 0:
             raise WeightError(f"{where}: all {len(checked)} weights are 0")
-        if self.normalize:
-            checked = {name: weight / total for name, weight in checked.items()}
-        elif abs(total - 1) > _SUM_TOLERANCE:
-            raise WeightError(
-                f"{where}: the weights sum to {total:.9g}, not to 1; correct them, or pass "
-                "normalize=True to have them divided by their sum"
-            )
+        if abs(total - 1) > _SUM_TOLERANCE:
+            raise WeightError(f"{where}: the weights sum to {total:.9g}, not to 1; correct them")
         object.__setattr__(self, "step", step)
         object.__setattr__(self, "weights", checked)
 

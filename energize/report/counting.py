@@ -144,8 +144,7 @@ class Counter:
         """Add what was noted to what is known."""
         if not notes:
             return
-        which = self._column is not None
-        found = self._places.found([each.made for each in notes], which=which)
+        found = self._places.found([each.made for each in notes])
         counts = np.bincount(found.item, minlength=len(notes))
         size, row = len(rows), found.row
         samples = np.bincount(row, minlength=size)

@@ -321,12 +321,10 @@ class Places:
         self._dataset = dataset
         self.rows = len(levels.rows)
 
-    def found(self, made: Sequence[Made], *, which: bool = True) -> Found:
-        """Return what some items are made of; unless it matters `which` samples, `sample` may be
-        -1.
-        """
+    def found(self, made: Sequence[Made]) -> Found:
+        """Return what some items are made of."""
         if self._dataset.indexed:
-            return self._parts[0].found(np.array(made, dtype=np.int64), which=which)
+            return self._parts[0].found(np.array(made, dtype=np.int64))
         numbers = cast("Sequence[array[int]]", made)
         counts = np.array([len(each) // _NUMBERS for each in numbers], dtype=np.int64)
         item = np.repeat(np.arange(len(made)), counts)
@@ -336,7 +334,7 @@ class Places:
         for number, rows in rows_by_value(part):
             for tried, at in rows_by_value(attempt[rows]):
                 of = rows[at]
-                each = self._parts[number].found(position[of], epoch[of], tried, which=which)
+                each = self._parts[number].found(position[of], epoch[of], tried)
                 some.append(each._replace(item=of[each.item]))
         if not some:
             nothing = np.zeros(0, dtype=np.int64)
@@ -403,20 +401,14 @@ class _Part:
         return table
 
     def found(
-        self,
-        positions: Int64Array,
-        epochs: Int64Array | None = None,
-        attempt: int = 0,
-        *,
-        which: bool = True,
+        self, positions: Int64Array, epochs: Int64Array | None = None, attempt: int = 0
     ) -> Found:
         if not self._dataset.indexed:
             item = np.arange(len(positions))
             row = np.full(len(positions), self._first, dtype=np.int64)
             return Found(item, row, positions, cast("Int64Array", epochs))
         dataset = cast("IndexedDataset[Any]", self._dataset)
-        known = which or attempt or self.phased is not None
-        refs = Trace(dataset, positions, exact=bool(known)).refs(attempt)
+        refs = Trace(dataset, positions).refs(attempt)
         row = refs.source + self._first
         if self.phased is not None:
             row = self._row_of[self.phased.phase_of(positions)[refs.item], refs.source]

@@ -72,7 +72,7 @@ BLEND_FAULTS = [
     ([(A, 1)], {"block_size": 0}, "block_size is a whole number, 1 or more"),
     ([(A, 1)], {"scheme": "blok"}, "scheme='blok' is not one of...did you mean"),
     ([(A, 1)], {"stop": "first"}, "stop='first' is not one of restart"),
-    ([(A, 1)], {"scheme": MixingScheme}, "MixingScheme is a class, make an"),
+    ([(A, 1)], {"scheme": MixingScheme}, "an object with counts and locate; got"),
     ([(A, 1)], {"scheme": OBJECT}, "for 2 sources"),
     ([(A, 1), (B, 1)], {"scheme": OBJECT, "stop": "all_exhausted"}, "scheme by name"),
     ([(A, 1), (B, 1)], {"scheme": OBJECT, "max_epochs": 2}, "scheme by name"),
