@@ -3,6 +3,7 @@
 import os
 import signal
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 settings.register_profile(
@@ -22,3 +23,11 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # Tests do not wait for the disk, for no machine stops in the middle of them. What is written in
 # which order is tested in processes of their own.
 os.fsync = lambda descriptor: None
+
+
+@pytest.fixture(scope="module")
+def gives_up_soon():
+    """A filter of which nothing comes is an error after few items."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("energize.core.stream._MOST", 3000)
+        yield

@@ -34,6 +34,8 @@ from tests.support.loading import (
 )
 from tests.support.trees import build
 
+pytestmark = pytest.mark.usefixtures("gives_up_soon")
+
 
 @pytest.mark.parametrize("end", ["iter", "rewind", "close", "load"])
 def test_an_iterator_that_was_replaced_says_so(end):

@@ -87,7 +87,6 @@ def test_changed_shares_hold_and_are_told():
         assert steps.tolist() == [[50, 50], [16, 4], [0, 30]]
         assert changed.counts(150).tolist() == [66, 84]
         assert changed.shares(110) == [0.8, 0.2]
-        assert (changed.varies, scheme.varies) == (True, False)
     rising = Schedule([(0, 0), (1000, 1)], "linear")  # steps count from the start
     changed = make_scheme("exact", [1, 1]).with_weights_from(500, [rising, 0.5])
     assert changed.shares(500) == [0.5, 0.5]

@@ -36,20 +36,12 @@ from energize import (
     StagePlan,
     by_property,
 )
-from energize.core import stream
 from energize.data.selection import PropertySource, Selection
 from tests.support.datasets import labelled, noisy, numbers, shuffled
-
-stream._MOST = 3000
-"""After so many items of a mix, of which none passes, a filter gives up; else after a million."""
 
 
 def fingers(item: Any) -> int:
     return zlib.crc32(repr(item).encode())
-
-
-def price(item: Any) -> int:
-    return fingers(item) + 1
 
 
 def not_each_third(item: Any) -> bool:
