@@ -7,7 +7,6 @@ import sys
 from functools import partial
 
 import pytest
-from hypothesis import strategies as st
 
 from energize.data.nv_meta import (
     DatasetConfig,
@@ -28,9 +27,6 @@ from energize.errors import (
 )
 from tests.support.refusals import check_refusals
 
-NAMES = st.lists(
-    st.from_regex(r"[a-c{},\\0-9/é.]{1,6}(9|10|011)?\.tar", fullmatch=True), max_size=12
-)
 TYPE = "sample_type: {__module__: m, __class__: C}\n"
 
 

@@ -23,13 +23,6 @@ from tests.support.shards import offsets, packed
 FORMATS = [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT]
 TWO = [("a.jpg", b"x" * 700), ("a.txt", b"hello"), ("b.jpg", b"y" * 512), ("b.txt", b"")]
 
-word = st.text(st.characters(exclude_characters="/\0\n", exclude_categories=["Cs"]), min_size=1)
-long_word = st.integers(1, 300).map("n".__mul__)
-names = st.lists(st.one_of(word, long_word, st.just("ä" * 60)), min_size=1, max_size=4).map(
-    "/".join
-)
-contents = st.lists(st.tuples(names, st.binary(max_size=1500)), max_size=8)
-
 
 def regular(tar: bytes, **options) -> list[tuple[str, int, int, int]]:
     with tarfile.open(fileobj=io.BytesIO(tar), **options) as opened:
@@ -154,13 +147,6 @@ def test_keys_in_heads_and_paths_of_indices():
     assert [first_key(head) for head in heads] == ["x" * 200, None, None, None]
     assert index_path("/a.b/c.d.tar") == "/a.b/c.d.tar.idx"
     assert index_path("x.tgz") == "x.tar.idx"
-
-
-part = st.tuples(
-    st.sampled_from(["a", "b", "in/c", "__meta__/x", "d" * 130, "dot.less/e", "é"]),
-    st.sampled_from([".jpg", ".txt", ".meta.json", ""]),
-    st.binary(max_size=700),
-)
 
 
 def test_files_that_are_no_shards_are_refused(tmp_path):

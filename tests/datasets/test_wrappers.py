@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 
-import numpy as np
 import pytest
 
 from energize import (
@@ -30,10 +29,6 @@ from energize.errors import (
     StateError,
 )
 from tests.support.datasets import is_even, numbers
-
-
-def epoch(dataset, number):
-    return dataset.at(np.arange(number * len(dataset), (number + 1) * len(dataset)))
 
 
 class TestFilter:

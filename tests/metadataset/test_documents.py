@@ -12,7 +12,6 @@ from energize import MetadatasetError, load_dataset
 from energize.metadataset import read_metadataset
 from energize.metadataset.located import expanded
 
-ENERGON = "megatron.energon"
 HEAD = "__module__: energize\n__class__: MetadatasetV2\n"
 
 
@@ -25,26 +24,6 @@ def message(file, text, head=HEAD, kind=MetadatasetError):
     with pytest.raises(kind) as caught:
         splits(file, text, head)
     return str(caught.value)
-
-
-VALUES = {
-    "1e-3": 0.001,
-    "1.5E+2": 150.0,
-    "-7": -7,
-    "007": 7,
-    "1:30": "1:30",
-    "2024-01-01": "2024-01-01",
-    "on": "on",
-    "No": False,
-    "'3'": "3",
-    "": None,
-    "=": "=",
-    "!!str 3": "3",
-    "!!int '3'": 3,
-    "-.inf": float("-inf"),
-    "9" * 400: float("inf"),
-    "123456789012345678": 123456789012345678,
-}
 
 
 def test_anchors_aliases_and_merges(tmp_path):
@@ -268,38 +247,10 @@ def test_each_fault_is_told_with_its_place(tmp_path, monkeypatch):
             assert f"{key}): expected" in told, (node, value, told)
 
 
-DOCUMENTS = [
-    ("", "mix.yaml: the document is empty; expected a mapping with __module__"),
-    ("# nothing\n", "mix.yaml: the document is empty"),
-    ("[1, 2]", "mix.yaml:1: expected a mapping with __module__, __class__ and splits; got [1, 2]"),
-    (HEAD + "splits: {}", "mix.yaml:3 (splits): "),
-    ("splits: [a", "mix.yaml:2, column 1: invalid YAML: "),
-    ("splits:\n\ta: 1", "mix.yaml:2, column 1: invalid YAML"),
-    ("a: *b", "mix.yaml:1, column 4: invalid YAML: "),
-    ("a: 1\n---\nb: 1", "mix.yaml:2, column 1: invalid YAML: "),
-    (HEAD.replace("set", "Set"), "(__class__): expected 'MetadatasetV2'; got 'MetadataSetV2'; did"),
-    (
-        HEAD.replace("energize", "os"),
-        "(__module__): expected 'energize' or 'megatron.energon'; got",
-    ),
-    ("splits: {a: {path: x}}", "mix.yaml:1 (__class__): the key '__class__' is missing"),
-    (HEAD + "split: {a: {path: x}}", "(split): unknown key 'split'; did you mean 'splits'?"),
-    (HEAD + "training: {}", "it is read by get_staged_train_dataset"),
-    ("a: \xff", "(a): unknown key"),
-]
-
-
 # Energon's grammars
 
 
 # Anything
-
-
-WORDS = st.sampled_from(
-    ["splits", "train", "blend", "path", "weight", "datasets", "subflavors", "join", "__class__",
-     "MetadatasetV2", "Metadataset", "__module__", "energize", ENERGON, "<path>", "x y", "", "a.b",
-     "stages", "by", "weights", "subset", "range", "<blend>"]
-)  # fmt: skip
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -357,21 +308,3 @@ def test_what_stands_for_too_much_is_refused_at_once(tmp_path):
 
 
 # The schema for editors
-
-
-READ = """
-{path: a, subset: {range: [12.5%, 50%]}, aux: {images: b, masks: 'filesystem://c'}}
-{blend: [{join: [{path: a}, {path: b}], JOINER, weight: 2}, {path: a, weight: 1}], temperature: 0}
-{join: {x: {path: a}, y: {path: b}}, joiner: {__module__: m, __function__: f}, split_part: v}
-{blend_epochized: [{repetitions: 2, blend_epochized: [{path: a, repetitions: 1.5}]}]}
-{concat: [{path: a}, {blend: [{path: a}]}], subset: {range: [0%, end]}}
-{stages: [{name: one, start_step: 9, join: [{path: a}, {path: b}], JOINER}], concat: [{path: a}]}
-{path: a, by: q, weights: {x: 1, y: {points: {0: 1}}}, other: 0}
-"""
-
-
-def as_json(value):
-    """A value as JSON has it: keys are text."""
-    if isinstance(value, dict):
-        return {str(key): as_json(each) for key, each in value.items()}
-    return [as_json(each) for each in value] if isinstance(value, list) else value

@@ -21,13 +21,6 @@ def examples(tmp_path_factory):
     return beside_folders(tmp_path_factory.mktemp("examples"))
 
 
-def shares(file, split):
-    return [
-        (leaf.path.name, leaf.split_part, dict(leaf.subflavors), share)
-        for leaf, share in leaves_with_weights(resolve(file, split))
-    ]
-
-
 @pytest.mark.parametrize("file", EXAMPLES, ids=lambda file: file.name)
 def test_every_split_of_every_example_resolves(examples, file):
     assert file.read_text().startswith("# ")

@@ -27,7 +27,6 @@ from tests.support.joining import keys, pair, texts
 from tests.support.metadatasets import written
 
 CONFIG = WorkerConfig(rank=0, world_size=1, num_workers=0)
-JOINER = {"__module__": "tests.support.joining", "__class__": "Pair"}
 
 
 @pytest.fixture

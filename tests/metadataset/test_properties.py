@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 import pytest
 
 from energize import (
@@ -11,14 +9,6 @@ from energize import (
 )
 from tests.metadataset.conftest import train
 from tests.support.tables import row
-
-
-def kinds(file, count, first=0):
-    """What of each folder and quality there is among the samples from the first on."""
-    samples = train(file).at(range(first, first + count))
-    return Counter(
-        (sample.__key__[0], "low" if int(sample.__key__[1:]) % 3 else "high") for sample in samples
-    )
 
 
 def test_ranges_and_the_rest(mix):

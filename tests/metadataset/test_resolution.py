@@ -103,15 +103,6 @@ def test_weights_made_by_hand_are_checked(folders):
 # Subsets
 
 
-def numbers(file):
-    dataset = get_val_dataset(file, split_part="train", batch_size=None)
-    return [int(sample["__key__"]) for sample in map(vars_of, dataset)]
-
-
-def vars_of(sample):
-    return sample if isinstance(sample, dict) else {"__key__": sample.__key__}
-
-
 def test_subsets_that_cannot_be(mix):
     mix("{blend: [{path: a}]}", "inner.yaml")
     counts = r"\[1, 5\] counts samples, which is only all"

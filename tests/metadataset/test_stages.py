@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from pathlib import Path
 
 import pytest
 
@@ -18,8 +17,6 @@ from tests.support.staged_files import (
     build,
     writer_beside,
 )
-
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")

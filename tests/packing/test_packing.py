@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import pickle
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,8 +17,6 @@ from energize.core.description import described
 from energize.errors import ConfigError, SampleError
 from energize.packing import Packer, balanced, best_fit, concat_pack, first_fit
 from tests.support.refusals import check_refusals
-
-CAPACITY = 64
 
 
 @dataclass(kw_only=True, slots=True)
@@ -187,34 +184,3 @@ def test_what_cannot_be_joined_is_named():
             )
         }
     )
-
-
-# In datasets, loaders and task encoders.
-
-
-def caption(number: int) -> dict:
-    images = [f"image {number}"] if number % 3 else []
-    return {"ids": torch.full((1 + number * 7 % 40,), number), "images": images}
-
-
-join = partial(concat_pack, fields=["ids"], flatten=["images"])
-
-
-def packs(method):
-    captions = ez.ListSource([caption(number) for number in range(50)])
-    return ez.PackingDataset(ez.ShuffleDataset(captions), 16, Packer("ids", CAPACITY, method), join)
-
-
-class Encoder(ez.DefaultTaskEncoder):
-    packer = Packer("ids", CAPACITY, method="balanced")
-
-    @ez.stateless
-    def encode_sample(self, sample):
-        return Tokens.derive_from(sample, ids=list(sample.text.encode()))
-
-    def select_samples_to_pack(self, samples):
-        return self.packer(samples)
-
-    @ez.stateless
-    def pack_selected_samples(self, samples):
-        return concat_pack(samples, ["ids"])

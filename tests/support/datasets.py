@@ -130,12 +130,3 @@ STREAMS: dict[str, Dataset] = (
         "multiplexed, all seen": multiplexed("all_seen", None, None),
     }
 )
-
-
-def tower() -> Dataset:
-    """The tallest example, made anew: for other processes."""
-    return MIXES["tower"]()
-
-
-def streaming_blend() -> Dataset:
-    return STREAMING["blend of filter"]

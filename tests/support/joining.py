@@ -10,8 +10,6 @@ from typing import Any
 from energize import Sample, prepare
 from tests.support.tars import write_tar
 
-PARTS = {"train": 2, "val": 1}
-
 
 @dataclass(kw_only=True, slots=True)
 class Pair(Sample):

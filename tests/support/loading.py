@@ -82,7 +82,3 @@ def gone(pid: int) -> bool:
 
 def with_pid(item: Any) -> tuple[int, Any]:
     return os.getpid(), item
-
-
-def square(item: int) -> int:
-    return item * item

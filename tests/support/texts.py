@@ -29,9 +29,6 @@ def lengths(name: str) -> np.ndarray:
     return np.clip(np.rint(drawn * MEANS[name]), 1, CAPACITY).astype(np.int64)
 
 
-LONGEST = max(int(lengths(name).max()) for name in MEANS)
-
-
 def texts(name: str, **options: Any) -> ListSource[dict[str, Any]]:
     """Samples whose text is as long as the column says."""
     rows = [

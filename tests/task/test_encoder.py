@@ -396,13 +396,6 @@ def test_types_are_filled_by_name():
     )
 
 
-class Forgetful(ez.DefaultTaskEncoder):
-    """Does not call the constructor of its base."""
-
-    def __init__(self):
-        self.size = 3
-
-
 def test_stateless_changes_nothing():
     def hook(self, sample):
         return sample

@@ -112,9 +112,6 @@ def test_batches_of_any_type_get_the_product_of_all_weights_or_nothing():
     assert ez.batch_weights(list(tokens(3))) is ez.batch_weights([]) is None
 
 
-factor = st.one_of(st.none(), st.floats(0, 1e6))
-
-
 def test_weights_find_their_samples_by_the_keys_of_a_batch():
     def longest_first(samples):
         return TokenBatch.from_samples(sorted(samples, key=by_length, reverse=True))

@@ -243,18 +243,6 @@ def test_dataclasses_of_others_can_be_padding(kind):
 # The decorator of Megatron-Energon.
 
 
-@edataclass
-class Text(Sample):
-    text: str
-    weight: float = 1.0
-
-
-@edataclass
-class Encoded(Text):
-    ids: torch.Tensor
-    """A field without a default after one that has one."""
-
-
 @pytest.mark.jobs
 def test_type_checkers_know_the_fields_of_an_edataclass(tmp_path):
     own = sys.modules[edataclass.__module__]
