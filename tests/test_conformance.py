@@ -12,7 +12,7 @@ from itertools import chain, islice
 import numpy as np
 import pytest
 
-from energize import ComposedDataset, ConfigError, StateMismatchError
+from energize import ComposedDataset, StateMismatchError
 from energize.order.quota import epoch_counts
 from tests.support.composing import composed, global_batches
 from tests.support.datasets import numbers
@@ -59,22 +59,6 @@ def streams_in(batches, streams):
     return tuple(np.bincount(samples // 10_000, minlength=streams).tolist())
 
 
-def test_ten_samples_in_global_batches_of_four():
-    """There 12 come, two of them twice."""
-    settings = {"batch_size": 1, "global_batch_size": 4, "batching_method": "random"}
-    data = [numbers(5), numbers(5, 10_000)]
-    full = ComposedDataset(data, drop_last=True, **settings)
-    assert full.counts() == [4, 4]
-    padded = ComposedDataset(data, **settings)
-    assert padded.counts() == [5, 5]
-    assert [len(list(full)) // 4, len(list(padded)) // 4] == [2, 3]
-    for epoch in range(3):
-        positions = np.arange(12 * epoch, 12 * epoch + 12)
-        drawn = positions[~padded.padding(positions)]
-        samples = chain.from_iterable(padded.at(drawn))
-        assert sorted(samples) == [*range(5), *range(10_000, 10_005)]
-
-
 @pytest.mark.parametrize("least", [1, 2, 33, 65, 66])
 def test_a_stream_too_small_for_every_batch_comes_as_often_as_asked(least, caplog):
     data = [numbers(1000), numbers(least, 10_000)]
@@ -88,19 +72,3 @@ def test_a_stream_too_small_for_every_batch_comes_as_often_as_asked(least, caplo
     assert not caplog.records
     ComposedDataset(data, batch_size=smallest - 1, batching_method="stratified")
     assert "less than half a sample" in caplog.text
-
-
-@pytest.mark.parametrize(
-    ("sizes", "method", "batch", "whole", "told"),
-    [
-        ((3, 3), "stratified", 8, 8, "cannot fill one global batch of 8; use .* of at most 6"),
-        ((1000, 6), "per_stream", 4, 8, r"stream 1 \(.*\) gives 6 samples .* 8.* at most 6"),
-        ((8, 3), "device_per_stream", 4, None, r"stream 1 \(.*\) gives 3 samples .* at most 3"),
-    ],
-)
-def test_batches_that_cannot_be_filled(sizes, method, batch, whole, told):
-    """MosaicML Streaming ends some of these without a message."""
-    data = [numbers(size, 10_000 * i) for i, size in enumerate(sizes)]
-    options = {"batch_size": batch, "global_batch_size": whole, "batching_method": method}
-    with pytest.raises(ConfigError, match=told):
-        ComposedDataset(data, **options)

@@ -23,26 +23,17 @@ from energize.core.ignored import accepted
 
 LETTERS = ListSource("abc")
 
-TAKING = {  # everything that takes arguments of Megatron-Energon, and one of these
-    "BatchDataset": ("batcher_stateless", lambda **x: BatchDataset(LETTERS, 2, "".join, **x)),
-    "FilterDataset": ("filter_fn_config", lambda **x: FilterDataset(LETTERS, bool, **x)),
-    "GroupBatchDataset": (
-        "batcher_config",
-        lambda **x: GroupBatchDataset(LETTERS, 2, lambda each: (each, None), "".join, **x),
-    ),
-    "IterMapDataset": ("stateless_iter_fn", lambda **x: IterMapDataset(LETTERS, iter, **x)),
-    "LimitDataset": ("reset_after_epoch", lambda **x: LimitDataset(LETTERS, 2, **x)),
-    "MapDataset": ("stateless_map_fn", lambda **x: MapDataset(LETTERS, str, **x)),
-    "PackingDataset": (
-        "packer_config",
-        lambda **x: PackingDataset(LETTERS, 2, lambda samples: [samples], "".join, **x),
-    ),
-    "RepeatDataset": ("restart", lambda **x: RepeatDataset(LETTERS, 2, **x)),
-    "ShuffleBufferDataset": (
-        "worker_rotation_offset",
-        lambda **x: ShuffleBufferDataset(LETTERS, 2, **x),
-    ),
-    "get_savable_loader": ("n_checkpoints", lambda **x: get_savable_loader(LETTERS, **x)),
+TAKING = {  # everything that takes arguments of Megatron-Energon, what else it is given, and one
+    BatchDataset: ("batcher_stateless", 2, "".join),
+    FilterDataset: ("filter_fn_config", bool),
+    GroupBatchDataset: ("batcher_config", 2, lambda each: (each, None), "".join),
+    IterMapDataset: ("stateless_iter_fn", iter),
+    LimitDataset: ("reset_after_epoch", 2),
+    MapDataset: ("stateless_map_fn", str),
+    PackingDataset: ("packer_config", 2, lambda samples: [samples], "".join),
+    RepeatDataset: ("restart", 2),
+    ShuffleBufferDataset: ("worker_rotation_offset", 2),
+    get_savable_loader: ("n_checkpoints",),
 }
 
 
@@ -63,9 +54,9 @@ def test_a_word_for_each_owner_and_argument_that_was_given_and_only_once(said):
 
 @pytest.mark.parametrize("owner", TAKING)
 def test_what_has_no_use_is_said_and_what_energon_does_not_know_either_is_an_error(owner, said):
-    name, make = TAKING[owner]
-    make(**{name: 7})
+    name, *given = TAKING[owner]
+    owner(LETTERS, *given, **{name: 7})
     assert [each for each in said() if f"{name}=7 has no effect" in each]
     for unknown in ("n_checkpoint", "map_fn_confg", "seed"):
         with pytest.raises(TypeError, match=f"unexpected keyword argument '{unknown}'"):
-            make(**{unknown: 1})
+            owner(LETTERS, *given, **{unknown: 1})

@@ -89,7 +89,8 @@ def test_counts_agree(name):
 
 ONCE = """
 list; shuffle; shuffle in windows; shuffle of concat; map; batch; batch of batches; concat; log;
-level; level batches; property; property, others; by ranges that end; blend, even, all_exhausted;
+level; level batches; composed, padded; property; property, others; by ranges that end;
+blend, even, all_exhausted;
 blend, exact, all_exhausted; blend, random, all_exhausted; blend, round_robin, all_exhausted
 """
 EXACT = dict.fromkeys(ONCE.replace("\n", " ").strip().split("; "), (1, 1)) | {

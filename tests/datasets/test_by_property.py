@@ -52,9 +52,6 @@ def kinds(items):
 def test_what_cannot_be_split_is_told(dataset, told):
     with pytest.raises(ConfigError, match=told):
         by_property(dataset, "kind", {"high": 1})
-
-
-def test_a_column_that_is_not_known_is_told():
     with pytest.raises(ColumnError, match="rows has no column 'knd'; did you mean 'kind'"):
         by_property(shuffled(50), "knd", {"high": 1})
 

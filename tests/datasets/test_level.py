@@ -9,7 +9,6 @@ import pytest
 
 from energize import (
     BatchDataset,
-    BlendDataset,
     ConfigError,
     EncoderError,
     FilterDataset,
@@ -24,6 +23,7 @@ from energize import (
     get_loader,
 )
 from energize.errors import ColumnError
+from tests.support.loading import take
 
 
 def lengths(count, start=0, seed=0, name="texts"):
@@ -33,27 +33,14 @@ def lengths(count, start=0, seed=0, name="texts"):
     return ListSource(range(start, start + count), name=name, columns={"tokens": tokens})
 
 
-def costs_of(source, numbers):
-    tokens = source.column("tokens").values
-    return [int(tokens[number]) for number in numbers]
-
-
-class TestStates:
-    def batches(self, cost):
+def test_the_cost_may_not_change_inside_of_a_global_batch():
+    def batches(cost):
         return BatchDataset(ShuffleDataset(lengths(40)), 2, list, level=cost, global_batch_size=8)
 
-    @staticmethod
-    def after(dataset, steps):
-        loader = get_loader(dataset)
-        items = iter(loader)
-        for _ in range(steps):
-            next(items)
-        return loader.state_dict()
-
-    def test_inside_of_one_it_may_not(self):
-        state = self.after(self.batches("tokens"), 7)
-        with pytest.raises(StateMismatchError, match=r"(?s)LevelDataset.*cost.*squared_tokens"):
-            get_loader(self.batches(squared_tokens)).load_state_dict(state)
+    loader = get_loader(batches("tokens"))
+    take(loader, 7)
+    with pytest.raises(StateMismatchError, match=r"(?s)LevelDataset.*cost.*squared_tokens"):
+        get_loader(batches(squared_tokens)).load_state_dict(loader.state_dict())
 
 
 def yielding(items):
@@ -64,26 +51,7 @@ def squared_tokens(tokens):
     return tokens**2
 
 
-def patches_or_tokens(tokens=0, width=0, height=0):
-    return tokens + width * height / 196
-
-
 class TestCosts:
-    def test_a_function_of_columns_that_some_sources_lack(self):
-        texts = lengths(30)
-        photographs = ListSource(
-            range(100, 130),
-            name="photographs",
-            columns={"width": [14 * (1 + n) for n in range(30)], "height": [280] * 30},
-        )
-        blend = BlendDataset((texts, 1), (photographs, 1))
-        level = LevelDataset(blend, 2, global_batch_size=8, cost=patches_or_tokens)
-        costs = level.cost.of(blend, np.arange(8))
-        items = blend.at(range(8))
-        assert costs.tolist() == [
-            20.0 * (n - 99) if n >= 100 else float(costs_of(texts, [n])[0]) for n in items
-        ]
-
     @pytest.mark.parametrize("bad", [0, -3, math.nan, math.inf])
     def test_a_cost_that_is_none_names_the_sample(self, bad):
         source = ListSource("abcd", name="letters", columns={"tokens": [1.0, 2.0, bad, 1.0]})

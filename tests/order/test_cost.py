@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from functools import partial
 
 import numpy as np
 import pytest
@@ -11,11 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from energize.core.rng import ShuffleOrder
-from energize.errors import ConfigError, WeightError
 from energize.order import Schedule
 from energize.order.cost import CostLine, Cycle, OffsetLine, cost_scheme
 from tests.support.schemes import check_counts
-from tests.support.tables import check_faults
 
 
 class Column:
@@ -124,16 +121,3 @@ def test_changes_leave_what_came_before_and_have_their_shares_from_there_on():
     assert shares_between(glide, 19_000, 21_000) == np.array([0.5, 0.5])
     assert shares_between(glide, 0, 40_000) == np.array([0.5, 0.5])
     assert glide.counts(50_000)[1] == glide.counts(40_000)[1]
-
-
-def test_weights_and_slots_are_checked_as_of_all_schemes():
-    ending = [Schedule([(0, 1), (5, 0)]), 0, 0]
-    faults = {
-        "negative": (lambda: made([-1, 1, 1], *COLUMNS), "finite and not negative"),
-        "0": (lambda: made([0, 0, 0], *COLUMNS), "all 3 weights are 0"),
-        "ending": (lambda: made(ending, *COLUMNS), "at slot 5"),
-    }
-    check_faults(WeightError, faults)
-    scheme = made([1, 1, 1], *COLUMNS)
-    slots = {f"{ks}": (partial(scheme.locate, ks), "slots are whole") for ks in ([-1], [2**62])}
-    check_faults(ConfigError, slots | {"n": (partial(scheme.counts, -1), "n is a number")})
