@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import base64
-import io
 import json
-import pickle
 import random
 import resource
 import time
@@ -13,9 +11,7 @@ import zlib
 from collections import Counter
 from functools import cache
 
-import numpy as np
 import pytest
-import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -127,23 +123,6 @@ def test_a_small_text_that_would_be_gigabytes_is_not_unpacked(states):
         assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - began < 2**20  # KiB
     assert outcome(dataset, state | {"details": text}) == "StateError"
     assert outcome(dataset, resealed(state, details=text)) == "goes on"
-
-
-def through_torch(state):
-    file = io.BytesIO()
-    torch.save(state, file)
-    file.seek(0)
-    return torch.load(file, weights_only=True)
-
-
-WAYS = {
-    "JSON": lambda state: json.loads(json.dumps(state)),
-    "sorted JSON": lambda state: json.loads(json.dumps(state, sort_keys=True)),
-    "torch": through_torch,
-    "pickle": lambda state: pickle.loads(pickle.dumps(state)),
-    "numpy": lambda state: state | {"version": np.int64(state["version"])},
-    "a tensor": lambda state: state | {"version": torch.tensor(state["version"])},
-}
 
 
 ALL = {**INDEXED, **{f"{name}, {n} lanes": STREAMS[name] for name in STREAMS for n in (1, 3)}}

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
-import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -20,7 +18,6 @@ from energize import (
     RepeatDataset,
     ShuffleDataset,
     StateError,
-    TextSample,
 )
 from energize.errors import LoaderError, SubstitutionError
 from energize.loader import Loader
@@ -120,27 +117,6 @@ def test_equal_steps_of_streams_of_known_length(size, uneven, ranks):
         items = [each for step in steps for each in step]
         assert [item for item, _ in items[:size]] == whole[: len(items)]
         assert all(pads == (uneven == "pad") for _, pads in items[size:])
-
-
-@dataclass
-class Plain:
-    text: str
-
-
-@dataclass(slots=True)
-class Tight:
-    text: str
-
-
-KINDS = {
-    "dict": lambda n: {"n": n},
-    "dataclass": lambda n: Plain(str(n)),
-    "sample": lambda n: TextSample(__key__=str(n), text=str(n)),
-    "tensor": lambda n: torch.tensor([n]),
-    "int": lambda n: n,
-    "list": lambda n: [n],
-    "slots": lambda n: Tight(str(n)),
-}
 
 
 class TestGlobalBatches:

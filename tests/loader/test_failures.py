@@ -19,7 +19,6 @@ import pytest
 import energize
 from energize import (
     BatchDataset,
-    BlendDataset,
     ConfigError,
     DataError,
     EncoderError,
@@ -220,16 +219,6 @@ def below(folder: Path, notes: Path):
     """The function is called below a filter."""
     source = MapDataset(ShuffleDataset(WebdatasetSource(folder)), Fails(notes, BAD))
     return RepeatDataset(FilterDataset(source, everything), 3)
-
-
-def blend(folder: Path, notes: Path):
-    other = folder.parent / "others"
-    if not other.exists():
-        captions(other, 20, shards=2, start=50)
-    return BlendDataset((stream(folder, notes), 2), (indexed(other, notes), 1), stop="restart")
-
-
-KINDS = [indexed, stream, below, blend]
 
 
 def run_with_states(

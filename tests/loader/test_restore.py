@@ -15,13 +15,11 @@ from energize import (
     Batch,
     BatchDataset,
     BlendDataset,
-    DefaultTaskEncoder,
     EmptyDatasetError,
     FilterDataset,
     ListSource,
     MapDataset,
     RestoreKeyError,
-    SkipSample,
     TextSample,
     WorkerConfig,
     get_train_dataset,
@@ -75,20 +73,6 @@ def test_any_item_that_workers_made(tree, lanes):
         assert [key for key, _ in found] == [key for key, _ in delivered(loader_of(tree), ITEMS)]
 
 
-def reached(number: int):
-    """As many items as a number says."""
-    for each in range(number % 4):
-        yield number, each
-
-
-def pairs_of(numbers):
-    before = None
-    for number in numbers:
-        if before is not None:
-            yield before, number
-        before = number
-
-
 # Items that carry their keys
 
 
@@ -129,18 +113,6 @@ def test_samples_batches_and_dicts_carry_their_keys(workers, streams):
 
 
 # Stored samples
-
-
-class Upper(DefaultTaskEncoder):
-    def encode_sample(self, sample):
-        if sample.__key__.endswith("1"):
-            raise SkipSample
-        sample.caption = sample.caption.upper()
-        return sample
-
-
-def captions_of(batch: Any) -> list[str]:
-    return list(batch.caption)
 
 
 def test_a_sample_that_two_sources_may_have(tmp_path):

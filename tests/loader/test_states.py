@@ -17,9 +17,6 @@ from energize import (
     ListSource,
     RepeatDataset,
     ShuffleDataset,
-    Stage,
-    StagedDataset,
-    StagePlan,
     StateMismatchError,
     TaskEncoder,
     get_loader,
@@ -32,15 +29,7 @@ from energize.errors import StateError
 from tests.support.datasets import STREAMING, is_even, numbers
 from tests.support.loading import loader_of, prints, take
 from tests.support.prepared import captions
-from tests.support.states import STEPS, evens, mixed, of, resealed, saved
-
-alone = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
-
-
-def resumed(dataset, state, count, workers=0):
-    with loader_of(dataset, workers) as loader:
-        loader.load_state_dict(state)
-        return prints(take(loader, count))
+from tests.support.states import STEPS, mixed, of, resealed, saved
 
 
 @pytest.mark.parametrize("name", ["filter", "blend of filter", "epochize of filter"])
@@ -176,10 +165,6 @@ class TestFolders:
         assert "functions" not in caplog.text
 
 
-def endless(count=40):
-    return RepeatDataset(evens(count))
-
-
 # What changes samples
 
 
@@ -278,42 +263,6 @@ def test_what_changes_samples_is_refused_by_name(name, caplog):
 
 
 # Stages
-
-
-def stage(name, first, dataset, end=None):
-    return Stage(name, first, end, dataset=dataset)
-
-
-def staged(*stages, streams):
-    plan = StagePlan(list(stages), 30)
-    return StagedDataset(plan, carry_over=not streams)
-
-
-def plans(streams):
-    """A plan, others that differ from it after the second stage, and before."""
-
-    def part(name, count=40):
-        dataset = ShuffleDataset(ListSource(range(count), name=name))
-        return FilterDataset(dataset, is_even) if streams else dataset
-
-    one, two = stage("one", 0, part("a")), stage("two", 10, part("b"))
-    three = stage("three", 20, part("c"))
-    later = {
-        "another dataset": [one, two, stage("three", 20, part("d"))],
-        "another name": [one, two, stage("third", 20, part("c"))],
-        "one more": [one, two, three, stage("four", 25, part("d"))],
-        "one less": [one, two],
-        "begins earlier": [one, two, stage("three", 14, part("c"))],
-    }
-    earlier = {
-        "dataset": ([stage("one", 0, part("a", 50)), two, three], "'a': count was"),
-        "name": ([stage("first", 0, part("a")), two, three], 'name was "one", is "first"'),
-        "end": ([one, stage("two", 9, part("b")), three], "end_step was 10, is 9"),
-        "inserted": (
-            [stage("zero", 0, part("a")), stage("one", 5, part("a")), two, three], "plan.stages",
-        ),
-    }  # fmt: skip
-    return [one, two, three], later, earlier
 
 
 OTHERS = "its shards are others than when the state was saved"

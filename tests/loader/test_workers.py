@@ -112,11 +112,6 @@ def filled(number):
     return torch.full((3, ELEMENTS // 3), number, dtype=torch.float32)
 
 
-def twice(number):
-    tensor = filled(number)
-    return {"a": tensor, "b": tensor, "view": tensor[1]}
-
-
 def varied(number):
     return torch.full((ELEMENTS * (1 + number % 10),), number, dtype=torch.float32)
 
@@ -134,20 +129,6 @@ def test_slots_of_many_sizes_are_given_up():
         for number, tensor in enumerate(loader):
             assert tensor.numel() == ELEMENTS * (1 + number % 10)
             assert tensor[0] == tensor[-1] == number
-
-
-class Wrapped:
-    """Its tensors exist only while it is pickled."""
-
-    def __init__(self, number):
-        self.number = number
-
-    def __reduce__(self):
-        return tuple, ([filled(self.number)],)
-
-
-def wrapped(number):
-    return [Wrapped(number * 10 + i) for i in range(10)]
 
 
 def everything(number: int) -> bool:
