@@ -33,15 +33,7 @@ from energize.testing import (
     check_resume,
     check_topology,
 )
-from tests.support.datasets import (
-    INDEXED,
-    STREAMS,
-    evens,
-    noisy,
-    numbers,
-    shuffled,
-    skip_thirds,
-)
+from tests.support.datasets import INDEXED, STREAMS, evens, noisy, numbers, shuffled, skip_thirds
 
 
 @pytest.mark.parametrize("name", INDEXED)

@@ -11,21 +11,11 @@ import numpy as np
 import numpy.typing as npt
 
 from energize.core.arrays import FloatArray, Int64Array, rows_by_value
-from energize.core.checks import (
-    checked_batch_size,
-    checked_choice,
-    checked_flag,
-    raised_as,
-)
+from energize.core.checks import checked_batch_size, checked_choice, checked_flag, raised_as
 from energize.core.dataset import Dataset, IndexedDataset
 from energize.core.rng import derive
 from energize.core.stream import INFINITE
-from energize.core.trace import (
-    Routes,
-    Span,
-    one_each,
-    padding,
-)
+from energize.core.trace import Routes, Span, one_each, padding
 from energize.data.selection import source_labels
 from energize.datasets.batch import BatchDataset, members_between, same
 from energize.errors import ConfigError, NotIndexedError

@@ -14,12 +14,7 @@ import yaml
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 import energize as ez
-from energize.compat.squirrel import (
-    Composable,
-    IterableSource,
-    Multiplexer,
-    MultiplexingStrategy,
-)
+from energize.compat.squirrel import Composable, IterableSource, Multiplexer, MultiplexingStrategy
 from energize.testing import check_resume
 from tests.support.rows import Stream
 from tests.support.rows import letter_streams as sources

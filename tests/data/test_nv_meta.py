@@ -19,12 +19,7 @@ from energize.data.nv_meta import (
     read_info,
     read_splits,
 )
-from energize.errors import (
-    DatasetError,
-    DatasetNotFoundError,
-    NotPreparedError,
-    UntrustedCodeError,
-)
+from energize.errors import DatasetError, DatasetNotFoundError, NotPreparedError, UntrustedCodeError
 from tests.support.refusals import check_refusals
 
 TYPE = "sample_type: {__module__: m, __class__: C}\n"

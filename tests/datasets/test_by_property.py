@@ -33,10 +33,6 @@ def shuffled(count, name="rows", kinds=KINDS):
     return ShuffleDataset(rows(count, name, kinds))
 
 
-def kinds(items):
-    return Counter(kind for _, kind, _ in items)
-
-
 @pytest.mark.parametrize(
     ("dataset", "told"),
     [

@@ -44,11 +44,6 @@ def test_a_stage_without_items():
 # Resuming
 
 
-def resumed(data, state):
-    cursor = data.open(state=json.loads(json.dumps(state)))
-    return list(cursor)
-
-
 def loaded(data, state):
     loader = get_loader(data)
     loader.load_state_dict(json.loads(json.dumps(state)))

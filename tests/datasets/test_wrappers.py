@@ -22,20 +22,8 @@ from energize import (
     WorkerConfig,
 )
 from energize.datasets.transform import WatchdogDataset
-from energize.errors import (
-    ConfigError,
-    EmptyDatasetError,
-    NotIndexedError,
-    StateError,
-)
+from energize.errors import ConfigError, EmptyDatasetError, NotIndexedError, StateError
 from tests.support.datasets import is_even, numbers
-
-
-class TestFilter:
-    def test_a_condition_that_is_never_true_ends(self):
-        endless = FilterDataset(RepeatDataset(numbers(3)), lambda item: False)
-        with pytest.raises(EmptyDatasetError, match="10000 items in a row"):
-            next(endless.open())
 
 
 def filtered(count=3):
@@ -94,6 +82,10 @@ REFUSED = {
     "no length at all": (lambda: SequenceSource(iter([1])), "__len__"),
     "a changed description": (lambda: setattr(numbers(3), "seed", 2), "frozen"),
     "nothing to read": (lambda: numbers(0).open(), "no items"),
+    "a condition that is never true": (
+        lambda: next(FilterDataset(RepeatDataset(numbers(3)), lambda item: False).open()),
+        "10000 items in a row",
+    ),
     "an empty stream": (
         lambda: next(RepeatDataset(FilterDataset(numbers(3), lambda item: False)).open()),
         "no item in a whole epoch",
@@ -113,10 +105,9 @@ def test_refused(name):
         make()
 
 
-class TestGc:
-    def test_the_loader_watches(self, caplog, monkeypatch):
-        monkeypatch.setattr("energize.core.ignored._said", set())
-        caplog.set_level(logging.INFO, "energize")
-        dataset = WatchdogDataset(ListSource("ab"), WorkerConfig(), 5, fail_on_timeout=True)
-        assert list(dataset) == ["a", "b"]
-        assert "timeout_seconds=5 has no effect" in caplog.text
+def test_the_loader_watches(caplog, monkeypatch):
+    monkeypatch.setattr("energize.core.ignored._said", set())
+    caplog.set_level(logging.INFO, "energize")
+    dataset = WatchdogDataset(ListSource("ab"), WorkerConfig(), 5, fail_on_timeout=True)
+    assert list(dataset) == ["a", "b"]
+    assert "timeout_seconds=5 has no effect" in caplog.text

@@ -23,12 +23,7 @@ from energize.errors import LoaderError, SubstitutionError
 from energize.loader import Loader
 from energize.loader.feeds import UNEVEN
 from tests.support.datasets import is_even, numbers, shuffled
-from tests.support.loading import (
-    loader_of,
-    prints,
-    steps_in_turns,
-    take,
-)
+from tests.support.loading import loader_of, prints, steps_in_turns, take
 from tests.support.trees import build
 
 pytestmark = pytest.mark.usefixtures("gives_up_soon")

@@ -215,12 +215,6 @@ def stream(folder: Path, notes: Path):
     return BatchDataset(RepeatDataset(MapDataset(source, Fails(notes, BAD)), 3), 4, list)
 
 
-def below(folder: Path, notes: Path):
-    """The function is called below a filter."""
-    source = MapDataset(ShuffleDataset(WebdatasetSource(folder)), Fails(notes, BAD))
-    return RepeatDataset(FilterDataset(source, everything), 3)
-
-
 def run_with_states(
     dataset, workers: int = 0, count: int = 40, **options
 ) -> tuple[list[str], list[Any]]:

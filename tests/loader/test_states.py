@@ -29,7 +29,7 @@ from energize.errors import StateError
 from tests.support.datasets import STREAMING, is_even, numbers
 from tests.support.loading import loader_of, prints, take
 from tests.support.prepared import captions
-from tests.support.states import STEPS, mixed, of, resealed, saved
+from tests.support.states import mixed, of, resealed, saved
 
 
 @pytest.mark.parametrize("name", ["filter", "blend of filter", "epochize of filter"])
@@ -109,16 +109,6 @@ def test_a_damaged_state_is_refused_and_the_loader_stays_where_it_is(change, mes
 def test_what_is_no_state_is_refused(state):
     with pytest.raises(StateError, match="state_dict"):
         loader_of(numbers(9)).load_state_dict(state)
-
-
-def goes_on(before, now, caplog=None, *, steps=STEPS, more=20, **options):
-    """Whether `now` goes on from a state of `before` with what `before` would have read."""
-    whole = prints(take(loader_of(before, **options), steps + more))
-    loader = loader_of(now, **options)
-    if caplog is not None:
-        caplog.clear()
-    loader.load_state_dict(saved(before, steps, **options))
-    return prints(take(loader, more)) == whole[steps:]
 
 
 # What changes no sample
@@ -288,10 +278,6 @@ def mix_of(path, names):
 
 def loader_at(path):
     return get_loader(get_train_dataset(path, batch_size=4))
-
-
-def keys(batches):
-    return [key for batch in batches for key in batch.__key__]
 
 
 def saved_at(path, steps=3):

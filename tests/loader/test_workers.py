@@ -15,19 +15,11 @@ import torch
 from energize import FilterDataset, MapDataset, WorkerConfig, get_loader
 from energize.core.stores import NoCachePool, active_pool
 from energize.data.stores import SystemFileStore
-from energize.errors import (
-    DataError,
-    FailureBudgetError,
-)
+from energize.errors import DataError, FailureBudgetError
 from energize.extras.cache import FileStoreCachePool
 from energize.loader.shipping import Regions, Reply, dumps
 from tests.support.datasets import is_even, numbers
-from tests.support.loading import (
-    eventually,
-    loader_of,
-    plain,
-    prints,
-)
+from tests.support.loading import eventually, loader_of, plain, prints
 
 
 def damaged_tens(item):

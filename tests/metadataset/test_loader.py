@@ -18,10 +18,7 @@ from energize import (
 from energize.data.source import Subset
 from energize.energon.factories import EnergonDatasetType, get_dataset_type
 from energize.extras.paths import EPath
-from energize.metadataset import (
-    DatasetLoader,
-    MetadatasetV2,
-)
+from energize.metadataset import DatasetLoader, MetadatasetV2
 from energize.preparation.index import prepare_jsonl
 from tests.support.joining import keys, pair, texts
 from tests.support.metadatasets import written

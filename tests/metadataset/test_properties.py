@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from energize import (
-    MetadatasetError,
-)
+from energize import MetadatasetError
 from tests.metadataset.conftest import train
 from tests.support.tables import row
 

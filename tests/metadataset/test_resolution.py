@@ -26,11 +26,6 @@ from tests.metadataset.conftest import folder_of
 from tests.support.tables import row
 
 
-def shares(file, split="train", **options):
-    node = resolve(file, split, **options)
-    return [(leaf.path.name, share) for leaf, share in leaves_with_weights(node)]
-
-
 def fault(file, kind=MetadatasetError, split="train"):
     with pytest.raises(kind) as caught:
         resolve(file, split)

@@ -6,17 +6,10 @@ import logging
 
 import pytest
 
-from energize import (
-    MetadatasetError,
-    StagedDataset,
-    read_stages,
-)
+from energize import MetadatasetError, StagedDataset, read_stages
 from energize.metadataset import Staged, resolve
 from tests.support.metadatasets import beside_folders
-from tests.support.staged_files import (
-    build,
-    writer_beside,
-)
+from tests.support.staged_files import build, writer_beside
 
 
 @pytest.fixture(scope="module")

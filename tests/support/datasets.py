@@ -29,15 +29,7 @@ from energize import (
 from energize.data.selection import PropertySource, Selection
 from energize.datasets.multiplexed import End, MultiplexedDataset
 from energize.order import make_scheme
-from tests.golden.mixes import (
-    KINDS,
-    MIXES,
-    boxed,
-    heavy,
-    is_even,
-    noisy,
-    skipping,
-)
+from tests.golden.mixes import KINDS, MIXES, boxed, heavy, is_even, noisy, skipping
 
 skip_thirds = skipping
 

@@ -91,11 +91,6 @@ def test_a_generic_batch_has_the_structure_of_its_samples():
 
 
 @dataclass
-class Numbers:
-    n: torch.Tensor
-
-
-@dataclass
 class ClassificationBatch(Batch):
     image: torch.Tensor
     label: list[int | None]
