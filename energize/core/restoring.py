@@ -27,7 +27,7 @@ from energize.core.loss_weights import STORED_KEY, marked
 from energize.core.samples import Markable
 from energize.core.stream import INFINITE, LAST_START, MOST_COUNTED, State
 from energize.core.trace import Failed, Reading, padding
-from energize.core.validation import load_json
+from energize.core.validation import load_json, short
 from energize.errors import EnergizeError, RestoreKeyError
 
 T = TypeVar("T")
@@ -91,7 +91,7 @@ def restore_sample(dataset: Dataset[T], key: Any, *, reading: Reading = _READING
             _check_kind(dataset, key, indexed=False)
             item = _in_lane(dataset, Lane(lane, lanes), text, reading)
         case _:
-            raise RestoreKeyError(f"{_FORMS}; got {_shown(key)}")
+            raise RestoreKeyError(f"{_FORMS}; got {short(key)}")
     return cast("T", with_key(item, tuple(key)) if has_place(item) else item)
 
 
@@ -99,7 +99,7 @@ def _check_kind(dataset: Dataset[Any], key: Any, *, indexed: bool) -> None:
     if dataset.indexed != indexed:
         kinds = ["a stream", "indexed"]
         raise RestoreKeyError(
-            f"{_shown(key)} is the key of an item of another dataset: that is {kinds[indexed]}, "
+            f"{short(key)} is the key of an item of another dataset: that is {kinds[indexed]}, "
             f"and this is {kinds[not indexed]}, {type(dataset).__name__}"
         )
 
@@ -169,7 +169,7 @@ def _stored(dataset: Dataset[Any], shard: str, number: int) -> Any:
         index = source.find(shard, number) if hasattr(source, "find") else None
         if index is not None:
             found.setdefault(source.location, (source, index, load))
-    shown = _shown((STORED, shard, number))
+    shown = short((STORED, shard, number))
     if not found:
         raise RestoreKeyError(
             f"{shown}: none of the {len(dataset.sources)} sources of this dataset has a sample "
@@ -196,14 +196,6 @@ def _loaded(dataset: Dataset[Any], load: Any) -> Iterator[tuple[Any, Any]]:
         yield from ((source, load) for source in dataset.sources)
     for each in dataset.inputs:
         yield from _loaded(each, load)
-
-
-def _shown(value: Any) -> str:
-    """As Python writes it, cut off; a number of very many digits has no such text."""
-    try:
-        return repr(value)[:80]
-    except (ValueError, RecursionError):
-        return f"a {type(value).__name__} that is too large to be shown"
 
 
 def _is_number(value: Any, stop: Any) -> bool:

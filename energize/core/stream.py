@@ -31,6 +31,7 @@ from energize.core.description import functions_of
 from energize.core.lanes import SINGLE_LANE, Lane
 from energize.core.rng import derive, hash_positions
 from energize.core.trace import MAX_ATTEMPTS, Failed, Origin, Reading, Request, Routes, Trace
+from energize.core.validation import short
 from energize.errors import EmptyDatasetError, StateError, SubstitutionError
 
 if TYPE_CHECKING:
@@ -106,7 +107,7 @@ def state_field(state: State, name: str, kind: type[T]) -> T:
     if not isinstance(value, kind) or isinstance(value, bool):
         raise StateError(
             f"the saved state has no usable {name!r}: expected {kind.__name__}, found "
-            f"{_shortened(value)}"
+            f"{short(value)}"
         )
     return value
 
@@ -120,9 +121,7 @@ def counter_field(state: State | None, name: str) -> int:
         return 0
     value = state_field(state, name, int)
     if not 0 <= value < MOST_COUNTED:
-        raise StateError(
-            f"the saved state has {name} {_shortened(value)}; it lies in 0 .. 2**45 - 1"
-        )
+        raise StateError(f"the saved state has {name} {short(value)}; it lies in 0 .. 2**45 - 1")
     return value
 
 
@@ -144,16 +143,9 @@ def numbers_field(
     kinds = int | kind
     if not all(isinstance(n, kinds) and math.isfinite(n) and n >= least for n in numbers):
         raise StateError(
-            f"the saved state's {name!r} are not numbers that it may have: {_shortened(numbers)}"
+            f"the saved state's {name!r} are not numbers that it may have: {short(numbers)}"
         )
     return list(numbers)
-
-
-def _shortened(value: object) -> str:
-    if isinstance(value, int) and value.bit_length() > 256:
-        return "a number of more than 256 bits"
-    text = repr(value)
-    return text if len(text) <= 100 else f"{text[:97]}..."
 
 
 def epoch_end(position: int, size: int) -> int:
@@ -242,7 +234,7 @@ class Opening(NamedTuple):
         if len(states) != inputs or not all(isinstance(each, dict | None) for each in states):
             raise StateError(
                 f"the saved state is of a mix of {len(states)} inputs, this one has {inputs}: "
-                f"{_shortened(states)}"
+                f"{short(states)}"
             )
         return [self._replace(state=each) for each in states]
 

@@ -210,7 +210,10 @@ def path_text(path: KeyPath) -> str:
 
 def short(value: object) -> str:
     """Return a value as it may be quoted in a message."""
-    text = repr(value)
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # a number of very many digits has no such text
+        return f"a {type(value).__name__} that is too large to be shown"
     return "nothing" if value is None else text if len(text) <= 80 else f"{text[:77]}..."
 
 

@@ -87,7 +87,7 @@ def test_a_checkpoint_with_loaders_deeper_in_its_dict(tmp_path):
         ({"cursor": '{"position": -1}'}, "position -1"),
         ({"cursor": '{"position": 1e3}'}, "'position'"),
         ({"cursor": f'{{"position": {10**30}}}'}, f"position {10**30}"),
-        ({"cursor": f'{{"position": {10**300}}}'}, "more than 256 bits"),
+        ({"cursor": f'{{"position": {10**300}}}'}, "it lies in 0"),
         ({"cursor": f'{{"position": {2**45}}}'}, "lies in"),
     ],
 )
