@@ -44,6 +44,10 @@ def fingers(item: Any) -> int:
     return zlib.crc32(repr(item).encode())
 
 
+def price(item: Any) -> int:
+    return fingers(item) + 1
+
+
 def not_each_third(item: Any) -> bool:
     return fingers(item) % 3 != 0
 
