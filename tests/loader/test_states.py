@@ -43,7 +43,7 @@ def test_resume_of_a_stream_that_workers_read(name):
             take(loader, 1)
 
 
-@alone
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
 def test_a_checkpoint_with_loaders_deeper_in_its_dict(tmp_path):
     """Each goes on that is the only one of its dataset; others do not begin anew in silence."""
     checkpoint = pytest.importorskip("torch.distributed.checkpoint")
