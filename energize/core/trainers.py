@@ -154,10 +154,8 @@ class Standing:
     after them, and no gradients are accumulated over the end of a loop.
     """
 
-    def __init__(self, accelerate: Any, *, exact: bool) -> None:
-        """With `exact` there is padding in the last step of a loop only."""
-        self._exact, self._first = exact, True
-        self._of_ranks: list[int] = []
+    def __init__(self, accelerate: Any) -> None:
+        self._first, self._of_ranks = True, [0]
         self._error: EnergizeError | None = None
         self._accelerate = accelerate
         accelerate._add_dataloader(self)
@@ -187,17 +185,17 @@ class Standing:
     @property
     def end_of_dataloader(self) -> bool:
         """Whether the step is the last of a loop, where that is known before it is over."""
-        asked = not self._exact and sys._getframe(2).f_code.co_name == _COUNTS
-        return self._last or (asked and not self.remainder)
+        counting = sys._getframe(2).f_code.co_name == _COUNTS
+        return bool(not counting or self.remainder) and self._last
 
     @property
     def remainder(self) -> int:
-        """How many samples the step has, of all ranks."""
+        """How many samples the last step has, of all ranks."""
         try:
             if not self._of_ranks:
-                mine, what = 0 if self._padding else counted(self._item), "the samples of a step"
-                ranks = self._agreement()
-                told = ranks.numbers([mine], what) if ranks else [[mine]]
+                real = counted(self._item) if self._last else 1
+                mine, ranks = [0 if self._padding else real], self._agreement()
+                told = ranks.numbers(mine, "the samples of a step") if ranks else [mine]
                 self._of_ranks = [number for (number,) in told]
             if not any(self._of_ranks) or (0 in self._of_ranks and not self._last):
                 raise LoaderError(_UNKNOWN)
@@ -207,13 +205,13 @@ class Standing:
         return sum(self._of_ranks)
 
 
-def standing(world_size: int, *, exact: bool) -> Standing | None:
+def standing(world_size: int) -> Standing | None:
     """Return what tells Accelerate of a loop, where that has begun to work on as many ranks."""
     known: Any = sys.modules.get("accelerate.state")
     started = known and known.GradientState._shared_state and known.PartialState._shared_state
     if not started or known.PartialState().num_processes != world_size:
         return None
-    return Standing(known.GradientState(), exact=exact)
+    return Standing(known.GradientState())
 
 
 # torch.distributed.checkpoint, which pickles what it finds deeper in a dict.

@@ -530,10 +530,7 @@ class Loader(Generic[T]):
     def _deliver(self, token: object, asking: Caller) -> Iterator[T]:
         pin = self._settings.pin_memory is not False and torch.cuda.is_available()
         watch, pool = self._watch, self._settings.cache_pool
-        lends = getattr(self.dataset, "_lends", False)
-        exact = self.dataset.sized and not lends and self._run.filled is None
-        world = 0 if self._settings.apart else self._ranks_now().world_size
-        told = standing(world, exact=exact)
+        told = standing(0 if self._settings.apart else self._ranks_now().world_size)
         given, empty_epochs = False, 0
         while True:
             if told is not None:
