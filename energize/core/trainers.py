@@ -32,7 +32,8 @@ NO_DATASET = (
 
 _UNKNOWN = (
     "gather_for_metrics cannot leave out padding of streams of unknown length and of global "
-    "batches: evaluate on a LimitDataset, without global_batch_size; or gather, with is_padding"
+    "batches: evaluate on a dataset of known length, without global_batch_size; or use gather, "
+    "and leave out what is_padding tells"
 )
 
 _ON_TOP = (

@@ -356,7 +356,10 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: HuggingFace(validation(batch_size=8)).evaluate(),
         "8 samples: set it to that",
     ),
-    "padding of a stream": (lambda: gathered(stream(BATCHES), lanes=4), "LimitDataset"),
+    "padding of a stream": (
+        lambda: gathered(stream(BATCHES), lanes=4),
+        "streams of unknown length",
+    ),
     "padding of a global batch": (
         lambda: gathered(batches(BATCHES), global_batch_size=64),
         "global_batch_size",
