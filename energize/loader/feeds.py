@@ -329,7 +329,8 @@ class StreamFeed(Generic[T]):
     def loop_ended(self) -> bool:
         """Whether the loop is known to have no item any more."""
         counted = self._loop is not None and self._step >= self._loop
-        return self._ended or self._stopped or counted or self._at_offset
+        epoch_ended = self._ended or self._stopped
+        return counted or self._at_offset or (epoch_ended and not self._wraps)
 
     @property
     def goes_on(self) -> bool:
