@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import copy
 import logging
-import multiprocessing
 import random
 import secrets
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache, partial
-from itertools import chain, islice, zip_longest
-from multiprocessing.context import get_spawning_popen
-from typing import Any, Self, TypeVar
+from itertools import chain, islice, repeat, zip_longest
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -44,17 +42,11 @@ __all__ = [
     "MuxIterator",
 ]
 
-T = TypeVar("T")
-
 _log = logging.getLogger("energize")
 
-_FLUSHED = 64
-"""After so many samples a worker tells the process of its DataLoader how many it has read."""
-
-_MOST_WORKERS = 64
-
 Kind = str
-"""What a stream is divided among: "rank" or "worker"."""
+_KINDS: tuple[Kind, ...] = ("rank", "worker")
+"""What a stream is divided among."""
 
 
 def _places(kind: Kind) -> tuple[int, int]:
@@ -93,7 +85,7 @@ class Composable(torch.utils.data.IterableDataset[Any]):
 
     def map(self, callback: Callable[..., Any], **kw: Any) -> Composable:
         """Return a stream of `callback(item)`."""
-        return self.to(partial(map, partial(callback, **kw)))
+        return _Chained(self, partial(map, partial(callback, **kw)))
 
     def async_map(self, callback: Callable[..., Any], **kw: Any) -> Composable:
         """As `map`: workers of a DataLoader do it beside the training."""
@@ -102,7 +94,7 @@ class Composable(torch.utils.data.IterableDataset[Any]):
 
     def filter(self, predicate: Callable[[Any], Any]) -> Composable:
         """Return a stream of the items for which `predicate(item)` is true."""
-        return self.to(partial(filter, predicate))
+        return _Chained(self, partial(filter, predicate))
 
     def batched(
         self,
@@ -130,7 +122,7 @@ class Composable(torch.utils.data.IterableDataset[Any]):
 
     def loop(self, n: int | None = None) -> Composable:
         """Return a stream that goes over this one `n` times, or for ever."""
-        return _Looped(self, n)
+        return _Chained(self, partial(_looped, n))
 
     def collect(self) -> list[Any]:
         """Return all items."""
@@ -143,11 +135,11 @@ class Composable(torch.utils.data.IterableDataset[Any]):
 
     def split_by_rank_pytorch(self, torch_dist_group: Any = None) -> Composable:
         """Return a stream of this rank's items: every so many-th."""
-        return _Split(self._told("rank"), "rank")
+        return _Chained(self._told("rank"), partial(_part, "rank"), "rank")
 
     def split_by_worker_pytorch(self) -> Composable:
         """Return a stream of the items of this worker of a DataLoader: every so many-th."""
-        return _Split(self._told("worker"), "worker")
+        return _Chained(self._told("worker"), partial(_part, "worker"), "worker")
 
     def to_torch_iterable(
         self, enforce_rank_check: bool = True, enforce_worker_check: bool = True
@@ -185,43 +177,36 @@ class IterableSource(Composable):
 
 
 class _Chained(Composable):
-    def __init__(self, source: Composable, function: Callable[..., Iterator[Any]]) -> None:
+    """What a function makes of the items of a stream; `kind`: what it divides these among."""
+
+    def __init__(
+        self, source: Composable, function: Callable[[Any], Any], kind: Kind | None = None
+    ) -> None:
         super().__init__(source)
         self._function = function
+        self._kinds = frozenset(() if kind is None else (kind,))
 
     def __iter__(self) -> Iterator[Any]:
-        return iter(self._function(iter(self.source)))
-
-
-class _Looped(Composable):
-    def __init__(self, source: Composable, times: int | None) -> None:
-        super().__init__(source)
-        self._times = times
-
-    def __iter__(self) -> Iterator[Any]:
-        left = self._times
-        while left is None or left > 0:
-            yield from self.source
-            left = None if left is None else left - 1
-
-
-class _Split(Composable):
-    def __init__(self, source: Composable, kind: Kind) -> None:
-        super().__init__(source)
-        self._kind = kind
-
-    def __iter__(self) -> Iterator[Any]:
-        number, count = _places(self._kind)
-        return islice(iter(self.source), number, None, count)
+        return iter(self._function(self.source))
 
     def _split(self) -> frozenset[Kind]:
-        return super()._split() | {self._kind}
+        return super()._split() | self._kinds
 
 
 def _called(
-    f: Callable[..., Any], args: tuple[Any, ...], kw: dict[str, Any], items: Iterator[Any]
+    f: Callable[..., Any], args: tuple[Any, ...], kw: dict[str, Any], items: Iterable[Any]
 ) -> Any:
-    return f(items, *args, **kw)
+    return f(iter(items), *args, **kw)
+
+
+def _looped(times: int | None, items: Iterable[Any]) -> Iterator[Any]:
+    for _ in repeat(None) if times is None else range(times):
+        yield from items
+
+
+def _part(kind: Kind, items: Iterable[Any]) -> Iterator[Any]:
+    number, count = _places(kind)
+    return islice(items, number, None, count)
 
 
 def _batched(
@@ -246,25 +231,15 @@ def _shuffled(size: int, seed: Any, items: Iterator[Any]) -> Iterator[Any]:
     yield from held
 
 
-def _division(source: object) -> frozenset[Kind] | None:
-    """Return what a source is divided among already; None where it may do so unseen, by asking for
-    the worker itself.
+def _divided(source: object, kind: Kind) -> bool | None:
+    """Return whether a source is divided already; None where it may be, unseen, by asking for the
+    worker itself.
     """
     if isinstance(source, Composable):
-        return source._split()
-    plain = isinstance(source, Dataset) or is_instance_of(source, "datasets", "IterableDataset")
-    if plain or (hasattr(source, "__len__") and hasattr(source, "__getitem__")):
-        return frozenset()
-    if isinstance(source, set | frozenset):
-        return frozenset()
-    if type(source).__module__.partition(".")[0] != "squirrel":
-        return None
-    names, node = set(), source
-    while node is not None:
-        names.add(type(node).__name__)
-        node = getattr(node, "source", None)
-    kinds = {"rank": "SplitByRank", "worker": "SplitByWorker"}
-    return frozenset(kind for kind, name in kinds.items() if name in names)
+        return kind in source._split()
+    stream = isinstance(source, Dataset) or is_instance_of(source, "datasets", "IterableDataset")
+    indexed = hasattr(source, "__len__") and hasattr(source, "__getitem__")
+    return False if stream or indexed else None
 
 
 class MultiplexingStrategy(Enum):
@@ -395,7 +370,6 @@ class Multiplexer(Composable):
         self._kept = tuple(kept)
         sources = {name: composables[name] for name in kept}
         super().__init__(list(sources.values()))
-        self._divisions = {name: _division(each) for name, each in sources.items()}
         self.dataset: MultiplexedDataset[Any] = MultiplexedDataset(
             [as_dataset(getattr(each, "get_iter", each), name) for name, each in sources.items()],
             self._kept,
@@ -410,7 +384,6 @@ class Multiplexer(Composable):
         self._undivided: frozenset[Kind] = frozenset()
         self._start: State | None = None  # of this epoch, or what was loaded
         self._cursor: Cursor[Any] | None = None
-        self._counts = _Counts(len(kept))
 
     def _drawn_from(self, probas: Any, threshold: float) -> dict[str, float]:
         """Return the sources that are drawn from, with their probabilities: those above
@@ -461,18 +434,11 @@ class Multiplexer(Composable):
         return self.dataset.open(state=self._start)
 
     def _given(self, cursor: Cursor[Any]) -> Iterator[Any]:
-        lane, tell = self._lane(), torch.utils.data.get_worker_info() is not None
-        for number, item in enumerate(cursor, sum(self._of_cursor("given"))):
-            if tell and number % _FLUSHED == 0:
-                self._tell()
+        lane = self._lane()
+        for number, item in enumerate(cursor, sum(self.num_samples)):
             if number % lane.count == lane.index:
                 yield item
-        if tell:
-            self._tell()
         self._start = cursor.state()
-
-    def _tell(self) -> None:
-        self._counts.tell(self._of_cursor("given") + self._of_cursor("passes"))
 
     def _lane(self) -> Lane:
         """Return the part of the samples that this process yields."""
@@ -482,22 +448,19 @@ class Multiplexer(Composable):
 
     def _divides(self, kind: Kind) -> bool:
         """Return whether samples are divided here, among ranks or workers."""
-        _, count = _places(kind)
-        if kind in self._undivided or count == 1:
+        count, found = _places(kind)[1], [_divided(each, kind) for each in self.source]
+        if kind in self._undivided or count == 1 or all(found):
             return False
-        known = {name: each for name, each in self._divisions.items() if each is not None}
-        divided = [name for name, each in known.items() if kind in each]
-        if len(known) == len(self._divisions) and len(divided) in {0, len(known)}:
-            return not divided
-        unknown = [name for name in self._divisions if name not in known]
-        why = f"{', '.join(map(repr, unknown))} may give each {kind} a part of their own, unseen"
-        if not unknown:
-            why = f"{', '.join(map(repr, divided))} are divided among {kind}s and others are not"
-        raise ConfigError(
-            f"Multiplexer: there are {count} {kind}s, and {why}. Where each gives all its samples "
-            f"everywhere, say mux.split_by_{kind}_pytorch(); where all of them are divided "
-            "already, mux.to_torch_iterable(False, False)"
-        )
+        if any(each is not False for each in found):
+            pairs = zip(self._kept, found, strict=True)
+            told = ", ".join(repr(name) for name, each in pairs if each is not False)
+            raise ConfigError(
+                f"Multiplexer: there are {count} {kind}s, and {told} give each {kind} a part of "
+                "their own, or may do so unseen. Where every source gives all its samples "
+                f"everywhere, say mux.split_by_{kind}_pytorch(); where all of them are divided "
+                "already, mux.to_torch_iterable(False, False)"
+            )
+        return True
 
     def _told(self, kind: Kind) -> Self:
         other = copy.copy(self)
@@ -505,8 +468,8 @@ class Multiplexer(Composable):
         return other
 
     def _split(self) -> frozenset[Kind]:
-        found = [each for each in self._divisions.values() if each is not None]
-        return frozenset.intersection(*found) if found else frozenset()
+        found = {kind for kind in _KINDS if all(_divided(each, kind) for each in self.source)}
+        return self._undivided | found
 
     @property
     def dropped(self) -> tuple[str, ...]:
@@ -515,9 +478,7 @@ class Multiplexer(Composable):
 
     @property
     def num_samples(self) -> list[int]:
-        """Samples of each source that is drawn from, in the latest iteration, by workers of a
-        DataLoader, too: of these, some of the last samples only when they have ended.
-        """
+        """Samples of each source that is drawn from, in the latest iteration of this process."""
         return self._counted("given")
 
     @property
@@ -538,12 +499,6 @@ class Multiplexer(Composable):
         return self._by_name(self.reinit_counts)
 
     def _counted(self, what: str) -> list[int]:
-        own = self._of_cursor(what)
-        told = self._counts.told(together="worker" in self._undivided or "worker" in self._split())
-        sources = len(self._kept)
-        return own if told is None else told[:sources] if what == "given" else told[sources:]
-
-    def _of_cursor(self, what: str) -> list[int]:
         stream = getattr(self._cursor, "stream", None)
         return list(getattr(stream, what, [0] * len(self._kept)))
 
@@ -563,47 +518,6 @@ class Multiplexer(Composable):
         resume = unpacked_state(self.dataset, state_dict)
         self._cursor = self.dataset.open(state=resume)  # what is wrong shows here
         self._start = resume
-
-
-class _Counts:
-    """What workers of a DataLoader say of themselves to the process that started them."""
-
-    def __init__(self, sources: int) -> None:
-        self._width = 2 * sources
-        self._table: Any = self._shared([0] * (_MOST_WORKERS * (1 + self._width)))
-
-    @staticmethod
-    def _shared(values: list[int]) -> Any:
-        return multiprocessing.get_context("spawn").Array("q", values)
-
-    def __getstate__(self) -> dict[str, Any]:
-        """A process that is being started shares the table; any other copy has one of its own."""
-        table: Any = self._table if get_spawning_popen() else list(self._table)
-        return {"_width": self._width, "_table": table}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        if isinstance(self._table, list):
-            self._table = self._shared(self._table)
-
-    def tell(self, counts: list[int]) -> None:
-        """Write down the counts of this worker, in this loop over its DataLoader."""
-        info: Any = torch.utils.data.get_worker_info()
-        if info.id < _MOST_WORKERS:
-            start = info.id * (1 + self._width)
-            mark = (info.seed - info.id) % 2**62 + 1
-            self._table[start : start + 1 + self._width] = [mark, *counts]
-
-    def told(self, *, together: bool) -> list[int] | None:
-        """Return the counts of the workers of the last loop: `together` where each has read its own
-        samples, else those of the farthest; None where no worker said any.
-        """
-        rows = np.array(self._table[:], dtype=np.int64).reshape(_MOST_WORKERS, -1)
-        rows = rows[rows[:, 0] == rows[0, 0]] if rows[0, 0] else rows[:0]
-        if not len(rows):
-            return None
-        found: list[int] = (rows[:, 1:].sum(0) if together else rows[:, 1:].max(0)).tolist()
-        return found
 
 
 def checked_seed(seed: int | None, owner: str) -> int:
