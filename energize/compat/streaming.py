@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
 import numpy as np
@@ -16,17 +16,16 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from energize.compat.torch_data import Place, SharedPlace
-from energize.core.arrays import Int64Array
 from energize.core.checks import checked_choice, checked_whole, raised_as
-from energize.core.dataset import IndexedDataset
+from energize.core.dataset import IndexedDataset, PassingDataset
 from energize.core.ignored import said_once
 from energize.core.lanes import Ranks, WorkerConfig
 from energize.core.stream import State, counter_field
-from energize.core.trace import Failed, Reading
-from energize.core.validation import short
+from energize.core.trace import Failed, Reading, Request
 from energize.data.mds import INDEX, MdsSource
 from energize.data.nv_meta import META_FOLDER
 from energize.data.webdataset import WebdatasetSource
+from energize.datasets.order import ConcatDataset
 from energize.datasets.quota import SAMPLING_METHODS, ComposedDataset, ComposedSamples
 from energize.datasets.transform import MapDataset
 from energize.errors import ConfigError, DatasetNotFoundError, StateError, nearest
@@ -34,7 +33,6 @@ from energize.loader.failures import FailureLog
 from energize.loader.settings import checked_settings
 from energize.loader.state import packed_state, unpacked_state
 from energize.order.quota import Quota
-from energize.report.counting import LeftOut
 from energize.task.load import SampleDecoder
 
 __all__ = [
@@ -202,11 +200,23 @@ class StreamsRegistry(dict[str, Callable[..., Stream]]):
 streams_registry = StreamsRegistry(stream=Stream)
 
 
-class Shard(NamedTuple):
-    """A shard of a stream: its file, and its samples."""
+class _Numbered(PassingDataset[tuple[int, Any]]):
+    """Each sample of a stream with its number among those of all streams; a substitute has its own
+    number where one source has all the samples.
+    """
 
-    name: str
-    samples: int
+    first: int
+
+    def __init__(self, dataset: IndexedDataset[Any], first: int) -> None:
+        self._freeze([dataset], first=first)
+
+    def make(self, items: list[Any], request: Request) -> list[tuple[int, Any] | Failed]:
+        below, attempt = self._children[0], request.reading.attempt
+        numbers = request.positions % below.size
+        if attempt and [each.count for each in below.sources] == [below.size]:
+            numbers = below.refs(request.positions, attempt).index
+        pairs = zip((self.first + numbers).tolist(), items, strict=True)
+        return [each if type(each) is Failed else (number, each) for number, each in pairs]
 
 
 class StreamingDataset(IterableDataset[Any]):
@@ -227,8 +237,8 @@ class StreamingDataset(IterableDataset[Any]):
     every sample that is delivered is then what that returns.
 
     `drop_last` is that of `ComposedDataset`: every rank has the same number of batches, and one
-    that gets no sample of an epoch's last batch gets one of that batch again. Without a
-    `batch_size`, `drop_last` is True by default: ranks leave out what they cannot share evenly.
+    that gets no sample of an epoch's last batch gets one of that batch again. Without `batch_size`
+    it is True by default: ranks leave out what they cannot share evenly.
 
     Damaged samples are left out, others take their places, and more than `failure_budget` of them
     in a process are an error, as in `get_loader`.
@@ -280,10 +290,6 @@ class StreamingDataset(IterableDataset[Any]):
         if not streams:
             paths = {"remote": remote, "local": local, "split": split}
             streams = [streams_registry[stream_name](**{**(stream_config or {}), **paths})]
-        if not all(isinstance(each, Stream) for each in streams):
-            raise ConfigError(
-                f"StreamingDataset: streams is a list of Stream; got {short(streams)}"
-            )
         self.streams = tuple(streams)
         for stream in self.streams:
             stream.allow_unsafe_types = allow_unsafe_types
@@ -310,8 +316,7 @@ class StreamingDataset(IterableDataset[Any]):
                 "shuffle=True or batching_method='stratified' mixes them",
                 len(self.streams),
             )
-        if drop_last is None:
-            drop_last = batch_size is None
+        drop_last = batch_size is None if drop_last is None else drop_last
         self._pairs = [(e.samples(split=split or "", seed=seed), e.quota) for e in self.streams]
         self._settings: dict[str, Any] = {
             "batch_size": self._device,
@@ -329,6 +334,10 @@ class StreamingDataset(IterableDataset[Any]):
         self.samples: ComposedSamples[Any] = self._batches.samples
         self.epoch_size = self.samples.size
         self.samples_per_stream = np.array([each.size for each, _ in self._pairs], dtype=np.int64)
+        parts = self.samples._children
+        firsts = np.cumsum([0, *self.samples_per_stream[:-1]]).tolist()
+        self._stored: ConcatDataset[Any] = ConcatDataset(*parts)
+        self._numbered = self.samples.with_inputs(list(map(_Numbered, parts, firsts)))
         asked = self.samples._asked_counts.tolist()
         repeats = (asked / np.maximum(self.samples_per_stream, 1)).tolist()
         for stream, count, repeat in zip(self.streams, asked, repeats, strict=True):
@@ -346,9 +355,11 @@ class StreamingDataset(IterableDataset[Any]):
         """Return the device batches of all ranks in turn, each `batcher(samples)` or a list, of
         samples as they are stored.
         """
-        if self._changes_samples:
+        kind = type(self)
+        changed = kind.__getitem__, kind.get_item
+        if changed != (StreamingDataset.__getitem__, StreamingDataset.get_item):
             text = "batches() has samples as they are stored; __getitem__ is for the batcher to do"
-            said_once(type(self).__name__, "batches", text, logging.WARNING)
+            said_once(kind.__name__, "batches", text, logging.WARNING)
         return ComposedDataset(self._pairs, batcher=batcher, **self._settings)
 
     @property
@@ -357,18 +368,6 @@ class StreamingDataset(IterableDataset[Any]):
         return int(self.samples_per_stream.sum())
 
     num_samples = size
-
-    @property
-    def shards(self) -> list[Shard]:
-        """The shards of all streams."""
-        sources = self.samples.sources
-        pairs = ((getattr(e, "shards", ()), getattr(e, "counts", ())) for e in sources)
-        return [Shard(*each) for names, counts in pairs for each in zip(names, counts, strict=True)]
-
-    @property
-    def num_shards(self) -> int:
-        """The shards of all streams."""
-        return len(self.shards)
 
     @property
     def next_epoch(self) -> int:
@@ -403,11 +402,7 @@ class StreamingDataset(IterableDataset[Any]):
         """
         if self._read_for is not None and self._read_for[0] == sample_id:
             return self._read_for[1]
-        ends = np.cumsum(self.samples_per_stream)
-        stream = int(np.searchsorted(ends, sample_id, side="right"))
-        first = int(ends[stream] - self.samples_per_stream[stream])
-        reading = Reading(report=self._failures.add)
-        return self._pairs[stream][0].at([sample_id - first], reading)[0]
+        return self._stored.at([sample_id], Reading(report=self._failures.add))[0]
 
     def __iter__(self) -> Iterator[Any]:
         place = self._place.begin(self._next_epoch)
@@ -428,49 +423,24 @@ class StreamingDataset(IterableDataset[Any]):
         mine = range(ranks.rank + batch * ranks.world_size, mixed.batches, ranks.world_size)
         mine, some = mine[worker::workers], max(1, _READ_AHEAD // self._device)
         before = 0 if self._alike else epoch * self.epoch_size
-        attempts = _Attempts(self.samples)
-        reading = Reading(report=self._failures.add, left_out=attempts)
+        reading = Reading(report=self._failures.add)
         for at in range(0, len(mine), some):
             first, end = mixed.bounds(np.array(mine[at : at + some]))
             if at == 0 and worker == 0:
                 first[0] += given
             numbers = np.concatenate([np.arange(*ends) for ends in zip(first, end, strict=True)])
-            samples = self.samples.at(before + numbers, reading)
-            yield from self._delivering(before + numbers, samples, attempts)
+            yield from self._delivering(self._numbered.at(before + numbers, reading))
         if mine and self._batches.padding(mine[-1:])[0]:
             lent = before + mixed.lent(np.array(mine[-1:]))
-            yield from self._delivering(lent, self.samples.at(lent, reading), attempts)
+            yield from self._delivering(self._numbered.at(lent, reading))
         self._failures.conclude()
 
-    @property
-    def _changes_samples(self) -> bool:
-        """Whether a subclass has a `__getitem__` or `get_item` of its own."""
-        kind = type(self)
-        same = kind.__getitem__ is StreamingDataset.__getitem__
-        return not (same and kind.get_item is StreamingDataset.get_item)
-
-    def _delivering(
-        self, positions: Int64Array, samples: Sequence[Any], attempts: _Attempts
-    ) -> Iterator[Any]:
-        """Yield samples as `__getitem__` of a subclass makes them."""
-        numbers = self._numbers(positions, attempts) if self._changes_samples else []
-        for at, sample in enumerate(samples):
+    def _delivering(self, pairs: Sequence[tuple[int, Any]]) -> Iterator[Any]:
+        """Yield samples, given with their numbers, as `__getitem__` of a subclass makes them."""
+        for pair in pairs:
             self._delivered += 1
-            if numbers:
-                self._read_for = numbers[at], sample
-            yield self[numbers[at]] if numbers else sample
-
-    def _numbers(self, positions: Int64Array, attempts: _Attempts) -> list[int]:
-        """Return which samples of all streams were read; of damaged ones, their substitutes."""
-        sizes, routes = self.samples_per_stream, self.samples.route(positions)
-        streams = np.zeros_like(positions) if routes.child is None else routes.child
-        within = routes.position % sizes[streams]
-        for row, position in enumerate(positions.tolist()):
-            attempt, stream = attempts.of_position.get(position, 0), streams[row]
-            sources = self._pairs[stream][0].sources
-            if attempt and [each.count for each in sources] == [sizes[stream]]:
-                within[row] = self.samples.refs([position], attempt).index[0]
-        return list(map(int, (np.cumsum(sizes) - sizes)[streams] + within))
+            self._read_for = pair
+            yield self[pair[0]]
 
     def state_dict(self, num_samples: int | None = None, from_beginning: bool = True) -> State:
         """Return where the current epoch stands: a small dict, JSON-able, the same on all ranks.
@@ -513,20 +483,6 @@ def _be_one_of_theirs() -> None:
     theirs = getattr(sys.modules.get("streaming.base.dataset"), "StreamingDataset", None)
     if theirs is not None:
         theirs.register(StreamingDataset)
-
-
-class _Attempts(LeftOut):
-    """Knows which substitute was taken for the damaged samples of a dataset, by their positions."""
-
-    def __init__(self, samples: ComposedSamples[Any]) -> None:
-        super().__init__()
-        self._samples = samples
-        self.of_position: dict[int, int] = {}
-
-    def add(self, failed: Failed, dataset: Any, made: Any, attempt: int) -> None:
-        """The item at position `made` failed when it was read with `attempt`."""
-        if dataset is self._samples:
-            self.of_position[made] = attempt + 1
 
 
 def _replicated(ranks: Ranks, replication: int | None) -> Ranks:
