@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections import namedtuple
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
@@ -224,103 +224,49 @@ def _color(fill: float | tuple[float, ...], channels: int) -> list[float]:
     return values * channels if len(values) == 1 else values
 
 
-# Transforms, with the arguments that torchvision's of these names have.
+# Transforms, with the arguments and attributes that torchvision's of these names have.
 
+# To (height, width); or, of one number, the shorter edge to it and the longer in proportion, but
+# not beyond `max_size`.
+Resize = namedtuple("Resize", "size interpolation max_size", defaults=("bilinear", None))
 
-@dataclass(frozen=True, slots=True)
-class Resize:
-    """To (height, width); or, of one number, the shorter edge to it and the longer in proportion,
-    but not beyond `max_size`.
-    """
+# The middle; black around an image that is smaller.
+CenterCrop = namedtuple("CenterCrop", "size")
 
-    size: int | tuple[int, ...]
-    interpolation: str = "bilinear"
-    max_size: int | None = None
+# A part anywhere, after `padding` (all, or left and top, or left, top, right, bottom) has been
+# added with `fill`; with `pad_if_needed` as much more as an image lacks.
+RandomCrop = namedtuple(
+    "RandomCrop",
+    "size padding pad_if_needed fill padding_mode",
+    defaults=(None, False, 0, "constant"),
+)
 
+# A part of a random share `scale` of the area and aspect `ratio`, resized.
+RandomResizedCrop = namedtuple(
+    "RandomResizedCrop",
+    "size scale ratio interpolation",
+    defaults=((0.08, 1.0), (3 / 4, 4 / 3), "bilinear"),
+)
 
-@dataclass(frozen=True, slots=True)
-class CenterCrop:
-    """The middle; black around an image that is smaller."""
+# Left to right, or top to bottom, with probability `p`.
+RandomHorizontalFlip = namedtuple("RandomHorizontalFlip", "p", defaults=(0.5,))
+RandomVerticalFlip = namedtuple("RandomVerticalFlip", "p", defaults=(0.5,))
 
-    size: int | tuple[int, ...]
+# Counter-clockwise by an angle out of `degrees` (one number: from -degrees to degrees), around the
+# middle or `center` (x, y); with `expand` the image grows to hold all of it.
+RandomRotation = namedtuple(
+    "RandomRotation",
+    "degrees interpolation expand center fill",
+    defaults=("nearest", False, None, 0),
+)
 
-
-@dataclass(frozen=True, slots=True)
-class RandomCrop:
-    """A part anywhere, after `padding` (all, or left and top, or left, top, right, bottom) has been
-    added with `fill`; with `pad_if_needed` as much more as an image lacks.
-    """
-
-    size: int | tuple[int, ...]
-    padding: int | tuple[int, ...] | None = None
-    pad_if_needed: bool = False
-    fill: float | tuple[float, ...] = 0
-    padding_mode: str = "constant"
-
-
-@dataclass(frozen=True, slots=True)
-class RandomResizedCrop:
-    """A part of a random share `scale` of the area and aspect `ratio`, resized."""
-
-    size: int | tuple[int, ...]
-    scale: Numbers = (0.08, 1.0)
-    ratio: Numbers = (3 / 4, 4 / 3)
-    interpolation: str = "bilinear"
-
-
-@dataclass(frozen=True, slots=True)
-class RandomHorizontalFlip:
-    """Left to right with probability `p`."""
-
-    p: float = 0.5
-
-
-@dataclass(frozen=True, slots=True)
-class RandomVerticalFlip:
-    """Top to bottom with probability `p`."""
-
-    p: float = 0.5
-
-
-@dataclass(frozen=True, slots=True)
-class RandomRotation:
-    """Counter-clockwise by an angle out of `degrees` (one number: from -degrees to degrees), around
-    the middle or `center` (x, y); with `expand` the image grows to hold all of it.
-    """
-
-    degrees: float | Numbers
-    interpolation: str = "nearest"
-    expand: bool = False
-    center: Numbers | None = None
-    fill: float | tuple[float, ...] = 0
-
-
-@dataclass(frozen=True, slots=True)
-class RandomAffine:
-    """Rotated clockwise by an angle out of `degrees`, moved by up to the shares `translate` of
-    width and height, scaled by a factor out of `scale`, and sheared by angles out of `shear` (one
-    number, two for x, or four for x and y), around the middle or `center` (x, y).
-    """
-
-    degrees: float | Numbers
-    translate: Numbers | None = None
-    scale: Numbers | None = None
-    shear: float | tuple[float, ...] | None = None
-    interpolation: str = "nearest"
-    fill: float | tuple[float, ...] = 0
-    center: Numbers | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class RandomPerspective:
-    """Seen from elsewhere with probability `p`; a corner moves by up to half of `distortion_scale`
-    of width and height.
-    """
-
-    distortion_scale: float = 0.5
-    p: float = 0.5
-    interpolation: str = "bilinear"
-    fill: float | tuple[float, ...] = 0
+# Seen from elsewhere with probability `p`; a corner moves by up to half of `distortion_scale` of
+# width and height.
+RandomPerspective = namedtuple(
+    "RandomPerspective",
+    "distortion_scale p interpolation fill",
+    defaults=(0.5, 0.5, "bilinear", 0),
+)
 
 
 # Steps: what transforms do to the matrix.
@@ -439,11 +385,6 @@ class _Described(TransformMapper[Any]):
         sizes = _several(self.transform.size)
         return int(sizes[0]), int(sizes[-1])
 
-    def _center(self, height: int, width: int) -> tuple[float, float]:
-        """Return the point (x, y) that does not move."""
-        center = getattr(self.transform, "center", None)
-        return (width / 2, height / 2) if center is None else center
-
 
 class ResizeMapper(_Described):
     """`Resize`."""
@@ -467,9 +408,6 @@ class ResizeMapper(_Described):
 
 class CenterCropMapper(_Described):
     """`CenterCrop`."""
-
-    def fill(self) -> Fill:
-        return None
 
     def _step(self, height: int, width: int) -> Step:
         size = self._size()
@@ -561,12 +499,13 @@ class RandomRotationMapper(_Described):
     """`RandomRotation`."""
 
     def _step(self, height: int, width: int) -> Step:
-        degrees = _uniform(*_symmetric(self.transform.degrees))
+        given, center = self.transform.degrees, getattr(self.transform, "center", None)
+        degrees = _uniform(*(given if isinstance(given, Sequence) else (-given, given)))
         angle = math.radians(degrees)
-        x, y = self._center(height, width)
+        x, y = (width / 2, height / 2) if center is None else center
         high, wide = height, width
         if self.transform.expand:
-            if getattr(self.transform, "center", None) is not None:
+            if center is not None:
                 raise ConfigError(f"{self.transform!r}: with expand=True the center is the middle")
             sin, cos = abs(math.sin(angle)), abs(math.cos(angle))
             spans = (height, sin * width + cos * height), (width, cos * width + sin * height)
@@ -577,32 +516,6 @@ class RandomRotationMapper(_Described):
             )
         to_middle = self.translate(x + (wide - width) / 2, y + (high - height) / 2)
         return to_middle @ self.rotate(angle) @ self.translate(-x, -y), (high, wide), degrees
-
-
-class RandomAffineMapper(_Described):
-    """`RandomAffine`."""
-
-    def _step(self, height: int, width: int) -> Step:
-        degrees = _uniform(*_symmetric(self.transform.degrees))
-        right = down = 0
-        if self.transform.translate is not None:
-            share_x, share_y = self.transform.translate
-            right = round(_uniform(-share_x * width, share_x * width))
-            down = round(_uniform(-share_y * height, share_y * height))
-        factor = 1.0 if self.transform.scale is None else _uniform(*self.transform.scale)
-        shears = () if self.transform.shear is None else _symmetric(self.transform.shear)
-        shear_x = _uniform(*shears[:2]) if shears else 0.0
-        shear_y = _uniform(*shears[2:]) if len(shears) == 4 else 0.0
-        x, y = self._center(height, width)
-        changed = (
-            self.translate(right + x, down + y)
-            @ self.rotate(-math.radians(degrees))
-            @ self.shear(0, -math.tan(math.radians(shear_y)))
-            @ self.shear(-math.tan(math.radians(shear_x)), 0)
-            @ self.scale(factor, factor)
-            @ self.translate(-x, -y)
-        )
-        return changed, (height, width), (degrees, (right, down), factor, (shear_x, shear_y))
 
 
 class RandomPerspectiveMapper(_Described):
@@ -640,11 +553,6 @@ def homography(start: Sequence[Numbers], end: Sequence[Numbers]) -> Matrix:
 
 def _several(value: Any) -> Sequence[Any]:
     return value if isinstance(value, Sequence) else (value,)
-
-
-def _symmetric(value: Any) -> Sequence[float]:
-    """Return (from, to) of a range; a number stands for that from its negative to it."""
-    return value if isinstance(value, Sequence) else (-value, value)
 
 
 def _uniform(low: float, high: float) -> float:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import pickle
 from itertools import product
 
@@ -48,10 +47,6 @@ def apart(ours, theirs) -> int:
 
 def drawn(high: int) -> int:
     return torch.randint(0, high, (1,)).item()
-
-
-def uniform(low, high) -> float:
-    return torch.empty(1).uniform_(low, high).item()
 
 
 def test_resizing():
@@ -124,28 +119,6 @@ def test_flips():
             (T.RandomVerticalFlip(0.6), PIL.ImageOps.flip),
         ):
             assert apart(merged([step], image, seed), flip(image) if flipped else image) == 0
-
-
-def test_affine():
-    """The matrix is that of torchvision's documentation: RSS(a, s, (sx, sy))."""
-    step = T.RandomAffine(40, (0.1, 0.2), (1.0, 1.5), (-10, 10, -20, 20), "bilinear")
-    for seed in range(3):
-        torch.manual_seed(seed)
-        matrix, size, _ = MergeTransform([step]).merged(60, 80)
-        torch.manual_seed(seed)
-        turn = math.radians(uniform(-40, 40))
-        moved = round(uniform(-8, 8)), round(uniform(-12, 12))
-        factor = uniform(1.0, 1.5)
-        across, along = math.radians(uniform(-10, 10)), math.radians(uniform(-20, 20))
-        cos, sin = math.cos(turn - along), math.sin(turn - along)
-        rows = [
-            [cos / math.cos(along), -cos / math.cos(along) * math.tan(across) - math.sin(turn)],
-            [sin / math.cos(along), -sin / math.cos(along) * math.tan(across) + math.cos(turn)],
-        ]
-        middle = np.array([40, 30])
-        assert size == (60, 80)
-        assert np.allclose(matrix[:2, :2], factor * np.array(rows), atol=1e-5)
-        assert np.allclose((matrix @ [40, 30, 1])[:2], middle + moved, atol=1e-5)
 
 
 def test_perspective():
