@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -33,7 +33,6 @@ _OTHERS, _INK, _SOFT = "#a8a8a3", "#1f1f1d", "#62615c"
 _TINY = 0.004
 """A share that is thinner than a line in a stack."""
 _ROWS = 13
-_MOST_LISTED = 1000
 
 _STYLE = {"text.parse_math": False, "svg.fonttype": "none", "svg.hashsalt": "energize"} | {
     "font.size": 8.5,
@@ -81,7 +80,7 @@ def draw(run: Simulation, path: Path, *, title: str = "", done: str = "planned")
     were asked for and the stages by name; the shares over all steps beside those asked for; and how
     often the sources are read that are read most. Eight sources have a colour, the others are one.
     `done` is the word for what is shown: planned, or delivered. `intervals_for` returns how many
-    points a run needs. The page has a table of all sources under the picture.
+    points a run needs.
 
     Raise what `check_plot` raises, and `ConfigError` if the file cannot be written.
 
@@ -97,11 +96,13 @@ def draw(run: Simulation, path: Path, *, title: str = "", done: str = "planned")
     """
     check_plot(path)
     kind = path.suffix.lower().removeprefix(".")
+    content = _picture(run, title, done, "svg" if kind == "html" else kind)
     if kind == "html":
-        drawing = _picture(run, title, done, "svg").decode()
-        content = _page(run, title, done, drawing[drawing.index("<svg") :]).encode()
-    else:
-        content = _picture(run, title, done, kind)
+        heading = escape(title or "What a run takes").encode()
+        drawing = content[content.index(b"<svg") :]
+        content = (
+            b'<!doctype html>\n<meta charset="utf-8">\n<title>%b</title>\n' % heading + drawing
+        )
     write_new(path, content, ConfigError)
 
 
@@ -237,47 +238,6 @@ def _name_rows(axes: Any, names: Sequence[str]) -> None:
     axes.set_yticks(range(len(names)), [_short(each) for each in names])
     axes.set(xticks=[], ylim=(len(names) - 0.5, -0.5), xlim=(0, 1.7 * axes.dataLim.x1 or 1))
     axes.spines["bottom"].set_visible(False)
-
-
-def _page(run: Simulation, title: str, done: str, drawing: str) -> str:
-    heading = escape(title or "What a run takes")
-    names = ("source", "asked", done, "drawn", "of", "epochs", "repeats at step")
-    head = "".join(f"<th>{escape(name)}</th>" for name in names)
-    left = len(run.sources) - _MOST_LISTED
-    more = f"<p>and {left:,} more</p>" if left > 0 else ""
-    return f"""<!doctype html>
-<html lang="en">
-<meta charset="utf-8">
-<title>{heading}</title>
-<style>
-:root {{ color-scheme: light dark; font: 15px/1.5 system-ui, sans-serif; }}
-svg {{ max-width: 100%; height: auto; background: white; }}
-td, th {{ padding: .1rem .8rem .1rem 0; text-align: right; }}
-td:first-child, th:first-child {{ text-align: left; overflow-wrap: anywhere; }}
-</style>
-<h1>{heading}</h1>
-{drawing}
-<h2>All sources</h2>
-<table><tr>{head}</tr>
-{"".join(_rows(run))}</table>{more}
-</html>
-"""
-
-
-def _rows(run: Simulation) -> Iterator[str]:
-    for each in run.sources[:_MOST_LISTED]:
-        latest = "" if each.repeats_exact else "≤ "
-        none = "-" if each.repeats_exact else "unknown"
-        cells = (
-            each.name,
-            _percent(each.asked),
-            _percent(each.share),
-            f"{each.drawn:,}",
-            f"{each.count:,}",
-            f"{each.epochs:,.2f}",
-            none if each.repeats_at is None else f"{latest}{each.repeats_at:,}",
-        )
-        yield "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in cells) + "</tr>\n"
 
 
 def _subtitle(run: Simulation) -> str:
