@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 import sys
-import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +18,13 @@ from energize.report import Report
 
 __all__ = [
     "LedgerLog",
-    "MetricsServer",
+    "PrometheusLedger",
     "TensorBoardLedger",
     "WandbLedger",
     "lightning_ledger",
-    "serve_metrics",
 ]
 
 _EXTRA = "energize[monitor]"
-_GAUGES = {"epochs", "effective_sample_size", "chance", "warnings", "longest_wait_seconds"}
-"""Numbers that may fall, beside shares; all others are counts."""
 
 
 class LedgerLog(ABC):
@@ -120,6 +117,34 @@ class WandbLedger(LedgerLog):
         self.run.log(dict(numbers), step=step, commit=self._commit)
 
 
+class PrometheusLedger(LedgerLog):
+    """Sets gauges of prometheus_client, one ledger in a `registry`: by default in the one that its
+    `start_http_server(port)` shows.
+
+    They are the numbers of `Report.to_dict`, such as `energize_samples` and `energize_asked_share`,
+    for each part of the mix and each rank by the labels `part`, "texts/web" say, and `rank`. What
+    counts the whole has an empty `part`.
+
+    Raise what `LedgerLog` raises, and `ConfigError` without `energize[monitor]`.
+    """
+
+    def __init__(self, loader: Loader[Any], registry: Any = None, **options: Any) -> None:
+        super().__init__(loader, **options)
+        client = optional_module("prometheus_client", _EXTRA, "PrometheusLedger")
+        registry = client.REGISTRY if registry is None else registry
+        self._gauge = partial(client.Gauge, labelnames=("part", "rank"), registry=registry)
+        self._gauges: dict[str, Any] = {}
+
+    def write(self, numbers: Mapping[str, float], step: int) -> None:
+        rank = self._loader.worker_config.ranks().rank
+        for key, value in numbers.items():
+            part, _, name = key.removeprefix(self._prefix).rpartition("/")
+            if name not in self._gauges:
+                full = re.sub(r"\W", "_", f"energize_{name}")
+                self._gauges[name] = self._gauge(full, f"{name} of a part")
+            self._gauges[name].labels(part.lstrip("/"), rank).set(value)
+
+
 class _ToLoggers(LedgerLog):
     """Writes to the loggers of a Lightning trainer."""
 
@@ -194,80 +219,3 @@ def _loaders(value: Any) -> list[Loader[Any]]:
         inner = value.values() if isinstance(value, Mapping) else value
         return [found for each in inner for found in _loaders(each)]
     return [value] if isinstance(value, Loader) else []
-
-
-class MetricsServer:
-    """Serves the metrics of a loader until it is closed; made by `serve_metrics`."""
-
-    def __init__(self, server: Any, thread: Any, host: str) -> None:
-        self._server, self._thread = server, thread
-        self.port: int = server.server_port
-        """The port that it listens on."""
-        self.url = f"http://{f'[{host}]' if ':' in host else host}:{self.port}/metrics"
-        """Where the text is."""
-
-    def close(self) -> None:
-        """Stop listening; may be called twice."""
-        server, self._server = self._server, None
-        if server is not None:
-            server.shutdown()
-            server.server_close()
-            self._thread.join()
-
-
-def serve_metrics(loader: Loader[Any], port: int = 0, *, host: str = "127.0.0.1") -> MetricsServer:
-    """Serve what this rank's loader has delivered as Prometheus text, at `.url` of the result.
-
-    `port` 0 takes a free one. It listens on loopback; another `host`, such as "0.0.0.0", shows the
-    names of the sources to whoever can reach it. It ends with the loader: with its `close()`, or
-    when nobody has the loader any more.
-
-    The metrics are the numbers of `Report.to_dict`, such as `energize_samples_total` and
-    `energize_asked_share`, for each part of the mix and each rank by the labels `part`, "texts/web"
-    say, and `rank`. What counts the whole has an empty `part`.
-
-    Raise `ConfigError` without `energize[monitor]`, for a port that cannot be had, and for a loader
-    that keeps no ledger.
-    """
-    _checked_loader(loader, "serve_metrics").report(show=False)
-    number = checked_whole(port, "serve_metrics: port", 0)
-    client = optional_module("prometheus_client", _EXTRA, "serve_metrics")
-    core = optional_module("prometheus_client.core", _EXTRA, "serve_metrics")
-    registry = client.CollectorRegistry()
-    registry.register(_Collector(weakref.ref(loader), core))
-    try:
-        server, thread = client.start_http_server(number, addr=host, registry=registry)
-    except (OSError, OverflowError) as error:
-        raise ConfigError(
-            f"serve_metrics cannot listen on {host} port {number}: {error}. Port 0 takes a free one"
-        ) from error
-    served = MetricsServer(server, thread, host)
-    loader._at_close.append(served.close)
-    weakref.finalize(loader, served.close)
-    return served
-
-
-class _Collector:
-    """Asks the loader for a report whenever somebody reads the metrics."""
-
-    def __init__(self, loader: weakref.ref[Loader[Any]], core: Any) -> None:
-        self._loader, self._core = loader, core
-
-    def describe(self) -> Iterable[Any]:
-        return ()
-
-    def collect(self) -> Iterable[Any]:
-        loader = self._loader()
-        families: dict[str, Any] = {}
-        if loader is None:
-            return ()
-        rank = str(loader.worker_config.ranks().rank)
-        for key, value in loader.report(show=False).to_dict("").items():
-            part, _, name = key.rpartition("/")
-            if name not in families:
-                falls = name in _GAUGES or name.endswith("_share")
-                kind = self._core.GaugeMetricFamily if falls else self._core.CounterMetricFamily
-                full = re.sub(r"\W", "_", f"energize_{name}")
-                families[name] = kind(full, f"{name} of a part", labels=["part", "rank"])
-            families[name].add_metric([part.lstrip("/"), rank], value)
-        return families.values()

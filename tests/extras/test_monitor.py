@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import importlib
-import json
-import socket
 import sys
-import urllib.error
-import urllib.request
 
 import pytest
 import torch
-from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client import CollectorRegistry, generate_latest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch.utils.tensorboard import SummaryWriter
 
 from energize import BlendDataset, ConfigError, get_loader
-from energize.extras.monitor import TensorBoardLedger, WandbLedger, lightning_ledger, serve_metrics
+from energize.extras.monitor import (
+    PrometheusLedger,
+    TensorBoardLedger,
+    WandbLedger,
+    lightning_ledger,
+)
 from tests.support.deliveries import told
 from tests.support.deliveries import weighed_mix as mix
 from tests.support.loading import take
@@ -52,39 +53,26 @@ def test_a_writer_of_the_program_stays_open(tmp_path, monkeypatch):
     assert {"data/web/samples", "other"} <= set(read.Tags()["scalars"])
 
 
-def metrics_at(url: str) -> dict[str, float]:
-    with urllib.request.urlopen(url, timeout=10) as answer:
-        text = answer.read().decode()
-    return {
-        f"{sample.name}{json.dumps(sample.labels, sort_keys=True)}": sample.value
-        for family in text_string_to_metric_families(text)
-        for sample in family.samples
-    }
-
-
-def test_parts_are_named_by_their_whole_path():
+def test_prometheus_names_parts_by_their_whole_path():
     texts = BlendDataset({"web": told(9, "w"), "news": told(9, "n")}, weights={"web": 2, "news": 1})
     parts = {"texts": texts, "code": told(9, "c")}
+    registry = CollectorRegistry()
     with get_loader(BlendDataset(parts, weights={"texts": 3, "code": 1})) as loader:
-        take(loader, 12)
-        found = metrics_at(serve_metrics(loader).url)
-    for part, count in (("", 12), ("texts", 9), ("texts/web", 6), ("texts/news", 3), ("code", 3)):
-        labels = json.dumps({"part": part, "rank": "0"})
-        assert found[f"energize_samples_total{labels}"] == count
+        log = PrometheusLedger(loader, registry)
+        for _ in range(2):
+            take(loader, 12)
+            log.log(12)
+    for part, count in (("", 24), ("texts", 18), ("texts/web", 12), ("texts/news", 6), ("code", 6)):
+        labels = {"part": part, "rank": "0"}
+        assert registry.get_sample_value("energize_samples", labels) == count
+    assert b'energize_asked_share{part="code",rank="0"} 0.25' in generate_latest(registry)
 
 
-def test_what_cannot_be_is_said(tmp_path, monkeypatch):
+def test_what_cannot_be_is_said(tmp_path):
     loader = get_loader(mix())
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
-        with pytest.raises(ConfigError, match=f"127.0.0.1 port {port}"):
-            serve_metrics(loader, port)
     for made in (
-        lambda: serve_metrics(mix()),
-        lambda: serve_metrics(loader, -1),
-        lambda: serve_metrics(get_loader(mix(), ledger=False)),
+        lambda: PrometheusLedger(mix()),
+        lambda: PrometheusLedger(get_loader(mix(), ledger=False)).log(1),
         lambda: TensorBoardLedger([], tmp_path),
         lambda: TensorBoardLedger(loader, 3),
         lambda: TensorBoardLedger(loader, tmp_path, every=0),
@@ -96,7 +84,7 @@ def test_what_cannot_be_is_said(tmp_path, monkeypatch):
 
 def test_a_missing_library_is_an_error_that_names_the_extra(tmp_path, monkeypatch):
     for module, made in (
-        ("prometheus_client", serve_metrics),
+        ("prometheus_client", PrometheusLedger),
         ("tensorboard", lambda loader: TensorBoardLedger(loader, tmp_path)),
         ("wandb", WandbLedger),
     ):
