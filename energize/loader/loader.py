@@ -7,7 +7,7 @@ import os
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar, cast
@@ -135,7 +135,6 @@ class Loader(Generic[T]):
         self._book = _book(dataset, settings.ledger)
         self._given_at: float | None = None
         self._warned: set[str] = set()
-        self._at_close: list[Callable[[], None]] = []
 
     def __iter__(self) -> Iterator[T]:
         if self._owner != os.getpid():
@@ -425,8 +424,6 @@ class Loader(Generic[T]):
             if each is not None:
                 each.close()
         self._watch = self._list = self._failures.keep = None
-        while self._at_close:
-            self._at_close.pop()()
 
     def __getattr__(self, name: str) -> Any:
         text = f"{type(self).__name__!r} object has no attribute {name!r}"
@@ -460,7 +457,6 @@ class Loader(Generic[T]):
             "_key": self.restore_key,
             "_last": deque(maxlen=1),
             "_book": _book(self.dataset, self._settings.ledger),
-            "_at_close": [],
             "_failures": self._failures if self._list is None else FailureLog(budget),
         }
 
