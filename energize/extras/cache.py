@@ -221,7 +221,9 @@ class _Settings:
 
 @dataclass(eq=False, slots=True)
 class _Entry:
-    """A file that references share; `file` is where it lies once it is on disk."""
+    """A file that references share; `file` is where it lies once it is on disk, `held` what was
+    read of it and waits for room there.
+    """
 
     key: object
     store: FileStore[Any]
@@ -230,6 +232,7 @@ class _Entry:
     job: Future[None] | None = None
     source: SourceInfo | None = None
     file: Path | None = None
+    held: bytes | None = None
     size: int = 0
     pickled: bool = True
     send_to_cache_future: Future[None] = field(default_factory=Future)
@@ -239,9 +242,9 @@ class _Entry:
 class _Cache:
     """What a pool holds in one process.
 
-    No thread waits for room: a file is read where there is room for one of the usual size, and one
-    that turns out too large again, when there is enough. One that is needed before its turn is read
-    at once, and goes to the end of the queue for others who refer to it. References that are
+    No thread waits for room: what was read and finds none is held in memory, one file for each
+    thread at most, until there is. A file that is needed before its turn is read at once, and goes
+    to the end of the queue for others who refer to it. References that are
     collected, which may happen anywhere in the program, are put into `dropped`, and end with the
     next call.
     """
@@ -257,8 +260,7 @@ class _Cache:
         self._queue: dict[_Entry, None] = {}
         self.dropped: deque[_Entry] = deque()
         self._names = count()
-        self._running = self._expected = self._size = self._count = 0
-        self._seen = self._seen_bytes = 0  # files, whose mean is the usual size
+        self._running = self._size = self._count = 0
         self._closed = self._warned = False
 
     @property
@@ -297,7 +299,7 @@ class _Cache:
             with self._locked():
                 self._release(entry)
                 if early and entry.refcount:
-                    self._queue[entry] = None
+                    self._queue[entry] = entry.held = None
 
     def close(self) -> None:
         """Remove all files and end the threads; references read their stores from then on."""
@@ -320,41 +322,44 @@ class _Cache:
             self._start()
 
     def _content(self, entry: _Entry) -> Found:
-        if entry.file is not None:
+        held = entry.held
+        if held is None and entry.file is not None:
             try:
                 held = entry.file.read_bytes()
             except OSError as reason:
                 self._warn(f"{entry.file} cannot be read any more ({reason.strerror})")
-            else:
-                # Pickled here, in a folder that no other user may write to.
-                content = pickle.loads(held) if entry.pickled else held  # noqa: S301
-                if not self._settings.decoded:
-                    content = entry.store.decoded(entry.name, content)
-                return content, entry.source
-        return entry.store[entry.name]
+        if held is None:
+            return entry.store[entry.name]
+        # Pickled here, in a folder that no other user may write to.
+        content = pickle.loads(held) if entry.pickled else held  # noqa: S301
+        if not self._settings.decoded:
+            content = entry.store.decoded(entry.name, content)
+        return content, entry.source
 
     # In the threads.
 
-    def _fetch(self, entry: _Entry, expected: int) -> None:
-        """Read a file, and write it if there is room."""
+    def _fetch(self, entry: _Entry) -> None:
+        """Read a file, unless it was read before, and write it if there is room."""
         waits = False
         try:
-            content, entry.source = entry.store.raw(entry.name)
-            if self._settings.decoded:
-                content = entry.store.decoded(entry.name, content)
-            entry.pickled = type(content) is not bytes
-            waits = self._write(entry, pickle.dumps(content, -1) if entry.pickled else content)
+            if entry.held is None:
+                content, entry.source = entry.store.raw(entry.name)
+                if self._settings.decoded:
+                    content = entry.store.decoded(entry.name, content)
+                entry.pickled = type(content) is not bytes
+                entry.held = pickle.dumps(content, -1) if entry.pickled else content
+            waits = self._write(entry, entry.held)
         except Exception:  # noqa: S110 - who needs the file reads it, and meets the same
             pass
         with self._locked():
             self._running -= 1
-            self._expected -= expected
             entry.job = None
             if entry.refcount == 0:
                 self._forget(entry)
             elif waits and not self._closed:
                 self._queue = {entry: None, **self._queue}
             else:
+                entry.held = None
                 self._done(entry)
 
     def _write(self, entry: _Entry, held: bytes) -> bool:
@@ -362,14 +367,12 @@ class _Cache:
         if len(held) > self._settings.size:
             self._warn(f"{entry.name} of {entry.store} is larger than the whole cache")
             return False
-        with self._locked():
-            if not entry.size:
-                self._seen, self._seen_bytes = self._seen + 1, self._seen_bytes + len(held)
-            entry.size = len(held)
+        with self._lock:
             if entry.refcount == 0 or self._closed:
                 return False
-            if self._size + entry.size > self._settings.size:
+            if self._size + len(held) > self._settings.size:
                 return True
+            entry.size = len(held)
             self._size += entry.size
             self._count += 1
         file = self.folder / f"{next(self._names):x}"
@@ -378,7 +381,7 @@ class _Cache:
         except OSError as reason:
             self._warn(f"{file} cannot be written ({reason.strerror})")
             entry.file = file
-            with self._locked():
+            with self._lock:
                 self._remove_file(entry)
             return False
         entry.file = file
@@ -391,16 +394,14 @@ class _Cache:
     def _start(self) -> None:
         """Fetch files as long as there are threads and room for them."""
         most = self._settings
-        while self._queue and not self._closed:
+        while self._queue and self._running < most.threads and not self._closed:
             entry = next(iter(self._queue))
-            expected = entry.size or max(1, self._seen_bytes // max(1, self._seen))
-            full = self._running >= most.threads or self._count + self._running >= most.count
-            if full or self._size + self._expected + expected > most.size:
+            full = self._count + self._running >= most.count
+            if full or self._size + len(entry.held or b"-") > most.size:
                 return
             del self._queue[entry]
             self._running += 1
-            self._expected += expected
-            entry.job = self._threads.submit(self._fetch, entry, expected)
+            entry.job = self._threads.submit(self._fetch, entry)
 
     def _done(self, entry: _Entry) -> None:
         if not entry.send_to_cache_future.done():
