@@ -93,7 +93,7 @@ _SHARDS = 2**10 * 3**2 * 5 * 7
 
 
 class Options(Model):
-    """Options by name or in their order; `ConfigError` names what is wrong with them.
+    """Options by name; `ConfigError` names what is wrong with them.
 
     >>> class Sizes(Options):
     ...     batch_size: int = 8
@@ -105,34 +105,20 @@ class Options(Model):
 
     model_config = ConfigDict(arbitrary_types_allowed=True)
 
-    def __init__(self, *in_order: Any, **given: Any) -> None:
-        names = list(type(self).model_fields)
-        if len(in_order) > len(names):
-            raise TypeError(f"{type(self).__name__} has {len(names)} options; got {len(in_order)}")
-        if twice := [name for name in names[: len(in_order)] if name in given]:
-            raise TypeError(f"{type(self).__name__}() got several values for {twice[0]!r}")
-        given |= dict(zip(names, in_order, strict=False))
+    def __init__(self, **given: Any) -> None:
         try:
             super().__init__(**given)
         except ValidationError as error:
-            kind = type(self)
-            raise ConfigError(
-                told(faults(error, TypeAdapter(kind), given), kind.__name__, {})
-            ) from None
+            found = faults(error, TypeAdapter(type(self)), given)
+            raise ConfigError(told(found, type(self).__name__, {})) from None
 
 
 # Named sources of examples mixed into one dataset.
 
 
-@dataclass(frozen=True)
-class Named:
-    """Copies an example, and writes into the copy which source it is from."""
-
-    source: str
-    field: str | None
-
-    def __call__(self, example: Mapping[str, Any]) -> Example:
-        return {**example} if self.field is None else {**example, self.field: self.source}
+def _named(source: str, field: str | None, example: Mapping[str, Any]) -> Example:
+    """Copy an example, and write into the copy which source it is from."""
+    return {**example} if field is None else {**example, field: source}
 
 
 def mixed(
@@ -158,7 +144,7 @@ def mixed(
     for name in sorted(sources):
         dataset = as_dataset(sources[name], name).reseeded(seed)
         visited = _shuffled(dataset) if shuffle else dataset
-        parts[name] = MapDataset(visited, Named(name, source_field), seeded=False)
+        parts[name] = MapDataset(visited, partial(_named, name, source_field), seeded=False)
     if weights is None:
         weights = dict.fromkeys(parts, 1.0)
     with raised_as(owner, "BlendDataset"):
@@ -207,14 +193,8 @@ class _LiveState:
         self._dataset = dataset
         self._cursor = cursor
 
-    def packed(self) -> dict[str, Any]:
-        return packed_state(self._dataset, self._cursor.state())
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> dict[str, Any]:
-        return self.packed()
-
     def __reduce__(self) -> tuple[Any, ...]:
-        return dict, (self.packed(),)
+        return dict, (packed_state(self._dataset, self._cursor.state()),)
 
 
 class _Examples(_BaseExamplesIterable):  # type: ignore[misc]  # datasets has no types
@@ -259,9 +239,7 @@ class _Examples(_BaseExamplesIterable):  # type: ignore[misc]  # datasets has no
 
     def __iter__(self) -> Iterator[tuple[int, dict[str, Any]]]:
         state = self._state_dict or {}
-        saved = state.get("energize")
-        if isinstance(saved, _LiveState):
-            saved = saved.packed()
+        saved = copy.copy(state.get("energize"))
         here = [self.lane.index, self.lane.count]
         if saved is not None and state.get("lane") != here:
             raise StateError(
@@ -309,16 +287,10 @@ class ExampleFiles(Options):
         return _KINDS[kind](found, name=name)
 
 
-@dataclass(frozen=True)
-class Content:
-    """What is made of the content of an example."""
-
-    field: str
-    make: Callable[[Any], Example]
-
-    def __call__(self, example: Mapping[str, Any]) -> Example:
-        checked_choice(self.field, "content_field", example, "an example")
-        return self.make(example[self.field])
+def _content(field: str, make: Callable[[Any], Example], example: Mapping[str, Any]) -> Example:
+    """Return what is made of the content of an example."""
+    checked_choice(field, "content_field", example, "an example")
+    return make(example[field])
 
 
 F = TypeVar("F", bound=ExampleFiles)
@@ -341,17 +313,12 @@ Tokenizer = Callable[[str], Any]
 """A function of a text that gives token ids, or a mapping with `input_ids` among its values."""
 
 
-@dataclass(frozen=True)
-class Tokens:
-    """`input_ids` of a text, an `attention_mask`, and what else the tokenizer gives."""
-
-    tokenizer: Tokenizer
-
-    def __call__(self, text: object) -> Example:
-        given = self.tokenizer(str(text))
-        values = dict(given) if isinstance(given, Mapping) else {"input_ids": list(given)}
-        values.setdefault("attention_mask", [1] * len(values["input_ids"]))
-        return values
+def _tokens(tokenizer: Tokenizer, text: object) -> Example:
+    """Return `input_ids` of a text, an `attention_mask`, and what else the tokenizer gives."""
+    given = tokenizer(str(text))
+    values = dict(given) if isinstance(given, Mapping) else {"input_ids": list(given)}
+    values.setdefault("attention_mask", [1] * len(values["input_ids"]))
+    return values
 
 
 def _loaded_tokenizer(given: str | Tokenizer, dataset: str) -> Tokenizer:
@@ -781,7 +748,7 @@ def build_dataset(mixture: DatasetMixture) -> datasets.IterableDataset | Dataset
     """
     texts: dict[str, Any] = {}
     for name, each in _by_name(mixture.informs, "DatasetMixture", "ds", 1).items():
-        text = Content(each.content_field, _text)
+        text = partial(_content, each.content_field, _text)
         texts[name] = MapDataset(each.examples(name), text, seeded=False)
     weights, options = mixture.mixture_weights, dict[str, Any](stop=mixture.stop_strategy)
     if mixture.block_mixture:
@@ -842,8 +809,8 @@ class Pipeline:
             raise ConfigError("Pipeline: tokenize() comes after source() and before mix()")
         for name, config in known.items():
             if config.tokenizer is not None:
-                tokens = Tokens(_loaded_tokenizer(config.tokenizer, name))
-                content = Content(config.content_field, tokens)
+                tokens = partial(_tokens, _loaded_tokenizer(config.tokenizer, name))
+                content = partial(_content, config.content_field, tokens)
                 datasets[name] = MapDataset(datasets[name], content, seeded=False)
         return replace(self, datasets=datasets)
 

@@ -299,7 +299,8 @@ class _Cache:
             with self._locked():
                 self._release(entry)
                 if early and entry.refcount:
-                    self._queue[entry] = entry.held = None
+                    self._queue[entry] = None
+                    entry.held = None
 
     def close(self) -> None:
         """Remove all files and end the threads; references read their stores from then on."""

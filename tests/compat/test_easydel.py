@@ -403,18 +403,8 @@ def test_a_source_of_ones_own(lines):
         list(Nothing(lines.files))
 
 
-def test_columns_and_options_in_their_order(tmp_path):
+def test_columns_of_files(tmp_path):
     write_parquet(tmp_path / "a.parquet", [{"text": "x", "label": 1}, {"text": "y", "label": 2}])
     source = ed.ParquetShardedSource(str(tmp_path / "a.parquet"), columns=["label"])
-    assert (
-        list(source)
-        == list(source.open_shard(source.shard_names[0]))
-        == [
-            {"label": 1},
-            {"label": 2},
-        ]
-    )
-    config = ed.DatasetConfig(str(tmp_path / "a.parquet"), "letters")
-    assert (config.name, config.data_files) == ("letters", str(tmp_path / "a.parquet"))
-    with pytest.raises(TypeError, match="several values for 'name'"):
-        ed.DatasetConfig("a.parquet", "letters", name="other")
+    assert list(source) == [{"label": 1}, {"label": 2}]
+    assert list(source.open_shard(source.shard_names[0])) == list(source)
