@@ -67,6 +67,8 @@ class Composable(torch.utils.data.IterableDataset[Any]):
     [['1', '3']]
     """
 
+    _divided: frozenset[Kind] = frozenset()
+
     def __init__(self, source: Any = None) -> None:
         self.source = source
 
@@ -135,11 +137,11 @@ class Composable(torch.utils.data.IterableDataset[Any]):
 
     def split_by_rank_pytorch(self, torch_dist_group: Any = None) -> Composable:
         """Return a stream of this rank's items: every so many-th."""
-        return _Chained(self._told("rank"), partial(_part, "rank"), "rank")
+        return _Chained(self._told("rank"), partial(_part, "rank"))
 
     def split_by_worker_pytorch(self) -> Composable:
         """Return a stream of the items of this worker of a DataLoader: every so many-th."""
-        return _Chained(self._told("worker"), partial(_part, "worker"), "worker")
+        return _Chained(self._told("worker"), partial(_part, "worker"))
 
     def to_torch_iterable(
         self, enforce_rank_check: bool = True, enforce_worker_check: bool = True
@@ -153,15 +155,17 @@ class Composable(torch.utils.data.IterableDataset[Any]):
         return told if enforce_worker_check else told._told("worker")
 
     def _told(self, kind: Kind) -> Self:
-        """Return the same chain, at whose beginning nothing is divided among these."""
+        """Return the same chain, which knows that it is divided among these without it."""
         other = copy.copy(self)
+        other._divided = self._divided | {kind}
         if isinstance(other.source, Composable):
             other.source = other.source._told(kind)
         return other
 
     def _split(self) -> frozenset[Kind]:
         """Return what the stream is divided among."""
-        return self.source._split() if isinstance(self.source, Composable) else frozenset()
+        before = self.source._split() if isinstance(self.source, Composable) else frozenset()
+        return self._divided | before
 
 
 class IterableSource(Composable):
@@ -177,20 +181,14 @@ class IterableSource(Composable):
 
 
 class _Chained(Composable):
-    """What a function makes of the items of a stream; `kind`: what it divides these among."""
+    """What a function makes of the items of a stream."""
 
-    def __init__(
-        self, source: Composable, function: Callable[[Any], Any], kind: Kind | None = None
-    ) -> None:
+    def __init__(self, source: Composable, function: Callable[[Any], Any]) -> None:
         super().__init__(source)
         self._function = function
-        self._kinds = frozenset(() if kind is None else (kind,))
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self._function(self.source))
-
-    def _split(self) -> frozenset[Kind]:
-        return super()._split() | self._kinds
 
 
 def _called(
@@ -381,7 +379,6 @@ class Multiplexer(Composable):
             ),
             unit=ItemCost(unit) if callable(unit) and not isinstance(unit, ItemCost) else unit,
         )
-        self._undivided: frozenset[Kind] = frozenset()
         self._start: State | None = None  # of this epoch, or what was loaded
         self._cursor: Cursor[Any] | None = None
 
@@ -449,7 +446,7 @@ class Multiplexer(Composable):
     def _divides(self, kind: Kind) -> bool:
         """Return whether samples are divided here, among ranks or workers."""
         count, found = _places(kind)[1], [_divided(each, kind) for each in self.source]
-        if kind in self._undivided or count == 1 or all(found):
+        if kind in self._divided or count == 1 or all(found):
             return False
         if any(each is not False for each in found):
             pairs = zip(self._kept, found, strict=True)
@@ -462,14 +459,9 @@ class Multiplexer(Composable):
             )
         return True
 
-    def _told(self, kind: Kind) -> Self:
-        other = copy.copy(self)
-        other._undivided = self._undivided | {kind}
-        return other
-
     def _split(self) -> frozenset[Kind]:
         found = {kind for kind in _KINDS if all(_divided(each, kind) for each in self.source)}
-        return self._undivided | found
+        return self._divided | found
 
     @property
     def dropped(self) -> tuple[str, ...]:

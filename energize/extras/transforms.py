@@ -430,8 +430,7 @@ class RandomCropMapper(_Described):
         if len(sides) not in (1, 2, 4):
             raise ConfigError(f"padding={padding!r} is one number, two or four")
         left, top, right, bottom = (sides * 4)[:4]
-        # torchvision's second version keeps left, right, top, bottom, and draws only where it has a
-        # choice.
+        # torchvision's second version keeps left, right, top, bottom.
         newer = any(".v2" in kind.__module__ for kind in type(self.transform).__mro__)
         if newer and isinstance(padding, list):
             top, right = right, top
@@ -445,10 +444,7 @@ class RandomCropMapper(_Described):
                 f"{self.transform!r} is larger than the image, {height} x {width}; "
                 "pad_if_needed=True pads it"
             )
-        down = aside = 0
-        if (height, width) != size:
-            down = 0 if newer and height == size[0] else _below(height - size[0] + 1)
-            aside = 0 if newer and width == size[1] else _below(width - size[1] + 1)
+        down, aside = _below(height - size[0] + 1), _below(width - size[1] + 1)
         return self.translate(left - aside, top - down), size, (aside, down, *size)
 
 
