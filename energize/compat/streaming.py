@@ -52,22 +52,11 @@ _READ_AHEAD = 64
 
 _ENTRY_POINTS = "streaming_streams_registry"
 
-_NOTHING_DOWNLOADED = "nothing is downloaded: shards are read where they lie"
-_ONE_ORDER = "the order of samples is the same on any number of nodes"
-_ONE_SHUFFLE = "all samples of an epoch are shuffled together"
-_WITHOUT_USE = {
-    "download_retry": _NOTHING_DOWNLOADED,
-    "download_timeout": _NOTHING_DOWNLOADED,
-    "keep_zip": _NOTHING_DOWNLOADED,
-    "cache_limit": _NOTHING_DOWNLOADED,
-    "predownload": _NOTHING_DOWNLOADED,
-    "num_canonical_nodes": _ONE_ORDER,
-    "partition_algo": _ONE_ORDER,
-    "shuffle_algo": _ONE_SHUFFLE,
-    "shuffle_block_size": _ONE_SHUFFLE,
-    "sampling_granularity": "samples are chosen one by one",
-}
-"""Arguments of MosaicML Streaming that change nothing here, and why."""
+_WITHOUT_USE = (
+    "cache_limit download_retry download_timeout keep_zip num_canonical_nodes partition_algo "
+    "predownload sampling_granularity shuffle_algo shuffle_block_size"
+)
+"""Arguments of MosaicML Streaming that change nothing here; docs/compat.md says why."""
 
 _STREAM_HOOKS = ("get_shards", "prepare_shard", "set_up_local", "get_index_size", "_download_file")
 _DATASET_HOOKS = ("resample_streams", "prepare_shard", "evict_shard", "_get_work")
@@ -155,7 +144,7 @@ class Stream:
 
 def _note(owner: str, name: str, value: object) -> None:
     if value is not None:
-        said_once(owner, name, f"{name}={value!r} has no effect: {_WITHOUT_USE[name]}")
+        said_once(owner, name, f"{name}={value!r} has no effect: docs/compat.md says why")
 
 
 def _warn_of_hooks(made: object, base: type, hooks: Sequence[str]) -> None:
@@ -277,7 +266,7 @@ class StreamingDataset(IterableDataset[Any]):
         **without_use: Any,
     ) -> None:
         for name, value in without_use.items():
-            if name not in _WITHOUT_USE:
+            if name not in _WITHOUT_USE.split():
                 raise TypeError(f"StreamingDataset() got an unexpected keyword argument {name!r}")
             _note("StreamingDataset", name, value)
             setattr(self, name, value)

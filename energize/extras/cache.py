@@ -17,9 +17,11 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
-from energize.core.checks import checked_choice, checked_whole, real_number
+from pydantic import Field, NonNegativeInt, PositiveInt
+
+from energize.core.checks import checked_arguments, checked_whole
 from energize.core.samples import SourceInfo
 from energize.core.stores import (
     CachePool,
@@ -30,7 +32,7 @@ from energize.core.stores import (
     activate,
     active_pool,
 )
-from energize.data.stores import StorePath, local_path
+from energize.data.stores import local_path
 from energize.errors import ConfigError
 
 __all__ = ["FileCacheLazy", "FileStoreCachePool", "MockLazy", "activate", "active_pool"]
@@ -73,27 +75,21 @@ class FileStoreCachePool(CachePool):
     (b'hello', b'hello')
     """
 
+    @checked_arguments
     def __init__(
         self,
         *,
-        parent_cache_dir: StorePath | None = None,
-        num_workers: int = 8,
-        max_cache_size_gbytes: float = 1024,
-        max_cache_count: int = 10_000_000,
+        parent_cache_dir: Any = None,
+        num_workers: PositiveInt = 8,
+        max_cache_size_gbytes: Annotated[float, Field(ge=0, lt=2**40)] = 1024,
+        max_cache_count: NonNegativeInt = 10_000_000,
         method: Literal["raw", "pickle"] = "raw",
     ) -> None:
-        checked_choice(method, "method", ("raw", "pickle"), "FileStoreCachePool")
-        size = real_number(max_cache_size_gbytes)
-        if size is None or not 0 <= size < 2**40:
-            raise ConfigError(
-                f"FileStoreCachePool: max_cache_size_gbytes={max_cache_size_gbytes!r} is no number "
-                "from 0 on"
-            )
         self._settings = _Settings(
             local_path(tempfile.gettempdir() if parent_cache_dir is None else parent_cache_dir),
-            checked_whole(num_workers, "FileStoreCachePool: num_workers", 1),
-            int(size * 1024**3),
-            checked_whole(max_cache_count, "FileStoreCachePool: max_cache_count", 0),
+            num_workers,
+            int(max_cache_size_gbytes * 1024**3),
+            max_cache_count,
             method == "pickle",
         )
         self._caches: dict[int, _Cache] = {}  # by process, as a fork has that of its parent too

@@ -7,7 +7,6 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from energize.core.checks import checked_whole
@@ -59,37 +58,25 @@ class LedgerLog(ABC):
     def write(self, numbers: Mapping[str, float], step: int) -> None:
         """Hand the numbers of a step to a logger."""
 
-    def close(self) -> None:  # noqa: B027 - most have nothing to let go of
-        """Let go of what was opened."""
-
 
 class TensorBoardLedger(LedgerLog):
-    """Writes scalars for TensorBoard: to a `SummaryWriter`, or to a folder, by one of its own.
+    """Writes scalars for TensorBoard to a `SummaryWriter`, which the program closes.
 
-    Raise what `LedgerLog` raises, and `ConfigError` for a folder without `energize[monitor]`.
+    Raise what `LedgerLog` raises.
     """
 
     def __init__(self, loader: Loader[Any], writer: Any, **options: Any) -> None:
         super().__init__(loader, **options)
-        self._owned = isinstance(writer, str | Path)
-        if self._owned:
-            optional_module("tensorboard", _EXTRA, "TensorBoardLedger")
-            tensorboard = optional_module("torch.utils.tensorboard", _EXTRA, "TensorBoardLedger")
-            writer = tensorboard.SummaryWriter(str(writer))
         if not callable(getattr(writer, "add_scalar", None)):
             raise ConfigError(
-                f"TensorBoardLedger writes to a SummaryWriter or a folder; got {writer!r}"
+                "TensorBoardLedger writes to a torch.utils.tensorboard.SummaryWriter; got "
+                f"{writer!r}"
             )
         self.writer = writer
 
     def write(self, numbers: Mapping[str, float], step: int) -> None:
         for name, value in numbers.items():
             self.writer.add_scalar(name, value, step)
-
-    def close(self) -> None:
-        """Close the writer, if it was made here."""
-        if self._owned:
-            self.writer.close()
 
 
 class WandbLedger(LedgerLog):

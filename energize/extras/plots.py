@@ -66,10 +66,6 @@ def check_plot(path: Path) -> None:
             f"{path}: a picture is drawn to {', '.join(_KINDS)}; got "
             f"{repr(path.suffix) if path.suffix else 'no suffix'}{nearest(path.suffix, _KINDS)}"
         )
-    if not path.absolute().parent.is_dir():
-        raise ConfigError(f"{path}: there is no folder {path.absolute().parent}; make it first")
-    if path.is_dir():
-        raise ConfigError(f"{path}: the picture cannot be written, this is a folder")
     optional_module("matplotlib", "energize[plot]", "drawing a picture")
 
 

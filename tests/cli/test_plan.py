@@ -212,7 +212,7 @@ def test_shares_are_drawn(mix, tmp_path):
     refused(
         [
             ([tmp_path / "a.jpg"], 2, ".png, .svg, .pdf, .html; got '.jpg'"),
-            ([tmp_path / "none" / "shares.png"], 2, "make it first"),
+            ([tmp_path / "none" / "shares.png"], 2, "cannot be written"),
         ],
         "simulate", mix, "--steps", 10, "--plot",
     )  # fmt: skip

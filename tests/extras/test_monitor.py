@@ -24,33 +24,15 @@ from tests.support.loading import take
 
 
 def test_tensorboard_has_the_shares_of_each_step_that_was_written(tmp_path):
-    with get_loader(mix()) as loader:
-        log = TensorBoardLedger(loader, tmp_path, every=10)
+    with get_loader(mix()) as loader, SummaryWriter(str(tmp_path)) as writer:
+        log = TensorBoardLedger(loader, writer, every=10, prefix="data")
         for step, _ in zip(range(1, 31), loader, strict=False):
-            log(step)
-        log.close()
+            assert (log(step) is None) == (step % 10 != 0)
     read = EventAccumulator(str(tmp_path))
     read.Reload()
-    samples = read.Scalars("mix/web/samples")
+    samples = read.Scalars("data/web/samples")
     assert [(each.step, each.value) for each in samples] == [(10, 30), (20, 60), (30, 90)]
-    assert read.Scalars("mix/code/delivered_share")[-1].value == 0.25
-
-
-def test_a_writer_of_the_program_stays_open(tmp_path, monkeypatch):
-    writer = SummaryWriter(str(tmp_path))
-    loader = get_loader(mix())
-    take(loader, 5)
-    log = TensorBoardLedger(loader, writer, every=5, prefix="data")
-    assert log(4) is None
-    assert log(5)["web"].samples == 15
-    with monkeypatch.context() as patch:
-        patch.setattr(writer, "close", None)
-        log.close()
-    writer.add_scalar("other", 1.0, 5)
-    writer.close()
-    read = EventAccumulator(str(tmp_path))
-    read.Reload()
-    assert {"data/web/samples", "other"} <= set(read.Tags()["scalars"])
+    assert read.Scalars("data/code/delivered_share")[-1].value == 0.25
 
 
 def test_prometheus_names_parts_by_their_whole_path():
@@ -68,24 +50,23 @@ def test_prometheus_names_parts_by_their_whole_path():
     assert b'energize_asked_share{part="code",rank="0"} 0.25' in generate_latest(registry)
 
 
-def test_what_cannot_be_is_said(tmp_path):
+def test_what_cannot_be_is_said():
     loader = get_loader(mix())
     for made in (
         lambda: PrometheusLedger(mix()),
         lambda: PrometheusLedger(get_loader(mix(), ledger=False)).log(1),
-        lambda: TensorBoardLedger([], tmp_path),
-        lambda: TensorBoardLedger(loader, 3),
-        lambda: TensorBoardLedger(loader, tmp_path, every=0),
+        lambda: TensorBoardLedger([], None),
+        lambda: TensorBoardLedger(loader, "runs/1"),
+        lambda: WandbLedger(loader, every=0),
         lambda: lightning_ledger(3),
     ):
         with pytest.raises(ConfigError):
             made()
 
 
-def test_a_missing_library_is_an_error_that_names_the_extra(tmp_path, monkeypatch):
+def test_a_missing_library_is_an_error_that_names_the_extra(monkeypatch):
     for module, made in (
         ("prometheus_client", PrometheusLedger),
-        ("tensorboard", lambda loader: TensorBoardLedger(loader, tmp_path)),
         ("wandb", WandbLedger),
     ):
         monkeypatch.setitem(sys.modules, module, None)
