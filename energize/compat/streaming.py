@@ -294,7 +294,7 @@ class StreamingDataset(IterableDataset[Any]):
                 f"{' and '.join(SAMPLING_METHODS)}{nearest(sampling_method, SAMPLING_METHODS)}"
             )
         seed = checked_whole(shuffle_seed, "StreamingDataset: shuffle_seed", 0)
-        self._ranks = _replicated(WorkerConfig().ranks(), replication)
+        self._ranks = _replicated(WorkerConfig().ranks(), 1 if replication is None else replication)
         self.batch_size, self._device = batch_size, 1 if batch_size is None else batch_size
         self.shuffle, self.shuffle_seed, self.replication = shuffle, seed, replication
         self.sampling_method, self.batching_method = sampling_method, batching_method
@@ -337,7 +337,10 @@ class StreamingDataset(IterableDataset[Any]):
         self._place = SharedPlace()
         self._delivered = 0
         self._failures = FailureLog(checked_settings(failure_budget=failure_budget).failure_budget)
-        _be_one_of_theirs()
+        # Their StreamingDataLoader asks whether a dataset is one of its own.
+        theirs = getattr(sys.modules.get("streaming.base.dataset"), "StreamingDataset", None)
+        if theirs is not None:
+            theirs.register(StreamingDataset)
         self._read_for: tuple[int, Any] | None = None
 
     def batches(self, batcher: Callable[[list[Any]], T] | None = None) -> ComposedDataset[T]:
@@ -465,23 +468,13 @@ class StreamingDataset(IterableDataset[Any]):
         self._delivered = 0
 
 
-def _be_one_of_theirs() -> None:
-    """Where MosaicML Streaming is imported too, its `StreamingDataLoader` asks whether a dataset is
-    one of its own, and has no state of others.
-    """
-    theirs = getattr(sys.modules.get("streaming.base.dataset"), "StreamingDataset", None)
-    if theirs is not None:
-        theirs.register(StreamingDataset)
-
-
-def _replicated(ranks: Ranks, replication: int | None) -> Ranks:
+def _replicated(ranks: Ranks, alike: int) -> Ranks:
     """Return the rank of this process, where so many in a row count as one."""
-    many = checked_whole(1 if replication is None else replication, "replication", 1)
-    if ranks.world_size % many:
+    if ranks.world_size % checked_whole(alike, "replication", 1):
         raise ConfigError(
-            f"StreamingDataset: replication={many} does not divide the {ranks.world_size} ranks"
+            f"StreamingDataset: replication={alike} does not divide the {ranks.world_size} ranks"
         )
-    return Ranks(ranks.rank // many, ranks.world_size // many)
+    return Ranks(ranks.rank // alike, ranks.world_size // alike)
 
 
 class StreamingDataLoader(DataLoader[Any]):

@@ -39,9 +39,11 @@ class LedgerLog(ABC):
     def __init__(
         self, loader: Loader[Any], *, every: int = 100, all_ranks: bool = False, prefix: str = "mix"
     ) -> None:
-        self._loader = _checked_loader(loader, type(self).__name__)
-        self._all_ranks, self._prefix = all_ranks, prefix
-        self._every = checked_whole(every, f"{type(self).__name__}: every", 1)
+        owner = type(self).__name__
+        if not isinstance(loader, Loader):
+            raise ConfigError(f"{owner} reports of a Loader of get_loader; got {loader!r:.80}")
+        self._loader, self._all_ranks, self._prefix = loader, all_ranks, prefix
+        self._every = checked_whole(every, f"{owner}: every", 1)
 
     def __call__(self, step: int) -> Report | None:
         """Write the report if it is its turn, and return it."""
@@ -156,12 +158,9 @@ def lightning_ledger(
     `LedgerLog`; the callback is called on all ranks anyway.
 
     It is a callback of the Lightning that the program has imported, `lightning` or
-    `pytorch_lightning`. Raise `ConfigError` without one, and for arguments; fitting raises it if
-    no loader is found.
+    `pytorch_lightning`. Raise `ConfigError` without one; fitting raises it for wrong arguments, and
+    if no loader is found.
     """
-    if loader is not None:
-        _checked_loader(loader, "lightning_ledger")
-    checked_whole(every, "lightning_ledger: every", 1)
     imported = sys.modules.get("lightning.pytorch") or optional_module(
         "pytorch_lightning", "energize[clients]", "lightning_ledger"
     )
@@ -192,12 +191,6 @@ def lightning_ledger(
                 self._log(step)
 
     return LedgerCallback()
-
-
-def _checked_loader(loader: Any, name: str) -> Loader[Any]:
-    if isinstance(loader, Loader):
-        return loader
-    raise ConfigError(f"{name} reports of a Loader, as get_loader makes it; got {loader!r:.80}")
 
 
 def _loaders(value: Any) -> list[Loader[Any]]:

@@ -90,11 +90,6 @@ class EPath(ProxyUPath, os.PathLike[str]):
         return str(self)
 
     @property
-    def scheme(self) -> str:
-        """The protocol: "file", "msc", "s3", ..."""
-        return self.protocol or "file"
-
-    @property
     def display_name(self) -> str:
         """What to call it."""
         return self.name
@@ -185,14 +180,6 @@ class EPath(ProxyUPath, os.PathLike[str]):
         """Make the folder. Stores of objects have none; there nothing is to be done."""
         if self.is_local():
             super().mkdir(parents=parents, exist_ok=exist_ok)
-
-    def exists(self) -> bool:  # type: ignore[override]
-        """Return whether it is a file or a folder."""
-        return super().exists()
-
-    def stat(self) -> Any:  # type: ignore[override]
-        """Return what the store says of it now, with the fields of `os.stat_result`."""
-        return super().stat()
 
     def size(self) -> int:
         """Return the bytes of the file."""

@@ -401,8 +401,6 @@ class ResizeMapper(_Described):
             if largest is not None and long > largest:
                 short, long = int(largest * short / long), largest
             new = (short, long) if height <= width else (long, short)
-        if min(new) < 1:
-            raise ConfigError(f"{self.transform!r} makes of {height} x {width} nothing: {new}")
         return self.scale(new[1] / width, new[0] / height), new, new
 
 

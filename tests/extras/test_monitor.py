@@ -58,7 +58,6 @@ def test_what_cannot_be_is_said():
         lambda: TensorBoardLedger([], None),
         lambda: TensorBoardLedger(loader, "runs/1"),
         lambda: WandbLedger(loader, every=0),
-        lambda: lightning_ledger(3),
     ):
         with pytest.raises(ConfigError):
             made()
