@@ -24,6 +24,7 @@ from pydantic import (
 )
 
 from energize.core import limits
+from energize.core.checks import check_names, raised_as
 from energize.core.dataset import Dataset
 from energize.core.lanes import WorkerConfig
 from energize.core.lazy import optional_module, torch
@@ -469,24 +470,13 @@ def _rows(data: StageData, where: str) -> Dataset[Any]:
 def _batches_of(
     rows: Dataset[Any],
     *,
-    batch_size: int | None,
     task_encoder: TaskEncoder[Any, Any, Any, Any] | None = None,
     worker_config: WorkerConfig | None = None,
-    batch_drop_last: bool = False,
-    packing_buffer_size: int | None = None,
-    **others: Any,
+    **options: Any,
 ) -> Dataset[Any]:
-    if others:
-        raise ConfigError(
-            f"{', '.join(others)} say how folders are read, and a stage reads rows; leave them "
-            "out, or pass build=, a function of a stage that returns its dataset"
-        )
+    """Return batches of rows; other options than these say how folders are read."""
+    with raised_as("a stage that reads rows"):
+        check_names(options, ("batch_size", "batch_drop_last", "packing_buffer_size"))
     encoder = task_encoder or DefaultTaskEncoder()
     samples = encoder.build_encode_sample(RepeatDataset(ShuffleDataset(rows)))
-    batches = encoder.build_batch(
-        samples,
-        batch_size=batch_size,
-        batch_drop_last=batch_drop_last,
-        packing_buffer_size=packing_buffer_size,
-    )
-    return batches._with_worker_config(worker_config)
+    return encoder.build_batch(samples, **options)._with_worker_config(worker_config)

@@ -291,7 +291,7 @@ def test_rows_of_other_formats(tmp_path):
     np.save(tmp_path / "floats.npy", np.ones((3, 4)))
     wrong = stage(**{**of, "dataset_type": "packed_memmap", "dataset_path": "floats.npy"})
     rows = written_to(tmp_path / "r.toml", [stage(name="r", **{**of, **kinds[3]})])
-    with pytest.raises(ez.ConfigError, match="shuffle_buffer_size say how folders are read"):
+    with pytest.raises(ez.ConfigError, match=r"a stage that reads rows: .*'shuffle_buffer_size'"):
         get_staged_train_dataset(rows, batch_size=2, shuffle_buffer_size=9)
     with pytest.raises(errors.DatasetError, match="are whole numbers"):
         get_staged_train_dataset(written_to(tmp_path / "w.toml", [wrong]), batch_size=2)
