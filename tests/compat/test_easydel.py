@@ -206,6 +206,9 @@ def test_shards(tmp_path):
     assert next(source.open_shard_at_row(source.shard_names[0], 2)) == texts("x", 3)[2]
     with pytest.raises(ConfigError, match="shard_name='z' is not one of"):
         source.open_shard("z")
+    write_parquet(tmp_path / "labels", [{"text": "x", "label": 1}])
+    part = ed.ParquetShardedSource(tmp_path / "labels", columns=["label"])
+    assert [*part, *part.open_shard(part.shard_names[0])] == [{"label": 1}] * 2
     combined = ed.CompositeShardedSource(
         [source, ed.HFDatasetShardedSource(texts("last", 1)), source]
     )
@@ -401,10 +404,3 @@ def test_a_source_of_ones_own(lines):
 
     with pytest.raises(ez.ConfigError, match="Nothing has no open_shard"):
         list(Nothing(lines.files))
-
-
-def test_columns_of_files(tmp_path):
-    write_parquet(tmp_path / "a.parquet", [{"text": "x", "label": 1}, {"text": "y", "label": 2}])
-    source = ed.ParquetShardedSource(str(tmp_path / "a.parquet"), columns=["label"])
-    assert list(source) == [{"label": 1}, {"label": 2}]
-    assert list(source.open_shard(source.shard_names[0])) == list(source)

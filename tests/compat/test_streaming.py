@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import pickle
 import sys
+from functools import partial
 from itertools import chain, islice
 from types import ModuleType
 
@@ -43,14 +44,14 @@ def mixed(folder, **options) -> StreamingDataset:
     return StreamingDataset(streams=streams, **{**settings, "shuffle": True, **options})
 
 
-def of_ranks(folder, monkeypatch, ranks, **options) -> list[StreamingDataset]:
-    """The datasets of all ranks, as torchrun would have them made."""
-    datasets = []
+def of_ranks(monkeypatch, ranks, make, *arguments, **options) -> list:
+    """What is made on each rank, as torchrun would have it made."""
+    made = []
     for rank in range(ranks):
         monkeypatch.setenv("RANK", str(rank))
         monkeypatch.setenv("WORLD_SIZE", str(ranks))
-        datasets.append(mixed(folder, **{"batch_size": 8 // ranks, **options}))
-    return datasets
+        made.append(make(*arguments, **options))
+    return made
 
 
 def numbers_of(samples) -> list[int]:
@@ -150,11 +151,11 @@ def test_epochs(folder):
 def test_global_batches_on_any_number_of_ranks(folder, monkeypatch, method):
     for size in (160, 166):
         options = {"epoch_size": size, "batching_method": method}
-        monkeypatch.setenv("WORLD_SIZE", "1")
-        monkeypatch.setenv("RANK", "0")
-        whole = numbers_of(mixed(folder, **options))
+        (one,) = of_ranks(monkeypatch, 1, mixed, folder, **options)
+        whole = numbers_of(one)
         for ranks in (2, 4):
-            datasets, own = of_ranks(folder, monkeypatch, ranks, **options), 8 // ranks
+            own = 8 // ranks
+            datasets = of_ranks(monkeypatch, ranks, mixed, folder, batch_size=own, **options)
             parts = [numbers_of(each) for each in datasets]
             assert list(map(len, datasets)) == list(map(len, parts))
             assert len({-(-len(part) // own) for part in parts}) == 1
@@ -166,7 +167,8 @@ def test_global_batches_on_any_number_of_ranks(folder, monkeypatch, method):
 
 def test_a_rest_that_not_every_rank_gets_something_of(folder, monkeypatch):
     def ranks_of(**options):
-        return of_ranks(folder, monkeypatch, 4, **{"epoch_size": 163, **options})
+        given = {"batch_size": 2, "epoch_size": 163, **options}
+        return of_ranks(monkeypatch, 4, mixed, folder, **given)
 
     plain = {"batch_size": None, "batching_method": "random"}
     for options in ({}, plain | {"drop_last": False}):
@@ -201,19 +203,18 @@ def test_states_of_ranks(folder, monkeypatch):
     """They are the same on all, for any number; what was padded is the end of an epoch."""
     whole = numbers_of(mixed(folder))
     state, later = (mixed(folder).state_dict(num_samples=taken) for taken in (40, 48))
-    datasets = of_ranks(folder, monkeypatch, 4)
+    ranks_of = partial(of_ranks, monkeypatch, 4, mixed, folder, batch_size=2)
+    datasets = ranks_of()
     for dataset in datasets:
         dataset.load_state_dict(state)
     parts = [numbers_of(dataset) for dataset in datasets]
     rest = [part[start : start + 2] for start in range(0, 30, 2) for part in parts]
     assert joined(rest) == whole[40:]
     assert datasets[0].state_dict(num_samples=8, from_beginning=False) == later
-    ends = of_ranks(folder, monkeypatch, 4, epoch_size=166)
+    ends = ranks_of(epoch_size=166)
     assert len({len(numbers_of(each)) for each in ends}) == 2
     assert len({json.dumps(each.state_dict()) for each in ends}) == 1
-    options = {"epoch_size": 163}
-    ranks = (of_ranks(folder, monkeypatch, 4, **options) for _ in range(2))
-    for dataset, again in zip(*ranks, strict=True):
+    for dataset, again in zip(*(ranks_of(epoch_size=163) for _ in range(2)), strict=True):
         first, second, start = numbers_of(dataset), numbers_of(dataset), again.state_dict()
         for taken in (39, 40, 41):
             again.load_state_dict(start)
@@ -292,11 +293,10 @@ def test_every_sample_is_what_getitem_of_a_subclass_returns(folder, monkeypatch)
     loader = StreamingDataLoader(doubled(folder), batch_size=4, num_workers=2)
     batches = [batch["doubled"].tolist() for batch in loader]
     assert joined(batches) == [each["doubled"] for each in samples]
-    ranks = []
-    for rank in range(4):  # the last batch has fewer samples than ranks: one comes again
-        monkeypatch.setenv("RANK", str(rank))
-        monkeypatch.setenv("WORLD_SIZE", "4")
-        ranks.append([each["at"] for each in doubled(folder, epoch_size=289)])
+    ranks = [
+        [each["at"] for each in dataset]  # the last batch has fewer samples than ranks
+        for dataset in of_ranks(monkeypatch, 4, doubled, folder, epoch_size=289)
+    ]
     assert [len(each) for each in ranks] == [73] * 4
     assert len(set(joined(ranks))) == 289
 
@@ -382,11 +382,8 @@ def test_without_shuffle_every_epoch_is_the_same(folder):
 
 def test_replication(folder, monkeypatch):
     """So many ranks in a row get the same samples."""
-    parts = []
-    for rank in range(4):
-        monkeypatch.setenv("RANK", str(rank))
-        monkeypatch.setenv("WORLD_SIZE", "4")
-        parts.append([each["at"] for each in doubled(folder, replication=2)])
+    datasets = of_ranks(monkeypatch, 4, doubled, folder, replication=2)
+    parts = [[each["at"] for each in dataset] for dataset in datasets]
     assert parts[0] == parts[1]
     assert parts[2] == parts[3]
     assert sorted(parts[0] + parts[2]) == list(range(300))

@@ -163,18 +163,6 @@ def test_limits_hold_and_turns_come_in_order(make):
         assert lazy.entry.send_to_cache_future.done()
 
 
-def test_files_that_are_read_at_once_do_not_pass_the_limit_together(make):
-    pool = make(num_workers=2)
-    pool.max_cache_size = 75
-    store = Counting({"a": b"a" * 50, "b": b"b" * 50})
-    store.may_read.clear()
-    lazies = [pool.get_lazy(store, name) for name in "ab"]
-    store.may_read.set()
-    until(lambda: all(lazy.entry.job is None for lazy in lazies))
-    assert (pool.current_cache_count, pool.current_cache_size) == (1, 50)
-    assert [lazy.get() for lazy in lazies] == [b"a" * 50, b"b" * 50]
-
-
 @pytest.mark.parametrize("limits", [{"max_cache_count": 0}, {"max_cache_size_gbytes": 0}])
 def test_without_any_room_everything_is_read_directly(make, limits):
     pool = make(num_workers=2, **limits)
