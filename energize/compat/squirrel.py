@@ -229,7 +229,7 @@ def _shuffled(size: int, seed: Any, items: Iterator[Any]) -> Iterator[Any]:
     yield from held
 
 
-def _divided(source: object, kind: Kind) -> bool | None:
+def _is_divided(source: object, kind: Kind) -> bool | None:
     """Return whether a source is divided already; None where it may be, unseen, by asking for the
     worker itself.
     """
@@ -445,7 +445,7 @@ class Multiplexer(Composable):
 
     def _divides(self, kind: Kind) -> bool:
         """Return whether samples are divided here, among ranks or workers."""
-        count, found = _places(kind)[1], [_divided(each, kind) for each in self.source]
+        count, found = _places(kind)[1], [_is_divided(each, kind) for each in self.source]
         if kind in self._divided or count == 1 or all(found):
             return False
         if any(each is not False for each in found):
@@ -460,7 +460,7 @@ class Multiplexer(Composable):
         return True
 
     def _split(self) -> frozenset[Kind]:
-        found = {kind for kind in _KINDS if all(_divided(each, kind) for each in self.source)}
+        found = {kind for kind in _KINDS if all(_is_divided(each, kind) for each in self.source)}
         return self._divided | found
 
     @property

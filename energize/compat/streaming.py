@@ -76,7 +76,7 @@ class Stream:
 
     `proportion`, `repeat` and `choose` are those of `Quota`; a `StreamingDataset` sets all three to
     what they come to in an epoch. `validate_hash` is that of `MdsSource`. The other arguments of
-    MosaicML Streaming change nothing, of which a word in the log says why. To change what a stream
+    MosaicML Streaming change nothing, of which a word in the log tells. To change what a stream
     reads, override `samples` in a subclass.
 
     Raises `ConfigError`, a ValueError, when neither path is given, `WeightError` for quotas that
@@ -234,7 +234,7 @@ class StreamingDataset(IterableDataset[Any]):
 
     `validate_hash` compares files with their hashes; `allow_unsafe_types` reads columns of pickles,
     which can run any program: of folders that you trust. The other arguments of MosaicML Streaming
-    change nothing, of which a word in the log says why.
+    change nothing, of which a word in the log tells; docs/compat.md says why.
 
     `samples` is the dataset that is read, of the samples of all ranks; `batches()` makes the one of
     device batches, for `get_loader`.
@@ -432,7 +432,9 @@ class StreamingDataset(IterableDataset[Any]):
         for pair in pairs:
             self._delivered += 1
             self._read_for = pair
-            yield self[pair[0]]
+            item = self[pair[0]]
+            self._read_for = None
+            yield item
 
     def state_dict(self, num_samples: int | None = None, from_beginning: bool = True) -> State:
         """Return where the current epoch stands: a small dict, JSON-able, the same on all ranks.
