@@ -363,6 +363,7 @@ class Multiplexer(Composable):
         self.names = tuple(composables)
         self.mux_strategy = mux_strategy
         self._in_turn = mux_strategy is MultiplexingStrategy.ROUND_ROBIN
+        self._uniform = mux_strategy is MultiplexingStrategy.UNIFORM_WITH_REPLACEMENT
         threshold = checked_weight(proba_threshold, "Multiplexer", "proba_threshold")
         kept = self._drawn_from(sampling_probas, threshold)
         self._kept = tuple(kept)
@@ -388,10 +389,9 @@ class Multiplexer(Composable):
 
         Round robin takes every source; uniform draws take those that would be drawn at all.
         """
-        uniform = self.mux_strategy is MultiplexingStrategy.UNIFORM_WITH_REPLACEMENT
         if self._in_turn and probas is not None:
             _log.warning("Multiplexer: round robin takes every source; sampling_probas are ignored")
-        if self._in_turn or (uniform and probas is None):
+        if self._in_turn or (self._uniform and probas is None):
             return dict.fromkeys(self.names, 1.0)
         if not isinstance(probas, Mapping):
             probas = dict(zip_longest(self.names, [] if probas is None else probas, fillvalue=""))
@@ -416,19 +416,15 @@ class Multiplexer(Composable):
     def _slots(self, probas: Mapping[str, float], seed: int | None, *, legacy: bool) -> Scheme:
         if self._in_turn:
             return make_scheme("round_robin", probas)
-        uniform = self.mux_strategy is MultiplexingStrategy.UNIFORM_WITH_REPLACEMENT
         seed = checked_seed(seed, "Multiplexer")
         if legacy:
-            return LegacyDraws(tuple(probas.values()), uniform, seed)
+            return LegacyDraws(tuple(probas.values()), self._uniform, seed)
         key = derive("multiplexer", seed, *probas)
-        return make_scheme("uniform" if uniform else "random", probas, key=key)
+        return make_scheme("uniform" if self._uniform else "random", probas, key=key)
 
     def __iter__(self) -> Iterator[Any]:
-        self._cursor = self._opened()
+        self._cursor = self.dataset.open(state=self._start)
         return self._given(self._cursor)
-
-    def _opened(self) -> Cursor[Any]:
-        return self.dataset.open(state=self._start)
 
     def _given(self, cursor: Cursor[Any]) -> Iterator[Any]:
         lane = self._lane()
@@ -499,7 +495,8 @@ class Multiplexer(Composable):
 
     def state_dict(self) -> State:
         """Return the state after the last sample: JSON-able, of constant size."""
-        return packed_state(self.dataset, (self._cursor or self._opened()).state())
+        cursor = self._cursor or self.dataset.open(state=self._start)
+        return packed_state(self.dataset, cursor.state())
 
     def load_state_dict(self, state_dict: State) -> None:
         """Go on from a state in the next iteration.
