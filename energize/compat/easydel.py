@@ -93,7 +93,7 @@ _SHARDS = 2**10 * 3**2 * 5 * 7
 
 
 class Options(Model):
-    """Options by name; `ConfigError` names what is wrong with them.
+    """Options by name or in their order; `ConfigError` names what is wrong with them.
 
     >>> class Sizes(Options):
     ...     batch_size: int = 8
@@ -105,7 +105,11 @@ class Options(Model):
 
     model_config = ConfigDict(arbitrary_types_allowed=True)
 
-    def __init__(self, **given: Any) -> None:
+    def __init__(self, *in_order: Any, **given: Any) -> None:
+        names = list(type(self).model_fields)
+        if len(in_order) > len(names) or given.keys() & names[: len(in_order)]:
+            raise TypeError(f"{type(self).__name__}: an option is given once, in order or by name")
+        given |= dict(zip(names, in_order, strict=False))
         try:
             super().__init__(**given)
         except ValidationError as error:

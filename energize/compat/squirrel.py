@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
+import multiprocessing
 import random
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache, partial
 from itertools import chain, islice, repeat, zip_longest
+from multiprocessing.context import get_spawning_popen
 from typing import Any, Self
 
 import numpy as np
@@ -47,6 +49,11 @@ _log = logging.getLogger("energize")
 Kind = str
 _KINDS: tuple[Kind, ...] = ("rank", "worker")
 """What a stream is divided among."""
+
+_FLUSHED = 64
+"""After so many samples a worker tells the process of its DataLoader how many it has read."""
+
+_MOST_WORKERS = 64
 
 
 def _places(kind: Kind) -> tuple[int, int]:
@@ -382,6 +389,7 @@ class Multiplexer(Composable):
         )
         self._start: State | None = None  # of this epoch, or what was loaded
         self._cursor: Cursor[Any] | None = None
+        self._counts = _Counts(len(kept))
 
     def _drawn_from(self, probas: Any, threshold: float) -> dict[str, float]:
         """Return the sources that are drawn from, with their probabilities: those above
@@ -427,11 +435,18 @@ class Multiplexer(Composable):
         return self._given(self._cursor)
 
     def _given(self, cursor: Cursor[Any]) -> Iterator[Any]:
-        lane = self._lane()
-        for number, item in enumerate(cursor, sum(self.num_samples)):
+        lane, tell = self._lane(), torch.utils.data.get_worker_info() is not None
+        for number, item in enumerate(cursor, sum(self._of_cursor("given"))):
+            if tell and number % _FLUSHED == 0:
+                self._tell()
             if number % lane.count == lane.index:
                 yield item
+        if tell:
+            self._tell()
         self._start = cursor.state()
+
+    def _tell(self) -> None:
+        self._counts.tell(self._of_cursor("given") + self._of_cursor("passes"))
 
     def _lane(self) -> Lane:
         """Return the part of the samples that this process yields."""
@@ -466,7 +481,9 @@ class Multiplexer(Composable):
 
     @property
     def num_samples(self) -> list[int]:
-        """Samples of each source that is drawn from, in the latest iteration of this process."""
+        """Samples of each source that is drawn from, in the latest iteration, by workers of a
+        DataLoader, too: of these, some of the last samples only when they have ended.
+        """
         return self._counted("given")
 
     @property
@@ -487,6 +504,11 @@ class Multiplexer(Composable):
         return self._by_name(self.reinit_counts)
 
     def _counted(self, what: str) -> list[int]:
+        own, sources = self._of_cursor(what), len(self._kept)
+        told = self._counts.told(together="worker" in self._split())
+        return own if told is None else told[:sources] if what == "given" else told[sources:]
+
+    def _of_cursor(self, what: str) -> list[int]:
         stream = getattr(self._cursor, "stream", None)
         return list(getattr(stream, what, [0] * len(self._kept)))
 
@@ -507,6 +529,47 @@ class Multiplexer(Composable):
         resume = unpacked_state(self.dataset, state_dict)
         self._cursor = self.dataset.open(state=resume)  # what is wrong shows here
         self._start = resume
+
+
+class _Counts:
+    """What workers of a DataLoader say of themselves to the process that started them."""
+
+    def __init__(self, sources: int) -> None:
+        self._width = 2 * sources
+        self._table: Any = self._shared([0] * (_MOST_WORKERS * (1 + self._width)))
+
+    @staticmethod
+    def _shared(values: list[int]) -> Any:
+        return multiprocessing.get_context("spawn").Array("q", values)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A process that is being started shares the table; any other copy has one of its own."""
+        table: Any = self._table if get_spawning_popen() else list(self._table)
+        return {"_width": self._width, "_table": table}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        if isinstance(self._table, list):
+            self._table = self._shared(self._table)
+
+    def tell(self, counts: list[int]) -> None:
+        """Write down the counts of this worker, in this loop over its DataLoader."""
+        info: Any = torch.utils.data.get_worker_info()
+        if info.id < _MOST_WORKERS:
+            start = info.id * (1 + self._width)
+            mark = (info.seed - info.id) % 2**62 + 1
+            self._table[start : start + 1 + self._width] = [mark, *counts]
+
+    def told(self, *, together: bool) -> list[int] | None:
+        """Return the counts of the workers of the last loop: `together` where each has read its own
+        samples, else those of the farthest; None where no worker said any.
+        """
+        rows = np.array(self._table[:], dtype=np.int64).reshape(_MOST_WORKERS, -1)
+        rows = rows[rows[:, 0] == rows[0, 0]] if rows[0, 0] else rows[:0]
+        if not len(rows):
+            return None
+        found: list[int] = (rows[:, 1:].sum(0) if together else rows[:, 1:].max(0)).tolist()
+        return found
 
 
 def checked_seed(seed: int | None, owner: str) -> int:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 from urllib.parse import unquote, urlsplit
 
 import numpy as np
@@ -208,6 +208,13 @@ class _Numbered(PassingDataset[tuple[int, Any]]):
         return [each if type(each) is Failed else (number, each) for number, each in pairs]
 
 
+class Shard(NamedTuple):
+    """A shard of a stream: its file, and its samples."""
+
+    name: str
+    samples: int
+
+
 class StreamingDataset(IterableDataset[Any]):
     """The samples of several streams in the proportions of their quotas, epoch after epoch.
 
@@ -360,6 +367,18 @@ class StreamingDataset(IterableDataset[Any]):
         return int(self.samples_per_stream.sum())
 
     num_samples = size
+
+    @property
+    def shards(self) -> list[Shard]:
+        """The shards of all streams."""
+        sources = self.samples.sources
+        pairs = ((getattr(e, "shards", ()), getattr(e, "counts", ())) for e in sources)
+        return [Shard(*each) for names, counts in pairs for each in zip(names, counts, strict=True)]
+
+    @property
+    def num_shards(self) -> int:
+        """The shards of all streams."""
+        return len(self.shards)
 
     @property
     def next_epoch(self) -> int:

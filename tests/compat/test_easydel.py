@@ -404,3 +404,10 @@ def test_a_source_of_ones_own(lines):
 
     with pytest.raises(ez.ConfigError, match="Nothing has no open_shard"):
         list(Nothing(lines.files))
+
+
+def test_options_in_their_order():
+    config = ed.DatasetConfig("a.parquet", "letters")
+    assert (config.name, config.data_files) == ("letters", "a.parquet")
+    with pytest.raises(TypeError, match="given once"):
+        ed.DatasetConfig("a.parquet", "letters", name="other")

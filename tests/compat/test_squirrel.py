@@ -272,3 +272,13 @@ def test_the_draws_of_squirrel():
     assert (len(list(uniform)), uniform.reinit_counts) == (579, [1, 7, 1])
     with pytest.raises(ez.ConfigError, match=r"order='squirel'.*mean 'squirrel'"):
         Multiplexer([[1]], order="squirel")
+
+
+def test_counts_are_those_of_workers_too():
+    mux = Multiplexer([range(500), range(40)], SAMPLING, [0.7, 0.3], seed=5)
+    list(mux)
+    counted = mux.num_samples, mux.reinit_counts
+    other = Multiplexer([range(500), range(40)], SAMPLING, [0.7, 0.3], seed=5)
+    stream = other.split_by_rank_pytorch().split_by_worker_pytorch().to_torch_iterable()
+    assert len(list(DataLoader(stream, batch_size=None, num_workers=3))) == sum(counted[0])
+    assert (other.num_samples, other.reinit_counts) == counted

@@ -331,6 +331,8 @@ def test_what_a_program_looks_at(folder):
     dataset = doubled(folder)
     assert (dataset.num_samples, dataset.size, dataset.epoch_size) == (300, 300, 300)
     assert dataset.samples_per_stream.tolist() == [100, 200]
+    assert dataset.num_shards == len(dataset.shards)
+    assert sum(each.samples for each in dataset.shards) == 300
     assert dataset.next_epoch == 0
     list(dataset)
     assert dataset.next_epoch == 1
