@@ -11,18 +11,18 @@ from __future__ import annotations
 import os
 import struct
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from energize.core.description import digest
 from energize.core.trace import Failed
-from energize.data.files import files_at, own_errors, read_entries
+from energize.data.files import Files, files_at, own_errors, read_entries
 from energize.data.rows import FieldSource, Row, parsed_row
 from energize.data.source import ShardedSource, Window
+from energize.data.tar import CHECKSUM, changed, read_checksums
 from energize.errors import (
-    DataError,
     DatasetNotFoundError,
     EmptyDatasetError,
     NotPreparedError,
@@ -31,7 +31,6 @@ from energize.errors import (
 
 _ENTRY = 8
 _RANGE = struct.Struct("<2Q")
-_CHECKSUM = 4
 
 
 def jsonl_index_path(path: str) -> str:
@@ -52,92 +51,39 @@ def jsonl_checksums_path(path: str) -> str:
     return f"{path}.crc"
 
 
-class IndexedJsonl:
-    """The samples of the file `path`; making one opens nothing.
+def _disagreement(path: str, what: str) -> ShardError:
+    return ShardError(
+        f"{path} and its index {jsonl_index_path(path)} do not belong together: {what}. The file "
+        "was changed after it was indexed, or the index was: write it again with: energize prepare "
+        f"{path}"
+    )
 
-    Raise `NotPreparedError` if there is no index, `ShardError` naming the files if they do not
-    belong together, and OSError.
-    """
 
-    def __init__(self, path: str) -> None:
-        self.path = path
-        self._index = jsonl_index_path(path)
-        self._files = files_at(path)
-
-    @property
-    def size(self) -> int:
-        """The bytes of the file."""
-        return self._files.size(self.path)
-
-    def count(self) -> int:
-        """Return how many samples there are, by an index that fits the file."""
-        size = self.size
-        if not self._files.exists(self._index):
-            raise NotPreparedError(
-                f"{self.path} has no index {self._index}; write it with: energize prepare "
-                f"{self.path}"
-            )
-        indexed = self._files.size(self._index)
-        count, rest = divmod(indexed, _ENTRY)
-        if rest or count < 1:
-            raise self._disagreement(f"{indexed} bytes are no whole offsets")
-        first, end = (
-            int.from_bytes(self._files.read(self._index, at, at + _ENTRY), "little")
-            for at in (0, indexed - _ENTRY)
+def _counted(files: Files, path: str, checksums: bool) -> int:
+    """Return how many samples a file has, by an index that fits it, and as many checksums."""
+    index, crc, size = jsonl_index_path(path), jsonl_checksums_path(path), files.size(path)
+    if not files.exists(index):
+        raise NotPreparedError(
+            f"{path} has no index {index}; write it with: energize prepare {path}"
         )
-        if first != 0:
-            raise self._disagreement(f"the first sample starts at byte {first}")
-        if end != size:
-            raise self._disagreement(f"the index is of a file of {end} bytes, this one has {size}")
-        return count - 1
-
-    def check_checksums(self, count: int) -> None:
-        """Raise `NotPreparedError` if there are no checksums of so many samples."""
-        file = jsonl_checksums_path(self.path)
-        size = self._files.size(file) if self._files.exists(file) else 0
-        if size != count * _CHECKSUM:
-            raise NotPreparedError(
-                f"{self.path} has no checksums of its {count} samples: {file} has {size} bytes; "
-                f"write them with: energize prepare --checksums {self.path}"
-            )
-
-    def lines(self, numbers: Sequence[int]) -> list[bytes]:
-        """Return the JSON of these samples, numbers ascending, without what is around it."""
-        return [text.strip() for text in self.stored(numbers)]
-
-    def checksums(self, numbers: Sequence[int]) -> list[int]:
-        """Return those of these samples, as they were written."""
-        found = read_entries(
-            self._files, jsonl_checksums_path(self.path), numbers, _CHECKSUM, _CHECKSUM
+    indexed = files.size(index)
+    count, rest = divmod(indexed, _ENTRY)
+    if rest or count < 1:
+        raise _disagreement(path, f"{indexed} bytes are no whole offsets")
+    first, end = _RANGE.unpack(
+        files.read(index, 0, _ENTRY) + files.read(index, indexed - _ENTRY, indexed)
+    )
+    if first != 0 or end != size:
+        raise _disagreement(
+            path, f"the index is of bytes {first} to {end} of a file, this one has {size}"
         )
-        return [int.from_bytes(data, "little") for data in found]
-
-    def stored(self, numbers: Sequence[int]) -> list[bytes]:
-        """Return the bytes of these samples as they are stored."""
-        entries = read_entries(self._files, self._index, numbers, _ENTRY, _RANGE.size)
-        bounds = [_RANGE.unpack(data) for data in entries]
-        for number, (start, stop) in zip(numbers, bounds, strict=True):
-            if not start < stop <= self.size:
-                raise self._disagreement(f"sample {number} is said to be bytes {start} to {stop}")
-        # The byte before tells whether a line starts here at all.
-        starts, stops = [max(0, start - 1) for start, _ in bounds], [stop for _, stop in bounds]
-        texts = []
-        for number, text in zip(
-            numbers, self._files.read_ranges(self.path, starts, stops), strict=True
-        ):
-            if number and text[:1] != b"\n":
-                raise self._disagreement(f"no line starts where sample {number} does")
-            if b"\n" in text.strip():
-                raise self._disagreement(f"several lines are where sample {number} is said to be")
-            texts.append(text[1:] if number else text)
-        return texts
-
-    def _disagreement(self, what: str) -> ShardError:
-        return ShardError(
-            f"{self.path} and its index {self._index} do not belong together: {what}. The file was "
-            f"changed after it was indexed, or the index was: write it again with: energize "
-            f"prepare {self.path}"
+    found = files.size(crc) if checksums and files.exists(crc) else 0
+    if checksums and found != (count - 1) * CHECKSUM:
+        raise NotPreparedError(
+            f"{path} has no checksums of its {count - 1} samples: {crc} has {found} bytes; write "
+            f"them with: energize prepare --checksums {path}"
         )
+    return count - 1
 
 
 class JsonlSource(ShardedSource[dict[str, Any]], FieldSource[dict[str, Any]]):
@@ -183,16 +129,14 @@ class JsonlSource(ShardedSource[dict[str, Any]], FieldSource[dict[str, Any]]):
         file = Path(path)
         if not file.is_file():
             raise DatasetNotFoundError(f"{file} does not exist, or is no file")
-        indexed = IndexedJsonl(str(file))
-        samples = indexed.count()
+        files = files_at(file)
+        samples = _counted(files, str(file), checksums)
         if samples == 0:
             raise EmptyDatasetError(f"{file} has no samples")
-        if checksums:
-            indexed.check_checksums(samples)
         self._freeze(
             path=file,
             samples=samples,
-            stored_bytes=indexed.size,
+            stored_bytes=files.size(str(file)),
             checksums=checksums,
             window=None,
             seed=seed,
@@ -238,37 +182,48 @@ class JsonlSource(ShardedSource[dict[str, Any]], FieldSource[dict[str, Any]]):
         start = self._bounds[0]
         numbers = range(start + first, start + stop)
         return [
-            parsed_row(text, self._where(0, number))
-            for number, text in zip(numbers, self._file.lines(numbers), strict=True)
+            parsed_row(text.strip(), self._where(0, number))
+            for number, text in zip(numbers, self.stored(numbers), strict=True)
         ]
 
     def _read_shard(self, shard: int, numbers: list[int]) -> list[dict[str, Any] | Failed]:
-        texts = self._file.stored(numbers)
-        expected = self._file.checksums(numbers) if self.checksums else map(zlib.crc32, texts)
+        texts, path = self.stored(numbers), str(self.path)
+        expected: Iterable[int] = map(zlib.crc32, texts)
+        if self.checksums:
+            expected = read_checksums(self._files, jsonl_checksums_path(path), numbers)
         return [
             {
                 "__key__": str(number),
-                "__dataset__": str(self.path),
+                "__dataset__": path,
                 "__shard__": self.name,
                 "__index__": number,
                 "json": text.strip(),
             }
             if zlib.crc32(text) == crc
-            else self._changed(number, zlib.crc32(text), crc)
+            else changed(self._where(0, number), text, crc, path)
             for number, text, crc in zip(numbers, texts, expected, strict=True)
         ]
 
-    def _changed(self, number: int, found: int, expected: int) -> Failed:
-        where = self._where(0, number)
-        return Failed(
-            DataError(
-                f"{where}: its checksum is {found:08x}, and was {expected:08x} when checksums were "
-                "written: the line has changed since. Copy the file again from its origin; or, if "
-                f"it is meant to be so: energize prepare --checksums {self.path}"
-            ),
-            where,
-        )
+    def stored(self, numbers: Sequence[int]) -> list[bytes]:
+        """Return the bytes of these lines, numbers ascending, with what is around their JSON."""
+        path = str(self.path)
+        entries = read_entries(self._files, jsonl_index_path(path), numbers, _ENTRY, _RANGE.size)
+        bounds = [_RANGE.unpack(data) for data in entries]
+        for number, (start, stop) in zip(numbers, bounds, strict=True):
+            if not start < stop <= self.stored_bytes:
+                raise _disagreement(path, f"sample {number} is said to be bytes {start} to {stop}")
+        # The byte before tells whether a line starts here at all.
+        starts, stops = [max(0, start - 1) for start, _ in bounds], [stop for _, stop in bounds]
+        texts = []
+        found = self._files.read_ranges(path, starts, stops)
+        for number, text in zip(numbers, found, strict=True):
+            if number and text[:1] != b"\n":
+                raise _disagreement(path, f"no line starts where sample {number} does")
+            if b"\n" in text.strip():
+                raise _disagreement(path, f"several lines are where sample {number} is said to be")
+            texts.append(text[1:] if number else text)
+        return texts
 
     @cached_property
-    def _file(self) -> IndexedJsonl:
-        return IndexedJsonl(str(self.path))
+    def _files(self) -> Files:
+        return files_at(self.path)

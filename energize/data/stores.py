@@ -29,7 +29,7 @@ from energize.data.files import (
     own_errors,
     told,
 )
-from energize.data.jsonl import IndexedJsonl
+from energize.data.jsonl import JsonlSource
 from energize.data.media import MediaMetadataBase, deserialize_media_metadata
 from energize.data.nv_meta import META_FOLDER, SQLITE_NAME, is_prepared, read_info
 from energize.data.tar import BLOCK, members, padded, split_name
@@ -38,7 +38,6 @@ from energize.errors import (
     DataError,
     DatasetError,
     DatasetNotFoundError,
-    EmptyDatasetError,
     NotPreparedError,
     ShardError,
 )
@@ -294,28 +293,23 @@ class JsonlFileStore(_PathStore):
     @own_errors
     def __init__(self, jsonl_path: StorePath) -> None:
         self.path = local_path(jsonl_path)
-        if not self.path.is_file():
-            raise DatasetNotFoundError(f"{self.path} does not exist, or is no file")
-        self._file = IndexedJsonl(str(self.path))
-        self._count = self._file.count()
-        if not self._count:
-            raise EmptyDatasetError(f"{self.path} has no samples")
+        self._lines = JsonlSource(self.path)
 
     def __len__(self) -> int:
-        return self._count
+        return self._lines.count
 
     def __getitem__(self, key: str) -> tuple[bytes, SourceInfo]:
         digits = key.removesuffix(".json")
         # Only the number as the key of a sample has it: isdigit alone takes "٣" and "007" too.
         known = digits.isascii() and digits.isdigit() and len(digits) < 20
-        if not known or int(digits) >= self._count or str(int(digits)) != digits:
+        if not known or int(digits) >= len(self) or str(int(digits)) != digits:
             raise DataError(
-                f"{self.path} has no sample {key!r}: its keys are '0' to '{self._count - 1}', "
+                f"{self.path} has no sample {key!r}: its keys are '0' to '{len(self) - 1}', "
                 "each also with '.json'"
             )
         source = self._source(int(digits), self.path.name, f"{digits}.json")
         with os_errors_as(ShardError, self.path):
-            return self._file.lines([int(digits)])[0], source
+            return self._lines.stored([int(digits)])[0].strip(), source
 
 
 def local_path(path: StorePath) -> Path:

@@ -14,16 +14,17 @@ import sys
 import tarfile
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
 from energize.core import limits
-from energize.data.files import Files, files_at, os_errors_as, told
+from energize.core.trace import Failed
+from energize.data.files import Files, files_at, os_errors_as, read_entries, told
 from energize.data.nv_meta import ShardRecord
-from energize.errors import ShardError
+from energize.errors import DataError, ShardError
 
 # Bytes of a header, and what payloads are padded to a multiple of.
 BLOCK = 512
@@ -528,6 +529,22 @@ def check_checksums(files: Files, path: str, count: int, record: ShardRecord | N
             f"{record.checksums_crc:08x}. Copy it again, or write the checksums of the shard as it "
             f"is now with: {_ADD_CHECKSUMS}"
         )
+
+
+def read_checksums(files: Files, path: str, numbers: Sequence[int]) -> list[int]:
+    """Return those of these samples, numbers ascending, as they were written."""
+    found = read_entries(files, path, numbers, CHECKSUM, CHECKSUM)
+    return [int.from_bytes(data, "little") for data in found]
+
+
+def changed(where: str, data: bytes, expected: int, path: str) -> Failed:
+    """Return what takes the place of a sample whose bytes `data` have another checksum."""
+    told = (
+        f"{where}: its checksum is {zlib.crc32(data):08x}, and was {expected:08x} when checksums "
+        "were written: its bytes have changed since. Copy the file again from its origin; or, if "
+        f"they are meant to be so: energize prepare --checksums {path}"
+    )
+    return Failed(DataError(told), where)
 
 
 def disagreement(path: str, what: str) -> ShardError:

@@ -26,7 +26,7 @@ from energize.data.columns import PreparedColumns, column_command
 from energize.data.files import Files, exists, files_at, own_errors, read_entries
 from energize.data.nv_meta import ShardRecord, read_info, read_records, read_splits, where_listed
 from energize.data.source import ShardedSource, narrowed
-from energize.data.tar import CHECKSUM, ENTRY, disagreement, index_path, scan
+from energize.data.tar import ENTRY, disagreement, index_path, scan
 from energize.errors import (
     DataError,
     DatasetError,
@@ -92,12 +92,15 @@ class ShardReader:
         ends = stops
         if self.record is None:
             ends = [min(stop + tar.NAME_BYTES, self.size) for stop in stops]
-        expected = self._expected(numbers) if self.checksums else None
+        expected = None
+        if self.checksums:
+            expected = tar.read_checksums(self.files, tar.checksums_path(self.path), numbers)
         samples: list[dict[str, Any] | Failed] = []
         for row, data in enumerate(self.files.read_ranges(self.path, starts, ends)):
             number, end = numbers[row], stops[row] - starts[row]
             if expected is not None and zlib.crc32(memoryview(data)[:end]) != expected[row]:
-                samples.append(self._changed(number, data[:end], expected[row]))
+                where = self._where(number, data)
+                samples.append(tar.changed(where, data[:end], expected[row], self.root))
                 continue
             plain = {**self.new, "__index__": number}
             sample: dict[str, Any] | Failed = plain
@@ -150,12 +153,6 @@ class ShardReader:
             stops.append(stop)
         return starts, stops
 
-    def _expected(self, numbers: Sequence[int]) -> list[int]:
-        """Return the checksums of these samples."""
-        file = tar.checksums_path(self.path)
-        found = read_entries(self.files, file, numbers, CHECKSUM, CHECKSUM)
-        return [int.from_bytes(data, "little") for data in found]
-
     def _any_sample(self, number: int, data: bytes) -> dict[str, Any] | Failed:
         """Return a sample with headers of any kind, or why there is none; raise `ShardError` if the
         index is of another shard.
@@ -192,15 +189,6 @@ class ShardReader:
         ends = [min(start + tar.BLOCK, self.size) for start in starts]
         blocks = self.files.read_ranges(self.path, starts, ends)
         return sum(map(tar.is_header, blocks)) * 2 > len(ends)
-
-    def _changed(self, number: int, data: bytes, expected: int) -> Failed:
-        return self._failed(
-            number,
-            data,
-            f"its checksum is {zlib.crc32(data):08x}, and was {expected:08x} when checksums were "
-            "written: its bytes have changed since. Copy the shard again from its origin; or, if "
-            "they are meant to be so, run `energize prepare --checksums` on the folder",
-        )
 
     def _failed(self, number: int, data: bytes, what: str) -> Failed:
         where = self._where(number, data)

@@ -94,11 +94,11 @@ def test_files_that_are_not_prepared_or_changed(tmp_path):
                          f"energize prepare --checksums {path}"),
     } | {
         name: (call, ShardError, remedy, told) for name, call, told in [
-            ("longer", partial(read, ROWS + ROWS), "is of a file of 27 bytes, this one has 54"),
-            ("shorter", partial(read, ROWS[:-5]), "is of a file of 27 bytes, this one has 22"),
+            ("longer", partial(read, ROWS + ROWS), "of bytes 0 to 27 of a file, this one has 54"),
+            ("shorter", partial(read, ROWS[:-5]), "of bytes 0 to 27 of a file, this one has 22"),
             ("7 bytes", partial(read, index=b"1234567"), "7 bytes are no whole"),
             ("0 bytes", partial(read, index=b""), "0 bytes are no whole"),
-            ("start", partial(read, index=struct.pack("<2Q", 9, 27)), "at byte 9"),
+            ("start", partial(read, index=struct.pack("<2Q", 9, 27)), "of bytes 9 to 27"),
             ("line", partial(read, other, number=1), "no line starts where sample 1 does"),
             ("order", partial(read, index=struct.pack("<4Q", 0, 18, 9, 27), number=1),
              "is said to be bytes 18 to 9"),

@@ -147,7 +147,7 @@ def test_what_was_changed_after_it_was_indexed(shards, lines):
     refused(WebdatasetFileStore(shards), "cannot be read", "00200001.txt", error=ShardError)
     store = JsonlFileStore(lines)
     lines.write_text(lines.read_text().replace('{"n": 1}\n', '{"nn":1}\n '))
-    refused(store, "has changed", "3", error=ShardError)
+    refused(store, "no line starts where sample 3", "3", error=ShardError)
     with pytest.raises(ShardError, match="energize prepare"):
         JsonlFileStore(lines)
 
