@@ -14,9 +14,10 @@ import sys
 import tarfile
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
@@ -171,15 +172,9 @@ def walk(read: Read, start: int, stop: int, where: str) -> tuple[list[Member], i
     """
     found, at = [], start
     while at < stop:
-        block = read(at, BLOCK)
-        if block == _ZEROS:
+        member, after = _member(read, at, stop, where)
+        if after == at:
             break
-        plain = plain_header(block, 0) if len(block) == BLOCK else None
-        if plain is None:
-            member, after = _any_member(read, at, stop, where)
-        else:
-            member = Member(plain[0], at + BLOCK, plain[1], at)
-            after = member.offset + padded(member.size)
         if after > stop:
             raise _damaged(where, f"the member at byte {at} runs to byte {after}, of {stop}")
         if member is not None:
@@ -193,10 +188,17 @@ def padded(size: int) -> int:
     return size + (-size % BLOCK)
 
 
-def _any_member(read: Read, begin: int, stop: int, where: str) -> tuple[Member | None, int]:
+def _member(read: Read, begin: int, stop: int, where: str) -> tuple[Member | None, int]:
     """Return the file whose headers, of any kind, begin at `begin`, and where it ends; None for a
-    folder, a link or a device.
+    folder, a link or a device, and for the end mark, which is as if it had no bytes.
     """
+    block = read(begin, BLOCK)
+    if block == _ZEROS:
+        return None, begin
+    plain = plain_header(block, 0) if len(block) == BLOCK else None
+    if plain is not None:
+        found = Member(plain[0], begin + BLOCK, plain[1], begin)
+        return found, found.offset + padded(found.size)
     name, size, at = None, None, begin
     info = _header(read, at, where)
     while info.type in _EXTENSIONS:
@@ -277,10 +279,11 @@ def is_header(block: bytes) -> bool:
 
 def first_key(head: bytes) -> str | None:
     """Return the key of the sample that starts with these bytes, if a header of theirs says it."""
-    at = 0
-    while at < len(head):
+    at, after = -1, 0
+    while at < after < len(head):
+        at = after
         try:
-            member, at = _any_member(lambda at, size: head[at : at + size], at, sys.maxsize, "")
+            member, after = _member(lambda at, size: head[at : at + size], at, sys.maxsize, "")
         except ShardError:
             return None
         split = None if member is None else split_name(member.name)
@@ -320,11 +323,6 @@ def index_path(tar: str) -> str:
     'parts/data.0.tar.idx'
     """
     return f"{os.path.splitext(tar)[0]}.tar.idx"
-
-
-def compression(start: bytes) -> tuple[str, str] | None:
-    """Return the compression that a file starting with these bytes has, and what undoes it."""
-    return next((found for magic, found in _MAGIC.items() if start.startswith(magic)), None)
 
 
 def ends_crc(read: Read, size: int) -> int:
@@ -373,57 +371,44 @@ def scan(path: str | Path) -> ShardScan:
                     f"{where}: the tar ends at byte {end}, but more data follows, as when tars are "
                     "joined with cat; join them with `tar --concatenate`, or pack them again"
                 )
-        samples = list(_samples(found, where))
+        samples = list(samples_of(found))
+        for sample in samples:
+            if len({part.name for part in sample.parts}) < len(sample.parts):
+                [(twice, _)] = Counter(part.name for part in sample.parts).most_common(1)
+                raise ShardError(
+                    f"{where}: sample {sample.key!r} has two files {f'{sample.key}.{twice}'!r}; "
+                    "remove one and pack the tar again"
+                )
         times = Counter(each.key for each in samples)
-        twice = tuple(key for key, count in times.items() if count > 1)
-        return ShardScan(samples, end, twice, size, headers, ends_crc(read, size))
+        repeated = tuple(key for key, count in times.items() if count > 1)
+        return ShardScan(samples, end, repeated, size, headers, ends_crc(read, size))
 
 
-def _samples(found: list[Member], where: str) -> Iterator[ScannedSample]:
-    """Neighbouring members with one key are a sample."""
-    key, offset = None, 0
-    parts: dict[str, Member] = {}
-    for member in found:
-        split = split_name(member.name)
-        if split is None:
-            continue
-        if split[0] != key:
-            if key is not None:
-                yield ScannedSample(key, offset, tuple(parts.values()))
-            key, offset, parts = split[0], member.header, {}
-        if split[1] in parts:
-            raise ShardError(
-                f"{where}: sample {key!r} has two files {member.name!r}; remove one and pack the "
-                "tar again"
-            )
-        parts[split[1]] = member._replace(name=split[1])
-    if key is not None:
-        yield ScannedSample(key, offset, tuple(parts.values()))
+def samples_of(found: Iterable[Member]) -> Iterator[ScannedSample]:
+    """Yield the samples that files of a shard make: neighbours with one key."""
+    named = ((split, member) for member in found if (split := split_name(member.name)) is not None)
+    for key, group in groupby(named, lambda each: each[0][0]):
+        members = list(group)
+        parts = tuple(member._replace(name=part) for (_, part), member in members)
+        yield ScannedSample(key, members[0][1].header, parts)
 
 
 def _check_start(block: bytes, where: str) -> None:
-    found = compression(block)
-    if found is not None:
-        raise ShardError(
-            f"{where}: the shard is compressed with {found[0]}, so samples in it cannot be read at "
-            f"random; unpack it with `{found[1]}` to a .tar (images do not shrink anyway)"
-        )
+    _check_unpacked(block, where)
     if not block:
         raise ShardError(f"{where}: the shard is an empty file; copy it again from its origin")
     if any(block) and not is_header(block):
         raise ShardError(f"{where}: the file is no tar: it starts with {block[:16]!r}")
 
 
-def has_key(data: bytes, at: int, key: str) -> bool:
-    """Return whether the header that starts at `at`, if one does, names a file of the sample `key`.
-
-    `data` goes on for `NAME_BYTES` from there, unless the tar ends.
-    """
-    if at + BLOCK > len(data):
-        return False
-    if data[at + 345] or data[at + 156] != ord("0"):  # a name in two fields, or in a header
-        return first_key(data[at : at + NAME_BYTES]) == key
-    return data.startswith(key.encode("utf-8", "surrogateescape") + b".", at)
+def _check_unpacked(block: bytes, where: str) -> None:
+    found = next((found for magic, found in _MAGIC.items() if block.startswith(magic)), None)
+    if found is not None:
+        raise ShardError(
+            f"{where}: the shard is compressed with {found[0]}, so samples in it cannot be read at "
+            f"random; unpack it with `{found[1]}` to a .tar (images do not shrink anyway), then "
+            "run `energize prepare`"
+        )
 
 
 _log = logging.getLogger("energize")
@@ -459,12 +444,7 @@ def check_shard(files: Files, path: str, count: int, record: ShardRecord | None)
             f"the index of {count} samples, as .info.json counts them, has {(count + 1) * ENTRY} "
             f"bytes; this one has {indexed}",
         )
-    packed = compression(files.read(path, 0, min(BLOCK, size)))
-    if packed is not None:
-        raise ShardError(
-            f"{path}: the shard is compressed with {packed[0]}; unpack it with `{packed[1]}` to a "
-            ".tar, then run `energize prepare`"
-        )
+    _check_unpacked(files.read(path, 0, min(BLOCK, size)), path)
     if record is not None:
         _check_record(files, path, size, record)
         return

@@ -118,7 +118,7 @@ class ShardReader:
         if isinstance(sample, Failed):
             return sample
         key, parts = sample["__key__"], len(sample) - len(self.new) - 1
-        if len(data) > end and tar.has_key(data, end, key):
+        if tar.first_key(data[end:]) == key:
             raise disagreement(
                 self.path,
                 f"by the index sample {number} has {end} bytes, but another file of its key, "
@@ -166,19 +166,17 @@ class ShardReader:
                     self.path, f"at most places no sample starts ({damage})"
                 ) from damage
             return Failed(DataError(str(damage)), self._where(number, data))
-        named = [
-            (split, each) for each in found if (split := tar.split_name(each.name)) is not None
-        ]
-        keys = sorted({key for (key, _), _ in named})
-        if len(keys) != 1:
+        samples = list(tar.samples_of(found))
+        if len(samples) != 1:
+            keys = [each.key for each in samples]
             raise disagreement(self.path, f"by the index sample {number} has the keys {keys}")
-        sample = {**self.new, "__key__": keys[0], "__index__": number}
-        for (_, part), each in named:
-            if part in sample:
-                parts = [part for (_, part), _ in named]
+        sample = {**self.new, "__key__": samples[0].key, "__index__": number}
+        for part in samples[0].parts:
+            if part.name in sample:
+                parts = [part.name for part in samples[0].parts]
                 what = f"the sample has one part twice, or one with a reserved name: {parts}"
                 return self._failed(number, data, f"{what}; remove it and pack the shard again")
-            sample[part] = data[each.offset : each.offset + each.size]
+            sample[part.name] = data[part.offset : part.offset + part.size]
         return sample
 
     def _agrees(self) -> bool:
