@@ -90,7 +90,7 @@ def _show_folder(console: Console, path: Path, split_config: str, dataset_config
     console.say(f"{path}: {samples} in {counted(len(counts), 'shard')}, {size}")
     if found.energon_version is not None:
         console.say(f"Format: Megatron-Energon {found.energon_version}")
-    show_splits(console, splits.parts, counts)
+    show_splits(console, splits.split_parts, counts)
     if splits.exclude:
         console.say(f"Excluded: {len(splits.exclude)} shards or samples")
     try:

@@ -19,12 +19,12 @@ from glob import escape, glob
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter
 
 from energize.core.arrays import Int64Array
 from energize.core.stream import LAST_START
 from energize.core.trace import Failed, SamplePlace
-from energize.core.validation import Model, faults, load_json, path_text
+from energize.core.validation import Model, load_json, validated
 from energize.data.files import read_file
 from energize.errors import ConfigError, SkipSample
 
@@ -67,22 +67,15 @@ class Entry:
     @classmethod
     def parsed(cls, line: str, where: str) -> Entry:
         """Return the entry in a line; `ConfigError` for anything else."""
-        value: Any = None
         try:
-            value = load_json(line)
-            fields = dict(_LINE.validate_python(value))
-        except ValidationError as error:
-            path, text = faults(error, _LINE, value)[0]
-            what = f"{path_text(path)}: {text}"
+            fields = dict(validated(_LINE, load_json(line), ConfigError, "the line"))
         except ValueError as error:
-            what = f"not JSON ({error})"
-        else:
-            reason = fields.pop("reason")
-            return cls(SamplePlace(**fields), reason)
-        raise ConfigError(
-            f"{where}: no entry of a list of failed samples, as quarantine= writes it: {what}; the "
-            f"line is {line.strip()[:80]!r}. Remove or repair it"
-        )
+            raise ConfigError(
+                f"{where}: no entry of a list of failed samples, as quarantine= writes it: "
+                f"{error}; the line is {line.strip()[:80]!r}. Remove or repair it"
+            ) from error
+        reason = fields.pop("reason")
+        return cls(SamplePlace(**fields), reason)
 
 
 def path_for_rank(path: str, rank: int, world_size: int) -> Path:

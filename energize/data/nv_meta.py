@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, NamedTuple, TypeAlias, TypeVar
 
 import yaml
 from braceexpand import braceexpand
-from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, TypeAdapter
 
 from energize.core import limits
 from energize.core.samples import is_own_module
@@ -64,25 +64,6 @@ _NUMBER = re.compile(r"([0-9]+)")
 _SPECIAL = re.compile(r"[\\{},]")
 _RANGE = re.compile(r"(-?[0-9]+|[A-Za-z])\.\.(-?[0-9]+|[A-Za-z])(?:\.\.-?([0-9]+))?")
 _MOST_DIGITS = 18
-
-
-@dataclass(frozen=True, slots=True)
-class Info:
-    """Samples per shard, in the order of the shards; names are relative to the dataset folder."""
-
-    shard_counts: dict[str, int]
-    energon_version: str | None = FORMAT_VERSION
-
-
-@dataclass(frozen=True, slots=True)
-class Splits:
-    """The shards of each split part, and what is left out: `shard.tar` or `shard.tar/key`.
-
-    Brace patterns are expanded.
-    """
-
-    parts: dict[str, tuple[str, ...]]
-    exclude: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,8 +208,7 @@ def read_info(path: str | Path) -> Info:
     for name in INFO_NAMES:
         found = read_document(Path(path) / META_FOLDER / name, _INFO)
         if found is not None:
-            version = found.energon_version
-            return Info(found.shard_counts, None if version is None else str(version))
+            return found
     raise _unprepared(Path(path))
 
 
@@ -272,20 +252,30 @@ def _counts(counts: dict[Any, Any]) -> dict[str, int]:
     return counts
 
 
-class _InfoFile(Model):
+class Info(Model):
+    """Samples per shard, in the order of the shards; names are relative to the dataset folder."""
+
+    energon_version: Annotated[
+        str | None, BeforeValidator(lambda found: None if found is None else str(found))
+    ] = None
     shard_counts: Annotated[dict[Any, Any], AfterValidator(_counts)]
-    energon_version: Any = None
 
 
-_INFO = TypeAdapter(_InfoFile)
+class Splits(Model):
+    """The shards of each split part, and what is left out: `shard.tar` or `shard.tar/key`.
 
+    Brace patterns are expanded.
+    """
 
-class _SplitFile(Model):
     split_parts: dict[str, Annotated[Listed[str], AfterValidator(expand)]]
-    exclude: Annotated[Listed[str], AfterValidator(expand)] | None = None
+    exclude: Annotated[
+        Listed[str],
+        AfterValidator(expand),
+        BeforeValidator(lambda found: () if found is None else found),
+    ] = ()
 
 
-_SPLITS = TypeAdapter(_SplitFile)
+_INFO, _SPLITS = TypeAdapter(Info), TypeAdapter(Splits)
 
 
 def read_splits(path: str | Path, name: str = "split.yaml") -> Splits:
@@ -293,11 +283,10 @@ def read_splits(path: str | Path, name: str = "split.yaml") -> Splits:
 
     Where there is no `split.yaml`, `split.json` is taken. Raise as `read_info` does.
     """
-    _, found = _split_file(Path(path), name)
-    return Splits(found.split_parts, found.exclude or ())
+    return _split_file(Path(path), name)[1]
 
 
-def _split_file(path: Path, name: str) -> tuple[Path, _SplitFile]:
+def _split_file(path: Path, name: str) -> tuple[Path, Splits]:
     names = (name, "split.json") if name == "split.yaml" else (name,)
     return _file(path, names, _SPLITS, "split file", ".yaml or .json")
 
@@ -344,15 +333,16 @@ def where_listed(path: Path, name: str, part: str, shard: str) -> str:
 
 def dump_info(info: Info) -> str:
     """Return the text of `.info.json`."""
-    version = {} if info.energon_version is None else {"energon_version": info.energon_version}
-    return json.dumps({**version, "shard_counts": info.shard_counts}, indent=2)
+    return json.dumps(info.model_dump(exclude_none=True), indent=2)
 
 
-def dump_splits(splits: Splits, name: str = "split.yaml") -> str:
+def dump_splits(
+    parts: Mapping[str, Sequence[str]], name: str = "split.yaml", exclude: Sequence[str] = ()
+) -> str:
     """Return the text of the split file, YAML or JSON by its name, with patterns for runs."""
     content = {
-        "split_parts": {part: collapse(shards) for part, shards in splits.parts.items()},
-        "exclude": [escaped(each) for each in splits.exclude],
+        "split_parts": {part: collapse(shards) for part, shards in parts.items()},
+        "exclude": [escaped(each) for each in exclude],
     }
     return json.dumps(content, indent=2) if name.endswith(".json") else _yaml(content)
 
@@ -470,33 +460,14 @@ def _sample_type(found: _DatasetFile, file: Path) -> tuple[str, str]:
 RECORDS_NAME = "shards.json"
 
 
-_RECORDS_VERSION = 1
+_Crc = Annotated[int, Field(ge=0, lt=2**32)]
 
 
 class ShardRecord(NamedTuple):
     """A shard as it was prepared: its size; the CRC-32 of the bytes of its `.tar.idx`, of all its
-    headers one after the other, and of its first and last `END_BYTES`.
-
-    `checksums_crc` is the CRC-32 of the bytes of its `.tar.crc`, None for one without.
+    headers one after the other, of its first and last `END_BYTES`, and of its `.tar.crc`, if it has
+    one.
     """
-
-    size: int
-    index_crc: int
-    headers_crc: int
-    ends_crc: int
-    checksums_crc: int | None = None
-
-    @property
-    def of_shard(self) -> tuple[int, int, int, int]:
-        """What tells the shard from others, whether there are checksums or not."""
-        return self[:4]
-
-
-_Crc = Annotated[int, Field(ge=0, lt=2**32)]
-
-
-class _Record(Model):
-    """The fields of a `ShardRecord`, in their order."""
 
     bytes: Annotated[int, Field(ge=0, lt=2**63)]
     index_crc32: _Crc
@@ -504,10 +475,15 @@ class _Record(Model):
     ends_crc32: _Crc
     checksums_crc32: _Crc | None = None
 
+    @property
+    def of_shard(self) -> tuple[int, int, int, int]:
+        """What tells the shard from others, whether there are checksums or not."""
+        return self[:4]
+
 
 class _Records(Model):
-    version: Literal[1]
-    shards: dict[str, _Record]
+    version: Literal[1] = 1
+    shards: dict[str, ShardRecord]
 
 
 _RECORDS = TypeAdapter(_Records)
@@ -534,14 +510,13 @@ def read_records(
             "Another program prepared the folder since; write the file anew with: energize prepare "
             f"--tar-index-only {path}"
         )
-    return {shard: ShardRecord(*dict(shards[shard]).values()) for shard in shard_counts or shards}
+    return {shard: shards[shard] for shard in shard_counts or shards}
 
 
 def dump_records(records: Mapping[str, ShardRecord]) -> str:
     """Return the text of `shards.json`."""
-    names = list(_Record.model_fields)
     shards = {
-        shard: {name: value for name, value in zip(names, record, strict=True) if value is not None}
+        shard: {name: value for name, value in record._asdict().items() if value is not None}
         for shard, record in records.items()
     }
-    return json.dumps({"version": _RECORDS_VERSION, "shards": shards}, indent=1)
+    return json.dumps({"version": 1, "shards": shards}, indent=1)

@@ -460,15 +460,15 @@ def check_shard(files: Files, path: str, count: int, record: ShardRecord | None)
 
 
 def _check_record(files: Files, path: str, size: int, record: ShardRecord) -> None:
-    if size != record.size:
+    if size != record.bytes:
         raise _another(
             path,
-            f"the shard has {size} bytes, and had {record.size}: it was replaced, changed or cut "
+            f"the shard has {size} bytes, and had {record.bytes}: it was replaced, changed or cut "
             "off",
         )
-    _check_crc(path, "index", _crc32(files, index_path(path)), record.index_crc)
+    _check_crc(path, "index", _crc32(files, index_path(path)), record.index_crc32)
     ends = ends_crc(lambda at, count: files.read(path, at, at + count), size)
-    if ends == record.ends_crc:
+    if ends == record.ends_crc32:
         return
     # A shard that is another one is told from one in which some bytes are damaged: of the latter
     # only those samples are lost.
@@ -477,7 +477,7 @@ def _check_record(files: Files, path: str, size: int, record: ShardRecord) -> No
     except ShardError as damage:
         _log.warning("%s has changed since it was prepared: %s", path, damage)
         return
-    _check_crc(path, "headers of the shard", headers, record.headers_crc)
+    _check_crc(path, "headers of the shard", headers, record.headers_crc32)
     _log.warning(
         "%s has changed since it was prepared: the files in it have the same names and sizes, but "
         "not the same bytes. Which samples changed is told where there are checksums (energize "
@@ -493,7 +493,7 @@ def _check_crc(path: str, what: str, found: int, expected: int) -> None:
 
 def check_checksums(files: Files, path: str, count: int, record: ShardRecord | None) -> None:
     """Compare the checksums of a shard with what was written, which has to be known."""
-    if record is None or record.checksums_crc is None:
+    if record is None or record.checksums_crc32 is None:
         raise ShardError(f"{path} has no checksums; write them with: {_ADD_CHECKSUMS}")
     file = checksums_path(path)
     size = _size(files, file, f"write it again with: {_ADD_CHECKSUMS}")
@@ -503,11 +503,11 @@ def check_checksums(files: Files, path: str, count: int, record: ShardRecord | N
             f"{count * CHECKSUM}; write them again with: {_ADD_CHECKSUMS}"
         )
     found = _crc32(files, file)
-    if found != record.checksums_crc:
+    if found != record.checksums_crc32:
         raise ShardError(
             f"{file} is not what was written: its CRC-32 is {found:08x}, and was "
-            f"{record.checksums_crc:08x}. Copy it again, or write the checksums of the shard as it "
-            f"is now with: {_ADD_CHECKSUMS}"
+            f"{record.checksums_crc32:08x}. Copy it again, or write the checksums of the shard as "
+            f"it is now with: {_ADD_CHECKSUMS}"
         )
 
 

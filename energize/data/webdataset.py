@@ -466,7 +466,7 @@ def _check_checksums(
     """Raises `NotPreparedError` unless there are checksums of all shards."""
     known = dict(zip(shards, records or (), strict=False))
     without = [
-        shard for shard in shards if shard not in known or known[shard].checksums_crc is None
+        shard for shard in shards if shard not in known or known[shard].checksums_crc32 is None
     ]
     if without:
         raise NotPreparedError(
@@ -499,13 +499,13 @@ def read_split(path: Path, split_part: str, split_config: str | None) -> SplitSh
     known = read_info(path).shard_counts
     name = "split.yaml" if split_config is None else split_config
     splits = read_splits(path, name)
-    if split_part not in splits.parts:
-        parts = list(splits.parts)
+    if split_part not in splits.split_parts:
+        parts = list(splits.split_parts)
         raise SplitError(
             f"{path} has no split part {split_part!r}{nearest(split_part, parts)}; "
             f"its {name} has {some(parts) or 'none'}"
         )
-    listed = splits.parts[split_part]
+    listed = splits.split_parts[split_part]
     for shard, times in Counter(listed).items():
         if shard not in known or times > 1:
             fault = "is listed twice; list it once, and give the dataset a larger weight instead"

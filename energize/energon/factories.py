@@ -845,7 +845,7 @@ class WebdatasetMeta:
         return WebdatasetMeta(
             sample_excludes=set(splits.exclude).difference(known),
             shards=[ShardInfo(name, folder / name, count) for name, count in counts],
-            split_part_files=list(splits.parts[split_part]),
+            split_part_files=list(splits.split_parts[split_part]),
             info_shard_files=known,
         )
 

@@ -220,22 +220,17 @@ def prepare(
                 *split_notes(names, splits),
                 *field_notes(config, parts, sum(counts.values())),
             ]
-            texts = {split_config: nv_meta.dump_splits(nv_meta.Splits(splits), split_config)}
+            info = nv_meta.Info(energon_version=nv_meta.FORMAT_VERSION, shard_counts=counts)
+            texts = {split_config: nv_meta.dump_splits(splits, split_config)}
             texts |= {dataset_yaml: nv_meta.dump_dataset_yaml(config)} if config is not None else {}
             # Last, because this is the file that makes the folder a prepared one.
-            for name, text in (
-                texts | {nv_meta.INFO_NAMES[0]: nv_meta.dump_info(nv_meta.Info(counts))}
-            ).items():
+            texts |= {nv_meta.INFO_NAMES[0]: nv_meta.dump_info(info)}
+            for name, text in texts.items():
                 files.write(meta / name, text.encode())
-        replaced = (
-            []
-            if known
-            else [
-                meta / name
-                for name in (*nv_meta.INFO_NAMES, nv_meta.SQLITE_NAME, nv_meta.UUID_NAME)
-            ]
-        )
-        replaced += [] if same else [root / COLUMNS_FOLDER / COLUMNS_NAME]
+        replaced = [] if same else [root / COLUMNS_FOLDER / COLUMNS_NAME]
+        if not known:
+            left = (*nv_meta.INFO_NAMES, nv_meta.SQLITE_NAME, nv_meta.UUID_NAME)
+            replaced += [meta / name for name in left]
         commit(files, root / names[0], replaced)
     remove_unused(root)
     return PrepareReport(root, counts, parts, splits, config, tuple(notes), made)
@@ -272,7 +267,7 @@ def _scanned(
             if "checksums" in functions:
                 data = shard.found.pop("checksums")
                 files.write(Path(checksums_path(tar)), data)
-                shard.record = shard.record._replace(checksums_crc=zlib.crc32(data))
+                shard.record = shard.record._replace(checksums_crc32=zlib.crc32(data))
             number = next(numbers)
             for table, rows in shard.found.pop("rows", {}).items():
                 # Keys that occur twice are reported, all of them, when all have been seen.
@@ -301,11 +296,11 @@ def _stage_records(root: Path, files: NewFiles, shards: Sequence[ScannedShard]) 
         before = nv_meta.read_records(root)
     for shard in shards:
         was = (before or {}).get(shard.name)
-        kept = was is not None and was.checksums_crc is not None
+        kept = was is not None and was.checksums_crc32 is not None
         kept = kept and was is not None and was.of_shard == shard.record.of_shard
-        if shard.record.checksums_crc is None and (kept or before is None):
+        if shard.record.checksums_crc32 is None and (kept or before is None):
             crc = _stored_checksums(root / shard.name, shard.count)
-            shard.record = shard.record._replace(checksums_crc=crc)
+            shard.record = shard.record._replace(checksums_crc32=crc)
     records = nv_meta.dump_records({shard.name: shard.record for shard in shards})
     files.write(root / nv_meta.META_FOLDER / nv_meta.RECORDS_NAME, records.encode())
 
@@ -391,7 +386,7 @@ def _end_notes(shards: Sequence[ScannedShard]) -> Iterator[str]:
     if cut:
         yield (
             f"{len(cut)} of {len(shards)} shards end without an end mark, {cut[0].name} for "
-            f"example after {cut[0].record.size:,} bytes: if copying or writing them was cut off, "
+            f"example after {cut[0].record.bytes:,} bytes: if copying or writing them was cut off, "
             "samples are missing"
         )
 

@@ -164,8 +164,8 @@ class ScannedShard:
                     f"{file}: {len(wrong)} of {len(rights)} entries are wrong: entry "
                     f"{wrong[0]} is {stored[wrong[0]]}, and that sample is at {rights[wrong[0]]}"
                 )
-        self.record = self.record._replace(index_crc=zlib.crc32(data))
-        for what in ("size", "index_crc", "headers_crc", "ends_crc") if record else ():
+        self.record = self.record._replace(index_crc32=zlib.crc32(data))
+        for what in ("bytes", "index_crc32", "headers_crc32", "ends_crc32") if record else ():
             now, was = getattr(self.record, what), getattr(record, what)
             if now != was:
                 yield f"{path} is not the shard that was prepared: its {what} is {now}, was {was}"

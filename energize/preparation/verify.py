@@ -85,14 +85,14 @@ def prepare_checksums(
         def keep(shard: ScannedShard) -> nv_meta.ShardRecord:
             data = shard.found["checksums"]
             files.write(Path(checksums_path(str(root / shard.name))), data)
-            return shard.record._replace(checksums_crc=zlib.crc32(data))
+            return shard.record._replace(checksums_crc32=zlib.crc32(data))
 
         functions = {"checksums": Shard.checksums}
         records = scan_prepared(root, keep, functions, workers=workers, on_progress=on_progress)
         text = nv_meta.dump_records(dict(zip(counts, records, strict=True)))
         files.write(root / nv_meta.META_FOLDER / nv_meta.RECORDS_NAME, text.encode())
         commit(files, root / next(iter(counts)))
-    return ChecksumsReport(root, sum(counts.values()), sum(record.size for record in records))
+    return ChecksumsReport(root, sum(counts.values()), sum(record.bytes for record in records))
 
 
 # What `energize lint` compares.
@@ -129,14 +129,14 @@ def check_folder(
     def compare(shard: ScannedShard) -> ScannedShard:
         tar, record = str(path / shard.name), records.get(shard.name)
         faults.extend(shard.differences(path, counts[shard.name], record))
-        crc = None if record is None else record.checksums_crc
+        crc = None if record is None else record.checksums_crc32
         if crc is not None:
             found = shard.found["checksums"]
             faults.extend(_checksum_faults(tar, checksums_path(tar), found, crc))
         shard.index = b""
         return shard
 
-    with_checksums = {name for name, each in records.items() if each.checksums_crc is not None}
+    with_checksums = {name for name, each in records.items() if each.checksums_crc32 is not None}
     found = scan_shards(
         path,
         list(counts),

@@ -51,7 +51,7 @@ def test_options(tmp_path):
         "--dataset-yaml-name", "crude.yaml", "--sqlite", "--workers", "1", "--no-progress",
     )  # fmt: skip
     assert "Note: 1 shard in no split" in shown
-    assert read_splits(folder).parts["train"] == tuple(f"parts/d{i}.tar" for i in range(3))
+    assert read_splits(folder).split_parts["train"] == tuple(f"parts/d{i}.tar" for i in range(3))
     assert read_dataset_yaml(folder, "crude.yaml").sample_class == "CrudeWebdataset"
     assert (folder / ".nv-meta/index.sqlite").exists()
 
@@ -101,9 +101,9 @@ def test_errors_are_one_message_and_write_nothing(folder):
 def test_answers_from_a_pipe(folder):
     assert run("prepare", folder, stdin=SCRIPTED).splitlines()[-1] == "Done"
     assert read_dataset_yaml(folder).field_map == {"image": "jpg", "caption": "txt"}
-    assert read_splits(folder).parts["val"] == ("parts/d1.tar",)
+    assert read_splits(folder).split_parts["val"] == ("parts/d1.tar",)
     run("prepare", folder, stdin="y\n1,0,0\nn\n")
-    assert len(read_splits(folder).parts["train"]) == 2
+    assert len(read_splits(folder).split_parts["train"]) == 2
 
 
 def test_an_answer_that_is_wrong_or_missing_writes_nothing(folder):

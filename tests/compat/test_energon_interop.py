@@ -66,7 +66,7 @@ def folder(request, tmp_path):
 def expected(folder, split):
     """The samples of a split by `tarfile`."""
     samples = {}
-    for shard in read_splits(folder).parts[split]:
+    for shard in read_splits(folder).split_parts[split]:
         with tarfile.open(folder / shard) as tar:
             for member in tar:
                 if member.name == "README" or member.name.startswith("__"):

@@ -38,11 +38,11 @@ def write(folder, name, text):
 
 def test_older_and_other_files(folder):
     write(folder, ".info.yaml", "shard_counts:\n  a.tar: 5\n")
-    assert read_info(folder) == Info({"a.tar": 5}, None)
+    assert read_info(folder) == Info(shard_counts={"a.tar": 5})
     write(folder, ".info.json", '{"shard_counts": {"a.tar": 6}}')  # is preferred
-    assert read_info(folder) == Info({"a.tar": 6}, None)
+    assert read_info(folder) == Info(shard_counts={"a.tar": 6})
     write(folder, "split.json", '{"split_parts": {"train": ["a{0..2}.tar"]}}')
-    assert read_splits(folder) == Splits({"train": ("a0.tar", "a1.tar", "a2.tar")})
+    assert read_splits(folder) == Splits(split_parts={"train": ["a{0..2}.tar"]})
     with pytest.raises(NotPreparedError, match=r"did you mean 'split\.json'"):
         read_splits(folder, "splitt.json")
     write(folder, "dataset.yaml", "__module__: megatron.energon\n__class__: VQAWebdataset\n")
@@ -51,11 +51,11 @@ def test_older_and_other_files(folder):
 
 @pytest.mark.parametrize("name", ["split.yaml", "split.json", "mine.yaml", "mine.json"])
 def test_splits_round_trip(folder, name):
-    splits = Splits(
-        {"train": ("a/0.tar", "a/1.tar", "b{x}.tar"), "val": ()}, ("c.tar", "d.tar/k,1")
-    )
-    write(folder, name, dump_splits(splits, name))
-    assert read_splits(folder, name) == splits
+    parts = {"train": ("a/0.tar", "a/1.tar", "b{x}.tar"), "val": ()}
+    left_out = ("c.tar", "d.tar/k,1")
+    write(folder, name, dump_splits(parts, name, left_out))
+    found = read_splits(folder, name)
+    assert (found.split_parts, found.exclude) == (parts, left_out)
 
 
 def test_dataset_yaml_round_trip(folder):
@@ -150,7 +150,7 @@ def test_code_of_the_data_folder_is_refused_with_the_remedy(folder):
 def test_folders_that_are_not_there_or_not_prepared(tmp_path, folder):
     (tmp_path / "plain").mkdir()
     (tmp_path / "file").touch()
-    write(folder, ".info.json", dump_info(Info({}))).joinpath("parts").mkdir()
+    write(folder, ".info.json", dump_info(Info(shard_counts={}))).joinpath("parts").mkdir()
     inside = f"{folder} above it"
     check_refusals(None, {
         "missing": (partial(read_info, tmp_path / "dss"), DatasetNotFoundError,

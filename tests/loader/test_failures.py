@@ -6,6 +6,7 @@ import copy
 import json
 import os
 import pickle
+import re
 import shutil
 import signal
 import subprocess
@@ -391,19 +392,19 @@ def test_a_full_disk_is_an_error_that_says_so():
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("{", "not JSON"),
-        ("[" * 10_000, "not JSON"),
+        ("{", "Expecting property"),
+        ("[" * 10_000, "nested too deeply"),
         ("[]", "expected a mapping"),
-        ('{"dataset": 3}', "dataset: expected text; got 3"),
+        ('{"dataset": 3}', "(dataset): expected text; got 3"),
         (
             '{"dataset": "a", "shard": null, "index": true, "reason": ""}',
-            "index: expected an integer; got True",
+            "(index): expected an integer; got True",
         ),
         (
             '{"dataset": "a", "shard": null, "index": 1.5, "reason": ""}',
-            "index: expected an integer; got 1.5",
+            "(index): expected an integer; got 1.5",
         ),
-        ('{"dataset": "a", "shard": null, "index": 1}', "reason: the key 'reason' is missing"),
+        ('{"dataset": "a", "shard": null, "index": 1}', "(reason): the key 'reason' is missing"),
         ('{"dataset": "a", "shard": null, "index": 1, "reason": "", "x": 1}', "unknown key 'x'"),
     ],
 )
@@ -411,7 +412,7 @@ def test_a_malformed_line_is_named(line, message, tmp_path):
     path = tmp_path / "bad.jsonl"
     path.write_text(Entry(SamplePlace("a", None, 0), "bad").line + "\n" + line + "\n")
     for options in ({"skip_listed": path}, {"quarantine": path}):
-        with pytest.raises(ConfigError, match=rf"(?s)bad\.jsonl, line 3: .*{message}"):
+        with pytest.raises(ConfigError, match=rf"(?s)bad\.jsonl, line 3: .*{re.escape(message)}"):
             list(get_loader(numbers(5), **options))
 
 

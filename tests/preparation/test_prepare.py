@@ -116,7 +116,7 @@ def test_splits(folder, caplog):
     assert one == {"train": ("0.tar",), "val": (), "test": ()}
     assert "val and test" in caplog.text or "test and val" in caplog.text
     prepare(folder, split_ratios={"train": 1, "val": 0})
-    assert read_splits(folder).parts["val"] == ()
+    assert read_splits(folder).split_parts["val"] == ()
     patterns = {"train": [r"parts/d\d\.tar"], "val": ["parts/d{1..2}.tar"]}
     report = prepare(folder, split_patterns=patterns, overwrite=True)
     assert report.splits["val"] == ("parts/d1.tar", "parts/d2.tar")

@@ -80,7 +80,7 @@ def test_none_are_written_of_shards_that_are_not_those_that_were_prepared(folder
     before = contents(folder)
     for data, offsets, message in (
         (sound[0][:-512], sound[1], "is not the shard that was prepared"),
-        (sound[0].replace(b"00100001", b"00101000"), sound[1], "headers_crc"),
+        (sound[0].replace(b"00100001", b"00101000"), sound[1], "headers_crc32"),
         ((folder / "parts" / "d2.tar").read_bytes(), sound[1], "has 4 samples, and .info.json"),
         (sound[0], sound[1][:-8] + bytes(8), r"d1\.tar\.idx: 1 of 3 entries are wrong"),
         (sound[0][:700], sound[1], r"d1\.tar"),
@@ -132,14 +132,14 @@ def test_lint_tells_what_changed(folder):
     headers = shard.replace(b"00200003.txt", b"00200030.txt")
     other = "d2.tar is not the shard that was prepared: its "
     for name, data, told in (
-        ("d2.tar", changed, f"{other}ends_crc is"),
+        ("d2.tar", changed, f"{other}ends_crc32 is"),
         ("d2.tar", changed, "1 of 4 samples are others: that of sample 3"),
-        ("d2.tar", shard + bytes(512), f"{other}size is"),
+        ("d2.tar", shard + bytes(512), f"{other}bytes is"),
         ("d2.tar", shard[:700], "d2.tar: the member at byte"),
         ("d0.tar.idx", entries, f"1 of 4 entries are wrong: entry 1 is {offsets[1] + 1024}"),
         ("d0.tar.idx", struct.pack("<4Q", 512, *offsets[1:]), "entry 0 is 512"),
         ("d0.tar.idx", entries[:-8], "d0.tar.idx has 24 bytes"),
-        ("d0.tar.idx", entries, "d0.tar is not the shard that was prepared: its index_crc is"),
+        ("d0.tar.idx", entries, "d0.tar is not the shard that was prepared: its index_crc32 is"),
         ("d2.tar.crc", crcs[:-1] + b"x", "d2.tar.crc is not what was written"),
     ):
         before = names[name].read_bytes()
@@ -147,4 +147,4 @@ def test_lint_tells_what_changed(folder):
         assert any(told in each for each in check_folder(folder).faults), told
         names[name].write_bytes(before)
     names["d2.tar"].write_bytes(headers)
-    assert f"{other}headers_crc is" in run("lint", folder, code=1)
+    assert f"{other}headers_crc32 is" in run("lint", folder, code=1)
