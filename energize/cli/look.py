@@ -99,10 +99,9 @@ def _show_folder(console: Console, path: Path, split_config: str, dataset_config
         console.say(f"Samples: of no type yet. {reason}")
     try:
         index = read_columns(path)
-        if index is not None:
-            total = sum(index.shard_counts.values())
-            stored = index.columns.items()
-            columns = {name: read_values(path, name, column, total) for name, column in stored}
+        total, stored = sum(index.shard_counts.values()), index.columns.items()
+        columns = {name: read_values(path, name, column, total) for name, column in stored}
+        if columns:
             show_columns(console, columns, index.measured)
     except DatasetError as reason:
         console.note(str(reason))

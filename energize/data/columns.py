@@ -25,6 +25,7 @@ from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
+from numpy.lib.format import open_memmap
 from pydantic import Field, TypeAdapter, model_validator
 
 from energize.core.columns import Column
@@ -40,7 +41,7 @@ COLUMNS_NAME = "columns.json"
 MOST_WORDS = 65_536
 
 # What numpy raises for damaged `.npy` files, whose headers are Python literals.
-BAD_ARRAY = (ValueError, EOFError, OverflowError, SyntaxError, TypeError, tokenize.TokenError)
+_BAD_ARRAY = (ValueError, EOFError, OverflowError, SyntaxError, TypeError, tokenize.TokenError)
 
 _NAME = r"^[^\W\d]\w{0,99}$"
 _FILE = r"^[^\W\d]\w*\.[0-9a-f]{16}\.npy$"
@@ -118,23 +119,23 @@ def folder_version(path: Path) -> str | None:
 
 
 @own_errors
-def read_columns(path: Path, *, checked: bool = True) -> ColumnIndex | None:
-    """Return the columns of the prepared folder `path`; None for a folder without any.
+def read_columns(path: Path) -> ColumnIndex:
+    """Return the columns of the prepared folder `path`, which may have none.
 
-    Raise `DatasetError` for a file that is damaged or of a later version, and, if `checked`, for
-    columns of other shards than those that the folder has now; what reading `.info.json` raises.
+    Raise `DatasetError` for a file that is damaged or of a later version, and for columns of other
+    shards than those that the folder has now; what reading `.info.json` raises.
     """
     now = read_info(path).shard_counts
     file = path / COLUMNS_FOLDER / COLUMNS_NAME
     index = read_document(file, _INDEX)
     if index is None:
-        return None
+        return ColumnIndex(shard_counts=now, columns={})
     what = ""
     if list(index.shard_counts.items()) != list(now.items()):
         what = _apart(index.shard_counts, now)
     elif index.index != folder_version(path):
         what = "the folder was prepared again"
-    if checked and what:
+    if what:
         raise DatasetError(
             f"{file}: its columns are not of the shards that the folder has now: {what}. Measure "
             f"them again with: {column_command(path, index.measured)}"
@@ -159,33 +160,43 @@ def read_values(path: Path, name: str, stored: StoredColumn, samples: int) -> Co
     Raise `DatasetError` for a file that is missing, cut off, of another type or another number of
     samples, has places of words that there are not, or other content than when it was written.
     """
-    file = f"{path}/{COLUMNS_FOLDER}/{stored.file}"
-    values, words = np.zeros(0), stored.categories
+    file, words = f"{path}/{COLUMNS_FOLDER}/{stored.file}", stored.categories
     try:
-        local = files_at(file).local(file)
-        values = again(lambda: np.load(local, mmap_mode="r", allow_pickle=False), file)
-        fault = ""
-    except FileNotFoundError:
-        fault = f"{file} is missing"
-    except BAD_ARRAY as reason:
-        fault = f"{file} cannot be read as numbers: {str(reason).splitlines()[0]}"
-    if fault:
-        pass
-    elif values.dtype != np.dtype(stored.dtype) or values.shape != (samples,):
-        fault = (
-            f"{file} holds {values.dtype} of shape {values.shape}, and {COLUMNS_NAME} says "
-            f"{stored.dtype} of {samples} samples"
-        )
-    elif words is not None and len(values) and not -1 <= values.min() <= values.max() < len(words):
-        fault = f"{file} has values from {values.min()} to {values.max()}, but {len(words)} words"
-    elif values_file(name, values, words).split(".")[1] != stored.file.split(".")[1]:
-        fault = f"{file} is named after other content: it, or {COLUMNS_NAME}, was changed"
-    if fault:
+        values = load_values(file, words)
+        if values.dtype != stored.dtype or values.shape != (samples,):
+            raise ValueError(
+                f"it holds {values.dtype} of shape {values.shape}, and {COLUMNS_NAME} says "
+                f"{stored.dtype} of {samples} samples"
+            )
+        if (
+            words is not None
+            and len(values)
+            and not -1 <= values.min() <= values.max() < len(words)
+        ):
+            raise ValueError(f"it has {values.min()} to {values.max()}, but {len(words)} words")
+    except (FileNotFoundError, ValueError) as reason:
         raise DatasetError(
-            f"the column {name!r} of {path} is damaged: {fault}; measure it again with: "
+            f"the column {name!r} of {path} is damaged: {file}: {reason}; measure it again with: "
             f"{column_command(path, {name: stored.measured})}"
-        )
+        ) from reason
     return Column(values, words)
+
+
+def load_values(file: str, words: Sequence[str] | None = None) -> npt.NDArray[Any]:
+    """Return the numbers in a file that is called as `values_file` says, mapped.
+
+    It is read once, to be compared with its name. Raise ValueError for any other file.
+    """
+    local = files_at(file).local(file)
+    try:
+        # Not `np.load`, which takes archives and pickles too.
+        values: npt.NDArray[Any] = again(lambda: open_memmap(local, mode="r"), file)
+    except _BAD_ARRAY as reason:
+        raise ValueError(f"it holds no numbers: {str(reason).splitlines()[0]}") from reason
+    called = Path(file).name
+    if values_file(called.split(".")[0], values, words) != called:
+        raise ValueError("it is named after other content: it was changed, or what names it")
+    return values
 
 
 def dump_columns(index: ColumnIndex) -> str:
@@ -237,7 +248,7 @@ class PreparedColumns:
 
     @cached_property
     def _index(self) -> ColumnIndex:
-        return read_columns(self._path) or ColumnIndex(shard_counts={}, columns={})
+        return read_columns(self._path)
 
     @cached_property
     def _stretches(self) -> dict[str, tuple[int, int]]:

@@ -5,7 +5,6 @@ Keys are looked up in the `index.sqlite` of the folders.
 
 from __future__ import annotations
 
-import hashlib
 import io
 import sqlite3
 import time
@@ -17,14 +16,13 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
-from numpy.lib.format import open_memmap
 
 from energize.core.arrays import Int64Array
 from energize.core.columns import Column
 from energize.core.description import digest
 from energize.core.trace import Failed, SamplePlace
-from energize.data.columns import BAD_ARRAY, folder_version
-from energize.data.files import again, files_at, own_errors
+from energize.data.columns import folder_version, load_values, values_file
+from energize.data.files import own_errors
 from energize.data.nv_meta import META_FOLDER, SQLITE_NAME, read_info
 from energize.data.source import Source, Window, narrowed
 from energize.data.stores import connected, unreadable
@@ -46,7 +44,6 @@ Raw = tuple[dict[str, Any] | None, ...]
 
 _PREPARE = "energize prepare --tar-index-only --sqlite"
 _LEFT_SECONDS = 3600
-_FORM = 2  # of files of matches
 
 _PARTNERS = (
     "SELECT p.sample_index, p.sample_key, s.tar_file_id, s.sample_index FROM main.samples p "
@@ -213,8 +210,8 @@ class JoinedSource(Source[Raw]):
 
     @cached_property
     def _all_matches(self) -> Int64Array:
-        found = _cached(self)
-        return _found(self.parts, self.nonmatch) if found is None else found
+        written = _written(self)
+        return _found(self.parts, self.nonmatch) if written is None else written[1]
 
     def __getstate__(self) -> dict[str, Any]:
         """With what was looked up in the indexes, which no other process has to do again."""
@@ -348,18 +345,21 @@ class JoinedSource(Source[Raw]):
 def write_matches(source: JoinedSource) -> Path:
     """Write what belongs together into the folder `cache` of the source, unless it is there.
 
-    The file is named after the folders as they are now, their splits and `nonmatch`. It is written
-    under another name and renamed at the end. Raise `DatasetError` if it cannot be written.
+    The file is named after the folders as they are now, their splits and `nonmatch`, and after what
+    is in it. It is written under another name and renamed at the end. Raise `DatasetError` if it
+    cannot be written.
     """
-    file = _file_of(source)
-    if file is None:
+    if source.cache is None:
         raise ConfigError("the source has no folder for what belongs together; give it a `cache`")
-    if _cached(source) is None:
-        with writing(file, DatasetError):
-            file.parent.mkdir(exist_ok=True)
-        content = io.BytesIO()
-        np.save(content, sealed(source._all_matches), allow_pickle=False)
-        write_new(file, content.getvalue(), DatasetError)
+    before = _written(source)
+    if before is not None:
+        return before[0]
+    file = source.cache / values_file(_called(source), source._all_matches, None)
+    with writing(file, DatasetError):
+        file.parent.mkdir(exist_ok=True)
+    content = io.BytesIO()
+    np.save(content, source._all_matches, allow_pickle=False)
+    write_new(file, content.getvalue(), DatasetError)
     return file
 
 
@@ -367,12 +367,10 @@ def remove_matches(cache: Path, kept: Collection[Path]) -> None:
     """Remove what `write_matches` wrote into a folder, but for the files `kept`; and what writing
     left that was killed an hour ago or before.
     """
-    for old in set(cache.glob("join_*.npy")) - set(kept):
-        old.unlink(missing_ok=True)
-    for left in cache.glob("join_*.npy.*.tmp"):
+    for old in set(cache.glob("join_*.npy*")) - set(kept):
         with suppress(FileNotFoundError):
-            if time.time() - left.stat().st_mtime > _LEFT_SECONDS:
-                left.unlink()
+            if old.suffix == ".npy" or time.time() - old.stat().st_mtime > _LEFT_SECONDS:
+                old.unlink()
 
 
 def _found(parts: Sequence[WebdatasetSource], nonmatch: Sequence[str]) -> Int64Array:
@@ -396,43 +394,29 @@ def _found(parts: Sequence[WebdatasetSource], nonmatch: Sequence[str]) -> Int64A
     return np.stack(columns, axis=1)[kept]
 
 
-def _file_of(source: JoinedSource) -> Path | None:
-    """Return the file of matches, named after what the folders and the sources are now."""
-    if source.cache is None:
-        return None
+def _called(source: JoinedSource) -> str:
+    """Return how the file of matches begins, after what the folders and the sources are now."""
     versions = []
     for part in source.parts:
         found = _index_of(part).stat()
         version = folder_version(part.path) or [found.st_size, found.st_mtime_ns]
         versions.append([version, part.shards, part.counts, part.excluded, part.window])
-    return source.cache / f"join_{digest([_FORM, versions, source.nonmatch])}.npy"
+    return f"join_{digest([versions, source.nonmatch])}"
 
 
-def sealed(matches: Int64Array) -> Int64Array:
-    """Return what a file of matches holds: them, and a row with a digest of them."""
-    row = np.zeros((1, matches.shape[1]), dtype=np.int64)
-    found = hashlib.blake2b(np.ascontiguousarray(matches).data, digest_size=8).digest()
-    row[0, 0] = int.from_bytes(found, "little", signed=True)
-    return np.concatenate([matches, row])
-
-
-def _cached(source: JoinedSource) -> Int64Array | None:
-    """Return the matches that were written before; None where there are none of these folders."""
-    file = _file_of(source)
-    if file is None or not file.is_file():
+def _written(source: JoinedSource) -> tuple[Path, Int64Array] | None:
+    """Return the file that was written before of these folders, and the matches; None without."""
+    files = [] if source.cache is None else sorted(source.cache.glob(f"{_called(source)}.*.npy"))
+    if not files:
         return None
     counts = [part.count for part in source.parts]
     try:
-        # Not `np.load`, which takes archives and pickles too.
-        local = files_at(file).local(str(file))
-        found: Int64Array = again(lambda: open_memmap(local, mode="r"), file)
+        found: Int64Array = load_values(str(files[0]))
         if found.dtype != np.int64 or found.ndim != 2 or found.shape[1] != len(counts):
             raise ValueError(f"it holds {found.dtype} {found.shape}")
-        if not np.array_equal(found, sealed(found[:-1])):
-            raise ValueError("it was changed since it was written")
-        if len(found) > 1 and not ((found[:-1] < counts) & (found[:-1] >= -1)).all():
+        if not ((found < counts) & (found >= -1)).all():
             raise ValueError("it names samples that the folders do not have")
-    except BAD_ARRAY as reason:
-        text = f"{file} is no list of joined samples: {reason}; delete it"
+    except ValueError as reason:
+        text = f"{files[0]} is no list of joined samples: {reason}; delete it"
         raise DatasetError(text) from reason
-    return found[:-1]
+    return files[0], found

@@ -363,17 +363,10 @@ def _split(source: Source[Any]) -> str:
 
 def _shortest(places: Sequence[tuple[str, ...]]) -> list[str]:
     """For each place its shortest end that no other place has."""
-    found: dict[tuple[str, ...], str] = {}
-    waiting = set(places)
-    length = 1
-    while waiting:
-        ends = Counter(place[-length:] for place in set(places))
-        for place in list(waiting):
-            if ends[place[-length:]] == 1 or length >= len(place):
-                found[place] = "/".join(place[-length:]).replace("//", "/")
-                waiting.remove(place)
-        length += 1
-    return [found[place] for place in places]
+    owners = Counter(place[-n:] for place in set(places) for n in range(1, len(place) + 1))
+    ends = [[place[-n:] for n in range(1, len(place) + 1)] for place in places]
+    found = [next((end for end in each if owners[end] == 1), each[-1]) for each in ends]
+    return ["/".join(end).replace("//", "/") for end in found]
 
 
 def _with_details(labels: Sequence[str], details: Sequence[str]) -> list[str]:

@@ -111,7 +111,8 @@ class _FolderStore(_PathStore):
     @cached_property
     def _media(self) -> ReadOnlyDatabase:
         database = ReadOnlyDatabase(self._database.path)  # it may be newer than the one in use
-        if exists(database.path) and database.has_table("media_metadata"):
+        named = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'media_metadata'"
+        if exists(database.path) and database.rows(named):
             return database
         raise NotPreparedError(
             f"{self.get_path()} has no media metadata; collect it with: energize prepare-media "
@@ -364,21 +365,18 @@ class ReadOnlyDatabase:
     """The database at `path`, which nobody writes to while it is read.
 
     It is opened when it is first asked, once in each thread and process, without locks or journal,
-    so that folders on read-only and network file systems work. A pickled one arrives closed. Files
-    are replaced as a whole when they are prepared again; who has one open goes on with the old one.
-    Whatever a file brings along may call no function that acts, and only tables are read: a view
-    could compute for ever.
+    so that folders on read-only and network file systems work. Files are replaced as a whole when
+    they are prepared again; who has one open goes on with the old one. Whatever a file brings along
+    may call no function that acts, and only tables are read: a view could compute for ever.
     """
 
     def __init__(self, path: str | Path) -> None:
         self.path = str(path)
         self._threads = threading.local()
 
-    def rows(
-        self, statement: str, values: tuple[Any, ...] = (), most: int | None = None
-    ) -> list[tuple[Any, ...]]:
+    def rows(self, statement: str, values: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
         """Return all rows that a statement gives; raise `DatasetError` naming the file if it cannot
-        be read, or gives more than `most`, `limits.ROWS` by default.
+        be read, or gives more than `limits.ROWS`.
 
         >>> import tempfile
         >>> path = Path(tempfile.mkdtemp(), "numbers.sqlite")
@@ -388,20 +386,16 @@ class ReadOnlyDatabase:
         >>> ReadOnlyDatabase(path).rows("SELECT n FROM numbers WHERE n > ?", (1,))
         [(3,)]
         """
-        most = limits.ROWS if most is None else most
+
+        def found() -> list[tuple[Any, ...]]:
+            with unreadable(self.path):
+                return self._connection().execute(statement, values).fetchmany(limits.ROWS + 1)
+
         with os_errors_as(DatasetError, self.path):
-            found = again(lambda: self._rows(statement, values, most), self.path)
-        if len(found) > most:
+            rows = again(found, self.path)
+        if len(rows) > limits.ROWS:
             raise DatasetError(f"{self.path}: {limits.over('ROWS')}")
-        return found
-
-    def _rows(self, statement: str, values: tuple[Any, ...], most: int) -> list[tuple[Any, ...]]:
-        with unreadable(self.path):
-            return self._connection().execute(statement, values).fetchmany(most + 1)
-
-    def has_table(self, name: str) -> bool:
-        """Return whether there is a table of that name."""
-        return bool(self.rows("SELECT 1 FROM sqlite_master WHERE type='table' AND name=?", (name,)))
+        return rows
 
     def _connection(self) -> sqlite3.Connection:
         opened: tuple[int, sqlite3.Connection] | None = getattr(self._threads, "opened", None)
@@ -409,15 +403,6 @@ class ReadOnlyDatabase:
         if opened is None or opened[0] != os.getpid():
             opened = self._threads.opened = os.getpid(), connected(self.path)
         return opened[1]
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, ReadOnlyDatabase) and self.path == other.path
-
-    def __hash__(self) -> int:
-        return hash(self.path)
-
-    def __reduce__(self) -> tuple[type[ReadOnlyDatabase], tuple[str]]:
-        return ReadOnlyDatabase, (self.path,)
 
 
 def connected(*paths: str) -> sqlite3.Connection:

@@ -274,22 +274,16 @@ def _default_number(name: str, default: Value) -> Value:
 # What becomes of the columns that a folder has.
 
 
-def stored_columns(root: Path) -> dict[str, StoredColumn]:
-    """Return the columns of a prepared folder; raise `DatasetError` where they cannot be used."""
-    index = read_columns(root)
-    return {} if index is None else index.columns
-
-
 def kept_columns(root: Path) -> dict[str, StoredColumn]:
     """Return the columns that a folder keeps whose shards are the same; none of a damaged file."""
     with suppress(DatasetError):
-        return stored_columns(root)
+        return read_columns(root).columns
     return {}
 
 
 def remove_unused(root: Path) -> None:
     """Remove the values that no column has any more."""
-    used = {column.file for column in stored_columns(root).values()}
+    used = {column.file for column in read_columns(root).columns.values()}
     for file in (root / COLUMNS_FOLDER).glob("*.npy"):
         if file.name not in used:
             with suppress(OSError):  # nobody reads it any more, so it may stay

@@ -16,12 +16,12 @@ import numpy.typing as npt
 
 from energize.core.columns import Column
 from energize.data import nv_meta
-from energize.data.columns import StoredColumn, column_command, read_values
+from energize.data.columns import StoredColumn, column_command, read_columns, read_values
 from energize.data.files import exists, os_errors_as, read_file
 from energize.data.jsonl import jsonl_checksums_path, jsonl_index_path
 from energize.data.tar import BLOCK, checksums_path, index_path
 from energize.errors import ConfigError, DatasetError, PrepareError, ShardError
-from energize.preparation.columns import Columns, Piece, is_written, stored_columns
+from energize.preparation.columns import Columns, Piece, is_written
 from energize.preparation.scan import (
     ScannedShard,
     Shard,
@@ -123,7 +123,7 @@ def check_folder(
     with _told(faults):
         records = nv_meta.read_records(path, counts) or {}
     with _told(faults):
-        columns = stored_columns(path)
+        columns = read_columns(path).columns
         measures = Columns({k: v.measured for k, v in columns.items() if is_written(v.measured)})
 
     def compare(shard: ScannedShard) -> ScannedShard:

@@ -22,7 +22,7 @@ from energize import (
     prepare_columns,
 )
 from energize.core.costs import ColumnCost
-from energize.data.columns import COLUMNS_FOLDER, COLUMNS_NAME, read_columns
+from energize.data.columns import COLUMNS_FOLDER, COLUMNS_NAME, read_columns, values_file
 from energize.errors import ColumnError, DatasetError
 from energize.preparation.index import prepare_jsonl
 from tests.support.joining import keys
@@ -165,17 +165,29 @@ def test_damaged_values_are_told_with_the_command_that_measures_them(folder):
         content["columns"]["lang"]["categories"].reverse()
         index_of(folder).write_text(json.dumps(content))
 
+    def named(values, words=None):
+        """As whoever may write the folder could."""
+
+        def write(file):
+            content = json.loads(sound)
+            column = content["columns"]["tokens" if words is None else "lang"]
+            column["file"] = values_file(file.name.split(".")[0], values, words)
+            np.save(file.with_name(column["file"]), values)
+            index_of(folder).write_text(json.dumps(content))
+
+        return write
+
     damages = [
-        ("tokens", lambda f: f.unlink(), "is missing"),
-        ("tokens", lambda f: f.write_bytes(f.read_bytes()[:-8]), "cannot be read as numbers"),
-        ("tokens", lambda f: f.write_bytes(b""), "cannot be read as numbers"),
-        ("tokens", lambda f: f.write_bytes(b"\x80\x04K\x01."), "cannot be read as numbers"),
-        ("tokens", saved(np.array([Runs()], dtype=object)), "cannot be read as numbers"),
-        ("tokens", saved(np.arange(24)), "int64 of shape (24,)"),
-        ("tokens", saved(np.arange(13, dtype=np.int32)), "holds int32"),
+        ("tokens", lambda f: f.unlink(), "No such file"),
+        ("tokens", lambda f: f.write_bytes(f.read_bytes()[:-8]), "it holds no numbers"),
+        ("tokens", lambda f: f.write_bytes(b""), "it holds no numbers"),
+        ("tokens", lambda f: f.write_bytes(b"\x80\x04K\x01."), "it holds no numbers"),
+        ("tokens", saved(np.array([Runs()], dtype=object)), "it holds no numbers"),
+        ("tokens", named(np.arange(24)), "int64 of shape (24,)"),
+        ("tokens", named(np.arange(13, dtype=np.int32)), "holds int32"),
         ("tokens", flip, "is named after other content"),
-        ("lang", saved(np.full(13, 2, np.int32)), "from 2 to 2, but 2 words"),
-        ("lang", saved(np.full(13, -2, np.int32)), "from -2 to -2"),
+        ("lang", named(np.full(13, 2, np.int32), ["high", "low"]), "2 to 2, but 2 words"),
+        ("lang", named(np.full(13, -2, np.int32), ["high", "low"]), "-2 to -2"),
         ("lang", reverse, "is named after other content"),
     ]
     again = {name: shlex.quote(f"{name}={how}") for name, how in MEASURED.items()}
