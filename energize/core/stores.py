@@ -206,20 +206,29 @@ class PrimaryFileStore(FileStore[T]):
 # Lazy references, and the pools that make them.
 
 
-class Lazy(ABC, Generic[T]):
+class Lazy(Generic[T]):
     """A file that is read when it is needed: `get()` returns its content, the same each time.
 
     Cheap to keep in a packing buffer. Equal if it stands for the same file. In another process,
     pickled or forked, it reads the file itself.
     """
 
-    ds: FileStore[T]
-    fname: str
-    pool: CachePool
+    def __init__(self, *, ds: FileStore[T], fname: str, pool: CachePool) -> None:
+        self.ds = ds
+        self.fname = fname
+        self.pool = pool
+        self._data: tuple[T, SourceInfo | None] | None = None
 
-    @abstractmethod
     def get(self, sample: Any = None) -> T:
         """Return the content, and add its source to those of `sample`."""
+        if self._data is None:
+            self._data = self._read()
+        content, source = self._data
+        add_source(sample, source)
+        return content
+
+    def _read(self) -> tuple[T, SourceInfo | None]:
+        return self.ds[self.fname]
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Lazy) and (self.ds, self.fname) == (other.ds, other.fname)
@@ -229,6 +238,13 @@ class Lazy(ABC, Generic[T]):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.fname!r} of {self.ds})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        ds = HeldStore(self.get()) if isinstance(self.ds, HeldStore) else self.ds
+        return _unpickled, (ds, self.fname)
+
+
+DirectLazy = Lazy
 
 
 class CachePool(ABC):
@@ -253,32 +269,8 @@ class CachePool(ABC):
         """Give back all that is held; references still read their files. May be called twice."""
 
 
-class DirectLazy(Lazy[T]):
-    """A reference that reads the file itself, once, at the first `get`."""
-
-    def __init__(self, *, ds: FileStore[T], fname: str, pool: CachePool) -> None:
-        self.ds = ds
-        self.fname = fname
-        self.pool = pool
-        self._data: tuple[T, SourceInfo | None] | None = None
-
-    def get(self, sample: Any = None) -> T:
-        if self._data is None:
-            self._data = self._read()
-        content, source = self._data
-        add_source(sample, source)
-        return content
-
-    def _read(self) -> tuple[T, SourceInfo | None]:
-        return self.ds[self.fname]
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        ds = HeldStore(self.get()) if isinstance(self.ds, HeldStore) else self.ds
-        return _unpickled, (ds, self.fname)
-
-
-def _unpickled(ds: FileStore[T], fname: str) -> DirectLazy[T]:
-    return DirectLazy(ds=ds, fname=fname, pool=NoCachePool())
+def _unpickled(ds: FileStore[T], fname: str) -> Lazy[T]:
+    return Lazy(ds=ds, fname=fname, pool=NoCachePool())
 
 
 class HeldStore(FileStore[Any]):
@@ -316,12 +308,12 @@ class NoCachePool(CachePool):
     ([1, 2], [1, 2])
     """
 
-    def get_lazy(self, ds: FileStore[T], fname: str) -> DirectLazy[T]:
+    def get_lazy(self, ds: FileStore[T], fname: str) -> Lazy[T]:
         store, name = ds.resolved(fname)
-        return DirectLazy(ds=store, fname=name, pool=self)
+        return Lazy(ds=store, fname=name, pool=self)
 
-    def to_cache(self, data: T, name: str) -> DirectLazy[T]:
-        return DirectLazy(ds=HeldStore(data), fname=name, pool=self)
+    def to_cache(self, data: T, name: str) -> Lazy[T]:
+        return Lazy(ds=HeldStore(data), fname=name, pool=self)
 
 
 # The pool of the loader that is running.

@@ -68,17 +68,13 @@ _REMEDIES = {
 }
 
 
-class Ranges(Protocol):
-    """What gives ranges of bytes."""
+class Files(Protocol):
+    """What is asked of the place where data lie. All paths are whole ones, as text."""
 
     def read_ranges(
         self, path: str, starts: Sequence[int], stops: Sequence[int]
     ) -> Iterator[bytes]:
         """Yield the bytes of each range; they are given in ascending order."""
-
-
-class Files(Ranges, Protocol):
-    """What is asked of the place where data lie. All paths are whole ones, as text."""
 
     def size(self, path: str) -> int:
         """Return the bytes of a file."""
@@ -183,12 +179,13 @@ class LocalFiles:
             file = self._open.get(path) or self._file(path)
             if end - begin > _RUN and end - begin > limits.SAMPLE_BYTES:
                 raise ShardError(f"{path}: {limits.over('SAMPLE_BYTES', end - begin)}")
+            failed, data = None, b""
             try:
                 data = os.pread(file.number, end - begin, begin)
             except OSError as error:
-                data = self._some(path, begin, end, error)
+                failed = error
             if len(data) < end - begin:
-                data = self._read_on(path, begin, end, data)
+                data = self._read_on(path, begin, end, data, failed)
             if last == count:
                 self.check(path)
             if last == first + 1:
@@ -198,28 +195,26 @@ class LocalFiles:
                     yield data[starts[row] - begin : stops[row] - begin]
             first = last
 
-    def _read_on(self, path: str, begin: int, end: int, data: bytes) -> bytes:
+    def _read_on(
+        self, path: str, begin: int, end: int, data: bytes, failed: OSError | None
+    ) -> bytes:
         """One call reads at most 2 GiB, and a network file system may give less, or nothing."""
         pieces, at = [data], begin + len(data)
-        while at < end:
-            pieces.append(self._some(path, at, end))
-            at += len(pieces[-1])
-        return b"".join(pieces)
-
-    def _some(self, path: str, at: int, end: int, failed: OSError | None = None) -> bytes:
-        """Return bytes from `at` on, one or more."""
 
         def read() -> bytes:
             file = self._file(path)
-            data = os.pread(file.number, end - at, at)
-            if not data:
+            some = os.pread(file.number, end - at, at)
+            if not some:
                 self.check(path)
                 size = file.signature[0]
                 kind = errno.EIO if at < size else errno.EINVAL
                 raise OSError(kind, f"there are no bytes {at} to {end}: it has {size}", path)
-            return data
+            return some
 
-        return again(read, path, failed, before=partial(self._open.pop, path, None))
+        while at < end:
+            pieces.append(again(read, path, failed, before=partial(self._open.pop, path, None)))
+            at, failed = at + len(pieces[-1]), None
+        return b"".join(pieces)
 
     def kept(self, path: str) -> bytes:
         file = self._open.get(path) or self._file(path)
@@ -510,7 +505,7 @@ def _text(place: object) -> str:
 
 
 def read_entries(
-    files: Ranges, path: str, numbers: Sequence[int], stride: int, size: int
+    files: Files, path: str, numbers: Sequence[int], stride: int, size: int
 ) -> Iterator[bytes]:
     """Yield `size` bytes of each of these entries of a file, ascending, `stride` bytes apart."""
     starts = [number * stride for number in numbers]

@@ -454,7 +454,7 @@ class MdsSource(ShardedSource[dict[str, Any]]):
     path: Path
     split: str
     validate_hash: str | None
-    allow_pickles: bool = False
+    allow_pickles: bool
     entries: tuple[MdsShard, ...]
 
     @own_errors
@@ -468,7 +468,6 @@ class MdsSource(ShardedSource[dict[str, Any]]):
         seed: int = 0,
         occurrence: int = 0,
     ) -> None:
-        unusual: dict[str, Any] = {"allow_pickles": True} if allow_pickles else {}
         self._freeze(
             path=Path(path),
             split=split,
@@ -476,7 +475,7 @@ class MdsSource(ShardedSource[dict[str, Any]]):
             entries=read_mds_index(Path(path) / split),
             seed=seed,
             occurrence=occurrence,
-            **unusual,
+            allow_pickles=allow_pickles,
         )
         _ = self._decoders  # unknown encodings are found now
         if validate_hash is not None:

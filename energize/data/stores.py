@@ -301,16 +301,15 @@ class JsonlFileStore(_PathStore):
 
     def __getitem__(self, key: str) -> tuple[bytes, SourceInfo]:
         digits = key.removesuffix(".json")
-        # Only the number as the key of a sample has it: isdigit alone takes "٣" and "007" too.
-        known = digits.isascii() and digits.isdigit() and len(digits) < 20
-        if not known or int(digits) >= len(self) or str(int(digits)) != digits:
+        number = int(digits) if digits.isdecimal() and len(digits) < 20 else -1
+        if not 0 <= number < len(self) or str(number) != digits:  # "٣" and "007" are none
             raise DataError(
                 f"{self.path} has no sample {key!r}: its keys are '0' to '{len(self) - 1}', "
                 "each also with '.json'"
             )
-        source = self._source(int(digits), self.path.name, f"{digits}.json")
+        source = self._source(number, self.path.name, f"{digits}.json")
         with os_errors_as(ShardError, self.path):
-            return self._lines.stored([int(digits)])[0].strip(), source
+            return self._lines.stored([number])[0].strip(), source
 
 
 def local_path(path: StorePath) -> Path:

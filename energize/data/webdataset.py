@@ -77,7 +77,8 @@ class ShardReader:
         self.path = f"{self.root}/{self.name}"
         tar.check_shard(self.files, self.path, self.count, self.record)
         if self.checksums:
-            tar.check_checksums(self.files, self.path, self.count, self.record)
+            crc = None if self.record is None else self.record.checksums_crc32
+            tar.check_checksums(self.files, self.path, self.count, crc)
         self.index, self.size = tar.index_path(self.path), self.files.size(self.path)
         self.new = {"__key__": None, "__dataset__": self.root, "__shard__": self.name}
 

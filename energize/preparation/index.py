@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 import os
@@ -24,10 +23,12 @@ from typing import Any
 from braceexpand import braceexpand
 
 from energize.core.columns import Column
+from energize.core.trace import Failed
 from energize.data import nv_meta
 from energize.data.columns import COLUMNS_FOLDER, COLUMNS_NAME, folder_version
 from energize.data.files import os_errors_as, read_file
 from energize.data.jsonl import jsonl_checksums_path, jsonl_index_path
+from energize.data.rows import parsed_row
 from energize.data.tar import CHECKSUM, END_MARK, checksums_path, index_path
 from energize.data.writing import NewFiles, remove_left, taken_back_when_stopped
 from energize.errors import (
@@ -505,8 +506,6 @@ def _plural(shards: Sequence[str]) -> str:
 
 _SHOWN = 10
 _REPORTED_BYTES = 4 * 1024 * 1024
-_NO_TEXT = (b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff", b"\x1f\x8b", b"\x28\xb5\x2f\xfd")
-"""How byte order marks and files that gzip and zstd compressed begin."""
 
 
 @os_errors_as(PrepareError, what="cannot be used")
@@ -563,10 +562,10 @@ def _offsets(path: Path, on_progress: Callable[[int, int], None]) -> array[int]:
             if text:
                 # Blank lines at the start belong to the first sample.
                 offsets.append(at if offsets else 0)
-                fault = _fault(text)
-                wrong += fault is not None
-                if fault is not None and wrong <= _SHOWN:
-                    faults.append(f"line {number}: {fault}")
+                row = parsed_row(text, f"line {number}")
+                wrong += isinstance(row, Failed)
+                if isinstance(row, Failed) and wrong <= _SHOWN:
+                    faults.append(str(row))
             at += len(line)
             if at - reported > _REPORTED_BYTES:
                 on_progress(reported := at, size)
@@ -580,14 +579,3 @@ def _offsets(path: Path, on_progress: Callable[[int, int], None]) -> array[int]:
     on_progress(size, size)
     offsets.append(size)
     return offsets
-
-
-def _fault(text: bytes) -> str | None:
-    """Return what is wrong with a line, if anything."""
-    if text.startswith(_NO_TEXT):
-        return "it is compressed, or has a byte order mark; save the file as plain UTF-8"
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError) as reason:
-        return f"{reason}: {str(text[:60])[1:]}"
-    return None if isinstance(value, dict) else f"it is no object: {str(text[:60])[1:]}"

@@ -44,14 +44,13 @@ ROWS = '{"n": 0}\n{"n": 1}\n{"n": 2}\n'
 
 
 MALFORMED = {
-    '{"a": 1}\n[1]\n{"b": 2}\n': ("1 of 3 lines", "\n  line 2: it is no object: '[1]'"),
-    '{"a": 1}\n\n{"a": \n3\n': ("2 of 3 lines", "  line 3: Expecting value", "\n  line 4: it is"),
-    '{"a": 1} {"b": 2}\n': ("line 1: Extra data",),
-    "\ufeff" + ROWS: ("line 1: it is compressed, or has a byte order mark",),
-    b"\x1f\x8b\x08\0garbage": ("line 1: it is compressed",),
-    ROWS.encode("utf-16"): ("line 1: it is compressed, or has",),
-    b'{"a": "\xff"}\n': ("line 1: 'utf-8' codec",),
-    '{"a": ' + "[" * 100_000 + "\n": ("line 1: ",),
+    '{"a": 1}\n[1]\n{"b": 2}\n': ("1 of 3 lines", "line 2: DataError: a row is a JSON object"),
+    '{"a": 1}\n\n{"a": \n3\n': ("2 of 3 lines", "line 3: DataError: not JSON", "line 4: DataErr"),
+    '{"a": 1} {"b": 2}\n': ("line 1: DataError: not JSON: Extra data",),
+    b"\x1f\x8b\x08\0garbage": ("line 1: ",),
+    ROWS.encode("utf-16"): ("3 of 4 lines",),
+    b'{"a": "\xff"}\n': ("line 1: DataError: not JSON: 'utf-8' codec",),
+    '{"a": ' + "[" * 100_000 + "\n": ("line 1: ", "nested too deeply"),
     "1\n" * 50 + ROWS: ("50 of 53 lines", "and 40 more"),
     "\n \n": ("every line is blank",),
 }
