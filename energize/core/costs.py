@@ -115,7 +115,7 @@ class ColumnCost:
         for name, required in self._columns.items():
             if not (required or name in source.column_names):
                 continue
-            column = source.known_column(name)
+            column = source.column(name)
             if column.is_text:
                 raise ColumnError(
                     f"{source.name}: the column {name!r} has words, such as "

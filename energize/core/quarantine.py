@@ -68,12 +68,13 @@ class Entry:
     def parsed(cls, line: str, where: str) -> Entry:
         """Return the entry in a line; `ConfigError` for anything else."""
         try:
-            fields = dict(validated(_LINE, load_json(line), ConfigError, "the line"))
+            found = validated(_LINE, load_json(line), ConfigError, "the line")
         except ValueError as error:
             raise ConfigError(
                 f"{where}: no entry of a list of failed samples, as quarantine= writes it: "
                 f"{error}; the line is {line.strip()[:80]!r}. Remove or repair it"
             ) from error
+        fields = dict(found)
         reason = fields.pop("reason")
         return cls(SamplePlace(**fields), reason)
 

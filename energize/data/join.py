@@ -228,21 +228,19 @@ class JoinedSource(Source[Raw]):
         """Those of its parts."""
         return tuple(dict.fromkeys(name for part in self.parts for name in part.column_names))
 
-    def column(self, name: str) -> Column:
+    def _column(self, name: str) -> Column:
         """Return that of the first part that has it. Of a part that a sample has no partner in,
         words are absent, and numbers a `ColumnError`.
         """
-        having = [i for i, each in enumerate(self.parts) if name in each.column_names]
-        if not having:
-            return super().column(name)
-        column, rows = self.parts[having[0]].column(name), self.matches[:, having[0]]
+        having = next(i for i, each in enumerate(self.parts) if name in each.column_names)
+        column, rows = self.parts[having].column(name), self.matches[:, having]
         alone = rows < 0
         if not alone.any():
             return column.part(rows)
         if not column.is_text:
             raise ColumnError(
                 f"{self.name}: {int(alone.sum())} of {len(rows)} samples have no partner in "
-                f"{self.parts[having[0]].path}, and so no number for {name!r}; join with "
+                f"{self.parts[having].path}, and so no number for {name!r}; join with "
                 "`nonmatch: skip`, or measure it for the first dataset"
             )
         words = np.where(alone, -1, column.values[np.maximum(rows, 0)])

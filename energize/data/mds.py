@@ -91,10 +91,8 @@ def _column_decoder(
         )
     array = None if known is _TEXTS else _NDARRAY.fullmatch(encoding)
     if array is not None:
-        dtype, sizes = array.groups()
-        return partial(
-            _array, dtype and np.dtype(dtype), sizes and tuple(map(int, sizes.split(",")))
-        )
+        dtype = np.dtype(array[1]) if array[1] else None
+        return partial(_array, dtype, tuple(map(int, array[2].split(","))) if array[2] else None)
     if encoding not in known:
         raise DatasetError(
             f"{where} has the encoding {encoding!r}, which is not one of {', '.join(known)}"

@@ -194,14 +194,11 @@ def deserialize_media_metadata(metadata_type: str, metadata_json: str) -> MediaM
             "may have been written by a newer version"
         )
     try:
-        payload = json.loads(metadata_json)
+        return kind.from_dict(json.loads(metadata_json))
     except (ValueError, RecursionError) as reason:
         raise DatasetError(
             f"media metadata is not JSON: {reason}: {metadata_json!r:.80}"
         ) from reason
-    if not isinstance(payload, dict):
-        raise DatasetError(f"media metadata is a JSON object, found {metadata_json!r:.80}")
-    return kind.from_dict(payload)
 
 
 # Extracting metadata from files.

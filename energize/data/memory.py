@@ -115,8 +115,8 @@ class SequenceSource(FieldSource[T_co]):
     def _values(self, name: str) -> Iterable[Any]:
         return (fields_of(sample).get(name) for sample in cast("Iterable[Any]", self.samples))
 
-    def column(self, name: str) -> Column:
-        return self.columns[name] if name in self.columns else super().column(name)
+    def _column(self, name: str) -> Column:
+        return self.columns[name] if name in self.columns else super()._column(name)
 
     def _how_to_index(self, name: str) -> str:
         return f"Give it where the source is made: columns={{{name!r}: [...]}}"

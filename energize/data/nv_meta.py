@@ -21,12 +21,10 @@ from energize.core.samples import is_own_module
 from energize.core.validation import (
     Listed,
     Model,
-    lines_of,
-    load_yaml,
     read_document,
     short,
 )
-from energize.data.files import exists, read_file
+from energize.data.files import exists
 from energize.errors import (
     DatasetError,
     DatasetNotFoundError,
@@ -283,12 +281,8 @@ def read_splits(path: str | Path, name: str = "split.yaml") -> Splits:
 
     Where there is no `split.yaml`, `split.json` is taken. Raise as `read_info` does.
     """
-    return _split_file(Path(path), name)[1]
-
-
-def _split_file(path: Path, name: str) -> tuple[Path, Splits]:
     names = (name, "split.json") if name == "split.yaml" else (name,)
-    return _file(path, names, _SPLITS, "split file", ".yaml or .json")
+    return _file(Path(path), names, _SPLITS, "split file", ".yaml or .json")[1]
 
 
 def _file(
@@ -315,20 +309,6 @@ def _file(
         f"{', '.join(there) or 'no such file at all'}. "
         f"Write it with: energize prepare --force-overwrite {path}"
     )
-
-
-def where_listed(path: Path, name: str, part: str, shard: str) -> str:
-    """Return where the split file of a folder lists a shard of a part, for messages: the file with
-    the line of the last entry, and the other lines.
-    """
-    file, _ = _split_file(path, name)
-    text = read_file(file, "YAML_BYTES")
-    lines = lines_of(text)
-    listed = load_yaml(text)["split_parts"][part] if lines else []
-    at = [lines["split_parts", part, i] for i, each in enumerate(listed) if shard in expand([each])]
-    *before, last = at[-_TOLD:] or [0]
-    more = f" (and line {', '.join(map(str, before))})" if before else ""
-    return f"{file}:{last}{more}" if last else str(file)
 
 
 def dump_info(info: Info) -> str:

@@ -51,9 +51,7 @@ _BAD_BYTES = (OSError, ValueError, LookupError, TypeError, NotImplementedError)
 
 
 class FieldSource(Source[T_co]):
-    """A source whose samples have fields: each that holds numbers or words is a column, looked up
-    once in each process.
-    """
+    """A source whose samples have fields: each that holds numbers or words is a column."""
 
     def _parsed(self, first: int, stop: int) -> Sequence[Any]:
         """Return the rows from `first` to before `stop`, or why one has none."""
@@ -75,19 +73,11 @@ class FieldSource(Source[T_co]):
         """Return what each row has for a key; None where it has not."""
         return (row.get(name) for row in self._rows())
 
-    def column(self, name: str) -> Column:
-        if name not in self._looked_up:
-            if name not in self.column_names:
-                return super().column(name)
-            try:
-                self._looked_up[name] = Column.of(self._values(name), name)
-            except ColumnError as reason:
-                raise ColumnError(f"{self.name}: {reason}") from None
-        return self._looked_up[name]
-
-    @cached_property
-    def _looked_up(self) -> dict[str, Column]:
-        return {}
+    def _column(self, name: str) -> Column:
+        try:
+            return Column.of(self._values(name), name)
+        except ColumnError as reason:
+            raise ColumnError(f"{self.name}: {reason}") from None
 
     def _how_to_index(self, name: str) -> str:
         return "Columns of this source are the fields of its samples: write it into each of them"
@@ -110,16 +100,12 @@ def _matching(pattern: str, owner: str) -> list[Path]:
     path = Path(pattern)
     if path.is_file():
         return [path]
-    if path.is_dir():
-        raise ConfigError(
-            f"{owner}: {pattern} is a folder; name its files with a pattern, {pattern}/* say"
-        )
     found = sorted(Path(name) for name in glob.glob(pattern, recursive=True))
     files = [each for each in found if each.is_file()]
     if not files:
         raise DatasetNotFoundError(
-            f"{owner}: no file matches {pattern!r} (looked in {Path.cwd()}); only files on a local "
-            "or mounted file system are read"
+            f"{owner}: no file matches {pattern!r} (looked in {Path.cwd()}); files of a folder are "
+            "named with a pattern, folder/* say, and lie on a local or mounted file system"
         )
     return files
 

@@ -290,8 +290,11 @@ class PropertySource(Source[T_co]):
     def column_names(self) -> tuple[str, ...]:
         return self.source.column_names
 
-    def column(self, name: str) -> Column:
+    def _column(self, name: str) -> Column:
         return self.source.column(name).part(self.rows)
+
+    def _how_to_index(self, name: str) -> str:
+        return self.source._how_to_index(name)
 
     def settings(self) -> dict[str, Any]:
         return super().settings() | {

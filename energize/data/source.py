@@ -118,21 +118,24 @@ class Source(IndexedDataset[T_co]):
         return ()
 
     def column(self, name: str) -> Column:
-        """Return one value for each sample, in the order of their numbers, as they are indexed.
+        """Return one value for each sample, in the order of their numbers, as they are indexed;
+        looked up once.
 
         Raises `ColumnError` for a name that is not indexed.
         """
-        known = ", ".join(self.column_names) or "none"
-        raise ColumnError(
-            f"{self.name} has no column {name!r}{nearest(name, self.column_names)}; its columns: "
-            f"{known}. {self._how_to_index(name)}"
-        )
-
-    def known_column(self, name: str) -> Column:
-        """Return the same, looked up once: some sources put theirs together of several."""
+        if name not in self.column_names:
+            known = ", ".join(self.column_names) or "none"
+            raise ColumnError(
+                f"{self.name} has no column {name!r}{nearest(name, self.column_names)}; its "
+                f"columns: {known}. {self._how_to_index(name)}"
+            )
         if name not in self._known_columns:
-            self._known_columns[name] = self.column(name)
+            self._known_columns[name] = self._column(name)
         return self._known_columns[name]
+
+    def _column(self, name: str) -> Column:
+        """Return one of `column_names`."""
+        raise NotImplementedError
 
     @cached_property
     def _known_columns(self) -> dict[str, Column]:

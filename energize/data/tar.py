@@ -95,18 +95,16 @@ class ScannedSample(NamedTuple):
 class ShardScan:
     """What a shard consists of.
 
-    `end` is where the last sample ends: where the end mark starts, or the file ends. `duplicates`
-    are the keys that come back after another sample, so that they name several samples. `size` is
-    that of the file, `headers` the CRC-32 of its headers one after the other, extensions and all,
-    `ends` that of its first and last bytes.
+    `end` is where the last sample ends: where the end mark starts, or the file ends. `size` is that
+    of the file, `headers` the CRC-32 of its headers one after the other, extensions and all, `ends`
+    that of its first and last bytes.
     """
 
     samples: list[ScannedSample]
     end: int
-    duplicates: tuple[str, ...]
-    size: int = 0
-    headers: int = 0
-    ends: int = 0
+    size: int
+    headers: int
+    ends: int
 
 
 def plain_header(data: bytes, at: int) -> tuple[str, int] | None:
@@ -379,9 +377,7 @@ def scan(path: str | Path) -> ShardScan:
                     f"{where}: sample {sample.key!r} has two files {f'{sample.key}.{twice}'!r}; "
                     "remove one and pack the tar again"
                 )
-        times = Counter(each.key for each in samples)
-        repeated = tuple(key for key, count in times.items() if count > 1)
-        return ShardScan(samples, end, repeated, size, headers, ends_crc(read, size))
+        return ShardScan(samples, end, size, headers, ends_crc(read, size))
 
 
 def samples_of(found: Iterable[Member]) -> Iterator[ScannedSample]:

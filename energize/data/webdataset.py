@@ -24,7 +24,7 @@ from energize.core.trace import Failed
 from energize.data import tar
 from energize.data.columns import PreparedColumns, column_command
 from energize.data.files import Files, exists, files_at, own_errors, read_entries
-from energize.data.nv_meta import ShardRecord, read_info, read_records, read_splits, where_listed
+from energize.data.nv_meta import ShardRecord, read_info, read_records, read_splits
 from energize.data.source import ShardedSource, narrowed
 from energize.data.tar import ENTRY, disagreement, index_path, scan
 from energize.errors import (
@@ -341,12 +341,10 @@ class WebdatasetSource(ShardedSource[dict[str, Any]]):
     def column_names(self) -> tuple[str, ...]:
         return self._columns.names
 
-    def column(self, name: str) -> Column:
+    def _column(self, name: str) -> Column:
         """As `energize prepare --column` measured it; mapped from its file where all samples of
         neighbouring shards are read, else copied.
         """
-        if name not in self._columns.names:
-            return super().column(name)
         counts = dict(zip(self.shards, self.counts, strict=True))
         whole = self._columns.of(name, counts)
         start, stop = self._bounds
@@ -513,8 +511,9 @@ def read_split(path: Path, split_part: str, split_config: str | None) -> SplitSh
             if shard not in known:
                 fault = f"is not in .info.json{nearest(shard, list(known))}; correct the name, or "
                 fault += "run `energize prepare` again to index new shards"
-            where = where_listed(path, name, split_part, shard)
-            raise SplitError(f"{where}, split part {split_part!r}: shard {shard!r} {fault}")
+            raise SplitError(
+                f"{path}, split part {split_part!r} in {name}: shard {shard!r} {fault}"
+            )
     left_out = _excluded(splits.exclude, known, f"{path}, exclude in {name}")
     shards = [shard for shard in listed if left_out.get(shard, set()) is not None]
     excluded: list[int] = []

@@ -69,26 +69,20 @@ def taken_back_when_stopped() -> Iterator[None]:
         raise SystemExit(128 + asked[0])
 
 
-def temporary(final: Path, token: str) -> Path:
-    """Return where the writer with this token writes what will be `final`; it makes it with mode
-    "x".
-
-    >>> temporary(Path("a/b.idx"), "0123456789abcdef").name
-    'b.idx.energize-0123456789abcdef.tmp'
-    """
-    return final.with_name(f"{final.name}.energize-{token}.tmp")
-
-
 class NewFiles:
     """Files that get their names together, when all of them are complete and on the disk.
 
     Leaving the block without `commit` removes them, and of those whose names they were to get
     nothing has changed. `error` is raised, with the path and the reason, for what cannot be
-    written. Processes that share a `token` know each other's names.
+    written.
+
+    >>> with NewFiles(EnergizeError) as files:
+    ...     len(files.place(Path("a/b.idx")).name) - len("b.idx.energize-.tmp")
+    16
     """
 
-    def __init__(self, error: type[EnergizeError], token: str = "") -> None:
-        self.token = token or secrets.token_hex(8)
+    def __init__(self, error: type[EnergizeError]) -> None:
+        self._token = secrets.token_hex(8)
         self._error = error
         self._finals: dict[Path, None] = {}
 
@@ -100,20 +94,13 @@ class NewFiles:
             with suppress(OSError):
                 self.place(final).unlink(missing_ok=True)
 
-    def __contains__(self, final: Path) -> bool:
-        return final in self._finals
-
     def place(self, final: Path) -> Path:
         """Return where `final` is until it gets its name."""
-        return temporary(final, self.token)
-
-    def add(self, finals: Iterable[Path]) -> None:
-        """Announce files that others write to `place(final)`."""
-        self._finals.update(dict.fromkeys(finals))
+        return final.with_name(f"{final.name}.energize-{self._token}.tmp")
 
     def create(self, final: Path) -> BinaryIO:
         """Open a new file that will be `final`; raise OSError if there can be none."""
-        self.add([final])
+        self._finals[final] = None
         return self.place(final).open("xb")
 
     def write(self, final: Path, data: bytes) -> None:
@@ -194,17 +181,16 @@ def _sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def remove_left(folder: Path, own: str = "", of: Path | None = None) -> None:
+def remove_left(folder: Path, of: Path | None = None) -> None:
     """Remove what killed writers left in a folder, or of one file there. Only who holds the lock of
-    what is written knows that they are dead. `own` is a token whose files stay.
+    what is written knows that they are dead.
     """
     with suppress(OSError), os.scandir(folder) as found:
-        names = [each.name for each in found if _LEFT.fullmatch(each.name)]
-        for name in names:
-            final, _, token = name.removesuffix(".tmp").rpartition(".energize-")
-            if token != own and (of is None or final == of.name):
+        for each in found:
+            final = each.name.rpartition(".energize-")[0]
+            if _LEFT.fullmatch(each.name) and (of is None or final == of.name):
                 with suppress(OSError):
-                    (folder / name).unlink()
+                    os.unlink(each)
 
 
 def write_new(path: Path, data: bytes, error: type[EnergizeError], mode: int | None = None) -> None:

@@ -67,7 +67,7 @@ def test_what_cannot_be_read_is_named(parquet, tmp_path):
         rows[f"{name} nothing"] = (
             partial(kind, f"{tmp_path}/nothing*"), DatasetNotFoundError, "nothing*",
         )  # fmt: skip
-        rows[f"{name} folder"] = (partial(kind, tmp_path), ConfigError, "is a folder")
+        rows[f"{name} folder"] = (partial(kind, tmp_path), DatasetNotFoundError, "folder/*")
         rows[f"{name} none"] = (partial(kind, []), ConfigError, "no files")
         rows[f"{name} number"] = (partial(kind, [3]), ConfigError, "got [3]")
     check_refusals(None, rows)
