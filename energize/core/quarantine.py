@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from glob import escape, glob
 from pathlib import Path
@@ -102,29 +102,25 @@ def files_of(path: str) -> list[Path]:
     return sorted(map(Path, found))
 
 
-def read_entries(file: Path) -> Iterator[Entry]:
-    """Yield the entries of a file; `ConfigError` naming file and line for what is none.
+def read_entries(file: Path) -> tuple[list[Entry], int]:
+    """Return the entries of a file, and how many bytes at its end are half a line; `ConfigError`
+    naming file and line for what is none.
 
     A last line without its end may be the half of one, of a machine that stopped while it was
     written: if it is, it is passed over with a warning.
     """
     try:
-        lines = read_file(file, "JSON_BYTES").decode("utf-8").split("\n")
+        *lines, last = read_file(file, "JSON_BYTES").decode("utf-8").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(
             f"{file}: the list of failed samples cannot be read: {type(error).__name__}: {error}"
         ) from error
-    for number, line in enumerate(lines, 1):
-        if number == len(lines) and _is_half(line):
-            _log.warning("%s, line %d is half a line; it is passed over", file, number)
-        elif line.strip():
-            yield Entry.parsed(line, f"{file}, line {number}")
-
-
-def half_line(file: Path) -> int:
-    """Return how many bytes at the end of a list, which has been read, are half a line."""
-    last = read_file(file, "JSON_BYTES").rpartition(b"\n")[2].decode()
-    return len(last) if _is_half(last) else 0
+    half = _is_half(last)
+    if half:
+        _log.warning("%s, line %d is half a line; it is passed over", file, len(lines) + 1)
+    whole = enumerate(lines if half else [*lines, last], 1)
+    entries = [Entry.parsed(each, f"{file}, line {n}") for n, each in whole if each.strip()]
+    return entries, len(last.encode()) if half else 0
 
 
 def _is_half(line: str) -> bool:

@@ -38,7 +38,6 @@ _GAP = 32 * 1024
 # Neighbouring ranges are read together up to this many bytes.
 _RUN = 8 * 1024 * 1024
 
-_BUFFER = 1024 * 1024
 _MOST_OPEN = 128
 _PAUSE = 0.5
 
@@ -314,12 +313,6 @@ class FileStream(io.RawIOBase):
         buffer[: len(data)] = data
         self._at += len(data)
         return len(data)
-
-
-def opened(path: AnyPath) -> io.BufferedReader:
-    """Open a file for reading from its start."""
-    place = os.fspath(path)
-    return io.BufferedReader(FileStream(files_at(place), place), _BUFFER)
 
 
 def files_at(path: AnyPath) -> Files:

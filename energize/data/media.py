@@ -18,7 +18,7 @@ from typing import Any, BinaryIO, ClassVar, Literal, Self
 import PIL.Image
 
 from energize.core.lazy import av
-from energize.data.files import opened
+from energize.data.files import FileStream, files_at
 from energize.errors import ConfigError, DatasetError, DecodeError, EnergizeError, nearest
 
 AVDecoderType = Literal["torch", "AVDecoder", "pyav"]
@@ -278,8 +278,9 @@ class MediaFilterConfig:
         of an unknown format, `ConfigError` if PyAV is needed and missing.
         """
         if isinstance(source, str | os.PathLike):
-            with opened(source) as file:
-                return self.extract_metadata(file, filename or os.fspath(source))
+            place = os.fspath(source)
+            with io.BufferedReader(FileStream(files_at(place), place)) as file:
+                return self.extract_metadata(file, filename or place)
         if filename is None:
             raise ConfigError("extract_metadata: bytes and open files need a filename")
         if not self.should_consider_media(filename):

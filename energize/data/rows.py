@@ -246,7 +246,7 @@ class ParquetSource(RowFiles):
 
     `files` is a path, a pattern, or a list of them; `columns` limits what is read. Opening reads
     the footers only. Pages that were written with checksums are compared with them. A row group is
-    read and decoded as a whole, and kept until `cache_bytes` of later ones have pushed it out; so
+    read and decoded as a whole, and kept until 256 MiB of later ones have pushed it out; so
     visit neighbours together: `ShuffleDataset` with a `shuffle_buffer_size` does, a full
     permutation of a large file reads a row group for each row.
 
@@ -261,7 +261,6 @@ class ParquetSource(RowFiles):
     """
 
     columns: tuple[str, ...] | None
-    cache_bytes: int
 
     @own_errors
     def __init__(
@@ -269,7 +268,6 @@ class ParquetSource(RowFiles):
         files: DataFiles,
         *,
         columns: Sequence[str] | None = None,
-        cache_bytes: int = _CACHED_BYTES,
         name: str = "",
         seed: int = 0,
         occurrence: int = 0,
@@ -277,7 +275,6 @@ class ParquetSource(RowFiles):
         self._freeze(
             files=data_files(files, "ParquetSource"),
             columns=None if columns is None else tuple(columns),
-            cache_bytes=cache_bytes,
             given_name=name,
             seed=seed,
             occurrence=occurrence,
@@ -351,7 +348,7 @@ class ParquetSource(RowFiles):
 
     @cached_property
     def _tables(self) -> Recent[tuple[int, int], Any]:
-        return Recent(self.cache_bytes, lambda table: int(table.nbytes))
+        return Recent(_CACHED_BYTES, lambda table: int(table.nbytes))
 
 
 @contextmanager

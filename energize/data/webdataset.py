@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
@@ -289,16 +289,13 @@ class WebdatasetSource(ShardedSource[dict[str, Any]]):
     ) -> None:
         split = read_split(Path(path), split_part, split_config)
         if checksums:
-            _check_checksums(Path(path), split.names, split.records)
+            _check_checksums(Path(path), split.shards, split.records)
         self._freeze(
             path=Path(path),
             split_part=split_part,
             split_config=split_config,
-            shards=split.names,
-            counts=split.counts,
-            excluded=split.excluded,
+            **split._asdict(),
             window=None,
-            records=split.records,
             checksums=checksums,
             seed=seed,
             occurrence=occurrence,
@@ -474,15 +471,14 @@ def _check_checksums(
         )
 
 
-@dataclass(frozen=True, slots=True)
-class SplitShards:
+class SplitShards(NamedTuple):
     """The shards of a split part in their order, with the number of samples in each.
 
     `excluded` are samples to leave out: their numbers among those of all the shards, ascending.
     `records` is what preparing saw of the shards, None where that is not known.
     """
 
-    names: tuple[str, ...]
+    shards: tuple[str, ...]
     counts: tuple[int, ...]
     excluded: tuple[int, ...]
     records: tuple[ShardRecord, ...] | None = None

@@ -841,7 +841,7 @@ class WebdatasetMeta:
         read = read_split(folder, split_part, split_config)
         splits = read_splits(folder, split_config or "split.yaml")
         known = list(read_info(folder).shard_counts)
-        counts = zip(read.names, read.counts, strict=True)
+        counts = zip(read.shards, read.counts, strict=True)
         return WebdatasetMeta(
             sample_excludes=set(splits.exclude).difference(known),
             shards=[ShardInfo(name, folder / name, count) for name, count in counts],

@@ -21,7 +21,6 @@ from energize.core.quarantine import (
     Entry,
     Listed,
     files_of,
-    half_line,
     listed_for,
     read_entries,
 )
@@ -304,7 +303,7 @@ def _entries(path: str, own: str | None) -> Iterator[Entry]:
             "quarantine= writes one, also when nothing fails"
         )
     for file in files:
-        yield from read_entries(file)
+        yield from read_entries(file)[0]
 
 
 class ListWriter:
@@ -325,8 +324,9 @@ class ListWriter:
         self._end.atexit = False
         try:
             regular = path.is_file()
-            self._known = {entry.place for entry in read_entries(path)} if regular else set()
-            if regular and (half := half_line(path)):
+            entries, half = read_entries(path) if regular else ([], 0)
+            self._known = {entry.place for entry in entries}
+            if half:
                 os.ftruncate(self._file, os.fstat(self._file).st_size - half)
         except BaseException:
             self.close()

@@ -64,7 +64,6 @@ _EXPECTED = "size:PART, len:PART, json[KEY], image:width (or height, pixels), or
 _IMAGE_SIZES = ("width", "height", "pixels")
 _IMAGES = ("jpg", "jpeg", "png", "webp", "bmp", "gif", "tif", "tiff", "ppm")
 _LONGEST_WORD = 200
-_USUAL_HEADER = 2**16
 
 
 @dataclass(frozen=True, slots=True)
@@ -412,18 +411,10 @@ def _image(what: str, sample: RawSample) -> int:
     names = [name for name in sample.sizes if name.rpartition(".")[2].lower() in _IMAGES]
     if not names:
         raise DataError(f"it has no image, but {', '.join(sample.sizes)}")
-    sizes = [_image_size(sample, name) for name in names]
+    sizes = []
+    for name in names:
+        with PIL.Image.open(io.BytesIO(sample.part(name))) as image:  # of which the header is read
+            sizes.append(image.size)
     if what == "pixels":
         return sum(width * height for width, height in sizes)
     return max(size[_IMAGE_SIZES.index(what)] for size in sizes)
-
-
-def _image_size(sample: RawSample, name: str, limit: int | None = _USUAL_HEADER) -> tuple[int, int]:
-    """Return width and height as the header says; where it is longer than usual, all is read."""
-    try:
-        with PIL.Image.open(io.BytesIO(sample.part(name, limit))) as image:
-            return image.size
-    except Exception:  # Pillow raises anything for bytes that are no image
-        if limit is None:
-            raise
-        return _image_size(sample, name, None)

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from fractions import Fraction
-from itertools import count
+from itertools import accumulate, count, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -438,13 +438,11 @@ def _by_ratios(
     exact = {part: Fraction(str(ratio)) for part, ratio in ratios.items()}
     left_out: list[str] = []
     while True:
-        total, start, cumulative = sum(exact.values()), 0, Fraction(0)
-        parts: Parts = {}
-        for part, share in exact.items():
-            cumulative += share
-            end = len(shards) * cumulative // total
-            parts[part] = tuple(shards[start:end])
-            start = end
+        ends = accumulate(len(shards) * share / sum(exact.values()) for share in exact.values())
+        bounds = pairwise([0, *map(math.floor, ends)])
+        parts = {
+            part: tuple(shards[start:end]) for part, (start, end) in zip(exact, bounds, strict=True)
+        }
         if not shards or all(parts[part] for part, share in exact.items() if share):
             break
         left_out.append(

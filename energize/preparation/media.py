@@ -102,7 +102,8 @@ def prepare_media(
         raise DatasetNotFoundError(f"{root} does not exist, or is no folder")
     options: dict[str, Any] = {"workers": workers, "on_progress": on_progress, "tmp_path": tmp_path}
     if not is_prepared(root):
-        return _of_folder(root, media, **options)
+        of_file = partial(_of_file, SystemFileStore(root), media)
+        return _stored(root, media, of_file, sorted(_files(root, media)), **options)
     if not (root / META_FOLDER / SQLITE_NAME).exists():
         prepare(root, tar_index_only=True, sqlite=True, workers=workers)
     names = list(read_info(root).shard_counts)
@@ -127,18 +128,13 @@ def prepare_filesystem_dataset(
     As `prepare_media` does, which says more: this one raises `PrepareError` for damaged media.
     """
     tmp_path = None if index_sqlite_tmp_path is None else Path(index_sqlite_tmp_path).parent
-    report = _of_folder(local_path(root_path), media_filter, workers=workers, tmp_path=tmp_path)
+    report = prepare_media(root_path, media_filter, workers=workers, tmp_path=tmp_path)
     if report.damaged:
         raise PrepareError(
             f"{root_path}: {len(report.damaged)} files are damaged, the metadata of the other "
             f"{report.count} was written:{listed(report.damaged)}"
         )
     return report.count
-
-
-def _of_folder(root: Path, media: MediaFilterConfig, **options: Any) -> MediaReport:
-    function = partial(_of_file, SystemFileStore(root), media)
-    return _stored(root, media, function, sorted(_files(root, media)), **options)
 
 
 def _files(root: Path, media: MediaFilterConfig) -> Iterator[str]:

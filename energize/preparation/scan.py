@@ -92,11 +92,10 @@ class RawSample:
         """The bytes of each part, by name."""
         return {part.name: part.size for part in self.found.parts}
 
-    def part(self, name: str, limit: int | None = None) -> bytes:
-        """Return the bytes of a part, or the first of them."""
+    def part(self, name: str) -> bytes:
+        """Return the bytes of a part."""
         part = next(each for each in self.found.parts if each.name == name)
-        stop = part.offset + (part.size if limit is None else min(limit, part.size))
-        return self.shard.files.read(str(self.shard.path), part.offset, stop)
+        return self.shard.files.read(str(self.shard.path), part.offset, part.offset + part.size)
 
     def json(self, access: PartAccess) -> Any:
         """Return what keys lead to in a part.

@@ -141,7 +141,7 @@ READERS: dict[str, Callable[[Path], Any]] = {
     "lines": _of(lambda folder: ez.JsonlSource(folder / "lines.jsonl")),
     "rows": _of(lambda folder: ez.JsonSource(folder / "rows.jsonl")),
     "array": _of(lambda folder: ez.JsonSource(folder / "rows.json")),
-    "parquet": _of(lambda folder: ez.ParquetSource(folder / "rows-*.parquet", cache_bytes=1)),
+    "parquet": _of(lambda folder: ez.ParquetSource(folder / "rows-*.parquet")),
     "mds": _of(lambda folder: ez.MdsSource(folder / "mds")),
     "arrow": _of(lambda folder: ez.HuggingFaceSource(_loaded(folder / "arrow"), name="arrow")),
     "column": _of(
