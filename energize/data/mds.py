@@ -477,7 +477,7 @@ class MdsSource(ShardedSource[dict[str, Any]]):
         )
         _ = self._decoders  # unknown encodings are found now
         if validate_hash is not None:
-            self._check_hashes_known(validate_hash)
+            new_hash(validate_hash)
 
     @cached_property
     def shards(self) -> tuple[str, ...]:  # type: ignore[override]
@@ -593,22 +593,17 @@ class MdsSource(ShardedSource[dict[str, Any]]):
             hashed = new_hash(self.validate_hash)
             for start in range(0, size, _BLOCK):
                 hashed.update(self._files.read(path, start, min(start + _BLOCK, size)))
-            expected = (file.hashes or {})[self.validate_hash]
+            expected = (file.hashes or {}).get(self.validate_hash)
+            if expected is None:
+                raise DatasetError(
+                    f"{self._folder}: validate_hash={self.validate_hash!r}, but the index has "
+                    f"{', '.join(file.hashes or ()) or 'no hashes'} of {file.name}; name one of "
+                    "those, or write the folder with hashes=[...]"
+                )
             if (found := hashed.hexdigest()) != expected:
                 text = f"{path} has the {self.validate_hash} {found}, but the index says {expected}"
                 raise ShardError(f"{text}: it was changed or damaged; {_AGAIN}")
         self._looked_at.add(path)
-
-    def _check_hashes_known(self, algorithm: str) -> None:
-        new_hash(algorithm)
-        files = (file for shard in self.entries for part in shard.parts for file in part if file)
-        for file in files:
-            if algorithm not in (file.hashes or ()):
-                known = ", ".join(file.hashes or ()) or "no hashes"
-                raise DatasetError(
-                    f"{self._folder}: validate_hash={algorithm!r}, but the index has {known} of "
-                    f"{file.name}; name one of those, or write the folder with hashes=[...]"
-                )
 
     def _path(self, file: MdsFile) -> str:
         return f"{self._folder}/{file.name}"

@@ -63,7 +63,8 @@ class Selection:
         """Return the numbers of the samples, ascending."""
         if self.value is not None:
             return np.flatnonzero(chosen(column, self.value))
-        return np.flatnonzero(~_any_of(column, self.other_than or ()))
+        named = [chosen(column, value) for value in self.other_than or ()]
+        return np.flatnonzero(~np.any(named, axis=0))
 
 
 def selections(
@@ -163,14 +164,6 @@ def chosen(column: Column, value: PropertyValue) -> BoolArray:
         return within if least != most else column.values == least
     equal: BoolArray = column.values == value
     return equal
-
-
-def _any_of(column: Column, values: Sequence[PropertyValue]) -> BoolArray:
-    """For each sample whether one of `values` names it."""
-    named = np.zeros(len(column), dtype=np.bool_)
-    for value in values:
-        named |= chosen(column, value)
-    return named
 
 
 def counts_text(columns: Sequence[Column]) -> str:

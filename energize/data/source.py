@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, Self, TypeVar, cast
+from typing import Any, Self, TypeVar
 
 import numpy as np
 
@@ -18,12 +18,11 @@ from energize.core.columns import Column
 from energize.core.dataset import IndexedDataset
 from energize.core.rng import derive, hash_positions
 from energize.core.trace import Failed, Reading, SamplePlace
-from energize.data.files import again, told
+from energize.data.files import again, os_errors_as, told
 from energize.errors import (
     ColumnError,
     ConfigError,
     EmptyDatasetError,
-    EnergizeError,
     ShardError,
     nearest,
 )
@@ -227,18 +226,14 @@ class Source(IndexedDataset[T_co]):
         self, indices: Int64Array, failed: OSError | MemoryError
     ) -> list[T_co | Failed]:
         """What the system refuses is no fault of a sample: tried again, then an error."""
-        if isinstance(failed, EnergizeError):
-            raise failed
         try:
-            if isinstance(failed, OSError):
+            if isinstance(failed, MemoryError):
+                raise failed
+            with os_errors_as(ShardError, self.location):
                 return again(lambda: self.read(indices), self.location, failed)
-            refused: OSError | MemoryError = failed
-        except (OSError, MemoryError) as error:
-            refused = error
-        said = refused
-        if isinstance(refused, MemoryError):
-            said = OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
-        raise ShardError(told(cast("OSError", said), self.location)) from refused
+        except MemoryError as short:
+            refused = OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+            raise ShardError(told(refused, self.location)) from short
 
     def _samples(self, positions: Int64Array, attempt: int) -> Int64Array:
         """Return the samples at positions, or of that attempt."""

@@ -345,11 +345,6 @@ def open_store(ref: StorePath, base: StorePath = ".") -> FileStore[Any]:
     path = local_path(base) / local_path(text.removeprefix(f"{_FOLDER}+"))
     if path.suffix == ".jsonl":
         return JsonlFileStore(path)
-    if path.suffix in (".yaml", ".yml"):
-        raise ConfigError(
-            f"{text}: aux names one folder or .jsonl file each, not a metadataset; name the "
-            "folders that it is made of"
-        )
     if not is_prepared(path) and (path / META_FOLDER / SQLITE_NAME).is_file():
         return SystemFileStore(path)  # a plain folder whose media metadata was collected
     return WebdatasetFileStore(path)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -131,23 +130,3 @@ def test_files_are_on_the_disk_before_they_get_names_and_the_last_one_last(tmp_p
     between = log[log.index(renamed[-2]) + 1 : last]
     assert {("fsync", meta), ("fsync", parts)} == set(between)
     assert log[last + 1] == ("fsync", meta)
-
-
-@pytest.mark.jobs
-def test_a_process_that_is_asked_to_end_takes_back_what_it_wrote(tmp_path):
-    script = (
-        "import pathlib, sys\nfrom energize import write_shards\n"
-        "def waiting():\n"
-        "    yield {'__key__': 'a', 'txt': 'x'}\n"
-        "    print('waiting', flush=True)\n"
-        "    sys.stdin.read()\n"
-        f"write_shards(waiting(), {str(tmp_path / 'ds')!r})"
-    )
-    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-    with subprocess.Popen([sys.executable, "-c", script], text=True, **pipes) as process:
-        assert process.stdout.readline() == "waiting\n"
-        assert len(names(tmp_path / "ds")) == 1
-        process.terminate()
-        _, errors = process.communicate(timeout=60)
-    assert (process.returncode, errors) == (128 + signal.SIGTERM, "")
-    assert names(tmp_path) == []

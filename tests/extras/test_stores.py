@@ -238,8 +238,6 @@ def test_references_of_metadatasets(shards, plain, lines, tmp_path):
     for ref in ("s3://bucket/ds", "msc://p/ds", "filesystem+msc://p/ds"):
         with pytest.raises(ConfigError, match="local and mounted file systems only"):
             open_store(ref, tmp_path)
-    with pytest.raises(ConfigError, match="not a metadataset"):
-        open_store("mix.yaml", tmp_path)
-    for ref in ("missing", "filesystem://missing", "missing.jsonl"):
+    for ref in ("missing", "missing.yaml", "filesystem://missing", "missing.jsonl"):
         with pytest.raises(DatasetNotFoundError, match="missing"):
             open_store(ref, tmp_path)

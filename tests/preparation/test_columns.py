@@ -1,8 +1,6 @@
 """Measuring columns: right values on any number of processes, all of them or none."""
 
 import io
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -12,7 +10,6 @@ from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
 from energize import WebdatasetSource, prepare, prepare_columns, write_shards
-from energize.data.columns import COLUMNS_FOLDER
 from energize.errors import ColumnError, ConfigError, NotPreparedError, PrepareError
 from energize.preparation.verify import check_folder
 
@@ -193,31 +190,3 @@ def test_prepare_measures_columns_of_its_own_shards(tmp_path):
     assert WebdatasetSource(folder).column_names == ("a", "b")
     prepare(folder, columns={"b": len}, overwrite=True, **options)
     assert WebdatasetSource(folder).column_names == ("b",)
-
-
-KILLED = """
-import os, signal, sys, time
-from energize import prepare_columns
-
-def slow(raw):
-    if raw["__key__"] == "005":
-        print("measuring", flush=True)
-        time.sleep(60)
-    return 1
-
-prepare_columns(sys.argv[1], {"new": slow}, workers=2)
-"""
-
-
-@pytest.mark.jobs
-def test_a_run_that_was_killed_leaves_what_was_there_and_the_next_one_works(small):
-    prepare_columns(small, {"old": "size:txt"}, workers=1)
-    command = [sys.executable, "-c", KILLED, str(small)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as running:
-        assert running.stdout.readline() == b"measuring\n"
-        running.kill()
-        assert running.stdout.read() == b""  # its processes have ended, too
-    assert WebdatasetSource(small).column_names == ("old",)
-    prepare_columns(small, {"new": "len:txt"}, workers=1)
-    assert WebdatasetSource(small).column_names == ("old", "new")
-    assert len(list((small / COLUMNS_FOLDER).iterdir())) == 3

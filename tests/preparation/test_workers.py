@@ -8,14 +8,11 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 import weakref
-from contextlib import suppress
 from functools import partial
 
 import pytest
 
-from energize.errors import PrepareError
 from energize.loader.watchdog import Patience, Watchdog
 from energize.preparation import prepare
 from energize.preparation.workers import map_in_order
@@ -44,13 +41,6 @@ def test_too_few_open_files_for_so_many_processes(tmp_path):
     assert all(name.endswith(".tar") for name in contents(folder))
 
 
-PREPARE = """
-import sys
-from energize.preparation import prepare
-prepare(sys.argv[1], split_ratios={"train": 1}, workers=int(sys.argv[2]))
-"""
-
-
 def test_a_full_disk(tmp_path):
     folder = unprepared(tmp_path / "ds", counts=(200, 200, 200))
     before = contents(folder)
@@ -62,26 +52,6 @@ def test_a_full_disk(tmp_path):
     for writing in (partial(written, 1000), partial(written, 20000, sqlite=True)):
         assert "cannot be written" in apart(writing)
         assert contents(folder) == before
-
-
-@pytest.mark.jobs
-def test_killed_in_the_middle(tmp_path):
-    folder = unprepared(tmp_path / "ds", counts=(1500,) * 12)
-    process = subprocess.Popen([sys.executable, "-c", PREPARE, str(folder), "3"])
-    deadline = time.monotonic() + 60
-    while not list(folder.rglob("*.tar.idx.*.tmp")) and time.monotonic() < deadline:
-        time.sleep(0.001)
-    process.send_signal(signal.SIGKILL)
-    process.communicate(timeout=60)
-    left = [name for name in contents(folder) if not name.endswith((".tar", ".tmp"))]
-    assert left == []
-    report = None
-    while report is None:  # workers of a killed process hold the folder until they have ended
-        assert time.monotonic() < deadline
-        with suppress(PrepareError):
-            report = prepare(folder, split_ratios=ALL, workers=2)
-    assert report.samples == 18000
-    assert not list(folder.rglob("*.tmp"))
 
 
 @pytest.mark.jobs
