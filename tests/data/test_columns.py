@@ -109,18 +109,11 @@ def test_a_damaged_or_foreign_index_is_told(folder):
 
     changes = [
         (lambda c: c.update(version=2), "(version): expected 1; got 2"),
-        (lambda c: c.pop("columns"), "the key 'columns' is missing"),
-        (lambda c: c.update(code="x"), "unknown key 'code'"),
-        (lambda c: c.update(index=3), "(index): expected text; got 3"),
-        (lambda c: c["columns"].update(tokens=[]), "(columns.tokens): expected a mapping"),
         (lambda c: c["columns"].update({"a b": c["columns"]["tokens"]}), "columns['a b']"),
         (column(file="../../x.npy"), "(columns.tokens.file)"),
-        (column(file="/etc/passwd"), "(columns.tokens.file)"),
         (column(dtype="object"), "(columns.tokens.dtype): expected 'int64', 'float64'"),
         (column("lang", dtype="int64"), "expected categories for int32, and for no other"),
         (column("lang", categories=["a", "a"]), "list of different words"),
-        (column("lang", categories=[1]), "(columns.lang.categories[0]): expected text"),
-        (lambda c: c["columns"]["lang"].pop("measured"), "the key 'measured' is missing"),
         (
             lambda c: c["shard_counts"].update({"s0.tar": 6}),
             "they have 6 samples, and .info.json s",
@@ -180,7 +173,6 @@ def test_damaged_values_are_told_with_the_command_that_measures_them(folder):
     damages = [
         ("tokens", lambda f: f.unlink(), "No such file"),
         ("tokens", lambda f: f.write_bytes(f.read_bytes()[:-8]), "it holds no numbers"),
-        ("tokens", lambda f: f.write_bytes(b""), "it holds no numbers"),
         ("tokens", lambda f: f.write_bytes(b"\x80\x04K\x01."), "it holds no numbers"),
         ("tokens", saved(np.array([Runs()], dtype=object)), "it holds no numbers"),
         ("tokens", named(np.arange(24)), "int64 of shape (24,)"),

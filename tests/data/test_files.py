@@ -6,7 +6,7 @@ import os
 import pickle
 import subprocess
 import sys
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -43,23 +43,12 @@ def many(tmp_path) -> list[str]:
 
 
 def test_a_bounded_number_stays_open_and_threads_read_meanwhile(many):
-    reader, wrong = [LocalFiles(most_open=4)], []
-
-    def read(shift: int) -> None:
-        for i in range(2000):
-            path = many[(i * (shift + 1)) % len(many)]
-            if reader[0].read(path).decode() != Path(path).name:
-                wrong.append(path)
-
-    threads = [threading.Thread(target=read, args=(i,)) for i in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong
+    files, wanted = LocalFiles(most_open=4), [path for path in many for _ in range(300)]
+    with ThreadPoolExecutor(6) as threads:
+        assert list(threads.map(files.read, wanted)) == [Path(p).name.encode() for p in wanted]
     assert 0 < len(held_open() & set(many)) <= 4
-    copy = pickle.loads(pickle.dumps(reader[0]))
-    reader.clear()
+    copy = pickle.loads(pickle.dumps(files))
+    del files
     assert not held_open() & set(many)
     assert copy.read(many[1]) == b"1"
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import re
 import sqlite3
-import threading
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from energize.core.trace import Failed, Reading
 from energize.data.join import remove_matches, write_matches
 from energize.data.webdataset import WebdatasetSource
 from tests.support.joining import keys, texts
+from tests.support.refusals import check_refusals
 
 
 @pytest.fixture
@@ -57,14 +59,6 @@ def test_a_key_that_is_damaged_in_an_index_is_no_missing_partner(folder):
             JoinedSource(*sources(folder)[:2], nonmatch=["none"])
 
 
-@pytest.mark.parametrize("nonmatch", [("skip",), ("skip", "drop"), ("error",) * 3])
-def test_wrong_arguments(folder, nonmatch):
-    with pytest.raises(ConfigError, match="takes two sources or more"):
-        JoinedSource(*sources(folder), nonmatch=nonmatch)
-    with pytest.raises(ConfigError, match="takes two sources or more"):
-        JoinedSource(sources(folder)[0])
-
-
 def test_a_damaged_partner_fails_the_row_and_another_row_takes_its_place(folder):
     shard = folder / "b" / "s0.tar"
     data = bytearray(shard.read_bytes())
@@ -82,30 +76,14 @@ def test_a_damaged_partner_fails_the_row_and_another_row_takes_its_place(folder)
 
 def test_several_may_write_at_once(folder):
     joined = JoinedSource(*sources(folder), nonmatch=("skip", "none"), cache=folder / "cache")
-    files = []
-    threads = [
-        threading.Thread(target=lambda: files.append(write_matches(joined))) for _ in range(8)
-    ]
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join(60)
+    with ThreadPoolExecutor(8) as threads:
+        files = list(threads.map(write_matches, [joined] * 8))
     assert len(set(files)) == 1
-    assert len(files) == 8
     assert list((folder / "cache").iterdir()) == [files[0]]
     again = JoinedSource(*sources(folder), nonmatch=("skip", "none"), cache=folder / "cache")
     assert isinstance(again.matches, np.memmap)
     assert read(again) == read(joined)
     assert again.identity == joined.identity
-
-
-def test_where_it_cannot_be_written(folder):
-    (folder / "cache").write_text("a file")
-    joined = JoinedSource(*sources(folder)[:2], nonmatch=("skip",), cache=folder / "cache")
-    with pytest.raises(DatasetError, match="cannot be written"):
-        write_matches(joined)
-    with pytest.raises(ConfigError, match="give it a `cache`"):
-        write_matches(JoinedSource(*sources(folder)[:2], nonmatch=("skip",)))
 
 
 def test_what_killed_writing_left_is_removed_later(folder):
@@ -120,3 +98,18 @@ def test_what_killed_writing_left_is_removed_later(folder):
     assert sorted(each.name for each in cache.iterdir()) == sorted(
         [file.name, fresh.name, "mine.npy"]
     )
+
+
+def test_what_is_refused(folder):
+    (folder / "cache").write_text("a file")
+    a, b, c = sources(folder)
+    few = partial(JoinedSource, a, b, nonmatch=("skip",))
+    told = "takes two sources or more"
+    check_refusals(ConfigError, {
+        "one": (partial(JoinedSource, a), told),
+        "few rules": (partial(JoinedSource, a, b, c, nonmatch=("skip",)), told),
+        "wrong rule": (partial(JoinedSource, a, b, c, nonmatch=("skip", "drop")), told),
+        "many rules": (partial(JoinedSource, a, b, c, nonmatch=("error",) * 3), told),
+        "no cache": (lambda: write_matches(few()), "give it a `cache`"),
+        "a file": (lambda: write_matches(few(cache=folder / "cache")), DatasetError, "be written"),
+    })  # fmt: skip

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import pickle
 import shutil
-import subprocess
-import sys
 from functools import partial
 from pathlib import Path
 
@@ -136,22 +134,16 @@ def test_indices_that_cannot_be_read(tmp_path):
         ("mds", {"column_encodings": ["int", "strr"]}, "did you mean 'str'"),
         ("mds", {"column_encodings": ["int", "ndarray:float33"]}, "ndarray:float33"),
         ("mds", {"format": "parquet"}, "(shards[0].format): ", "got 'parquet'"),
-        ("mds", {"format": "json"}, "newline"),
         ("mds", {"version": 1}, "expected 2; got 1"),
-        ("mds", {"samples": None}, "(shards[0].samples): expected an integer; got nothing"),
         ("mds", {"column_sizes": [8]}, "differ in number"),
-        ("mds", {"column_sizes": [-8, None]}, "got -8"),
         ("mds", {"samples": 10**15}, "no room for the offsets of 1000000000000000 samples"),
         ("mds", {"raw_data": named("0.mds", 2**40)}, "got 1099511627776"),
         ("mds", {"zip_data": named("..")}, no_name),
-        ("csv", {"column_encodings": ["str", "int", "floot"]}, "did you mean 'float'"),
         ("json", {"columns": {"caption": "pkl"}}, "the encoding 'pkl', which is not one of str"),
-        ("json", {"columns": ["caption"]}, "expected a mapping; got ['caption']"),
         ("csv", {"column_names": ["caption"]}, "differ in number"),
         ("csv", {"newline": ""}, "newline"),
         ("xsv", {"separator": None}, "(shards[0].separator): expected text"),
         ("tsv", {"raw_meta": None}, "has its offsets in raw_meta"),
-        ("tsv", {"raw_meta": named("../m", 9)}, no_name),
         ("tsv", {"samples": 1000}, "tsv.meta of", "no room for the offsets of 1000 samples"),
     ]
     check_refusals(None, {
@@ -162,7 +154,6 @@ def test_indices_that_cannot_be_read(tmp_path):
                     "column 'text' contains an unsafe type: pickles"),
         "no sample": (partial(read, "mds", samples=0), EmptyDatasetError, "hold no sample"),
         "half": (partial(read, "mds", "{"), DatasetError, "index.json is not valid JSON"),
-        "list": (partial(read, "mds", "[]"), DatasetError, "index.json:1: expected a mapping"),
         "deep": (partial(read, "mds", "[" * 100_000), DatasetError, "index.json is not valid"),
         "none": (lambda: MdsSource(tmp_path), DatasetNotFoundError, "no index.json, but 5 of its "
                  "subfolders do (csv, json, mds, ...)", "merge_index"),
@@ -234,6 +225,9 @@ def test_damaged_shards(tmp_path):
         f"{number} {name}": (partial(read, kind, name, change), ShardError, name[:11], *told)
         for number, (kind, name, change, *told) in enumerate(bad)
     })  # fmt: skip
+    strange = change(numbered_mds(tmp_path / "lz4", 3, compression="gz"), compression="lz4:2")
+    with pytest.raises(ShardError, match="compressed with 'lz4', which is not one of br, bz2, gz"):
+        MdsSource(strange).at([0])
     source = MdsSource(whole["mds"])
     source.at([10])
     (whole["mds"] / second).write_bytes(b"another file")
@@ -283,41 +277,6 @@ def test_a_raw_image_says_how_large_it_is_before_there_is_memory_for_it(tmp_path
         file.write_bytes(file.read_bytes().replace(b'"bytes"]', b'"pil"]  '))
     (failed,) = MdsSource(folder).read(np.array([0]))
     assert "too few for 1048576 x 1048576 pixels" in str(failed.reason)
-
-
-def test_a_compression_that_is_not_known(tmp_path):
-    folder = change(numbered_mds(tmp_path / "data", 3, compression="gz"), compression="lz4:2")
-    with pytest.raises(ShardError, match="compressed with 'lz4', which is not one of br, bz2, gz"):
-        MdsSource(folder).at([0])
-
-
-UNPACK = """
-import resource, sys
-from pathlib import Path
-from energize.errors import ShardError
-from energize.data.mds import unpacked
-for compression in sys.argv[2:]:
-    bomb = Path(sys.argv[1], compression).read_bytes()
-    unpacked(b"\\0", "snappy", 0, "")
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    try:
-        unpacked(bomb, compression, 1000, "bomb")
-    except ShardError as error:
-        print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before, error)
-"""
-
-
-def test_a_file_that_would_unpack_to_more_is_refused_before_it_does(tmp_path):
-    for compression, compress in COMPRESS.items():
-        (tmp_path / compression).write_bytes(compress(bytes(2**27)))
-    command = [sys.executable, "-c", UNPACK, tmp_path, *COMPRESS]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    lines = done.stdout.splitlines()
-    assert len(lines) == len(COMPRESS), done.stderr
-    for line in lines:
-        kibibytes, _, error = line.partition(" ")
-        assert int(kibibytes) < 2**15, line  # of 2**17 that the file would take
-        assert "cannot be unpacked into the 1000 bytes that the index says" in error
 
 
 @pytest.mark.parametrize("compression", [None, "zstd"])

@@ -59,14 +59,6 @@ def test_resumes_exactly(name):
     check_resume(source, items=3 * len(list(source)) - 1)
 
 
-def test_after_the_end_a_cursor_stays_at_the_end():
-    cursor = IterableSource([1], name="one").open()
-    assert list(cursor) == [1]
-    assert list(cursor) == []
-    stream = {"pass": 1, "read": 0, "inner": ""}
-    assert cursor.state() == {"epoch": 1, "taken": 0, "input": stream}
-
-
 def test_what_is_no_collection_or_can_be_read_only_once_is_refused():
     splits = datasets.DatasetDict({"train": ROWS, "test": ROWS})
     once = ("only once", "function that makes it")

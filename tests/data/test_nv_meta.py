@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from functools import partial
 
 import pytest
@@ -78,47 +76,25 @@ def test_dataset_yaml_round_trip(folder):
     }  # fmt: skip
 
 
-def test_no_module_is_imported(folder, tmp_path):
-    (tmp_path / "evil_module.py").write_text("raise SystemExit('imported')")
-    write(folder, "dataset.yaml", "sample_type: {__module__: evil_module, __class__: Evil}\n")
-    script = (
-        "import sys; from energize.data.nv_meta import read_dataset_yaml\n"
-        f"config = read_dataset_yaml({str(folder)!r})\n"
-        "assert config.sample_module == 'evil_module' and 'evil_module' not in sys.modules\n"
-    )
-    command = [sys.executable, "-c", script]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-
-
 WRONG = {
     ("dataset.yaml", read_dataset_yaml): {
         "sample_typ: {}": ":1 (sample_typ): unknown key 'sample_typ'; did you mean 'sample_type'?",
         "field_map: {text: txt}": "sample_type: expected __module__ and __class__",
-        "sample_type: TextSample": ":1 (sample_type): expected a mapping; got 'TextSample'",
         "sample_type: {__class__: TextSample}": "(sample_type.__module__): the key '__module__' is",
         "__class__: Oddity": "__class__: expected CrudeWebdataset, or a sample_type",
         f"{TYPE}field_map: {{text: [txt]}}": ":2 (field_map.text): expected text; got ['txt']",
-        f"{TYPE}sample_loader: 3": ":2 (sample_loader): expected text; got 3",
-        f"{TYPE}split_config: 3": ":2 (split_config): expected text; got 3",
         "- a": ":1: expected a mapping; got ['a']",
         "{": "is not valid YAML",
-        "!!python/object/apply:os.getcwd []": "is not valid YAML",
-        "a: !!python/name:os.system": "is not valid YAML",
         "a: !!timestamp x": "is not valid YAML: a value does not fit its tag",
     },
     ("split.yaml", read_splits): {
-        "splits: {}": ":1 (splits): unknown key 'splits'; did you mean 'split_parts'?",
         "exclude: []": ":1 (split_parts): the key 'split_parts' is missing",
-        "split_parts:\n  train: a.tar": ":2 (split_parts.train): expected a list; got 'a.tar'",
         "split_parts: {train: [001]}": ":1 (split_parts.train[0]): expected text; got 1",
         "split_parts: {train: ['a{0.tar']}": ":1 (split_parts.train): Unbalanced",
-        "split_parts: {1: []}": ":1 (split_parts[1]): expected text; got 1",
         "split_parts: {a: ['{0..10000000000000000000}']}": "braces stand for too many names",
         "split_parts: {a: ['{a,b}{0..99999}{x..z}']}": "braces stand for too many names",
     },
     (".info.json", read_info): {
-        '{"shard_counts": {}, "x": 1}': ":1 (x): unknown key 'x'",
         "{}": ":1 (shard_counts): the key 'shard_counts' is missing",
         '{"shard_counts": {"../a.tar": 1}}': "names of files in this folder, got '../a.tar'",
         **{

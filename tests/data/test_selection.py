@@ -1,8 +1,7 @@
 """The samples of one value as a source: which they are, what they are called, where they lie."""
 
 import pickle
-
-import pytest
+from functools import partial
 
 from energize import (
     ListSource,
@@ -16,6 +15,7 @@ from energize import (
 from energize.core.quarantine import Entry, listed_for
 from energize.data.selection import PropertySource, Selection, selections, source_labels
 from energize.errors import ColumnError, ConfigError, EmptyDatasetError, WeightError
+from tests.support.refusals import check_refusals
 from tests.support.shards import packed
 
 KINDS = ["low", "high", None, "low", "low", "high", None]
@@ -28,27 +28,6 @@ def letters(name="letters", **columns):
 
 def part(value, by="kind", source=None):
     return PropertySource(source or letters(), Selection(by, value))
-
-
-@pytest.mark.parametrize("value", ["..", "good", "0.5..0.5", "0.9..0.1", "1..2..3", ""])
-def test_what_is_no_number_and_no_range_is_told(value):
-    with pytest.raises(ColumnError, match="neither one nor a range"):
-        part(value, "score")
-
-
-def test_a_value_that_no_sample_has_is_told_with_those_that_there_are():
-    with pytest.raises(EmptyDatasetError, match=r"mean 'high'.*low: 3, .no value.: 2, high: 2"):
-        part("hihg")
-    with pytest.raises(ColumnError, match="no column 'kid'; did you mean 'kind'"):
-        part("low", "kid")
-
-
-def test_a_selection_is_a_value_or_others():
-    for wrong in ({}, {"value": "a", "other_than": ("b",)}):
-        with pytest.raises(ConfigError, match="a selection has a value, or"):
-            Selection("kind", **wrong)
-    with pytest.raises(ConfigError, match=r"kind: a value is a word.*got \('a',\)"):
-        Selection("kind", ("a",))
 
 
 def test_other_processes_need_not_look_again():
@@ -104,33 +83,27 @@ def test_places_lead_back_and_quarantine_finds_them(tmp_path):
     assert len(low.at(range(8), Reading(listed=listed))) == 8
 
 
-@pytest.mark.parametrize(
-    ("by", "values", "told"),
-    [
-        (
-            "kind",
-            ["low"],
-            "4 samples .* have values without a weight: .no value.: 2, high: 2",
-        ),
-        ("kind", ["low", "hihg"], "no sample of letters has the value 'hihg'; did you mean 'high'"),
-        ("score", ["0..1", "0.5.."], "'0..1' and '0.5..' have samples in common"),
-        ("score", [0.5, "0.5"], "the value '0.5' is given twice"),
-        ("score", ["0..1", 0.5], "have samples in common"),
-    ],
-)
-def test_weights_that_make_no_parts(by, values, told):
-    with pytest.raises(ColumnError, match=told):
-        selections([letters()], by, values, other=False)
+def test_what_is_refused():
+    def select(by, values, *sources, other=False):
+        return partial(selections, sources or [letters()], by, values, other=other)
 
-
-def test_weights_for_nothing_and_for_the_word_other():
-    with pytest.raises(WeightError, match=r"kind: there are no weights; its values are low: 3"):
-        selections([letters()], "kind", [], other=True)
-    with pytest.raises(ColumnError, match="given for the value 'other' and for all others"):
-        selections([letters(kind=["other", "x"] * 3 + ["x"])], "kind", ["other"], other=True)
-
-
-def test_a_word_here_and_a_number_there_is_told():
+    called = letters(kind=["other", "x"] * 3 + ["x"])
     one, two = letters("one", a=["x"] * 7), letters("two", a=range(7))
-    with pytest.raises(ColumnError, match="a: it is a word in one and a number in two"):
-        selections([one, two], "a", ["x"], other=True)
+    check_refusals(ColumnError, {
+        "misspelt value": (partial(part, "hihg"), EmptyDatasetError, "mean 'high'", "low: 3, (no"),
+        "misspelt column": (partial(part, "low", "kid"), "no column 'kid'; did you mean 'kind'"),
+        "neither": (partial(Selection, "kind"), ConfigError, "a selection has a value"),
+        "both": (partial(Selection, "kind", "a", ("b",)), ConfigError, "a selection has a value"),
+        "tuple": (partial(Selection, "kind", ("a",)), ConfigError, "kind: a value is a word"),
+        "left": (select("kind", ["low"]), "4 samples", "without a weight: (no value): 2, high: 2"),
+        "none": (select("kind", ["low", "hihg"]), "no sample of letters has the value 'hihg'"),
+        "common": (select("score", ["0..1", "0.5.."]), "'0..1' and '0.5..' have samples in common"),
+        "twice": (select("score", [0.5, "0.5"]), "the value '0.5' is given twice"),
+        "number in range": (select("score", ["0..1", 0.5]), "have samples in common"),
+        "nothing": (select("kind", [], other=True), WeightError, "its values are low: 3"),
+        "other": (select("kind", ["other"], called, other=True), "value 'other' and for all"),
+        "mixed": (select("a", ["x"], one, two, other=True), "a word in one and a number in two"),
+    } | {
+        f"range {value!r}": (partial(part, value, "score"), "neither one nor a range")
+        for value in ("..", "good", "0.5..0.5", "0.9..0.1", "1..2..3", "")
+    })  # fmt: skip

@@ -5,12 +5,10 @@ prepared are errors before a sample is given.
 from __future__ import annotations
 
 import json
-import os
 import pickle
 import shutil
 import struct
 import tarfile
-import time
 import tracemalloc
 from functools import partial
 from pathlib import Path
@@ -94,29 +92,23 @@ def test_what_cannot_be_made_is_refused(tmp_path):
     })  # fmt: skip
 
 
-def sparse(path: Path, size: int, places: dict[int, bytes]) -> None:
-    with path.open("wb") as file:
-        file.truncate(size)
-        for offset, data in places.items():
-            file.seek(offset)
-            file.write(data)
-
-
-def test_a_billion_samples_cost_what_ten_do(tmp_path):
+def test_the_last_of_a_billion_samples_takes_little_memory(tmp_path):
     count, last = 10**9, packed([("999.jpg", b"picture"), ("999.txt", b"words")])[:2048]
     end = 512 * count
-    sparse(tmp_path / "a.tar", end + 1024, {end - 2048: last})
-    entries = struct.pack("<2Q", end - 2048, end)
-    sparse(tmp_path / "a.tar.idx", 8 * (count + 1), {8 * (count - 1): entries})
+    for name, size, at, data in (
+        ("a.tar", end + 1024, end - 2048, last),
+        ("a.tar.idx", 8 * (count + 1), 8 * (count - 1), struct.pack("<2Q", end - 2048, end)),
+    ):
+        with (tmp_path / name).open("wb") as file:
+            file.truncate(size)
+            file.seek(at)
+            file.write(data)
     write_meta(tmp_path, {"a.tar": count}, {"train": ["a.tar"]})
     tracemalloc.start()
-    started = time.perf_counter()
     sample = WebdatasetSource(tmp_path)[999_999_999]
-    taken = time.perf_counter() - started
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert (sample["__key__"], sample["jpg"], sample["txt"]) == ("999", b"picture", b"words")
-    assert taken < 1
     assert peak < 2_000_000
 
 
@@ -195,15 +187,6 @@ def test_shards_and_indices_that_disagree_are_fatal(tmp_path):
     })  # fmt: skip
 
 
-def test_a_shard_cut_off_while_it_is_open_is_fatal(tmp_path):
-    folder = prepared(tmp_path / "cats", (8,))
-    source = WebdatasetSource(folder)
-    source.read(np.arange(2))
-    os.truncate(folder / "parts/d0.tar", 4096)
-    with pytest.raises(ShardError, match=r"d0\.tar has changed since it was first read"):
-        source.read(np.arange(8))
-
-
 # With a record of how the shards were prepared, and with checksums.
 
 SAMPLES, PARTS = 60, ("jpg", "json", "txt")
@@ -273,10 +256,8 @@ def test_a_wrong_record_is_an_error_with_its_place(tmp_path):
     short = {"bytes": 1, "index_crc32": 1, "headers_crc32": 2**32}
     rows = {
         '{"version": 2}': "shards.json:1 (version): expected 1; got 2",
-        '{"version": 1}': "the key 'shards' is missing",
         '{"version": 1, "shards": {}}': "only .info.json knows '0.tar'",
         json.dumps({"version": 1, "shards": {"0.tar": short}}): "(shards['0.tar'].headers_crc32): ",
-        '{"version": 1, "shards": {': "is not valid JSON",
         "[" * 100_000: "shards.json",
     }
     check_refusals(None, {

@@ -21,9 +21,10 @@ import PIL.Image
 from energize import prepare
 from energize.core.trace import Failed, Reading
 from energize.data.jsonl import JsonlSource
-from energize.data.mds import MdsSource
+from energize.data.mds import MdsSource, unpacked
 from energize.data.webdataset import WebdatasetSource
 from energize.task.load import SampleDecoder
+from tests.support.mds import COMPRESS
 
 M = 1_000_000
 
@@ -213,9 +214,18 @@ JSONL: dict[str, tuple[bytes, int, bytes]] = {
     "an offset of 2^64 - 1": (b'{"a":1}\n', 8, struct.pack("<3Q", 0, 2**64 - 1, 8)),
 }
 
+
+def _bomb(kind: str, place: Path) -> Callable[[], Any]:
+    """128 MiB, of which an index says that they are a thousand bytes."""
+    packed = COMPRESS[kind](bytes(2**27))
+    unpacked(b"\0", "snappy", 0, "")  # so that what it imports is here
+    return lambda: unpacked(packed, kind, 1000, "bomb")
+
+
 CASES = (
     {f"part: {name}": partial(_part, kind, data) for name, (kind, data) in PARTS.items()}
     | {f"tar: {name}": partial(_tar, write) for name, write in TARS.items()}
     | {f"MDS: {name}": partial(_mds, change) for name, change in MDS.items()}
+    | {f"MDS: 128 MiB of {kind}": partial(_bomb, kind) for kind in COMPRESS}
     | {f"JSON lines: {name}": partial(_jsonl, *given) for name, given in JSONL.items()}
 )
