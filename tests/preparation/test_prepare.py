@@ -56,9 +56,7 @@ def test_a_damaged_shard_is_named_and_nothing_is_written(folder):
             assert "parts/d0.tar" not in message, name
     (folder / "parts/d2.tar").write_bytes(b"garbage" * 1000)
     message = refused(folder)
-    assert "2 of 3 shards" in message
-    assert "d1.tar" in message
-    assert "d2.tar" in message
+    assert all(each in message for each in ("2 of 3 shards", "d1.tar", "d2.tar"))
 
 
 def test_keys_must_be_unique_and_members_of_a_sample_neighbours(folder):
@@ -105,16 +103,11 @@ def test_splits(folder, caplog):
     names = [f"{i}.tar" for i in range(10)]
     parts = split(names, {"train": 7, "val": 2, "test": 1}, None)  # which floats round to 7, 2, 0
     assert [len(part) for part in parts.values()] == [7, 2, 1]
-    halves = split([str(i) for i in range(100)], {"train": 0.29, "val": 0.71}, None)
-    assert len(halves["train"]) == 29  # 100 * 0.29 is less in floats
     shuffled = split(names, ALL, None, 42)["train"]  # as random.Random(42).shuffle does, for ever
     assert shuffled == tuple(f"{i}.tar" for i in (7, 3, 2, 8, 5, 6, 9, 4, 0, 1))
     few = split(names[:3], {"train": 98, "val": 1, "test": 1}, None)
     assert few == {"train": ("0.tar", "1.tar"), "val": ("2.tar",), "test": ()}
     assert "3 shards cannot be cut train=98, val=1, test=1: test gets none" in caplog.text
-    one = split(names[:1], {"train": 98, "val": 1, "test": 1}, None)
-    assert one == {"train": ("0.tar",), "val": (), "test": ()}
-    assert "val and test" in caplog.text or "test and val" in caplog.text
     prepare(folder, split_ratios={"train": 1, "val": 0})
     assert read_splits(folder).split_parts["val"] == ()
     patterns = {"train": [r"parts/d\d\.tar"], "val": ["parts/d{1..2}.tar"]}
@@ -204,10 +197,6 @@ def test_names_of_parts_are_not_taken_for_parts(tmp_path):
     named = {"sequence": "json[sequence]"}
     report = prepare(tmp_path, sample_type="InterleavedSample", field_map=named, split_ratios=ALL)
     assert report.config.field_map == named
-    numbers = {"question": 3, "answers": None, "context": {"a": 1}}
-    files = [("0.png", b"1"), ("0.json", json.dumps(numbers).encode())]
-    write_tar(tmp_path / "of_numbers" / "a.tar", files)
-    prepare(tmp_path / "of_numbers", sample_type="VQASample", split_ratios=ALL)
 
 
 def test_ends_of_shards_are_noted(folder):

@@ -108,17 +108,6 @@ def test_of_json_lines(tmp_path):
     assert "has 11 samples" in check_lines(path)[0]
 
 
-def test_the_command(folder):
-    assert "Wrote checksums of 9 samples" in run("prepare", folder, "--checksums", "--no-progress")
-    assert written(folder) == checksums_of(folder)
-    shown = run("prepare", folder, "--checksums", "--split-ratio", "1,1", code=2)
-    assert "--checksums are all that is written" in shown
-    path = folder / "lines.jsonl"
-    path.write_text('{"text": "a"}\n')
-    run("prepare", path, "--checksums")
-    assert (folder / "lines.jsonl.crc").stat().st_size == 4
-
-
 @pytest.mark.jobs
 def test_lint_tells_what_changed(folder):
     prepare_checksums(folder)

@@ -11,6 +11,7 @@ from PIL import Image
 from energize import write_shards
 from energize.errors import ConfigError, PrepareError
 from tests.support.apart import apart
+from tests.support.refusals import check_refusals
 from tests.support.tars import contents
 
 
@@ -54,26 +55,17 @@ def test_wrong_samples_are_named_and_leave_nothing(tmp_path):
     assert [path.name for path in tmp_path.rglob("*")] == ["ds"]
 
 
-def test_a_folder_that_is_not_empty_stays_as_it_is(tmp_path):
+def test_wrong_folders_and_parameters(tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
-    for folder, told in (
-        (tmp_path, "not empty: there is notes.txt"),
-        (tmp_path / "notes.txt", "File exists"),
-    ):
-        with pytest.raises(PrepareError, match=told):
-            write_shards(texts(2), folder)
-        assert contents(tmp_path) == {"notes.txt": b"mine"}
-
-
-def test_wrong_parameters(tmp_path):
-    for options, message in (
-        ({"samples_per_shard": 0}, "samples_per_shard is a whole number, 1 or more; got 0"),
-        ({"pattern": "shard.tar"}, "pattern names a shard by its number"),
-        ({"pattern": "a/%d.tar"}, "got 'a/%d.tar'"),
-    ):
-        with pytest.raises(ConfigError, match=message):
-            write_shards(texts(2), tmp_path / "ds", **options)
-    assert not list(tmp_path.iterdir())
+    new = partial(write_shards, texts(2), tmp_path / "ds")
+    check_refusals(ConfigError, {
+        "full": (partial(write_shards, texts(2), tmp_path), PrepareError, "there is notes.txt"),
+        "file": (partial(write_shards, texts(2), tmp_path / "notes.txt"), PrepareError, "exists"),
+        "count": (partial(new, samples_per_shard=0), "is a whole number, 1 or more; got 0"),
+        "one name": (partial(new, pattern="shard.tar"), "pattern names a shard by its number"),
+        "folder": (partial(new, pattern="a/%d.tar"), "got 'a/%d.tar'"),
+    })  # fmt: skip
+    assert contents(tmp_path) == {"notes.txt": b"mine"}
 
 
 @pytest.mark.jobs
