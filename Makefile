@@ -36,7 +36,7 @@ soak: $(READY)
 kills: $(READY)
 	$(BIN)/python -m pytest -m slow tests/loader/test_kills.py
 
-# Damaged files of every format: what may not come of them is written to fuzz-failures/.
+# Damaged files of every format: what may not come of them is told with the command that repeats it.
 fuzz: $(READY)
 	$(BIN)/python -m tests.fuzz --mutants $(MUTANTS) --seed $(SEED)
 

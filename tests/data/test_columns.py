@@ -150,9 +150,6 @@ def test_damaged_values_are_told_with_the_command_that_measures_them(folder):
     def saved(values):
         return lambda file: np.save(file, values, allow_pickle=True)
 
-    def flip(file):
-        file.write_bytes(file.read_bytes()[:-1] + b"\x01")
-
     def reverse(_):
         content = json.loads(sound)
         content["columns"]["lang"]["categories"].reverse()
@@ -173,13 +170,10 @@ def test_damaged_values_are_told_with_the_command_that_measures_them(folder):
     damages = [
         ("tokens", lambda f: f.unlink(), "No such file"),
         ("tokens", lambda f: f.write_bytes(f.read_bytes()[:-8]), "it holds no numbers"),
-        ("tokens", lambda f: f.write_bytes(b"\x80\x04K\x01."), "it holds no numbers"),
         ("tokens", saved(np.array([Runs()], dtype=object)), "it holds no numbers"),
         ("tokens", named(np.arange(24)), "int64 of shape (24,)"),
         ("tokens", named(np.arange(13, dtype=np.int32)), "holds int32"),
-        ("tokens", flip, "is named after other content"),
         ("lang", named(np.full(13, 2, np.int32), ["high", "low"]), "2 to 2, but 2 words"),
-        ("lang", named(np.full(13, -2, np.int32), ["high", "low"]), "-2 to -2"),
         ("lang", reverse, "is named after other content"),
     ]
     again = {name: shlex.quote(f"{name}={how}") for name, how in MEASURED.items()}

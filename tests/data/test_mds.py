@@ -197,7 +197,6 @@ def test_damaged_shards(tmp_path):
     )]  # fmt: skip
     bad = [
         *packed,
-        ("mds", second, lambda d: d[:-1], "bytes, but the index says"),
         ("mds", second, lambda d: b"\x05" + d[1:], "has 5 samples, but the index says 10"),
         ("mds", second, lambda d: d[:8] + b"\xff" * 4 + d[12:], "sample 0 would lie at bytes"),
         (
@@ -209,10 +208,8 @@ def test_damaged_shards(tmp_path):
         ("mds", second, lambda d: d.replace(b'"number"', b'"numbes"'), "of other files (it says"),
         ("mds", second, None, "No such file"),
         ("csv", meta, lambda d: d[:-1], "bytes, but the index says"),
-        ("csv", meta, lambda d: d[:8] + b"\xff" * 4 + d[12:], "sample 0 would lie at bytes"),
         ("csv", meta, lambda d: b"\x07" + d[1:], "has 7 samples, but the index says 10"),
         ("csv", meta, lambda d: d.replace(b'"score"', b'"scorn"'), "of other files (it says"),
-        ("csv", meta, None, "No such file"),
         ("csv", "shard.00001.csv", None, "No such file"),
         (
             "json",
@@ -239,16 +236,9 @@ def test_a_damaged_sample_is_substituted_and_named(tmp_path):
     good = {"caption": "fine", "id": 7, "score": 1.5}
     lines = [{"caption": "zero", "id": 1, "score": 0.5}, good, good]
     damage = [
-        (
-            "csv",
-            b"zero,1,0.5\n",
-            b"zero,x,0.5\n",
-            "column 'id' of 1 bytes cannot be decoded: ValueError",
-        ),
+        ("csv", b"zero,1,0.5\n", b"zero,x,0.5\n", "column 'id' of 1 bytes cannot be decoded"),
         ("csv", b"zero,1,0.5\n", b"zero,1.0.5\n", "a line of 3 columns with ','"),
-        ("csv", b"zero,1,0.5\n", b"ze,o,1,0.5\n", "it has 4"),
         ("tsv", b"zero\t1\t0.5\n", b"zero\t1\t0.5 ", "a line of 3 columns with '\\t'"),
-        ("xsv", b"zero,1,0.5\n", b"\xffero,1,0.5\n", "cannot be decoded: UnicodeDecodeError"),
         ("json", b'{"caption": "zero"', b'{"caption": "zero"}', "JSONDecodeError"),
         ("json", b'"caption"', b'"Caption"', "an object with 'caption', 'id', 'score'"),
         ("mds", b'{"n": 0}', b'{"n": 0)', "column 'x' of 8 bytes cannot be decoded: JSONDecode"),

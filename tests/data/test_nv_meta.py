@@ -97,10 +97,8 @@ WRONG = {
     (".info.json", read_info): {
         "{}": ":1 (shard_counts): the key 'shard_counts' is missing",
         '{"shard_counts": {"../a.tar": 1}}': "names of files in this folder, got '../a.tar'",
-        **{
-            f'{{"shard_counts": {{"a.tar": {count}}}}}': "['a.tar']: expected a number of samples"
-            for count in ("-1", "1.5", "true", '"3"', "null", 2**40)
-        },
+        '{"shard_counts": {"a.tar": -1}}': "['a.tar']: expected a number of samples",
+        '{"shard_counts": {"a.tar": true}}': "['a.tar']: expected a number of samples",
     },
 }
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import bz2
 import gzip
 import io
-import lzma
 import tarfile
 from functools import partial
 
@@ -108,13 +106,10 @@ def test_damage_is_named_with_its_place(monkeypatch):
     at = extended.index(b"size=600")
     rows = {
         "cut in padding": (data[:-1], "runs to byte 3584"),
-        "cut in a header": (data[:100], "byte 0: truncated header"),
         "cut in a payload": (data[:700], "runs to byte 1536"),
         "no header": (b"?" * 512 + data[512:], "no valid header at byte 0"),
         "zeros": (data[:1536] + bytes(512) + data[2048:], "ends 2048 bytes before"),
         "letter": (b"?" + data[1:], "no valid header at byte 0: bad checksum"),
-        "kind": (data[:156] + b"5" + data[157:], "bad checksum"),
-        "size": (sealed(data[:124] + b"?" * 12 + data[136:]), "no valid header at byte 0"),
         "large": (sealed(data[:124] + b"\x80" + b"\xff" * 11 + data[136:]), "runs to byte"),
         "negative": (sealed(data[:124] + b"\xff" * 12 + data[136:]), "a size of -"),
         "name": (sealed(bytes(100) + data[100:]), "a file without a name"),
@@ -162,8 +157,6 @@ def test_files_that_are_no_shards_are_refused(tmp_path):
         "page": (b"<html>not found</html>" * 100, "is no tar"),
         "zstd": (b"\x28\xb5\x2f\xfd" * 500, "zstd -d"),
         "gzip": (gzip.compress(packed(TWO)), "gzip -d"),
-        "bzip2": (bz2.compress(packed(TWO)), "bzip2 -d"),
-        "xz": (lzma.compress(packed(TWO)), "xz -d"),
         "joined": (packed(TWO) + packed(TWO), "more data follows"),
         "twice": (packed([("a.jpg", b"1"), ("a.jpg", b"2")]), "two files 'a.jpg'"),
         **{f"cut at {size}": (cut[:size], "") for size in range(1, len(cut), 97)},

@@ -26,24 +26,12 @@ def chosen(words: Sequence[str]) -> list[Format]:
     return [form for form in FORMATS if not words or any(word in form.name for word in words)]
 
 
-def fuzzed(
-    mutants: int, forms: Sequence[Format], folder: Path, seed: int = 0, keep: Path | None = None
-) -> Iterator[Verdict]:
-    """What becomes of so many mutants, shared out to formats: fewer of those that take long.
-
-    The folders of those that end as none may are written into `keep`.
-    """
+def fuzzed(mutants: int, forms: Sequence[Format], folder: Path, seed: int = 0) -> Iterator[Verdict]:
+    """What becomes of so many mutants, shared out to formats: fewer of those that take long."""
     whole = sum(1 / form.cost for form in forms)
     for form in forms:
         hunt = Hunt(form, folder, seed)
-        for number in range(math.ceil(mutants / (whole * form.cost))):
-            verdict = hunt.verdict(number)
-            if verdict.bad and keep is not None:
-                again = f"python -m tests.fuzz --seed {seed} --repeat '{form.name}:{number}'"
-                told = f"{verdict}\n{verdict.text}\n\n{again}\n"
-                place = hunt.kept(number, keep) / "FAULT.txt"
-                place.write_text(told, encoding="utf-8", errors="replace")
-            yield verdict
+        yield from map(hunt.verdict, range(math.ceil(mutants / (whole * form.cost))))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -52,7 +40,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--mutants", type=int, default=30_000, help="of all formats together")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", nargs="*", default=[], metavar="WORD", help="of format names")
-    parser.add_argument("--keep", type=Path, default=Path("fuzz-failures"), metavar="FOLDER")
     parser.add_argument("--repeat", metavar="FORMAT:NUMBER", help="read one mutant again")
     asked = parser.parse_args(arguments)
     name, _, number = (asked.repeat or "").rpartition(":")
@@ -74,8 +61,7 @@ def _run(asked: argparse.Namespace, repeated: list[Format], number: str) -> int:
             verdict = Hunt(repeated[0], Path(made), asked.seed).verdict(int(number))
             print(f"{verdict}\n{verdict.text}")
             return int(verdict.bad)
-        options = (chosen(asked.only), Path(made), asked.seed, asked.keep)
-        for verdict in fuzzed(asked.mutants, *options):
+        for verdict in fuzzed(asked.mutants, chosen(asked.only), Path(made), asked.seed):
             if verdict.form not in found:
                 print(verdict.form, file=sys.stderr, flush=True)
             found.setdefault(verdict.form, Counter())[verdict.outcome] += 1
@@ -88,7 +74,7 @@ def _run(asked: argparse.Namespace, repeated: list[Format], number: str) -> int:
     failed = sum(count for each, count in whole.items() if each.isupper())
     print(f"{whole.total():,} mutants, {failed} failed")
     if failed:
-        print(f"They lie in {asked.keep}, each with the command that reads it again.")
+        print(f"python -m tests.fuzz --seed {asked.seed} --repeat FORMAT:NUMBER reads one again.")
     return int(failed > 0)
 
 

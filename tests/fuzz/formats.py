@@ -4,19 +4,13 @@ read.
 
 from __future__ import annotations
 
-import dataclasses
-import hashlib
-import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import PIL.Image
-import torch
-
 from energize.extras.av import AVDecoder
+from energize.testing import fingerprint
 
 Ranges = Sequence[tuple[int, int]]
 
@@ -74,42 +68,8 @@ def everything(old: bytes, _: bytes) -> Ranges:
 
 def told(value: Any) -> str:
     """A text that is the same for the same content: of arrays, images and videos too."""
-    found = hashlib.blake2b(digest_size=16)
-    levels = sys.getrecursionlimit()
-    sys.setrecursionlimit(10 * levels)  # whoever read it went as deep
-    try:
-        shown = _tell(value, found)
-    finally:
-        sys.setrecursionlimit(levels)
-    return f"{found.hexdigest()} {shown[:200]}"
-
-
-def _tell(value: Any, found: Any) -> str:
-    """Put a value into a digest; returns a few words of it, for people."""
-    if isinstance(value, AVDecoder):
-        value = _clips(value)
-    if isinstance(value, torch.Tensor):
-        value = value.numpy()
-    if isinstance(value, PIL.Image.Image):
-        value = [value.mode, np.asarray(value)]
-    if isinstance(value, np.ndarray):
-        _put(found, f"array {value.dtype.str} {value.shape}")
-        found.update(np.ascontiguousarray(value).tobytes())
-        return f"array{value.shape}"
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        value = {each.name: getattr(value, each.name) for each in dataclasses.fields(value)}
-    if isinstance(value, Mapping):
-        _put(found, f"mapping {len(value)}")
-        parts = [
-            f"{_tell(key, found)}: {_tell(inner, found)}"
-            for key, inner in sorted(value.items(), key=lambda pair: repr(pair[0]))
-        ]
-        return "{" + ", ".join(parts) + "}"
-    if isinstance(value, list | tuple):
-        _put(found, f"list {len(value)}")
-        return "[" + ", ".join([_tell(each, found) for each in value]) + "]"
-    _put(found, f"{type(value).__name__} {value!r}")
-    return repr(value)[:60]
+    content = _clips(value) if isinstance(value, AVDecoder) else value
+    return f"{type(value).__name__} {fingerprint(content)}"
 
 
 def _clips(decoder: AVDecoder) -> list[Any]:
@@ -120,7 +80,3 @@ def _clips(decoder: AVDecoder) -> list[Any]:
     if decoder.has_audio_stream():
         found.append(decoder.get_clips(audio_clip_ranges=[(0, 900)], audio_unit="samples"))
     return found
-
-
-def _put(found: Any, text: str) -> None:
-    found.update(text.encode("utf-8", "surrogatepass") + b"\0")

@@ -134,15 +134,6 @@ class Hunt:
             place.write_bytes(mutant.old)
         return Verdict(self.form.name, mutant, outcome, text)
 
-    def kept(self, number: int, folder: Path) -> Path:
-        """The folder of a mutant, written below another one."""
-        mutant = self.mutant(number)
-        place = folder / f"{self.form.name.replace(' ', '-')}-{number}"
-        shutil.rmtree(place, ignore_errors=True)
-        shutil.copytree(self.base, place, symlinks=True)
-        (place / mutant.file).write_bytes(mutant.new)
-        return place
-
     def _copy(self) -> None:
         shutil.rmtree(self.work, ignore_errors=True)
         shutil.copytree(self.base, self.work, symlinks=True)

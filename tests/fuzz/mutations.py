@@ -192,10 +192,7 @@ def mutated_tree(
     data: bytes, kind: str, parsed: Any, rng: random.Random, others: Sequence[bytes]
 ) -> tuple[bytes, str]:
     """Return the text of a JSON or YAML file with another content, or damaged as any text."""
-    dice = rng.random()
-    if dice < 0.07 and kind == "yaml":
-        return _with_aliases(data, rng)
-    if dice < 0.6:
+    if rng.random() < 0.6:
         try:
             tree, told = changed(parsed, rng)
             text = json.dumps(tree) if kind == "json" else yaml.safe_dump(tree, sort_keys=False)
@@ -203,18 +200,3 @@ def mutated_tree(
         except (TypeError, ValueError, RecursionError, yaml.YAMLError):
             pass
     return mutated(data, rng, others, text=True)
-
-
-def _with_aliases(data: bytes, rng: random.Random) -> tuple[bytes, str]:
-    """YAML with an anchor, and aliases to it, to itself, or that expand without end."""
-    lines = data.decode().splitlines() or [""]
-    at, levels = rng.randrange(len(lines)), rng.choice((1, 3, 9))
-    bomb = ["a: &a [x, x, x, x, x, x, x, x]"] + [
-        f"{chr(98 + i)}: &{chr(98 + i)} [{', '.join(['*' + chr(97 + i)] * 9)}]"
-        for i in range(levels)
-    ]
-    key, colon, _ = lines[at].partition(":")
-    value = rng.choice(("&own [*own]", "*nowhere", "*a", f"*{chr(97 + levels)}"))
-    lines[at] = f"{key}: {value}" if colon else value
-    lines = [*bomb, *lines] if rng.random() < 0.7 else lines
-    return "\n".join(lines).encode("utf-8", "surrogatepass"), f"line {at} became {value}"

@@ -123,11 +123,8 @@ def test_lint_tells_what_changed(folder):
     for name, data, told in (
         ("d2.tar", changed, f"{other}ends_crc32 is"),
         ("d2.tar", changed, "1 of 4 samples are others: that of sample 3"),
-        ("d2.tar", shard + bytes(512), f"{other}bytes is"),
-        ("d2.tar", shard[:700], "d2.tar: the member at byte"),
         ("d0.tar.idx", entries, f"1 of 4 entries are wrong: entry 1 is {offsets[1] + 1024}"),
         ("d0.tar.idx", struct.pack("<4Q", 512, *offsets[1:]), "entry 0 is 512"),
-        ("d0.tar.idx", entries[:-8], "d0.tar.idx has 24 bytes"),
         ("d0.tar.idx", entries, "d0.tar is not the shard that was prepared: its index_crc32 is"),
         ("d2.tar.crc", crcs[:-1] + b"x", "d2.tar.crc is not what was written"),
     ):
