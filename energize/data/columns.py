@@ -39,6 +39,7 @@ COLUMNS_NAME = "columns.json"
 
 # Different words of a column; one with more, such as texts, is no property of samples.
 MOST_WORDS = 65_536
+_SHOWN = 3
 
 # What numpy raises for damaged `.npy` files, whose headers are Python literals.
 _BAD_ARRAY = (ValueError, EOFError, OverflowError, SyntaxError, TypeError, tokenize.TokenError)
@@ -132,7 +133,8 @@ def read_columns(path: Path) -> ColumnIndex:
         return ColumnIndex(shard_counts=now, columns={})
     what = ""
     if list(index.shard_counts.items()) != list(now.items()):
-        what = _apart(index.shard_counts, now)
+        others = sorted(dict(index.shard_counts.items() ^ now.items()))
+        what = ", ".join(map(repr, others[:_SHOWN])) or "their order is another one"
     elif index.index != folder_version(path):
         what = "the folder was prepared again"
     if what:
@@ -141,15 +143,6 @@ def read_columns(path: Path) -> ColumnIndex:
             f"them again with: {column_command(path, index.measured)}"
         )
     return index
-
-
-def _apart(before: Mapping[str, int], now: Mapping[str, int]) -> str:
-    """Return how the shards differ, by the first of them."""
-    for shard in [*now, *before]:
-        if before.get(shard) != now.get(shard):
-            was, is_now = before.get(shard, 0), now.get(shard, 0)
-            return f"of {shard!r} they have {was} samples, and .info.json says {is_now}"
-    return "the order of the shards in .info.json is another one"
 
 
 @own_errors

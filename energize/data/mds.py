@@ -280,14 +280,8 @@ _BLOCK = 2**23
 _EXTRA = "energize[mds]"
 _AGAIN = "copy the folder again"
 
-# The part of cramjam, and its function, for each compression by its name in an index.
-_UNPACKERS: Mapping[str, tuple[str, str]] = {
-    "br": ("brotli", "decompress_into"),
-    "bz2": ("bzip2", "decompress_into"),
-    "gz": ("gzip", "decompress_into"),
-    "snappy": ("snappy", "decompress_raw_into"),
-    "zstd": ("zstd", "decompress_into"),
-}
+# The part of cramjam for each compression by its name in an index.
+_UNPACKERS = {"br": "brotli", "bz2": "bzip2", "gz": "gzip", "snappy": "snappy", "zstd": "zstd"}
 
 
 def _file_name(name: str) -> str:
@@ -396,10 +390,10 @@ def unpacked(packed: bytes, compression: str | None, size: int, path: str) -> by
             "unpack it in the same folder, under the name that the index has for it"
         )
     cramjam = optional_module("cramjam", _EXTRA, f"reading {path}, which is compressed,")
-    module, function = _UNPACKERS[kind]
+    function = "decompress_raw_into" if kind == "snappy" else "decompress_into"
     try:
         data = bytearray(size)
-        written = getattr(getattr(cramjam, module), function)(packed, data)
+        written = getattr(getattr(cramjam, _UNPACKERS[kind]), function)(packed, data)
         if written != size:
             raise ValueError(f"it holds {written}")
     except (MemoryError, ValueError, cramjam.DecompressionError) as error:

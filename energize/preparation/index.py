@@ -296,12 +296,15 @@ def _stage_records(root: Path, files: NewFiles, shards: Sequence[ScannedShard]) 
     with suppress(DatasetError):  # of a damaged file nothing is known, and it is written anew
         before = nv_meta.read_records(root)
     for shard in shards:
-        was = (before or {}).get(shard.name)
-        kept = was is not None and was.checksums_crc32 is not None
-        kept = kept and was is not None and was.of_shard == shard.record.of_shard
-        if shard.record.checksums_crc32 is None and (kept or before is None):
-            crc = _stored_checksums(root / shard.name, shard.count)
-            shard.record = shard.record._replace(checksums_crc32=crc)
+        was = shard.record if before is None else before.get(shard.name)
+        if was is None or was.of_shard != shard.record.of_shard:
+            continue
+        kept = before is None or was.checksums_crc32 is not None
+        if kept and shard.record.checksums_crc32 is None:
+            with suppress(OSError):
+                data = read_file(checksums_path(str(root / shard.name)))
+                if len(data) == shard.count * CHECKSUM:
+                    shard.record = shard.record._replace(checksums_crc32=zlib.crc32(data))
     records = nv_meta.dump_records({shard.name: shard.record for shard in shards})
     files.write(root / nv_meta.META_FOLDER / nv_meta.RECORDS_NAME, records.encode())
 
@@ -370,15 +373,6 @@ def _check_members(shard: Shard) -> None:
 def is_utf8(name: str) -> bool:
     """Return whether the bytes of a name are text; those that are not are surrogates in it."""
     return name.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in name)
-
-
-def _stored_checksums(shard: Path, count: int) -> int | None:
-    """Return the CRC-32 of the checksums of a shard; None where there are none of so many."""
-    with suppress(OSError):
-        data = read_file(checksums_path(str(shard)))
-        if len(data) == count * CHECKSUM:
-            return zlib.crc32(data)
-    return None
 
 
 def _end_notes(shards: Sequence[ScannedShard]) -> Iterator[str]:

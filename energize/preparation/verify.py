@@ -223,22 +223,20 @@ def _column_faults(
     was: npt.NDArray[Any] = stored.values
     if stored.categories is not None:
         was = np.array([*stored.categories, ""], dtype=object)[was]
-    start, wrong, first = 0, 0, ""
-    for shard, count in nv_meta.read_info(path).shard_counts.items():
-        start += count
-        piece = pieces.get(shard)
-        if piece is None or len(piece.absent) != count:
-            continue  # which has been told
-        # Samples without a value have a default, or none.
-        known, then = np.flatnonzero(~piece.absent), was[start - count : start]
-        rows = np.flatnonzero(piece.values != then[known])
-        wrong += len(rows)
-        if len(rows) and not first:
-            row = known[rows[0]]
-            first = f"{path / shard}, sample {row}: {then[row]}, and now {piece.values[rows[0]]}"
-    if wrong:
+    counts = nv_meta.read_info(path).shard_counts
+    if {shard: len(piece.absent) for shard, piece in pieces.items()} != counts:
+        return  # which has been told
+    # Samples without a value have a default, or none.
+    known = np.flatnonzero(~np.concatenate([pieces[shard].absent for shard in counts]))
+    now = np.concatenate([pieces[shard].values for shard in counts])
+    wrong = np.flatnonzero(now != was[known])
+    if len(wrong):
+        row, ends = known[wrong[0]], np.cumsum([*counts.values()])
+        at = int(np.searchsorted(ends, row, side="right"))
+        shard, number = [*counts][at], row - ends[at] + [*counts.values()][at]
         yield (
-            f"{path}: the column {name!r} says something else of {wrong} of {start} samples than "
-            f"they do, the first of them {first}; measure it again with: "
+            f"{path}: the column {name!r} says something else of {len(wrong)} of {len(was)} "
+            f"samples than they do, the first of them {path / shard}, sample {number}: {was[row]}, "
+            f"and now {now[wrong[0]]}; measure it again with: "
             f"{column_command(path, {name: measured})}"
         )

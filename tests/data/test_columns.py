@@ -114,13 +114,13 @@ def test_a_damaged_or_foreign_index_is_told(folder):
         (column(dtype="object"), "(columns.tokens.dtype): expected 'int64', 'float64'"),
         (column("lang", dtype="int64"), "expected categories for int32, and for no other"),
         (column("lang", categories=["a", "a"]), "list of different words"),
-        (
-            lambda c: c["shard_counts"].update({"s0.tar": 6}),
-            "they have 6 samples, and .info.json s",
-        ),
-        (lambda c: c["shard_counts"].pop("s3.tar"), "they have 0 samples, and .info.json says 2"),
+        (lambda c: c["shard_counts"].update({"s0.tar": 6}), "has now: 's0.tar'"),
+        (lambda c: c["shard_counts"].pop("s3.tar"), "has now: 's3.tar'"),
         (lambda c: c.update(index="other"), "the folder was prepared again"),
-        (lambda c: c.update(shard_counts=dict([*c["shard_counts"].items()][::-1])), "order of the"),
+        (
+            lambda c: c.update(shard_counts=dict([*c["shard_counts"].items()][::-1])),
+            "their order is",
+        ),
     ]
     check_refusals(None, {
         f"{number}: {told}": (partial(read, change), DatasetError, str(index_of(folder)), told)
