@@ -320,7 +320,7 @@ def _complete(
 
 
 def _ask(console: Console, path: Path, choices: dict[str, Any], *, typed: bool) -> None:
-    names = find_shards(path, choices["exclude"]).names
+    names, _ = find_shards(path, choices["exclude"])
     console.say(f"Found {len(names):,} shards, from {names[0]} to {names[-1]}")
     if is_prepared(path) and not choices["overwrite"]:
         question = "It is prepared already. Prepare it again?"

@@ -130,11 +130,6 @@ class DecodeFileStore(FileStore[Any]):
     """
 
     def __init__(self, inner: FileStore[bytes], *, decoder: FileStoreDecoder) -> None:
-        if not isinstance(decoder, FileStoreDecoder):
-            raise ConfigError(
-                "DecodeFileStore: decoder is a SampleDecoder, or has a method decode(name, data); "
-                f"got {decoder!r}"
-            )
         self.inner = inner
         self.decoder = decoder
 

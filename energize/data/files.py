@@ -1,10 +1,10 @@
 """The seam through which everything in a data folder is read: sizes, ranges of bytes, names.
 
-`Files` is what is asked of the place where data lie; `files_at` chooses it by the path. There are
-`LocalFiles`, of mounted file systems; object storage would be one more class of these methods. They
-raise OSError naming the path, and `ShardError` for a file that has changed since it was first read.
-`os_errors_as` makes errors of ours of the former, `again` tries once more what may pass: a disk, or
-the server behind it, that fails for a moment must not end a run, and is never bad data of a sample.
+`files_at` gives what reads the files at a path: `LocalFiles`, of mounted file systems; object
+storage would be one more class of these methods. They raise OSError naming the path, and
+`ShardError` for a file that has changed since it was first read. `os_errors_as` makes errors of
+ours of the former, `again` tries once more what may pass: a disk, or the server behind it, that
+fails for a moment must not end a run, and is never bad data of a sample.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ import resource
 import stat
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial, wraps
-from typing import Any, Generic, ParamSpec, Protocol, TypeVar
+from typing import Any, Generic, ParamSpec, TypeVar
 
 from energize.core import limits
 from energize.errors import ConfigError, DatasetError, EnergizeError, ShardError, legible
@@ -67,36 +67,6 @@ _REMEDIES = {
 }
 
 
-class Files(Protocol):
-    """What is asked of the place where data lie. All paths are whole ones, as text."""
-
-    def read_ranges(
-        self, path: str, starts: Sequence[int], stops: Sequence[int]
-    ) -> Iterator[bytes]:
-        """Yield the bytes of each range; they are given in ascending order."""
-
-    def size(self, path: str) -> int:
-        """Return the bytes of a file."""
-
-    def read(self, path: str, start: int = 0, stop: int | None = None) -> bytes:
-        """Return the bytes from `start` to before `stop`, to the end by default."""
-
-    def whole(self, path: str, most: str | None = None) -> bytes:
-        """Return all bytes of a file, which does not stay open; no more than the limit `most`."""
-
-    def kept(self, path: str) -> bytes:
-        """Return a whole small file, which is read once."""
-
-    def check(self, path: str) -> None:
-        """Raise `ShardError` if a file has changed since it was first read."""
-
-    def exists(self, path: str) -> bool:
-        """Return whether there is a file."""
-
-    def local(self, path: str) -> str:
-        """Return a path by which libraries that open files themselves may read this one."""
-
-
 class _OpenFile:
     """A regular file that is open for reading; it is closed when the last user lets go of it."""
 
@@ -142,12 +112,15 @@ class LocalFiles:
         return partial(LocalFiles, follow=self._follow), (self._most_open,)
 
     def size(self, path: str) -> int:
+        """Return the bytes of a file."""
         return (self._open.get(path) or self._file(path)).signature[0]
 
     def read(self, path: str, start: int = 0, stop: int | None = None) -> bytes:
+        """Return the bytes from `start` to before `stop`, to the end by default."""
         return next(self.read_ranges(path, [start], [self.size(path) if stop is None else stop]))
 
     def whole(self, path: str, most: str | None = None) -> bytes:
+        """Return all bytes of a file, which does not stay open; no more than the limit `most`."""
         try:
             file = _OpenFile(path, 0 if self._follow else os.O_NOFOLLOW)
             size = file.signature[0]
@@ -164,7 +137,8 @@ class LocalFiles:
     def read_ranges(
         self, path: str, starts: Sequence[int], stops: Sequence[int]
     ) -> Iterator[bytes]:
-        """Yield the bytes of each range. Ranges that lie close together are read at once.
+        """Yield the bytes of each range, given in ascending order. Ranges that lie close together
+        are read at once.
 
         That the file has not changed is known before the bytes of the last read are given.
         """
@@ -216,12 +190,14 @@ class LocalFiles:
         return b"".join(pieces)
 
     def kept(self, path: str) -> bytes:
+        """Return a whole small file, which is read once."""
         file = self._open.get(path) or self._file(path)
         if file.kept is None:
             file.kept = self.read(path)
         return file.kept
 
     def check(self, path: str) -> None:
+        """Raise `ShardError` if a file has changed since it was first read."""
         file = self._open.get(path)
         if file is not None:
             try:
@@ -236,9 +212,11 @@ class LocalFiles:
             raise _changed(path)
 
     def exists(self, path: str) -> bool:
+        """Return whether there is a file."""
         return path in self._open or exists(path)
 
     def local(self, path: str) -> str:
+        """Return a path by which libraries that open files themselves may read this one."""
         self._file(path)  # who reads it would wait for a named pipe
         return path
 
@@ -275,13 +253,13 @@ class LocalFiles:
 
 
 class FileStream(io.RawIOBase):
-    """A file of `Files` for libraries that read from streams.
+    """A file of `LocalFiles` for libraries that read from streams.
 
     >>> FileStream(LocalFiles(), __file__).read(3)
     b'\"\"\"'
     """
 
-    def __init__(self, files: Files, path: str) -> None:
+    def __init__(self, files: LocalFiles, path: str) -> None:
         self._files, self._path = files, path
         self._size, self._at = files.size(path), 0
 
@@ -315,7 +293,7 @@ class FileStream(io.RawIOBase):
         return len(data)
 
 
-def files_at(path: AnyPath) -> Files:
+def files_at(path: AnyPath) -> LocalFiles:
     """Return what reads the files at a path and below it."""
     return LocalFiles()
 
@@ -335,18 +313,14 @@ def exists(path: AnyPath, *, follow: bool = True) -> bool:
     >>> exists("/"), exists("/nowhere"), exists("no\0path")
     (True, False, False)
     """
-    try:
+    with suppress(ValueError):
         try:
-            os.stat(path, follow_symlinks=follow)
-        except OSError as failed:
-            again(lambda: os.stat(path, follow_symlinks=follow), path, failed)
-    except OSError as error:
-        if error.errno in PASSING:
-            raise
-        return False
-    except ValueError:
-        return False
-    return True
+            again(lambda: os.stat(path, follow_symlinks=follow), path)
+            return True
+        except OSError as error:
+            if error.errno in PASSING:
+                raise
+    return False
 
 
 def again(
@@ -498,7 +472,7 @@ def _text(place: object) -> str:
 
 
 def read_entries(
-    files: Files, path: str, numbers: Sequence[int], stride: int, size: int
+    files: LocalFiles, path: str, numbers: Sequence[int], stride: int, size: int
 ) -> Iterator[bytes]:
     """Yield `size` bytes of each of these entries of a file, ascending, `stride` bytes apart."""
     starts = [number * stride for number in numbers]

@@ -9,7 +9,6 @@ asked for, are of each sample the CRC-32 of these bytes, unsigned 32-bit little-
 from __future__ import annotations
 
 import os
-import struct
 import zlib
 from collections.abc import Iterable, Sequence
 from functools import cached_property
@@ -18,19 +17,16 @@ from typing import Any
 
 from energize.core.description import digest
 from energize.core.trace import Failed
-from energize.data.files import Files, files_at, own_errors, read_entries
+from energize.data.files import LocalFiles, files_at, own_errors, read_entries
 from energize.data.rows import FieldSource, Row, parsed_row
 from energize.data.source import ShardedSource, Window
-from energize.data.tar import CHECKSUM, changed, read_checksums
+from energize.data.tar import CHECKSUM, ENTRY, RANGE, changed, read_checksums
 from energize.errors import (
     DatasetNotFoundError,
     EmptyDatasetError,
     NotPreparedError,
     ShardError,
 )
-
-_ENTRY = 8
-_RANGE = struct.Struct("<2Q")
 
 
 def jsonl_index_path(path: str) -> str:
@@ -59,7 +55,7 @@ def _disagreement(path: str, what: str) -> ShardError:
     )
 
 
-def _counted(files: Files, path: str, checksums: bool) -> int:
+def _counted(files: LocalFiles, path: str, checksums: bool) -> int:
     """Return how many samples a file has, by an index that fits it, and as many checksums."""
     index, crc, size = jsonl_index_path(path), jsonl_checksums_path(path), files.size(path)
     if not files.exists(index):
@@ -67,11 +63,11 @@ def _counted(files: Files, path: str, checksums: bool) -> int:
             f"{path} has no index {index}; write it with: energize prepare {path}"
         )
     indexed = files.size(index)
-    count, rest = divmod(indexed, _ENTRY)
+    count, rest = divmod(indexed, ENTRY)
     if rest or count < 1:
         raise _disagreement(path, f"{indexed} bytes are no whole offsets")
-    first, end = _RANGE.unpack(
-        files.read(index, 0, _ENTRY) + files.read(index, indexed - _ENTRY, indexed)
+    first, end = RANGE.unpack(
+        files.read(index, 0, ENTRY) + files.read(index, indexed - ENTRY, indexed)
     )
     if first != 0 or end != size:
         raise _disagreement(
@@ -207,8 +203,8 @@ class JsonlSource(ShardedSource[dict[str, Any]], FieldSource[dict[str, Any]]):
     def stored(self, numbers: Sequence[int]) -> list[bytes]:
         """Return the bytes of these lines, numbers ascending, with what is around their JSON."""
         path = str(self.path)
-        entries = read_entries(self._files, jsonl_index_path(path), numbers, _ENTRY, _RANGE.size)
-        bounds = [_RANGE.unpack(data) for data in entries]
+        entries = read_entries(self._files, jsonl_index_path(path), numbers, ENTRY, RANGE.size)
+        bounds = [RANGE.unpack(data) for data in entries]
         for number, (start, stop) in zip(numbers, bounds, strict=True):
             if not start < stop <= self.stored_bytes:
                 raise _disagreement(path, f"sample {number} is said to be bytes {start} to {stop}")
@@ -225,5 +221,5 @@ class JsonlSource(ShardedSource[dict[str, Any]], FieldSource[dict[str, Any]]):
         return texts
 
     @cached_property
-    def _files(self) -> Files:
+    def _files(self) -> LocalFiles:
         return files_at(self.path)

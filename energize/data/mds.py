@@ -33,7 +33,7 @@ from energize.core.description import digest
 from energize.core.lazy import optional_module
 from energize.core.trace import Failed
 from energize.core.validation import Listed, load_json, read_document
-from energize.data.files import Files, Recent, files_at, own_errors
+from energize.data.files import LocalFiles, Recent, files_at, own_errors
 from energize.data.nv_meta import is_inside
 from energize.data.source import ShardedSource
 from energize.errors import (
@@ -618,7 +618,7 @@ class MdsSource(ShardedSource[dict[str, Any]]):
         return str(self.path / self.split)
 
     @cached_property
-    def _files(self) -> Files:
+    def _files(self) -> LocalFiles:
         return files_at(self._folder)
 
     @cached_property

@@ -9,7 +9,7 @@ import io
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from pathlib import PurePosixPath
@@ -117,8 +117,7 @@ class MediaMetadataBase:
         >>> AVMetadata(audio_channels=2).to_dict()
         {'audio_channels': 2}
         """
-        known = ((each.name, getattr(self, each.name)) for each in fields(self))
-        return {name: value for name, value in known if value is not None}
+        return {name: value for name, value in asdict(self).items() if value is not None}
 
     @classmethod
     def from_dict(cls, payload: Mapping[str, Any]) -> Self:

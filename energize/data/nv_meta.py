@@ -213,7 +213,10 @@ def read_info(path: str | Path) -> Info:
 def _unprepared(path: Path) -> DatasetError:
     """Return why a folder cannot be read."""
     if not path.exists():
-        return DatasetNotFoundError(f"{path} does not exist{_hint_for_missing(path)}")
+        there: list[str] = []
+        with suppress(OSError):
+            there = sorted(os.listdir(path.absolute().parent))
+        return DatasetNotFoundError(f"{path} does not exist{nearest(path.name, there)}")
     if not path.is_dir():
         return NotPreparedError(f"{path} is a file; a prepared dataset is a folder of tar shards")
     with suppress(FileNotFoundError, NotADirectoryError):
@@ -228,16 +231,6 @@ def _unprepared(path: Path) -> DatasetError:
         f"{path} is not a prepared dataset: it has no {META_FOLDER}/.info.json. "
         f"Prepare it with: energize prepare {path}"
     )
-
-
-def _hint_for_missing(path: Path) -> str:
-    """Return what there is instead, as far as the path goes."""
-    existing = next(each for each in path.absolute().parents if each.is_dir())
-    missing = path.absolute().relative_to(existing).parts[0]
-    there: list[str] = []
-    with suppress(OSError):
-        there = sorted(each.name for each in existing.iterdir() if each.is_dir())
-    return f"; its folder {existing} exists{nearest(missing, there)}"
 
 
 def _counts(counts: dict[Any, Any]) -> dict[str, int]:

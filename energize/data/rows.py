@@ -19,8 +19,9 @@ from energize.core.description import digest
 from energize.core.lazy import optional_module
 from energize.core.trace import Failed
 from energize.core.validation import load_json
-from energize.data.files import Files, FileStream, Recent, files_at, own_errors
+from energize.data.files import FileStream, LocalFiles, Recent, files_at, own_errors
 from energize.data.source import ShardedSource, Source
+from energize.data.tar import check_unpacked
 from energize.errors import (
     ColumnError,
     ConfigError,
@@ -42,7 +43,6 @@ _ROWS_AT_ONCE = 4096
 
 # Bytes searched for ends of lines at once.
 _AT_ONCE = 64 * 1024 * 1024
-_COMPRESSED = {".gz", ".zst", ".bz2", ".xz"}
 
 _CACHED_BYTES = 256 * 1024 * 1024
 
@@ -162,7 +162,7 @@ class RowFiles(FieldSource[Row], ShardedSource[Row]):
         return f"{self.files[shard]}, row {number}"
 
     @cached_property
-    def _reader(self) -> Files:
+    def _reader(self) -> LocalFiles:
         return files_at(self.files[0])
 
 
@@ -189,11 +189,6 @@ class JsonSource(RowFiles):
         self, files: DataFiles, *, name: str = "", seed: int = 0, occurrence: int = 0
     ) -> None:
         found = data_files(files, "JsonSource")
-        for file in found:
-            if file.suffix in _COMPRESSED:
-                raise ShardError(
-                    f"{file} is compressed, so its rows cannot be read at random; unpack it first"
-                )
         self._freeze(files=found, given_name=name, seed=seed, occurrence=occurrence)
 
     @cached_property
@@ -208,7 +203,9 @@ class JsonSource(RowFiles):
 
     def _looked_through(self, path: str) -> Int64Array | list[Any]:
         files, size = self._reader, self._reader.size(path)
-        if files.read(path, 0, min(4096, size)).lstrip()[:1] == b"[":
+        head = files.read(path, 0, min(4096, size))
+        check_unpacked(head, path)
+        if head.lstrip()[:1] == b"[":
             try:
                 rows: list[Any] = load_json(files.read(path))
                 return rows

@@ -6,6 +6,7 @@ ones, by `tarfile`. The checksum of every header is compared.
 
 from __future__ import annotations
 
+import io
 import logging
 import os
 import re
@@ -23,7 +24,7 @@ from typing import NamedTuple
 
 from energize.core import limits
 from energize.core.trace import Failed
-from energize.data.files import Files, files_at, os_errors_as, read_entries, told
+from energize.data.files import FileStream, LocalFiles, files_at, os_errors_as, read_entries, told
 from energize.data.nv_meta import ShardRecord
 from energize.errors import DataError, ShardError
 
@@ -153,7 +154,7 @@ def members(data: bytes, where: str, end: int | None = None) -> list[Member]:
     with the right checksums, and payloads; `where` is what it calls the bytes.
     """
     stop = len(data) if end is None else end
-    found, at = walk(lambda at, size: data[at : at + size], 0, stop, where)
+    found, at = walk(lambda at, size: data[at : at + size], stop, where)
     if at != stop:
         raise ShardError(
             f"{where}: the tar ends {stop - at} bytes before the index says; run `energize "
@@ -162,13 +163,13 @@ def members(data: bytes, where: str, end: int | None = None) -> list[Member]:
     return found
 
 
-def walk(read: Read, start: int, stop: int, where: str) -> tuple[list[Member], int]:
-    """Return the regular files between `start` and `stop` or the end mark, in order, and where that
+def walk(read: Read, stop: int, where: str) -> tuple[list[Member], int]:
+    """Return the regular files before `stop` or the end mark, in order, and where that
     is. `read(offset, size)` gives bytes, fewer past the end.
 
     Raise `ShardError` where there is no valid header, or a payload runs over `stop`.
     """
-    found, at = [], start
+    found, at = [], 0
     while at < stop:
         member, after = _member(read, at, stop, where)
         if after == at:
@@ -346,14 +347,12 @@ def scan(path: str | Path) -> ShardScan:
     with os_errors_as(ShardError, where):
         size = files.size(where)
         _check_start(files.read(where, 0, min(BLOCK, size)), where)
-        begin, window, headers = 0, b"", 0
+        headers = 0
+        file = io.BufferedReader(FileStream(files, where), _WINDOW)
 
         def read(at: int, count: int) -> bytes:
-            nonlocal begin, window
-            if not begin <= at <= at + count <= begin + len(window):
-                begin = at
-                window = files.read(where, at, min(at + max(count, _WINDOW), size))
-            return window[at - begin : at - begin + count]
+            file.seek(at)
+            return file.read(count)
 
         def read_header(at: int, count: int) -> bytes:
             nonlocal headers
@@ -361,10 +360,9 @@ def scan(path: str | Path) -> ShardScan:
             headers = zlib.crc32(data, headers)
             return data
 
-        found, end = walk(read_header, 0, size, where)
+        found, end = walk(read_header, size, where)
         for at in range(end, size, _AFTER_END):
-            after = read(at, min(_AFTER_END, size - at))
-            if after != bytes(len(after)):
+            if any(read(at, _AFTER_END)):
                 raise ShardError(
                     f"{where}: the tar ends at byte {end}, but more data follows, as when tars are "
                     "joined with cat; join them with `tar --concatenate`, or pack them again"
@@ -390,20 +388,21 @@ def samples_of(found: Iterable[Member]) -> Iterator[ScannedSample]:
 
 
 def _check_start(block: bytes, where: str) -> None:
-    _check_unpacked(block, where)
+    check_unpacked(block, where)
     if not block:
         raise ShardError(f"{where}: the shard is an empty file; copy it again from its origin")
     if any(block) and not is_header(block):
         raise ShardError(f"{where}: the file is no tar: it starts with {block[:16]!r}")
 
 
-def _check_unpacked(block: bytes, where: str) -> None:
+def check_unpacked(block: bytes, where: str) -> None:
+    """Raise `ShardError` for a file that is compressed, by how it begins."""
     found = next((found for magic, found in _MAGIC.items() if block.startswith(magic)), None)
     if found is not None:
         raise ShardError(
-            f"{where}: the shard is compressed with {found[0]}, so samples in it cannot be read at "
-            f"random; unpack it with `{found[1]}` to a .tar (images do not shrink anyway), then "
-            "run `energize prepare`"
+            f"{where}: it is compressed with {found[0]}, so samples in it cannot be read at "
+            f"random; unpack it with `{found[1]}` (images do not shrink anyway), and run `energize "
+            "prepare` if it was prepared"
         )
 
 
@@ -411,6 +410,7 @@ _log = logging.getLogger("energize")
 
 ENTRY = 8
 CHECKSUM = 4
+RANGE = struct.Struct("<2Q")
 
 _ADD_CHECKSUMS = "energize prepare --checksums FOLDER"
 _AT_ONCE = 8 * 1024 * 1024
@@ -425,7 +425,7 @@ def checksums_path(tar: str) -> str:
     return f"{os.path.splitext(tar)[0]}.tar.crc"
 
 
-def check_shard(files: Files, path: str, count: int, record: ShardRecord | None) -> None:
+def check_shard(files: LocalFiles, path: str, count: int, record: ShardRecord | None) -> None:
     """Compare a shard of `count` samples and its index with what was prepared. Where that is not
     known, with each other, where it costs little; a stale index is found by it.
 
@@ -440,7 +440,7 @@ def check_shard(files: Files, path: str, count: int, record: ShardRecord | None)
             f"the index of {count} samples, as .info.json counts them, has {(count + 1) * ENTRY} "
             f"bytes; this one has {indexed}",
         )
-    _check_unpacked(files.read(path, 0, min(BLOCK, size)), path)
+    check_unpacked(files.read(path, 0, min(BLOCK, size)), path)
     if record is not None:
         _check_record(files, path, size, record)
         return
@@ -455,7 +455,7 @@ def check_shard(files: Files, path: str, count: int, record: ShardRecord | None)
         raise disagreement(path, f"by the index the samples end at byte {end}, but more follow")
 
 
-def _check_record(files: Files, path: str, size: int, record: ShardRecord) -> None:
+def _check_record(files: LocalFiles, path: str, size: int, record: ShardRecord) -> None:
     if size != record.bytes:
         raise _another(
             path,
@@ -487,7 +487,7 @@ def _check_crc(path: str, what: str, found: int, expected: int) -> None:
         raise _another(path, f"the CRC-32 of the {what} is {found:08x}, and was {expected:08x}")
 
 
-def check_checksums(files: Files, path: str, count: int, expected: int | None) -> None:
+def check_checksums(files: LocalFiles, path: str, count: int, expected: int | None) -> None:
     """Compare the checksums of a shard with what was written, which has to be known."""
     file = checksums_path(path)
     size = _size(files, file, f"write it again with: {_ADD_CHECKSUMS}")
@@ -505,7 +505,7 @@ def check_checksums(files: Files, path: str, count: int, expected: int | None) -
         )
 
 
-def read_checksums(files: Files, path: str, numbers: Sequence[int]) -> list[int]:
+def read_checksums(files: LocalFiles, path: str, numbers: Sequence[int]) -> list[int]:
     """Return those of these samples, numbers ascending, as they were written."""
     found = read_entries(files, path, numbers, CHECKSUM, CHECKSUM)
     return [int.from_bytes(data, "little") for data in found]
@@ -537,7 +537,7 @@ def _another(path: str, what: str) -> ShardError:
     )
 
 
-def _size(files: Files, path: str, remedy: str) -> int:
+def _size(files: LocalFiles, path: str, remedy: str) -> int:
     try:
         return files.size(path)
     except FileNotFoundError as error:
@@ -546,7 +546,7 @@ def _size(files: Files, path: str, remedy: str) -> int:
         raise ShardError(told(error, path)) from error
 
 
-def _crc32(files: Files, path: str) -> int:
+def _crc32(files: LocalFiles, path: str) -> int:
     found, size = 0, files.size(path)
     for start in range(0, size, _AT_ONCE):
         found = zlib.crc32(files.read(path, start, min(start + _AT_ONCE, size)), found)

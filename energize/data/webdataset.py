@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import struct
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -23,10 +22,10 @@ from energize.core.description import digest
 from energize.core.trace import Failed
 from energize.data import tar
 from energize.data.columns import PreparedColumns, column_command
-from energize.data.files import Files, exists, files_at, own_errors, read_entries
+from energize.data.files import LocalFiles, exists, files_at, own_errors, read_entries
 from energize.data.nv_meta import ShardRecord, read_info, read_records, read_splits
 from energize.data.source import ShardedSource, narrowed
-from energize.data.tar import ENTRY, disagreement, index_path, scan
+from energize.data.tar import ENTRY, RANGE, disagreement, index_path, scan
 from energize.errors import (
     DataError,
     DatasetError,
@@ -37,8 +36,6 @@ from energize.errors import (
     nearest,
     some,
 )
-
-_RANGE = struct.Struct("<2Q")
 
 # Bytes of an index that is kept in memory while it is open, so that it is read once: of 8,000
 # samples.
@@ -62,7 +59,7 @@ class ShardReader:
     Raise `ShardError` if shard and index cannot be read or do not belong together.
     """
 
-    files: Files
+    files: LocalFiles
     root: str
     name: str
     count: int
@@ -137,11 +134,11 @@ class ShardReader:
         data = self.files.kept(self.index) if small else b""
         found: Iterator[bytes] = iter(())
         if not small:
-            found = read_entries(self.files, self.index, numbers, ENTRY, _RANGE.size)
+            found = read_entries(self.files, self.index, numbers, ENTRY, RANGE.size)
         starts, stops = [], []
         for number in numbers:
             start, stop = (
-                _RANGE.unpack_from(data, number * ENTRY) if small else _RANGE.unpack(next(found))
+                RANGE.unpack_from(data, number * ENTRY) if small else RANGE.unpack(next(found))
             )
             start = start if number else 0  # Energon says where the first header of a shard is
             if not start < stop <= self.size:
@@ -447,7 +444,7 @@ class WebdatasetSource(ShardedSource[dict[str, Any]]):
         return excluded - np.arange(len(excluded))
 
     @cached_property
-    def _files(self) -> Files:
+    def _files(self) -> LocalFiles:
         return files_at(self.path)
 
     @cached_property

@@ -7,7 +7,6 @@ import os
 import re
 import secrets
 import signal
-import stat
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -91,7 +90,7 @@ class NewFiles:
 
     def __exit__(self, *_: object) -> None:
         for final in self._finals:
-            with suppress(OSError):
+            with suppress(OSError, ValueError):  # the latter of what is no path
                 self.place(final).unlink(missing_ok=True)
 
     def place(self, final: Path) -> Path:
@@ -142,12 +141,10 @@ class NewFiles:
 
     def _removed(self, path: Path) -> bool:
         """Return whether it was there."""
-        with writing(path, self._error):
-            try:
-                path.unlink()
-            except (FileNotFoundError, NotADirectoryError):
-                return False
+        with writing(path, self._error), suppress(FileNotFoundError, NotADirectoryError):
+            path.unlink()
             return True
+        return False
 
     def _rename(self, final: Path, done: list[Path]) -> None:
         with writing(final, self._error):
@@ -220,8 +217,4 @@ def write_new(path: Path, data: bytes, error: type[EnergizeError], mode: int | N
 
 
 def _is_stream(path: Path) -> bool:
-    try:
-        kind = path.stat().st_mode
-    except FileNotFoundError:
-        return False
-    return not (stat.S_ISREG(kind) or stat.S_ISDIR(kind))
+    return path.exists() and not (path.is_file() or path.is_dir())

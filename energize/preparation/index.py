@@ -47,7 +47,6 @@ from energize.preparation.columns import (
 )
 from energize.preparation.fields import FirstLook, check_choice, choose_config, field_notes
 from energize.preparation.scan import (
-    FoundShards,
     ScannedShard,
     Shard,
     check_unique,
@@ -172,11 +171,12 @@ def prepare(
     root, meta = Path(path), Path(path, nv_meta.META_FOLDER)
     wanted = Columns(columns or {}, column_defaults)
     known: dict[str, int] = {}
+    notes: list[str] = []
     splits: dict[str, tuple[str, ...]] = {}
     config = version = None
     if tar_index_only:
         known = nv_meta.read_info(root).shard_counts
-        found = FoundShards(list(known))
+        names = list(known)
         if not known:
             raise PrepareError(f"{meta} names no shards; prepare it without --tar-index-only")
         # A database left as it is would point into shards as they were before.
@@ -184,16 +184,15 @@ def prepare(
         version = folder_version(root)
     else:
         check_choice(sample_type, field_map)
-        found = find_shards(root, exclude) if shards is None else named_shards(root, shards)
-        splits = split(found.names, split_ratios, split_patterns, seed if shuffle_shards else None)
+        names, notes = find_shards(root, exclude) if shards is None else named_shards(root, shards)
+        splits = split(names, split_ratios, split_patterns, seed if shuffle_shards else None)
         if nv_meta.is_prepared(root) and not overwrite:
             raise PrepareError(
                 f"{root} is prepared already; give overwrite=True (--force-overwrite) for it anew"
             )
         with suppress(ShardError):  # all damaged shards are told of together
             for name, source in (field_map or {}).items():
-                FirstLook(root / found.names[0]).check_keys(name, source)
-    names, notes = found.names, found.notes
+                FirstLook(root / names[0]).check_keys(name, source)
     functions: dict[str, Callable[[Shard], Any]] = {
         "names": _check_members,
         "columns": wanted.measured,
@@ -341,11 +340,12 @@ def new_database(
 def _rows(shard: Shard) -> dict[str, list[tuple[Any, ...]]]:
     """Return what the tables of the database have of a shard, but for its number."""
     samples = shard.content.samples
-    ends = [*(sample.offset for sample in samples[1:]), shard.content.end]
     return {
         "samples": [
-            (sample.key, row, sample.offset, end - sample.offset)
-            for row, (sample, end) in enumerate(zip(samples, ends, strict=True))
+            (sample.key, row, start, end - start)
+            for row, (sample, (start, end)) in enumerate(
+                zip(samples, pairwise(shard.offsets), strict=True)
+            )
         ],
         "sample_parts": [
             (row, part.name, part.offset, part.size)
@@ -375,15 +375,16 @@ def is_utf8(name: str) -> bool:
     return name.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in name)
 
 
-def _end_notes(shards: Sequence[ScannedShard]) -> Iterator[str]:
-    """Yield what is odd about the ends of shards: they may be parts of others."""
+def _end_notes(shards: Sequence[ScannedShard]) -> list[str]:
+    """Return what is odd about the ends of shards: they may be parts of others."""
     cut = [each for each in shards if each.trailing < END_MARK]
-    if cut:
-        yield (
-            f"{len(cut)} of {len(shards)} shards end without an end mark, {cut[0].name} for "
-            f"example after {cut[0].record.bytes:,} bytes: if copying or writing them was cut off, "
-            "samples are missing"
-        )
+    if not cut:
+        return []
+    return [
+        f"{len(cut)} of {len(shards)} shards end without an end mark, {cut[0].name} for example "
+        f"after {cut[0].record.bytes:,} bytes: if copying or writing them was cut off, samples are "
+        "missing"
+    ]
 
 
 Parts = dict[str, tuple[str, ...]]

@@ -97,7 +97,10 @@ def prepare_media(
     8
     """
     root = local_path(path)
-    media = by if isinstance(by, MediaFilterConfig) else _filter(by)
+    media = by
+    if not isinstance(media, MediaFilterConfig):
+        ways = [media.lower() == each for each in ("header", "extension")]
+        media = MediaFilterConfig.parse(None if any(ways) else media, *ways)
     if not root.is_dir():
         raise DatasetNotFoundError(f"{root} does not exist, or is no folder")
     options: dict[str, Any] = {"workers": workers, "on_progress": on_progress, "tmp_path": tmp_path}
@@ -108,11 +111,6 @@ def prepare_media(
         prepare(root, tar_index_only=True, sqlite=True, workers=workers)
     names = list(read_info(root).shard_counts)
     return _stored(root, media, partial(_of_shard, root, media), names, **options)
-
-
-def _filter(by: str) -> MediaFilterConfig:
-    header, extension = by.lower() == "header", by.lower() == "extension"
-    return MediaFilterConfig.parse(None if header or extension else by, header, extension)
 
 
 def prepare_filesystem_dataset(

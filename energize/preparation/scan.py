@@ -16,7 +16,7 @@ import zlib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
@@ -24,7 +24,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from energize.core.arrays import UInt64Array
-from energize.data.files import Files, files_at, os_errors_as, read_file
+from energize.data.files import LocalFiles, files_at, os_errors_as, read_file
 from energize.data.nv_meta import ShardRecord, expand, is_inside, read_info, read_records
 from energize.data.tar import ScannedSample, index_path, scan
 from energize.errors import (
@@ -59,19 +59,17 @@ class Shard:
 
     def checksums(self) -> bytes:
         """Return the checksums of the samples, as `SHARD.tar.crc` has them."""
-        stops = [*(sample.offset for sample in self.content.samples[1:]), self.content.end]
-        return checksums_of(self.path, stops)
+        return checksums_of(self.path, self.offsets[1:])
 
     @cached_property
-    def files(self) -> Files:
+    def offsets(self) -> list[int]:
+        """Where each sample starts, and the last one ends."""
+        return [*(sample.offset for sample in self.content.samples), self.content.end]
+
+    @cached_property
+    def files(self) -> LocalFiles:
         """What reads the shard."""
         return files_at(self.path)
-
-    @cached_property
-    def index(self) -> bytes:
-        """The bytes of the shard's `.tar.idx`: where each sample starts, and the last one ends."""
-        offsets = [*(sample.offset for sample in self.content.samples), self.content.end]
-        return np.array(offsets, dtype="<u8").tobytes()
 
 
 @dataclass
@@ -195,13 +193,14 @@ def scan_shards(
         with os_errors_as(ShardError, root / name):
             shard = Shard(root, name)
             content = shard.content
+            index = np.array(shard.offsets, dtype="<u8").tobytes()
             return ScannedShard(
                 name,
                 len(content.samples),
-                shard.index,
+                index,
                 Counter(part.name for sample in content.samples for part in sample.parts),
                 _key_hashes([sample.key for sample in content.samples]),
-                ShardRecord(content.size, zlib.crc32(shard.index), content.headers, content.ends),
+                ShardRecord(content.size, zlib.crc32(index), content.headers, content.ends),
                 content.size - content.end,
                 {what: function(shard) for what, function in (functions or {}).items()},
             )
@@ -300,17 +299,10 @@ _UNWRITABLE = {"Cc", "Cs", "Zl", "Zp"}
 """Control characters, bytes that are no UTF-8, and what ends lines."""
 
 
-@dataclass(slots=True)
-class FoundShards:
-    """Names of shards, relative to their folder, and `notes` on what was passed over."""
-
-    names: list[str] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-
-
 @os_errors_as(PrepareError)
-def find_shards(path: Path, exclude: str | None = None) -> FoundShards:
-    """Return all tar files below `path`, in Energon's order: folder by folder, compared as text.
+def find_shards(path: Path, exclude: str | None = None) -> tuple[list[str], list[str]]:
+    """Return all tar files below `path`, in Energon's order: folder by folder, compared as text;
+    and notes on what was passed over.
 
     Hidden files and folders are passed over, and names in which the regular expression `exclude` is
     found. Links to folders are followed, unless to one that was looked into already. What cannot be
@@ -348,10 +340,10 @@ def find_shards(path: Path, exclude: str | None = None) -> FoundShards:
     if not names:
         excluded = f" but those that {exclude!r} excludes" if exclude else ""
         raise PrepareError(f"{path} has no *.tar files in it{excluded}; write_shards writes some")
-    return FoundShards(sorted(names, key=PurePosixPath), notes)
+    return sorted(names, key=PurePosixPath), notes
 
 
-def named_shards(path: Path, patterns: Sequence[str]) -> FoundShards:
+def named_shards(path: Path, patterns: Sequence[str]) -> tuple[list[str], list[str]]:
     """Return the shards that `patterns` name below `path`, with braces: `parts/data-{0..9}.tar`.
 
     Raises `DatasetNotFoundError`, `PrepareError` for shards that are named twice or not below
@@ -370,7 +362,7 @@ def named_shards(path: Path, patterns: Sequence[str]) -> FoundShards:
     if wrong:
         raise PrepareError(f"{path}: of the shards {list(patterns)}, {wrong}")
     _check_names(path, names)
-    return FoundShards(names)
+    return names, []
 
 
 def _files(root: Path, notes: list[str], wrong: dict[str, str]) -> Iterator[str]:

@@ -7,7 +7,6 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from energize.data import nv_meta
 from energize.data.columns import StoredColumn, column_command, read_columns, read_values
 from energize.data.files import exists, os_errors_as, read_file
 from energize.data.jsonl import jsonl_checksums_path, jsonl_index_path
-from energize.data.tar import BLOCK, checksums_path, index_path
+from energize.data.tar import BLOCK, ENTRY, checksums_path, index_path
 from energize.errors import ConfigError, DatasetError, PrepareError, ShardError
 from energize.preparation.columns import Columns, Piece, is_written
 from energize.preparation.scan import (
@@ -32,9 +31,6 @@ from energize.preparation.scan import (
 )
 from energize.preparation.workers import Progress
 from energize.preparation.write import commit, shard_folders, staging
-
-_ENTRY = 8
-"""Bytes that an index has of a sample."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,12 +132,15 @@ def check_folder(
         shard.index = b""
         return shard
 
-    with_checksums = {name for name, each in records.items() if each.checksums_crc32 is not None}
+    checked = {name for name, each in records.items() if each.checksums_crc32 is not None}
     found = scan_shards(
         path,
         list(counts),
         compare,
-        {"checksums": partial(_checksums_if, with_checksums), "columns": measures.measured},
+        {
+            "checksums": lambda shard: shard.checksums() if shard.name in checked else b"",
+            "columns": measures.measured,
+        },
         workers=workers,
         on_progress=on_progress,
         faults=faults,
@@ -163,7 +162,7 @@ def check_counts(path: Path) -> None:
     """
     for shard, count in nv_meta.read_info(path).shard_counts.items():
         tar = path / shard
-        files = (_ENTRY, Path(index_path(str(tar)))), (BLOCK, tar)
+        files = (ENTRY, Path(index_path(str(tar)))), (BLOCK, tar)
         room = [file.stat().st_size // least for least, file in files if exists(file)]
         if count > max(room, default=0):
             raise ShardError(
@@ -182,10 +181,6 @@ def check_lines(path: Path) -> tuple[str, ...]:
             found = checksums_of(path, stops)
             faults += _checksum_faults(str(path), stored, found)
     return tuple(faults)
-
-
-def _checksums_if(names: set[str], shard: Shard) -> bytes:
-    return shard.checksums() if shard.name in names else b""
 
 
 @contextmanager

@@ -56,7 +56,7 @@ def test_what_cannot_be_read_is_named(parquet, tmp_path):
         "columns": (lambda: ParquetSource(f"{parquet}/?.parquet", columns=["txet"]), ConfigError,
                     "no column 'txet'; did you mean 'text'"),
         "parquet": (lambda: ParquetSource(lines), ShardError, "x.parquet cannot be read as Parq"),
-        "gz": (lambda: JsonSource(tmp_path / "x.json.gz"), ShardError, "unpack it"),
+        "gz": (lambda: len(JsonSource(tmp_path / "x.json.gz")), ShardError, "unpack it"),
         "half": (lambda: len(JsonSource(tmp_path / "half.json")), ShardError,
                  "half.json begins as a JSON array"),
         "empty": (lambda: JsonSource(empty).at([0]), EmptyDatasetError, f"({empty}) has no sam"),

@@ -194,8 +194,6 @@ def test_decoding_by_name_and_parts_of_the_current_sample(shards, plain, lines):
     (plain / "bad.json").write_text("{")
     with pytest.raises(DecodeError, match=r"SystemFileStore\(.*plain\): part 'bad.json'"):
         store["bad.json"]
-    with pytest.raises(ConfigError, match="has a method decode"):
-        DecodeFileStore(SystemFileStore(plain), decoder=len)
     inner = DecodeFileStore(WebdatasetFileStore(shards), decoder=decoder)
     primary = PrimaryFileStore(inner, "00100001")
     assert (primary.get(".txt"), primary.get("00000000.txt")) == ("txt 1 1", "txt 0 0")
