@@ -153,7 +153,7 @@ class Listed:
         if mine is None:
             return {}
         return {
-            at: Failed(self._reason, f"{source.name}, sample {index}")
+            at: self.failed(f"{source.name}, sample {index}")
             for at, index in enumerate(indices.tolist())
             if index in mine
         }
@@ -167,11 +167,7 @@ class Listed:
 
     def failed(self, where: str) -> Failed:
         """Return what takes the place of a sample that is left out."""
-        return Failed(self._reason, where)
-
-    @property
-    def _reason(self) -> SkipSample:
-        return SkipSample(f"listed in {self.name}")
+        return Failed(SkipSample(f"listed in {self.name}"), where)
 
 
 def listed_for(

@@ -357,13 +357,9 @@ def read_mds_index(folder: Path) -> tuple[MdsShard, ...]:
     path = folder / INDEX
     index = read_document(path, _INDEX)
     if index is None:
-        inner = sorted(each.parent.name for each in folder.glob(f"*/{INDEX}"))
-        hint = (
-            f", but {len(inner)} of its subfolders do ({', '.join(inner[:3])}, ...): name one as "
-        )
-        hint += "split, or make one index of them with merge_index of MosaicML Streaming"
         raise DatasetNotFoundError(
-            f"{folder} is not a folder of MDS shards: it has no {INDEX}{hint if inner else ''}"
+            f"{folder} is not a folder of MDS shards: it has no {INDEX}; if its subfolders do, "
+            "name one as split, or make one index of them with merge_index of MosaicML Streaming"
         )
     shards = index.shards
     times = Counter(raw.name for shard in shards for raw, _ in shard.parts)

@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 from energize.core import limits
 from energize.core.trace import Failed
-from energize.data.files import FileStream, LocalFiles, files_at, os_errors_as, read_entries, told
+from energize.data.files import FileStream, LocalFiles, files_at, os_errors_as, read_entries
 from energize.data.nv_meta import ShardRecord
 from energize.errors import DataError, ShardError
 
@@ -431,9 +431,9 @@ def check_shard(files: LocalFiles, path: str, count: int, record: ShardRecord | 
 
     Raise `ShardError` naming the files if they cannot be read or disagree.
     """
-    index, again = index_path(path), "run `energize prepare --force-overwrite` on the folder to"
-    size = _size(files, path, f"restore it, or {again} leave it out")
-    indexed = _size(files, index, f"{again} write it")
+    index = index_path(path)
+    with os_errors_as(ShardError):
+        size, indexed = files.size(path), files.size(index)
     if indexed != (count + 1) * ENTRY:
         raise disagreement(
             path,
@@ -490,7 +490,8 @@ def _check_crc(path: str, what: str, found: int, expected: int) -> None:
 def check_checksums(files: LocalFiles, path: str, count: int, expected: int | None) -> None:
     """Compare the checksums of a shard with what was written, which has to be known."""
     file = checksums_path(path)
-    size = _size(files, file, f"write it again with: {_ADD_CHECKSUMS}")
+    with os_errors_as(ShardError):
+        size = files.size(file)
     if size != count * CHECKSUM:
         raise ShardError(
             f"{file} has {size} bytes, and the checksums of {count} samples have "
@@ -535,15 +536,6 @@ def _another(path: str, what: str) -> ShardError:
         "as they were; or, if these are to be read, run `energize prepare --force-overwrite` on "
         "the folder"
     )
-
-
-def _size(files: LocalFiles, path: str, remedy: str) -> int:
-    try:
-        return files.size(path)
-    except FileNotFoundError as error:
-        raise ShardError(f"{path}: cannot be read ({error.strerror}); {remedy}") from error
-    except OSError as error:
-        raise ShardError(told(error, path)) from error
 
 
 def _crc32(files: LocalFiles, path: str) -> int:

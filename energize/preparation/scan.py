@@ -37,8 +37,6 @@ from energize.errors import (
 from energize.preparation.workers import Progress, map_in_order
 from energize.task.load import PartAccess
 
-_AT_ONCE = 8 * 1024 * 1024
-
 T = TypeVar("T")
 
 
@@ -275,14 +273,9 @@ def checksums_of(path: Path, stops: Sequence[int]) -> bytes:
 
     Raises `ShardError` when the file changes meanwhile, and OSError.
     """
-    files, found, begin = files_at(path), [], 0
-    for stop in stops:
-        crc = 0
-        for at in range(begin, stop, _AT_ONCE):
-            crc = zlib.crc32(files.read(str(path), at, min(at + _AT_ONCE, stop)), crc)
-        found.append(crc)
-        begin = stop
-    return np.array(found, dtype="<u4").tobytes()
+    starts = [0, *stops][: len(stops)]
+    found = files_at(path).read_ranges(str(path), starts, stops)
+    return np.array([*map(zlib.crc32, found)], dtype="<u4").tobytes()
 
 
 def _key_hashes(keys: Sequence[str]) -> UInt64Array:

@@ -155,8 +155,8 @@ def test_indices_that_cannot_be_read(tmp_path):
         "no sample": (partial(read, "mds", samples=0), EmptyDatasetError, "hold no sample"),
         "half": (partial(read, "mds", "{"), DatasetError, "index.json is not valid JSON"),
         "deep": (partial(read, "mds", "[" * 100_000), DatasetError, "index.json is not valid"),
-        "none": (lambda: MdsSource(tmp_path), DatasetNotFoundError, "no index.json, but 5 of its "
-                 "subfolders do (csv, json, mds, ...)", "merge_index"),
+        "none": (lambda: MdsSource(tmp_path), DatasetNotFoundError, "it has no index.json", "split",
+                 "merge_index"),
         "hash": (lambda: MdsSource(made["mds"], validate_hash="md5").at([0]), DatasetError,
                  "no hashes of"),
         "no hash": (lambda: MdsSource(made["mds"], validate_hash="shake_128"), ConfigError,

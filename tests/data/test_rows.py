@@ -11,11 +11,8 @@ from energize import (
     DatasetNotFoundError,
     EmptyDatasetError,
     ShardError,
-    ShuffleDataset,
     SubstitutionError,
-    get_loader,
 )
-from energize.core.lanes import WorkerConfig
 from energize.data.rows import JsonSource, ParquetSource
 from tests.support.refusals import check_refusals
 from tests.support.rows import texts, write_lines, write_parquet
@@ -27,23 +24,6 @@ def parquet(tmp_path):
     write_parquet(tmp_path / "a.parquet", texts("a", 10), row_group_size=4)
     write_parquet(tmp_path / "c.parquet", [{"text": "c 0", "id": 0}])
     return tmp_path
-
-
-def test_only_footers_are_read_until_rows_are_asked_for(parquet):
-    source = ParquetSource(parquet / "a.parquet")
-    assert source.count == 10
-    (parquet / "a.parquet").write_bytes(b"gone")
-    with pytest.raises(ShardError, match=r"a\.parquet"):
-        source[0]
-
-
-@pytest.mark.jobs
-def test_workers_read_the_same_rows(parquet):
-    source = ShuffleDataset(ParquetSource(f"{parquet}/*.parquet"))
-    with get_loader(
-        source, worker_config=WorkerConfig(num_workers=2), multiprocessing_context="spawn"
-    ) as loader:
-        assert list(loader) == list(source)
 
 
 def test_what_cannot_be_read_is_named(parquet, tmp_path):

@@ -1,6 +1,5 @@
 """The samples of one value as a source: which they are, what they are called, where they lie."""
 
-import pickle
 from functools import partial
 
 from energize import (
@@ -28,13 +27,6 @@ def letters(name="letters", **columns):
 
 def part(value, by="kind", source=None):
     return PropertySource(source or letters(), Selection(by, value))
-
-
-def test_other_processes_need_not_look_again():
-    low = part("low")
-    state = low.__getstate__()
-    assert state["rows"].tolist() == [0, 3, 4]
-    assert pickle.loads(pickle.dumps(low)).rows.tolist() == [0, 3, 4]
 
 
 class Some:

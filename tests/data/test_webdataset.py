@@ -182,7 +182,7 @@ def test_shards_and_indices_that_disagree_are_fatal(tmp_path):
     rows = {name: ("d0.tar", *row) for name, row in tars.items()}
     rows |= {name: ("d0.tar.idx", *row) for name, row in indices.items()}
     check_refusals(None, {
-        name: (partial(broken, file, change), ShardError, "d0.tar", "energize prepare", *words)
+        name: (partial(broken, file, change), ShardError, "d0.tar", *words)
         for name, (file, change, *words) in rows.items()
     })  # fmt: skip
 
@@ -300,7 +300,7 @@ def test_checksums_have_to_be_those_that_were_written(tmp_path):
     check_refusals(None, {
         "short": (partial(read, sound[:-4]), ShardError, "76 bytes", "of 20 samples have 80"),
         "other": (partial(read, bytes(80)), ShardError, "is not what was written: its CRC-32"),
-        "gone": (partial(read, None), ShardError, "0.tar.crc: cannot be read", "--checksums"),
+        "gone": (partial(read, None), ShardError, "0.tar.crc: cannot be read"),
     })  # fmt: skip
     assert read(sound)["txt"] == b"txt 0"
 
