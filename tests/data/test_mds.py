@@ -77,14 +77,10 @@ def test_columns_of_every_encoding_and_rows_of_every_kind(tmp_path, compression)
 @pytest.mark.parametrize("compression", [None, "zstd"])
 def test_laws(tmp_path, compression):
     source = MdsSource(numbered_mds(tmp_path / "a", 23, compression=compression, per_shard=4))
-    lines = MdsSource(write_rows(tmp_path / "b", rows(23), ROW, "tsv", per_shard=4))
-    for each in (source, lines):
-        check_laws(ShuffleDataset(each))
-        check_exactly_once(ShuffleDataset(each), lambda *_: (1, 1), epoch=3)
+    check_laws(ShuffleDataset(source))
+    check_exactly_once(ShuffleDataset(source), lambda *_: (1, 1), epoch=3)
     again = pickle.loads(pickle.dumps(source))
-    assert again == source
-    assert hash(again) == hash(source)
-    assert again[7] == {"number": 7, "text": "sample 7"}
+    assert (again, again[7]) == (source, {"number": 7, "text": "sample 7"})
 
 
 def test_unpacked_shards_are_kept_up_to_a_limit(tmp_path, monkeypatch):
@@ -135,12 +131,10 @@ def test_indices_that_cannot_be_read(tmp_path):
         ("mds", {"column_encodings": ["int", "ndarray:float33"]}, "ndarray:float33"),
         ("mds", {"format": "parquet"}, "(shards[0].format): ", "got 'parquet'"),
         ("mds", {"version": 1}, "expected 2; got 1"),
-        ("mds", {"column_sizes": [8]}, "differ in number"),
         ("mds", {"samples": 10**15}, "no room for the offsets of 1000000000000000 samples"),
         ("mds", {"raw_data": named("0.mds", 2**40)}, "got 1099511627776"),
         ("mds", {"zip_data": named("..")}, no_name),
         ("json", {"columns": {"caption": "pkl"}}, "the encoding 'pkl', which is not one of str"),
-        ("csv", {"column_names": ["caption"]}, "differ in number"),
         ("csv", {"newline": ""}, "newline"),
         ("xsv", {"separator": None}, "(shards[0].separator): expected text"),
         ("tsv", {"raw_meta": None}, "has its offsets in raw_meta"),

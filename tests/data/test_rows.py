@@ -15,13 +15,11 @@ from energize import (
 )
 from energize.data.rows import JsonSource, ParquetSource
 from tests.support.refusals import check_refusals
-from tests.support.rows import texts, write_lines, write_parquet
+from tests.support.rows import write_lines, write_parquet
 
 
 @pytest.fixture
 def parquet(tmp_path):
-    write_parquet(tmp_path / "b.parquet", texts("b", 7), row_group_size=3)
-    write_parquet(tmp_path / "a.parquet", texts("a", 10), row_group_size=4)
     write_parquet(tmp_path / "c.parquet", [{"text": "c 0", "id": 0}])
     return tmp_path
 

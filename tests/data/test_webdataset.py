@@ -70,11 +70,9 @@ def test_what_cannot_be_made_is_refused(tmp_path):
         "shard excluded": (["a.tar"], good, EmptyDatasetError, "1 shards are listed", "1 of them"),
         "all excluded": (["a.tar/{0,1,2}"], good, EmptyDatasetError, "3 single samples"),
         "no such part": ([], {"train": ["a.tar"]}, SplitError, "no split part 'val'", "has 'tr"),
-        "nearest part": ([], {"vals": ["a.tar"]}, SplitError, "did you mean 'vals'"),
         "no such shard": ([], {"val": ["b.tar"]}, SplitError, "split part 'val' in split.yaml",
                           "'b.tar' is not in .info.json; did you mean 'a.tar'"),
         "twice": ([], {"val": ["a.tar", "a.tar"]}, SplitError, "is listed twice"),
-        "exclude a shard": (["b.tar"], good, SplitError, "exclude in split.yaml: 'b.tar' is nei"),
         "exclude of a shard": (["b.tar/1"], good, SplitError, "'b.tar/1' is neither"),
         "exclude a key": (["a.tar/9"], good, SplitError, "no sample '9'", "keys look like '0'"),
     }  # fmt: skip
@@ -166,14 +164,11 @@ def test_shards_and_indices_that_disagree_are_fatal(tmp_path):
     tars = {
         "missing": (None, "d0.tar: cannot be read (No such file"),
         "cut": (lambda d: d[:2000], "was cut off, or is another one"),
-        "doubled": (lambda d: d[:-10240] + d, "do not belong together"),
         "compressed": (lambda d: b"\x1f\x8b" + d[2:], "compressed with gzip"),
         "other": (other_shard, "at most places no sample starts"),
     }
     indices = {
         "index missing": (None, "d0.tar.idx: cannot be read"),
-        "short index": (entries(lambda e: e[:-1]), "do not belong together: the index of 8"),
-        "empty index": (lambda d: b"", "this one has 0"),
         "order": (entries(lambda e: e[[0, 2, 1, *range(3, 9)]]), "sample 1 lies from byte"),
         "merged": (entries(merge_two), "has the keys"),
         "beyond": (entries(lambda e: e * 2), "was cut off, or is another one"),

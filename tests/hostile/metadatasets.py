@@ -24,7 +24,6 @@ SPLITS = {
     "9,900 missing folders": "{blend: [" + "{path: x}," * 9_900 + "]}",
     "9,900 stages of one name": "{stages: [" + "{name: a, start_step: 1, path: D}," * 9_000 + "]}",
     "a key of a million letters": f"{{path: y, ? {'x' * M} : 1}}",
-    "a key of 9,000 letters": f"{{path: y, ? {'x' * 9000} : 1}}",
     "a path of a million letters": f"{{path: {'x' * M}}}",
     "a path of 9,000 letters": f"{{path: {'x' * 9000}}}",
     "a tag of a million letters": f"!{'x' * M} y",
@@ -68,10 +67,8 @@ SPLITS = {
 STAGES = {
     "a text of 15 MB": 'x = "' + "a" * 15 * M + '"',
     "levels by dots": ".".join(["a"] * 50_000) + " = 1",
-    "levels by tables": "a = " + "{a=" * 50_000,
     "20,000 keys": "\n".join(f"k{i} = 1" for i in range(20_000)),
     "a number of 200,000 digits": "steps = " + "9" * 200_000,
-    "a list without an end": "x = [\n" + "1,\n" * 30_000,
     "4,000 stages of one name": '[[training.data_stages]]\nname="a"\nstart_step=1\n' * 4000,
 }
 
