@@ -49,6 +49,7 @@ from energize.task.encoder import (
     Level,
     PackingEncoder,
     TaskEncoder,
+    after_batch,
     decoding_as,
 )
 from energize.task.hooks import Hook, builds, check_encoder
@@ -67,7 +68,6 @@ from energize.task.pipeline import (
     LoadedDatasetList,
     SampleOrder,
     SourceFactory,
-    after_batch,
 )
 
 T_batch = TypeVar("T_batch")

@@ -2,38 +2,51 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, cast
 
 from energize.core.costs import ColumnCost, Cost, ItemCost
 from energize.core.dataset import Dataset
+from energize.core.description import function_name, generates
 from energize.core.ignored import accepted
 from energize.core.lanes import WorkerConfig
 from energize.core.loss_weights import WEIGHT, WEIGHTS
 from energize.core.samples import CrudeSample, build, fields_of, is_record, is_record_type
-from energize.core.stores import CachePool, FileStore, active_pool
+from energize.core.stores import CachePool, DecodeFileStore, FileStore, active_pool
 from energize.datasets.batch import BatchDataset
+from energize.datasets.blend import BlendDataset
+from energize.datasets.group import GroupBatchDataset
 from energize.datasets.level import LevelBufferDataset
+from energize.datasets.order import ConcatDataset, EpochizeDataset, LimitDataset, RepeatDataset
+from energize.datasets.packing import PackingDataset
+from energize.datasets.quota import QuotaDataset
+from energize.datasets.transform import MapDataset
 from energize.errors import ConfigError
+from energize.order.quota import Quota
 from energize.packing.concat import concat_pack
 from energize.packing.packer import Packer
-from energize.task import pipeline
 from energize.task.hooks import (
     BUILDERS,
     HOOKS,
+    Cook,
     Cooker,
     Hook,
     active_hooks,
     batch_as,
-    cooked,
+    cooker_for,
     default,
     generic_batch,
     hook_index,
+    needs_of,
     overrides,
 )
 from energize.task.load import SampleDecoder
-from energize.task.pipeline import after_batch
+
+_log = logging.getLogger("energize")
+
+_PACKING = ("select_samples_to_pack", "pack_selected_samples")
 
 T = TypeVar("T")
 T_sample = TypeVar("T_sample")
@@ -89,7 +102,13 @@ class TaskEncoder(Generic[T_sample, T_encoded_sample, T_raw_batch, T_batch]):
         aux: Mapping[str, FileStore[Any]],
     ) -> T_sample:
         """Return a crude sample as the cooker of its dataset makes it."""
-        return cast("T_sample", cooked(sample, cooker, aux))
+        needs = needs_of(cooker.cook)
+        given: dict[str, Any] = {name: store for name, store in aux.items() if name != "primary"}
+        if "primary" in needs:
+            given["primary"] = aux["primary"]
+        if "cache" in needs:
+            given["cache"] = active_pool()
+        return cast("T_sample", cooker.cook(sample, **given))
 
     @default
     def preencode_sample(self, sample: T_sample) -> T_encoded_sample | Iterator[T_encoded_sample]:
@@ -172,13 +191,30 @@ class TaskEncoder(Generic[T_sample, T_encoded_sample, T_raw_batch, T_batch]):
         aux: Mapping[str, FileStore[Any]] | None = None,
     ) -> Dataset[Any]:
         """Return the samples of one crude dataset, cooked; may be overridden."""
-        return pipeline.cooking(self, dataset, subflavors, get_primary_aux, aux or {})
+        chosen, aux = cooker_for(self.cookers, subflavors, dataset.sources[0].name), aux or {}
+        primary = None
+        if "primary" in needs_of(chosen.cook) and "primary" not in aux:
+            if get_primary_aux is None:
+                raise ConfigError(
+                    f"{function_name(chosen.cook)} needs the files of its own dataset; give "
+                    "get_primary_aux, a function that returns their store"
+                )
+            primary = self._decoding(get_primary_aux())
+        stores = {name: self._decoding(store) for name, store in aux.items()}
+        return MapDataset(dataset, Cook(self, "cook_crude_sample", chosen, stores, primary))
+
+    def _decoding(self, store: FileStore[Any]) -> FileStore[Any]:
+        return store if self.decoder is None else DecodeFileStore(store, decoder=self.decoder)
 
     def build_encode_sample(
         self, dataset: Dataset[Any], *, worker_config: WorkerConfig | None = None
     ) -> Dataset[Any]:
         """Return samples through the hooks up to `encode_sample`; may be overridden."""
-        return pipeline.encoding(self, dataset)
+        active = active_hooks(self)  # one that does nothing costs nothing
+        for name in ("preencode_sample", "encode_sample"):
+            if name in active:
+                return MapDataset(dataset, Hook(self, name))
+        return dataset
 
     def build_batch(
         self,
@@ -190,37 +226,134 @@ class TaskEncoder(Generic[T_sample, T_encoded_sample, T_raw_batch, T_batch]):
         worker_config: WorkerConfig | None = None,
     ) -> Dataset[Any]:
         """Return encoded samples packed and batched by the hooks after that; may be overridden."""
-        return pipeline.batching(self, dataset, batch_size, batch_drop_last, packing_buffer_size)
+        active, batch = active_hooks(self), Hook(self, "batch")
+        if packing_buffer_size is not None:
+            dataset = self._packed(dataset, packing_buffer_size, active)
+        else:
+            if active.issuperset(_PACKING):
+                _log.warning(
+                    "%s has hooks that pack, and packing_buffer_size is not given: nothing is "
+                    "packed",
+                    type(self).__name__,
+                )
+            if "postencode_sample" in active:
+                dataset = MapDataset(dataset, Hook(self, "postencode_sample"))
+        if "batch_group_criterion" in active:
+            group = Hook(self, "batch_group_criterion")
+            dataset = GroupBatchDataset(
+                dataset, batch_size, group, batch, drop_last=batch_drop_last
+            )
+        elif batch_size is None:
+            return dataset
+        else:
+            dataset = BatchDataset(dataset, batch_size, batch, drop_last=batch_drop_last)
+        return after_batch(self, dataset)
+
+    def _packed(
+        self, samples: Dataset[Any], buffer_size: int, active: frozenset[str]
+    ) -> Dataset[Any]:
+        missing = [name for name in _PACKING if name not in active]
+        if missing:
+            raise ConfigError(
+                f"packing_buffer_size={buffer_size} is given, and {type(self).__name__} has no "
+                f"{' and no '.join(missing)}: packing needs both"
+            )
+        post = Hook(self, "postencode_sample") if "postencode_sample" in active else None
+        if post is not None and generates(post):
+            raise ConfigError(
+                f"{function_name(post)} is a generator "
+                "function: under packing it returns the sample of a pack, and what yields is "
+                "preencode_sample or pack_selected_samples"
+            )
+        select, pack = (Hook(self, name) for name in _PACKING)
+        return PackingDataset(samples, buffer_size, select, pack, sample_encoder=post)
 
     @default
     def build_train_datasets(
-        self, *, datasets: Sequence[Any], batch_size: int | None, **options: Any
+        self,
+        *,
+        datasets: Sequence[Any],
+        worker_config: WorkerConfig | None = None,
+        batch_size: int | None,
+        batch_drop_last: bool = False,
+        packing_buffer_size: int | None = None,
+        virtual_epoch_length: int = 0,
+        shuffle_buffer_size: int | None = None,
+        blend_mode: Any = None,
+        repeat: bool = True,
     ) -> Dataset[Any]:
         """Return the whole dataset for training, of those of a metadataset; may be overridden.
 
         An override is called in place of what `get_train_dataset` does. `datasets` are
-        `LoadedDataset`s, whose `dataset.build()` makes the samples; `options` are `worker_config`,
-        `batch_drop_last`, `packing_buffer_size`, `virtual_epoch_length`, `shuffle_buffer_size`,
-        `blend_mode` (a `DatasetBlendMode`) and `repeat`.
+        `LoadedDataset`s, whose `dataset.build()` makes the samples, shuffled as was said when they
+        were loaded; `blend_mode` (a `DatasetBlendMode`) says which of their two numbers they have.
         """
-        return pipeline.training(self, datasets, batch_size, **options)
+        samples = [self._load_dataset(each, 0, worker_config) for each in datasets]
+        mixed: Dataset[Any] = samples[0]
+        if len(samples) > 1 and all(each.repetitions is not None for each in datasets):
+            passes = [Quota(repeat=each.repetitions) for each in datasets]
+            mixed = QuotaDataset(list(zip(samples, passes, strict=True)), shuffle=True)
+        elif len(samples) > 1:
+            weights = [1 if each.weight is None else each.weight for each in datasets]
+            mixed, repeat = BlendDataset(list(zip(samples, weights, strict=True))), False
+        mixed = RepeatDataset(mixed) if repeat else mixed
+        batches = self._through(mixed, batch_size, batch_drop_last, packing_buffer_size)
+        if virtual_epoch_length:
+            batches = EpochizeDataset(batches, virtual_epoch_length)
+        return batches._with_worker_config(worker_config)
 
     @default
     def build_val_datasets(
-        self, *, datasets: Sequence[Any], batch_size: int | None, **options: Any
+        self,
+        *,
+        datasets: Sequence[Any],
+        worker_config: WorkerConfig | None = None,
+        batch_size: int | None,
+        batch_drop_last: bool = False,
+        packing_buffer_size: int | None = None,
+        limit: int | None = None,
     ) -> Dataset[Any]:
         """Return the whole dataset for validation, of those of a metadataset; may be overridden.
 
-        An override is called in place of what `get_val_dataset` does. `options` are
-        `worker_config`, `batch_drop_last`, `packing_buffer_size` and `limit`.
+        An override is called in place of what `get_val_dataset` does.
         """
-        return pipeline.validation(self, datasets, batch_size, **options)
+        samples = ConcatDataset(*(self._load_dataset(each, 0, worker_config) for each in datasets))
+        batches = self._through(samples, batch_size, batch_drop_last, packing_buffer_size)
+        batches = batches._with_worker_config(worker_config)
+        return batches if limit is None else LimitDataset(batches, limit)
+
+    def _through(
+        self, samples: Dataset[Any], size: int | None, drop: bool, pack: int | None
+    ) -> Any:
+        """Return samples through all hooks."""
+        return self.build_batch(
+            self.build_encode_sample(samples),
+            batch_size=size,
+            batch_drop_last=drop,
+            packing_buffer_size=pack,
+        )
 
     def _load_dataset(
         self, dataset: Any, worker_rotation_offset: int = 0, worker_config: Any = None
     ) -> Dataset[Any]:
         """Return the samples of a `LoadedDataset`, cooked if they are crude and it has cookers."""
-        return pipeline.loading(self, dataset, worker_config)
+        factory = dataset.dataset
+        samples: Dataset[Any] = factory.build()
+        if factory.__sample_type__ is not CrudeSample or not self.cookers:
+            return samples
+        return self.build_cook_crude_sample(
+            samples,
+            worker_config=worker_config,
+            subflavors=factory.subflavors,
+            get_primary_aux=factory.as_file_store,
+            aux=dataset.aux,
+        )
+
+
+def after_batch(encoder: TaskEncoder[Any, Any, Any, Any], batches: Dataset[Any]) -> Dataset[Any]:
+    """Return raw batches after the last hook."""
+    active = "encode_batch" in active_hooks(encoder)
+    return MapDataset(batches, Hook(encoder, "encode_batch")) if active else batches
 
 
 class DefaultTaskEncoder(TaskEncoder[T_sample, T_encoded_sample, T_raw_batch, T_batch]):

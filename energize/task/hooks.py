@@ -42,7 +42,7 @@ from energize.core.samples import (
     rebuilt,
     type_fields,
 )
-from energize.core.stores import FileStore, PrimaryFileStore, active_pool
+from energize.core.stores import FileStore, PrimaryFileStore
 from energize.core.trace import gathering, making
 from energize.errors import ConfigError, ReturnError
 
@@ -141,10 +141,8 @@ def builds(encoder: Any, name: str) -> bool:
 
 def active_hooks(encoder: Any) -> frozenset[str]:
     """Return the names of the hooks that do something; `batch` always does."""
-    acting = {"batch", *encoder.default_hooks}
-    defaults = [getattr(getattr(encoder, name), "is_default", False) for name in HOOKS]
-    own = [name for name, default in zip(HOOKS, defaults, strict=True) if not default]
-    return frozenset([*own, *acting])
+    own = (name for name in HOOKS if overrides(encoder, name))
+    return frozenset({"batch", *encoder.default_hooks, *own})
 
 
 @dataclass(frozen=True)
@@ -358,17 +356,6 @@ def cooker_for(
         f"{where}: no cooker fits its subflavors {dict(subflavors or {})}; those of the encoder "
         f"are for {wanted}. Give it matching subflavors, or add a Cooker without has_subflavors"
     )
-
-
-def cooked(sample: CrudeSample, chosen: Cooker, aux: Mapping[str, FileStore[Any]]) -> Any:
-    """Return the sample as `chosen` cooks it, given what it asked for."""
-    needs = needs_of(chosen.cook)
-    given: dict[str, Any] = {name: store for name, store in aux.items() if name != "primary"}
-    if "primary" in needs:
-        given["primary"] = aux["primary"]
-    if "cache" in needs:
-        given["cache"] = active_pool()
-    return chosen.cook(sample, **given)
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,7 @@
-"""The datasets that task encoders make: of samples loaded, cooked, encoded, packed and batched."""
+"""Datasets as they are asked for, before they are made: what task encoders are given."""
 
 from __future__ import annotations
 
-import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,36 +9,17 @@ from enum import Enum
 from typing import Any, ClassVar, Generic, TypeVar
 
 from energize.core.dataset import Dataset
-from energize.core.description import function_name, generates
 from energize.core.lanes import WorkerConfig
-from energize.core.samples import CrudeSample
-from energize.core.stores import DecodeFileStore, FileStore
+from energize.core.stores import FileStore
 from energize.data.source import Source, Subset
 from energize.data.stores import open_store
 from energize.data.webdataset import WebdatasetSource
-from energize.datasets.batch import BatchDataset
-from energize.datasets.blend import BlendDataset
-from energize.datasets.group import GroupBatchDataset
-from energize.datasets.order import (
-    ConcatDataset,
-    EpochizeDataset,
-    LimitDataset,
-    RepeatDataset,
-    ShuffleDataset,
-)
-from energize.datasets.packing import PackingDataset
-from energize.datasets.quota import QuotaDataset
+from energize.datasets.order import ShuffleDataset
 from energize.datasets.transform import MapDataset, SampleWeightDataset
 from energize.errors import ConfigError
-from energize.order.quota import Quota
-from energize.task.hooks import Cook, Hook, active_hooks, cooker_for, needs_of
 from energize.task.load import SampleLoader
 
 T_co = TypeVar("T_co", covariant=True)
-
-_log = logging.getLogger("energize")
-
-_PACKING = ("select_samples_to_pack", "pack_selected_samples")
 
 
 class BaseCoreDatasetFactory(ABC, Generic[T_co]):
@@ -182,181 +162,3 @@ class LoadedDatasetList:
 
     datasets: list[LoadedDataset]
     blend_mode: DatasetBlendMode = DatasetBlendMode.NONE
-
-
-def loading(
-    encoder: Any, loaded: LoadedDataset, worker_config: WorkerConfig | None
-) -> Dataset[Any]:
-    """Return the samples of a loaded dataset, cooked where that has to be."""
-    factory = loaded.dataset
-    samples: Dataset[Any] = factory.build()
-    if factory.__sample_type__ is not CrudeSample or not encoder.cookers:
-        return samples
-    cooked: Dataset[Any] = encoder.build_cook_crude_sample(
-        samples,
-        worker_config=worker_config,
-        subflavors=factory.subflavors,
-        get_primary_aux=factory.as_file_store,
-        aux=loaded.aux,
-    )
-    return cooked
-
-
-def cooking(
-    encoder: Any,
-    dataset: Dataset[Any],
-    subflavors: Mapping[str, Any],
-    get_primary: Callable[[], FileStore[Any]] | None,
-    aux: Mapping[str, FileStore[Any]],
-) -> Dataset[Any]:
-    """Return the samples of a crude dataset, cooked by the first cooker that fits."""
-    chosen = cooker_for(encoder.cookers, subflavors, f"{dataset.sources[0].name}")
-    primary = None
-    if "primary" in needs_of(chosen.cook) and "primary" not in aux:
-        if get_primary is None:
-            raise ConfigError(
-                f"{function_name(chosen.cook)} needs the files of its own dataset; give "
-                "get_primary_aux, a function that returns their store"
-            )
-        primary = _decoding(encoder, get_primary())
-    stores = {name: _decoding(encoder, store) for name, store in aux.items()}
-    return MapDataset(dataset, Cook(encoder, "cook_crude_sample", chosen, stores, primary))
-
-
-def _decoding(encoder: Any, store: FileStore[Any]) -> FileStore[Any]:
-    decoder = encoder.decoder
-    return store if decoder is None else DecodeFileStore(store, decoder=decoder)
-
-
-def encoding(encoder: Any, samples: Dataset[Any]) -> Dataset[Any]:
-    """Return samples after the first of the hooks; one that does nothing costs nothing."""
-    active = active_hooks(encoder)
-    for name in ("preencode_sample", "encode_sample"):
-        if name in active:
-            return MapDataset(samples, Hook(encoder, name))
-    return samples
-
-
-def batching(
-    encoder: Any,
-    samples: Dataset[Any],
-    batch_size: int | None,
-    drop_last: bool,
-    packing_buffer_size: int | None,
-) -> Dataset[Any]:
-    """Return encoded samples as packs, and as batches."""
-    active = active_hooks(encoder)
-    if packing_buffer_size is not None:
-        samples = _packed(encoder, samples, packing_buffer_size, active)
-    else:
-        if active.issuperset(_PACKING):
-            _log.warning(
-                "%s has hooks that pack, and packing_buffer_size is not given: nothing is packed",
-                type(encoder).__name__,
-            )
-        if "postencode_sample" in active:
-            samples = MapDataset(samples, Hook(encoder, "postencode_sample"))
-    batch = Hook(encoder, "batch")
-    if "batch_group_criterion" in active:
-        criterion = Hook(encoder, "batch_group_criterion")
-        batches: Dataset[Any] = GroupBatchDataset(
-            samples, batch_size, criterion, batch, drop_last=drop_last
-        )
-    elif batch_size is None:
-        return samples
-    else:
-        batches = BatchDataset(samples, batch_size, batch, drop_last=drop_last)
-    return after_batch(encoder, batches)
-
-
-def after_batch(encoder: Any, batches: Dataset[Any]) -> Dataset[Any]:
-    """Return raw batches after the last hook."""
-    if "encode_batch" in active_hooks(encoder):
-        return MapDataset(batches, Hook(encoder, "encode_batch"))
-    return batches
-
-
-def _packed(
-    encoder: Any, samples: Dataset[Any], buffer_size: int, active: frozenset[str]
-) -> Dataset[Any]:
-    missing = [name for name in _PACKING if name not in active]
-    if missing:
-        raise ConfigError(
-            f"packing_buffer_size={buffer_size} is given, and {type(encoder).__name__} has no "
-            f"{' and no '.join(missing)}: packing needs both"
-        )
-    post = Hook(encoder, "postencode_sample") if "postencode_sample" in active else None
-    if post is not None and generates(post):
-        raise ConfigError(
-            f"{function_name(post)} is a generator "
-            "function: under packing it returns the sample of a pack, and what yields is "
-            "preencode_sample or pack_selected_samples"
-        )
-    select, pack = (Hook(encoder, name) for name in _PACKING)
-    return PackingDataset(samples, buffer_size, select, pack, sample_encoder=post)
-
-
-def training(
-    encoder: Any,
-    datasets: Sequence[LoadedDataset],
-    batch_size: int | None,
-    *,
-    worker_config: WorkerConfig | None = None,
-    batch_drop_last: bool = False,
-    packing_buffer_size: int | None = None,
-    virtual_epoch_length: int = 0,
-    shuffle_buffer_size: int | None = None,
-    blend_mode: Any = None,
-    repeat: bool = True,
-) -> Dataset[Any]:
-    """Return loaded datasets by their weights or repetitions, through all hooks.
-
-    What each is shuffled like was said when it was loaded, and `blend_mode` shows in which of the
-    two numbers they have.
-    """
-    samples = [encoder._load_dataset(each, 0, worker_config) for each in datasets]
-    mixed: Dataset[Any] = samples[0]
-    if len(samples) > 1 and all(each.repetitions is not None for each in datasets):
-        passes = [Quota(repeat=each.repetitions) for each in datasets]
-        mixed = QuotaDataset(list(zip(samples, passes, strict=True)), shuffle=True)
-    elif len(samples) > 1:
-        weights = [1 if each.weight is None else each.weight for each in datasets]
-        mixed, repeat = BlendDataset(list(zip(samples, weights, strict=True))), False
-    mixed = RepeatDataset(mixed) if repeat else mixed
-    batches = _through(encoder, mixed, batch_size, batch_drop_last, packing_buffer_size)
-    if virtual_epoch_length:
-        batches = EpochizeDataset(batches, virtual_epoch_length)
-    return batches._with_worker_config(worker_config)
-
-
-def validation(
-    encoder: Any,
-    datasets: Sequence[LoadedDataset],
-    batch_size: int | None,
-    *,
-    worker_config: WorkerConfig | None = None,
-    batch_drop_last: bool = False,
-    packing_buffer_size: int | None = None,
-    limit: int | None = None,
-) -> Dataset[Any]:
-    """Return loaded datasets one after the other, through all hooks."""
-    samples = ConcatDataset(*(encoder._load_dataset(each, 0, worker_config) for each in datasets))
-    batches = _through(encoder, samples, batch_size, batch_drop_last, packing_buffer_size)
-    batches = batches._with_worker_config(worker_config)
-    return batches if limit is None else LimitDataset(batches, limit)
-
-
-def _through(
-    encoder: Any,
-    samples: Dataset[Any],
-    batch_size: int | None,
-    drop_last: bool,
-    packing_buffer_size: int | None,
-) -> Dataset[Any]:
-    batches: Dataset[Any] = encoder.build_batch(
-        encoder.build_encode_sample(samples),
-        batch_size=batch_size,
-        batch_drop_last=drop_last,
-        packing_buffer_size=packing_buffer_size,
-    )
-    return batches
