@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -483,15 +483,15 @@ def first_repeats(dataset: IndexedDataset[Any], steps: int) -> list[tuple[int | 
     for number, exact in enumerate(_pass_by_pass(dataset)):
         count = dataset.sources[number].count
         if read[number] > count:
-            more = partial(_drawn_more, dataset, number, count)
-            found.append((bisect_left(range(steps), True, key=more), exact))
+            drawn = partial(_drawn, dataset, number)
+            found.append((bisect_right(range(steps), count, key=drawn), exact))
         else:
             found.append((None, exact or read[number] <= 1))
     return found
 
 
-def _drawn_more(dataset: IndexedDataset[Any], number: int, count: int, step: int) -> bool:
-    return int(dataset.consumed(step + 1)[number]) > count
+def _drawn(dataset: IndexedDataset[Any], number: int, step: int) -> int:
+    return int(dataset.consumed(step + 1)[number])
 
 
 def _pass_by_pass(dataset: IndexedDataset[Any]) -> list[bool]:

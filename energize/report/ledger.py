@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -244,31 +244,41 @@ _SAME = 1e-3
 """A part of a share that planned and delivered may differ in, where both count the same items."""
 
 
-class Differing(NamedTuple):
-    """The parts of a level.
-
-    Shares that were `asked` for and `planned`; what came, in units; and how many samples were
-    `lost`, which are those that were skipped or failed.
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """The parts of a level by their weights: `asked`, `planned` and `delivered` in one `unit`; of
+    what is drawn how many `units` came, how many samples were `lost` (skipped, or failed), and how
+    likely chance is.
     """
 
     level: Level
-    unit: str
-    asked: FloatArray
-    planned: FloatArray | None
-    units: FloatArray
-    chance: float | None
-    lost: int
+    unit: str = "samples"
+    asked: Any = None
+    planned: Any = None
+    delivered: Any = None
+    units: Any = None
+    lost: int = 0
+    chance: float | None = None
 
 
-def warnings_of(found: Sequence[Differing], report: Report) -> list[str]:
-    """Return a line for each level whose shares differ by more than chance, with the cause."""
-    warnings = []
-    for each in found:
-        off = np.abs(each.units - each.units.sum() * each.asked).max(initial=0.0)
-        unlikely = each.chance is not None and each.chance < ALPHA
-        if unlikely and off > max(_ROUNDING, _block(each.level.mix)):
-            warnings.append(_warning(each, report))
-    return warnings
+def _warning(each: _Parts, report: Report) -> Iterator[str]:
+    """Yield a line where the shares of a level differ by more than chance, with the cause."""
+    if each.chance is None or each.chance >= ALPHA:
+        return
+    total = each.units.sum()
+    off = np.abs(each.units - total * each.asked)
+    worst = int(off.argmax())
+    if off[worst] <= max(_ROUNDING, _block(each.level.mix)):
+        return
+    part = each.level.parts[worst]
+    where = f" of {each.level.label!r}" if each.level.path else ""
+    causes = "; ".join(_causes(each, report))
+    unknown = "no cause is known: compare the weights and the state with those of the run"
+    yield (
+        f"{part.name!r}{where} has {100 * each.delivered[worst]:.3f} % of {total:,.0f} "
+        f"{each.unit}, asked were {100 * each.asked[worst]:.3f} %, which is no chance "
+        f"(p <= {max(each.chance, 1e-9):.1g}): {causes or unknown}"
+    )
 
 
 def _block(mix: Any) -> float:
@@ -279,32 +289,15 @@ def _block(mix: Any) -> float:
     return 65_536.0 if scheme in ("random", "uniform") else 0.0
 
 
-def _warning(each: Differing, report: Report) -> str:
-    total = each.units.sum()
-    came = each.units / total
-    worst = int(np.abs(came - each.asked).argmax())
-    part = each.level.parts[worst]
-    where = f" of {each.level.label!r}" if each.level.path else ""
-    causes = list(_causes(each, report))
-    unknown = "no cause is known: compare the weights and the state with those of the run"
-    chance = max(each.chance or 0.0, 1e-9)
-    return (
-        f"{part.name!r}{where} has {100 * came[worst]:.3f} % of {total:,.0f} {each.unit}, asked "
-        f"were {100 * each.asked[worst]:.3f} %, which is no chance (p <= {chance:.1g}): "
-        f"{'; '.join(causes) or unknown}"
-    )
-
-
-def _causes(each: Differing, report: Report) -> Iterator[str]:
+def _causes(each: _Parts, report: Report) -> Iterator[str]:
     mix = each.level.mix
     as_planned = each.planned is not None and np.allclose(
-        each.units / each.units.sum(), each.planned, rtol=0.02, atol=_SAME
+        each.delivered, each.planned, rtol=0.02, atol=_SAME
     )
-    if mix is not None and as_planned:
-        ended = list(_exhausted(mix, each, report))
-        if ended:
-            named = ", ".join(ended)
-            yield f"{named} came to the end that the stop rule sets, and others took over"
+    if as_planned and not getattr(mix, "_endless", True):
+        short = np.flatnonzero(each.delivered < each.asked)
+        named = ", ".join(repr(each.level.parts[part].name) for part in short)
+        yield f"{named} came to the end that the stop rule sets, and others took over"
     leaving = _leaves_out(each.level)
     if leaving:
         yield (
@@ -317,15 +310,6 @@ def _causes(each: Differing, report: Report) -> Iterator[str]:
         yield "one rank has its own part of the items; the sum over all ranks tells more"
     if each.planned is not None and not as_planned:
         yield "what came is not what the order gives: another state was loaded (strict=False)"
-
-
-def _exhausted(mix: Any, each: Differing, report: Report) -> Iterator[str]:
-    """Yield the parts of a blend that ends that have given all they may."""
-    if getattr(mix, "_endless", True):
-        return
-    for part, asked, units in zip(each.level.parts, each.asked, each.units, strict=True):
-        if units < asked * each.units.sum():
-            yield repr(part.name)
 
 
 def _leaves_out(level: Level) -> str | None:
@@ -355,19 +339,6 @@ class Stand:
     world_size: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Parts:
-    """The parts of a level by their weights: `asked`, `planned` and `delivered` in one `unit`, how
-    many of it there were, and how likely chance is.
-    """
-
-    unit: str
-    asked: FloatArray | None = None
-    planned: FloatArray | None = None
-    delivered: FloatArray | None = None
-    chance: float | None = None
-
-
 class _Telling:
     """Makes a report of what was counted: of the `whole` run, or since counting began.
 
@@ -394,7 +365,7 @@ class _Telling:
         if before is not None and self.whole:
             self._add_before(before.astype(np.float64), since)
         self.totals = self.rows.sum(axis=0)
-        self.differing: list[Differing] = []
+        self.differing: list[_Parts] = []
 
     def _add_before(self, samples: FloatArray, since: int) -> None:
         """What the order says of the time before counting began."""
@@ -441,7 +412,7 @@ class _Telling:
         columns = self.counted.rows
         report = Report(
             title=self.title or f"What was delivered: {items:,} items to {whose}",
-            rows=tuple(self._rows_of(self.book.levels, _Parts("samples"), 0)),
+            rows=tuple(self._rows_of(self.book.levels, _Parts(self.book.levels), 0)),
             ranks=tuple(ranks) if self.title is None else (),
             world_size=world,
             cost_name=self.book.cost_name,
@@ -449,7 +420,8 @@ class _Telling:
             weighed=bool((columns[:, counting.WEIGHT] != columns[:, counting.SAMPLES]).any()),
             notes=tuple(self._notes(all_ranks=all_ranks)),
         )
-        return replace(report, warnings=tuple(warnings_of(self.differing, report)))
+        warnings = [line for each in self.differing for line in _warning(each, report)]
+        return replace(report, warnings=tuple(warnings))
 
     def _notes(self, *, all_ranks: bool) -> Iterator[str]:
         if self.book.since and self.title is None:
@@ -514,14 +486,14 @@ class _Telling:
 
     def _parts_of(self, level: Level) -> _Parts:
         if not level.parts:
-            return _Parts("samples")
+            return _Parts(level)
         start, stop = self.starts.get(level.path), self.stops.get(level.path)
         asked = levels.asked_of(level, start, stop)
         sums = np.array([self._sum(part) for part in level.parts])
         if getattr(level.mix, "unit", None) is not None:
             planned = levels.shares_of(levels.spent_by(level, stop) - levels.spent_by(level, start))
             delivered = levels.shares_of(sums[:, counting.COST])
-            return _Parts(self.book.cost_name or "cost", asked, planned, delivered)
+            return _Parts(level, self.book.cost_name or "cost", asked, planned, delivered)
         sizes = levels.samples_per_item(level)
         batches = self._pure(level) and bool(
             (sums[:, counting.ITEMS] != sums[:, counting.SAMPLES]).any()
@@ -535,11 +507,11 @@ class _Telling:
                 rows = [self.planned[each.rows.start : each.rows.stop] for each in level.parts]
                 items = np.array([float(each.sum()) for each in rows]) / sizes
             planned = levels.shares_of(items)
+        lost = round(sums[:, [counting.SKIPPED, counting.FAILED]].sum())
         chance = None if asked is None else chance_of(units, asked)
-        if asked is not None:
-            lost = round(sums[:, [counting.SKIPPED, counting.FAILED]].sum())
-            self.differing.append(Differing(level, unit, asked, planned, units, chance, lost))
-        return _Parts(unit, asked, planned, levels.shares_of(units), chance)
+        delivered = levels.shares_of(units)
+        self.differing.append(_Parts(level, unit, asked, planned, delivered, units, lost, chance))
+        return self.differing[-1]
 
     def _pure(self, level: Level) -> bool:
         """Return whether each item was of one part of a level."""

@@ -193,6 +193,9 @@ def _numbers_of(row: LedgerRow, cost_name: str | None) -> dict[str, float | None
 _SHOWN = 60
 """Rows that are shown; the rest is in `rows` and `to_dict`."""
 
+_NOTHING = ("", "-", "0", "samples")
+"""What a column is left out for, where it says nothing else."""
+
 _LEAST = ("eff. size", "batches", "chance", "planned %", "repeats %", "weight %", "unit")
 """Columns that narrow terminals go without, the first of them first."""
 
@@ -220,8 +223,8 @@ def rendered(report: Report, width: int) -> Iterator[Any]:
 
 def _table(report: Report, width: int) -> Table:
     names = ["  " * max(row.depth - 1, 0) + row.name for row in report.rows]
-    cells = [_cells(row, report.cost_name) for row in report.rows]
-    shown = [name for name, told in _told(report).items() if told]
+    cells = [_cells(row, report) for row in report.rows]
+    shown = [name for name in cells[0] if any(each[name] not in _NOTHING for each in cells)]
     for least in (*_LEAST, *shown[:0:-1]):
         if sum(1 + max(len(name), 8) for name in shown) + min(max(map(len, names)), 24) < width:
             break
@@ -238,40 +241,19 @@ def _table(report: Report, width: int) -> Table:
     return table
 
 
-def _told(report: Report) -> dict[str, bool]:
-    """Return the columns, and whether there is something to say in them."""
-    rows, total = report.rows, report.total
-    known = bool(total.samples) or any(row.asked is not None for row in rows)
-    return {
-        "asked %": known,
-        "planned %": known,
-        "delivered %": known,
-        "unit": any(row.unit != "samples" for row in rows),
-        "samples": known,
-        "batches": any(row.batches and round(row.batches) != row.samples for row in rows),
-        f"{report.cost_name} %": known and report.cost_name is not None,
-        "weight %": known and report.weighed,
-        "eff. size": known and report.weighed,
-        "epochs": known,
-        "repeats %": known,
-        "skipped": bool(total.skipped or total.failed),
-        "failed": bool(total.skipped or total.failed),
-        "chance": any(row.chance is not None for row in rows),
-    }
-
-
-def _cells(row: LedgerRow, cost_name: str | None) -> dict[str, str]:
+def _cells(row: LedgerRow, report: Report) -> dict[str, str]:
     chance = "" if row.chance is None else f"{row.chance:.3f}"
+    batches = "" if round(row.batches) == row.samples else f"{row.batches:,.1f}"
     return {
         "asked %": _percent(row.asked),
         "planned %": _percent(row.planned),
         "delivered %": _percent(row.delivered),
         "unit": row.unit if row.asked is not None else "",
         "samples": f"{row.samples:,}",
-        "batches": f"{row.batches:,.1f}".removesuffix(".0"),
-        f"{cost_name} %": _percent(row.cost_share),
-        "weight %": _percent(row.weight_share),
-        "eff. size": f"{row.effective:,.0f}",
+        "batches": batches.removesuffix(".0"),
+        f"{report.cost_name} %": _percent(row.cost_share),
+        "weight %": _percent(row.weight_share) if report.weighed else "",
+        "eff. size": f"{row.effective:,.0f}" if report.weighed else "",
         "epochs": "-" if row.epochs is None else f"{row.epochs:,.2f}",
         "repeats %": _percent(row.repeats),
         "skipped": f"{row.skipped:,}",
