@@ -109,8 +109,8 @@ def lint(
     for split in mixes.split_names(path, split_parts, split_config):
         try:
             for leaf in mixes.leaves_at(path, split, dataset_config, split_config):
-                plain = replace(leaf, place="", subflavors={}, shuffle_over_epochs_multiplier=1)
-                leaves.setdefault(repr(plain), leaf)
+                plain = replace(leaf, subflavors={}, shuffle_over_epochs_multiplier=1)
+                leaves.setdefault(plain.identity, leaf)
         except (DatasetNotFoundError, SplitError) as reason:
             found.tell(str(reason))
     read: dict[Path, None] = {}

@@ -6,7 +6,7 @@ import ast
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from itertools import groupby, islice, pairwise
 from pathlib import Path
 from typing import Annotated, Any
@@ -44,7 +44,7 @@ from energize.errors import (
     ShardError,
 )
 from energize.extras.plots import check_plot, draw, intervals_for
-from energize.metadataset.nodes import JoinedLeaf, Leaf, leaves_with_weights
+from energize.metadataset.nodes import leaves_with_weights
 from energize.report import PlannedBatch, PlannedSample, Simulation, SourceForecast
 from energize.report.forecast import indexed, weighed_in
 from energize.report.forecast import plan as planned
@@ -174,20 +174,12 @@ def _show_mix(console: Console, path: Path, split_config: str, dataset_config: s
         shown = table(*columns, title=f"{path} [{split}]")
         shares = _shares(path, split)
         for leaf in mixes.leaves_at(path, split, dataset_config, split_config):
-            share = shares.get(repr(replace(leaf, place="")))
-            cells: list[Any] = [Text(_folder(leaf, path)), Text(leaf.split_part)]
+            share = shares.get(leaf.identity)
+            name = mixes.leaf_name(leaf, path.absolute().parent)
+            cells: list[Any] = [Text(name), Text(leaf.split_part)]
             cells += [f"{leaf.source().size:,}", "-" if share is None else f"{100 * share:.3f}"]
             shown.add_row(*cells, leaf.sample_type.__name__)
         console.print(shown)
-
-
-def _folder(leaf: Leaf, mix: Path) -> str:
-    """Return the folder of a part, from the folder of the mix where it lies below it."""
-    if isinstance(leaf, JoinedLeaf):
-        return " joined with ".join(_folder(part.leaf, mix) for part in leaf.parts)
-    above = mix.absolute().parent
-    path = leaf.path.relative_to(above) if leaf.path.is_relative_to(above) else leaf.path
-    return str(path if leaf.chosen is None else path / leaf.chosen.name)
 
 
 def _shares(path: Path, split: str) -> dict[str, float]:
@@ -198,7 +190,7 @@ def _shares(path: Path, split: str) -> dict[str, float]:
         raise
     except ConfigError:
         return {}
-    return {repr(replace(leaf, place="")): float(share) for leaf, share in asked}
+    return {leaf.identity: float(share) for leaf, share in asked}
 
 
 # Samples field by field.

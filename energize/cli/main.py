@@ -81,8 +81,7 @@ def _print_version(asked: bool) -> None:
 def main(
     debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks of errors.")] = False,
     show_version: Annotated[
-        bool,
-        typer.Option("--version", "-V", help="Show the version.", callback=_print_version),
+        bool, typer.Option("--version", "-V", help="Show the version.", callback=_print_version)
     ] = False,
     modules: Annotated[
         list[str] | None,

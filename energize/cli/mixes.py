@@ -23,7 +23,15 @@ from energize.data.nv_meta import read_splits
 from energize.errors import ConfigError, DatasetNotFoundError, nearest
 from energize.metadataset.build import factory_of, get_train_dataset, get_val_dataset
 from energize.metadataset.models import read_metadataset
-from energize.metadataset.nodes import Blend, JoinedLeaf, Leaf, Node, Staged, leaves_of
+from energize.metadataset.nodes import (
+    Blend,
+    JoinedLeaf,
+    Leaf,
+    Node,
+    Staged,
+    every_leaf,
+    with_leaves,
+)
 from energize.metadataset.resolution import resolve
 from energize.task.encoder import DefaultTaskEncoder, TaskEncoder
 from energize.task.load import LoadingCode, SampleDecoder
@@ -64,8 +72,7 @@ class Run:
         Option(help="The task encoder, or a function that makes it: MODULE:NAME, FILE.py:NAME."),
     ] = None
     encoder_per_type: Annotated[
-        bool,
-        Option("--encoder-per-type", help="The run has an encoder for each type of samples."),
+        bool, Option("--encoder-per-type", help="The run has an encoder for each type of samples.")
     ] = False
     trust_code: TrustCode = None
 
@@ -93,13 +100,13 @@ class Run:
                 f"local, and the split {self.split!r} is read in stored order; leave them out"
             )
         if not samples:
-            options |= _stand_ins(_leaves(node))
+            options |= _stand_ins(every_leaf(node))
         if self.encoder is not None:
             options["task_encoder"] = made_encoder(self.encoder)
         else:
-            node = _without_stores(node)
+            node = with_leaves(node, lambda leaf: replace(leaf, aux={}))  # only cookers read them
         if self.encoder_per_type:
-            kinds = dict.fromkeys(leaf.sample_type for leaf in _leaves(node))
+            kinds = dict.fromkeys(leaf.sample_type for leaf in every_leaf(node))
             options["task_encoder"] = {kind: DefaultTaskEncoder() for kind in kinds}
         composition = node.composition if isinstance(node, Blend) else None
         size = self.batch_size or batch_size or (composition and composition.global_batch_size) or 1
@@ -144,11 +151,6 @@ def made_encoder(text: str) -> TaskEncoder[Any, Any, Any, Any]:
     return made
 
 
-def _leaves(node: Node | Staged) -> list[Leaf]:
-    nodes = [stage.dataset for stage in node.plan.stages] if isinstance(node, Staged) else [node]
-    return [leaf for each in nodes for leaf in leaves_of(each)]
-
-
 def _stand_ins(leaves: Sequence[Leaf]) -> dict[str, Any]:
     """Functions in place of those that folders bring along, which are never called."""
     parts = [part.leaf for leaf in leaves if isinstance(leaf, JoinedLeaf) for part in leaf.parts]
@@ -159,22 +161,10 @@ def _stand_ins(leaves: Sequence[Leaf]) -> dict[str, Any]:
     }
 
 
-def _without_stores(node: Any) -> Any:
-    """Return the node without what only cookers read, which decides no order."""
-    if isinstance(node, Staged):
-        plan = node.plan.with_datasets(lambda stage: _without_stores(stage.dataset))
-        return replace(node, plan=plan)
-    if isinstance(node, Leaf):
-        return replace(node, aux={}) if node.aux else node
-    children = tuple((_without_stores(child), weight) for child, weight in node.children)
-    return replace(node, children=children)
-
-
 # What lies at a path: the split parts of a folder, or those that a file of a mix is made of.
 
 DataPath = Annotated[
-    Path,
-    typer.Argument(metavar="PATH", help="A prepared folder, a .jsonl file, or a metadataset."),
+    Path, typer.Argument(metavar="PATH", help="A prepared folder, a .jsonl file, or a metadataset.")
 ]
 SplitParts = Annotated[
     str | None, Option(help="Which splits, with commas between them; by default all.")
@@ -233,14 +223,16 @@ def leaves_at(path: Path, split: str, dataset_config: str, split_config: str) ->
             f"--dataset-config and --split-config are for folders; the entries of {path} name "
             "their own, as dataset_config and split_config"
         )
-    yield from {repr(replace(leaf, place="")): leaf for leaf in _leaves(node)}.values()
+    yield from {leaf.identity: leaf for leaf in every_leaf(node)}.values()
 
 
-def leaf_name(leaf: Leaf) -> str:
-    """Return what messages call a part."""
+def leaf_name(leaf: Leaf, above: Path | None = None) -> str:
+    """Return what a part is called: in full, or from the folder `above` on, without its split."""
     if isinstance(leaf, JoinedLeaf):
-        return " joined with ".join(leaf_name(part.leaf) for part in leaf.parts)
+        return " joined with ".join(leaf_name(part.leaf, above) for part in leaf.parts)
     path = leaf.path if leaf.chosen is None else leaf.path / leaf.chosen.name
+    if above is not None:
+        return str(path.relative_to(above) if path.is_relative_to(above) else path)
     return str(path) if is_jsonl(leaf.path) else f"{path} [{leaf.split_part}]"
 
 

@@ -112,7 +112,8 @@ def prepare(
     Of a folder that is prepared, --column and --checksums are all that is written.
     """
     console = Console()
-    by = media_filter(media_by_glob, media_by_header, media_by_extension)
+    given = media_by_glob, media_by_header, media_by_extension
+    by = MediaFilterConfig.parse(*given) if any(given) else None
     if by is not None and (tar_index_only or not is_folder(path)):
         raise ConfigError("only folders have metadata of media; for it alone use prepare-media")
     columns = parse_columns(column or ())
@@ -424,12 +425,6 @@ def prepare_media(
     if not is_folder(path):
         raise ConfigError(f"{path} is a file; media metadata are those of the files of a folder")
     _collect(Console(), path, by, num_workers, tmp_path, progress=progress)
-
-
-def media_filter(glob: str | None, header: bool, extension: bool) -> MediaFilterConfig | None:
-    """Return which files are media; None when nothing was said."""
-    said = glob or header or extension
-    return MediaFilterConfig.parse(glob, header, extension) if said else None
 
 
 def _collect(

@@ -185,12 +185,16 @@ def place(file: str | os.PathLike[str], path: KeyPath, lines: Mapping[KeyPath, i
     >>> place("a.yaml", ("splits", "train"), {(): 1, ("splits",): 3})
     'a.yaml:3 (splits.train)'
     """
-    where, nearby = os.fspath(file), path
-    while nearby and nearby not in lines:
-        nearby = nearby[:-1]
-    if nearby in lines:
-        where = f"{where}:{lines[nearby]}"
+    line = line_of(path, lines)
+    where = os.fspath(file) + (f":{line}" if line else "")
     return f"{where} ({path_text(path)})" if path else where
+
+
+def line_of(path: KeyPath, lines: Mapping[KeyPath, int]) -> int | None:
+    """Return the line of what is at a path, or of what encloses it."""
+    while path and path not in lines:
+        path = path[:-1]
+    return lines.get(path)
 
 
 def path_text(path: KeyPath) -> str:

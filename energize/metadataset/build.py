@@ -88,8 +88,8 @@ _BY_QUOTA = (
     "random order of its own"
 )
 _NOT_TOLD = (
-    "get_datasets tells weights, or repetitions, of single datasets, and this mix needs more: {}; "
-    "get_train_dataset reads it"
+    "get_datasets tells weights, or repetitions, of single datasets, and this mix has {} beside "
+    "them; get_train_dataset reads it"
 )
 
 
@@ -218,13 +218,9 @@ def get_val_dataset(
     builder = Builder(encoder_of, STORED, code, checksums, worker_config, *sizes)
     if own:
         built = builder.built_by(encoder, node, split_part, training=False, limit=limit)
-        return _for_validation([built], worker_config, None)
+        return ConcatDataset(built, worker_config=worker_config)
     node = _validated(node, path, split_part)
-    groups: dict[int, list[Leaf]] = {}
-    for leaf in leaves_of(node):
-        groups.setdefault(id(builder.encoder_of(leaf)), []).append(leaf)
-    parts = [builder.stored(leaves, node) for leaves in groups.values()]
-    return _for_validation(parts, worker_config, limit)
+    return builder.validated(leaves_of(node), node, limit)
 
 
 @own_errors
@@ -251,8 +247,7 @@ def get_val_datasets(
     sizes = batch_size, batch_drop_last, packing_buffer_size
     builder = Builder(_chooser(encoder), STORED, code, checksums, worker_config, *sizes)
     node = _validated(node, path, split_part)
-    found = ((leaf, builder.stored([leaf], node)) for leaf in leaves_of(node))
-    return [(_for_validation([batches], worker_config, limit), leaf) for leaf, batches in found]
+    return [(builder.validated([leaf], node, limit), leaf) for leaf in leaves_of(node)]
 
 
 def _asked(
@@ -478,23 +473,19 @@ def _loaded(leaf: Leaf, order: SampleOrder, **options: Any) -> LoadedDataset:
 
 def _check_told(node: Node, outer: str = "") -> None:
     """Raise `ConfigError` for a mix that one number for each dataset cannot tell."""
-    reason = "its samples are packed" if node.packing is not None else ""
-    if node.level is not None:
-        reason = "its batches are levelled"
-    elif isinstance(node, Blend):
-        ends = "max_epochs" in node.options or node.options.get("stop", "restart") != "restart"
-        if outer and EPOCHIZED in (outer, node.kind):
-            reason = "it has weights and repetitions in each other"
-        elif node.quotas is not None and node.kind != EPOCHIZED:
-            reason = f"it is made by {node.kind} with quotas"
-        elif any(isinstance(weight, Schedule) for _, weight in node.children):
-            reason = "its weights change with the step"
-        elif ends or "unit" in node.options:
-            reason = "it says where it ends" if ends else "its weights count what samples cost"
+    more = [key for key in ("packing", "level") if getattr(node, key) is not None]
+    if isinstance(node, Blend):
+        more += node.options.keys() & {"max_epochs", "unit"}
+        more += ["stop"] if node.options.get("stop", "restart") != "restart" else []
+        more += (
+            ["schedules"] if any(isinstance(each, Schedule) for _, each in node.children) else []
+        )
+        if node.quotas is not None and (outer or node.kind != EPOCHIZED):
+            more.append(f"the quotas of {node.kind}")
         for child, _ in node.children:
             _check_told(child, node.kind)
-    if reason:
-        raise ConfigError(_NOT_TOLD.format(reason))
+    if more or (outer == EPOCHIZED and isinstance(node, Blend)):
+        raise ConfigError(_NOT_TOLD.format(", ".join(more) or f"a blend in {outer}"))
 
 
 @dataclass(frozen=True)
@@ -572,12 +563,19 @@ class Builder:
         """Return the batches of a node, without end unless the node says where it ends."""
         return self.batches(node, repeat=isinstance(node, Leaf) or node.repeated)
 
-    def stored(self, leaves: Sequence[Leaf], node: Node) -> Dataset[Any]:
-        """Return the batches of leaves of one encoder one after the other, made as `node` says."""
-        builder = self._as_told(node)
-        parts = [builder.samples(leaf) for leaf in leaves]
-        samples = parts[0] if len(parts) == 1 else ConcatDataset(*parts)
-        return builder._batched(samples, builder.encoder_of(leaves[0]))
+    def validated(self, leaves: Sequence[Leaf], node: Node, limit: int | None) -> Dataset[Any]:
+        """Return batches of leaves, those of one encoder after the other, made as `node` says."""
+        groups: dict[int, list[Leaf]] = {}
+        for leaf in leaves:
+            groups.setdefault(id(self.encoder_of(leaf)), []).append(leaf)
+        builder, parts = self._as_told(node), []
+        for group in groups.values():
+            samples = [builder.samples(leaf) for leaf in group]
+            batched = samples[0] if len(samples) == 1 else ConcatDataset(*samples)
+            parts.append(builder._batched(batched, builder.encoder_of(group[0])))
+        # Also of one part: by a `ConcatDataset` a loader knows validation.
+        batches: Dataset[Any] = ConcatDataset(*parts, worker_config=self.worker_config)
+        return batches if limit is None else LimitDataset(batches, limit)
 
     def batches(self, node: Node, *, repeat: bool) -> Dataset[Any]:
         """Return the batches of a node; with `repeat`, one that ends begins anew for ever."""
@@ -798,14 +796,6 @@ def _shuffled(node: Blend) -> bool:
             "not; a blend by quotas shuffles all of them or none"
         )
     return not stored.pop()
-
-
-def _for_validation(
-    parts: list[Dataset[Any]], worker_config: WorkerConfig | None, limit: int | None
-) -> Dataset[Any]:
-    """One after the other: a `ConcatDataset`, also of one, by which a loader knows validation."""
-    batches: Dataset[Any] = ConcatDataset(*parts, worker_config=worker_config)
-    return batches if limit is None else LimitDataset(batches, limit)
 
 
 def _together(parts: Sequence[Share]) -> Share:

@@ -10,7 +10,7 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from energize.core.validation import (
     KeyPath,
     SafeLoader,
     check_yaml,
+    line_of,
     place,
     short,
 )
@@ -67,10 +68,6 @@ class Problem:
     message: str
     line: int = 0
     not_found: bool = False
-
-    def included_from(self, place: str) -> Problem:
-        """Return the same fault of a file that `place` in another file includes."""
-        return replace(self, message=f"{self.message} (included from {place})")
 
     def __str__(self) -> str:
         return f"{self.place}: {self.message}"
@@ -130,18 +127,13 @@ class Located:
 
     def problem(self, path: KeyPath, message: str) -> Problem:
         """Return a fault of the value at `path`."""
-        return Problem(self.place(path), message, self._line(self._as_written(path)))
+        return Problem(self.place(path), message, line_of(self._as_written(path), self.lines) or 1)
 
     def _as_written(self, path: KeyPath) -> KeyPath:
         for end in range(len(path), 0, -1):
             if path[:end] in self.renamed:
                 return self.renamed[path[:end]] + path[end:]
         return path
-
-    def _line(self, path: KeyPath) -> int:
-        while path and path not in self.lines:
-            path = path[:-1]
-        return self.lines.get(path, 1)
 
 
 def read_yaml(file: Path, problems: list[Problem], *, variables: bool = False) -> Located | None:

@@ -64,10 +64,7 @@ _WEIGHTS = (
     {"scheme", "block_size", "stop", "temperature", "unit", "max_correction"},
     {"weight", "min_share", "max_share", "max_epochs", "target_weight"},
 )
-_QUOTAS = (
-    {"epoch_size", "sampling_method", "composition"},
-    {"proportion", "repeat", "choose"},
-)
+_QUOTAS = ({"epoch_size", "sampling_method", "composition"}, {"proportion", "repeat", "choose"})
 """Keys of blends, and of their entries: those by weights, and those by quotas."""
 
 
@@ -693,17 +690,7 @@ _NEWER = {*_OLDER, *_LISTS, "repetitions", "joiner", "nonmatch", "aux", "subset"
 """The keys of Energon's two grammars."""
 
 
-_MODELS: tuple[type[Keys], ...] = (
-    *KINDS.values(),
-    OuterBlend,
-    InBlend,
-    InPasses,
-    InStages,
-    Stages,
-    Joined,
-)
-
-
+_MODELS = (*KINDS.values(), OuterBlend, InBlend, InPasses, InStages, Stages, Joined)
 _KEYS = frozenset(name for model in _MODELS for name in model.model_fields)
 """All keys of nodes."""
 

@@ -154,21 +154,28 @@ def user_factory(config: DatasetConfig) -> type[Any]:
     Nothing is imported because a file names it. Raises `UntrustedCodeError` for a module that the
     program has not imported, `DatasetError` for what is no factory.
     """
-    module, name = config.sample_module, config.sample_class
-    named = f"dataset.yaml names the factory {short(name)} of the module {short(module)}, which"
-    if module not in sys.modules:
-        raise UntrustedCodeError(
-            f"{named} this program has not imported. If you trust that module, write `import "
-            f"{module}` in your program before opening the dataset, or trust_code=[{module!r}]"
-        )
-    found = vars(sys.modules[module]).get(name)
+    named = "dataset.yaml names the factory"
+    hint = f", or trust_code=[{config.sample_module!r}]"
+    found = _imported(named, config.sample_module, config.sample_class, hint)
     if not isinstance(found, type) or not hasattr(found, "load_sample"):
-        what = "has no such name" if found is None else "is no factory there"
         raise DatasetError(
-            f"{named} {what}; a factory is a class that extends DefaultDecoderWebdatasetFactory or "
-            "BaseWebdatasetFactory. A type of samples stands in sample_type"
+            f"{named} {short(config.sample_class)} of the module {short(config.sample_module)}, "
+            f"which {'has no such name' if found is None else 'is no factory there'}; a factory is "
+            "a class that extends DefaultDecoderWebdatasetFactory or BaseWebdatasetFactory. A type "
+            "of samples stands in sample_type"
         )
     return found
+
+
+def _imported(named: str, module: str, name: str, hint: str = "") -> Any:
+    """Return what a module of the program has by a name, None for nothing; it is not imported."""
+    if module in sys.modules:
+        return vars(sys.modules[module]).get(name)
+    raise UntrustedCodeError(
+        f"{named} {short(name)} of the module {short(module)}, which this program has not "
+        "imported. Nothing is imported because a file asks for it: if you trust that module, write "
+        f"`import {module}` in your program before this{hint}"
+    )
 
 
 def sample_type_of(config: DatasetConfig) -> type[Any]:
@@ -253,20 +260,15 @@ class JoinedLeaf(Leaf):
         if joiner.class_ and is_own_module(joiner.module):
             with place_noted(self.place):
                 return sample_type_named(joiner.module, joiner.class_)
-        name = joiner.class_ or joiner.function or ""
-        told = f"{self.place}: the joiner is {short(name)} of the module "
-        told += short(joiner.module)
-        if joiner.module not in sys.modules:
-            raise UntrustedCodeError(
-                f"{told}, which this program has not imported. Nothing is imported because a file "
-                f"asks for it: if you trust it, write `import {joiner.module}` before this"
-            )
-        names = vars(sys.modules[joiner.module])
-        found = names.get(name)
+        name, named = joiner.class_ or joiner.function or "", f"{self.place}: the joiner is"
+        found = _imported(named, joiner.module, name)
         if not (isinstance(found, type) if joiner.class_ else callable(found)):
             kind = "class" if joiner.class_ else "function"
-            hint = "" if name in names else nearest(name, list(names))
-            raise MetadatasetError(f"{told}, which has no {kind} of that name{hint}")
+            hint = nearest(name, list(vars(sys.modules[joiner.module]))) if found is None else ""
+            raise MetadatasetError(
+                f"{named} {short(name)} of the module {short(joiner.module)}, which has no {kind} "
+                f"of that name{hint}"
+            )
         return cast("Callable[..., Any]", found)
 
     def _whole(self, seed: int, checksums: bool) -> JoinedSource:
@@ -346,16 +348,21 @@ def leaves_of(node: Node) -> list[Leaf]:
 
 def every_leaf(node: Node | Staged) -> list[Leaf]:
     """Return the leaves below `node` in the order written."""
-    found, waiting = [], [node]
-    while waiting:
-        each = waiting.pop()
-        if isinstance(each, Leaf):
-            found.append(each)
-        elif isinstance(each, Staged):
-            waiting += [stage.dataset for stage in each.plan.stages][::-1]
-        else:
-            waiting += [child for child, _ in each.children][::-1]
-    return found
+    if isinstance(node, Leaf):
+        return [node]
+    staged = isinstance(node, Staged)
+    below = [each.dataset for each in node.plan.stages] if staged else [c for c, _ in node.children]
+    return [leaf for each in below for leaf in every_leaf(each)]
+
+
+def with_leaves(node: Any, change: Callable[[Leaf], Leaf]) -> Any:
+    """Return a tree with what `change` makes of its leaves."""
+    if isinstance(node, Leaf):
+        return change(node)
+    if isinstance(node, Staged):
+        return replace(node, plan=node.plan.with_datasets(lambda s: with_leaves(s.dataset, change)))
+    children = tuple([(with_leaves(child, change), weight) for child, weight in node.children])
+    return replace(node, children=children)
 
 
 def leaves_with_weights(node: Node | Staged, step: int = 0) -> list[tuple[Leaf, Fraction]]:

@@ -25,12 +25,7 @@ from energize.errors import (
     nearest,
     some,
 )
-from energize.metadataset.located import (
-    Located,
-    Problem,
-    as_error,
-    check_few,
-)
+from energize.metadataset.located import Located, Problem, as_error, check_few
 from energize.metadataset.models import (
     KINDS,
     STAGE_FILE,
@@ -48,7 +43,16 @@ from energize.metadataset.models import (
     read_metadataset,
 )
 from energize.metadataset.models import Blend as BlendKeys
-from energize.metadataset.nodes import JSONL, Blend, JoinedLeaf, JoinedPart, Leaf, Node, Staged
+from energize.metadataset.nodes import (
+    JSONL,
+    Blend,
+    JoinedLeaf,
+    JoinedPart,
+    Leaf,
+    Node,
+    Staged,
+    with_leaves,
+)
 from energize.order.quota import Quota
 from energize.order.stages import Stage, StagePlan
 from energize.order.timeline import WEIGHTLESS
@@ -162,7 +166,15 @@ def resolve(
         node = resolver.follow(file, entry, outer, str(file))
     if node is None or resolver.problems:
         raise as_error(file, resolver.problems)
-    return resolver.weighed(node)
+    if not resolver.weighs:
+        return node
+    # A weight in the loss for every leaf where any has one: all batches have weights then.
+    return with_leaves(  # type: ignore[no-any-return]
+        node,
+        lambda leaf: replace(
+            leaf, sample_weight=1.0 if leaf.sample_weight is None else leaf.sample_weight
+        ),
+    )
 
 
 _ENTRY = Folder.model_construct(path="")
@@ -177,7 +189,7 @@ class _Resolver:
         self._file, self._existing = file, existing
         self.problems: list[Problem] = []
         self._read: dict[Path, MetadatasetFile | None] = {}
-        self._weighs = False
+        self.weighs = False
 
     def fault(self, place: str, text: str, *, not_found: bool = False) -> Leaf | None:
         """Note what is wrong at a place, and return None, which stands for what is there; raise
@@ -287,7 +299,7 @@ class _Resolver:
             elif node is not None:
                 children.append((node, getattr(entry, "weight", 1), quota))
         targets = getattr(keys, "targets", None)
-        self._weighs |= targets is not None
+        self.weighs |= targets is not None
         return Blend(
             tuple([(node, weight) for node, weight, _ in children]),
             file.text.place(here),
@@ -325,7 +337,7 @@ class _Resolver:
                 self.fault(at, f"what is joined are prepared folders; {short(entry.path)} is none")
         if len(parts) < len(keys.entries):
             return None
-        self._weighs |= inner.leaf.sample_weight is not None
+        self.weighs |= inner.leaf.sample_weight is not None
         first = replace(
             parts[0].leaf,
             place=file.text.place((*path, "join")),
@@ -358,7 +370,7 @@ class _Resolver:
                 told = f"{strange[0]} is for prepared folders, and {short(entry.path)} is none"
                 return self.fault(place, f"{told}; remove it")
         if folder or path.suffix == JSONL:
-            self._weighs |= inner.leaf.sample_weight is not None
+            self.weighs |= inner.leaf.sample_weight is not None
             return replace(inner.leaf, path=_tidied(path), place=place, aux=aux or {})
         if path.suffix not in _SUFFIXES:
             hint = f"; {STAGE_FILE}" if path.suffix == ".toml" else ""
@@ -390,23 +402,6 @@ class _Resolver:
         if keys.subset is not None and keys.subset.samples is not None:
             text = "which is only allowed for a leaf dataset; of others take percentages"
             self.fault(place, f"the subset {keys.subset} counts samples, {text}")
-
-    def weighed(self, node: Node | Staged) -> Node | Staged:
-        """Return a tree with a weight in the loss for every leaf, where any has one: all batches
-        have weights then.
-        """
-        if not self._weighs:
-            return node
-        if isinstance(node, Staged):
-            plan = node.plan.with_datasets(lambda stage: _weighed(stage.dataset))
-            return replace(node, plan=plan)
-        return _weighed(node)
-
-
-def _weighed(node: Node) -> Node:
-    if isinstance(node, Leaf):
-        return replace(node, sample_weight=1.0) if node.sample_weight is None else node
-    return replace(node, children=tuple((_weighed(child), share) for child, share in node.children))
 
 
 # Options of blends

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections import Counter as Counts
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from threading import Lock
@@ -162,21 +161,16 @@ class Counter:
             rows[:, WEIGHT] += np.bincount(row, weights, size)
             rows[:, SQUARES] += np.bincount(row, weights * weights, size)
         if self._column is not None:
-            rows[:, COST] += np.bincount(row, self._costs(found), size)
+            costs = np.zeros(len(row))
+            for number, at in rows_by_value(row):
+                costs[at] = self._column.of_samples(self._sources[number], found.sample[at])
+            rows[:, COST] += np.bincount(row, costs, size)
         elif self._item_cost is not None:
             costs = _shared([each.costs for each in notes], counts, found, default=0.0, whole=True)
             rows[:, COST] += np.bincount(row, costs, size)
         totals[DELIVERED] += len(notes)
         totals[MIXED] += _several(found.item, row)
         totals[PARTED] += _several(found.item, self._part_of[row])
-
-    def _costs(self, found: Found) -> FloatArray:
-        costs = np.zeros(len(found.row))
-        column = self._column
-        if column is not None:
-            for row, at in rows_by_value(found.row):
-                costs[at] = column.of_samples(self._sources[row], found.sample[at])
-        return costs
 
 
 def _several(item: Int64Array, number: Int64Array) -> int:
@@ -337,19 +331,6 @@ class LeftOut:
     def __setstate__(self, state: tuple[Counts[Key], Counts[str]]) -> None:
         self.of_sources, self.reasons = state
         self._waiting, self._count = {}, 0
-
-
-def by_row(counts: Mapping[Key, int], keys: Sequence[int]) -> dict[tuple[int, bool], int]:
-    """Return the counts by the numbers of rows whose sources have these keys; `UNKNOWN` for
-    others.
-    """
-    rows: dict[int, int] = {}
-    for row, key in enumerate(keys):
-        rows.setdefault(key, row)
-    found: defaultdict[tuple[int, bool], int] = defaultdict(int)
-    for (key, skipped), number in counts.items():
-        found[rows.get(key, UNKNOWN), skipped] += number
-    return dict(found)
 
 
 @dataclass(frozen=True)

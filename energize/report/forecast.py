@@ -388,12 +388,7 @@ class PlannedBatch:
 
 
 def plan(
-    dataset: Dataset[Any],
-    at: int,
-    steps: int,
-    *,
-    world_size: int | None = None,
-    keys: bool = False,
+    dataset: Dataset[Any], at: int, steps: int, *, world_size: int | None = None, keys: bool = False
 ) -> Iterator[PlannedBatch]:
     """Batches `at` to `at + steps` of a dataset of batches, as they will be read.
 

@@ -128,13 +128,7 @@ class Book:
     @cached_property
     def edited(self) -> bool:
         """Whether its parts go on from places in another mix, in which nobody knows what came."""
-        waiting: list[Any] = [self._dataset]
-        while waiting:
-            node = waiting.pop()
-            if isinstance(node, ContinuedDataset):
-                return True
-            waiting += node.inputs
-        return False
+        return _continued(self._dataset)
 
     def planned(self, items: int | None) -> Int64Array | None:
         """Return how many samples of each row the first items are made of; None where nobody
@@ -146,11 +140,13 @@ class Book:
         """Return what this rank has counted."""
         rows, totals = self.counter.counted
         if left_out is not None:
-            keys = [cast("Any", each.source).key for each in self.levels.leaves]
-            for (row, skipped), number in counting.by_row(left_out.counts, keys).items():
+            row_of: dict[int, int] = {}  # the first of each source
+            for row, leaf in enumerate(self.levels.leaves):
+                row_of.setdefault(cast("Any", leaf.source).key, row)
+            for (key, skipped), number in left_out.counts.items():
                 totals[counting.ALL_SKIPPED if skipped else counting.ALL_FAILED] += number
-                if row != counting.UNKNOWN:
-                    rows[row, counting.SKIPPED if skipped else counting.FAILED] += number
+                if key in row_of:
+                    rows[row_of[key], counting.SKIPPED if skipped else counting.FAILED] += number
         return counting.Counted(rows, totals)
 
     def numbers(self, stand: Stand, left_out: counting.LeftOut | None = None) -> FloatArray:
@@ -165,6 +161,10 @@ class Book:
     def last(self) -> list[str]:
         """Return the names of the sources of the samples of the last item."""
         return [self.names[row] for row in self.counter.rows_of_last()]
+
+
+def _continued(node: Dataset[Any]) -> bool:
+    return isinstance(node, ContinuedDataset) or any(map(_continued, node.inputs))
 
 
 ALPHA = 1e-3

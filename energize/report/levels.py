@@ -76,12 +76,7 @@ class Level:
 
     def walk(self) -> list[Level]:
         """Return the level itself, and all below it, from above."""
-        found, waiting = [], [self]
-        while waiting:
-            level = waiting.pop()
-            found.append(level)
-            waiting += level.parts[::-1]
-        return found
+        return [self, *(below for part in self.parts for below in part.walk())]
 
     @cached_property
     def leaves(self) -> list[Level]:

@@ -96,10 +96,7 @@ class TaskEncoder(Generic[T_sample, T_encoded_sample, T_raw_batch, T_batch]):
 
     @default
     def cook_crude_sample(
-        self,
-        sample: CrudeSample,
-        cooker: Cooker,
-        aux: Mapping[str, FileStore[Any]],
+        self, sample: CrudeSample, cooker: Cooker, aux: Mapping[str, FileStore[Any]]
     ) -> T_sample:
         """Return a crude sample as the cooker of its dataset makes it."""
         needs = needs_of(cooker.cook)
@@ -466,13 +463,9 @@ class AugmentTaskEncoder(TaskEncoder[T_sample, T_encoded_sample, T_raw_batch, T_
                     f"hooks, not those of {type(self).__name__}; override it there instead"
                 )
         self.wrapped_encoder = task_encoder
-        for name in (*HOOKS, *BUILDERS, "cookers", "default_hooks"):
+        for name in (*HOOKS, *BUILDERS, "decoder", "cookers", "default_hooks"):
             if getattr(type(self), name) is getattr(AugmentTaskEncoder, name):
                 setattr(self, name, getattr(task_encoder, name))
-
-    @property
-    def decoder(self) -> SampleDecoder | None:  # type: ignore[override]  # read only
-        return self.wrapped_encoder.decoder
 
 
 def _of_wrapped(name: str) -> Callable[..., Any]:
@@ -491,18 +484,6 @@ for _name in (*HOOKS, *BUILDERS):
 
 
 _OPTIONS = ("image_decode", "av_decode", "video_decode_audio", "guess_content")
-
-
-class _Decoding(AugmentTaskEncoder[Any, Any, Any, Any]):
-    """An encoder with another decoder; the one that was given stays as it is."""
-
-    decoder = None
-
-    def __init__(
-        self, task_encoder: TaskEncoder[Any, Any, Any, Any], decoder: SampleDecoder | None
-    ) -> None:
-        super().__init__(task_encoder)
-        self.decoder = decoder
 
 
 def decoding_as(owner: str, encoder: Any, older: Mapping[str, Any]) -> Any:
@@ -528,8 +509,9 @@ def decoding_as(owner: str, encoder: Any, older: Mapping[str, Any]) -> Any:
             f"{owner}: {', '.join(options) or 'auto_decode'} says how samples are decoded, and so "
             f"does the decoder of {type(encoder).__name__}; leave one out"
         )
-    decoder = SampleDecoder(**options) if auto else None
-    return _Decoding(DefaultTaskEncoder() if encoder is None else encoder, decoder)
+    made = AugmentTaskEncoder(DefaultTaskEncoder() if encoder is None else encoder)
+    made.decoder = SampleDecoder(**options) if auto else None
+    return made
 
 
 class PackingEncoder(AugmentTaskEncoder[Any, Any, Any, Any]):

@@ -17,14 +17,7 @@ import numpy as np
 from energize.core.call import index_of_call
 from energize.core.description import described, function_name, generates
 from energize.core.lazy import torch
-from energize.core.loss_weights import (
-    OWN,
-    WEIGHT,
-    WEIGHTS,
-    batch_weights,
-    counted,
-    joined_weights,
-)
+from energize.core.loss_weights import OWN, WEIGHT, WEIGHTS, batch_weights, counted, joined_weights
 from energize.core.samples import (
     MAKE_ALIKE,
     METADATA,
@@ -119,8 +112,7 @@ def get_failure_tolerance(
     fn: Callable[..., Any], default_failure_tolerance: int | None = None
 ) -> int | None:
     """Return after how many failures in a row `fn` ends the run, as it was marked."""
-    tolerance: int | None = getattr(fn, "failure_tolerance", default_failure_tolerance)
-    return tolerance
+    return getattr(fn, "failure_tolerance", default_failure_tolerance)
 
 
 def default(method: T) -> T:
@@ -141,8 +133,8 @@ def builds(encoder: Any, name: str) -> bool:
 
 def active_hooks(encoder: Any) -> frozenset[str]:
     """Return the names of the hooks that do something; `batch` always does."""
-    own = (name for name in HOOKS if overrides(encoder, name))
-    return frozenset({"batch", *encoder.default_hooks, *own})
+    own = [name for name in HOOKS if not getattr(getattr(encoder, name), "is_default", False)]
+    return frozenset(["batch", *encoder.default_hooks, *own])
 
 
 @dataclass(frozen=True)
@@ -510,10 +502,7 @@ def check_alike(tensors: Sequence[torch.Tensor], owner: str) -> None:
 
 
 def concat_pad(
-    batch: Sequence[torch.Tensor],
-    *,
-    pad_value: float = 0,
-    side: Literal["left", "right"] = "right",
+    batch: Sequence[torch.Tensor], *, pad_value: float = 0, side: Literal["left", "right"] = "right"
 ) -> torch.Tensor:
     """Return tensors of one rank joined along dimension 0, the others padded to the largest.
 

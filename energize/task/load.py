@@ -48,13 +48,7 @@ from energize.core.samples import (
     type_fields,
 )
 from energize.core.validation import load_json
-from energize.data.media import (
-    AV_EXTENSIONS,
-    HEAD,
-    AVDecoderType,
-    MediaMetadataType,
-    kind_by_start,
-)
+from energize.data.media import AV_EXTENSIONS, HEAD, AVDecoderType, MediaMetadataType, kind_by_start
 from energize.data.nv_meta import META_FOLDER
 from energize.data.trust import VARIABLE, is_named, trusted_modules, why_not
 from energize.errors import (
@@ -193,33 +187,31 @@ def _array(data: bytes) -> np.ndarray[Any, Any]:
     return np.lib.format.read_array(stream, allow_pickle=False)
 
 
+def _unzipped(data: bytes) -> zipfile.ZipFile:
+    packed = zipfile.ZipFile(io.BytesIO(data))
+    size = sum(each.file_size for each in packed.infolist())
+    if size > limits.PART_BYTES:
+        raise ValueError(limits.over("PART_BYTES", size))
+    return packed
+
+
 def _arrays(data: bytes) -> dict[str, np.ndarray[Any, Any]]:
-    with zipfile.ZipFile(io.BytesIO(data)) as packed:
-        files = packed.infolist()
-        size = sum(each.file_size for each in files)
-        if size > limits.PART_BYTES:
-            raise ValueError(limits.over("PART_BYTES", size))
-        if len(files) > limits.PARTS:
-            raise ValueError(f"{len(files)} arrays: {limits.over('PARTS')}")
-        return {each.filename.removesuffix(".npy"): _array(_file(packed, each)) for each in files}
+    packed = _unzipped(data)
+    files = packed.infolist()
+    if len(files) > limits.PARTS:
+        raise ValueError(f"{len(files)} arrays: {limits.over('PARTS')}")
+    return {  # no more is unpacked of a file than it says that it has
+        each.filename.removesuffix(".npy"): _array(packed.open(each).read(each.file_size))
+        for each in files
+    }
 
 
 def _weights(data: bytes) -> Any:
     """Return what `torch.save` wrote: tensors, and plain values of them."""
-    with zipfile.ZipFile(io.BytesIO(data)) as packed:
-        size = sum(each.file_size for each in packed.infolist())
-        if size > limits.PART_BYTES:
-            raise ValueError(limits.over("PART_BYTES", size))
-        damaged = packed.testzip()  # torch compares no checksums
+    damaged = _unzipped(data).testzip()  # torch compares no checksums
     if damaged is not None:
         raise ValueError(f"the bytes of {damaged} are not those of its checksum")
     return torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
-
-
-def _file(packed: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytes:
-    """Return a file of an archive; no more is unpacked than it says that it has."""
-    with packed.open(info) as file:
-        return file.read(info.file_size)
 
 
 _DECODERS: Mapping[str, Callable[[bytes], Any]] = {

@@ -15,14 +15,7 @@ import torch
 from PIL import Image
 from typer.testing import CliRunner
 
-from energize import (
-    SkipSample,
-    TaskEncoder,
-    WorkerConfig,
-    get_loader,
-    get_train_dataset,
-    prepare,
-)
+from energize import SkipSample, TaskEncoder, WorkerConfig, get_loader, get_train_dataset, prepare
 from energize.cli.look import drawn, pictures_of
 from energize.cli.main import app
 from energize.errors import MetadatasetError

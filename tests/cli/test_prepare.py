@@ -60,8 +60,7 @@ def test_a_prepared_folder(folder):
     options = ("prepare", folder, *RATIO, "--skip-dataset-yaml")
     run(*options)
     refused(
-        [(["--non-interactive"], 1, "--force-overwrite"), ([], 1, "--force-overwrite")],
-        *options,
+        [(["--non-interactive"], 1, "--force-overwrite"), ([], 1, "--force-overwrite")], *options
     )
     before = contents(folder)
     (folder / "parts/d1.tar.idx").unlink()

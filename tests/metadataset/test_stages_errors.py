@@ -39,10 +39,7 @@ ONE = "{name: one, start_step: 0, path: {A}}"
 FAULTS = {
     "empty": ("train: {stages: []}", "mix.yaml:4 (splits.train.stages): "),
     "no list": ("train: {stages: 3}", "(splits.train.stages): expected a list; got 3"),
-    "no stage": (
-        "train: {stages: [3]}",
-        "(splits.train.stages[0]): expected a",
-    ),
+    "no stage": ("train: {stages: [3]}", "(splits.train.stages[0]): expected a"),
     "no data": (
         "train:\n  stages:\n    - {name: one, start_step: 0}",
         "mix.yaml:6 (splits.train.stages[0]",

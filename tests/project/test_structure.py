@@ -16,10 +16,7 @@ LAYERS = (
 )
 """Lowest first: a package imports, when it is imported itself, packages before it in this list."""
 
-WAITING = {
-    ("core", "data"),
-    ("metadataset", "energon"),
-}
+WAITING = {("core", "data"), ("metadataset", "energon")}
 """Arrows that still run back up."""
 
 

@@ -28,11 +28,7 @@ from energize.errors import (
     UntrustedCodeError,
 )
 from energize.preparation import prepare
-from energize.task.load import (
-    FolderFunction,
-    LoadingCode,
-    SampleLoader,
-)
+from energize.task.load import FolderFunction, LoadingCode, SampleLoader
 from tests.support.images import encoded, picture
 from tests.support.refusals import check_refusals
 from tests.support.tars import write_tar
