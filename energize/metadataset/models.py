@@ -690,7 +690,15 @@ _NEWER = {*_OLDER, *_LISTS, "repetitions", "joiner", "nonmatch", "aux", "subset"
 """The keys of Energon's two grammars."""
 
 
-_MODELS = (*KINDS.values(), OuterBlend, InBlend, InPasses, InStages, Stages, Joined)
+_MODELS: tuple[type[Keys], ...] = (
+    *KINDS.values(),
+    OuterBlend,
+    InBlend,
+    InPasses,
+    InStages,
+    Stages,
+    Joined,
+)
 _KEYS = frozenset(name for model in _MODELS for name in model.model_fields)
 """All keys of nodes."""
 

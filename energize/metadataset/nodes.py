@@ -350,9 +350,9 @@ def every_leaf(node: Node | Staged) -> list[Leaf]:
     """Return the leaves below `node` in the order written."""
     if isinstance(node, Leaf):
         return [node]
-    staged = isinstance(node, Staged)
-    below = [each.dataset for each in node.plan.stages] if staged else [c for c, _ in node.children]
-    return [leaf for each in below for leaf in every_leaf(each)]
+    if isinstance(node, Staged):
+        return [leaf for stage in node.plan.stages for leaf in every_leaf(stage.dataset)]
+    return [leaf for child, _ in node.children for leaf in every_leaf(child)]
 
 
 def with_leaves(node: Any, change: Callable[[Leaf], Leaf]) -> Any:

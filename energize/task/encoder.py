@@ -321,7 +321,7 @@ class TaskEncoder(Generic[T_sample, T_encoded_sample, T_raw_batch, T_batch]):
 
     def _through(
         self, samples: Dataset[Any], size: int | None, drop: bool, pack: int | None
-    ) -> Any:
+    ) -> Dataset[Any]:
         """Return samples through all hooks."""
         return self.build_batch(
             self.build_encode_sample(samples),

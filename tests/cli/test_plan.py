@@ -4,7 +4,6 @@ import json
 from collections import Counter
 from itertools import islice, zip_longest
 
-import numpy as np
 import pytest
 
 from energize import (
@@ -69,38 +68,6 @@ def test_a_plan_is_what_the_loaders_of_all_ranks_deliver(mix, split, per_type):
     assert ("whole batches" in told["weights_count"]) == mixes_types
     drawn = Counter(sample["source"] for batch in batches for sample in batch["samples"])
     assert {e["name"]: e["drawn"] for e in told["sources"] if e["drawn"]} == drawn
-
-
-@pytest.mark.parametrize("split", SPLITS[:4])
-def test_a_simulation_is_what_the_plan_adds_up_to(mix, split):
-    options = ("--batch-size", BATCH, "--split", split, "--steps", 150)
-    told = as_json("simulate", mix, *options)
-    drawn, seen, repeats = Counter(), set(), {}
-    for batch in as_json("plan", mix, *options):
-        for sample in batch["samples"]:
-            drawn[sample["source"]] += 1
-            place = sample["source"], sample["shard"], sample["index"]
-            if place in seen:
-                repeats.setdefault(sample["source"], batch["step"])
-            seen.add(place)
-    assert told["samples"] == drawn.total()
-    for source in told["sources"]:
-        assert source["drawn"] == drawn[source["name"]]
-        if source["repeats_exact"]:
-            assert source["repeats_at"] == repeats.get(source["name"])
-        else:
-            assert split == "quotas"
-            assert repeats[source["name"]] <= source["repeats_at"]
-
-
-def test_a_plan_far_away_is_what_is_read_there(mix):
-    dataset = get_train_dataset(mix, batch_size=6, worker_config=WorkerConfig(seed_offset=3))
-    far = dataset.at(np.arange(10**9, 10**9 + 4))
-    got = as_json(
-        "plan", mix, "--at", 10**9, "--steps", 4, "--batch-size", 6, "--seed", 3, "--keys"
-    )
-    assert keys_of(got) == [batch.__key__ for batch in far]
-    assert got[0]["samples"][0]["epoch"] > 10**6
 
 
 def test_order_options_of_the_run(home):
@@ -185,15 +152,6 @@ def test_a_file_of_stages(tmp_path):
     assert stages == [
         {"name": "first", "start": 0, "stop": 20}, {"name": "second", "start": 20, "stop": 50},
     ]  # fmt: skip
-
-
-def test_what_the_stages_of_a_split_ask_for(mix):
-    sources = as_json("simulate", mix, "--split", "staged", "--steps", 9)["sources"]
-    assert {s["name"]: s["asked"] for s in sources} == {
-        "web/captions": round((4 * 0.9 + 0.5) / 9, 9),
-        "books/captions": round((4 * 0.1 + 0.5 + 4 * 0.75) / 9, 9),
-        "classes": round(4 * 0.25 / 9, 9),
-    }
 
 
 def test_steps_that_are_not_given(mix):

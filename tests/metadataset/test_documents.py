@@ -9,8 +9,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from energize import MetadatasetError, load_dataset
-from energize.metadataset import read_metadataset
+from energize.metadataset import read_metadataset, resolve
 from energize.metadataset.located import expanded
+from tests.support.tables import row
 
 HEAD = "__module__: energize\n__class__: MetadatasetV2\n"
 
@@ -73,7 +74,7 @@ def test_variables_are_put_in(mix, tmp_path, monkeypatch):
 # Faults
 
 JOINER = "joiner: {__module__: m, __class__: C}"
-STAGE = "name: one, start_step: 0, path: a"
+STAGE, TWO = "name: one, start_step: 0, path: a", "name: two, start_step: 5, path: a"
 WRONG = """
 {path: x, blend: [{path: y}]} | .path | 'blend' and 'path' are given
 {blend: []} | .blend | at least 1 item
@@ -209,6 +210,15 @@ data/x | | expected a dataset (a mapping with 'path')
 {stages: [{STAGE, stages: []}]} | .stages[0].stages | parts of the whole run
 {blend: [{stages: []}]} | .blend[0].stages | parts of the whole run
 {stages: [{STAGE, packing: 3}]} | .stages[0].packing | expected a mapping
+{stages: [{STAGE, blend: [{path: a, wieght: 1}]}]} | .stages[0].blend[0].wieght | did you mean
+{stages: [{STAGE, end_step: 4}, {TWO}]} | .stages | steps 4 to 5 belong to no stage
+{stages: [{STAGE, end_step: 6}, {TWO}]} | .stages | steps 5 to 6 belong to two stages
+{stages: [{TWO}]} | .stages | steps 0 to 5 belong to no stage
+{steps: 5, stages: [{STAGE}, {TWO}]} | .stages[1] | stage 'two' would never run
+{path: a, stages: [{STAGE}]} | | stage 'default' would never run
+{steps: 9, stages: [{STAGE, end_step: 5}]} | .stages | steps 5 to 9 belong to no stage
+{stages: [{STAGE}, {name: one, start_step: 5, path: a}]} | .stages[1] | the name is taken by
+{path: a, stages: [{name: default, start_step: 5, path: a}]} | .stages[0] | the name is taken by
 """
 """In each line a split, the path at which it is wrong, and words of what is told."""
 
@@ -225,9 +235,10 @@ VALUES_REFUSED = {
 def mistold(file, row):
     """What is told of a split in place of what a line of WRONG says."""
     node, path, words = (part.strip() for part in row.split("|"))
-    node = node.replace("JOINER", JOINER).replace("STAGE", STAGE)
+    node = node.replace("JOINER", JOINER).replace("STAGE", STAGE).replace("TWO", TWO)
     try:
-        told = f"nothing; {splits(file, f'splits:{chr(10)}  s: {node}')}"
+        splits(file, f"splits:\n  s: {node}")
+        told = f"nothing; {resolve(file, 's', existing=False)}"
     except MetadatasetError as error:
         told = str(error)
     right = f"{file}:4 (splits.s{path}): " in told and words in told
@@ -247,10 +258,36 @@ def test_each_fault_is_told_with_its_place(tmp_path, monkeypatch):
             assert f"{key}): expected" in told, (node, value, told)
 
 
-# Energon's grammars
+DOCUMENTS = [
+    ("", "mix.yaml: the document is empty; expected a mapping with __module__"),
+    ("# nothing\n", "mix.yaml: the document is empty"),
+    ("[1, 2]", "mix.yaml:1: expected a mapping with __module__, __class__ and splits; got [1, 2]"),
+    (HEAD + "splits: {}", "mix.yaml:3 (splits): "),
+    ("splits: [a", "mix.yaml:2, column 1: invalid YAML: "),
+    ("splits:\n\ta: 1", "mix.yaml:2, column 1: invalid YAML"),
+    ("a: *b", "mix.yaml:1, column 4: invalid YAML: "),
+    ("a: 1\n---\nb: 1", "mix.yaml:2, column 1: invalid YAML: "),
+    (HEAD.replace("set", "Set"), "(__class__): expected 'MetadatasetV2'; got 'MetadataSetV2'; did"),
+    (
+        HEAD.replace("energize", "os"),
+        "(__module__): expected 'energize' or 'megatron.energon'; got",
+    ),
+    ("splits: {a: {path: x}}", "mix.yaml:1 (__class__): the key '__class__' is missing"),
+    (HEAD + "split: {a: {path: x}}", "(split): unknown key 'split'; did you mean 'splits'?"),
+    (HEAD + "training: {}", "it is read by get_staged_train_dataset"),
+    ("a: \xff", "(a): unknown key"),
+]
 
 
-# Anything
+def test_documents_and_values(tmp_path):
+    file = tmp_path / "mix.yaml"
+    for text, words in DOCUMENTS:
+        with row(text):
+            assert words in message(file, text, head="")
+    for text, value in VALUES.items():
+        with row(text):
+            found = splits(file, f"splits:\n  a:\n    path: x\n    subflavors:\n      k: {text}")
+            assert repr(found["a"].subflavors["k"]) == repr(value)
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -305,6 +342,3 @@ def test_what_stands_for_too_much_is_refused_at_once(tmp_path):
     many = ", ".join(f"{{path: x/{i}, weight: {i + 1}}}" for i in range(3000))
     found = splits(tmp_path / "mix.yaml", f"splits: {{a: {{blend: [{many}]}}}}")
     assert len(found["a"].blend) == 3000
-
-
-# The schema for editors

@@ -18,10 +18,9 @@ from energize import (
     WeightError,
     get_savable_loader,
 )
-from energize.core.stream import INFINITE
 from energize.errors import ColumnError
 from energize.metadataset import leaves_with_weights, resolve
-from tests.metadataset.conftest import SIZES, Keys, train
+from tests.metadataset.conftest import Keys, train
 from tests.support.tables import row
 
 
@@ -54,72 +53,31 @@ def fault(kind, file, **options):
 # By weights
 
 
-NESTED = "{blend: [{path: b, weight: 9}, {path: c, weight: 1}]%s}"
-SHARES = [  # keys of the outer blend, what is drawn of a, b and c in how many, and how exactly
-    ("scheme: exact", {"a": 0.5, "b": 0.45, "c": 0.05}, (20, 100, 340), 1),
-    ("", {"a": 0.5, "b": 0.45, "c": 0.05}, (1000,), 1),
-    ("scheme: block\nblock_size: 100", {"a": 0.5, "b": 0.45, "c": 0.05}, (200, 1000), 0),
-    ("scheme: random", {"a": 0.5, "b": 0.45, "c": 0.05}, (4000,), 150),
-    ("temperature: 0", {"a": 0.5, "b": 0.45, "c": 0.05}, (1000,), 1),
-    ("temperature: 0.5", {"a": 0.5, "b": 0.45, "c": 0.05}, (1000,), 1),
-]
-
-
-def test_nested_shares_under_each_scheme(mix):
-    for options, shares, counts, slack in SHARES:
-        file = mix(f"{options}\nblend:\n- {{path: a, weight: 1}}\n- {NESTED % ', weight: 1'}")
-        with row(options):
-            assert asked(file) == pytest.approx(shares)
-            for count in counts:
-                found = drawn(train(file), count)
-                assert all(abs(found[name] - shares[name] * count) <= slack for name in shares)
-    file = mix("scheme: round_robin\nblend: [{path: a}, {blend: [{path: b}, {path: c}]}]")
-    assert asked(file) == {"a": 0.5, "b": 0.25, "c": 0.25}
-    assert drawn(train(file), 4000) == {"a": 2000, "b": 1000, "c": 1000}
-
-
-def test_where_a_blend_ends(mix):
-    file = mix("stop: all_exhausted\nblend: [{path: a}, {path: c, max_epochs: 3}]")
-    dataset = train(file)
-    assert dataset.size == 60 + 3 * 9
-    for epoch in range(2):
-        counts = seen(dataset, epoch)
-        assert (set(counts["a"]), set(counts["c"])) == ({1}, {3})
-    assert len({sample.__key__ for sample in dataset}) == 69
-    ending = mix("stop: first_exhausted\nblend: [{path: a}, {path: b}]")
-    assert train(ending, repeat=False).size == train(ending).size < INFINITE
-    assert "never ends" in fault(ConfigError, mix("blend: [{path: a}, {path: b}]"), repeat=False)
+def test_a_blend_that_never_ends_is_not_read_once(mix):
+    told = fault(ConfigError, mix("blend: [{path: a}, {path: b}]"), repeat=False)
+    assert "never ends" in told
 
 
 # By quotas
 
 
-def test_quotas_inside_a_weighted_blend(mix):
+def test_shares_that_are_asked_for(mix):
+    inner = "{blend: [{path: b, weight: 9}, {path: c, weight: 1}], weight: 1}"
+    for options in ("", "scheme: random", "temperature: 0", "temperature: 0.5"):
+        found = asked(mix(f"{options}\nblend:\n- {{path: a, weight: 1}}\n- {inner}"))
+        assert found == pytest.approx({"a": 0.5, "b": 0.45, "c": 0.05})
+    file = mix("scheme: round_robin\nblend: [{path: a}, {blend: [{path: b}, {path: c}]}]")
+    assert asked(file) == {"a": 0.5, "b": 0.25, "c": 0.25}
     file = mix("blend: [{path: a}, {blend: [{path: b, repeat: 1}, {path: c, choose: 10}]}]")
     assert asked(file) == {"a": 0.5, "b": 0.375, "c": 0.125}
-    assert train(file).size == INFINITE
-    assert drawn(train(file), 4000) == {"a": 2000, "b": 1500, "c": 500}
-    ends = mix(
-        "blend: [{path: c, repeat: 1}, {stop: all_exhausted, blend: [{path: a}, {path: b}]}]"
-    )
-    assert train(ends).size == 99
+    ends = "stop: all_exhausted, blend: [{path: a}, {path: b}]"
     with pytest.raises(ConfigError, match="not known from its file"):
-        asked(ends)
-    ends = "{stop: all_exhausted, blend: [{path: a}, {path: b}], proportion: 2}"
-    file = mix(f"blend: [{{path: c, proportion: 1}}, {ends}]")
+        asked(mix(f"blend: [{{path: c, repeat: 1}}, {{{ends}}}]"))
+    file = mix(f"blend: [{{path: c, proportion: 1}}, {{{ends}, proportion: 2}}]")
     assert asked(file) == dict.fromkeys("cab", pytest.approx(1 / 3))
 
 
 def test_global_batches_are_composed(mix):
-    text = "epoch_size: 1600\ncomposition: {method: stratified, global_batch_size: 16}\n"
-    file = mix(f"{text}blend: [{{path: a, proportion: 3}}, {{path: b, proportion: 1}}]")
-    for size in (4, 8, 16):
-        dataset = train(file, size)
-        assert dataset.size == 1600 / size
-        assert len(dataset[0]) == size
-        for k in range(20):
-            assert drawn(dataset, 16 // size, k * 16 // size) == {"a": 12, "b": 4}
-        assert train(mix("path: mix.yaml", "by.yaml"), size).describe() == dataset.describe()
     for said in (None, False, True):  # 10 samples in global batches of 4: what the file says wins
         for drop in (False, True):
             table = {"method": "random", "global_batch_size": 4}
@@ -134,34 +92,13 @@ def test_global_batches_are_composed(mix):
 # By passes, and one after the other
 
 
-def epochs(dataset, count):
-    """How often each sample comes, in each of several epochs."""
-    size = dataset.size
-    items = [sample.__key__ for sample in dataset.at(range(count * size))]
-    return [Counter(items[i * size : (i + 1) * size]) for i in range(count)]
-
-
-def times(counts, number):
-    """How often each sample of a folder came."""
-    count = list(SIZES.values())[number]
-    return [counts[f"{number}{i:03d}"] for i in range(count)]
-
-
-def test_passes_in_passes_are_multiplied_and_count_in_blends(mix):
+def test_passes_in_passes_are_multiplied(mix):
     mix("blend_epochized: [{path: b, repetitions: 0.3}, {path: c, repetitions: 2}]", "inner.yaml")
     file = mix("blend_epochized: [{path: inner.yaml, repetitions: 3}, {path: a}]")
     assert [quota.repeat for quota in resolve(file, "train").quotas] == [0.9, 6.0, None]
-    dataset = train(file, repeat=False)
-    assert dataset.size == 27 + 54 + 60
-    assert sorted(times(epochs(dataset, 1)[0], 1)) == [0] * 3 + [1] * 27
     inline = "{repetitions: 3, blend_epochized: [{path: b, repetitions: 0.3}, {path: c, "
     inline = mix(f"blend_epochized: [{inline}repetitions: 2}}]}}, {{path: a}}]")
-    assert train(inline, repeat=False) == dataset
-    counted = "{blend_epochized: [{path: b}, {path: c}]}"
-    items = [
-        sample.__key__ for sample in train(mix(f"blend: [{counted}, {{path: a}}]")).at(range(156))
-    ]
-    assert set(times(Counter(items), 1) + times(Counter(items), 2)) == {2}
+    assert train(inline, repeat=False) == train(file, repeat=False)
 
 
 def test_passes_without_shuffling_and_those_that_cannot_be(mix, caplog):

@@ -77,17 +77,6 @@ def in_a_file(node, root):
     return {"path": str(file)}
 
 
-def expected(node, share=Fraction(1)):
-    if isinstance(node, str):
-        return {node: share}
-    total = sum(Fraction(repr(float(weight))) for _, weight in node)
-    found = {}
-    for child, weight in node:
-        for name, part in expected(child, share * Fraction(repr(float(weight))) / total).items():
-            found[name] = found.get(name, 0) + part
-    return found
-
-
 def test_weights_made_by_hand_are_checked(folders):
     leaf = resolve(folders / "a", "train")
     for weights in [(0, 0), (-1, 2), (float("nan"), 1)]:

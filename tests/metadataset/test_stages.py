@@ -11,8 +11,6 @@ from energize.metadataset import Staged, resolve
 from tests.support.metadatasets import beside_folders
 from tests.support.staged_files import build, writer_beside
 
-ROOT = Path(__file__).parents[2]
-
 
 @pytest.fixture(scope="module")
 def examples(tmp_path_factory):

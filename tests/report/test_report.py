@@ -97,15 +97,6 @@ def test_asked_is_the_integral_of_weights_that_change():
     exact = np.mean([x / (1 + x) for x in 1 - (np.arange(10_000) + 0.5) / 10_000])
     assert report["a"].asked == pytest.approx(exact, abs=1e-5)
     assert report["a"].delivered == pytest.approx(exact, abs=0.02)
-    changed = nested_changed()
-    report = report_after(changed, 200)
-    assert report["a"].asked == pytest.approx((50 + 90) / 200)
-    assert report["a"].samples == 140
-
-
-def nested_changed() -> BlendDataset:
-    blend = BlendDataset({"a": told(9, "a"), "b": told(9, "b")}, weights={"a": 1, "b": 1})
-    return blend.with_weights_from(100, {"a": 9, "b": 1})
 
 
 def test_a_live_change_is_asked_for_from_where_it_acts():
