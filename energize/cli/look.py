@@ -35,13 +35,11 @@ from energize.core.trace import Failed, Reading, Trace
 from energize.data import nv_meta
 from energize.data.columns import read_columns, read_values
 from energize.data.jsonl import JsonlSource
-from energize.data.tar import index_path
 from energize.errors import (
     ConfigError,
     DatasetError,
     MetadatasetError,
     NotPreparedError,
-    ShardError,
 )
 from energize.extras.plots import check_plot, draw, intervals_for
 from energize.metadataset.nodes import leaves_with_weights
@@ -78,13 +76,6 @@ def _show_folder(console: Console, path: Path, split_config: str, dataset_config
     found = nv_meta.read_info(path)
     counts = found.shard_counts
     splits = nv_meta.read_splits(path, split_config)
-    for shard in counts:
-        for file in (path / shard, Path(index_path(str(path / shard)))):
-            if not file.is_file():
-                raise ShardError(
-                    f"{file} is missing; put it back, or prepare the folder again with: "
-                    "energize prepare --force-overwrite"
-                )
     size = size_text(sum((path / shard).stat().st_size for shard in counts))
     samples = counted(sum(counts.values()), "sample")
     console.say(f"{path}: {samples} in {counted(len(counts), 'shard')}, {size}")

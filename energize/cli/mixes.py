@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import inspect
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -34,7 +33,7 @@ from energize.metadataset.nodes import (
 )
 from energize.metadataset.resolution import resolve
 from energize.task.encoder import DefaultTaskEncoder, TaskEncoder
-from energize.task.load import LoadingCode, SampleDecoder
+from energize.task.load import LoadingCode, SampleDecoder, run_file
 
 MixPath = Annotated[
     Path, typer.Argument(metavar="MIX", help="A metadataset, a stage file, or a prepared folder.")
@@ -255,7 +254,9 @@ def imported(name: str, option: str) -> ModuleType:
     if here not in sys.path:
         sys.path.insert(0, here)
     try:
-        return _of_file(Path(name)) if name.endswith(".py") else importlib.import_module(name)
+        if name.endswith(".py"):
+            return run_file(Path(name), Path(name).stem)
+        return importlib.import_module(name)
     except Exception as reason:  # whatever the code of a user raises
         raise ConfigError(
             f"{option}: {name!r} cannot be imported: {type(reason).__name__}: {reason}"
@@ -272,13 +273,3 @@ def object_named(text: str, option: str) -> Any:
         known = [each for each in vars(found) if not each.startswith("_")]
         raise ConfigError(f"{option}: {module_name} has no {name!r}{nearest(name, known)}")
     return getattr(found, name)
-
-
-def _of_file(path: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    if spec is None or spec.loader is None or not path.is_file():
-        raise ImportError(f"there is no Python file {path}")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module
-    spec.loader.exec_module(module)
-    return module

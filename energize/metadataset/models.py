@@ -140,9 +140,7 @@ _SIZE = WithJsonSchema(
         ]
     }
 )
-Chosen = Annotated[
-    int | float | str, AfterValidator(lambda value: Quota(choose=value).choose), _SIZE
-]
+Chosen = Annotated[int | str, AfterValidator(lambda value: Quota(choose=value).choose), _SIZE]
 EpochSize = Annotated[int | str, AfterValidator(epoch_size_in_samples), _SIZE]
 
 
@@ -164,20 +162,10 @@ References = Annotated[
 ]
 
 
-_POINTS = WithJsonSchema(
-    {
-        "type": "object",
-        "minProperties": 1,
-        "propertyNames": {"pattern": "^[0-9][0-9_]*$"},
-        "additionalProperties": {"type": "number", "minimum": 0},
-    }
-)
-
-
 class ScheduleKeys(Keys):
     """A weight that changes with the step."""
 
-    points: Annotated[dict[_STEP, Number], Field(min_length=1), _POINTS]
+    points: Annotated[dict[_STEP, Number], Field(min_length=1)]
     interpolation: Annotated[str, OneOf(INTERPOLATIONS)] = "step"
     slots_per_step: PositiveInt = 1
 
@@ -463,11 +451,6 @@ class Blend(_List, _Property):
             )
         if self.block_size is not None and self.scheme not in (None, "block"):
             raise ConfigError(f"block_size is for scheme: block, and the scheme is {self.scheme}")
-        if self.unit != "samples" and (self.scheme is not None or self.block_size is not None):
-            raise ConfigError(
-                "scheme and block_size decide the order when samples are counted, and unit decides "
-                "it by what samples cost; remove either"
-            )
         weighed = [each for each in weights if "entry" in each]
         if self.by is not None and (self.by_quotas or weighed):
             told = weighed[0] if weighed else self._given(_QUOTAS)[0]
@@ -483,21 +466,12 @@ class Blend(_List, _Property):
         without = [i for i, each in enumerate(self.blend) if "weight" not in each.model_fields_set]
         if every and 0 < len(without) < len(self.blend):
             raise ConfigError(f"blend: entries {without} have no weight; give all entries one")
-        if not any(each.weight for each in self.blend):
-            raise ConfigError(f"blend: all {len(self.blend)} weights are 0; nothing could be drawn")
-        without = [i for i, each in enumerate(self.blend) if each.target_weight is None]
-        if len(without) == len(self.blend):
-            if "max_correction" in self.model_fields_set:
-                raise ConfigError("max_correction limits what target_weight does; no entry has one")
-            return
-        never = [i for i, each in enumerate(self.blend) if each.target_weight and not each.weight]
-        if without:
+        targets = [each.target_weight for each in self.blend]
+        without = [i for i, each in enumerate(targets) if each is None]
+        if 0 < len(without) < len(targets):
             raise ConfigError(f"blend: entries {without} have no target_weight; give all one")
-        if never or not any(self.targets or ()):
-            raise ConfigError(
-                f"blend: entries {never} have a target_weight and the weight 0, so they are never "
-                "drawn; or all target weights are 0, so nothing counts in the loss"
-            )
+        if not without and not any(targets):
+            raise ConfigError("blend: all target weights are 0, so nothing counts in the loss")
 
 
 class OuterBlend(Blend):
@@ -526,15 +500,13 @@ class InBlend(Keys):
 
     @model_validator(mode="after")
     def _one_quota(self) -> InBlend:
-        if not (self.proportion is self.repeat is self.choose is None):
-            _ = self.quota
+        _ = self.quota
         return self
 
     @property
     def quota(self) -> Quota:
         """What it gives to an epoch, in a blend by quotas."""
-        choose = self.choose if isinstance(self.choose, int) else None  # a text was counted
-        return Quota(proportion=self.proportion, repeat=self.repeat, choose=choose)
+        return Quota(proportion=self.proportion, repeat=self.repeat, choose=self.choose)
 
 
 class InPasses(Keys):

@@ -1,30 +1,15 @@
 """What a run reads: asked for, planned and delivered, by source and level of its mix."""
 
-from energize.report.counting import Ledger
-from energize.report.forecast import (
-    PlannedBatch,
-    PlannedSample,
-    Simulation,
-    SourceForecast,
-    StageSpan,
-    plan,
-    simulate,
-)
-from energize.report.ledger import Book, Stand
-from energize.report.table import LedgerRow, RankTotals, Report
-
-__all__ = [
-    "Book",
-    "Ledger",
-    "LedgerRow",
-    "PlannedBatch",
-    "PlannedSample",
-    "RankTotals",
-    "Report",
-    "Simulation",
-    "SourceForecast",
-    "StageSpan",
-    "Stand",
-    "plan",
-    "simulate",
-]
+from energize.report.counting import Ledger as Ledger
+from energize.report.forecast import PlannedBatch as PlannedBatch
+from energize.report.forecast import PlannedSample as PlannedSample
+from energize.report.forecast import Simulation as Simulation
+from energize.report.forecast import SourceForecast as SourceForecast
+from energize.report.forecast import StageSpan as StageSpan
+from energize.report.forecast import plan as plan
+from energize.report.forecast import simulate as simulate
+from energize.report.ledger import Book as Book
+from energize.report.ledger import Stand as Stand
+from energize.report.table import LedgerRow as LedgerRow
+from energize.report.table import RankTotals as RankTotals
+from energize.report.table import Report as Report

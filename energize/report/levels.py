@@ -186,28 +186,21 @@ Spans: TypeAlias = dict[tuple[str, ...], int]
 """To which of its items the mix of each level has come, by the paths of levels."""
 
 
-def spans(levels: Level, items: int | None) -> Spans:
+def spans(level: Level, items: int | None, found: Spans | None = None) -> Spans:
     """To which of its items the mix of each level has come when `items` of the whole were given, by
     the paths of levels; those are left out of which only reading tells.
     """
-    found: Spans = {}
-    if items is not None:
-        _add_spans(levels, items, found)
-    return found
-
-
-def _add_spans(level: Level, items: int, found: Spans) -> None:
+    found = {} if found is None else found
+    reached: Sequence[int] | None = None if items is None else [items]
     for node in level.above[:-1]:
-        reached = node._reached(items)
-        if reached is None:
-            return
-        items = reached[0]
-    if level.mix is None:
-        return
+        reached = None if reached is None else node._reached(reached[0])
+    if level.mix is None or reached is None:
+        return found
+    items = reached[0]
     found[level.path] = items
     reached = level.mix._reached(items)
     if reached is None:
-        return
+        return found
     for part, numbers in zip(level.parts, level.members, strict=True):
         if part.mix is level.mix:  # a blend that was opened up
             found[part.path] = items
@@ -216,7 +209,8 @@ def _add_spans(level: Level, items: int, found: Spans) -> None:
         else:
             inner = [(part, numbers.start)]
         for each, number in inner:
-            _add_spans(each, reached[number], found)
+            spans(each, reached[number], found)
+    return found
 
 
 def asked_of(level: Level, start: int | None, stop: int | None) -> FloatArray | None:

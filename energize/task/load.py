@@ -526,7 +526,12 @@ class FolderFunction:
 @lru_cache(maxsize=64)
 def _module(file: Path) -> ModuleType:
     """Return the module that a trusted file is; run once in a process."""
-    name = f"energize_folder_code_{hashlib.blake2b(str(file).encode(), digest_size=8).hexdigest()}"
+    digest = hashlib.blake2b(str(file).encode(), digest_size=8).hexdigest()
+    return run_file(file, f"energize_folder_code_{digest}")
+
+
+def run_file(file: Path, name: str) -> ModuleType:
+    """Return a Python file as a module of that name; `DatasetError` for one that cannot be run."""
     spec = importlib.util.spec_from_file_location(name, file)
     if spec is None or spec.loader is None:
         raise DatasetError(f"{file} is no Python file: its name has to end in .py")

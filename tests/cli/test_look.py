@@ -54,7 +54,7 @@ def test_info(tmp_path):
     (folder / ".nv-meta/dataset.yaml").unlink()
     assert "no type yet" in run("info", folder)
     (folder / "parts/d1.tar").unlink()
-    assert "parts/d1.tar is missing" in run("info", folder, code=1)
+    assert "parts/d1.tar: cannot be used" in run("info", folder, code=1)
     refused([([tmp_path / "none.yaml"], 2, "does not exist")], "info")
 
 
@@ -310,7 +310,7 @@ def test_what_a_run_delivered_is_shown_again(home, tmp_path):
             ([f"{file}:Uper"], 2, "did you mean 'Upper'"),
             ([f"{file}:broken"], 2, "ValueError: no encoder today"),
             ([f"{file}:SkipSample"], 2, "is no TaskEncoder"),
-            ([f"{file.parent}/none.py:Upper"], 2, "there is no Python file"),
+            ([f"{file.parent}/none.py:Upper"], 2, "No such file"),
         ],
         "replay", web, "('energize', 1)", "--encoder",
     )  # fmt: skip

@@ -102,7 +102,6 @@ data/x | | expected a dataset (a mapping with 'path')
 {<<: &m {<<: *m}, path: x} | ['<<'] | '<<' merges other mappings only
 {[1]: 2, path: x} | | a key must be text
 {blend: [{blend: [{path: x, weight: y}]}]} | .blend[0].blend[0].weight | got 'y'
-{blend: [{path: x, weight: 0}, {path: y, weight: 0.0}]} | | all 2 weights are 0
 {blend: [{path: x, weight: 1}, {path: y}]} | | entries [1] have no weight
 {blend: [{path: x, weight: {points: {}}}]} | .blend[0].weight.points | at least 1
 {blend: [{path: x, weight: {points: [1]}}]} | .blend[0].weight.points | a mapping
@@ -122,7 +121,7 @@ data/x | | expected a dataset (a mapping with 'path')
 {blend: [{path: a, max_epochs: 0}]} | .blend[0].max_epochs | got 0
 {blend: [{path: a, min_share: 2}]} | .blend[0].min_share | a number from 0 to 1
 {blend: [{path: a, repeat: 1, choose: 3}]} | .blend[0] | a stream has one quota
-{blend: [{path: a, choose: 1.5}]} | .blend[0].choose | choose counts samples
+{blend: [{path: a, choose: 1.5}]} | .blend[0].choose | expected an integer
 {blend: [{path: a, choose: -1}]} | .blend[0].choose | got -1
 {stop: restart, blend: [{path: a, repeat: 1}]} | | by weights or by quotas, and 'stop'
 {blend: [{path: a, weight: 1}, {path: b, repeat: 1}]} | | 'repeat' of entry [1] for the
@@ -133,14 +132,10 @@ data/x | | expected a dataset (a mapping with 'path')
 {blend: [{blend: [{path: a}], composition: {}}]} | .blend[0].composition | the outermost
 {unit: 3, blend: [{path: a}]} | .unit | expected a column of all folders
 {unit: {fields: x}, blend: [{path: a}]} | .unit | expected a column of all folders
-{unit: x, scheme: exact, blend: [{path: a}]} | | unit decides it by what samples cost
-{unit: x, block_size: 5, blend: [{path: a}]} | | unit decides it by what samples cost
 {unit: x, epoch_size: 5, blend: [{path: a}]} | | mixed by weights or by quotas
 {units: x, blend: [{path: a}]} | .units | did you mean 'unit'
 {blend: [{path: a, target_weight: 1}, {path: b}]} | | entries [1] have no target_weight
-{blend: [{path: a, weight: 1, target_weight: 1}, {path: b, weight: 0, target_weight: 1}]} | | ght 0
 {blend: [{path: a, target_weight: 0}]} | | all target weights are 0
-{blend: [{path: a}], max_correction: 2} | | limits what target_weight does
 {blend: [{path: a, target_weight: 1}], max_correction: 0.5} | .max_correction | 1 or more
 {blend: [{path: a, loss_weight: 1}]} | .blend[0].loss_weight | it is 'sample_weight'
 {blend_epochized: [{path: a, repetitions: -1}]} | .blend_epochized[0].repetitions | a finite

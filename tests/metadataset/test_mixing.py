@@ -177,7 +177,13 @@ def test_units_that_cannot_be(mix):
 
 
 GLIDE = "{interpolation: linear, points: {0: 1, 9: 2}}"
+ZERO = "{path: b, weight: 0, target_weight: 1}"
 REFUSED = f"""
+Weight  | blend: [{{path: a, weight: 0}}, {{path: b, weight: 0.0}}] | all weights are 0
+Weight  | blend: [{{path: a, weight: 1, target_weight: 1}}, {ZERO}] | target weight and the weight 0
+Config  | {{max_correction: 2, blend: [{{path: a}}, {{path: b}}]}} | max_correction limits what
+Config  | {{unit: tokens, scheme: exact, blend: [{{path: a}}, {{path: b}}]}} | leave either out
+Config  | {{unit: tokens, block_size: 5, blend: [{{path: a}}, {{path: b}}]}} | leave either out
 Config  | blend: [{{path: a, min_share: 0.6}}, {{path: b, min_share: 0.6}}] | datasets sum to 1.2
 Weight  | blend: [{{path: a, proportion: 1}}, {{path: b, repeat: 1}}] | to all streams or to none
 Config  | {{epoch_size: 9, blend: [{{path: a, repeat: 1}}]}} | contradict
@@ -199,7 +205,7 @@ def test_errors_of_the_engine_say_where_they_were_asked_for(mix):
         with row(line):
             told = fault(kinds[kind], mix(node), batch_size=4)
             assert words in told
-            assert re.search(r"\n  asked for at \S+\.yaml:\d+ \(splits\.train\.blend", told)
+            assert re.search(r"\S+\.yaml:\d+ \(splits\.train\.blend", told)
     file = mix(f"{composed}blend: [{{path: a, proportion: 1}}, {{path: b, proportion: 99}}]")
     told = fault(ConfigError, file, batch_size=4)
     assert "gives 1 samples to an epoch and cannot fill one batch of 4" in told
