@@ -29,7 +29,6 @@ from energize.datasets.stages import StagedDataset
 from energize.errors import ConfigError, NotIndexedError
 from energize.report.levels import (
     Level,
-    Phased,
     Places,
     Spans,
     asked_of,
@@ -300,7 +299,7 @@ def _asked(level: Level, begun: Spans, ended: Spans, measure: ColumnCost | None)
     if level.source is not None:
         return np.ones(1)
     shares = None
-    if isinstance(level.mix, Phased):
+    if isinstance(level.mix, StagedDataset):
         shares = shares_of(items_between(level, begun.get(level.path), ended.get(level.path)))
     elif getattr(level.mix, "unit", None) == measure:
         shares = asked_of(level, begun.get(level.path), ended.get(level.path))

@@ -8,52 +8,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, cast, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
 
 import numpy as np
 
 from energize.core.arrays import FloatArray, Int64Array, rows_by_value
 from energize.core.dataset import Dataset, IndexedDataset
 from energize.core.trace import Origin, Trace, one_each
+from energize.datasets.blend import BlendDataset
+from energize.datasets.quota import QuotaDataset
+from energize.datasets.stages import StagedDataset
 
 if TYPE_CHECKING:
     from energize.data.source import Source
 
 _NAMED = 2
 """Sources that a level without a name is called by."""
-
-
-@runtime_checkable
-class Mix(Protocol):
-    """A dataset with a name for each of its inputs: a blend, stages."""
-
-    @property
-    def names(self) -> Sequence[str]: ...
-
-
-@runtime_checkable
-class Asking(Protocol):
-    """A dataset that gives each input a share that somebody asked for."""
-
-    def _asked(self, items: int | None) -> FloatArray | None:
-        """Return how many of the first `items` are asked for of each of `inputs`; for None the
-        shares, unless these change.
-        """
-
-
-@runtime_checkable
-class Phased(Protocol):
-    """A dataset whose inputs follow one another, and share their sources: stages."""
-
-    @property
-    def phase_starts(self) -> Sequence[int]:
-        """The position that each input begins with."""
-
-    def phase_of(self, positions: Int64Array) -> Int64Array:
-        """Return the number of the input that each position belongs to."""
-
-    def numbers_of(self, phase: int) -> Int64Array:
-        """Return the numbers in `sources` of those of an input."""
 
 
 @dataclass
@@ -100,7 +70,7 @@ def _level(
     """`whole`: whether positions of `dataset` are known, and so which stage they belong to."""
     node, above = dataset, [dataset]
     while len(node.inputs) == 1:
-        if isinstance(node, Mix) and not name:
+        if isinstance(node, BlendDataset | StagedDataset) and not name:
             name = node.names[0]
             path = (*path, name)
         whole = (whole and (node._passes_on or node._ends_loops)) or not node.indexed
@@ -111,7 +81,7 @@ def _level(
             name, path = node.sources[0].name, (node.sources[0].name,)
         return Level(name, path, range(first, first + 1), source=node.sources[0])
     level = Level(name, path, range(first, first), mix=node, above=tuple(above))
-    if isinstance(node, Phased) and node.indexed and not whole:
+    if isinstance(node, StagedDataset) and node.indexed and not whole:
         _add_sources(level, node, first)
     else:
         _add_inputs(level, node, first, whole=not node.indexed)
@@ -129,7 +99,7 @@ def _add_sources(level: Level, node: Dataset[Any], first: int) -> None:
 
 
 def _add_inputs(level: Level, node: Dataset[Any], first: int, *, whole: bool) -> None:
-    phased = isinstance(node, Phased)
+    phased = isinstance(node, StagedDataset)
     prefixes: dict[str, Level] = {}
     for number, name in enumerate(_distinct(_names(node))):
         outer, _, inner = name.partition("/") if _named(node, number) else ("", "", "")
@@ -160,16 +130,14 @@ def _named(node: Dataset[Any], number: int) -> bool:
 
 def _names(node: Dataset[Any]) -> list[str]:
     """Return what inputs are called: as they are named, else by a few of their sources."""
-    given = list(node.names) if isinstance(node, Mix) else [""] * len(node.inputs)
-    names = []
-    for number, (each, name) in enumerate(zip(node.inputs, given, strict=True)):
+    mixed = isinstance(node, BlendDataset | StagedDataset)
+    names = list(cast("Any", node).names) if mixed else [""] * len(node.inputs)
+    for number, each in enumerate(node.inputs):
         read = [source.name for source in each.sources]
-        by_sources = isinstance(node, Mix) and hasattr(node, "given_names")
-        if name and not (by_sources and not _named(node, number) and len(read) > _NAMED):
-            names.append(name)
-            continue
-        more = len(read) - _NAMED
-        names.append(", ".join(read[:_NAMED]) + (f" and {more} more" if more > 0 else ""))
+        unnamed = isinstance(node, BlendDataset) and not _named(node, number)
+        if not names[number] or (unnamed and len(read) > _NAMED):
+            more = len(read) - _NAMED
+            names[number] = ", ".join(read[:_NAMED]) + (f" and {more} more" if more > 0 else "")
     return names
 
 
@@ -218,7 +186,7 @@ def asked_of(level: Level, start: int | None, stop: int | None) -> FloatArray | 
     `stop` of its mix; of all where these are not known, unless it changes. None where nobody asks.
     """
     mix = level.mix
-    if mix is None or not isinstance(mix, Asking):
+    if not isinstance(mix, BlendDataset | QuotaDataset):
         return None
     asked = None
     if start is not None and stop is not None:
@@ -367,7 +335,7 @@ class _Part:
         node = dataset
         while len(node.inputs) == 1 and (node._passes_on or node._ends_loops):
             node = node.inputs[0]
-        self.phased = node if isinstance(node, Phased) and node.indexed else None
+        self.phased = node if isinstance(node, StagedDataset) and node.indexed else None
         self.rows = len(dataset.sources)
         if self.phased is not None:
             self.rows = sum(len(each) for each in self.numbers)
@@ -375,7 +343,7 @@ class _Part:
     @cached_property
     def numbers(self) -> list[Int64Array]:
         """The numbers among the sources of those of each phase."""
-        phased = cast("Any", self.phased)
+        phased = cast("StagedDataset[Any]", self.phased)
         return [phased.numbers_of(number) for number in range(len(phased.inputs))]
 
     @cached_property

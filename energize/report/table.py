@@ -136,21 +136,27 @@ class Report:
         """Flat numbers for a log, such as "mix/web/delivered_share" and "mix/waiting_share"; what
         is not known is left out.
         """
-        return dict(self._numbers(prefix))
-
-    def _numbers(self, prefix: str) -> Iterator[tuple[str, float]]:
+        numbers: dict[str, float | None] = {}
         for row in self.rows:
             name = "/".join((prefix, *row.path))
-            for key, value in _numbers_of(row, self.cost_name).items():
-                if value is not None:
-                    yield f"{name}/{key}", value
+            numbers |= {f"{name}/{key}": value for key, value in self._numbers(row).items()}
         waited, seconds = (sum(getattr(r, n) for r in self.ranks) for n in ("waited", "seconds"))
-        yield f"{prefix}/items", float(sum(each.items for each in self.ranks))
-        yield f"{prefix}/padding", float(sum(each.padding for each in self.ranks))
-        yield f"{prefix}/waiting_seconds", waited
-        yield f"{prefix}/waiting_share", waited / seconds if seconds else 0.0
-        yield f"{prefix}/longest_wait_seconds", max((r.longest for r in self.ranks), default=0.0)
-        yield f"{prefix}/warnings", float(len(self.warnings))
+        numbers |= {
+            f"{prefix}/items": sum(each.items for each in self.ranks),
+            f"{prefix}/padding": sum(each.padding for each in self.ranks),
+            f"{prefix}/waiting_seconds": waited,
+            f"{prefix}/waiting_share": waited / seconds if seconds else 0.0,
+            f"{prefix}/longest_wait_seconds": max((r.longest for r in self.ranks), default=0.0),
+            f"{prefix}/warnings": len(self.warnings),
+        }
+        return {name: float(value) for name, value in numbers.items() if value is not None}
+
+    def _numbers(self, row: LedgerRow) -> dict[str, float | None]:
+        names = _LOGGED | _OF_PARTS | {"weight_share": "weight_share"} if row.path else _LOGGED
+        numbers = {logged: getattr(row, name) for name, logged in names.items()}
+        if self.cost_name is not None:
+            numbers |= {self.cost_name: row.cost, f"{self.cost_name}_share": row.cost_share}
+        return numbers
 
     def as_json(self) -> dict[str, Any]:
         """Return all of it as a JSON-able tree."""
@@ -166,29 +172,16 @@ class Report:
         return said.get()
 
 
-def _numbers_of(row: LedgerRow, cost_name: str | None) -> dict[str, float | None]:
-    numbers: dict[str, float | None] = {
-        "asked_share": row.asked,
-        "planned_share": row.planned,
-        "delivered_share": row.delivered,
-        "samples": float(row.samples),
-        "batches": row.batches,
-        "weight": row.weight,
-        "weight_share": row.weight_share,
-        "effective_sample_size": row.effective,
-        "epochs": row.epochs,
-        "repeats_share": row.repeats,
-        "skipped": float(row.skipped),
-        "failed": float(row.failed),
-        "chance": row.chance,
-    }
-    if cost_name is not None:
-        numbers |= {cost_name: row.cost, f"{cost_name}_share": row.cost_share}
-    if not row.path:
-        for name in ("asked_share", "planned_share", "delivered_share", "weight_share"):
-            del numbers[name]
-    return numbers
+_COUNTS = ("samples", "batches", "weight", "epochs", "skipped", "failed", "chance")
+_LOGGED = {
+    **{name: name for name in _COUNTS},
+    "effective": "effective_sample_size",
+    "repeats": "repeats_share",
+}
+"""Names in a log, by what they are called in rows."""
 
+_OF_PARTS = {name: f"{name}_share" for name in ("asked", "planned", "delivered")}
+"""The same, of what is a part of something."""
 
 _SHOWN = 60
 """Rows that are shown; the rest is in `rows` and `to_dict`."""
