@@ -105,7 +105,7 @@ def lint(
     """
     console = Console()
     found = Findings(console)
-    leaves: dict[str, Leaf] = {}
+    leaves: dict[Leaf, Leaf] = {}
     for split in mixes.split_names(path, split_parts, split_config):
         try:
             for leaf in mixes.leaves_at(path, split, dataset_config, split_config):

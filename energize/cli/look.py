@@ -24,7 +24,6 @@ from energize.core.columns import Column
 from energize.core.loss_weights import WEIGHTS
 from energize.core.restoring import restore_sample
 from energize.core.samples import (
-    SourceInfo,
     fields_of,
     format_sample_compact,
     format_sample_detailed,
@@ -35,6 +34,7 @@ from energize.core.trace import Failed, Reading, Trace
 from energize.data import nv_meta
 from energize.data.columns import read_columns, read_values
 from energize.data.jsonl import JsonlSource
+from energize.energon.factories import get_source_info
 from energize.errors import (
     ConfigError,
     DatasetError,
@@ -173,7 +173,7 @@ def _show_mix(console: Console, path: Path, split_config: str, dataset_config: s
         console.print(shown)
 
 
-def _shares(path: Path, split: str) -> dict[str, float]:
+def _shares(path: Path, split: str) -> dict[Leaf, float]:
     """Return the share of each part; nothing where there is no single one, as of stages."""
     try:
         asked = leaves_with_weights(mixes.node_at(path, split))
@@ -237,7 +237,10 @@ def replay(
     console = Console()
     console.say(f"{type(item).__name__} {parsed!r}", "bold")
     show_item(console, item)
-    lines = list(_sources(fields_of(item).get("__sources__") if is_record(item) else None))
+    lines = [
+        f"{each.dataset_path}/{each.shard_name}: {', '.join(each.file_names)} (sample {each.index})"
+        for each in get_source_info(item) or ()
+    ]
     if not lines and dataset.indexed and len(parsed) == 2:
         batch = next(planned(dataset, parsed[1], 1, keys=True))
         lines = [
@@ -269,16 +272,6 @@ def parse_key(text: str) -> tuple[Any, ...]:
         "KEY: expected a restore key as loader.restore_key prints it, in quotes, such as "
         f"\"('energize', 7)\"; got {text[:200]!r}"
     )
-
-
-def _sources(found: Any) -> Iterator[str]:
-    """Yield the files that an item says it was made from; nothing where it does not say."""
-    if isinstance(found, SourceInfo):
-        names = ", ".join(found.file_names)
-        yield f"{found.dataset_path}/{found.shard_name}: {names} (sample {found.index})"
-    elif isinstance(found, list | tuple):
-        for each in found:
-            yield from _sources(each)
 
 
 def show_item(console: Console, item: Any) -> None:

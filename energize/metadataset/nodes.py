@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -136,16 +135,9 @@ class Leaf:
         )
 
     @property
-    def identity(self) -> str:
+    def identity(self) -> Leaf:
         """Equal for leaves that read the same samples with the same settings."""
-        return json.dumps(self._settings, sort_keys=True)
-
-    @property
-    def _settings(self) -> list[Any]:
-        own = (self.split_part, self.dataset_config, self.split_config, self.sample_weight)
-        labels = dict(self.subflavors), dict(self.aux)
-        told = repr((self.shuffle_over_epochs_multiplier, self.subset, self.chosen))
-        return [str(self.path.resolve()), *own, *labels, told]
+        return replace(self, path=self.path.resolve(), packing=None, level=None)
 
 
 def user_factory(config: DatasetConfig) -> type[Any]:
@@ -275,11 +267,6 @@ class JoinedLeaf(Leaf):
         parts = [cast("WebdatasetSource", p.leaf.source(checksums=checksums)) for p in self.parts]
         nonmatch = [each.nonmatch for each in self.parts[1:]]
         return JoinedSource(*parts, nonmatch=nonmatch, cache=self.cache, seed=seed)
-
-    @property
-    def _settings(self) -> list[Any]:
-        parts = [[each.leaf._settings, each.nonmatch, each.name] for each in self.parts]
-        return [*super()._settings, parts, repr(self.joiner)]
 
 
 @dataclass(frozen=True)
@@ -453,7 +440,7 @@ def asked_shares(node: Blend, step: int = 0) -> list[Fraction]:
 
 def _merged(parts: Iterable[Share]) -> list[Share]:
     """Equal leaves as one."""
-    merged: dict[str | int, Share] = {}
+    merged: dict[Leaf | int, Share] = {}
     for number, part in enumerate(parts):
         leaf = part.node
         key = leaf.identity if isinstance(leaf, Leaf) else number

@@ -15,7 +15,7 @@ from energize.core.arrays import FloatArray, Int64Array, rows_by_value
 from energize.core.checks import real_number
 from energize.core.costs import ColumnCost, Cost
 from energize.core.dataset import Dataset, IndexedDataset
-from energize.core.loss_weights import OWN, WEIGHTS, weight_of
+from energize.core.loss_weights import OWN, WEIGHTS, field_of, weight_of
 from energize.core.loss_weights import WEIGHT as OF_SOURCES
 from energize.core.trace import Failed, Origin, refs_of
 from energize.errors import ConfigError
@@ -210,15 +210,11 @@ def _shared(
 
 def _weights_of(item: Any) -> Sequence[float] | None:
     """Return the loss weights that a batch or a sample says, if it says any."""
-    if type(item) is dict:
-        weights = item.get(WEIGHTS)
-        silent = item.get(OF_SOURCES) is None and item.get(OWN) is None
-    else:
-        weights = getattr(item, WEIGHTS, None)
-        silent = getattr(item, OF_SOURCES, None) is None and getattr(item, OWN, None) is None
+    weights = field_of(item, WEIGHTS)
     if weights is not None:
         numbers: Sequence[float] = weights.flatten().tolist()
         return numbers
+    silent = field_of(item, OF_SOURCES) is None and field_of(item, OWN) is None
     own = None if silent else weight_of(item)
     return None if own is None else (own,)
 

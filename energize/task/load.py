@@ -545,10 +545,6 @@ def run_file(file: Path, name: str) -> ModuleType:
     return module
 
 
-def _all_given(value: Any) -> Iterable[Any]:
-    return value.values() if isinstance(value, Mapping) else [value]
-
-
 @dataclass(frozen=True)
 class LoadingCode:
     """What a program allows in place of field maps.
@@ -575,12 +571,10 @@ class LoadingCode:
             raise ConfigError(
                 f"trust_code is a list of folders, [{os.fspath(self.trust_code)!r}] for one"
             )
-        for each in _all_given(self.sample_loader):
+        given = self.sample_loader
+        for each in given.values() if isinstance(given, Mapping) else [given]:
             if each is not None and not callable(each):
                 raise ConfigError(f"sample_loader is a function of a dict of parts; got {each!r}")
-        for each in _all_given(self.part_filter):
-            if isinstance(each, str):
-                raise ConfigError(f"part_filter is a list of parts, [{each!r}], or a function")
         for each in trusted_modules(self.trust_code) if self.trust_code else ():
             try:
                 importlib.import_module(each)

@@ -197,7 +197,7 @@ def test_the_program_gives_functions(tmp_path):
         trust=(lambda: texts(path, trust_code="/data"), ConfigError, "['/data'] for one"),
         file=(lambda: texts(path, sample_loader="file.py"), ConfigError, "is a function"),
         dict=(lambda: texts(path, sample_loader={"a": 1}), ConfigError, "is a function"),
-        filter=(lambda: texts(path, part_filter="jpg"), ConfigError, "a list of parts"),
+        filter=(lambda: texts(plain, part_filter="jpg"), ConfigError, "or names"),
     )
 
 
