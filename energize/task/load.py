@@ -575,12 +575,12 @@ class LoadingCode:
         for each in given.values() if isinstance(given, Mapping) else [given]:
             if each is not None and not callable(each):
                 raise ConfigError(f"sample_loader is a function of a dict of parts; got {each!r}")
-        for each in trusted_modules(self.trust_code) if self.trust_code else ():
+        for module in trusted_modules(self.trust_code) if self.trust_code else ():
             try:
-                importlib.import_module(each)
+                importlib.import_module(module)
             except ImportError as error:
                 raise ConfigError(
-                    f"trust_code: {each!r} is no folder, and no module that can be imported: "
+                    f"trust_code: {module!r} is no folder, and no module that can be imported: "
                     f"{error}"
                 ) from error
 
