@@ -1,6 +1,5 @@
 """`energize plan` and `energize simulate`, against what loaders deliver."""
 
-import json
 from collections import Counter
 from itertools import islice, zip_longest
 
@@ -16,7 +15,7 @@ from energize import (
     get_train_dataset,
     get_val_dataset,
 )
-from tests.cli.commands import as_json, program, refused, run
+from tests.cli.commands import as_json, refused, run
 from tests.support.prepared import captions
 
 SPLITS = ("train", "ends", "quotas", "changing", "types", "staged")
@@ -188,10 +187,3 @@ def test_wrong_arguments(mix, tmp_path):
         ],
         "plan", mix,
     )  # fmt: skip
-
-
-@pytest.mark.jobs
-def test_as_a_program(mix):
-    options = (mix, "--at", 10**9, "--steps", 3, "--batch-size", 4)
-    out, _ = program("plan", *options, "--json")
-    assert [json.loads(line) for line in out.splitlines()] == as_json("plan", *options)

@@ -31,7 +31,7 @@ from tests.cli.commands import as_json, refused, run
 from tests.support.metadatasets import written
 from tests.support.peers import run_energon
 from tests.support.prepared import captions
-from tests.support.states import evens, mixed, resealed, saved
+from tests.support.states import evens, mixed, saved
 
 BATCH = 4
 
@@ -278,19 +278,7 @@ FILES = {
     "deep": lambda state: DEEP.encode(),
     "deep beside it": lambda state: _json(state)[:-1] + b',"more":' + DEEP.encode() + b"}",
     "digits": lambda state: b'{"version": ' + b"9" * 10**6 + b"}",
-    "no UTF-8": lambda state: b'{"version": "\xff\xfe"}',
-    "surrogates": lambda state: _json(state | {"fingerprint": "\ud800\x00"}),
-    "an old version": lambda state: _json(state | {"version": 2}),
-    "version in digits": lambda state: _json(state | {"version": 10**3000}),
-    "a list": lambda state: b"[[[[[[]]]]]]",
     "another": lambda state: b'{"model": [1, 2]}',
-    "no check value": lambda state: _json({n: v for n, v in state.items() if n != "check"}),
-    "a number changed": lambda state: _json(state).replace(b'"position\\":9', b'"position\\":8'),
-    "a config that is none": lambda state: _json(resealed(state, config='{"form":"full"}')),
-    "a place that is none": lambda state: _json(resealed(state, cursor='{"position":"x"}')),
-    "lanes without end": lambda state: _json(
-        resealed(state, cursor='{"lanes":1000000000,"position":1}')
-    ),
     "a pickle": lambda state: pickle.dumps({"state": range(3)}),
     "an old pickle": lambda state: pickle.dumps(state, protocol=0)[:-5],
     "a zip": lambda state: b"PK\x03\x04" + b"\x00" * 99,

@@ -42,19 +42,10 @@ def batches(*pairs, size=4, **options):
 
 
 MIXES = {
-    "one": batches((shuffled(30), 1)),
     "three": batches((shuffled(30, "a"), 5), (shuffled(7, "b"), 2), (source(12, "c"), 0.5)),
-    "weight 0": batches((shuffled(30, "a"), 1), (shuffled(7, "b"), 0)),
     "replacement": batches(
         (shuffled(500, "a", over_epochs=-1), 3), (shuffled(300, "b", over_epochs=3), 2)
     ),
-    "whole batches": BlendDataset(
-        (BatchDataset(shuffled(21, "a"), 4, list), 2), (BatchDataset(shuffled(9, "b"), 2, list), 1)
-    ),
-    "schedule": batches(
-        (shuffled(200, "a"), Schedule([(0, 1.0), (400, 0.0)], "linear")), (shuffled(90, "b"), 1)
-    ),
-    "stop": batches((shuffled(40, "a"), 1), (shuffled(9, "b"), 1), stop="all_exhausted"),
     "longer epochs": BatchDataset(ShuffleDataset(EpochizeDataset(source(9), 13)), 4, list),
     "limit": BatchDataset(LimitDataset(shuffled(20), 13), 4, list),
     "stages": StagedDataset(
