@@ -32,7 +32,7 @@ from energize.preparation.workers import map_in_order
 from energize.task.load import SampleDecoder
 
 _AT_ONCE = 32
-"""Samples that are read together; images of as many lie in memory."""
+"""Samples that a process is given together."""
 
 _SHOWN = 3
 
@@ -170,27 +170,18 @@ def _lint_part(
 
 def _faults(part: IndexedDataset[Any], start: int) -> list[Fault]:
     """Read neighbouring samples, and return what is wrong with them."""
-    positions = range(start, min(start + _AT_ONCE, part.size))
     faults = []
-    for position, item in zip(positions, _items(part, positions), strict=True):
-        failed: Any = item
-        if isinstance(item, EnergizeError):
-            failed = Failed(failed, where(part, position))
+    for position in range(start, min(start + _AT_ONCE, part.size)):
+        try:
+            failed: Any = Trace(part, np.array([position])).read(Reading())[0]
+        except EnergizeError as error:
+            reason: Any = error
+            failed = Failed(reason, where(part, position))
         if isinstance(failed, Failed):
             text = str(failed.reason).removeprefix(failed.where).lstrip(":, ")
             text = re.sub(r"^sample '(?:[^'\\]|\\.)*': ", "", text)
             faults.append((failed.where, f"{type(failed.reason).__name__}: {text}"))
     return faults
-
-
-def _items(part: IndexedDataset[Any], positions: Sequence[int]) -> list[Any]:
-    """Return the samples, or errors; where reading them together is not possible, one by one."""
-    try:
-        return Trace(part, np.array(positions, dtype=np.int64)).read(Reading())
-    except EnergizeError as reason:
-        if len(positions) == 1:
-            return [reason]
-    return [_items(part, [position])[0] for position in positions]
 
 
 def _lint_shards(found: Findings, path: Path, workers: int | None, *, progress: bool) -> None:

@@ -140,30 +140,8 @@ def trust(
             typer.echo(f"Trusted {file}")
 
 
-# Commands of Megatron-Energon that say what there is instead.
+# A command of Megatron-Energon by its name.
 
-_INSTEAD = {
-    "analyze-debug": "reads what workers wrote to worker_debug_path. Here the order is known "
-    "before anything is read: `energize plan MIX --at STEP` shows the samples of any batch, "
-    "`energize simulate MIX --steps N` what a run takes of each source",
-    "mount": "shows samples as files through FUSE, which is no part of energize. `energize preview "
-    "PATH` shows samples, WebdatasetFileStore(PATH)['KEY.jpg'] gives a file to a program; a folder "
-    "prepared with --sqlite is Megatron-Energon's too, so its own `energon mount` mounts it",
-    "redist": "writes states for another number of ranks. A state of energize needs none: every "
-    "rank of any world loads the state of any rank",
-}
-
-
-def _elsewhere(context: typer.Context) -> None:
-    """Differs on purpose: says what there is instead."""
-    name = str(context.info_name)
-    raise ConfigError(f"{name} {_INSTEAD[name]}")
-
-
-_ANY = {"ignore_unknown_options": True, "allow_extra_args": True}
 checkpoint = typer.Typer(no_args_is_help=True, help="As `state`, by Megatron-Energon's names.")
 checkpoint.command("info")(state.show)
-checkpoint.command("redist", context_settings=_ANY)(_elsewhere)
 app.add_typer(checkpoint, name="checkpoint")
-for name in ("analyze-debug", "mount"):
-    app.command(name, context_settings=_ANY)(_elsewhere)

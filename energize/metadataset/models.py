@@ -686,11 +686,6 @@ _MEANT = {
     "composition": "it is for the outermost 'blend'",
     "sample_weight": "it is for a dataset, a blend, a concat or a join as a whole",
     "stages": "stages are parts of the whole run, so they stand in a split",
-    "data_stages": "in a metadataset it is 'stages'",
-    "dataset_path": "in a metadataset it is 'path'",
-    "dataset_folders": "in a metadataset it is 'blend'",
-    "dataset_weights": "in a metadataset it is 'weight'",
-    "dataset_random_seed": "in a metadataset it is 'seed'",
 }
 """What keys that stand in the wrong place are for, and what others are called here."""
 

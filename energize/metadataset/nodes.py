@@ -107,9 +107,19 @@ class Leaf:
         if config.sample_class == CRUDE:
             return CrudeSample
         try:
-            if config.factory is not None:
-                return sample_type_of(config)
-            return sample_type_named(config.sample_module, config.sample_class)
+            if config.factory is None:
+                return sample_type_named(config.sample_module, config.sample_class)
+            given = config.factory.get("sample_type")
+            if given is not None:
+                return sample_type_named(*given)
+            factory = user_factory(config)
+            found = getattr(factory, "__sample_type__", None)
+            if isinstance(found, type):
+                return found
+            raise DatasetError(
+                f"the factory {factory.__name__} has no __sample_type__: set it to the type of "
+                "samples that it makes"
+            )
         except EnergizeError as error:
             raise noted(error, self.place) from error
 
@@ -168,21 +178,6 @@ def _imported(named: str, module: str, name: str, hint: str = "") -> Any:
         "imported. Nothing is imported because a file asks for it: if you trust that module, write "
         f"`import {module}` in your program before this{hint}"
     )
-
-
-def sample_type_of(config: DatasetConfig) -> type[Any]:
-    """Return the type of the samples that a factory of a user makes."""
-    given = (config.factory or {}).get("sample_type")
-    if given is not None:
-        return sample_type_named(*given)
-    factory = user_factory(config)
-    found = getattr(factory, "__sample_type__", None)
-    if not isinstance(found, type):
-        raise DatasetError(
-            f"the factory {factory.__name__} has no __sample_type__: set it to the type of samples "
-            "that it makes"
-        )
-    return found
 
 
 @dataclass(frozen=True)

@@ -363,8 +363,6 @@ class Ledger:
                 f"Ledger: item_cost is a function of an item; got {self.item_cost!r}. The name of "
                 "a column is a cost: Ledger(cost=...)"
             )
-        if self.name is not None and not isinstance(self.name, str):
-            raise ConfigError(f"Ledger: name is a text; got {self.name!r}")
 
     @property
     def cost_name(self) -> str | None:

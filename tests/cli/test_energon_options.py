@@ -14,7 +14,7 @@ COMMANDS = (
     "prepare", "prepare-media", "info", "lint", "preview", "checkpoint info",
 )  # fmt: skip
 ELSEWHERE = ("mount", "analyze-debug")
-"""Those that say what there is instead."""
+"""Those that energize has not."""
 
 
 def ours(command):
@@ -38,4 +38,4 @@ def test_commands():
     told = run_energon("--help").partition("Commands:")[2]
     theirs = set(re.findall(r"^  ([a-z-]+)", told, re.MULTILINE))
     assert theirs == {*(command.split()[0] for command in COMMANDS), *ELSEWHERE}
-    assert theirs <= set(typer.main.get_command(app).commands)
+    assert theirs - {*ELSEWHERE} <= set(typer.main.get_command(app).commands)

@@ -145,12 +145,6 @@ def test_pictures():
         assert [each.size for each in pictures_of(value)] == sizes, value
 
 
-@pytest.mark.energon
-def test_commands_of_energon_that_differ_on_purpose(tmp_path):
-    refused([([tmp_path, "--heatmap-path", "x.png"], 2, "energize plan MIX")], "analyze-debug")
-    refused([([tmp_path, tmp_path / "m", "-d"], 2, "energize preview PATH")], "mount")
-
-
 def test_joins_and_types_of_the_program(tmp_path):
     captions(tmp_path / "web", 20)
     classes(tmp_path / "classes", 20)

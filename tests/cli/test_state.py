@@ -200,7 +200,6 @@ def test_show(mixes, tmp_path):
     shown = run("state", "show", tmp_path)
     assert "position: 20 items of epoch" in shown
     assert "in 12 lanes, delivered" in shown
-    refused([([tmp_path / "rank0.pt", "--new-world-size", 2], 2, "none")], "checkpoint", "redist")
 
 
 def test_diff(mixes):

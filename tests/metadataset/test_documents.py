@@ -191,7 +191,6 @@ data/x | | expected a dataset (a mapping with 'path')
 {stages: [{name: ' ', start_step: 0, path: a}]} | .stages[0].name | not blank
 {stages: [{name: one, strat_step: 0, path: a}]} | .stages[0].strat_step | did you mean
 {stgaes: [{STAGE}]} | .stgaes | did you mean 'stages'
-{stages: [{STAGE, dataset_random_seed: 3}]} | .stages[0].dataset_random_seed | 'seed
 {steps: 10_000, stages: [{STAGE}]} | .steps | got '10_000'
 {steps: 0, stages: [{STAGE}]} | .steps | got 0
 {stages: [{STAGE, scheme: exact}]} | .stages[0].scheme | has no place here
