@@ -284,15 +284,11 @@ def test_columns(tmp_path):
     before = read_columns(folder)
     refused(
         [
-            (["n=size:quality"], 1, "no value"),
             (["size"], 2, "expected NAME=VALUE", "'size'"),
             (["a=size:txt", "--column", "a=len:txt"], 2, "'a' is given twice"),
-            (["a b=size:txt"], 2, "called as variables are"),
             (["n=siz:txt"], 2, "'siz' cannot be imported", "did you mean 'size'"),
             (["n=image:widht"], 2, "did you mean 'width'"),
-            (["n=json[qality]"], 1, "json is an object with the keys 'quality'"),
             (["n=json:loads_"], 2, "json has no 'loads_'; did you mean 'loads'"),
-            (["n=math:pi"], 2, "column 'n'", "3.14"),
             (["n=size:txt", "--column-default", "m=3"], 2, "m"),
             (["n=size:txt", *RATIO], 2, "prepared already"),
         ],

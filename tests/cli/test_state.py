@@ -126,21 +126,6 @@ def test_reports_of_what_does_not_fit(mix, tmp_path):
         ],
         "report",
     )
-    edited = mix.with_name("edited.yaml")
-    old, new = (
-        "{path: classes, split_part: train, weight: 1}",
-        "{path: books, split_part: train, weight: 1}",
-    )
-    edited.write_text(mix.read_text().replace(old, new, 1))
-    config = WorkerConfig(rank=0, world_size=1, seed_offset=3)
-    options = {"split_part": "types", "worker_config": config, "task_encoder": Folders()}
-    with get_loader(get_train_dataset(edited, batch_size=BATCH, **options)) as loader:
-        loader.load_state_dict(json.loads(file.read_text()), on_mismatch="remap")
-        next(iter(loader))
-        (tmp_path / "later.json").write_text(json.dumps(loader.state_dict()))
-    later = ("report", tmp_path / "later.json", edited, *right)
-    assert "After 19 items" in run(*later)
-    refused([(plot, 2, "edited on the way")], *later)
 
 
 # What states hold
@@ -224,15 +209,10 @@ def test_remap(mixes, tmp_path):
     state = json.loads(new.read_text())["data"]
     with loader_of(mixes / "edited.yaml") as loader:
         loader.load_state_dict(state)
-        read = list(islice(loader, 8))
-    dogs = [text for text in captions_of(read) if 100 <= int(text.split()[1]) < 200]
+        read = captions_of(islice(loader, 8))
+    dogs = [text for text in read if 100 <= int(text.split()[1]) < 200]
     with loader_of(mixes / "dogs") as alone:
         assert dogs == captions_of(islice(alone, 20))[16:][: len(dogs)]
-    assert len(dogs) == 24
-    for rank in range(2):
-        with loader_of(mixes / "edited.yaml", rank, 2) as loader:
-            loader.load_state_dict(state)
-            assert captions_of(islice(loader, 4)) == captions_of(read[rank::2])
     same = tmp_path / "same.pt"
     later = ("state", "remap", mixes / "later.pt")
     assert "It fits as it is" in run(*later, mixes / "mix.yaml", "--output", same)

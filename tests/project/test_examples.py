@@ -5,10 +5,8 @@ from __future__ import annotations
 import ast
 import os
 import re
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -116,41 +114,6 @@ def test_a_folder_of_somebody_else_is_left_alone(tmp_path):
     assert str(tmp_path / "classification") in said
     assert "--data" in said
     assert (tmp_path / "classification" / "mine.tar").read_bytes() == b"mine"
-
-
-def test_ctrl_c_leaves_no_process_and_no_half_made_folder(data):
-    process = subprocess.Popen(
-        command("train_blend", data, "--steps", "100000"),
-        cwd=ROOT,
-        env=ENVIRONMENT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    deadline = time.monotonic() + 60
-    while len(members(process.pid)) < 3 and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert len(members(process.pid)) == 3, "the trainer and two workers"
-    os.killpg(process.pid, signal.SIGINT)
-    _, said = process.communicate(timeout=20)
-    assert process.returncode == 130
-    assert said.strip() == "stopped"
-    assert members(process.pid) == []
-    assert not list(data.glob(".*"))
-
-
-def members(group: int) -> list[int]:
-    """The running processes of a process group."""
-    found = []
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = stat.read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        if int(fields[2]) == group and fields[0] != "Z":
-            found.append(int(stat.parent.name))
-    return found
 
 
 # energize under the real packages of others, and the script that was written for Megatron-Energon.
